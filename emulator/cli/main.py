@@ -1,0 +1,70 @@
+"""The ``uetemu`` command: one module per verb, loaded only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from emulator.errors import UserError
+from topologies.model import TopologyError
+
+#: verb -> (module, one-line help); the module has a click command of the verb's name
+#: in an attribute ``command``.
+VERBS = {
+    "run": "run a scenario and leave a run folder",
+    "doctor": "what this machine and kernel offer, and what stands in for the rest",
+    "up": "build a fabric and leave it running",
+    "down": "take a running lab down",
+    "status": "show running labs, their nodes and ports",
+    "exec": "run a command inside a node of a running lab",
+    "capture": "stream a port's packets as pcapng to standard output",
+    "graph": "draw a topology or a running lab",
+    "decode": "show the layers and fields of UET packets",
+    "clean": "find and remove what a lab left behind",
+}
+
+
+class Verbs(click.Group):
+    """Imports a verb's module on use, so that ``uetemu status`` does not pay for scapy."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"emulator.cli.{cmd_name}_verb")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="uetemu")
+def cli() -> None:
+    """Packet-level emulator of AI training fabrics."""
+
+
+def main() -> None:
+    """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        click.echo(f"uetemu: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("uetemu: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except (UserError, TopologyError) as error:
+        click.echo(f"uetemu: {error}", err=True)
+        sys.exit(1)

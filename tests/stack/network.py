@@ -1,0 +1,128 @@
+"""Endpoints in one process, a seeded network between them, and time that jumps.
+
+``Network`` carries frames between any number of transports with a delay, and loses, duplicates,
+reorders and corrupts them as asked.  Time advances to the next event only, so a test of timers
+takes no time and is exact.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from uet.config import FepConfig
+from uet.fep import FabricEndpoint
+from uet.transport import Completion, Frame
+
+MACS = {f"10.0.1.{i}": f"02:00:00:00:00:{i:02x}" for i in range(1, 10)}
+
+
+def endpoint(address: str, *, seed: int = 1, **parameters: object) -> FabricEndpoint:
+    """A FEP at ``address`` that knows all addresses of :data:`MACS`."""
+    neighbours = {peer: mac for peer, mac in MACS.items() if peer != address}
+    config = FepConfig(address=address, mac=MACS[address], neighbours=neighbours, **parameters)
+    return FabricEndpoint(config, seed=seed)
+
+
+def joined(frame: Frame) -> bytes:
+    return bytes(frame[0]) + bytes(frame[1])
+
+
+@dataclass
+class Impairment:
+    """Probabilities per frame; ``jitter_ns`` is added uniformly, and reorders."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    corrupt: float = 0.0
+    jitter_ns: int = 0
+
+
+@dataclass
+class Network:
+    """Frames find their way by destination address."""
+
+    endpoints: dict[str, FabricEndpoint]
+    rng: random.Random
+    impairment: Impairment = field(default_factory=Impairment)
+    delay_ns: int = 1_000
+    #: sees every frame sent, and may answer with the frames to deliver in its place
+    tap: Callable[[bytes, int], Sequence[bytes]] | None = None
+
+    now: int = 0
+    sent: list[bytes] = field(default_factory=list)
+    keep: bool = False
+    completions: dict[str, list[Completion]] = field(default_factory=dict)
+    _events: list[tuple[int, int, bytes]] = field(default_factory=list)
+    _order: int = 0
+
+    def __post_init__(self) -> None:
+        self.completions = {address: [] for address in self.endpoints}
+
+    def run(self, until: Callable[[], bool], *, horizon_ns: int = 60_000_000_000) -> bool:
+        """Advance until ``until()``; false if nothing happens before the horizon."""
+        while not until():
+            if self._pump():
+                continue
+            times = [event[0] for event in self._events[:1]]
+            for fep in self.endpoints.values():
+                deadline = fep.next_deadline()
+                if deadline is not None:
+                    times.append(deadline)
+            if not times or min(times) > horizon_ns:
+                return False
+            self.now = max(self.now, min(times))
+            self._deliver()
+        return True
+
+    def settle(self) -> None:
+        """Run until nothing is left to happen."""
+        self.run(lambda: False)
+
+    def _pump(self) -> bool:
+        """Let every endpoint send what it may; whether anything left."""
+        busy = False
+        for address, fep in self.endpoints.items():
+            for frame in fep.transmit(self.now, 16):
+                busy = True
+                self.carry(joined(frame))
+            completed = fep.completions()
+            busy = busy or bool(completed)
+            self.completions[address].extend(completed)
+        return busy
+
+    def carry(self, frame: bytes) -> None:
+        """Put a frame on the wire."""
+        if self.keep:
+            self.sent.append(frame)
+        frames: Sequence[bytes] = [frame] if self.tap is None else self.tap(frame, self.now)
+        rng, impairment = self.rng, self.impairment
+        for each in frames:
+            if rng.random() < impairment.loss:
+                continue
+            copies = 2 if rng.random() < impairment.duplicate else 1
+            for _ in range(copies):
+                octets = each
+                if rng.random() < impairment.corrupt:
+                    octets = flip(each, rng.randrange(len(each) * 8))
+                jitter = rng.randrange(impairment.jitter_ns + 1)
+                self._order += 1
+                event = (self.now + self.delay_ns + jitter, self._order, octets)
+                heapq.heappush(self._events, event)
+
+    def _deliver(self) -> None:
+        while self._events and self._events[0][0] <= self.now:
+            _, _, frame = heapq.heappop(self._events)
+            address = ".".join(str(octet) for octet in frame[30:34])
+            fep = self.endpoints.get(address)
+            if fep is not None:
+                fep.receive([memoryview(frame)], self.now)
+
+
+def flip(frame: bytes, bit: int) -> bytes:
+    """``frame`` with one bit turned over."""
+    octets = bytearray(frame)
+    octets[bit // 8] ^= 0x80 >> bit % 8
+    return bytes(octets)

@@ -1,0 +1,347 @@
+"""What a fabric is made of, as plain data.
+
+A :class:`Topology` is complete before the kernel is touched: every port has its name, MAC and
+address, every link its rate, delay, MTU and buffer.  Units are in the field names: ``_bps`` is
+bits per second, ``_ns`` nanoseconds, ``_bytes`` octets, all in the real fabric's own terms (time
+dilation is the emulator's business, not the topology's).
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from types import MappingProxyType
+
+NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero
+MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+MIN_MTU, MAX_MTU = 576, 65_000
+ETHERNET_HEADER = 14  # octets
+
+
+class TopologyError(ValueError):
+    """The description contradicts itself; the message names the element and the way out."""
+
+
+class Role(enum.StrEnum):
+    GPU = "gpu"
+    SERVER = "server"
+    RAIL = "rail"
+    SPINE = "spine"
+    SUPER_SPINE = "super-spine"
+
+
+SWITCH_ROLES = frozenset({Role.RAIL, Role.SPINE, Role.SUPER_SPINE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """One network interface.  A port is either routed (it has an address) or a bridge member."""
+
+    name: str
+    mac: str
+    address: IPv4Interface | None = None
+    bridge: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bridge:
+    """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway."""
+
+    name: str
+    rail: int
+    mac: str
+    gateway: IPv4Interface
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A GPU or a switch; each becomes one network namespace.
+
+    ``hash_seed`` seeds this switch's ECMP hash; seeds differ between switches so that tiers do
+    not all choose alike (polarisation).  ``gateway`` is the IPv4 address (no prefix) of a GPU's
+    default gateway, ``loopback`` a switch's router id.
+    """
+
+    name: str
+    role: Role
+    ports: tuple[Port, ...]
+    bridges: tuple[Bridge, ...] = ()
+    server: str | None = None
+    local_rank: int | None = None
+    rail: int | None = None
+    gateway: str | None = None
+    loopback: IPv4Address | None = None
+    hash_seed: int = 0
+
+    @property
+    def is_switch(self) -> bool:
+        return self.role in SWITCH_ROLES
+
+    def port(self, name: str) -> Port:
+        for port in self.ports:
+            if port.name == name:
+                return port
+        raise TopologyError(
+            f"node {self.name} has no port {name!r}; it has {', '.join(p.name for p in self.ports)}"
+        )
+
+
+@dataclass(frozen=True, order=True)
+class End:
+    """One end of a cable, written ``node:port``."""
+
+    node: str
+    port: str
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends."""
+
+    a: End
+    b: End
+    rate_bps: int
+    delay_ns: int
+    mtu: int
+    buffer_bytes: int
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        return self.a, self.b
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleUp:
+    """The NVLink/NVSwitch network inside a server: per-GPU rate each way, and latency.
+
+    The default is 450 GB/s each way: 18 NVLink 4 links, whose 900 GB/s counts both directions.
+    """
+
+    rate_bps: int = 3_600_000_000_000
+    latency_ns: int = 700
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    name: str
+    gpus: tuple[str, ...]
+    scale_up: ScaleUp = field(default_factory=ScaleUp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricProfile:
+    """What holds for the whole fabric (more is added as the switch model grows)."""
+
+    control_plane: str = "static"
+    load_balancing: str = "flow"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """A validated fabric.  ``parameters`` are what its designer chose, for the run's record."""
+
+    name: str
+    parameters: Mapping[str, object]
+    servers: tuple[Server, ...]
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    profile: FabricProfile = field(default_factory=FabricProfile)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+        validate(self)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        return MappingProxyType({node.name: node for node in self.nodes})
+
+    def node(self, name: str) -> Node:
+        try:
+            return self.by_name[name]
+        except KeyError:
+            nodes = ", ".join(self.by_name)
+            raise TopologyError(
+                f"topology {self.name} has no node {name!r}; its nodes are {nodes}"
+            ) from None
+
+    @property
+    def gpus(self) -> tuple[Node, ...]:
+        """GPUs in rank order: servers in order, local ranks within each server."""
+        return tuple(self.by_name[gpu] for server in self.servers for gpu in server.gpus)
+
+    @property
+    def switches(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.is_switch)
+
+    def server_of(self, gpu: str) -> Server:
+        for server in self.servers:
+            if gpu in server.gpus:
+                return server
+        raise TopologyError(f"{gpu} is not a GPU of topology {self.name}")
+
+    @cached_property
+    def _neighbours(self) -> Mapping[str, tuple[tuple[Link, End, End], ...]]:
+        table: dict[str, list[tuple[Link, End, End]]] = {node.name: [] for node in self.nodes}
+        for link in self.links:
+            table[link.a.node].append((link, link.a, link.b))
+            table[link.b.node].append((link, link.b, link.a))
+        return {name: tuple(rows) for name, rows in table.items()}
+
+    def neighbours(self, node: str) -> Iterator[tuple[Link, End, End]]:
+        """Every cable of ``node`` as (link, our end, their end)."""
+        return iter(self._neighbours[node])
+
+    def link_at(self, end: End) -> Link:
+        for link, ours, _ in self._neighbours[end.node]:
+            if ours == end:
+                return link
+        raise TopologyError(f"no cable is plugged into {end}")
+
+    def paths(self, source: str) -> Mapping[str, tuple[Link, ...]]:
+        """One shortest path (fewest hops, then least delay) from ``source`` to every node."""
+        found: dict[str, tuple[Link, ...]] = {}
+        order = itertools.count()  # decides between equal paths: links themselves do not compare
+        heap: list[tuple[int, int, int, str, tuple[Link, ...]]] = [(0, 0, next(order), source, ())]
+        while heap:
+            hops, delay, _, name, path = heapq.heappop(heap)
+            if name in found:
+                continue
+            found[name] = path
+            if name != source and not self.by_name[name].is_switch:
+                continue  # GPUs do not forward
+            for link, _, far in self._neighbours[name]:
+                if far.node not in found:
+                    key = hops + 1, delay + link.delay_ns, next(order)
+                    heapq.heappush(heap, (*key, far.node, (*path, link)))
+        return found
+
+    def path_delay_ns(self, source: str, destination: str) -> int:
+        """Sum of cable delays on a shortest path, in ns."""
+        path = self.paths(source).get(destination)
+        if path is None:
+            raise TopologyError(f"{destination} cannot be reached from {source}")
+        return sum(link.delay_ns for link in path)
+
+
+def validate(topology: Topology) -> None:
+    """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
+    nodes = _validate_nodes(topology)
+    _validate_links(topology, nodes)
+    _validate_servers(topology, nodes)
+
+
+def _validate_nodes(topology: Topology) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    macs: dict[str, str] = {}
+    addresses: dict[IPv4Address, str] = {}
+    subnets: dict[IPv4Network, str] = {}
+
+    def claim_address(where: str, address: IPv4Address) -> None:
+        if address in addresses:
+            raise TopologyError(f"{where} has the address of {addresses[address]}")
+        addresses[address] = where
+
+    for node in topology.nodes:
+        if not NODE_NAME.fullmatch(node.name):
+            raise TopologyError(
+                f"node name {node.name!r} must be lower-case letters, digits and '-', at most 31"
+            )
+        if node.name in nodes:
+            raise TopologyError(f"two nodes are named {node.name}")
+        nodes[node.name] = node
+        bridges = {bridge.name: bridge for bridge in node.bridges}
+        seen: set[str] = set()
+        interfaces: tuple[Bridge | Port, ...] = (*node.bridges, *node.ports)
+        for item in interfaces:
+            where = f"{node.name}:{item.name}"
+            if not PORT_NAME.fullmatch(item.name):
+                raise TopologyError(f"{where}: an interface name has at most 15 of a-z, 0-9, '-'")
+            if item.name in seen:
+                raise TopologyError(f"{where} exists twice")
+            seen.add(item.name)
+            if not MAC.fullmatch(item.mac):
+                raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
+            if item.mac in macs:
+                raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
+            macs[item.mac] = where
+        for bridge in node.bridges:
+            where = f"{node.name}:{bridge.name}"
+            claim_address(where, bridge.gateway.ip)
+            for network, other in subnets.items():
+                if network.overlaps(bridge.gateway.network):
+                    raise TopologyError(f"the subnet of {where} overlaps that of {other}")
+            subnets[bridge.gateway.network] = where
+        for port in node.ports:
+            where = f"{node.name}:{port.name}"
+            if port.address is not None:
+                claim_address(where, port.address.ip)
+            if (port.address is None) == (port.bridge is None):
+                raise TopologyError(f"{where} must have either an address or a bridge")
+            if port.bridge is not None and port.bridge not in bridges:
+                raise TopologyError(f"{where}: {node.name} has no bridge {port.bridge!r}")
+        if node.loopback is not None:
+            claim_address(f"the loopback of {node.name}", node.loopback)
+    gateways = {str(bridge.gateway.ip) for node in topology.nodes for bridge in node.bridges}
+    for node in topology.nodes:
+        if node.gateway is not None and node.gateway not in gateways:
+            raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
+    return nodes
+
+
+def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
+    plugged: set[End] = set()
+    for link in topology.links:
+        cable = f"link {link.a} - {link.b}"
+        for end in link.ends:
+            if end.node not in nodes:
+                raise TopologyError(f"{cable}: there is no node {end.node!r}")
+            nodes[end.node].port(end.port)
+            if end in plugged:
+                raise TopologyError(f"two cables are plugged into {end}")
+            plugged.add(end)
+        a, b = (_subnet(nodes[end.node], end.port) for end in link.ends)
+        if a != b:
+            raise TopologyError(f"{cable}: its ends are in different subnets, {a} and {b}")
+        if link.rate_bps <= 0:
+            raise TopologyError(f"{cable}: the rate must be above 0 bit/s")
+        if link.delay_ns < 0:
+            raise TopologyError(f"{cable}: the delay cannot be negative")
+        if not MIN_MTU <= link.mtu <= MAX_MTU:
+            raise TopologyError(f"{cable}: the MTU must lie in {MIN_MTU}..{MAX_MTU} octets")
+        if link.buffer_bytes < link.mtu + ETHERNET_HEADER:
+            raise TopologyError(f"{cable}: a buffer must hold at least one frame of the MTU")
+    for node in nodes.values():
+        for port in node.ports:
+            if End(node.name, port.name) not in plugged:
+                raise TopologyError(f"{node.name}:{port.name} has no cable")
+
+
+def _subnet(node: Node, port_name: str) -> IPv4Network | None:
+    port = node.port(port_name)
+    if port.address is not None:
+        return port.address.network
+    return next((b.gateway.network for b in node.bridges if b.name == port.bridge), None)
+
+
+def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
+    placed: set[str] = set()
+    for server in topology.servers:
+        for gpu in server.gpus:
+            if gpu not in nodes or nodes[gpu].role is not Role.GPU:
+                raise TopologyError(f"server {server.name}: {gpu!r} is not a GPU node")
+            if gpu in placed:
+                raise TopologyError(f"{gpu} stands in two servers")
+            placed.add(gpu)
+    for node in nodes.values():
+        if node.role is Role.GPU and node.name not in placed:
+            raise TopologyError(f"{node.name} stands in no server")

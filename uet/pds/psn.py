@@ -1,0 +1,22 @@
+"""Packet sequence numbers: 32 bits that wrap (serial number arithmetic, RFC 1982)."""
+
+from __future__ import annotations
+
+MASK = 0xFFFF_FFFF
+HALF = 0x8000_0000
+
+
+def add(psn: int, n: int) -> int:
+    """``psn + n`` modulo 2^32."""
+    return (psn + n) & MASK
+
+
+def distance(a: int, b: int) -> int:
+    """How far ``a`` lies after ``b``: signed, -2^31 .. 2^31 - 1."""
+    d = (a - b) & MASK
+    return d - 0x1_0000_0000 if d & HALF else d
+
+
+def after(a: int, b: int) -> bool:
+    """Whether ``a`` is newer than ``b``."""
+    return 0 < ((a - b) & MASK) < HALF

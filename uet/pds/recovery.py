@@ -1,0 +1,134 @@
+"""When a packet is taken to be lost: retransmission timers (UES 3.5.15).
+
+The timer runs from a packet's last transmission; RTO = RTO_Init_Time * 2^retries.  Packets that
+were sent once time out in the order of their PSNs, so one cursor over the window serves them all;
+only the few that were sent again need the heap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from uet.pds.psn import MASK
+from uet.pds.window import SendWindow
+
+#: 15 means unlimited for Max_RTO_Retx_Cnt, 31 for Max_NACK_Retx_Cnt (UES Table 3-28).
+UNLIMITED_RTO, UNLIMITED_NACK = 15, 31
+
+
+class RetransmissionTimer:
+    """Deadlines of the open packets of one send window; records live in rings of ``size`` slots."""
+
+    __slots__ = ("_again", "_cursor", "_mask", "_window", "resent", "rto", "sent_at", "timeouts")
+
+    def __init__(self, window: SendWindow, size: int, rto: int) -> None:
+        self._window = window
+        self._mask = size - 1
+        self._cursor = window.base
+        self._again: list[tuple[int, int, int]] = []  # (deadline, psn, sent_at)
+        self.rto = rto
+        self.sent_at = [0] * size
+        self.resent = [False] * size
+        self.timeouts = [0] * size
+
+    def sent(self, psn: int, now: int) -> None:
+        """A first transmission."""
+        slot = psn & self._mask
+        self.sent_at[slot] = now
+        self.resent[slot] = False
+        self.timeouts[slot] = 0
+
+    def sent_again(self, psn: int, now: int) -> None:
+        """A retransmission, or an ACK_REQ in its place."""
+        slot = psn & self._mask
+        self.sent_at[slot] = now
+        self.resent[slot] = True
+        deadline = now + (self.rto << self.timeouts[slot])
+        heapq.heappush(self._again, (deadline, psn, now))
+
+    def _first(self) -> tuple[int, int] | None:
+        """(deadline, psn) of the oldest open packet that was sent once."""
+        window = self._window
+        end, cursor, mask = window.next, self._cursor, self._mask
+        if (cursor - window.base) & MASK > (end - window.base) & MASK:
+            cursor = window.base
+        while cursor != end:
+            if not self.resent[cursor & mask] and window.is_open(cursor):
+                self._cursor = cursor
+                return self.sent_at[cursor & mask] + self.rto, cursor
+            cursor = (cursor + 1) & MASK
+        self._cursor = cursor
+        return None
+
+    def _second(self) -> tuple[int, int] | None:
+        """The same of those sent again."""
+        heap = self._again
+        while heap:
+            deadline, psn, stamp = heap[0]
+            if self._window.is_open(psn) and self.sent_at[psn & self._mask] == stamp:
+                return deadline, psn
+            heapq.heappop(heap)
+        return None
+
+    def next_deadline(self) -> int | None:
+        first, second = self._first(), self._second()
+        if first is None:
+            return None if second is None else second[0]
+        return first[0] if second is None or first[0] <= second[0] else second[0]
+
+    def expired(self, now: int) -> list[int]:
+        """PSNs whose timer has run out, each once; the caller sends them again or gives up."""
+        psns: list[int] = []
+        while (first := self._first()) is not None and first[0] <= now:
+            self._expire(first[1], psns)
+        while (second := self._second()) is not None and second[0] <= now:
+            heapq.heappop(self._again)
+            self._expire(second[1], psns)
+        return psns
+
+    def _expire(self, psn: int, psns: list[int]) -> None:
+        slot = psn & self._mask
+        self.timeouts[slot] += 1
+        self.resent[slot] = True
+        psns.append(psn)
+
+
+class RetransmissionQueue:
+    """PSNs to send again, oldest request first, each at most once; some only from a time on."""
+
+    __slots__ = ("_delayed", "_members", "_ready")
+
+    def __init__(self) -> None:
+        self._ready: deque[int] = deque()
+        self._delayed: list[tuple[int, int]] = []
+        self._members: set[int] = set()
+
+    def add(self, psn: int, due: int, now: int) -> None:
+        """Queue ``psn`` for ``due``; ignored while it is queued already."""
+        if psn in self._members:
+            return
+        self._members.add(psn)
+        if due <= now:
+            self._ready.append(psn)
+        else:
+            heapq.heappush(self._delayed, (due, psn))
+
+    def head(self, now: int) -> int | None:
+        """The PSN that may be sent again now."""
+        while self._delayed and self._delayed[0][0] <= now:
+            self._ready.append(heapq.heappop(self._delayed)[1])
+        return self._ready[0] if self._ready else None
+
+    def pop(self) -> int:
+        """Take what :meth:`head` showed."""
+        psn = self._ready.popleft()
+        self._members.remove(psn)
+        return psn
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def next_deadline(self) -> int | None:
+        """When a delayed PSN falls due."""
+        return self._delayed[0][0] if self._delayed else None

@@ -1,0 +1,164 @@
+"""The two windows of one direction of a PDC.
+
+Both keep their per-PSN facts as bits of one integer relative to the window's base, so that a
+cumulative advance, a selective acknowledgement or an out-of-order count is one arithmetic
+operation however wide the window is.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from uet.pds.psn import HALF, MASK
+
+#: PSNs covered by the selective acknowledgement bitmap (UES Table 3-36).
+SACK_BITS = 64
+_SACK_MASK = (1 << SACK_BITS) - 1
+
+
+class Arrival(enum.Enum):
+    """What a request's PSN means to the receive window."""
+
+    NEW = enum.auto()
+    DUPLICATE = enum.auto()
+    OUTSIDE = enum.auto()
+
+
+class ReceiveWindow:
+    """Which PSNs have arrived.
+
+    CACK is the largest PSN such that every PSN up to it has arrived and every guaranteed-delivery
+    PSN up to it has been cleared (UES 3.5.20.2.2); :attr:`base` is the one after it.
+    """
+
+    __slots__ = ("base", "guaranteed", "highest", "max_clear", "received", "size")
+
+    def __init__(self, start_psn: int, size: int) -> None:
+        self.base = start_psn
+        self.size = size
+        self.received = 0  # bit i: PSN base + i has arrived
+        self.guaranteed = 0  # bit i: its guaranteed-delivery response has not been cleared
+        self.highest = (start_psn - 1) & MASK
+        self.max_clear = (start_psn - 1) & MASK
+
+    @property
+    def cack(self) -> int:
+        return (self.base - 1) & MASK
+
+    def classify(self, psn: int) -> Arrival:
+        """Where ``psn`` lies (UES 3.5.12, receive rules)."""
+        ahead = (psn - self.base) & MASK
+        if ahead < self.size:
+            return Arrival.DUPLICATE if self.received >> ahead & 1 else Arrival.NEW
+        if ahead >= HALF and MASK + 1 - ahead <= self.size:
+            return Arrival.DUPLICATE
+        return Arrival.OUTSIDE
+
+    def accept(self, psn: int, *, guaranteed: bool = False) -> None:
+        """Record a PSN that :meth:`classify` called new, and move CACK if it can."""
+        ahead = (psn - self.base) & MASK
+        self.received |= 1 << ahead
+        if guaranteed:
+            self.guaranteed |= 1 << ahead
+        if 0 < ((psn - self.highest) & MASK) < HALF:
+            self.highest = psn
+        if not ahead:
+            self._advance()
+
+    def clear(self, psn: int) -> bool:
+        """The source knows all responses up to ``psn``; whether that was news."""
+        news = (psn - self.max_clear) & MASK
+        if not 0 < news < HALF:
+            return False
+        self.max_clear = psn
+        covered = ((psn - self.base) & MASK) + 1
+        if self.guaranteed and covered <= self.size:
+            self.guaranteed = self.guaranteed >> covered << covered
+            self._advance()
+        return True
+
+    def _advance(self) -> None:
+        settled = self.received & ~self.guaranteed
+        run = (~settled & (settled + 1)).bit_length() - 1
+        if run:
+            self.base = (self.base + run) & MASK
+            self.received >>= run
+            self.guaranteed >>= run
+
+    @property
+    def out_of_order(self) -> int:
+        """Packets held above CACK."""
+        return self.received.bit_count()
+
+    def sack(self, base: int) -> int:
+        """The 64-bit bitmap from PSN ``base`` on; PSNs up to CACK show as received."""
+        ahead = (base - self.base) & MASK
+        if ahead < HALF:
+            return self.received >> ahead & _SACK_MASK
+        behind = MASK + 1 - ahead
+        if behind >= SACK_BITS:
+            return _SACK_MASK
+        return (self.received << behind | (1 << behind) - 1) & _SACK_MASK
+
+
+class SendWindow:
+    """Which of the PSNs sent are still open.
+
+    A PSN is *done* when its response is known, *delivered* when a SACK bit said that its packet
+    arrived.  :attr:`base` is the lowest PSN that is not done.
+    """
+
+    __slots__ = ("base", "delivered", "done", "next")
+
+    def __init__(self, start_psn: int) -> None:
+        self.base = start_psn
+        self.next = start_psn
+        self.done = 0  # bit i: PSN base + i
+        self.delivered = 0
+
+    @property
+    def outstanding(self) -> int:
+        """PSNs from base to the newest sent."""
+        return (self.next - self.base) & MASK
+
+    def is_open(self, psn: int) -> bool:
+        """Whether ``psn`` was sent and its response is not known."""
+        ahead = (psn - self.base) & MASK
+        return ahead < ((self.next - self.base) & MASK) and not self.done >> ahead & 1
+
+    def is_delivered(self, psn: int) -> bool:
+        ahead = (psn - self.base) & MASK
+        return ahead >= HALF or bool((self.delivered | self.done) >> ahead & 1)
+
+    def finish(self, psn: int) -> None:
+        """``psn`` is done; :attr:`base` moves over everything done."""
+        ahead = (psn - self.base) & MASK
+        self.done |= 1 << ahead
+        if not ahead:
+            self._slide(0)
+
+    def finish_through(self, psn: int) -> None:
+        """Every PSN up to ``psn`` is done."""
+        self._slide(((psn - self.base) & MASK) + 1)
+
+    def _slide(self, run: int) -> None:
+        done = self.done >> run
+        run += (~done & (done + 1)).bit_length() - 1
+        self.base = (self.base + run) & MASK
+        self.done >>= run
+        self.delivered >>= run
+
+    def sacked(self, base: int, bitmap: int) -> int:
+        """Merge a SACK bitmap; bits (relative to :attr:`base`) that are news."""
+        outstanding = (self.next - self.base) & MASK
+        ahead = (base - self.base) & MASK
+        if ahead < outstanding:
+            bits = bitmap << ahead
+        elif MASK + 1 - ahead < SACK_BITS:
+            bits = bitmap >> (MASK + 1 - ahead)
+        else:
+            return 0  # the future, or all of it known already; also bounds the shift
+        bits &= (1 << outstanding) - 1
+        news = bits & ~(self.delivered | self.done)
+        self.delivered |= news
+        return news

@@ -1,0 +1,55 @@
+"""Memory regions that peers may reach by key (UES 3.4, memory keys).
+
+A 64-bit key: bit 63 idempotent-safe, bit 62 optimized, 61..56 reserved, 55..48 vendor,
+47..0 the key proper (UES Table 2-13).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KEY_BITS = 64
+IDEMPOTENT_SAFE = 1 << 63
+OPTIMIZED = 1 << 62
+
+
+class MemoryRegionError(ValueError):
+    """A region cannot be registered as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """Registered memory.  ``job_id`` restricts it to one job, ``None`` leaves it open to all."""
+
+    memory: memoryview
+    key: int
+    writable: bool
+    job_id: int | None = None
+
+
+class MemoryTable:
+    """The regions of one endpoint, by key."""
+
+    def __init__(self) -> None:
+        self._regions: dict[int, MemoryRegion] = {}
+
+    def register(self, region: MemoryRegion) -> None:
+        """Raises :class:`MemoryRegionError` for a bad or taken key or unsuitable memory."""
+        if not 0 <= region.key < 1 << KEY_BITS:
+            raise MemoryRegionError(f"memory key {region.key:#x} does not fit into 64 bits")
+        if region.key in self._regions:
+            raise MemoryRegionError(f"memory key {region.key:#x} is in use; choose another one")
+        memory = region.memory
+        if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous:
+            raise MemoryRegionError("a memory region must be a flat view of octets: use .cast('B')")
+        if region.writable and memory.readonly:
+            raise MemoryRegionError("read-only memory cannot be registered for remote writes")
+        self._regions[region.key] = region
+
+    def unregister(self, key: int) -> None:
+        """Forget a key; ``MemoryRegionError`` if it is not registered."""
+        if self._regions.pop(key, None) is None:
+            raise MemoryRegionError(f"memory key {key:#x} is not registered")
+
+    def find(self, key: int) -> MemoryRegion | None:
+        return self._regions.get(key)
