@@ -1,0 +1,114 @@
+"""Drawings and data of a topology, and the command that shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from emulator.cli import graph_verb
+from emulator.errors import UserError
+from topologies import export
+from topologies.model import Topology, TopologyError
+from topologies.rail_clos import rail_clos
+
+
+@pytest.fixture(scope="module")
+def topology() -> Topology:
+    return rail_clos()
+
+
+def _graph(*arguments: str) -> Result:
+    return CliRunner().invoke(graph_verb.command, arguments, catch_exceptions=True)
+
+
+def test_dot_has_every_node_and_every_bundle_of_links(topology: Topology) -> None:
+    source = export.to_dot(topology)
+    assert len(re.findall(r"--.*color=", source)) == 24 + 4 * 2
+    for node in topology.nodes:
+        assert node.name in source
+    assert source.count("3 x 400 Gbps") == 8
+    assert "10.0.4.1/24" in source
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
+@pytest.mark.parametrize("hosts", [1, 6, 64])
+def test_graphviz_draws_it_without_a_complaint(hosts: int) -> None:
+    source = export.to_dot(rail_clos(hosts=hosts, gpus_per_host=2))
+    drawn = subprocess.run(["dot", "-Tsvg"], input=source, capture_output=True, text=True)
+    assert (drawn.returncode, drawn.stderr) == (0, "")
+    assert drawn.stdout.count('class="edge"') >= 2 * hosts
+
+
+def test_mermaid_has_every_node_and_every_bundle_of_links(topology: Topology) -> None:
+    source = export.to_mermaid(topology)
+    assert source.startswith("flowchart TB\n")
+    assert source.count("---|") == 24 + 4 * 2
+    assert source.count("subgraph") == source.count("  end\n") == 6
+    names = set(re.findall(r"\bn_\w+", source))
+    assert len(names) == 24 + 6 + 6
+
+
+def test_json_says_everything_that_the_model_says(topology: Topology) -> None:
+    data = json.loads(json.dumps(export.as_data(topology)))
+    assert data["schema"] == "uetemu.topology/1"
+    assert [node["name"] for node in data["nodes"]] == [node.name for node in topology.nodes]
+    assert len(data["links"]) == len(topology.links)
+    assert data["parameters"] == dict(topology.parameters)
+    assert data["capacity"]["oversubscription"] == {"rail": "1:1"}
+    assert data["capacity"]["bisection_bps"]["rails"] == 4_800_000_000_000
+
+
+def test_text_is_the_default_and_shows_the_computed_numbers() -> None:
+    text = _graph("rail_clos:uplinks_per_spine=1").stdout
+    assert re.search(r"rail +\| 4 +\| 6 x 400 Gbps +\| 2 x 400 Gbps +\| 3:1", text)
+    assert re.search(r"bisection, rails +1\.6 Tbps", text)
+    assert "10.0.1.2 .. 10.0.1.7" in text
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("dot", "graph "), ("mmd", "flow"), ("json", "{")])
+def test_the_suffix_of_the_output_file_decides(tmp_path: Path, suffix: str, start: str) -> None:
+    target = tmp_path / f"fabric.{suffix}"
+    run = _graph("rail_clos", "-o", str(target))
+    assert (run.exit_code, run.stdout) == (0, "")
+    assert target.read_text().startswith(start)
+
+
+def test_a_running_lab_is_found_by_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_verb, "STATE_DIRECTORY", tmp_path)
+    (tmp_path / "mylab").mkdir()
+    record = tmp_path / "mylab" / "lab.json"
+    record.write_text(json.dumps({"topology_spec": "rail_clos:hosts=3"}))
+    assert len(graph_verb.find_topology("mylab").servers) == 3
+    with pytest.raises(UserError, match=r"did you mean mylab\?.*running labs are mylab"):
+        graph_verb.find_topology("mylb")
+    with pytest.raises(UserError, match="neither a topology nor a running lab"):
+        graph_verb.find_topology("../mylab")
+    for broken in ("{", "[]", "{}"):
+        record.write_text(broken)
+        with pytest.raises(UserError, match=r"lab\.json of lab mylab cannot be read"):
+            graph_verb.find_topology("mylab")
+
+
+def test_bad_requests_are_user_errors(tmp_path: Path) -> None:
+    assert isinstance(_graph("rail_clos:hosts=0").exception, TopologyError)
+    nowhere = _graph("rail_clos", "-o", str(tmp_path / "no" / "such.dot")).exception
+    assert isinstance(nowhere, UserError)
+    assert "cannot be written" in str(nowhere)
+
+
+def test_without_graphviz_svg_names_the_package(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(UserError, match="install the package graphviz"):
+        graph_verb.svg(topology)

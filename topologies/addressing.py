@@ -1,0 +1,188 @@
+"""The addressing plan: every MAC and IPv4 address follows from a position in the fabric.
+
+====================  =========================================================================
+10.<pod>.<r+1>.0/24   rail r of a pod: the bridge (gateway) is .1, the GPU of host h is .(h+2).
+                      A longer prefix keeps the same start (rail 0 as 10.0.1.0/28); a shorter one
+                      takes as many third octets per rail as it needs (/22: 10.0.4.0, 10.0.8.0)
+10.255.0.0/16         loopbacks: rail switches, spines and super-spines have a /18 each
+172.16.0.0/13         rail - spine links, one /31 (RFC 3021) each: 262,144 links
+172.24.0.0/13         spine - super-spine links, likewise
+====================  =========================================================================
+
+MAC addresses are locally administered unicast (first octet 02), and read left to right:
+role, node (16 bits), then local rank and port for a GPU, or port (16 bits) for a switch:
+``02:01:00:05:03:00`` is host 5, local rank 3, first port; ``02:11:00:02:00:07`` is rail switch 2,
+port 7.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+from topologies.model import Node, Role, Topology, TopologyError
+
+MAX_PODS = 255
+SHORTEST_PREFIX, LONGEST_PREFIX = 17, 30  # of a rail's subnet
+FABRIC_LINKS: Mapping[Role, IPv4Network] = {  # keyed by the role of the upper end
+    Role.SPINE: IPv4Network("172.16.0.0/13"),
+    Role.SUPER_SPINE: IPv4Network("172.24.0.0/13"),
+}
+LOOPBACKS: Mapping[Role, IPv4Network] = {
+    Role.RAIL: IPv4Network("10.255.0.0/18"),
+    Role.SPINE: IPv4Network("10.255.64.0/18"),
+    Role.SUPER_SPINE: IPv4Network("10.255.128.0/18"),
+}
+_MAC_ROLE = {Role.GPU: 0x01, Role.RAIL: 0x11, Role.SPINE: 0x12, Role.SUPER_SPINE: 0x13}
+_MAC_BRIDGE = 0x10
+
+
+def gpu_mac(*, host: int, local_rank: int, port: int = 0) -> str:
+    """MAC of NIC ``port`` of a GPU."""
+    _bounded("gpus_per_host", local_rank, 256)
+    return _mac(_MAC_ROLE[Role.GPU], host, local_rank << 8 | port)
+
+
+def switch_mac(role: Role, *, switch: int, port: int) -> str:
+    """MAC of front-panel port ``port`` of the ``switch``-th switch of ``role``."""
+    return _mac(_MAC_ROLE[role], switch, port)
+
+
+def bridge_mac(*, switch: int, rail: int) -> str:
+    """MAC of the bridge (the gateway) of ``rail`` inside the ``switch``-th rail switch."""
+    return _mac(_MAC_BRIDGE, switch, rail)
+
+
+def _mac(kind: int, node: int, port: int) -> str:
+    _bounded("node number", node, 1 << 16)
+    _bounded("port number", port, 1 << 16)
+    return f"02:{kind:02x}:{node >> 8:02x}:{node & 255:02x}:{port >> 8:02x}:{port & 255:02x}"
+
+
+def _bounded(what: str, value: int, limit: int) -> None:
+    if not 0 <= value < limit:
+        raise TopologyError(f"{what} {value} does not fit the addressing plan (0..{limit - 1})")
+
+
+def rail_subnet(rail: int, *, subnet_prefix: int = 24, pod: int = 0) -> IPv4Network:
+    """Subnet of ``rail``; raises when the plan has no room for it under ``subnet_prefix``."""
+    if not SHORTEST_PREFIX <= subnet_prefix <= LONGEST_PREFIX:
+        raise TopologyError(
+            f"subnet_prefix is /{subnet_prefix}; it must lie in "
+            f"/{SHORTEST_PREFIX} .. /{LONGEST_PREFIX}"
+        )
+    _bounded("pod", pod, MAX_PODS)
+    octets = 1 << max(0, 24 - subnet_prefix)  # third octets that one rail takes
+    third = (rail + 1) * octets
+    if third + octets > 256:
+        raise TopologyError(
+            f"subnet_prefix=/{subnet_prefix} leaves room for {256 // octets - 1} rails and rail "
+            f"{rail} is one too many; take fewer gpus_per_host"
+            + (" or a longer subnet_prefix" if octets > 1 else "")
+        )
+    return IPv4Network(f"10.{pod}.{third}.0/{subnet_prefix}")
+
+
+def rail_gateway(subnet: IPv4Network) -> IPv4Interface:
+    """The first address of a rail's subnet, which its bridge has."""
+    return IPv4Interface(f"{subnet[1]}/{subnet.prefixlen}")
+
+
+def rail_address(subnet: IPv4Network, host: int) -> IPv4Interface:
+    """Address of the GPU of ``host`` on the rail; raises when the subnet is exhausted."""
+    check_room(host + 1, subnet.prefixlen)
+    return IPv4Interface(f"{subnet[host + 2]}/{subnet.prefixlen}")
+
+
+def check_room(hosts: int, subnet_prefix: int) -> None:
+    """Raise TopologyError unless a rail's subnet has an address for each of ``hosts``."""
+    room = 2 ** (32 - subnet_prefix) - 3  # network, gateway, broadcast
+    if hosts > room:
+        needed = 32 - (hosts + 2).bit_length()
+        way_out = f"take subnet_prefix=/{needed} or" if needed >= SHORTEST_PREFIX else "take"
+        raise TopologyError(
+            f"hosts is {hosts} and subnet_prefix=/{subnet_prefix} has addresses for {room} of "
+            f"them; {way_out} fewer hosts"
+        )
+
+
+def fabric_link(upper: Role, number: int) -> tuple[IPv4Interface, IPv4Interface]:
+    """The /31 of the ``number``-th link below tier ``upper`` as (lower end, upper end)."""
+    block = FABRIC_LINKS[upper]
+    if 2 * number >= block.num_addresses:
+        raise TopologyError(f"{block} has no /31 left for link {number} to the {upper} tier")
+    return IPv4Interface(f"{block[2 * number]}/31"), IPv4Interface(f"{block[2 * number + 1]}/31")
+
+
+def loopback(role: Role, switch: int) -> IPv4Address:
+    """Loopback (router id) of the ``switch``-th switch of ``role``."""
+    block = LOOPBACKS[role]
+    if switch + 1 >= block.num_addresses:
+        raise TopologyError(f"{block} has no loopback left for {role} switch {switch}")
+    return block[switch + 1]
+
+
+def hash_seed(switch: str) -> int:
+    """Seed of a switch's ECMP hash: 31 bits, well spread, never 0, the same in every run."""
+    return int.from_bytes(hashlib.sha256(switch.encode()).digest()[:4], "big") >> 1 or 1
+
+
+def gpu_address(gpu: Node) -> IPv4Interface:
+    """The address at which a GPU is reached: that of its first addressed port."""
+    for port in gpu.ports:
+        if port.address is not None:
+            return port.address
+    raise TopologyError(f"GPU {gpu.name} has no port with an address")
+
+
+def next_hops(topology: Topology, gpu: str) -> dict[str, str]:
+    """Destination MAC of a frame of ``gpu`` to each peer, keyed by the peer's IPv4 address.
+
+    A peer in the same subnet is addressed directly; any other through the gateway's MAC.
+    """
+    source = _gpu(topology, gpu)
+    ours = gpu_address(source).network
+    gateway: str | None = None
+    table: dict[str, str] = {}
+    for peer in topology.gpus:
+        if peer.name == gpu:
+            continue
+        address = gpu_address(peer).ip
+        if address in ours:
+            mac = next(p.mac for p in peer.ports if p.address and p.address.ip == address)
+        else:
+            gateway = gateway or _gateway_mac(topology, source)
+            mac = gateway
+        table[str(address)] = mac
+    return table
+
+
+def path_delays(topology: Topology, gpu: str) -> dict[str, int]:
+    """Sum of link delays (ns) from ``gpu`` to each peer, keyed by the peer's IPv4 address."""
+    _gpu(topology, gpu)
+    paths = topology.paths(gpu)
+    delays: dict[str, int] = {}
+    for peer in topology.gpus:
+        if peer.name == gpu:
+            continue
+        if peer.name not in paths:
+            raise TopologyError(f"{peer.name} cannot be reached from {gpu}")
+        delay = sum(link.delay_ns for link in paths[peer.name])
+        delays[str(gpu_address(peer).ip)] = delay
+    return delays
+
+
+def _gpu(topology: Topology, name: str) -> Node:
+    node = topology.node(name)
+    if node.role is not Role.GPU:
+        raise TopologyError(f"{name} is a {node.role} node, not a GPU")
+    return node
+
+
+def _gateway_mac(topology: Topology, gpu: Node) -> str:
+    for switch in topology.switches:
+        for bridge in switch.bridges:
+            if str(bridge.gateway.ip) == gpu.gateway:
+                return bridge.mac
+    raise TopologyError(f"{gpu.name}: no bridge has its gateway address {gpu.gateway}")

@@ -1,0 +1,123 @@
+"""What a fabric can carry, computed from its links: oversubscription and bisection bandwidth."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+from topologies.model import Node, Role, Topology, TopologyError
+
+#: Every role from the servers upwards; a link leads up when its far end stands further right.
+TIERS = (Role.SERVER, Role.GPU, Role.RAIL, Role.SPINE, Role.SUPER_SPINE)
+_HEIGHT = {role: height for height, role in enumerate(TIERS)}
+
+
+def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int]]:
+    """Links of ``node`` counted by rate (bit/s): those leading down, those leading up."""
+    down: Counter[int] = Counter()
+    up: Counter[int] = Counter()
+    for link, _, far in topology.neighbours(node.name):
+        height = _HEIGHT[topology.node(far.node).role]
+        (up if height > _HEIGHT[node.role] else down)[link.rate_bps] += 1
+    return down, up
+
+
+def oversubscription(topology: Topology) -> dict[Role, Fraction]:
+    """Downlink over uplink capacity of each switch tier that has uplinks, its worst switch.
+
+    1 is non-blocking, above 1 oversubscribed, below 1 has more uplinks than it can fill.
+    """
+    ratios: dict[Role, Fraction] = {}
+    for switch in topology.switches:
+        down, up = (sum(r * n for r, n in side.items()) for side in rates(topology, switch))
+        if up:
+            ratio = Fraction(down, up)
+            ratios[switch.role] = max(ratio, ratios.get(switch.role, ratio))
+    return ratios
+
+
+def format_ratio(ratio: Fraction) -> str:
+    """``ratio`` as ``3:1``, ``1:1`` or ``0.83:1``, to two decimals."""
+    return f"{round(float(ratio), 2):g}:1"
+
+
+def bisection_bandwidth(topology: Topology) -> dict[str, int]:
+    """Max flow (bit/s, one way) between two halves of the GPUs, for the two cuts that matter.
+
+    ``servers``: lower against upper half of the servers, what a ring over all servers crosses.
+    ``rails``: lower against upper half of the rails, which only the spines join.  A cut that the
+    fabric is too small for (one server, one rail) is left out; with an odd number the middle one
+    takes no part.  Scale-up networks are not counted.
+    """
+    servers = [server.gpus for server in topology.servers]
+    rails: dict[int, list[str]] = {}
+    for gpu in topology.gpus:
+        if gpu.rail is not None:
+            rails.setdefault(gpu.rail, []).append(gpu.name)
+    groups = {"servers": servers, "rails": [tuple(rails[rail]) for rail in sorted(rails)]}
+    return {
+        name: max_flow(
+            topology, _names(parts[: len(parts) // 2]), _names(parts[-(len(parts) // 2) :])
+        )
+        for name, parts in groups.items()
+        if len(parts) > 1
+    }
+
+
+def _names(groups: Iterable[Iterable[str]]) -> set[str]:
+    return {name for group in groups for name in group}
+
+
+def max_flow(topology: Topology, sources: set[str], sinks: set[str]) -> int:
+    """Most bit/s that the links carry from ``sources`` to ``sinks`` together (Edmonds-Karp).
+
+    Parallel links count together, and a GPU does not forward for others.
+    """
+    if sources & sinks:
+        raise TopologyError(f"{min(sources & sinks)} is a source and a sink of the same flow")
+    source, sink = object(), object()
+
+    def vertex(name: str) -> object:
+        return source if name in sources else sink if name in sinks else name
+
+    residual: dict[object, dict[object, int]] = {source: {}, sink: {}}
+    for link in topology.links:
+        a, b = vertex(link.a.node), vertex(link.b.node)
+        if a is b or not _carries(topology, a) or not _carries(topology, b):
+            continue
+        for x, y in ((a, b), (b, a)):
+            row = residual.setdefault(x, {})
+            row[y] = row.get(y, 0) + link.rate_bps
+    total = 0
+    while found := _augmenting_path(residual, source, sink):
+        step = min(residual[x][y] for x, y in found)
+        for x, y in found:
+            residual[x][y] -= step
+            residual[y][x] += step
+        total += step
+    return total
+
+
+def _carries(topology: Topology, vertex: object) -> bool:
+    return not isinstance(vertex, str) or topology.node(vertex).is_switch
+
+
+def _augmenting_path(
+    residual: Mapping[object, Mapping[object, int]], source: object, sink: object
+) -> list[tuple[object, object]]:
+    before: dict[object, object] = {source: source}
+    queue = deque([source])
+    while queue and sink not in before:
+        here = queue.popleft()
+        for there, room in residual[here].items():
+            if room and there not in before:
+                before[there] = here
+                queue.append(there)
+    if sink not in before:
+        return []
+    path, there = [], sink
+    while there is not source:
+        path.append((before[there], there))
+        there = before[there]
+    return path

@@ -1,0 +1,114 @@
+"""Every topology design by name, and ``NAME:param=value,...`` turned into a topology."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from topologies.model import Topology, TopologyError
+from topologies.parameters import Kind
+from topologies.rail_clos import rail_clos
+
+DEFAULT = "rail_clos"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a design, as its signature declares it."""
+
+    name: str
+    kind: Kind
+    default: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Design:
+    """A function that builds a topology, with what can be said about it in one line."""
+
+    name: str
+    build: Callable[..., Topology]
+    summary: str
+    parameters: Mapping[str, Parameter]
+
+
+def _design(function: Callable[..., Topology]) -> Design:
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = {}
+    for name, argument in inspect.signature(function).parameters.items():
+        kind, text = hints[name].__metadata__
+        default = AUTO if argument.default is None else str(argument.default)
+        parameters[name] = Parameter(name, kind, default, text)
+    summary = (inspect.getdoc(inspect.getmodule(function)) or "").partition("\n")[0]
+    return Design(function.__name__, function, summary, parameters)
+
+
+DESIGNS: Mapping[str, Design] = {d.name: d for d in map(_design, (rail_clos,))}
+
+
+def load(spec: str = DEFAULT) -> Topology:
+    """Build the topology that ``spec`` (``NAME`` or ``NAME:param=value,...``) describes.
+
+    Raises TopologyError for an unknown design, parameter, unit or value, naming the way out.
+    """
+    name, _, rest = spec.strip().partition(":")
+    values: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not (key and equals and value):
+            raise TopologyError(f"{item!r} in {spec!r} is not param=value, such as hosts=6")
+        if key in values:
+            raise TopologyError(f"{key} is given twice in {spec!r}; keep one of them")
+        values[key] = value
+    return build(name, values)
+
+
+def build(name: str, values: Mapping[str, str]) -> Topology:
+    """Build design ``name`` with parameters as text; those left out keep their defaults."""
+    if name not in DESIGNS:
+        raise TopologyError(f"there is no topology {name!r}; {_way_out(name, DESIGNS)}")
+    design = DESIGNS[name]
+    arguments: dict[str, int] = {}
+    for key, value in values.items():
+        if key not in design.parameters:
+            way_out = _way_out(key, design.parameters)
+            raise TopologyError(f"topology {name} has no parameter {key!r}; {way_out}")
+        parameter = design.parameters[key]
+        if value == AUTO and parameter.default == AUTO:
+            continue
+        arguments[key] = parameter.kind.read(key, value)
+    return design.build(**arguments)
+
+
+def spec_of(topology: Topology) -> str:
+    """A spec that builds ``topology`` again: its design with every parameter spelled out."""
+    design = DESIGNS.get(topology.name)
+    if design is None:
+        raise TopologyError(f"topology {topology.name} is not of the catalogue")
+    items = []
+    for name, parameter in design.parameters.items():
+        value = topology.parameters[name]
+        assert isinstance(value, int)
+        items.append(f"{name}={parameter.kind.format(value).replace(' ', '')}")
+    return f"{topology.name}:{','.join(items)}"
+
+
+def describe() -> str:
+    """Every design with its parameters, kinds, defaults and meanings, for ``--help``."""
+    lines = []
+    for design in DESIGNS.values():
+        lines.append(f"{design.name}: {design.summary}")
+        for p in design.parameters.values():
+            lines.append(f"  {f'{p.name}={p.default}':<24} {p.help} ({p.kind.name})")
+    return "\n".join(lines)
+
+
+def _way_out(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"{hint}known are {', '.join(names)}"

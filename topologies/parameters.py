@@ -1,0 +1,68 @@
+"""The kinds of parameter that a topology design takes.
+
+A design is a function whose signature is the single statement of its parameters: each is
+annotated with a kind (how text becomes an integer, and its least value) and one line of help.
+Callers in Python may pass the integer or the text with its unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from topologies.addressing import LONGEST_PREFIX, SHORTEST_PREFIX
+from topologies.model import MAX_MTU, MIN_MTU, TopologyError
+from topologies.units import (
+    format_rate,
+    format_size,
+    format_time,
+    parse_rate,
+    parse_size,
+    parse_time_ns,
+)
+
+
+def parse_count(text: str) -> int:
+    """``text`` as a plain whole number; a prefix length may be written with its slash."""
+    text = text.removeprefix("/")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise TopologyError(f"{text!r} is not a whole number; write for example 6")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of parameter is read and shown; ``base`` is the unit of its integers."""
+
+    name: str
+    base: str
+    minimum: int
+    maximum: int
+    parse: Callable[[str], int]
+    format: Callable[[int], str]
+
+    def read(self, field: str, value: int | str) -> int:
+        """``value`` in base units.  Raises TopologyError, which names ``field``."""
+        try:
+            number = self.parse(value) if isinstance(value, str) else value
+        except TopologyError as error:
+            raise TopologyError(f"{field}: {error}") from None
+        if not self.minimum <= number <= self.maximum:
+            low, high = self.format(self.minimum), self.format(self.maximum)
+            raise TopologyError(f"{field} is {self.format(number)}; it must lie in {low} .. {high}")
+        return number
+
+
+COUNT = Kind("count", "", 1, 16_384, parse_count, str)
+PREFIX = Kind(
+    "prefix length",
+    "bits",
+    SHORTEST_PREFIX,
+    LONGEST_PREFIX,
+    parse_count,
+    lambda length: f"/{length}",
+)
+RATE = Kind("rate", "bit/s", 1_000, 10**15, parse_rate, format_rate)
+TIME = Kind("time", "ns", 0, 10**9, parse_time_ns, format_time)
+SIZE = Kind("size", "octets", 1, 2**40, parse_size, format_size)
+MTU = Kind("size", "octets", MIN_MTU, MAX_MTU, parse_size, lambda octets: f"{octets} B")
