@@ -1,0 +1,260 @@
+"""``uetemu decode``: layers and fields of UET packets, from a capture or from hexadecimal."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from emulator.cli.decode_source import CapturedFrame, read_frames
+from emulator.errors import UserError
+from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT
+from uet.wire.frame import CrcMode, DecodedPacket, Layer, decode_frame
+from uet.wire.naming import label, meaning, presented
+
+#: Octets shown of a layer without fields.
+_SHOWN_OCTETS = 24
+
+
+@click.command("decode", short_help="show the layers and fields of UET packets")
+@click.argument("source", metavar="FILE|HEX|-")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="json: one object per line.",
+)
+@click.option("--brief", is_flag=True, help="One line of text per frame.")
+@click.option(
+    "--crc",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Do packets end with the UET CRC?  Nothing on the wire says so: auto takes the last four"
+    " octets for it if they verify, on demands that they do.",
+)
+@click.option("--udp-port", type=click.IntRange(0, 65535), default=UDP_PORT, show_default=True)
+@click.option(
+    "--native-protocol",
+    type=click.IntRange(0, 255),
+    default=NATIVE_PROTOCOL,
+    show_default=True,
+    help="IP protocol of UET without UDP.",
+)
+@click.option(
+    "--trimmed-dscp",
+    type=click.IntRange(0, 63),
+    multiple=True,
+    help="Code point of trimmed packets; may be given again.  Without it, a packet whose UDP"
+    " length exceeds its IP length counts as trimmed.",
+)
+@click.option("--all", "everything", is_flag=True, help="List frames that carry no UET too.")
+def command(
+    source: str,
+    style: str,
+    brief: bool,
+    crc: CrcMode,
+    udp_port: int,
+    native_protocol: int,
+    trimmed_dscp: tuple[int, ...],
+    everything: bool,
+) -> None:
+    """Show the layers and fields of UET packets.
+
+    Reads a pcap or pcapng capture (also gzipped, or from standard input as -), or one Ethernet
+    frame in hexadecimal.  Malformed packets are listed with what is wrong with them.  Frames
+    without UET are left out and counted on stderr.
+    """
+    show = _Printer(style, brief)
+    others: Counter[str] = Counter()
+    total = 0
+    try:
+        for frame in read_frames(source):
+            total += 1
+            packet = decode_frame(
+                frame.octets,
+                crc=crc,
+                udp_port=udp_port,
+                native_protocol=native_protocol,
+                trimmed_dscp=frozenset(trimmed_dscp) if trimmed_dscp else None,
+                wire_length=frame.wire_length,
+            )
+            if packet.is_uet or everything:
+                show.frame(frame, packet)
+            else:
+                others[packet.errors[-1].removeprefix("no UET: ")] += 1
+    finally:
+        if others and not frame.from_hex:
+            click.echo(_account(others, total), err=True)
+    if others and total == 1 and frame.from_hex:
+        raise UserError(f"no UET in this frame: {next(iter(others))}; give a whole Ethernet frame")
+    if not total:
+        raise UserError(f"{source} holds no frames; capture some traffic first")
+
+
+def _account(others: Counter[str], total: int) -> str:
+    reasons = "; ".join(f"{reason} ({count})" for reason, count in others.most_common(3))
+    more = "; ..." if len(others) > 3 else ""
+    return f"uetemu: {others.total()} of {total} frames carry no UET: {reasons}{more}"
+
+
+class _Printer:
+    """Writes decoded frames in the style asked for."""
+
+    def __init__(self, style: str, brief: bool) -> None:
+        self._json = style == "json"
+        self._brief = brief
+        self._console = Console(highlight=False)
+
+    def frame(self, frame: CapturedFrame, packet: DecodedPacket) -> None:
+        if self._json:
+            click.echo(json.dumps(as_data(frame.number, packet)))
+        elif self._brief:
+            self._console.print(_brief(frame, packet), soft_wrap=True)
+        else:
+            self._full(frame, packet)
+
+    def _full(self, frame: CapturedFrame, packet: DecodedPacket) -> None:
+        console = self._console
+        console.print(_headline(frame, packet), soft_wrap=True)
+        if packet.is_uet:
+            self._put(_pairs(_envelope_fields(packet)), 2)
+        for layer in packet.layers:
+            octets = frame.octets[layer.offset : layer.offset + layer.length]
+            title = Text.assemble(
+                (layer.name, "bold cyan"), f"  {layer.length} octets at {layer.offset}"
+            )
+            self._put(title, 2)
+            self._put(_layer_body(layer, octets), 6)
+        if packet.derived:
+            self._put(Text("derived", "bold cyan"), 2)
+            self._put(_pairs((name, str(value)) for name, value in packet.derived.items()), 6)
+        for note in packet.notes:
+            self._put(Text(f"note: {note}", "yellow"), 2)
+        for error in packet.errors:
+            self._put(Text(f"error: {error}", "bold red"), 2)
+        console.print()
+
+    def _put(self, text: Text, indent: int) -> None:
+        self._console.print(Padding(text, (0, 0, 0, indent), expand=False))
+
+
+def as_data(number: int, packet: DecodedPacket) -> dict[str, Any]:
+    """The object that ``--format json`` prints for a frame."""
+    uet = packet.is_uet
+    return {
+        "frame": number,
+        "layers": packet.layer_names,
+        "fields": packet.presented_fields() if uet else {},
+        "derived": packet.derived,
+        "errors": packet.errors,
+        "notes": packet.notes,
+    }
+
+
+def _headline(frame: CapturedFrame, packet: DecodedPacket) -> Text:
+    line = Text.assemble((f"Frame {frame.number}", "bold"), f"  {frame.wire_length} octets")
+    if frame.interface:
+        line.append(f"  on {frame.interface}")
+    envelope = packet.envelope
+    if envelope.source:
+        line.append(f"  {envelope.source} → {envelope.destination}")
+    if packet.is_uet:
+        line.append(f"  {envelope.encapsulation}")
+    return line
+
+
+def _envelope_fields(packet: DecodedPacket) -> Iterable[tuple[str, str]]:
+    for name, value in packet.fields.items():
+        if name.startswith(("ip.", "udp.", "entropy.")):
+            yield name, str(value)
+        if name == "ip.dscp":
+            yield "ip.ecn", str(packet.envelope.ecn)
+
+
+def _layer_body(layer: Layer, octets: bytes) -> Text:
+    if layer.header is None:
+        if layer.name == "crc":
+            return Text(f"0x{octets.hex()}")
+        more = " …" if len(octets) > _SHOWN_OCTETS else ""
+        return Text(octets[:_SHOWN_OCTETS].hex(" ", 4) + more)
+    pairs: list[tuple[str, str]] = []
+    flags: list[str] = []
+    for field, value in zip(layer.header.fields, layer.values, strict=False):
+        name = label(layer.header, field)
+        if name is None:
+            continue
+        says = meaning(layer.header, field, value)
+        if name.startswith("pds.flags."):
+            if value:
+                flags.append(field.name if field.width == 1 else f"{field.name}:{says or value}")
+            continue
+        shown = str(presented(name, value)) + (f"({says})" if says else "")
+        pairs.append((name.split(".", 1)[1], shown))
+    if layer.header.names[0] == "type" and layer.name.startswith("pds.") and len(octets) > 1:
+        named = f"({'|'.join(flags)})" if flags else ""
+        pairs.insert(2, ("flags", f"0x{octets[1] & 0x7F:02x}{named}"))
+    return _pairs(pairs)
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> Text:
+    """``name=value`` pairs, which wrap between pairs only."""
+    text = Text()
+    for name, value in pairs:
+        if text:
+            text.append("  ")
+        text.append(f"{name}=", "dim")
+        text.append(value)
+    return text
+
+
+def _brief(frame: CapturedFrame, packet: DecodedPacket) -> Text:
+    line = Text.assemble((f"{frame.number:>6}", "bold"))
+    envelope = packet.envelope
+    if envelope.source:
+        line.append(f"  {envelope.source} → {envelope.destination}")
+    for layer in packet.layers:
+        line.append(f"  {_brief_layer(layer)}")
+    for note in packet.notes:
+        line.append(f"  [{note}]", "yellow")
+    for error in packet.errors:
+        line.append(f"  error: {error}", "bold red")
+    return line
+
+
+#: What a line about a layer says beside its name, where the layer has it.
+_TELLING = (
+    "ctl_type",
+    "psn",
+    "cack_psn",
+    "nack_code",
+    "nack_psn",
+    "nack_pkt_id",
+    "pkt_id",
+    "opcode",
+    "return_code",
+    "message_id",
+    "message_offset",
+    "request_length",
+)
+_TELLING_FLAGS = ("syn", "retx", "ar", "m", "p", "nt", "som", "eom")
+
+
+def _brief_layer(layer: Layer) -> str:
+    words = [layer.name]
+    if layer.header is None:
+        return f"{layer.name} {layer.length}"
+    values = dict(zip(layer.header.names, layer.values, strict=False))
+    for name in _TELLING:
+        if name in values:
+            says = meaning(layer.header, layer.header.field(name), values[name])
+            words.append(says or f"{name}={values[name]}")
+    words += [name for name in _TELLING_FLAGS if values.get(name)]
+    return " ".join(words)

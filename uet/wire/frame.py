@@ -1,0 +1,381 @@
+"""Decodes a whole frame into layers and named fields, without trusting any octet of it.
+
+Works on the fast codec.  What a frame does wrong comes back as sentences; nothing is raised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from uet.wire import crc as uet_crc
+from uet.wire import headers
+from uet.wire.codec import Header
+from uet.wire.codes import (
+    ATOMIC_OPCODES,
+    CRC_SIZE,
+    CSWAP_OPCODES,
+    ICV_SIZE,
+    NATIVE_PROTOCOL,
+    NO_PAYLOAD_OPCODES,
+    RENDEZVOUS_OPCODES,
+    UDP_PORT,
+    ControlType,
+    NextHeader,
+    Opcode,
+    PacketType,
+)
+from uet.wire.dispatch import KNOWN_TYPES, RESPONSES, pds_header, request_header
+from uet.wire.envelope import Envelope, open_frame
+from uet.wire.naming import presented, shown_fields
+
+CrcMode = Literal["auto", "on", "off"]
+
+_MASK32 = 0xFFFFFFFF
+_REQUESTS: frozenset[int] = frozenset(
+    {PacketType.RUD_REQ, PacketType.ROD_REQ, PacketType.RUD_CC_REQ, PacketType.ROD_CC_REQ}
+)
+_ACKS: frozenset[int] = frozenset({PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX})
+_NACKS: frozenset[int] = frozenset({PacketType.NACK, PacketType.NACK_CCX})
+
+_SMALL, _MEDIUM, _STD = (
+    NextHeader.REQUEST_SMALL,
+    NextHeader.REQUEST_MEDIUM,
+    NextHeader.REQUEST_STD,
+)
+_REQUEST_NEXT: frozenset[int] = frozenset(
+    {NextHeader.NONE, _SMALL, _MEDIUM, _STD, NextHeader.RESPONSE_DATA}
+)
+_ACK_NEXT: frozenset[int] = frozenset({NextHeader.NONE, *RESPONSES})
+#: What may follow each packet type (UES Table 3-16).
+_SENSIBLE: dict[int, frozenset[int]] = {
+    **dict.fromkeys(_REQUESTS, _REQUEST_NEXT),
+    **dict.fromkeys(_ACKS, _ACK_NEXT),
+    **dict.fromkeys(_NACKS, frozenset({NextHeader.NONE})),
+    PacketType.RUDI_REQ: frozenset({NextHeader.NONE, _SMALL, _MEDIUM, _STD}),
+    PacketType.RUDI_RESP: _ACK_NEXT,
+    PacketType.UUD_REQ: frozenset({NextHeader.NONE, _MEDIUM, _STD}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of a decoded frame.
+
+    ``offset`` and ``length`` are octets of the frame.  ``header`` with its decoded ``values``
+    (reserved fields included) are ``None`` and empty for payload, trailers and truncated rests.
+    A header that a capture cut has the values of the fields in front of the cut.
+    """
+
+    name: str
+    offset: int
+    length: int
+    header: Header | None = None
+    values: tuple[int, ...] = ()
+
+    def encode(self) -> bytes:
+        """The octets of this layer, made again from its values."""
+        if self.header is None or len(self.values) < len(self.header.fields):
+            raise ValueError(f"{self.name} has no fields, or not all of them")
+        return self.header.encode(*self.values)
+
+
+@dataclass(slots=True)
+class DecodedPacket:
+    """What :func:`decode_frame` found.
+
+    ``errors`` are sentences on what is malformed, ``notes`` on what is remarkable but allowed;
+    ``fields`` are numbers by name, ``derived`` the sequence numbers that follow from them.
+    """
+
+    envelope: Envelope
+    layers: list[Layer] = field(default_factory=list)
+    fields: dict[str, int] = field(default_factory=dict)
+    derived: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    trimmed: bool = False
+
+    @property
+    def is_uet(self) -> bool:
+        return self.envelope.uet is not None
+
+    @property
+    def layer_names(self) -> list[str]:
+        return [layer.name for layer in self.layers]
+
+    def presented_fields(self) -> dict[str, int | str]:
+        """Fields for people and JSON: numbers wider than 32 bits as full-width ``0x`` strings."""
+        return {name: presented(name, value) for name, value in self.fields.items()}
+
+
+def decode_frame(
+    frame: bytes | memoryview,
+    *,
+    crc: CrcMode = "auto",
+    udp_port: int = UDP_PORT,
+    native_protocol: int = NATIVE_PROTOCOL,
+    trimmed_dscp: frozenset[int] | None = None,
+    wire_length: int | None = None,
+) -> DecodedPacket:
+    """Decode an Ethernet frame.  Never raises on a frame's content.
+
+    ``crc``: ``on`` takes the last four octets as CRC and checks it, ``off`` as payload, ``auto``
+    as CRC if they verify.  ``trimmed_dscp``: code points of trimmed packets; ``None`` takes a
+    packet as trimmed if its IP length is below its UDP length.  ``wire_length``: octets the frame
+    had before a capture cut it.
+    """
+    envelope = open_frame(
+        frame, udp_port=udp_port, native_protocol=native_protocol, wire_length=wire_length
+    )
+    decoder = _Decoder(frame, envelope)
+    if envelope.uet is not None:
+        if envelope.cut:
+            decoder.packet.notes.append(f"captured {len(frame)} of {wire_length} octets")
+        decoder.open(crc, trimmed_dscp)
+    return decoder.packet
+
+
+class _Decoder:
+    """A cursor over the UET part: ``at`` moves, ``end`` is where the IP packet or frame ends."""
+
+    def __init__(self, frame: bytes | memoryview, envelope: Envelope) -> None:
+        self.frame = frame
+        self.envelope = envelope
+        self.packet = DecodedPacket(envelope, errors=envelope.errors)
+        self.at = envelope.uet or 0
+        self.end = envelope.end
+        # Octets of the packet behind ``end`` that the capture does not have.
+        self.missing = max(0, envelope.claimed_end - envelope.end) if envelope.cut else 0
+        # A trailer that the capture cut off cannot be told from payload.
+        self.unseen_crc = 0
+
+    def open(self, crc: CrcMode, trimmed_dscp: frozenset[int] | None) -> None:
+        env, packet = self.envelope, self.packet
+        if trimmed_dscp is None:
+            packet.trimmed = env.shortened
+        else:
+            packet.trimmed = env.dscp in trimmed_dscp
+            if env.shortened and not packet.trimmed:
+                self.error(
+                    f"UDP length is {env.udp_length}, but IP carries"
+                    f" {env.claimed_end - (env.udp or 0)} octets and DSCP {env.dscp} is none of"
+                    " trimmed packets"
+                )
+        self.describe_envelope()
+        if packet.trimmed:
+            packet.notes.append(f"trimmed by a switch (DSCP {env.dscp})")
+        if self.at >= self.end:
+            if not self.missing:
+                self.error("no octets follow the UDP or entropy header")
+            return
+        kind = self.frame[self.at] >> 3
+        if kind == PacketType.TSS:
+            self.tss()
+            return
+        if self.missing and crc != "off":
+            self.unseen_crc = CRC_SIZE
+        has_crc = not packet.trimmed and crc != "off" and self.crc(crc)
+        self.pds(kind)
+        if has_crc:
+            packet.layers.append(Layer("crc", self.end, CRC_SIZE))
+
+    def error(self, sentence: str) -> None:
+        self.packet.errors.append(sentence)
+
+    def describe_envelope(self) -> None:
+        env, fields = self.envelope, self.packet.fields
+        fields["ip.version"] = env.version
+        fields["ip.dscp"] = env.dscp
+        if env.udp is None:
+            fields["ip.proto"] = env.protocol
+            fields["entropy.entropy"] = env.entropy
+            fields["entropy.rsvd"] = env.entropy_rsvd
+            return
+        fields["udp.sport"] = env.entropy
+        fields["udp.dport"] = env.dport
+        # The length says something only where it differs from IP's, and then no checksum holds.
+        if env.shortened:
+            fields["udp.length"] = env.udp_length
+        else:
+            fields["udp.checksum"] = env.udp_checksum
+
+    def crc(self, mode: CrcMode) -> bool:
+        """Take the CRC trailer off the end, if there is one."""
+        if self.missing or self.end - self.at < CRC_SIZE:
+            if mode == "on" and not self.missing:
+                self.error("the packet is too short for its CRC")
+            return False
+        env = self.envelope
+        udp = None if env.udp is None else env.udp - env.ip
+        ip_packet = memoryview(self.frame)[env.ip : self.end - CRC_SIZE]
+        expected = uet_crc.packet_crc(ip_packet, udp_offset=udp)
+        (sent,) = headers.CRC.decode(self.frame, self.end - CRC_SIZE)
+        if sent != expected and mode == "auto":
+            return False
+        if sent != expected:
+            self.error(f"the CRC is 0x{sent:08x}, but the packet's is 0x{expected:08x}")
+        self.packet.fields["crc"] = sent
+        self.end -= CRC_SIZE
+        return True
+
+    def take(self, header: Header, name: str = "") -> dict[str, int] | None:
+        """Decode the next header; ``None`` if it is not all there."""
+        left = self.end - self.at
+        if left < header.size:
+            self.take_part(header, left)
+            return None
+        values = header.decode(self.frame, self.at)
+        self.packet.layers.append(Layer(name or header.name, self.at, header.size, header, values))
+        for index, label in shown_fields(header):
+            self.packet.fields[label] = values[index]
+        for field_, value in zip(header.fields, values, strict=True):
+            if value and field_.reserved:
+                self.packet.notes.append(f"{header.name}: reserved {field_.name} is {value}")
+        self.at += header.size
+        return dict(zip(header.names, values, strict=True))
+
+    def take_part(self, header: Header, left: int) -> None:
+        """A header that ends early: by a switch, by the capture, or against the rules."""
+        if self.missing and not self.packet.trimmed:
+            padded = bytes(self.frame[self.at : self.end]) + bytes(header.size)
+            whole = sum(there.offset + there.width <= left * 8 for there in header.fields)
+            values = header.decode(padded)[:whole]
+            for index, label in shown_fields(header):
+                if index < whole:
+                    self.packet.fields[label] = values[index]
+            if left:
+                self.packet.layers.append(Layer(header.name, self.at, left, header, values))
+        else:
+            self.rest("truncated")
+            if not self.packet.trimmed:
+                self.error(f"{header.name} needs {header.size} octets, {left} are left")
+        self.at = self.end
+
+    def rest(self, name: str) -> None:
+        if self.at < self.end:
+            self.packet.layers.append(Layer(name, self.at, self.end - self.at))
+        self.at = self.end
+
+    def trailing(self, behind: str) -> None:
+        """Octets where there should be none."""
+        left = self.end - self.at
+        if not left:
+            return
+        if self.packet.trimmed or left + self.missing == self.unseen_crc:
+            self.rest("truncated")
+            return
+        hint = " (a CRC that does not verify?)" if left == CRC_SIZE else ""
+        self.error(f"{left} octets follow {behind}, which has no payload{hint}")
+        self.rest("payload")
+
+    def tss(self) -> None:
+        """Security header; without keys the rest is opaque (UES Table 3-90)."""
+        with_ssi = self.frame[self.at] & 0x04
+        if self.take(headers.TSS_SSI if with_ssi else headers.TSS) is None:
+            return
+        if self.packet.trimmed or self.missing:
+            self.rest("truncated" if self.packet.trimmed else "payload")
+        elif self.end - self.at < ICV_SIZE:
+            self.error(f"{self.end - self.at} octets are too few for the authentication tag")
+            self.rest("payload")
+        else:
+            self.end -= ICV_SIZE
+            self.rest("payload")
+            self.packet.layers.append(Layer("icv", self.end, ICV_SIZE))
+
+    def pds(self, kind: int) -> None:
+        if self.at == self.end:
+            self.error("the packet is nothing but a CRC")
+            return
+        if kind not in KNOWN_TYPES:
+            self.error(f"packet type {kind} is reserved")
+            self.rest("payload")
+            return
+        octets = self.frame[self.at : self.end]
+        if len(octets) > 1:
+            self.packet.fields["pds.flags"] = octets[1] & 0x7F
+        values = self.take(pds_header(octets))
+        if values is None:
+            return
+        self.derive(kind, values)
+        if kind in (PacketType.RUD_CC_REQ, PacketType.ROD_CC_REQ) and not self.take(
+            headers.REQ_CC_STATE
+        ):
+            return
+        if kind == PacketType.CP:
+            if values["ctl_type"] == ControlType.NEGOTIATION:
+                self.rest("payload")
+            self.trailing("a control packet")
+            return
+        next_header = values["next_hdr"]
+        if next_header not in _SENSIBLE[kind]:
+            self.error(f"next header {next_header} makes no sense in packet type {kind}")
+        if kind in _NACKS:
+            self.trailing("a NACK")
+        else:
+            self.ses(next_header)
+
+    def derive(self, kind: int, values: dict[str, int]) -> None:
+        """Sequence numbers that the packet gives as offsets, modulo 2^32."""
+        derived = self.packet.derived
+        if kind in _REQUESTS:
+            derived["clear_psn"] = (values["psn"] + values["clear_psn_offset"]) & _MASK32
+        if "psn_offset" in values:
+            derived["start_psn"] = (values["psn"] - values["psn_offset"]) & _MASK32
+        if "ack_psn_offset" in values:
+            derived["ack_psn"] = (values["cack_psn"] + values["ack_psn_offset"]) & _MASK32
+        if "sack_psn_offset" in values:
+            derived["sack_base_psn"] = (values["cack_psn"] + values["sack_psn_offset"]) & _MASK32
+
+    def ses(self, next_header: int) -> None:
+        if next_header == NextHeader.NONE:
+            self.payload()
+        elif next_header in (_SMALL, _MEDIUM, _STD):
+            self.request(next_header)
+        elif next_header in RESPONSES:
+            values = self.take(RESPONSES[next_header])
+            if values is None:
+                return
+            self.check_version(values)
+            if "payload_length" in values:
+                self.payload(values["payload_length"])
+            else:
+                self.trailing("a response")
+        else:
+            self.rest("payload")
+
+    def check_version(self, values: dict[str, int]) -> None:
+        if values["version"]:
+            self.error(f"SES version {values['version']} is unknown")
+
+    def request(self, next_header: int) -> None:
+        values = self.take(request_header(next_header, self.frame[self.at : self.end]))
+        if values is None:
+            return
+        opcode = values["opcode"]
+        self.check_version(values)
+        if opcode in RENDEZVOUS_OPCODES:
+            if self.take(headers.SES_RENDEZVOUS) is None:
+                return
+        elif opcode in ATOMIC_OPCODES:
+            operation = self.frame[self.at] if self.at < self.end else 0
+            cswap = operation in CSWAP_OPCODES
+            if self.take(headers.SES_CSWAP if cswap else headers.SES_ATOMIC) is None:
+                return
+        if opcode in NO_PAYLOAD_OPCODES:
+            self.trailing(f"a {Opcode(opcode).name} request")
+        else:
+            self.payload(values.get("payload_length"))
+
+    def payload(self, length: int | None = None) -> None:
+        """The rest of the packet, of which the header says it were ``length`` octets."""
+        left = self.end - self.at
+        if self.packet.trimmed:
+            self.rest("truncated")
+            return
+        whole = left + self.missing
+        if length is not None and whole not in (length, length + self.unseen_crc):
+            hint = " (a CRC that does not verify?)" if whole == length + CRC_SIZE else ""
+            self.error(f"payload_length is {length}, but {whole} octets follow{hint}")
+        self.rest("payload")
