@@ -1,0 +1,260 @@
+"""Removing a lab by its name, whatever state it is in.
+
+What belongs to lab L: processes inside its namespaces, and those its record names; every interface
+and namespace ``/run/netns/uetemu.L.*``; GPU memory ``/dev/shm/uetemu.L.*``; ``/run/uetemu/L``.
+Nothing else is touched.  Removal can be cut short anywhere and done again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from emulator import lab_record
+from emulator.errors import UserError
+from emulator.fabric import namespaces
+from emulator.fabric.kernel_objects import delete_fabric_links
+from emulator.fabric.netlink import KernelRefusal, RouteSocket
+from emulator.lab_record import LabRecord, Lock, Phase, Process
+
+SHARED_MEMORY = Path("/dev/shm")
+TERMINATE_GRACE_S = 0.5
+KILL_BUDGET_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """How much of a lab was found and removed."""
+
+    lab: str
+    namespaces: int
+    processes: int
+    memory: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.namespaces} namespaces, {self.processes} processes, "
+            f"{self.memory} shared memory segments"
+        )
+
+
+def leftovers() -> list[str]:
+    """Names of labs that nobody is responsible for any more.
+
+    One without a record is a leftover only if no process lives in it or has its memory mapped.
+    """
+    known = set(lab_record.recorded()) | set(namespaces.everywhere()) | _labs_with_memory()
+    abandoned = []
+    for lab in sorted(known):
+        record = lab_record.load(lab)
+        if record.abandoned if record is not None else not _inhabited(lab):
+            abandoned.append(lab)
+    return abandoned
+
+
+def _inhabited(lab: str) -> bool:
+    inodes = {
+        inode for path in namespaces.of_lab(lab).values() if (inode := namespaces.inode(path))
+    }
+    if any(_inhabitants(inodes)):
+        return True
+    memory = [str(path) for path in _memory_of(lab)]
+    if not memory:
+        return False
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text = maps.read_text(errors="replace")
+        except OSError:
+            continue  # ended meanwhile
+        if any(path in text for path in memory):
+            return True
+    return False
+
+
+def exists(lab: str) -> bool:
+    """Whether anything carries the lab's name."""
+    return (
+        lab_record.directory_of(lab).exists()
+        or bool(namespaces.of_lab(lab))
+        or bool(_memory_of(lab))
+    )
+
+
+def take_down(lab: str, *, force: bool = False) -> Removed:
+    """Remove ``lab``, unless a living process is responsible for it.
+
+    With ``force`` that process is ended too.  Raises UserError if there is no such lab, if it is
+    in use, if this is not root, or if something resists.
+    """
+    require_root("remove a lab")
+    lab_record.check_name(lab)
+    if not exists(lab):
+        raise UserError(f"there is no lab {lab!r}; uetemu status lists those that run")
+    record = lab_record.load(lab)
+    extra: tuple[Process, ...] = ()
+    if record is not None and record.in_use and record.owner.pid != os.getpid():
+        if not force:
+            raise UserError(
+                f"lab {lab} is in use by process {record.owner.pid}: "
+                f"end that first, or remove both with uetemu clean --force {lab}"
+            )
+        end_processes({record.owner})
+        extra = (record.owner,)
+    try:
+        lock = Lock(lab_record.directory_of(lab))
+    except FileNotFoundError:
+        return remove(lab, ended=len(extra))
+    try:
+        return remove(lab, ended=len(extra))
+    finally:
+        lock.release()
+
+
+def remove(lab: str, *, ended: int = 0) -> Removed:
+    """Remove everything of ``lab``.  The caller holds its lock.  Interrupts wait until the end."""
+    with uninterrupted():
+        namespaces.visitor().settle()  # an interrupted builder may be making one right now
+        record = lab_record.load(lab)
+        if record is not None:
+            lab_record.advance(record, Phase.DOWN)
+        paths = namespaces.of_lab(lab)
+        ended += _end_inhabitants(lab, list(paths.values()))
+        _delete_links(paths, record)
+        for path in paths.values():
+            namespaces.remove(path)
+        memory = _memory_of(lab)
+        for segment in memory:
+            segment.unlink(missing_ok=True)
+        if namespaces.of_lab(lab) or _memory_of(lab):
+            raise UserError(
+                f"something keeps making objects of lab {lab}: "
+                f"find it with lsns -t net and run uetemu clean {lab} again"
+            )
+        lab_record.erase(lab)
+        return Removed(lab=lab, namespaces=len(paths), processes=ended, memory=len(memory))
+
+
+def require_root(purpose: str) -> None:
+    if os.geteuid() != 0:
+        raise UserError(f"only root can {purpose}: run with sudo")
+
+
+def end_processes(processes: Collection[Process]) -> None:
+    """Ask the processes to end, then make them.  Returns when they are gone.
+
+    Raises UserError for one that outlives SIGKILL by more than the budget.
+    """
+    for number, budget in ((signal.SIGTERM, TERMINATE_GRACE_S), (signal.SIGKILL, KILL_BUDGET_S)):
+        processes = [process for process in processes if process.alive]
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+        _await_end(processes, budget)
+    stubborn = [process.pid for process in processes if process.alive]
+    if stubborn:
+        raise UserError(f"process {stubborn[0]} does not die; end it and run uetemu clean again")
+
+
+def _await_end(processes: Collection[Process], budget_s: float) -> None:
+    deadline = time.monotonic() + budget_s
+    for process in processes:
+        try:
+            handle = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            if process.alive:
+                poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        finally:
+            os.close(handle)
+
+
+def _end_inhabitants(lab: str, paths: list[Path]) -> int:
+    """End what lives in the namespaces or is on record; again, until nobody has slipped in."""
+    inodes = {inode for path in paths if (inode := namespaces.inode(path)) is not None}
+    count = 0
+    for _ in range(5):
+        found = {*_inhabitants(inodes), *lab_record.processes(lab)}
+        found = {process for process in found if process.pid != os.getpid()}
+        if not found:
+            break
+        end_processes(found)
+        count += len(found)
+    return count
+
+
+def _inhabitants(inodes: set[tuple[int, int]]) -> Iterator[Process]:
+    if not inodes:
+        return
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            status = os.stat(f"/proc/{name}/ns/net")
+        except OSError:
+            continue  # ended, or a kernel thread
+        if (status.st_dev, status.st_ino) in inodes:
+            process = Process.of(int(name))
+            if process is not None:
+                yield process
+
+
+def _delete_links(paths: dict[str, Path], record: LabRecord | None) -> None:
+    """Delete all interfaces now: left to the end of the namespaces, they would linger a while.
+
+    Switches come first (they are last in a record): each takes the far ends of its cables along.
+    """
+    order = {node: place for place, node in enumerate(record.nodes)} if record else {}
+    for node in sorted(paths, key=lambda node: -order.get(node, 0)):
+        if namespaces.inode(paths[node]) is None:
+            continue  # a name whose namespace was never bound to it
+        kernel = namespaces.visitor().inside(paths[node], RouteSocket)
+        try:
+            delete_fabric_links(kernel)
+            kernel.flush()
+        except KernelRefusal as refusal:
+            if refusal.errno != errno.ENODEV:  # ENODEV: there is none left
+                raise
+        finally:
+            kernel.close()
+
+
+def _memory_of(lab: str) -> list[Path]:
+    return list(SHARED_MEMORY.glob(f"{namespaces.PREFIX}.{lab}.*"))
+
+
+def _labs_with_memory() -> set[str]:
+    return {path.name.split(".")[1] for path in SHARED_MEMORY.glob(f"{namespaces.PREFIX}.*.*")}
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP that arrive during the block take effect after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        arrived.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if arrived:
+            signal.raise_signal(arrived[0])

@@ -1,0 +1,40 @@
+"""``uetemu clean``: find and remove what a lab left behind."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from emulator import lab_record
+from emulator.cleanup import exists, leftovers, require_root, take_down
+from emulator.errors import UserError
+
+
+@click.command("clean")
+@click.argument("labs", metavar="[LAB]...", nargs=-1)
+@click.option(
+    "--all", "everything", is_flag=True, help="All leftovers (also when no LAB is named)."
+)
+@click.option("--force", is_flag=True, help="Also end the process that is using the lab.")
+@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+def command(labs: tuple[str, ...], everything: bool, force: bool, form: str) -> None:
+    """Remove LABs by name, or what labs left behind whose process has died.
+
+    Labs that run are not leftovers: neither those made by `uetemu up` nor those in use.
+    """
+    require_root("remove a lab")
+    if labs and everything:
+        raise UserError("name labs or say --all, not both")
+    lab_record.erase_unborn()
+    # a leftover may go by itself meanwhile; a lab that was named has to be there
+    found = labs or [lab for lab in leftovers() if exists(lab)]
+    removed = [take_down(lab, force=force) for lab in found]
+    if form == "json":
+        click.echo(json.dumps([asdict(item) for item in removed], indent=2))
+        return
+    for item in removed:
+        click.echo(f"lab {item.lab}: removed {item}")
+    if not removed:
+        click.echo("nothing was left behind")

@@ -1,0 +1,68 @@
+"""``uetemu exec``: run a command inside a node of a running lab."""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+import click
+
+from emulator import lab_record
+from emulator.cleanup import require_root
+from emulator.errors import UserError
+from emulator.fabric import namespaces
+from emulator.lab_record import LabRecord, Phase
+
+
+@click.command(
+    "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option("--lab", metavar="NAME", help="Which lab; not needed when only one is running.")
+@click.argument("node", metavar="NODE|LAB:NODE")
+@click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
+    """Run COMMAND inside NODE; its exit status is that of this command.
+
+    \b
+    uetemu exec h0g0 -- ping -c 3 10.0.1.3
+    uetemu exec demo:rail0 -- bash
+    """
+    require_root("enter a node")
+    words = argv[1:] if argv[0] == "--" else argv
+    if not words:
+        raise UserError("no command is given: uetemu exec NODE -- COMMAND...")
+    lab_of_node, colon, name = node.rpartition(":")
+    if colon and lab is not None and lab != lab_of_node:
+        raise UserError(f"--lab {lab} and {node} name different labs: leave one of them out")
+    record = choose_lab(lab_of_node if colon else lab)
+    if name not in record.nodes:
+        close = difflib.get_close_matches(name, record.nodes, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"uetemu status {record.lab} lists them"
+        raise UserError(f"lab {record.lab} has no node {name!r}; {hint}")
+    try:
+        namespaces.enter(namespaces.path_of(record.lab, name))
+    except FileNotFoundError:
+        raise UserError(
+            f"node {name} of lab {record.lab} is gone: remove the rest with "
+            f"uetemu clean {record.lab}"
+        ) from None
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise UserError(f"cannot run {words[0]}: {error.strerror}") from None
+
+
+def choose_lab(name: str | None) -> LabRecord:
+    """The running lab ``name``, or the only one."""
+    loaded = (lab_record.load(lab) for lab in lab_record.recorded())
+    running = [item for item in loaded if item is not None and item.phase is Phase.UP]
+    names = ", ".join(item.lab for item in running)
+    listed = f"running: {names}" if running else "none is running, start one: uetemu up"
+    if name is None:
+        if len(running) == 1:
+            return running[0]
+        raise UserError(f"say which lab, as LAB:NODE or with --lab ({listed})")
+    for item in running:
+        if item.lab == name:
+            return item
+    raise UserError(f"there is no lab {name!r} ({listed})")

@@ -1,0 +1,132 @@
+"""``uetemu status``: running labs, their nodes and ports."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emulator.fabric.counters import PortCounters
+from emulator.lab import Lab, labs
+from emulator.lab_record import LabRecord
+from topologies.model import End
+from topologies.units import format_rate
+
+
+@click.command("status")
+@click.argument("lab", required=False)
+@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+def command(lab: str | None, form: str) -> None:
+    """List the labs of this machine, or the nodes and ports of LAB with their counters."""
+    if lab is None:
+        records = labs()
+        if form == "json":
+            click.echo(json.dumps([_lab_facts(record) for record in records], indent=2))
+        elif records:
+            _show_labs(records)
+        else:
+            click.echo("no lab is running; start one: uetemu up")
+        return
+    with Lab.attach(lab) as running:
+        counters = running.counters()
+        if form == "json":
+            click.echo(json.dumps(_facts(running, counters), indent=2))
+        else:
+            _show_ports(running, counters)
+
+
+def state_of(record: LabRecord) -> str:
+    """The lab's phase, or that its maker died."""
+    return "abandoned" if record.abandoned else str(record.phase)
+
+
+def _lab_facts(record: LabRecord) -> dict[str, object]:
+    return asdict(record) | {"nodes": len(record.nodes), "state": state_of(record)}
+
+
+def _facts(lab: Lab, counters: dict[str, PortCounters]) -> dict[str, object]:
+    nodes = [
+        {
+            "name": node.name,
+            "role": str(node.role),
+            "namespace": str(lab.netns(node.name)),
+            "addresses": [str(bridge.gateway) for bridge in node.bridges]
+            + [str(port.address) for port in node.ports if port.address is not None],
+            "ports": {
+                port.name: counters[f"{node.name}:{port.name}"].as_dict()
+                for port in node.ports
+                if f"{node.name}:{port.name}" in counters
+            },
+        }
+        for node in lab.topology.nodes
+    ]
+    return _lab_facts(lab.record) | {"nodes": nodes}
+
+
+def _show_labs(records: Sequence[LabRecord]) -> None:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("lab", "state", "topology", "nodes", "dilation", "owner", "created"):
+        right = column in ("nodes", "dilation", "owner")
+        table.add_column(column, justify="right" if right else "left")
+    for record in records:
+        table.add_row(
+            record.lab,
+            state_of(record),
+            record.topology_spec,
+            str(len(record.nodes)),
+            f"{record.dilation:g}",
+            str(record.owner.pid) if record.in_use else "-",
+            record.created,
+        )
+    _show(table)
+    for record in records:
+        if record.abandoned:
+            click.echo(f"lab {record.lab} was left behind; remove it: uetemu clean {record.lab}")
+
+
+def _show_ports(lab: Lab, counters: dict[str, PortCounters]) -> None:
+    click.echo(
+        f"lab {lab.name}: {lab.record.topology_spec}, {state_of(lab.record)}, "
+        f"dilation {lab.dilation:g}, seed {lab.seed}"
+    )
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("port", "to", "address", "rate"):
+        table.add_column(column)
+    for column in ("rx packets", "tx packets", "tx bytes", "queued bytes", "drops"):
+        table.add_column(column, justify="right")
+    for node in lab.topology.nodes:
+        gateways = {bridge.name: str(bridge.gateway) for bridge in node.bridges}
+        cables = {ours.port: (link, far) for link, ours, far in lab.topology.neighbours(node.name)}
+        for port in node.ports:
+            link, far = cables[port.name]
+            end = str(End(node.name, port.name))
+            seen = counters.get(end)
+            if seen is None:
+                table.add_row(end, str(far), "gone", *[""] * 6)
+                continue
+            address = port.address or (f"({gateways[port.bridge]})" if port.bridge else "")
+            table.add_row(
+                end,
+                str(far),
+                str(address),
+                format_rate(link.rate_bps),
+                str(seen.rx_packets),
+                str(seen.tx_packets),
+                str(seen.tx_bytes),
+                str(seen.data.backlog_bytes + seen.control.backlog_bytes),
+                str(seen.data.drops + seen.control.drops + seen.tx_dropped),
+            )
+    _show(table)
+
+
+def _show(table: Table) -> None:
+    """Print as wide as the table is; what reads it may be a pipe."""
+    text = io.StringIO()
+    Console(file=text, width=200).print(table)
+    click.echo("\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines()))

@@ -1,0 +1,84 @@
+"""``uetemu up``: build a fabric and leave it running."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from types import FrameType
+
+import click
+
+from emulator.cli.progress_bar import progress_bar
+from emulator.lab import Lab
+from topologies import catalogue
+from topologies.model import Topology
+
+DEFAULT_DILATION = 1000.0
+
+
+@click.command(
+    "up",
+    epilog="\b\nTopologies and their parameters:\n\n\b\n" + catalogue.describe(),
+)
+@click.argument("topology", metavar="[TOPOLOGY]", default=catalogue.DEFAULT)
+@click.option("--name", metavar="LAB", help="Name of the lab; default: that of the topology.")
+@click.option(
+    "--dilation",
+    type=click.FloatRange(0, min_open=True),
+    default=DEFAULT_DILATION,
+    show_default=True,
+    help="Host time per fabric time: at 1000 a 400 Gb/s link runs at 400 Mb/s.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of all randomness.")
+@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+def command(topology: str, name: str | None, dilation: float, seed: int, form: str) -> None:
+    """Build TOPOLOGY (NAME or NAME:param=value,...) and leave it running as a lab."""
+    model = catalogue.load(topology)
+    lab = name or model.name.replace("_", "-")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    started = time.monotonic()
+    with (
+        progress_bar(f"building {lab}") as progress,
+        Lab.create(
+            lab,
+            model,
+            dilation=dilation,
+            seed=seed,
+            spec=topology,
+            persistent=True,
+            progress=progress,
+        ),
+    ):
+        pass
+    took = time.monotonic() - started
+    if form == "json":
+        click.echo(json.dumps(_facts(lab, topology, model, took), indent=2))
+    else:
+        click.echo(
+            f"lab {lab} is up: {_inventory(model)}, in {took:.1f} s\n"
+            f"  uetemu status {lab}\n"
+            f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
+            f"  uetemu down {lab}"
+        )
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Whatever ends a build half-way takes it back, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def _inventory(model: Topology) -> str:
+    return f"{len(model.gpus)} GPUs, {len(model.switches)} switches, {len(model.links)} links"
+
+
+def _facts(lab: str, spec: str, model: Topology, took: float) -> dict[str, object]:
+    return {
+        "lab": lab,
+        "topology": spec,
+        "gpus": len(model.gpus),
+        "switches": len(model.switches),
+        "links": len(model.links),
+        "seconds": round(took, 3),
+    }

@@ -1,0 +1,208 @@
+"""From a topology to a working fabric in the kernel, by Mininet's own lifecycle.
+
+Order: every namespace; every cable between them; the GPUs (Mininet's ``configHosts``); the
+switches (``start``); then wait until every port has carrier.  Nothing is undone here: all objects
+carry the lab's name, and :mod:`emulator.cleanup` removes them by it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from mininet.net import Mininet
+
+from emulator.errors import UserError
+from emulator.fabric import namespaces
+from emulator.fabric.cable_delay import CableDelay
+from emulator.fabric.counters import ports_without_carrier
+from emulator.fabric.links import VethLink, VethPort, alias_of, interface_indices
+from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
+from emulator.fabric.routes import Neighbour, Route, static_neighbours, static_routes
+from emulator.fabric.shaping import Egress
+from topologies.mininet_topo import FabricTopo
+from topologies.model import End, Link, Port, Topology
+
+Progress = Callable[[int, int, str], None]
+
+CARRIER_BUDGET_S = 10.0
+HANDLES_PER_NODE = 2  # the namespace and a netlink socket in it
+HANDLES_SPARE = 64
+
+
+class Plan:
+    """What the nodes of one lab have to configure, computed before the kernel is touched.
+
+    ``cable_delay`` says who delays frames by the length of a cable: ``netem`` at each port, or
+    ``nic``, the delay line of the receiving endpoint (then nothing is done here).
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        lab: str,
+        dilation: float,
+        cable_delay: CableDelay = "nic",
+        progress: Progress | None = None,
+    ) -> None:
+        self.topology = topology
+        self.lab = lab
+        self.dilation = dilation
+        self.cable_delay = cable_delay
+        self.indices: Mapping[End, int] = interface_indices(topology)
+        self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
+        self.neighbours: Mapping[str, tuple[Neighbour, ...]] = static_neighbours(topology)
+        self._progress = progress
+        self._done = 0
+        self._total = 2 * len(topology.nodes) + len(topology.links)
+
+    def step(self, label: str, count: int = 1) -> None:
+        """Report ``count`` more objects done."""
+        self._done += count
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total, label)
+
+    def egress(self, cable: Link) -> Egress:
+        """The egress of both ends of ``cable``, in host terms."""
+        return Egress(
+            rate_bps=cable.rate_bps / self.dilation,
+            mtu=cable.mtu,
+            buffer_bytes=cable.buffer_bytes,
+            delay_ns=round(cable.delay_ns * self.dilation) if self.cable_delay == "netem" else 0,
+        )
+
+    def alias(self, end: End) -> str:
+        return alias_of(self.lab, end)
+
+    @cached_property
+    def _far_ends(self) -> Mapping[End, End]:
+        pairs = [link.ends for link in self.topology.links]
+        return dict(pairs) | {b: a for a, b in pairs}
+
+    def far_port(self, end: End) -> Port:
+        """The port at the other end of the cable that is plugged into ``end``."""
+        far = self._far_ends[end]
+        return self.topology.node(far.node).port(far.port)
+
+
+class Fabric(Mininet):
+    """A Mininet network of GPUs and switches.
+
+    The usual life: ``net = Fabric(topo, plan=...)`` makes nodes and cables, ``net.start()`` brings
+    it to work, ``net["h0g0"].cmd("ip route")`` looks inside, ``net.stop()`` lets go of it.
+    """
+
+    inited = True  # Mininet's own initialisation would raise limits of the whole host
+
+    def __init__(self, topo: FabricTopo, *, plan: Plan) -> None:
+        self.plan = plan
+        _allow_handles(HANDLES_PER_NODE * len(plan.topology.nodes) + HANDLES_SPARE)
+        namespaces.share_directory()
+        self.hosts: list[GpuNode] = []
+        self.switches: list[SwitchNode] = []
+        try:
+            super().__init__(
+                topo,
+                host=GpuNode,
+                switch=SwitchNode,
+                link=VethLink,
+                intf=VethPort,
+                controller=None,
+            )
+        except BaseException:
+            self.stop()  # or its handles would keep the namespaces alive
+            raise
+
+    def addHost(self, name: str, cls: Any = None, **params: Any) -> GpuNode:
+        host: GpuNode = super().addHost(name, cls, **params, plan=self.plan)
+        self.plan.step(name)
+        return host
+
+    def addSwitch(self, name: str, cls: Any = None, **params: Any) -> SwitchNode:
+        switch: SwitchNode = super().addSwitch(name, cls, **params, plan=self.plan)
+        self.plan.step(name)
+        return switch
+
+    def addLink(self, node1: Any, node2: Any, *args: Any, **params: Any) -> VethLink:
+        link: VethLink = super().addLink(node1, node2, *args, **params, indices=self.plan.indices)
+        return link
+
+    def buildFromTopo(self, topo: FabricTopo | None = None) -> None:
+        """Make the nodes and queue the cables (Mininet), then have the kernel lay the cables."""
+        super().buildFromTopo(topo)
+        laid = dict.fromkeys(self.all_nodes(), 0)
+        for link in self.links:
+            laid[link.intf1.node] += 1
+        for node, cables in laid.items():
+            node.kernel.flush()
+            self.plan.step(f"cables of {node.name}", cables)
+
+    def start(self) -> None:
+        """Bring the switches to work and wait for the carrier of every port."""
+        super().start()
+        self.await_carrier()
+
+    def await_carrier(self, budget_s: float = CARRIER_BUDGET_S) -> None:
+        """Return when every port is ready to send; raises UserError after ``budget_s``."""
+        deadline = time.monotonic() + budget_s
+        pause = 0.001
+        waiting = self.all_nodes()
+        while waiting := [node for node in waiting if ports_without_carrier(node.kernel)]:
+            if time.monotonic() > deadline:
+                names = ", ".join(node.name for node in waiting[:8])
+                raise UserError(
+                    f"ports of {names} got no carrier within {budget_s:g} s: the machine is "
+                    "overloaded or something took them down; try again"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+
+    def stop(self) -> None:
+        """Let go of every node.  The namespaces stay until the lab is removed by its name."""
+        for node in self.all_nodes():
+            node.terminate()
+
+    def all_nodes(self) -> list[NamespaceNode]:
+        nodes: list[NamespaceNode] = [*self.hosts, *self.switches]
+        return nodes
+
+
+def build_fabric(
+    topology: Topology,
+    *,
+    lab: str,
+    dilation: float,
+    cable_delay: CableDelay = "nic",
+    progress: Progress | None = None,
+) -> Fabric:
+    """Build ``topology`` as the lab named ``lab`` and bring it to work.
+
+    The caller has recorded the lab beforehand and removes it by its name if this raises:
+    UserError, TopologyError, or :class:`~emulator.fabric.netlink.KernelRefusal`.
+    """
+    plan = Plan(topology, lab=lab, dilation=dilation, cable_delay=cable_delay, progress=progress)
+    fabric = Fabric(FabricTopo(topology), plan=plan)
+    try:
+        fabric.start()
+    except BaseException:
+        fabric.stop()
+        raise
+    return fabric
+
+
+def _allow_handles(needed: int) -> None:
+    """Raise this process's own soft limit on open files as far as it is allowed to."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed + len(os.listdir("/proc/self/fd"))
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        if hard != resource.RLIM_INFINITY and hard < wanted:
+            raise UserError(
+                f"the fabric needs {wanted} open files and the limit is {hard}: "
+                f"raise it with ulimit -Hn {wanted}"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,131 @@
+"""What the ports of a namespace have counted, read by netlink in two dumps."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
+
+from emulator.fabric.kernel_objects import GROUP as FABRIC_GROUP
+from emulator.fabric.kernel_objects import IFF_RUNNING, IFINFOMSG, IFLA_GROUP, IFLA_IFNAME
+from emulator.fabric.netlink import RouteSocket, attributes
+from emulator.fabric.shaping import CONTROL_QUEUE, DATA_QUEUE, TCMSG
+
+IFLA_STATS64, IFLA_LINK = 23, 5
+TCA_STATS2, TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 7, 1, 3, 8
+LINK_STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx octets, rx/tx errors, rx/tx dropped
+BASIC_STATS = struct.Struct("=QI")  # octets, packets
+QUEUE_STATS = struct.Struct("=IIIII")  # length, backlog, drops, requeues, over limits
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounters:
+    """One egress queue: what left it, what it dropped for lack of room, what it holds now."""
+
+    packets: int = 0
+    bytes: int = 0
+    drops: int = 0
+    backlog_packets: int = 0
+    backlog_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PortCounters:
+    """One port since it was made.  Octets count from the Ethernet header, without FCS."""
+
+    rx_packets: int
+    rx_bytes: int
+    rx_dropped: int
+    tx_packets: int
+    tx_bytes: int
+    tx_dropped: int
+    control: QueueCounters = QueueCounters()
+    data: QueueCounters = QueueCounters()
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    index: int
+    name: str
+    running: bool
+    is_cable: bool
+    statistics: tuple[int, ...]
+
+
+def read_ports(kernel: RouteSocket) -> dict[str, PortCounters]:
+    """Counters of every cable end in the namespace, by port name."""
+    queues = _queues(kernel)
+    ports = {}
+    for link in _fabric_links(kernel):
+        if not link.is_cable:
+            continue
+        rx_packets, tx_packets, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = link.statistics
+        ports[link.name] = PortCounters(
+            rx_packets=rx_packets,
+            rx_bytes=rx_bytes,
+            rx_dropped=rx_dropped,
+            tx_packets=tx_packets,
+            tx_bytes=tx_bytes,
+            tx_dropped=tx_dropped,
+            control=queues.get((link.index, CONTROL_QUEUE), QueueCounters()),
+            data=queues.get((link.index, DATA_QUEUE), QueueCounters()),
+        )
+    return ports
+
+
+def ports_without_carrier(kernel: RouteSocket) -> list[str]:
+    """Names of fabric interfaces in the namespace that cannot send yet."""
+    return [link.name for link in _fabric_links(kernel) if not link.running]
+
+
+def _fabric_links(kernel: RouteSocket) -> Iterator[_Link]:
+    for payload in kernel.dump(RTM_GETLINK, IFINFOMSG.pack(0, 0, 0, 0, 0, 0)):
+        _, _, _, index, flags, _ = IFINFOMSG.unpack_from(payload)
+        name, group, is_cable = "", 0, False
+        statistics: tuple[int, ...] = (0,) * 8
+        for kind, value in attributes(payload, IFINFOMSG.size):
+            if kind == IFLA_IFNAME:
+                name = bytes(value).rstrip(b"\0").decode()
+            elif kind == IFLA_GROUP:
+                (group,) = struct.unpack_from("=I", value)
+            elif kind == IFLA_LINK:
+                is_cable = True  # a veth names its peer; a bridge has none
+            elif kind == IFLA_STATS64:
+                statistics = LINK_STATS.unpack_from(value)
+        if group == FABRIC_GROUP:
+            yield _Link(index, name, bool(flags & IFF_RUNNING), is_cable, statistics)
+
+
+def _queues(kernel: RouteSocket) -> dict[tuple[int, int], QueueCounters]:
+    found = {}
+    for payload in kernel.dump(RTM_GETQDISC, TCMSG.pack(0, 0, 0, 0, 0, 0, 0)):
+        _, _, _, index, handle, _, _ = TCMSG.unpack_from(payload)
+        if handle in (CONTROL_QUEUE, DATA_QUEUE):
+            for kind, value in attributes(payload, TCMSG.size):
+                if kind == TCA_STATS2:
+                    found[index, handle] = _queue_counters(value)
+    return found
+
+
+def _queue_counters(statistics: memoryview) -> QueueCounters:
+    octets = packets = length = backlog = drops = 0
+    packets64: int | None = None
+    for kind, value in attributes(statistics):
+        if kind == TCA_STATS_BASIC:
+            octets, packets = BASIC_STATS.unpack_from(value)
+        elif kind == TCA_STATS_QUEUE:
+            length, backlog, drops, _, _ = QUEUE_STATS.unpack_from(value)
+        elif kind == TCA_STATS_PKT64:
+            (packets64,) = struct.unpack_from("=Q", value)
+    return QueueCounters(
+        packets=packets if packets64 is None else packets64,
+        bytes=octets,
+        drops=drops,
+        backlog_packets=length,
+        backlog_bytes=backlog,
+    )

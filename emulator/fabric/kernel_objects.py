@@ -1,0 +1,177 @@
+"""Requests for the kernel's network objects: links, addresses, neighbours, routes.
+
+Each function queues one request on the :class:`RouteSocket` of the namespace concerned; nothing
+happens before ``flush``.  ``index`` is always an interface index in that namespace.
+"""
+
+from __future__ import annotations
+
+import struct
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from socket import AF_BRIDGE, AF_INET, inet_aton
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import (
+    RTM_DELLINK,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+    RTM_NEWNEIGH,
+    RTM_NEWROUTE,
+)
+
+from emulator.fabric.netlink import U8, U32, RouteSocket, attribute, nested, text
+
+IFINFOMSG = struct.Struct("=BBHiII")  # family, padding, type, index, flags, change
+IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+NDMSG = struct.Struct("=BBHiHBB")  # family, padding, padding, index, state, flags, type
+RTMSG = struct.Struct("=BBBBBBBBI")  # family, lengths, tos, table, protocol, scope, type, flags
+RTNEXTHOP = struct.Struct("=HBBi")  # length, flags, weight - 1, index
+
+IFF_UP, IFF_RUNNING = 0x1, 0x40
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_TXQLEN = 1, 3, 4, 10, 13
+IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD = 18, 20, 27, 28
+IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES, IFLA_GSO_MAX_SEGS = 31, 32, 40
+IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
+IFLA_BR_FORWARD_DELAY, IFLA_BR_STP_STATE, IFLA_BR_MCAST_SNOOPING = 1, 5, 23
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+NDA_DST, NDA_LLADDR = 1, 2
+NUD_NOARP, NUD_PERMANENT, NTF_MASTER = 0x40, 0x80, 0x04
+RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
+RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
+
+NEW = NLM_F_CREATE | NLM_F_EXCL
+LOOPBACK_INDEX = 1
+GROUP = 0x7565  # of every interface of a fabric: what is deleted with one request
+TX_QUEUE_PACKETS = 1000  # HTB's queue of last resort only; the real limits are in octets
+
+
+def veth(
+    kernel: RouteSocket,
+    near: tuple[str, int, str],
+    far: tuple[str, int, str],
+    *,
+    far_namespace: int,
+    mtu: int,
+    subject: str,
+) -> None:
+    """A veth pair: ``near`` in this namespace, ``far`` in the one open as ``far_namespace``.
+
+    Ends are (name, index, MAC address).  ``mtu`` is the largest IP packet, in octets.
+    """
+
+    def end(name: str, mac: str) -> bytes:
+        return (
+            text(IFLA_IFNAME, name)
+            + attribute(IFLA_ADDRESS, _mac(mac))
+            + attribute(IFLA_MTU, U32(mtu))
+            + attribute(IFLA_TXQLEN, U32(TX_QUEUE_PACKETS))
+            + attribute(IFLA_NUM_TX_QUEUES, U32(1))
+            + attribute(IFLA_NUM_RX_QUEUES, U32(1))
+            # a port serialises frames, not the kernel's bundles of them
+            + attribute(IFLA_GSO_MAX_SEGS, U32(1))
+            + attribute(IFLA_GROUP, U32(GROUP))
+        )
+
+    peer = IFINFOMSG.pack(0, 0, 0, far[1], 0, 0) + end(far[0], far[2])
+    peer += attribute(IFLA_NET_NS_FD, U32(far_namespace))
+    kind = nested(
+        IFLA_LINKINFO,
+        text(IFLA_INFO_KIND, "veth"),
+        nested(IFLA_INFO_DATA, attribute(VETH_INFO_PEER, peer)),
+    )
+    body = IFINFOMSG.pack(0, 0, 0, near[1], 0, 0) + end(near[0], near[2]) + kind
+    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+
+
+def bridge(kernel: RouteSocket, name: str, index: int, mac: str, *, subject: str) -> None:
+    """A bridge that forwards from the first moment: no spanning tree, no multicast snooping."""
+    kind = nested(
+        IFLA_LINKINFO,
+        text(IFLA_INFO_KIND, "bridge"),
+        nested(
+            IFLA_INFO_DATA,
+            attribute(IFLA_BR_STP_STATE, U32(0)),
+            attribute(IFLA_BR_FORWARD_DELAY, U32(0)),
+            attribute(IFLA_BR_MCAST_SNOOPING, U8(0)),
+        ),
+    )
+    body = (
+        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
+        + text(IFLA_IFNAME, name)
+        + attribute(IFLA_ADDRESS, _mac(mac))
+        + attribute(IFLA_GROUP, U32(GROUP))
+        + kind
+    )
+    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+
+
+def raise_link(
+    kernel: RouteSocket, index: int, *, alias: str = "", bridge: int = 0, subject: str
+) -> None:
+    """Set an interface up, with its alias and the index of the bridge it is a member of."""
+    body = IFINFOMSG.pack(0, 0, 0, index, IFF_UP, IFF_UP)
+    if alias:
+        body += attribute(IFLA_IFALIAS, alias.encode())
+    if bridge:
+        body += attribute(IFLA_MASTER, U32(bridge))
+    kernel.queue(RTM_NEWLINK, 0, body, subject)
+
+
+def delete_fabric_links(kernel: RouteSocket) -> None:
+    """Delete every fabric interface of the namespace, and the far ends of its cables, at once."""
+    body = IFINFOMSG.pack(0, 0, 0, 0, 0, 0) + attribute(IFLA_GROUP, U32(GROUP))
+    kernel.queue(RTM_DELLINK, 0, body, "the fabric's interfaces")
+
+
+def address(kernel: RouteSocket, index: int, interface: IPv4Interface, *, subject: str) -> None:
+    octets = inet_aton(str(interface.ip))
+    body = IFADDRMSG.pack(AF_INET, interface.network.prefixlen, 0, 0, index)
+    body += attribute(IFA_LOCAL, octets) + attribute(IFA_ADDRESS, octets)
+    kernel.queue(RTM_NEWADDR, NEW, body, subject)
+
+
+def neighbour(
+    kernel: RouteSocket, index: int, peer: IPv4Address, mac: str, *, subject: str
+) -> None:
+    """``peer`` is at ``mac``, for good: nobody asks by ARP."""
+    body = NDMSG.pack(AF_INET, 0, 0, index, NUD_PERMANENT, 0, 0)
+    body += attribute(NDA_DST, peer.packed) + attribute(NDA_LLADDR, _mac(mac))
+    kernel.queue(RTM_NEWNEIGH, NEW, body, subject)
+
+
+def forwarding_entry(kernel: RouteSocket, index: int, mac: str, *, subject: str) -> None:
+    """The bridge of port ``index`` knows that ``mac`` is behind it, and does not flood."""
+    body = NDMSG.pack(AF_BRIDGE, 0, 0, index, NUD_NOARP, NTF_MASTER, 0)
+    kernel.queue(RTM_NEWNEIGH, NEW, body + attribute(NDA_LLADDR, _mac(mac)), subject)
+
+
+def route(
+    kernel: RouteSocket,
+    destination: IPv4Network,
+    hops: list[tuple[int, IPv4Address]],
+    *,
+    source: IPv4Address | None = None,
+    subject: str,
+) -> None:
+    """``destination`` over ``hops`` (interface index, next address), all of equal weight."""
+    body = RTMSG.pack(
+        AF_INET, destination.prefixlen, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNICAST, 0
+    )
+    if destination.prefixlen:
+        body += attribute(RTA_DST, destination.network_address.packed)
+    if source is not None:
+        body += attribute(RTA_PREFSRC, source.packed)
+    if len(hops) == 1:
+        index, via = hops[0]
+        body += attribute(RTA_OIF, U32(index)) + attribute(RTA_GATEWAY, via.packed)
+    else:
+        paths = []
+        for index, via in hops:
+            gateway = attribute(RTA_GATEWAY, via.packed)
+            paths.append(RTNEXTHOP.pack(RTNEXTHOP.size + len(gateway), 0, 0, index) + gateway)
+        body += attribute(RTA_MULTIPATH, b"".join(paths))
+    kernel.queue(RTM_NEWROUTE, NEW, body, subject)
+
+
+def _mac(written: str) -> bytes:
+    return bytes.fromhex(written.replace(":", ""))

@@ -1,0 +1,131 @@
+"""Cables and their ports: Mininet's Link and Intf, made by netlink instead of by ``ip link``.
+
+A cable is a veth pair whose ends are born in their namespaces with their final names, addresses
+and indices.  Indices are unique in the lab, so that one eBPF map can be keyed by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mininet.link import Intf
+from mininet.link import Link as MininetLink
+
+from emulator.fabric import kernel_objects as kernel_object
+from emulator.fabric.namespaces import PREFIX
+from emulator.fabric.shaping import Egress, egress_requests
+from topologies.model import End, Link, Port, Topology
+
+if TYPE_CHECKING:
+    from emulator.fabric.nodes import NamespaceNode
+
+FIRST_INDEX = 2  # the loopback has 1 in every namespace
+
+
+def interface_indices(topology: Topology) -> Mapping[End, int]:
+    """Interface index of every port and bridge (as ``End(node, bridge)``), unique in the lab.
+
+    They depend on the topology alone: whoever has it can compute them.
+    """
+    ends: list[End] = [end for link in topology.links for end in link.ends]
+    ends += [End(node.name, bridge.name) for node in topology.nodes for bridge in node.bridges]
+    return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
+
+
+def alias_of(lab: str, end: End) -> str:
+    """What ``ip link`` shows as the alias of an interface of a fabric."""
+    return f"{PREFIX}:{lab}:{end.node}:{end.port}"
+
+
+class VethPort(Intf):
+    """One end of a cable.  ``model`` is the port, ``cable`` the link as the topology has them."""
+
+    node: NamespaceNode
+    model: Port
+    cable: Link
+    index: int
+
+    def config(self, **parameters: Any) -> dict[str, object]:
+        """Take over what the topology says; the kernel hears of it in the node's turn."""
+        self.model = parameters["model"]
+        self.cable = parameters["cable"]
+        self.index = parameters["index"]
+        if self.model.address is not None:
+            self.ip = str(self.model.address.ip)
+            self.prefixLen = self.model.address.network.prefixlen
+        return {}
+
+    @property
+    def end(self) -> End:
+        return End(self.node.name, self.model.name)
+
+    def configure(self, egress: Egress, *, bridge: int) -> None:
+        """Queue what makes the port work: shaping, then up, address, bridge membership.
+
+        A queueing discipline is exchanged ten times faster while its interface is down.
+        """
+        kernel, subject = self.node.kernel, str(self.end)
+        for request in egress_requests(egress):
+            kernel.queue(
+                request.kind, request.flags, request.body(self.index), f"{subject}, egress queues"
+            )
+        alias = alias_of(self.node.lab, self.end)
+        kernel_object.raise_link(kernel, self.index, alias=alias, bridge=bridge, subject=subject)
+        if self.model.address is not None:
+            kernel_object.address(kernel, self.index, self.model.address, subject=subject)
+
+
+class VethLink(MininetLink):
+    """A cable between two namespaces.
+
+    Parameters besides Mininet's: ``model`` (:class:`topologies.model.Link`), and ``indices``, the
+    interface index of each end.
+    """
+
+    def __init__(
+        self,
+        node1: NamespaceNode,
+        node2: NamespaceNode,
+        *,
+        model: Link,
+        indices: Mapping[End, int],
+        **parameters: Any,
+    ) -> None:
+        a, b = model.ends if node1.name == model.a.node else model.ends[::-1]
+        self.model = model
+        self.indices = indices
+        near, far = node1.model.port(a.port), node2.model.port(b.port)
+        parameters.update(intfName1=near.name, intfName2=far.name, addr1=near.mac, addr2=far.mac)
+        super().__init__(
+            node1,
+            node2,
+            params1={"model": near, "cable": model, "index": indices[a]},
+            params2={"model": far, "cable": model, "index": indices[b]},
+            **parameters,
+        )
+
+    def makeIntfPair(
+        self,
+        intfname1: str,
+        intfname2: str,
+        addr1: str,
+        addr2: str,
+        node1: NamespaceNode,
+        node2: NamespaceNode,
+        deleteIntfs: bool = True,
+    ) -> None:
+        """Queue the veth pair on the first node."""
+        near, far = End(node1.name, intfname1), End(node2.name, intfname2)
+        kernel_object.veth(
+            node1.kernel,
+            (intfname1, self.indices[near], addr1),
+            (intfname2, self.indices[far], addr2),
+            far_namespace=node2.handle,
+            mtu=self.model.mtu,
+            subject=f"cable {near} - {far}",
+        )
+
+    def ends(self) -> Iterator[VethPort]:
+        yield self.intf1
+        yield self.intf2

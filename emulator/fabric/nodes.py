@@ -1,0 +1,300 @@
+"""Nodes of a fabric: Mininet's Node and Switch as named network namespaces.
+
+There is no shell and no pseudo-terminal: ``cmd`` starts one in the namespace when it is called,
+so nothing lives in an idle node, and no state (directory, variables, jobs) passes from one
+``cmd`` to the next.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from ipaddress import IPv4Interface
+from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
+from typing import IO, TYPE_CHECKING, Any
+
+from mininet.node import Node as MininetNode
+from mininet.node import Switch as MininetSwitch
+
+from emulator.fabric import kernel_objects as kernel_object
+from emulator.fabric import namespaces
+from emulator.fabric.netlink import RouteSocket
+from topologies.model import End, Node
+
+if TYPE_CHECKING:
+    from emulator.fabric.build import Plan
+    from emulator.fabric.links import VethPort
+
+SYSCTL = Path("/proc/sys/net")
+SENTINEL = "\x7f"  # Mininet's mark for the end of a command's output
+
+#: No address resolution, no router or listener discovery: only what is sent is on the wire.
+QUIET: tuple[tuple[str, str], ...] = (
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/default/send_redirects", "0"),
+    ("ipv4/conf/all/accept_redirects", "0"),
+)
+#: ECMP on layer 4 (addresses and ports), hashed with the switch's own seed where the kernel can.
+FORWARDING: tuple[tuple[str, str], ...] = (
+    ("ipv4/ip_forward", "1"),
+    ("ipv4/fib_multipath_hash_policy", "1"),
+)
+#: Absent on some kernels; what is lost is said by `uetemu doctor`.
+OPTIONAL = frozenset(
+    {
+        "ipv6/conf/all/disable_ipv6",
+        "ipv6/conf/default/disable_ipv6",
+        "ipv4/fib_multipath_hash_seed",
+        "bridge/bridge-nf-call-iptables",
+    }
+)
+
+
+class NamespaceNode(MininetNode):
+    """A named network namespace.  ``model`` is the topology's node, ``plan`` what it configures."""
+
+    isSetup = True  # nothing to look for: mnexec and ifconfig are not used
+    lab: str
+    model: Node
+    plan: Plan
+    kernel: RouteSocket
+    # Mininet's, for the running command
+    shell: Popen[bytes] | None
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    waiting: bool
+    lastCmd: str | None
+    readbuf: str
+
+    def __init__(self, name: str, *, model: Node, plan: Plan, **parameters: Any) -> None:
+        self.lab = plan.lab
+        self.model = model
+        self.plan = plan
+        self.path = namespaces.path_of(plan.lab, name)
+        super().__init__(name, **parameters | {"inNamespace": True})
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        """Make the namespace, quiet it, and keep a netlink socket and a handle to it."""
+
+        def make() -> None:
+            namespaces.make(self.path)
+            for name, value in self.sysctls():
+                write_sysctl(name, value)
+            self.kernel = RouteSocket()
+
+        namespaces.visitor().run(make)
+        self._namespace = self.path.open("rb")
+
+    @property
+    def handle(self) -> int:
+        """A file descriptor of the namespace."""
+        return self._namespace.fileno()
+
+    def sysctls(self) -> Iterator[tuple[str, str]]:
+        yield from QUIET
+
+    def cleanup(self) -> None:
+        """Let go of the namespace; it is removed by the lab's name, see ``emulator.cleanup``."""
+        self._end_command()
+        self.kernel.close()
+        self._namespace.close()
+
+    # ------------------------------------------------------------------ configuration
+
+    def config(self, **_: Any) -> dict[str, object]:
+        """Configure the kernel: everything in one batch, in the order the kernel needs."""
+        kernel_object.raise_link(self.kernel, kernel_object.LOOPBACK_INDEX, subject=self.name)
+        self.configure_bridges()
+        for port in self.ports_in_order():
+            bridge = self.index_of(port.model.bridge) if port.model.bridge else 0
+            port.configure(self.plan.egress(port.cable), bridge=bridge)
+        self.configure_addresses()
+        for neighbour in self.plan.neighbours[self.name]:
+            kernel_object.neighbour(
+                self.kernel,
+                self.index_of(neighbour.interface),
+                neighbour.address,
+                neighbour.mac,
+                subject=f"{self.name}, neighbour {neighbour.address}",
+            )
+        for route in self.plan.routes[self.name]:
+            kernel_object.route(
+                self.kernel,
+                route.destination,
+                [(self.index_of(hop.port), hop.via) for hop in route.hops],
+                source=route.source,
+                subject=f"{self.name}, route to {route.destination}",
+            )
+        self.kernel.flush()
+        self.plan.step(self.name)
+        return {}
+
+    def configure_bridges(self) -> None:
+        """Queue what must be there before the ports."""
+
+    def configure_addresses(self) -> None:
+        """Queue addresses that are not those of ports."""
+
+    def index_of(self, interface: str) -> int:
+        return self.plan.indices[End(self.name, interface)]
+
+    def ports_in_order(self) -> list[VethPort]:
+        ports: list[VethPort] = self.intfList()
+        return ports
+
+    # ------------------------------------------------------------------ commands
+
+    def popen(self, *args: Any, **options: Any) -> Popen[Any]:
+        """A process inside the namespace; arguments and options as those of Mininet's popen."""
+        settings: dict[str, Any] = {"stdout": PIPE, "stderr": PIPE}
+        settings.update(options)
+        settings.pop("mncmd", None)
+        shell = settings.pop("shell", False)
+        command = args[0] if len(args) == 1 else list(args)
+        if shell:
+            line = command if isinstance(command, str) else " ".join(map(str, command))
+            command = [os.environ.get("SHELL", "/bin/sh"), "-c", line]
+        elif isinstance(command, str):
+            command = command.split()
+        argv = [str(word) for word in command]
+        return namespaces.visitor().inside(self.path, lambda: Popen(argv, **settings))
+
+    def sendCmd(self, *args: Any, **_: Any) -> None:
+        """Start a shell command; ``monitor`` and ``waitOutput`` bring what it prints."""
+        if self.waiting:
+            raise RuntimeError(f"{self.name} still runs {self.lastCmd!r}: waitOutput first")
+        words = args[0] if len(args) == 1 and isinstance(args[0], list) else args
+        line = " ".join(str(word) for word in words).rstrip()
+        self._end_command()
+        self.lastCmd, self.lastPid = line, None
+        if line.endswith("&"):
+            line += ' printf "\\001%d\\r\\n" $!'
+        script = f"{line}\nprintf '\\177'"
+        process = self.popen(
+            ["bash", "-c", script], stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.shell, self.stdin, self.stdout = process, process.stdin, process.stdout
+        self.pollOut = select.poll()
+        self.pollOut.register(self.stdout)
+        self.readbuf = ""
+        self.waiting = True
+
+    def cmd(self, *args: Any, **options: Any) -> str:
+        """Run a shell command and return what it printed, standard error included."""
+        self.sendCmd(*args)
+        output: str = self.waitOutput(options.get("verbose", False))
+        self._end_command()
+        return output
+
+    def read(self, size: int = 1024) -> str:
+        """As Mininet's; the end of the output stands for Mininet's end mark."""
+        if len(self.readbuf) < size:
+            data = os.read(self.stdout.fileno(), size - len(self.readbuf))
+            self.readbuf += self.decoder.decode(data) if data else SENTINEL
+        result, self.readbuf = self.readbuf[:size], self.readbuf[size:]
+        return result
+
+    def write(self, data: str) -> None:
+        """Send ``data`` to the running command."""
+        os.write(self.stdin.fileno(), data.encode())
+
+    def sendInt(self, intr: str = "\x03") -> None:
+        """Interrupt the running command, as Ctrl-C would."""
+        if self.shell is not None and self.shell.poll() is None:
+            os.killpg(self.shell.pid, signal.SIGINT)
+
+    def _end_command(self) -> None:
+        """Close the pipes of the last command and reap its shell; background jobs stay."""
+        if self.shell is None:
+            return
+        self.stdin.close()
+        self.stdout.close()
+        if self.waiting and self.shell.poll() is None:
+            self.shell.kill()
+        self.shell.wait()
+        self.shell, self.waiting = None, False
+
+    def terminate(self) -> None:
+        self.cleanup()
+
+
+class GpuNode(NamespaceNode):
+    """A GPU: its NIC ports, a default route, and neighbours that never need resolving."""
+
+
+class SwitchNode(NamespaceNode, MininetSwitch):
+    """A rail switch (bridges and routed uplinks), a spine or a super-spine (a router)."""
+
+    controlIntf = None
+
+    def sysctls(self) -> Iterator[tuple[str, str]]:
+        yield from QUIET
+        yield from FORWARDING
+        yield "ipv4/fib_multipath_hash_seed", str(self.model.hash_seed & 0xFFFF_FFFF)
+        if self.model.bridges:
+            yield "bridge/bridge-nf-call-iptables", "0"
+
+    def start(self, controllers: object = None) -> None:
+        """Bring the switch to work (Mininet's moment for it)."""
+        self.config()
+
+    def stop(self, deleteIntfs: bool = True) -> None:
+        self.terminate()
+
+    def defaultIntf(self) -> VethPort | None:
+        port: VethPort | None = MininetNode.defaultIntf(self)
+        return port
+
+    def configure_bridges(self) -> None:
+        for bridge in self.model.bridges:
+            end = End(self.name, bridge.name)
+            kernel_object.bridge(
+                self.kernel, bridge.name, self.plan.indices[end], bridge.mac, subject=str(end)
+            )
+
+    def configure_addresses(self) -> None:
+        for bridge in self.model.bridges:
+            end = End(self.name, bridge.name)
+            index = self.plan.indices[end]
+            alias = self.plan.alias(end)
+            kernel_object.raise_link(self.kernel, index, alias=alias, subject=str(end))
+            kernel_object.address(self.kernel, index, bridge.gateway, subject=str(end))
+        if self.model.loopback is not None:
+            kernel_object.address(
+                self.kernel,
+                kernel_object.LOOPBACK_INDEX,
+                IPv4Interface(self.model.loopback),
+                subject=f"{self.name}, loopback",
+            )
+        for port in self.ports_in_order():
+            if port.model.bridge is not None:
+                far = self.plan.far_port(port.end)
+                kernel_object.forwarding_entry(
+                    self.kernel, port.index, far.mac, subject=f"{port.end}, {far.mac} behind it"
+                )
+
+
+def write_sysctl(name: str, value: str) -> None:
+    """Set ``net.<name>`` in the namespace of the calling thread.
+
+    Raises OSError unless the kernel is known to exist without it.
+    """
+    try:
+        handle = os.open(SYSCTL / name, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if name in OPTIONAL:
+            return
+        raise
+    try:
+        os.write(handle, value.encode())
+    finally:
+        os.close(handle)

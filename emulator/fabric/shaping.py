@@ -1,0 +1,173 @@
+"""The egress of a port: a link of a given rate, two traffic classes, finite buffers.
+
+::
+
+    1:   HTB                                    (below netem 2: where the cable delay is netem's)
+    1:1  rate = ceil = link rate
+      1:10  control, strict priority       10: bfifo
+      1:20  data (default), what is left   20: bfifo, limit = the port's buffer
+
+HTB serves a class inside its own rate before one that borrows.  Control owns the whole rate and
+data owns next to nothing but may borrow all of it, which is strict priority; what control sends is
+charged to 1:1, so that both together never exceed the link.  A frame is charged as on the wire:
+preamble, frame check sequence and inter-packet gap included (IEEE 802.3).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTCLASS, RTM_NEWTFILTER
+
+from emulator.fabric.netlink import U32, U64, attribute, nested, text
+
+ETHERNET_HEADER_BYTES = 14  # what the kernel counts of a frame besides its IP packet
+WIRE_OVERHEAD_BYTES = 24  # preamble 8, FCS 4, inter-packet gap 12
+SMALLEST_FRAME_BYTES = 84  # 64 with FCS, plus preamble and gap
+CONTROL_BUFFER_BYTES = 256 * 1024
+CATCH_UP_NS = 100_000  # host time: a timer may fire this late and the link loses no rate
+DSFIELD_CONTROL = 0xB8  # DSCP EF, 46 (RFC 3246)
+DSCP_MASK = 0xFC
+
+HTB, NETEM = 0x1_0000, 0x2_0000  # handles 1: and 2:
+LINK_CLASS, CONTROL_CLASS, DATA_CLASS = HTB | 0x1, HTB | 0x10, HTB | 0x20
+CONTROL_QUEUE, DATA_QUEUE = 0x10_0000, 0x20_0000  # handles 10: and 20:
+
+TCMSG = struct.Struct("=BBHiIII")  # family, padding, padding, interface, handle, parent, info
+TCA_KIND, TCA_OPTIONS = 1, 2
+TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7
+TCA_U32_CLASSID, TCA_U32_SEL = 1, 5
+TCA_NETEM_LATENCY64 = 10
+TC_H_ROOT = 0xFFFFFFFF
+TC_U32_TERMINAL = 1
+RATESPEC = struct.Struct("=BBHhHI")  # cell log, link layer, overhead, cell align, mpu, rate
+HTB_GLOBAL = struct.Struct("=IIIII")
+HTB_CLASS_TAIL = struct.Struct("=IIIII")  # buffer, cell buffer, quantum, level, priority
+NETEM_OPTIONS = struct.Struct("=IIIIII")
+U32_SELECTOR = struct.Struct("=BBBxHHHHI")
+TICK_NS = 64  # the kernel's unit for token buffers (PSCHED_SHIFT 6)
+LINKLAYER_ETHERNET = 1
+LARGEST_RATE32 = 2**32 - 1
+ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """A port's egress in host terms: ``rate_bps`` and ``delay_ns`` are dilated already.
+
+    ``delay_ns`` is the cable delay that netem shall add, 0 for none.
+    """
+
+    rate_bps: float
+    mtu: int
+    buffer_bytes: int
+    delay_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A traffic control request for some interface: type, flags, and its halves around it."""
+
+    kind: int
+    flags: int
+    before: bytes
+    after: bytes
+
+    def body(self, index: int) -> bytes:
+        return self.before + struct.pack("=i", index) + self.after
+
+
+@lru_cache(maxsize=256)
+def egress_requests(egress: Egress) -> tuple[Request, ...]:
+    """What configures the egress of any one port; links of a kind share one encoding."""
+    return tuple(_requests(egress))
+
+
+def _requests(egress: Egress) -> Iterator[Request]:
+    rate = max(1, round(egress.rate_bps / 8))
+    frame = egress.mtu + ETHERNET_HEADER_BYTES
+    root = TC_H_ROOT
+    if egress.delay_ns:
+        # netem above HTB: frames on the cable do not count against the port's buffer.
+        options = NETEM_OPTIONS.pack(0, 1_000_000, 0, 0, 0, 0)
+        latency = attribute(TCA_NETEM_LATENCY64, U64(egress.delay_ns))
+        yield _request(
+            RTM_NEWQDISC, NETEM, root, "netem", attribute(TCA_OPTIONS, options + latency)
+        )
+        root = NETEM | 1
+    settings = HTB_GLOBAL.pack(3, 10, DATA_CLASS & 0xFFFF, 0, 0)
+    yield _request(
+        RTM_NEWQDISC, HTB, root, "htb", nested(TCA_OPTIONS, attribute(TCA_HTB_INIT, settings))
+    )
+    classes = (
+        (LINK_CLASS, HTB, rate, 0),
+        (CONTROL_CLASS, LINK_CLASS, rate, 0),
+        (DATA_CLASS, LINK_CLASS, 1, 1),
+    )
+    for handle, parent, own, priority in classes:
+        options = _class_options(own, rate, frame + WIRE_OVERHEAD_BYTES, priority)
+        yield _request(RTM_NEWTCLASS, handle, parent, "htb", options)
+    for handle, parent, limit in (
+        (CONTROL_QUEUE, CONTROL_CLASS, CONTROL_BUFFER_BYTES),
+        (DATA_QUEUE, DATA_CLASS, egress.buffer_bytes),
+    ):
+        yield _request(RTM_NEWQDISC, handle, parent, "bfifo", attribute(TCA_OPTIONS, U32(limit)))
+    # the DS field is octet 1 of IPv4 and bits 4..11 of IPv6
+    for order, (protocol, shift) in enumerate(((ETH_P_IP, 16), (ETH_P_IPV6, 20)), start=1):
+        yield _filter(order, protocol, DSFIELD_CONTROL << shift, DSCP_MASK << shift)
+
+
+def _class_options(own: int, ceiling: int, frame: int, priority: int) -> bytes:
+    """HTB class of rate ``own`` and ceiling ``ceiling``, in octets per second."""
+
+    def specification(rate: int) -> bytes:
+        return RATESPEC.pack(
+            0,
+            LINKLAYER_ETHERNET,
+            WIRE_OVERHEAD_BYTES,
+            0,
+            SMALLEST_FRAME_BYTES,
+            min(rate, LARGEST_RATE32),
+        )
+
+    # Tokens only for what the link carries while a timer is late.  A frame may overdraw them, so an
+    # idle port does not save up for a burst that a real one of this rate could not send.
+    burst = CATCH_UP_NS // TICK_NS
+    parameters = (
+        specification(own)
+        + specification(ceiling)
+        + HTB_CLASS_TAIL.pack(burst if own == ceiling else 1, burst, frame, 0, priority)
+    )
+    return nested(
+        TCA_OPTIONS,
+        attribute(TCA_HTB_PARMS, parameters),
+        attribute(TCA_HTB_RATE64, U64(own)) if own > LARGEST_RATE32 else b"",
+        attribute(TCA_HTB_CEIL64, U64(ceiling)) if ceiling > LARGEST_RATE32 else b"",
+    )
+
+
+def _filter(order: int, protocol: int, value: int, mask: int) -> Request:
+    """IP packets whose first word has ``value`` under ``mask`` go to the control class."""
+    selector = U32_SELECTOR.pack(TC_U32_TERMINAL, 0, 1, 0, 0, 0, 0, 0)
+    key = struct.pack(">II", mask, value) + struct.pack("=ii", 0, 0)
+    options = nested(
+        TCA_OPTIONS,
+        attribute(TCA_U32_CLASSID, U32(CONTROL_CLASS)),
+        attribute(TCA_U32_SEL, selector + key),
+    )
+    protocol_on_wire = int.from_bytes(protocol.to_bytes(2, "big"), "little")
+    info = order << 16 | protocol_on_wire
+    return _request(RTM_NEWTFILTER, 0, HTB, "u32", options, info)
+
+
+def _request(
+    kind: int, handle: int, parent: int, name: str, options: bytes, info: int = 0
+) -> Request:
+    header = TCMSG.pack(0, 0, 0, 0, handle, parent, info)
+    return Request(
+        kind, NLM_F_CREATE | NLM_F_EXCL, header[:4], header[8:] + text(TCA_KIND, name) + options
+    )

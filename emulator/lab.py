@@ -1,0 +1,284 @@
+"""One running fabric: bring it up, work in it, observe it, take it down.
+
+::
+
+    with Lab.create("demo", topology, dilation=1000, seed=1, spec="rail_clos") as lab:
+        lab.exec("h0g0", ["ping", "-c1", "10.0.1.3"])
+        lab.counters()["rail0:down0"].data.drops
+
+A lab that was brought up with ``persistent=True`` stays when its maker exits; any process can
+:meth:`Lab.attach` to it by name.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from emulator import cleanup, lab_record
+from emulator.errors import UserError
+from emulator.fabric import namespaces
+from emulator.fabric.build import Fabric, Progress, build_fabric
+from emulator.fabric.cable_delay import CableDelay, cable_delay_mechanism
+from emulator.fabric.counters import PortCounters, read_ports
+from emulator.fabric.links import interface_indices
+from emulator.fabric.netlink import RouteSocket
+from emulator.lab_record import LabRecord, Lock, Phase
+from topologies.model import End, Topology
+
+T = TypeVar("T")
+
+LARGEST_DILATION = 1_000_000
+
+
+class Lab:
+    """A fabric in the kernel.  Make one with :meth:`create` or find one with :meth:`attach`.
+
+    ``fabric`` is the Mininet network, in the process that built it.
+    """
+
+    def __init__(
+        self,
+        record: LabRecord,
+        topology: Topology,
+        *,
+        fabric: Fabric | None = None,
+        lock: Lock | None = None,
+    ) -> None:
+        self.record = record
+        self.topology = topology
+        self.fabric = fabric
+        self._lock = lock
+        self._sockets: dict[str, RouteSocket] = {}
+        self._maker = os.getpid()
+
+    # ------------------------------------------------------------------ life
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        topology: Topology,
+        *,
+        dilation: float,
+        seed: int,
+        spec: str,
+        cable_delay: CableDelay | None = None,
+        persistent: bool = False,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Build ``topology`` in the kernel; returns when every port is ready to send.
+
+        ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote
+        the topology, for the record.  ``cable_delay`` left out is the best the kernel has.
+
+        Raises UserError if the name is taken or this is not root.  Whatever is raised, an
+        interrupt included, nothing of the lab is left.
+        """
+        cleanup.require_root("build a lab")
+        lab_record.check_name(name)
+        if not 0 < dilation <= LARGEST_DILATION:
+            raise UserError(
+                f"dilation {dilation:g} is not in 0..{LARGEST_DILATION:,}: 1 is real time"
+            )
+        _check_unused(name)
+        cable_delay = cable_delay or cable_delay_mechanism()
+        record = LabRecord(
+            lab=name,
+            identity=uuid.uuid4().hex,
+            phase=Phase.BUILDING,
+            topology_spec=spec,
+            dilation=dilation,
+            seed=seed,
+            cable_delay=cable_delay,
+            persistent=persistent,
+            owner=lab_record.this_process(),
+            created=lab_record.now(),
+            nodes=tuple(node.name for node in topology.nodes),
+        )
+        lock: Lock | None = None
+        try:
+            lock = lab_record.register(record, topology)
+            fabric = build_fabric(
+                topology,
+                lab=name,
+                dilation=dilation,
+                cable_delay=cable_delay,
+                progress=progress,
+            )
+            lab = cls(lab_record.advance(record, Phase.UP), topology, fabric=fabric, lock=lock)
+            if persistent:
+                lock.release()
+            else:
+                atexit.register(lab.close)
+            return lab
+        except BaseException:
+            with cleanup.uninterrupted():
+                found = lab_record.load(name)
+                if found is not None and found.identity == record.identity:
+                    cleanup.remove(name)
+                if lock is not None:
+                    lock.release()
+            raise
+
+    @classmethod
+    def attach(cls, name: str) -> Self:
+        """The running lab ``name``.  Raises UserError if there is none, or it is not ready."""
+        record = lab_record.load(lab_record.check_name(name))
+        if record is None:
+            running = ", ".join(lab.lab for lab in labs()) or "none; start one with uetemu up"
+            raise UserError(f"there is no lab {name!r}; running: {running}")
+        if record.phase is not Phase.UP or record.abandoned:
+            way_out = (
+                f"remove it with uetemu clean {name}" if record.abandoned else "try again soon"
+            )
+            raise UserError(f"lab {name} is not running (phase {record.phase}): {way_out}")
+        return cls(record, lab_record.load_topology(name))
+
+    def close(self) -> None:
+        """Take the lab down if this process made it and it is not persistent; else let go of it."""
+        for kernel in self._sockets.values():
+            kernel.close()
+        self._sockets.clear()
+        if self.fabric is None or os.getpid() != self._maker:
+            return
+        with cleanup.uninterrupted():
+            fabric, self.fabric = self.fabric, None
+            fabric.stop()
+            if not self.record.persistent and self._lock is not None:
+                atexit.unregister(self.close)
+                cleanup.remove(self.name)
+                self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ facts
+
+    @property
+    def name(self) -> str:
+        return self.record.lab
+
+    @property
+    def dilation(self) -> float:
+        return self.record.dilation
+
+    @property
+    def seed(self) -> int:
+        return self.record.seed
+
+    @property
+    def cable_delay(self) -> str:
+        """Who delays frames by the cable's length: ``netem``, or the receiving ``nic``."""
+        return self.record.cable_delay
+
+    @property
+    def directory(self) -> Path:
+        """The lab's state directory; what is put there goes with the lab."""
+        return lab_record.directory_of(self.name)
+
+    def interface_indices(self) -> Mapping[End, int]:
+        """The kernel's index of each port and bridge, unique in the lab."""
+        return interface_indices(self.topology)
+
+    # ------------------------------------------------------------------ work
+
+    def netns(self, node: str) -> Path:
+        """Path of the node's network namespace.  Raises TopologyError for an unknown node."""
+        return namespaces.path_of(self.name, self.topology.node(node).name)
+
+    @contextmanager
+    def enter(self, node: str) -> Iterator[Path]:
+        """The calling thread is inside the node's namespace for the duration of the block."""
+        path = self.netns(node)
+        with namespaces.entered(path):
+            yield path
+
+    def inside(self, node: str, work: Callable[[], T]) -> T:
+        """Call ``work`` inside the node's namespace, in a thread made for that.
+
+        Sockets and processes that it makes belong to the node; they may be used from anywhere.
+        """
+        return namespaces.visitor().inside(self.netns(node), work)
+
+    def popen(self, node: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process in the node; ``options`` are those of :class:`subprocess.Popen`."""
+        return self.inside(node, lambda: subprocess.Popen(list(argv), **options))
+
+    def exec(
+        self, node: str, argv: Sequence[str], *, timeout: float | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the node to its end; its output is text.
+
+        ``timeout`` is in seconds of the wall clock; past it the command is killed and
+        :class:`subprocess.TimeoutExpired` raised.
+        """
+        settings: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
+        with self.popen(node, argv, **settings | options) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def record_process(self, pid: int) -> None:
+        """Have a helper process outside the lab's namespaces ended with the lab."""
+        lab_record.add_process(self.name, pid)
+
+    def counters(self) -> dict[str, PortCounters]:
+        """Counters of every port, by ``node:port``, in the order of the topology."""
+        found: dict[str, PortCounters] = {}
+        for node in self.topology.nodes:
+            ports = self._read_ports(node.name)
+            for port in node.ports:
+                if port.name in ports:
+                    found[f"{node.name}:{port.name}"] = ports[port.name]
+        return found
+
+    def _read_ports(self, node: str) -> dict[str, PortCounters]:
+        if self.fabric is not None:
+            return read_ports(self.fabric[node].kernel)
+        if node not in self._sockets:
+            try:
+                self._sockets[node] = self.inside(node, RouteSocket)
+            except OSError as error:
+                raise UserError(
+                    f"node {node} of lab {self.name} cannot be read ({error.strerror}): "
+                    "the lab is gone, or this is not root"
+                ) from None
+        return read_ports(self._sockets[node])
+
+
+def labs() -> list[LabRecord]:
+    """The records of all labs of this host, whatever their phase."""
+    found = map(lab_record.load, lab_record.recorded())
+    return [record for record in found if record is not None]
+
+
+def _check_unused(name: str) -> None:
+    if namespaces.of_lab(name) and lab_record.load(name) is None:
+        raise UserError(
+            f"network namespaces of a lab {name} are left from an earlier run: "
+            f"remove them with uetemu clean {name}"
+        )

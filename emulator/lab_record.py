@@ -1,0 +1,274 @@
+"""The record of a lab: what it is, who owns it, how far it got.
+
+``/run/uetemu/<lab>/`` appears complete, in one rename, before the kernel is touched, and goes last
+when the lab is removed.  So at every moment whatever a lab has made can be found by its name, and
+the name is taken by at most one lab.
+
+``lab.json`` holds a :class:`LabRecord`, ``topology.json`` the topology (see
+:mod:`emulator.topology_file`), ``processes/<pid>`` the start time of helper processes that do not
+live in a namespace of the lab.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from emulator.errors import UserError
+from emulator.topology_file import from_json, to_json
+from topologies.model import Topology
+
+STATE = Path("/run/uetemu")
+SCHEMA = "uetemu.lab/1"
+LAB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
+UNBORN = ".new-"  # directories that are being filled; never a lab's name
+
+
+class Phase(enum.StrEnum):
+    BUILDING = "building"
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, told from a later one of the same number by its start (clock ticks after boot)."""
+
+    pid: int
+    start: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has ``pid`` now."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        state, *rest = stat.rpartition(")")[2].split()  # the name before may hold anything
+        return None if state in "ZX" else cls(pid, int(rest[18]))
+
+    @property
+    def alive(self) -> bool:
+        return Process.of(self.pid) == self
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabRecord:
+    """``dilation`` is host time per fabric time; ``persistent`` labs outlive their owner.
+
+    ``identity`` tells this lab from another of the same name.
+    """
+
+    lab: str
+    identity: str
+    phase: Phase
+    topology_spec: str
+    dilation: float
+    seed: int
+    cable_delay: str
+    persistent: bool
+    owner: Process
+    created: str
+    nodes: tuple[str, ...]
+    schema: str = SCHEMA
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody will take this lab down: its owner died while it was responsible for it."""
+        settled = self.persistent and self.phase is Phase.UP
+        return not settled and not self.owner.alive
+
+    @property
+    def in_use(self) -> bool:
+        """A living process is responsible for this lab."""
+        settled = self.persistent and self.phase is Phase.UP
+        return not settled and self.owner.alive
+
+
+def directory_of(lab: str) -> Path:
+    return STATE / lab
+
+
+def check_name(lab: str) -> str:
+    if not LAB_NAME.fullmatch(lab):
+        raise UserError(
+            f"{lab!r} cannot be the name of a lab: use at most 24 of a-z, 0-9 and '-', "
+            "the first no '-'"
+        )
+    return lab
+
+
+def this_process() -> Process:
+    process = Process.of(os.getpid())
+    assert process is not None
+    return process
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Lock:
+    """Held by whoever changes a lab.  A child process does not inherit it; death releases it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Wait for the lock of the lab in ``directory``.  Raises FileNotFoundError without one."""
+        while True:
+            self._handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+            try:
+                if os.path.samestat(os.fstat(self._handle), os.stat(directory)):
+                    break
+            except FileNotFoundError:
+                pass
+            self.release()  # that lab went away while we waited; is there another?
+        self._owner = os.getpid()
+        os.register_at_fork(after_in_child=self._drop)
+
+    def _drop(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def release(self) -> None:
+        self._drop()
+
+
+def register(record: LabRecord, topology: Topology) -> Lock:
+    """Take the name ``record.lab`` and write the record.  Raises UserError if it is taken."""
+    check_name(record.lab)
+    try:
+        STATE.mkdir(mode=0o755, exist_ok=True)
+        unborn = STATE / f"{UNBORN}{record.lab}-{os.getpid()}-{time.monotonic_ns()}"
+        unborn.mkdir(mode=0o755)
+    except PermissionError:
+        raise UserError(f"only root can build a lab: run with sudo ({STATE} is not ours)") from None
+    try:
+        (unborn / "processes").mkdir()
+        (unborn / "topology.json").write_text(to_json(topology))
+        _write(unborn / "lab.json", record)
+        lock = Lock(unborn)
+        try:
+            os.rename(unborn, directory_of(record.lab))
+        except OSError as error:
+            lock.release()
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise UserError(_taken(record.lab)) from None
+    except BaseException:
+        shutil.rmtree(unborn, ignore_errors=True)
+        raise
+    return lock
+
+
+def _taken(lab: str) -> str:
+    record = load(lab)
+    if record is None or record.abandoned:
+        return f"lab {lab} was left behind by an earlier run: remove it with uetemu clean {lab}"
+    if record.in_use:
+        return (
+            f"lab {lab} is in use by process {record.owner.pid}: choose another name or wait for it"
+        )
+    return f"lab {lab} is running: choose another name, or take it down with uetemu down {lab}"
+
+
+def advance(record: LabRecord, phase: Phase) -> LabRecord:
+    """Write the lab's next phase, with this process as its owner."""
+    record = replace(record, phase=phase, owner=this_process())
+    _write(directory_of(record.lab) / "lab.json", record)
+    return record
+
+
+def _write(path: Path, record: LabRecord) -> None:
+    fresh = path.with_suffix(".json.new")
+    fresh.write_text(json.dumps(asdict(record), indent=2) + "\n")
+    os.rename(fresh, path)
+
+
+def load(lab: str) -> LabRecord | None:
+    """The record of ``lab``; None if there is none or it cannot be read."""
+    try:
+        fields = json.loads((directory_of(lab) / "lab.json").read_text())
+        fields["owner"] = Process(**fields["owner"])
+        fields["phase"] = Phase(fields["phase"])
+        fields["nodes"] = tuple(fields["nodes"])
+        return LabRecord(**fields)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def load_topology(lab: str) -> Topology:
+    path = directory_of(lab) / "topology.json"
+    try:
+        return from_json(path.read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the topology of lab {lab} cannot be read from {path} ({error}): "
+            f"remove the lab with uetemu clean {lab}"
+        ) from None
+
+
+def recorded() -> list[str]:
+    """Names of all labs that have a state directory."""
+    with suppress(FileNotFoundError):
+        return sorted(entry.name for entry in STATE.iterdir() if LAB_NAME.fullmatch(entry.name))
+    return []
+
+
+def add_process(lab: str, pid: int) -> None:
+    """Note a helper process outside the lab's namespaces, to be ended with the lab."""
+    process = Process.of(pid)
+    if process is not None:
+        (directory_of(lab) / "processes" / str(pid)).write_text(str(process.start))
+
+
+def processes(lab: str) -> list[Process]:
+    """Those helper processes of ``lab`` that still run."""
+    found = []
+    with suppress(FileNotFoundError):
+        for entry in (directory_of(lab) / "processes").iterdir():
+            with suppress(OSError, ValueError):
+                found.append(Process(int(entry.name), int(entry.read_text())))
+    return [process for process in found if process.alive]
+
+
+def erase(lab: str) -> None:
+    """Remove the state directory; the record goes last, so that an interrupt leaves it findable."""
+    directory = directory_of(lab)
+    with suppress(FileNotFoundError):
+        for entry in directory.iterdir():
+            if entry.name == "lab.json":
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        (directory / "lab.json").unlink(missing_ok=True)
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # the name may have been taken again since the record went
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def erase_unborn() -> int:
+    """Remove directories of labs whose maker died before they had a name."""
+    count = 0
+    for entry in STATE.glob(f"{UNBORN}*"):
+        pid = entry.name.rsplit("-", 2)[1]
+        if not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(entry, ignore_errors=True)
+            count += 1
+    return count

@@ -1,0 +1,68 @@
+"""A topology as JSON and back, field by field as the model declares them.
+
+A lab keeps the topology it was built from in its state directory, so that other processes see
+exactly that one, whether it came from the catalogue or from a user's own file.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Any
+
+from topologies.model import Topology
+
+WRITTEN_AS_TEXT = (IPv4Address, IPv4Interface, IPv4Network, enum.Enum)
+
+
+def to_json(topology: Topology) -> str:
+    return json.dumps(_plain(topology))
+
+
+def from_json(document: str) -> Topology:
+    """The topology that :func:`to_json` wrote.
+
+    Raises ValueError (or its subclass TopologyError), KeyError or TypeError for anything else.
+    """
+    topology: Topology = _typed(Topology, json.loads(document))
+    return topology
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, WRITTEN_AS_TEXT):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = (option for option in typing.get_args(kind) if option is not type(None))
+        return None if value is None else _typed(inner, value)
+    if origin is tuple:
+        item = typing.get_args(kind)[0]
+        return tuple(_typed(item, element) for element in value)
+    if origin is None and isinstance(kind, type):
+        if is_dataclass(kind):
+            hints = _hints(kind)
+            return kind(**{name: _typed(hints[name], given) for name, given in value.items()})
+        if issubclass(kind, WRITTEN_AS_TEXT):
+            return kind(value)
+    return value

@@ -1,0 +1,61 @@
+"""Labs for tests: random names, and proof that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from emulator import cleanup
+from emulator.lab import Lab
+from topologies import catalogue
+from topologies.model import Topology
+
+SMALL = "rail_clos:hosts=2,gpus_per_host=2"
+
+LabFactory = Callable[..., Lab]
+
+
+@pytest.fixture
+def lab_name() -> Iterator[str]:
+    """A name nobody uses.  Whatever exists under it after the test fails it, and is removed."""
+    if os.geteuid() != 0:
+        pytest.skip("builds namespaces: needs root")
+    name = f"t{secrets.token_hex(5)}"
+    yield name
+    if cleanup.exists(name):
+        cleanup.take_down(name, force=True)
+        pytest.fail(f"something of lab {name} was left")
+
+
+@pytest.fixture
+def lab() -> Iterator[LabFactory]:
+    """``lab(topology, dilation=...)`` builds a lab; all are removed, verifiably, after the test.
+
+    ``topology`` is a specification or a :class:`Topology`; the rest is as for ``Lab.create``.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("builds namespaces: needs root")
+    built: list[Lab] = []
+
+    def build(topology: str | Topology = SMALL, **settings: object) -> Lab:
+        model = topology if isinstance(topology, Topology) else catalogue.load(topology)
+        spec = topology if isinstance(topology, str) else topology.name
+        name = f"t{secrets.token_hex(5)}"
+        made = Lab.create(
+            name,
+            model,
+            **{"dilation": 1000, "seed": 1, "spec": spec} | settings,  # type: ignore[arg-type]
+        )
+        built.append(made)
+        return made
+
+    yield build
+    for made in built:
+        made.close()
+    left = [made.name for made in built if cleanup.exists(made.name)]
+    for name in left:
+        cleanup.take_down(name, force=True)
+    assert not left, f"something was left of {left}"
