@@ -53,9 +53,9 @@ def cli() -> None:
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Out of standalone mode click returns the status of an Exit, else what the verb returned.
+        status = cli.main(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.ClickException as error:
         click.echo(f"uetemu: {error.format_message()}", err=True)
         sys.exit(error.exit_code)

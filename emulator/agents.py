@@ -1,0 +1,61 @@
+"""One agent for every GPU of a topology: who it is, whom it reaches, what it speaks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from emulator.endpoint.nvlink import ScaleUpLink
+from emulator.endpoint.spec import AgentSpec
+from emulator.transports import TransportChoice
+from topologies.addressing import gpu_address, path_delays
+from topologies.model import End, Topology
+
+
+def agent_specs(
+    topology: Topology,
+    transport: TransportChoice,
+    *,
+    namespace: Callable[[str], str],
+    nic_delays: bool,
+    seed: int,
+    memory_octets: int,
+) -> list[AgentSpec]:
+    """A spec for each GPU in rank order.
+
+    ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs hold
+    frames for the delay of their path (else the links do).  Every GPU gets ``memory_octets``.
+    """
+    gpus = topology.gpus
+    addresses = {rank: str(gpu_address(gpu).ip) for rank, gpu in enumerate(gpus)}
+    rng = random.Random(f"agents {seed}")
+    specs = []
+    for rank, gpu in enumerate(gpus):
+        server = topology.server_of(gpu.name)
+        port = next(port for port in gpu.ports if port.address is not None)
+        specs.append(
+            AgentSpec(
+                rank=rank,
+                node=gpu.name,
+                netns=namespace(gpu.name),
+                interface=port.name,
+                address=addresses[rank],
+                peers={peer: address for peer, address in addresses.items() if peer != rank},
+                transport=transport.factory,
+                transport_config=transport.configs[gpu.name],
+                frames=transport.frames,
+                seed=rng.getrandbits(63),
+                server_peers={
+                    peer: other.name
+                    for peer, other in enumerate(gpus)
+                    if peer != rank and other.server == gpu.server
+                },
+                scale_up=ScaleUpLink(
+                    rate_bps=server.scale_up.rate_bps, latency_ns=server.scale_up.latency_ns
+                ),
+                path_delays=path_delays(topology, gpu.name) if nic_delays else {},
+                mtu=topology.link_at(End(gpu.name, port.name)).mtu,
+                memory_octets=memory_octets,
+            )
+        )
+    return specs

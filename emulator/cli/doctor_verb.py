@@ -1,0 +1,99 @@
+"""``uetemu doctor``: what this machine offers, and whether the first scenario can run on it."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emulator import scenario
+from emulator.errors import UserError
+from emulator.fabric.capabilities import FEATURES, Capabilities, Capability, Kind, probe
+from emulator.runner import Request, prepare
+
+#: What "can run" is judged by: the scenario that everybody runs first.
+FIRST_SCENARIO = "allreduce"
+
+
+@click.command("doctor")
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+)
+def command(form: str) -> None:
+    """Try what this machine and its kernel offer; exit status 0 if `uetemu run allreduce` can run.
+
+    Nothing is left behind: kernel features are tried in a namespace that ends with the trial.
+    """
+    found = probe()
+    problem = problem_of(found)
+    if form == "json":
+        click.echo(json.dumps(facts(found, problem), indent=2))
+    else:
+        click.echo(drawn(found))
+        if problem is None:
+            click.echo(f"uetemu run {FIRST_SCENARIO} can run here")
+    if problem is not None:
+        raise UserError(f"uetemu run {FIRST_SCENARIO} cannot run here: {problem}")
+
+
+def problem_of(found: Capabilities) -> str | None:
+    """Why the first scenario cannot run, with the way out; None if it can."""
+    lacking = found.lacking()
+    if lacking:
+        first = lacking[0]
+        return f"{first.name} is missing ({first.detail}); {FEATURES[first.name].remedy}"
+    loaded = scenario.load(FIRST_SCENARIO)
+    try:
+        prepare(Request(scenario=loaded, parameters=loaded.parameters({})))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def facts(found: Capabilities, problem: str | None) -> dict[str, object]:
+    """The same as JSON types."""
+    return {
+        "schema": "uetemu.doctor/1",
+        "ready": problem is None,
+        "problem": problem,
+        "capabilities": {
+            name: {key: value for key, value in asdict(capability).items() if key != "name"}
+            for name, capability in found.items()
+        },
+    }
+
+
+def drawn(found: Capabilities) -> str:
+    """The table, as wide as it is; what reads it may be a pipe."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("capability", "here", "detail", "used for", "stands in"):
+        table.add_column(column)
+    for kind in Kind:
+        for capability in (each for each in found.values() if each.kind is kind):
+            table.add_row(
+                capability.name,
+                "yes" if capability.present else "no",
+                capability.detail,
+                capability.used_for,
+                _substitute(capability),
+            )
+        table.add_section()
+    text = io.StringIO()
+    Console(file=text, width=200).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+def _substitute(capability: Capability) -> str:
+    if capability.present:
+        return ""
+    return capability.stands_in or "nothing"

@@ -1,0 +1,258 @@
+"""``uetemu run``: a scenario from its name to its table."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from emulator import scenario as scenarios
+from emulator import table
+from emulator.errors import UserError
+from emulator.fabric.capture import parse_snaplen
+from emulator.interrupts import Interrupted
+from emulator.lab import LARGEST_DILATION
+from emulator.results import Result, RunFolder
+from emulator.runner import Plan, Request, execute, prepare
+
+#: A bar appears once a run has taken this long (s).
+PATIENCE_S = 2.0
+
+
+@click.command(name="run")
+@click.argument("scenario")
+@click.option(
+    "--topology", metavar="SPEC", help="fabric, such as rail_clos:hosts=2,gpus_per_host=2"
+)
+@click.option("--transport", default="uet", show_default=True, help="what the endpoints speak")
+@click.option("--seed", default=1, show_default=True, help="decides everything that is random")
+@click.option(
+    "--dilation",
+    default="auto",
+    show_default=True,
+    metavar="auto|N",
+    help="seconds of this machine for one second of the fabric",
+)
+@click.option(
+    "--capture",
+    metavar="all|none|NODE[:PORT],...",
+    help="ports to capture [default: the first rail's port to its first host, and its uplinks]",
+)
+@click.option(
+    "--snaplen", default="headers", show_default=True, metavar="headers|N|full", help="per frame"
+)
+@click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
+@click.option("--name", metavar="LAB", help="name of the lab while it stands")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+@click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="of the scenario")
+@click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")
+@click.option("--iterations", metavar="N", help="same as --param iterations=...")
+def command(
+    scenario: str,
+    topology: str | None,
+    transport: str,
+    seed: int,
+    dilation: str,
+    capture: str | None,
+    snaplen: str,
+    output: Path | None,
+    name: str | None,
+    form: str,
+    pairs: Sequence[str],
+    sizes: str | None,
+    iterations: str | None,
+) -> None:
+    """Run SCENARIO (a name, or the path of a .py file) and leave a run folder."""
+    loaded = scenarios.load(scenario)
+    given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
+    plan = prepare(
+        Request(
+            scenario=loaded,
+            parameters=loaded.parameters(given),
+            topology=topology,
+            transport=transport,
+            seed=seed,
+            dilation=parse_dilation(dilation),
+            capture=capture,
+            snaplen=parse_snaplen(snaplen),
+            output=output,
+            lab=name,
+        )
+    )
+    columns = getattr(loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS))
+    with progress_bar() as bar:
+        terminal = Terminal(columns if form == "table" else None, bar)
+        try:
+            result, folder = execute(plan, terminal)
+        except Interrupted as stop:
+            bar.end()
+            terminal.close(None)
+            click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
+            sys.exit(stop.exit_status)
+    terminal.close(folder)
+    if result.errors:
+        raise UserError(result.errors[0])
+    if not result.succeeded:
+        wrong = sum(row["wrong"] for row in result.rows if isinstance(row["wrong"], int))
+        raise UserError(
+            f"{wrong} elements are wrong, see {folder.path}/result.json; this is a defect of "
+            "uetemu or of the machine, please report it with the run folder"
+        )
+
+
+def parameter_texts(pairs: Sequence[str], options: Mapping[str, str | None]) -> dict[str, str]:
+    """``NAME=VALUE`` pairs and options as one mapping; nothing may be given twice."""
+    given: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not name or not equals:
+            raise UserError(f"--param {pair!r} is not NAME=VALUE, such as iterations=5")
+        if name in given:
+            raise UserError(f"--param {name} is given twice; keep one of them")
+        given[name] = value
+    for name, text in options.items():
+        if text is None:
+            continue
+        if name in given:
+            raise UserError(f"--{name} and --param {name} say the same thing; keep one of them")
+        given[name] = text
+    return given
+
+
+def _counted(number: int, thing: str) -> str:
+    plural = "es" if thing.endswith("ch") else "s"
+    return f"{number} {thing}{plural if number != 1 else ''}"
+
+
+def parse_dilation(text: str) -> float | None:
+    """``auto`` is None, anything else a number."""
+    if text == "auto":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= LARGEST_DILATION:  # also refuses nan
+        raise UserError(
+            f"dilation {text!r} is none: write auto, or a number up to {LARGEST_DILATION:,} "
+            "(seconds of this machine for one second of the fabric)"
+        )
+    return value
+
+
+class Bar:
+    """A progress bar on standard error, if that is a terminal and the run takes its time."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown: Progress | None = None
+        self._task = TaskID(0)
+        self._wanted = sys.stderr.isatty()
+
+    def show(self, what: str, share: float | None) -> None:
+        if not self._wanted:
+            return
+        if self._shown is None:
+            if time.monotonic() - self._began < PATIENCE_S:
+                return
+            self._shown = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._shown.start()
+            self._task = self._shown.add_task(what, total=1.0)
+        self._shown.update(self._task, description=what)
+        if share is not None:
+            self._shown.update(self._task, completed=share)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The bar is out of the way while something is printed."""
+        if self._shown is not None:
+            self._shown.stop()
+        yield
+        if self._shown is not None:
+            self._shown.start()
+
+    def end(self) -> None:
+        """Take the bar away for good."""
+        if self._shown is not None:
+            self._shown.stop()
+        self._shown = None
+        self._wanted = False
+
+
+@contextmanager
+def progress_bar() -> Iterator[Bar]:
+    bar = Bar()
+    try:
+        yield bar
+    finally:
+        bar.end()
+
+
+class Terminal:
+    """Prints the table as it grows, or at the end the JSON object and nothing else."""
+
+    def __init__(self, columns: Sequence[table.Column] | None, bar: Bar) -> None:
+        self._columns = columns
+        self._bar = bar
+        self._result: Result | None = None
+
+    def began(self, plan: Plan, result: Result) -> None:
+        self._result = result
+        if self._columns is None:
+            return
+        fabric = plan.topology
+        parts = (
+            (len(fabric.gpus), "GPU"),
+            (len(fabric.servers), "server"),
+            (len(fabric.switches), "switch"),
+            (len(fabric.links), "link"),
+        )
+        chosen = "given" if plan.request.dilation is not None else "calibrated on this machine"
+        self._print(
+            f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
+            f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
+            f"# Transport            : {result.transport}",
+            f"# Dilation             : {result.dilation:g} ({chosen}); "
+            "all times below are the fabric's own",
+            f"# Seed                 : {result.seed}",
+            "#",
+            *table.heading(self._columns),
+        )
+
+    def progress(self, what: str, share: float | None) -> None:
+        self._bar.show(what, share)
+
+    def row(self, row: Mapping[str, object]) -> None:
+        if self._columns is not None:
+            self._print(table.line(self._columns, row))
+
+    def close(self, folder: RunFolder | None) -> None:
+        """Whatever is to be said at the end; ``folder`` None if the run was cut short."""
+        if self._result is None:
+            return
+        content = self._result.as_dict()
+        if self._columns is None:
+            click.echo(json.dumps(content, indent=1, allow_nan=False))
+        else:
+            self._print(*table.trailer(content, folder.path if folder else None))
+
+    def _print(self, *lines: str) -> None:
+        with self._bar.aside():
+            for line in lines:
+                click.echo(line)

@@ -1,0 +1,320 @@
+"""The process of one GPU: its NIC, its transport, its schedule, in one loop.
+
+::
+
+    control (runner) ---+
+    mailbox (NVLink) ---+--> executor --post--> transport --transmit--> nic --> eth0
+    eth0 --> nic --receive--> transport --completions--> executor
+
+One turn of the loop does a bounded amount of each, so that neither a long reduction nor a flood
+of frames starves the rest; when a turn found nothing to do the loop sleeps until the next
+deadline or the next descriptor that speaks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import time
+import traceback
+from multiprocessing.connection import Connection
+
+from emulator.endpoint.executor import MEMORY_KEY, Executor
+from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
+from emulator.endpoint.loop_record import LoopRecord
+from emulator.endpoint.nic import Nic
+from emulator.endpoint.nvlink import RETRY_HOST_NS, NvLink, mailbox_path
+from emulator.endpoint.program import Program
+from emulator.endpoint.silence import silence
+from emulator.endpoint.spec import (
+    Abort,
+    AtBarrier,
+    Birth,
+    Close,
+    Closed,
+    Counters,
+    Failed,
+    Finished,
+    Load,
+    Loaded,
+    Pass,
+    ReadCounters,
+    Ready,
+    Run,
+)
+from emulator.errors import UserError
+from uet.transport import Transport
+
+_RECEIVE_BATCH = 32
+#: A busy loop looks at its other descriptors after this many turns.
+_TURNS_BETWEEN_LOOKS = 8
+
+_CLONE_NEWNET = 0x4000_0000
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_TIMERSLACK = 1, 15, 29
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Agent:
+    """One rank's loop.  Construct it inside the namespace."""
+
+    def __init__(self, birth: Birth, control: Connection) -> None:
+        spec = birth.spec
+        self._spec, self._control, self._clock = spec, control, birth.clock
+        self._memory = GpuMemory.attach(memory_path(birth.lab, spec.node))
+        self._nvlink: NvLink | None = None
+        if spec.scale_up is not None:
+            mailboxes = {
+                rank: mailbox_path(birth.lab, node) for rank, node in spec.server_peers.items()
+            }
+            own = mailbox_path(birth.lab, spec.node)
+            self._nvlink = NvLink(spec.rank, own, mailboxes, spec.scale_up)
+        self._silence = silence(spec.interface, spec.frames)
+        self._nic = Nic(
+            spec.interface,
+            birth.clock,
+            frames=spec.frames,
+            frame_octets=spec.frame_octets or spec.mtu + 14,
+            slots=spec.receive_slots,
+            queue_frames=spec.send_queue_frames,
+            path_delays=spec.path_delays,
+        )
+        self._transport = make_transport(spec.transport, dict(spec.transport_config), spec.seed)
+        self._transport.register(self._memory.view(), key=MEMORY_KEY)
+        self._executor = Executor(
+            spec.rank,
+            spec.node,
+            self._transport,
+            self._memory,
+            spec.peers,
+            nvlink=self._nvlink,
+            server_memories={
+                rank: GpuMemory.attach(memory_path(birth.lab, node))
+                for rank, node in spec.server_peers.items()
+                if self._nvlink is not None
+            },
+        )
+        self._run: Run | None = None
+        self._close: Close | None = None
+        self._record = LoopRecord()
+        self._cpu_at_start = 0
+        self._readers_but_nic = [control.fileno()]
+        if self._nvlink is not None:
+            self._readers_but_nic.append(self._nvlink.fileno())
+        self._readers = [*self._readers_but_nic, self._nic.fileno()]
+
+    def serve(self) -> None:
+        """Run until the runner closes the connection or goes away (``EOFError``)."""
+        self._control.send(Ready(os.getpid(), self._silence))
+        clock, record = self._clock, self._record
+        timer: int | None = None
+        turns = 0
+        while True:
+            now = clock.now()
+            if timer is not None and now > timer:
+                record.slip.add(now - timer)
+            busy = self._turn(now)
+            after = clock.now()
+            if busy:
+                record.turn.add(after - now)
+                timer = None
+                turns += 1
+                if turns % _TURNS_BETWEEN_LOOKS == 0:
+                    self._look(0.0)
+            else:
+                timer = self._next_timer(after)
+                wake = _earlier(timer, self._nic.next_deadline(after))
+                self._look(None if wake is None else clock.host_seconds(max(0, wake - after)))
+
+    def _turn(self, now: int) -> bool:
+        """A bounded share of everything; true when there was something to do."""
+        executor, transport, nic = self._executor, self._transport, self._nic
+        frames = nic.receive(now, _RECEIVE_BATCH)
+        if frames:
+            if nic.lateness > 0:
+                self._record.slip.add(nic.lateness)
+            transport.receive(frames, now)
+        completions = transport.completions()
+        if completions:
+            executor.feed(completions, now)
+        busy = False
+        if executor.running:
+            busy = executor.advance(now)
+            for name in executor.barriers_reached():
+                self._control.send(AtBarrier(self._number, name))
+            if executor.finished:
+                self._finish()
+        elif self._run is not None and now >= self._run.start_at:
+            executor.start(self._run.execution, self._run.start_at, self._run.deadline)
+            self._record.reset()
+            self._cpu_at_start = time.process_time_ns()
+            busy = True
+        out = transport.transmit(now, nic.room())
+        if out or nic.backlog:
+            sent = nic.send(out)
+            busy = busy or sent > 0
+        if self._nvlink is not None and self._nvlink.backlog:
+            self._nvlink.flush()
+        if self._close is not None and (transport.closed or now >= self._close.deadline):
+            self._control.send(Closed(transport.closed))
+            self._close = None
+        return busy or bool(frames) or bool(completions)
+
+    @property
+    def _number(self) -> int:
+        return self._run.execution if self._run is not None else 0
+
+    def _next_timer(self, now: int) -> int | None:
+        """When the loop must turn again whatever the NIC holds (ns), or ``None``."""
+        deadlines: list[int | None] = []
+        if self._nic.room():
+            deadlines.append(self._transport.next_deadline())
+        if self._executor.running:
+            deadlines.append(self._executor.next_deadline())
+        elif self._run is not None:
+            deadlines.append(self._run.start_at)
+        if self._nvlink is not None and self._nvlink.backlog:
+            deadlines.append(now + self._clock.fabric_duration(RETRY_HOST_NS))
+        if self._close is not None:
+            deadlines.append(self._close.deadline)
+        return min((when for when in deadlines if when is not None), default=None)
+
+    def _look(self, timeout: float | None) -> None:
+        """Wait at most ``timeout`` seconds for a descriptor, and serve control and mailbox."""
+        nic = self._nic
+        readers = self._readers if nic.pollable else self._readers_but_nic
+        writers = () if nic.room() else (nic.fileno(),)
+        readable, _, _ = select.select(readers, writers, (), timeout)
+        for descriptor in readable:
+            if descriptor == self._control.fileno():
+                self._obey(self._control.recv())
+            elif descriptor == nic.fileno():
+                nic.acknowledge_error()
+            elif self._nvlink is not None:
+                self._executor.notice(self._nvlink.notices())
+
+    def _obey(self, message: object) -> None:
+        """Do what the runner says."""
+        match message:
+            case Load(schedule=schedule, layouts=layouts):
+                program = Program(
+                    schedule,
+                    {rank: Layout(buffers) for rank, buffers in layouts.items()},
+                    fabric=self._spec.peers,
+                    server=self._spec.server_peers if self._nvlink is not None else (),
+                )
+                self._executor.load(program)
+                gc.collect()
+                self._control.send(Loaded())
+            case Run():
+                self._run = message
+            case Abort(reason=reason):
+                if self._executor.running:
+                    self._executor.fail("aborted", reason)
+                elif self._run is not None:  # it had not started yet
+                    self._executor.start(self._run.execution, self._clock.now(), 0)
+                    self._executor.fail("aborted", reason)
+            case Pass(execution=execution, name=name):
+                self._executor.pass_barrier(execution, name, self._clock.now())
+            case ReadCounters():
+                self._control.send(Counters(self._counters()))
+            case Close():
+                self._close = message
+                self._transport.close()
+            case _:
+                raise TypeError(f"the runner sent {message!r}, which no agent understands")
+
+    def _finish(self) -> None:
+        cpu_ns = time.process_time_ns() - self._cpu_at_start
+        result = self._executor.take_result(cpu_ns, self._record.counters())
+        self._run = None
+        self._control.send(Finished(result))
+
+    def _counters(self) -> dict[str, dict[str, int]]:
+        layers = {
+            "transport": dict(self._transport.counters()),
+            "nic": self._nic.counters(),
+            "executor": {"stale_arrivals": self._executor.stale_arrivals},
+            "loop": {**self._record.counters(), "cpu_ns": time.process_time_ns()},
+        }
+        if self._nvlink is not None:
+            layers["scale_up"] = self._nvlink.counters()
+        return layers
+
+    def leave(self) -> None:
+        """Give up the NIC and the mailbox."""
+        self._nic.close()
+        if self._nvlink is not None:
+            self._nvlink.close()
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def make_transport(reference: str, config: dict[str, object], seed: int) -> Transport:
+    """Call the function ``module:function`` with ``config`` and ``seed``."""
+    module, _, name = reference.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as missing:
+        raise UserError(
+            f"the transport {reference!r} cannot be loaded ({missing}); name it module:function"
+        ) from missing
+    transport: Transport = factory(**config, seed=seed)
+    return transport
+
+
+def live(birth: Birth, control: Connection) -> int:
+    """The whole life of an agent process after the fork; returns its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the runner's to handle
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() == 1:
+        return 1  # the fork server died before we asked to die with it
+    _libc.prctl(_PR_SET_NAME, birth.spec.node.encode()[:15], 0, 0, 0)
+    _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # 50 us of slack would be 50 us of slip
+    gc.disable()  # collected between executions instead, see Load
+    agent: Agent | None = None
+    try:
+        if birth.spec.netns is not None:
+            enter_namespace(birth.spec.netns)
+        agent = Agent(birth, control)
+        agent.serve()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 1  # the runner is gone
+    except Exception as failure:  # noqa: BLE001  # whatever it is, the runner must hear of it
+        try:
+            control.send(_failed(failure))
+        except OSError:
+            return 1
+        return 1
+    finally:
+        if agent is not None:
+            agent.leave()
+    return 0
+
+
+def _failed(failure: Exception) -> Failed:
+    by_user = isinstance(failure, (UserError, ValueError, OSError))
+    if isinstance(failure, OSError) and failure.strerror:
+        where = f" ({failure.filename})" if failure.filename else ""
+        sentence = f"{failure.strerror}{where}"
+    else:
+        sentence = str(failure) if by_user else f"{type(failure).__name__}: {failure}"
+    return Failed(sentence, traceback.format_exc(), by_user)
+
+
+def enter_namespace(path: str) -> None:
+    """Move this process into the network namespace at ``path``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"cannot enter {path}: {os.strerror(code)}")
+    finally:
+        os.close(descriptor)

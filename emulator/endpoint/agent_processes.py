@@ -1,0 +1,270 @@
+"""The processes of a lab's agents: fork them, talk to them, notice how they end, end them.
+
+Every wait is bounded.  An agent that is killed, that stops answering or that reports a failure
+of its own becomes an :class:`AgentError` naming its rank; the caller then ends the others.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import NoReturn, TypeVar
+
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.spec import (
+    AgentSpec,
+    AtBarrier,
+    Birth,
+    Born,
+    Died,
+    Failed,
+    Finished,
+    RankResult,
+)
+from emulator.errors import UserError
+
+#: An agent that leaves the runner waiting this long (host seconds) does not answer any more.
+ANSWER_SECONDS = 10.0
+_BIRTH_SECONDS = 30.0
+_OBITUARY_SECONDS = 1.0
+_FORK_SERVER = "emulator.endpoint.fork_server"
+
+Message = TypeVar("Message")
+Progress = Callable[[int, int], None]
+
+
+class AgentError(UserError):
+    """A rank failed.  ``rank`` and ``node`` say which (-1 and "" for the fork server itself).
+
+    ``results`` holds what the ranks had done by then, ``counters`` what they counted (both only
+    of ranks that still answered), ``traceback`` the agent's own for a failure inside it.
+    """
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        rank: int = -1,
+        node: str = "",
+        traceback: str = "",
+        results: Sequence[RankResult] = (),
+        counters: Mapping[int, Mapping[str, Mapping[str, int]]] | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.rank, self.node, self.traceback = rank, node, traceback
+        self.results = list(results)
+        self.counters = dict(counters or {})
+
+
+class AgentProcesses:
+    """One agent process per spec, behind one fork server.  ``controls`` are their connections."""
+
+    def __init__(self, lab: str, specs: Sequence[AgentSpec], clock: Clock) -> None:
+        self.controls: dict[int, Connection] = {}
+        self.pids: dict[int, int] = {}
+        self._nodes = {spec.rank: spec.node for spec in specs}
+        self._deaths: dict[int, int] = {}
+        self._births, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _bound(self._births, _BIRTH_SECONDS)
+        preload = sorted({spec.transport.partition(":")[0] for spec in specs})
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", _FORK_SERVER, str(theirs.fileno()), *preload],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # that of the runner may be a report in JSON
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        try:
+            for spec in specs:
+                self._bear(Birth(lab=lab, spec=spec, clock=clock))
+        except BaseException:
+            self.end()
+            raise
+
+    def _bear(self, birth: Birth) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        _bound(ours, ANSWER_SECONDS)
+        with ours, theirs:
+            try:
+                socket.send_fds(self._births, [pickle.dumps(birth)], [theirs.fileno()])
+            except OSError as gone:
+                raise AgentError(f"the fork server of the agents ended ({gone})") from gone
+            self.controls[birth.spec.rank] = Connection(ours.detach())
+
+    @property
+    def fork_server_pid(self) -> int:
+        return self._server.pid
+
+    @property
+    def anyone_dead(self) -> bool:
+        """Whether an agent is known to have ended or to answer no more."""
+        return bool(self._deaths)
+
+    def end(self) -> None:
+        """End all processes and wait until they are gone; safe to call again.
+
+        Closing the control connections ends the agents, closing its socket the fork server, which
+        kills whoever does not go.
+        """
+        for control in self.controls.values():
+            control.close()
+        self.controls.clear()
+        self._births.close()
+        try:
+            self._server.wait(ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._server.kill()
+            self._server.wait()
+        # A fork server that was killed cannot wait for its agents; the kernel kills them with it.
+        give_up = time.monotonic() + ANSWER_SECONDS
+        while any(map(_is_alive, self.pids.values())) and time.monotonic() < give_up:
+            time.sleep(0.001)
+
+    # Talking
+
+    def send(self, rank: int, message: object) -> None:
+        """Send ``message`` to ``rank``'s agent."""
+        try:
+            self.controls[rank].send(message)
+        except BlockingIOError:
+            self._blame(rank, "does not read its orders")
+        except OSError:
+            self._bury(rank)
+
+    def gather(
+        self,
+        kind: type[Message],
+        seconds: float,
+        otherwise: str,
+        progress: Progress | None = None,
+    ) -> dict[int, Message]:
+        """One message of ``kind`` from every agent; the first silent one ``otherwise`` is told."""
+        answers: dict[int, Message] = {}
+        give_up = time.monotonic() + seconds
+        while len(answers) < len(self.controls):
+            for rank, message in self.receive(give_up, answers, otherwise):
+                if not isinstance(message, kind):
+                    self.check_late(rank, message)
+                    continue
+                answers[rank] = message
+                if progress is not None:
+                    progress(len(answers), len(self.controls))
+        return answers
+
+    def receive(
+        self, give_up: float, heard: Mapping[int, object], otherwise: str
+    ) -> list[tuple[int, object]]:
+        """What agents say next, by rank; blames the first that is not in ``heard`` at ``give_up``.
+
+        ``give_up`` is on the monotonic clock, in seconds.
+        """
+        ranks = {control: rank for rank, control in self.controls.items()}
+        readable = wait([*ranks, self._births], max(0.0, give_up - time.monotonic()))
+        if not readable:
+            self._blame(min(ranks.values() - heard.keys()), otherwise)
+        messages: list[tuple[int, object]] = []
+        for control in readable:
+            if isinstance(control, Connection):
+                messages.append((ranks[control], self._read(ranks[control])))
+        if self._births in readable:
+            self._hear_of_births()
+        return messages
+
+    def _read(self, rank: int) -> object:
+        try:
+            message = self.controls[rank].recv()
+        except (EOFError, ConnectionResetError):
+            self._bury(rank)
+        except BlockingIOError:
+            self._blame(rank, "stopped in the middle of an answer")
+        if isinstance(message, Failed):
+            self._deaths.setdefault(rank, 0)
+            raise AgentError(
+                f"rank {rank} ({self._nodes[rank]}): {message.sentence}",
+                rank=rank,
+                node=self._nodes[rank],
+                traceback=message.traceback,
+            )
+        return message
+
+    def check_late(self, rank: int, message: object) -> None:
+        """What an execution that was given up still says is no surprise; all else is."""
+        if not isinstance(message, (Finished, AtBarrier)):
+            self._blame(rank, f"sent {type(message).__name__} unasked")
+
+    # Births and deaths
+
+    def _hear_of_births(self) -> None:
+        news = self._births.recv(65536)
+        if not news:
+            self._deaths.setdefault(-1, 0)
+            raise AgentError("the fork server of the agents was killed; all agents end with it")
+        rank = self._note(news)
+        # What an agent said last may explain its death better than how it ended.
+        if rank in self._deaths and not self.controls[rank].poll():
+            self._bury(rank)
+
+    def _note(self, news: bytes) -> int:
+        """Take down a birth or a death; returns whose."""
+        match pickle.loads(news):
+            case Born(rank=rank, pid=pid):
+                self.pids[rank] = pid
+            case Died(rank=rank, status=status):
+                self._deaths[rank] = status
+        return int(rank)
+
+    def _bury(self, rank: int) -> NoReturn:
+        """Rank's connection is closed or its process gone: say how it ended."""
+        give_up = time.monotonic() + _OBITUARY_SECONDS
+        while rank not in self._deaths and (left := give_up - time.monotonic()) > 0:
+            if not wait([self._births], left):
+                break
+            news = self._births.recv(65536)
+            if not news:
+                break
+            self._note(news)
+        status = self._deaths.get(rank)
+        if status is None:
+            how = "ended"
+        elif status < 0:
+            how = f"was killed by {_signal_name(-status)}"
+        else:
+            how = f"ended with status {status}"
+        self._blame(rank, how)
+
+    def _blame(self, rank: int, what: str) -> NoReturn:
+        self._deaths.setdefault(rank, 0)  # nothing more is expected of it
+        node = self._nodes[rank]
+        raise AgentError(f"the agent of rank {rank} ({node}) {what}", rank=rank, node=node)
+
+
+def _bound(stream: socket.socket, seconds: float) -> None:
+    """No send or receive on ``stream`` may block longer than ``seconds``."""
+    whole, part = divmod(seconds, 1)
+    span = struct.pack("@ll", int(whole), int(part * 1e6))
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

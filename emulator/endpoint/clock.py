@@ -1,0 +1,53 @@
+"""Fabric time: the one place that knows how much slower the emulation runs than the fabric.
+
+With dilation D one nanosecond of the fabric lasts D nanoseconds on this machine.  All agents of a
+lab read the machine's monotonic clock from the same epoch, so they share one fabric time without
+exchanging a message.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Fabric time in integer nanoseconds since ``epoch_ns`` (a ``CLOCK_MONOTONIC`` reading).
+
+    ``dilation`` is at least 1 for a fabric that is slowed down; anything above 0 works.
+    """
+
+    dilation: float
+    epoch_ns: int
+    _rate: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.dilation > 0:
+            raise ValueError(f"the dilation is {self.dilation}; it must be above 0")
+        object.__setattr__(self, "_rate", 1.0 / self.dilation)
+
+    @classmethod
+    def start(cls, dilation: float) -> Clock:
+        """A clock whose fabric time is 0 now."""
+        return cls(dilation, time.monotonic_ns())
+
+    def now(self) -> int:
+        """Fabric time in ns."""
+        return int((time.monotonic_ns() - self.epoch_ns) * self._rate)
+
+    def from_host(self, monotonic_ns: int) -> int:
+        """The fabric time at which ``CLOCK_MONOTONIC`` read ``monotonic_ns``."""
+        return int((monotonic_ns - self.epoch_ns) * self._rate)
+
+    def to_host(self, fabric_ns: int) -> int:
+        """The ``CLOCK_MONOTONIC`` reading (ns) at fabric time ``fabric_ns``."""
+        return self.epoch_ns + round(fabric_ns * self.dilation)
+
+    def host_seconds(self, fabric_duration_ns: int) -> float:
+        """How long a span of fabric time lasts on this machine, in seconds."""
+        return fabric_duration_ns * self.dilation * 1e-9
+
+    def fabric_duration(self, host_duration_ns: int) -> int:
+        """How much fabric time (ns) passes during ``host_duration_ns`` of this machine's time."""
+        return int(host_duration_ns * self._rate)

@@ -1,0 +1,407 @@
+"""Executes a rank's schedule: a DAG of operations, each started when those before it are done.
+
+The executor owns no socket and reads no clock.  The agent feeds it the transport's completions
+and the scale-up notices, calls :meth:`Executor.advance` in its loop, and reads the result once
+:attr:`Executor.finished` is set.  A failure of any kind ends the execution with a named error.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from emulator.endpoint.checksum import SLICE_OCTETS, crc32c, slices
+from emulator.endpoint.gpu import GpuMemory
+from emulator.endpoint.nvlink import CopyNotice, NvLink
+from emulator.endpoint.program import TAG_BITS, Program, describe
+from emulator.endpoint.schedule import (
+    Barrier,
+    Compute,
+    Copy,
+    Operation,
+    Receive,
+    Reduce,
+    Schedule,
+    Write,
+)
+from emulator.endpoint.spec import RankResult
+from uet.transport import Completion, Transport
+from uet.transport import Write as RmaWrite
+
+#: Key under which every rank registers all of its GPU's memory.
+MEMORY_KEY = 1
+
+# Header data of a write: execution number (8 bits), tag (24 bits), CRC32C of the region (32).
+_TAG_MASK = (1 << TAG_BITS) - 1
+_EXECUTION_MASK = 0xFF
+_STARTING_COST = 4096  # of one operation, in octets of work, when sharing the loop with the NIC
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A peer's data is in our memory; it may count from ``at`` on."""
+
+    crc: int
+    offset: int
+    length: int
+    at: int
+
+
+class Executor:
+    """One rank's executions, one after another.  ``peers`` maps ranks to fabric addresses."""
+
+    def __init__(
+        self,
+        rank: int,
+        node: str,
+        transport: Transport,
+        memory: GpuMemory,
+        peers: Mapping[int, str],
+        *,
+        nvlink: NvLink | None = None,
+        server_memories: Mapping[int, GpuMemory] | None = None,
+    ) -> None:
+        self._rank, self._node = rank, node
+        self._transport = transport
+        self._memory = memory
+        self._view = memory.view()
+        self._addresses = dict(peers)
+        self._rank_of = {address: peer for peer, address in peers.items()}
+        self._nvlink = nvlink
+        self._server_memories = dict(server_memories or {})
+        self._program = Program(Schedule(rank=rank, buffers={}), {})
+        self._begin: dict[type[Operation], Callable[[int, Any], None]] = {
+            Write: self._begin_write,
+            Copy: self._begin_copy,
+            Receive: self._begin_receive,
+            Reduce: self._begin_reduce,
+            Compute: self._begin_compute,
+            Barrier: self._begin_barrier,
+        }
+        self._number = self._execution = 0  # and the number's low bits, as they travel
+        self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
+        self._barriers_reached: list[str] = []
+        self.running = False
+        self.stale_arrivals = 0
+        self._reset(0)
+
+    def _reset(self, now: int) -> None:
+        self._now = self._start = now
+        self._deadline = now
+        self._waiting = list(self._program.before)
+        self._left = len(self._program.operations)
+        self._started = [-1] * self._left
+        self._ended = [-1] * self._left
+        self._ready = [index for index, count in enumerate(self._waiting) if count == 0]
+        self._work: deque[Generator[int, None, None]] = deque()
+        self._timers: list[tuple[int, int]] = []
+        self._receiving: dict[tuple[int, int], int] = {}
+        self._at_barrier: dict[str, int] = {}
+        self._barriers_reached.clear()
+        self._error: tuple[str, str] | None = None
+
+    def load(self, program: Program) -> None:
+        """Take ``program`` for the executions to come."""
+        if self.running:
+            raise ValueError("an execution is running; load when it has ended")
+        self._memory.lay_out(program.layout)
+        self._program = program
+        self._reset(0)
+
+    # Running
+
+    def start(self, execution: int, now: int, deadline: int) -> None:
+        """Begin execution number ``execution``; it fails at ``deadline`` (ns) at the latest."""
+        self._number, self._execution = execution, execution & _EXECUTION_MASK
+        self._reset(now)
+        self._deadline = deadline
+        self.running = True
+        for key in [key for key in self._arrivals if self._is_stale(key[0])]:
+            del self._arrivals[key]
+
+    def _is_stale(self, execution: int) -> bool:
+        return (execution - self._execution) & _EXECUTION_MASK >= 128
+
+    @property
+    def finished(self) -> bool:
+        """Whether the execution has ended, well or not, and its result waits to be taken."""
+        return self.running and (self._error is not None or self._left == 0)
+
+    def take_result(self, cpu_ns: int = 0, loop: Mapping[str, int] | None = None) -> RankResult:
+        """The result of the execution that has ended, with what the agent says of itself."""
+        self.running = False
+        error, detail = self._error or (None, "")
+        end = self._now if error else max(self._ended, default=self._start)
+        self._ready.clear()
+        self._work.clear()
+        self._timers.clear()
+        self._receiving.clear()
+        return RankResult(
+            rank=self._rank,
+            node=self._node,
+            execution=self._number,
+            start_ns=self._start,
+            end_ns=end,
+            operation_start=np.array(self._started, dtype=np.int64),
+            operation_end=np.array(self._ended, dtype=np.int64),
+            cpu_ns=cpu_ns,
+            loop=loop or {},
+            error=error,
+            detail=detail,
+        )
+
+    def fail(self, error: str, detail: str) -> None:
+        """End the execution with ``error``; the first one counts."""
+        if self.running and self._error is None:
+            self._error = (error, detail)
+
+    def advance(self, now: int) -> bool:
+        """Do a bounded share of the work that is ready; true when there was any."""
+        if not self.running or self._error is not None:
+            return False
+        self._now = now
+        if now >= self._deadline:
+            self.fail("deadline", self._unfinished())
+            return True
+        timers = self._timers
+        busy = False
+        while timers and timers[0][0] <= now:
+            self._expire(heapq.heappop(timers)[1])
+            busy = True
+        budget = SLICE_OCTETS
+        while budget > 0 and self._error is None:
+            if self._work:
+                budget -= next(self._work[0], 0) or self._end_of_work()
+            elif self._ready:
+                index = heapq.heappop(self._ready)
+                self._started[index] = now
+                operation = self._program.operations[index]
+                self._begin[type(operation)](index, operation)
+                budget -= _STARTING_COST
+            else:
+                break
+            busy = True
+        return busy
+
+    def _end_of_work(self) -> int:
+        self._work.popleft()
+        return 0
+
+    def next_deadline(self) -> int | None:
+        """When :meth:`advance` has something to do without any arrival (ns), or ``None``."""
+        if not self.running:
+            return None
+        if self._work or self._ready or self.finished:
+            return self._now
+        return min(self._timers[0][0], self._deadline) if self._timers else self._deadline
+
+    def _complete(self, index: int) -> None:
+        self._ended[index] = self._now
+        self._left -= 1
+        for later in self._program.after[index]:
+            self._waiting[later] -= 1
+            if not self._waiting[later]:
+                heapq.heappush(self._ready, later)
+
+    def _unfinished(self) -> str:
+        """One sentence about what the rank is waiting for."""
+        waiting = [
+            index
+            for index, start in enumerate(self._started)
+            if start >= 0 and self._ended[index] < 0
+        ]
+        operations = self._program.operations
+        some = "; ".join(describe(index, operations[index]) for index in waiting[:3])
+        total = len(operations)
+        return f"{self._left} of {total} operations are not done, among them {some}"
+
+    # Operations
+
+    def _begin_write(self, index: int, operation: Write) -> None:
+        self._work.append(self._write(index, operation))
+
+    def _write(self, index: int, operation: Write) -> Generator[int, None, None]:
+        local = self._memory.region(operation.local)
+        crc = 0
+        for part in slices(len(local)):
+            crc = crc32c(local[part], crc)
+            yield part.stop - part.start
+        at = self._memory.layout.locate(operation.local)
+        self._transport.post(
+            RmaWrite(
+                peer=self._addresses[operation.peer],
+                key=MEMORY_KEY,
+                offset=self._program.layouts[operation.peer].locate(operation.remote),
+                payload=self._view[at : at + len(local)],
+                header_data=(self._execution << TAG_BITS | operation.tag) << 32 | crc,
+                context=(self._number, index),
+            )
+        )
+
+    def _begin_copy(self, index: int, operation: Copy) -> None:
+        self._work.append(self._copy(index, operation))
+
+    def _copy(self, index: int, operation: Copy) -> Generator[int, None, None]:
+        assert self._nvlink is not None
+        local = self._memory.region(operation.local)
+        at = self._program.layouts[operation.peer].locate(operation.remote)
+        remote = self._server_memories[operation.peer].octets[at : at + len(local)]
+        egress_free, deliver_at = self._nvlink.occupy(self._now, len(local))
+        crc = 0
+        for part in slices(len(local)):
+            crc = crc32c(local[part], crc)
+            np.copyto(remote[part], local[part])
+            yield part.stop - part.start
+        notice = CopyNotice(
+            self._rank, self._execution, operation.tag, crc, at, len(local), deliver_at
+        )
+        try:
+            self._nvlink.notify(operation.peer, notice)
+        except ConnectionError as gone:
+            self.fail("scale-up", str(gone))
+        heapq.heappush(self._timers, (egress_free, index))
+
+    def _begin_receive(self, index: int, operation: Receive) -> None:
+        key = (operation.peer, operation.tag)
+        arrival = self._arrivals.pop((self._execution, *key), None)
+        if arrival is None:
+            self._receiving[key] = index
+        else:
+            self._arrived(index, operation, arrival)
+
+    def _arrived(self, index: int, operation: Receive, arrival: _Arrival) -> None:
+        if arrival.at > self._now:  # scale-up data is there early; it counts from its time on
+            self._arrivals[self._execution, operation.peer, operation.tag] = arrival
+            heapq.heappush(self._timers, (arrival.at, index))
+        else:
+            self._work.append(self._verify(index, operation, arrival))
+
+    def _verify(
+        self, index: int, operation: Receive, arrival: _Arrival
+    ) -> Generator[int, None, None]:
+        at = self._memory.layout.locate(operation.into)
+        if (arrival.offset, arrival.length) != (at, operation.into.length):
+            self.fail(
+                "misplaced",
+                f"{describe(index, operation)} got {arrival.length} octets at {arrival.offset}"
+                f" instead of {operation.into.length} at {at}",
+            )
+            return
+        data = self._memory.region(operation.into)
+        crc = 0
+        for part in slices(len(data)):
+            crc = crc32c(data[part], crc)
+            yield part.stop - part.start
+        if crc == arrival.crc:
+            self._complete(index)
+        else:
+            self.fail(
+                "checksum",
+                f"{describe(index, operation)}: the data's checksum is {crc:#010x},"
+                f" the sender's {arrival.crc:#010x}",
+            )
+
+    def _begin_reduce(self, index: int, operation: Reduce) -> None:
+        self._work.append(self._reduce(index, operation))
+
+    def _reduce(self, index: int, operation: Reduce) -> Generator[int, None, None]:
+        source = self._memory.region(operation.source).view(operation.dtype)
+        into = self._memory.region(operation.into).view(operation.dtype)
+        for part in slices(len(source), source.itemsize):
+            np.add(into[part], source[part], out=into[part])
+            yield (part.stop - part.start) * source.itemsize
+        self._complete(index)
+
+    def _begin_compute(self, index: int, operation: Compute) -> None:
+        heapq.heappush(self._timers, (self._now + operation.duration_ns, index))
+
+    def _begin_barrier(self, index: int, operation: Barrier) -> None:
+        if operation.name in self._at_barrier:
+            self.fail("schedule", f"barrier {operation.name!r} is reached twice at the same time")
+            return
+        self._at_barrier[operation.name] = index
+        self._barriers_reached.append(operation.name)
+
+    def _expire(self, index: int) -> None:
+        """The time of a Compute, of a Copy's egress or of a scale-up arrival has come."""
+        operation = self._program.operations[index]
+        if isinstance(operation, Receive):
+            self._begin_receive(index, operation)
+        else:
+            self._complete(index)
+
+    # Events
+
+    def feed(self, completions: Sequence[Completion], now: int) -> None:
+        """Take the transport's completions."""
+        self._now = now
+        for completion in completions:
+            if completion.kind == "write":
+                self._written(completion)
+            else:
+                self._remote_write(completion, now)
+
+    def _written(self, completion: Completion) -> None:
+        context = completion.context
+        if not isinstance(context, tuple) or not self.running or context[0] != self._number:
+            return
+        index: int = context[1]
+        if completion.error is not None:
+            what = describe(index, self._program.operations[index])
+            self.fail("transport", f"{what} ended with {completion.error}")
+        elif self._error is None:
+            self._complete(index)
+
+    def _remote_write(self, completion: Completion, now: int) -> None:
+        peer = self._rank_of.get(completion.peer)
+        if completion.error is not None:
+            self.fail("transport", f"a write from {completion.peer} ended with {completion.error}")
+            return
+        if peer is None or completion.header_data is None or completion.offset is None:
+            self.stale_arrivals += 1
+            return
+        label = completion.header_data >> 32
+        arrival = _Arrival(
+            completion.header_data & 0xFFFF_FFFF, completion.offset, completion.length, now
+        )
+        self._accept(label >> TAG_BITS, peer, label & _TAG_MASK, arrival)
+
+    def notice(self, notices: Sequence[CopyNotice]) -> None:
+        """Take scale-up notices of the server's other GPUs."""
+        for one in notices:
+            arrival = _Arrival(one.crc, one.offset, one.length, one.deliver_at)
+            self._accept(one.execution, one.sender, one.tag, arrival)
+
+    def _accept(self, execution: int, peer: int, tag: int, arrival: _Arrival) -> None:
+        if self._is_stale(execution) or (execution == self._execution and not self.running):
+            self.stale_arrivals += 1
+            return
+        key = (peer, tag)
+        index = self._receiving.pop(key, None) if execution == self._execution else None
+        if index is not None:
+            operation = self._program.operations[index]
+            assert isinstance(operation, Receive)
+            self._arrived(index, operation, arrival)
+        elif (execution, *key) in self._arrivals:
+            self.fail("misplaced", f"tag {tag} from rank {peer} came twice in one execution")
+        else:
+            self._arrivals[execution, peer, tag] = arrival
+
+    # Barriers
+
+    def barriers_reached(self) -> list[str]:
+        """Names of barriers reached since the last call, to be told to the runner."""
+        reached, self._barriers_reached = self._barriers_reached, []
+        return reached
+
+    def pass_barrier(self, execution: int, name: str, now: int) -> None:
+        """All ranks are at barrier ``name``."""
+        index = self._at_barrier.pop(name, None) if execution == self._number else None
+        if index is not None and self.running and self._error is None:
+            self._now = now
+            self._complete(index)

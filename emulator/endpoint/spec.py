@@ -1,0 +1,208 @@
+"""What the runner and its agents tell each other, as plain data that can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.nvlink import ScaleUpLink
+from emulator.endpoint.schedule import Schedule
+
+#: Default capacity of a GPU's memory in octets (sparse: only what is used takes memory).
+GPU_MEMORY_OCTETS = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSpec:
+    """One rank: where it lives, whom it reaches, and which transport it speaks.
+
+    ``transport`` names a function ``module:function``; it is called with ``transport_config`` as
+    keyword arguments and ``seed``, and returns a :class:`uet.transport.Transport`.
+    ``netns`` is the path of the namespace (``None``: the current one) and ``interface`` the port
+    in it.  ``peers`` maps every other rank to its fabric address, ``server_peers`` the ranks of
+    the same server to their node names.  ``path_delays`` maps source addresses to the ns of
+    fabric time for which the NIC holds their frames; leave it empty where the kernel's links
+    delay.  ``mtu`` is that of the port and ``frame_octets`` the longest frame that the transport
+    makes (``None``: what the MTU allows), by which receive slots are sized.  ``scale_up`` is the
+    server's NVLink (``None``: there is none).
+    """
+
+    rank: int
+    node: str
+    netns: str | None
+    interface: str
+    address: str
+    peers: Mapping[int, str]
+    transport: str
+    transport_config: Mapping[str, object]
+    frames: TransportFrames = field(default_factory=TransportFrames)
+    seed: int = 0
+    server_peers: Mapping[int, str] = field(default_factory=dict)
+    scale_up: ScaleUpLink | None = None
+    path_delays: Mapping[str, int] = field(default_factory=dict)
+    mtu: int = 4500
+    frame_octets: int | None = None
+    memory_octets: int = GPU_MEMORY_OCTETS
+    receive_slots: int = 512
+    send_queue_frames: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Birth:
+    """Everything a new agent needs to know; its control connection comes beside it."""
+
+    lab: str
+    spec: AgentSpec
+    clock: Clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankResult:
+    """What one rank did in one execution.  Times are ns of fabric time, -1 where never reached.
+
+    ``operation_start[i]`` is when operation i began (all before it were done) and
+    ``operation_end[i]`` when it completed.  ``cpu_ns`` is the processor time (host ns) it took,
+    ``loop`` how well the agent kept up (see :mod:`emulator.endpoint.loop_record`).
+
+    ``error`` is ``None``, or the error's name:
+    ``checksum``, ``misplaced``, ``transport``, ``scale-up``, ``schedule``, ``deadline`` or
+    ``aborted``; ``detail`` says more about it in one sentence.
+    """
+
+    rank: int
+    node: str
+    execution: int
+    start_ns: int
+    end_ns: int
+    operation_start: npt.NDArray[np.int64]
+    operation_end: npt.NDArray[np.int64]
+    cpu_ns: int = 0
+    loop: Mapping[str, int] = field(default_factory=dict)
+    error: str | None = None
+    detail: str = ""
+
+
+# From the runner to an agent.
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Take this schedule; ``layouts`` are the buffers of every rank it writes to, by rank."""
+
+    schedule: Schedule
+    layouts: Mapping[int, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Execute the schedule from ``start_at`` on, and give up at ``deadline`` (fabric ns)."""
+
+    execution: int
+    start_at: int
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End the execution now: another rank failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All ranks have reached barrier ``name``."""
+
+    execution: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCounters:
+    """Send the counters of all layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the transport in an orderly way and say so, at the latest by ``deadline`` (fabric ns).
+
+    The agent goes on answering its peers, who may not be done, until its connection is closed.
+    """
+
+    deadline: int
+
+
+# From an agent to the runner.
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The agent is in its namespace, its NIC is open.  ``silence`` is the mechanism in use."""
+
+    pid: int
+    silence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The schedule is valid and in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    result: RankResult
+
+
+@dataclass(frozen=True, slots=True)
+class AtBarrier:
+    execution: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counters by layer: ``transport``, ``nic``, ``scale_up``, ``executor``, ``loop``."""
+
+    layers: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """``orderly`` is false when the transport was still open at the deadline."""
+
+    orderly: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The agent cannot go on: one sentence, and the traceback for those who want it.
+
+    ``by_user`` marks a failure that the user can mend (a bad schedule, a missing interface).
+    """
+
+    sentence: str
+    traceback: str
+    by_user: bool
+
+
+# From the fork server to the runner.
+
+
+@dataclass(frozen=True, slots=True)
+class Born:
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """``status`` is the exit status, or minus the signal's number."""
+
+    rank: int
+    pid: int
+    status: int

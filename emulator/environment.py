@@ -1,0 +1,56 @@
+"""On what a run was made: machine, kernel, versions.  What another person needs to repeat it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+
+import psutil
+
+_PACKAGES = ("uetemu", "scapy", "pyroute2", "mininet", "numpy", "click", "google-crc32c")
+
+
+def describe_machine() -> dict[str, object]:
+    """Machine, kernel and versions as JSON types."""
+    memory = psutil.virtual_memory()
+    return {
+        "kernel": {
+            "release": platform.release(),
+            "version": platform.version(),
+            "machine": platform.machine(),
+        },
+        "distribution": _distribution(),
+        "processor": _processor(),
+        "processors": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "load_average_1min": os.getloadavg()[0],
+        "python": sys.version.split()[0],
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "command": sys.argv,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        return None
+
+
+def _distribution() -> str | None:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), None)

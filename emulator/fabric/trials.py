@@ -1,0 +1,324 @@
+"""What the kernel can do, found out by doing it.
+
+Each trial makes, in a network namespace that ends with it, the object that a fabric would make;
+where the fabric has a function for that, the trial calls the same one.  A kernel's version or its
+configuration file would tell less: distributions carry features back, and containers take them
+away.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import RTM_NEWLINK, RTM_NEWQDISC, RTM_NEWTFILTER
+
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.silence import silence
+from emulator.errors import UserError
+from emulator.fabric import kernel_objects as kernel_object
+from emulator.fabric import namespaces
+from emulator.fabric.kernel_objects import IFINFOMSG, IFLA_IFNAME, IFLA_LINKINFO
+from emulator.fabric.netlink import RouteSocket, attribute, nested, text
+from emulator.fabric.shaping import (
+    RATESPEC,
+    TC_H_ROOT,
+    TCA_KIND,
+    TCA_OPTIONS,
+    TCMSG,
+    Egress,
+    egress_requests,
+)
+
+PORT, PORT_INDEX = "port", 101
+NEW = NLM_F_CREATE | NLM_F_EXCL
+IFLA_LINK, IFLA_INFO_KIND, IFLA_INFO_DATA = 5, 1, 2
+IFLA_VLAN_ID, IFLA_VRF_TABLE = 1, 1
+TCA_TBF_PARMS = 1
+TC_H_CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3
+TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, DIRECT_ACTION = 6, 7, 8, 1
+BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS = 5, 3
+SOL_PACKET, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 10, 23
+ETH_P_ALL, ETH_P_ALL_ON_WIRE = 0x0003, 0x0300
+
+#: A port that is shaped like any other, and one whose cable delay netem adds.
+SHAPED = Egress(rate_bps=1e9, mtu=4500, buffer_bytes=1 << 20)
+DELAYED = Egress(rate_bps=1e9, mtu=4500, buffer_bytes=1 << 20, delay_ns=1000)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(Exception):
+    """The kernel cannot do it, or this process may not; the message says which and why."""
+
+
+class Bench:
+    """The throw-away namespace of one trial: a cable, and a netlink socket."""
+
+    def __init__(self) -> None:
+        """Move the calling thread into a new network namespace."""
+        if _libc.unshare(namespaces.CLONE_NEWNET) != 0:
+            raise Refused(os.strerror(ctypes.get_errno()))
+        self.kernel = RouteSocket()
+        try:
+            self._lay_cable()
+        except BaseException:
+            self.kernel.close()
+            raise
+
+    def _lay_cable(self) -> None:
+        # Both ends here: the namespace that a fabric would take from the far node is our own.
+        here = os.open(namespaces.OWN, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            kernel_object.veth(
+                self.kernel,
+                (PORT, PORT_INDEX, "02:00:00:00:00:01"),
+                ("peer", PORT_INDEX + 1, "02:00:00:00:00:02"),
+                far_namespace=here,
+                mtu=4500,
+                subject="a veth pair",
+            )
+            self.flush()
+        finally:
+            os.close(here)
+
+    def close(self) -> None:
+        self.kernel.close()
+
+    def request(self, kind: int, flags: int, body: bytes) -> None:
+        self.kernel.queue(kind, flags, body, "")
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            self.kernel.flush()
+        except OSError as error:
+            raise Refused(str(error).rpartition(": ")[2]) from error
+
+    def link(self, kind: str, data: bytes = b"", *, lower: bool = False) -> None:
+        """Make an interface of ``kind``, on top of the port if ``lower``."""
+        below = attribute(IFLA_LINK, struct.pack("=I", PORT_INDEX)) if lower else b""
+        body = IFINFOMSG.pack(0, 0, 0, 0, 0, 0) + text(IFLA_IFNAME, "trial") + below
+        info = nested(
+            IFLA_LINKINFO, text(IFLA_INFO_KIND, kind), nested(IFLA_INFO_DATA, data) if data else b""
+        )
+        self.request(RTM_NEWLINK, NEW, body + info)
+
+    def shape(self, egress: Egress, *, filters: bool) -> None:
+        """Configure the port's egress as a fabric does."""
+        for request in egress_requests(egress):
+            if filters or request.kind != RTM_NEWTFILTER:
+                self.kernel.queue(request.kind, request.flags, request.body(PORT_INDEX), "")
+        self.flush()
+
+    def queueing_discipline(
+        self, name: str, options: bytes = b"", handle: int = 0x1_0000, parent: int = TC_H_ROOT
+    ) -> None:
+        header = TCMSG.pack(0, 0, 0, PORT_INDEX, handle, parent, 0)
+        self.request(RTM_NEWQDISC, NEW, header + text(TCA_KIND, name) + options)
+
+
+def named_namespaces(bench: Bench) -> None:
+    """Namespaces are kept by mounting them on a file."""
+    with tempfile.NamedTemporaryFile(prefix="uetemu-trial-", dir="/run") as name:
+        path = os.fsencode(name.name)
+        own = namespaces.OWN.encode()
+        if _libc.mount(own, path, b"none", namespaces.MS_BIND, None) != 0:
+            raise Refused(f"mount: {os.strerror(ctypes.get_errno())}")
+        _libc.umount2(path, namespaces.MNT_DETACH)
+
+
+def cables(bench: Bench) -> None:
+    """The bench has one, or there would be no bench."""
+
+
+def bridge(bench: Bench) -> None:
+    kernel_object.bridge(bench.kernel, "trial", 111, "02:00:00:00:00:03", subject="")
+    bench.flush()
+
+
+def htb(bench: Bench) -> None:
+    bench.shape(SHAPED, filters=False)
+
+
+def u32(bench: Bench) -> None:
+    bench.shape(SHAPED, filters=True)
+
+
+def netem(bench: Bench) -> None:
+    bench.shape(DELAYED, filters=False)
+
+
+def tbf(bench: Bench) -> None:
+    rate = RATESPEC.pack(0, 1, 0, 0, 0, 125_000_000)
+    parameters = rate + RATESPEC.pack(0, 0, 0, 0, 0, 0) + struct.pack("=III", 1 << 20, 1 << 16, 0)
+    bench.queueing_discipline("tbf", nested(TCA_OPTIONS, attribute(TCA_TBF_PARMS, parameters)))
+
+
+def clsact(bench: Bench) -> None:
+    """An endpoint's own filter on the ingress of its port."""
+    try:
+        mechanism = silence(PORT, TransportFrames())
+    except UserError as error:
+        raise Refused(str(error)) from error
+    if mechanism != "clsact":
+        raise Refused("no classifier on a port's ingress")
+
+
+def ebpf(bench: Bench) -> None:
+    """Load a classifier of two instructions and put it on a port's clsact."""
+    number = BPF_SYSCALL.get(platform.machine())
+    if number is None:
+        raise Refused(f"bpf(2) has no known number on {platform.machine()}")
+    instructions = ctypes.create_string_buffer(
+        struct.pack("=BBhi", 0xB7, 0, 0, -1)  # r0 = TC_ACT_UNSPEC
+        + struct.pack("=BBhi", 0x95, 0, 0, 0)  # exit
+    )
+    licence = ctypes.create_string_buffer(b"GPL")
+    settings = ctypes.create_string_buffer(
+        struct.pack(
+            "=IIQQIIQII",
+            BPF_PROG_TYPE_SCHED_CLS,
+            2,
+            ctypes.addressof(instructions),
+            ctypes.addressof(licence),
+            *(0, 0, 0, 0, 0),
+        ),
+        128,
+    )
+    program = _libc.syscall(number, BPF_PROG_LOAD, settings, 48)
+    if program < 0:
+        raise Refused(f"bpf(2): {os.strerror(ctypes.get_errno())}")
+    try:
+        bench.queueing_discipline("clsact", handle=CLSACT_HANDLE, parent=TC_H_CLSACT)
+        options = nested(
+            TCA_OPTIONS,
+            attribute(TCA_BPF_FD, struct.pack("=I", program)),
+            text(TCA_BPF_NAME, "trial"),
+            attribute(TCA_BPF_FLAGS, struct.pack("=I", DIRECT_ACTION)),
+        )
+        info = 1 << 16 | ETH_P_ALL_ON_WIRE
+        rule = TCMSG.pack(0, 0, 0, PORT_INDEX, 1, CLSACT_EGRESS, info)
+        bench.request(RTM_NEWTFILTER, NEW, rule + text(TCA_KIND, "bpf") + options)
+    finally:
+        os.close(program)
+
+
+def vlan(bench: Bench) -> None:
+    bench.link("vlan", attribute(IFLA_VLAN_ID, struct.pack("=H", 10)), lower=True)
+
+
+def vrf(bench: Bench) -> None:
+    bench.link("vrf", attribute(IFLA_VRF_TABLE, struct.pack("=I", 10)))
+
+
+def bonding(bench: Bench) -> None:
+    bench.link("bond")
+
+
+def multipath(bench: Bench) -> None:
+    _write_sysctl("net/ipv4/fib_multipath_hash_policy", "1")
+
+
+def multipath_hash_seed(bench: Bench) -> None:
+    _write_sysctl("net/ipv4/fib_multipath_hash_seed", "1")
+
+
+def packet_socket(bench: Bench) -> None:
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+        raw.setsockopt(SOL_PACKET, PACKET_VERSION, 1)  # TPACKET_V2: a ring in shared memory
+        raw.bind((PORT, ETH_P_ALL))
+
+
+def packet_ignore_outgoing(bench: Bench) -> None:
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+        raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+
+
+def nftables(bench: Bench) -> None:
+    if shutil.which("nft") is None:
+        raise Refused("the command nft is missing: install the package nftables")
+    table = (
+        "table inet trial {\n"
+        "chain c { type filter hook prerouting priority raw; udp dport 9 drop; }\n"
+        "}\n"
+    )
+    done = subprocess.run(
+        ["nft", "-f", "-"], input=table, text=True, capture_output=True, timeout=10
+    )
+    if done.returncode:
+        raise Refused(done.stderr.strip().partition("\n")[0])
+
+
+def _write_sysctl(name: str, value: str) -> None:
+    """Write a setting of the bench's own namespace (``/proc/sys/net`` shows the caller's)."""
+    (Path("/proc/sys") / name).write_text(value)
+
+
+#: Every trial by the name of what it tries; each is given a bench of its own.
+TRIALS: Mapping[str, Callable[[Bench], None]] = {
+    "namespaces": named_namespaces,
+    "veth": cables,
+    "bridge": bridge,
+    "multipath": multipath,
+    "multipath-hash-seed": multipath_hash_seed,
+    "htb": htb,
+    "u32": u32,
+    "packet-socket": packet_socket,
+    "packet-ignore-outgoing": packet_ignore_outgoing,
+    "clsact": clsact,
+    "ebpf": ebpf,
+    "nftables": nftables,
+    "netem": netem,
+    "tbf": tbf,
+    "vlan": vlan,
+    "vrf": vrf,
+    "bonding": bonding,
+}
+
+
+def refusals(names: Iterable[str]) -> dict[str, str | None]:
+    """What the kernel said to each trial: None if it did it, else why not.  A few ms each.
+
+    Works in a thread that ends with it, and with the thread the namespaces; the calling thread
+    never leaves its own.
+    """
+    answers: dict[str, str | None] = {}
+
+    def work() -> None:
+        for name in names:
+            answers[name] = _refusal(name)
+
+    thread = threading.Thread(target=work, name="trials")
+    thread.start()
+    thread.join()
+    return answers
+
+
+def _refusal(name: str) -> str | None:
+    try:
+        bench = Bench()
+        try:
+            TRIALS[name](bench)
+        finally:
+            bench.close()
+    except (Refused, OSError, subprocess.TimeoutExpired) as error:
+        return _sentence(error)
+    return None
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "the kernel has no such setting"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,168 @@
+"""The lower bound of a schedule's time: what an ideal fabric could do.
+
+Only what no implementation can avoid is counted.  A message of L octets from one GPU to another
+needs at least
+
+    service = (L + ceil(L / payload MTU) * octets around the payload) / NIC rate   (fabric)
+    service = L / scale-up rate                                                    (NVLink)
+    flight  = sum of the cable delays on a shortest path, or the NVLink latency
+
+and its receive cannot be over before ``service + flight`` after its start.  The bound is the
+larger of
+
+1. the longest chain of dependent operations, every message alone on its path;
+2. for each NIC and each direction (and each GPU's NVLink port likewise): the earliest moment
+   anything can start there, plus the service of everything that passes, plus the shortest way from
+   the end of any such message to the end of the program.
+
+The octets around a payload are the headers of an uncongested data packet from the Ethernet header
+on, and the preamble, frame check sequence and inter-packet gap that a link spends on each frame
+(IEEE 802.3).  Acknowledgements, queueing in switches, GPU time for summing and store-and-forward
+are left out: a bound from below, not a prediction.  Barriers are free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emulator.endpoint.schedule import Compute, Copy, Operation, Receive, Schedule, Write
+from topologies.model import End, Topology
+
+
+@dataclass(frozen=True)
+class WireCost:
+    """Octets around the payload of every data packet, and the payload it carries at most."""
+
+    around_bytes: int
+    payload_mtu: int
+
+    def octets(self, length: int) -> int:
+        """What a message of ``length`` octets puts on the wire."""
+        return length + self.packets(length) * self.around_bytes
+
+    def packets(self, length: int) -> int:
+        return max(1, math.ceil(length / self.payload_mtu))
+
+
+def ideal_ns(topology: Topology, schedules: Sequence[Schedule], wire: WireCost) -> float:
+    """The bound described above, in ns of fabric time."""
+    return _Bound(topology, schedules, wire).value()
+
+
+Key = tuple[int, int]  # rank, index
+
+
+class _Bound:
+    def __init__(self, topology: Topology, schedules: Sequence[Schedule], wire: WireCost) -> None:
+        self.schedules = schedules
+        self.wire = wire
+        self.gpus = topology.gpus
+        self.scale_up = {server.name: server.scale_up for server in topology.servers}
+        self.nic_bps = {
+            gpu.name: sum(topology.link_at(End(gpu.name, port.name)).rate_bps for port in gpu.ports)
+            for gpu in self.gpus
+        }
+        self.delay: dict[tuple[int, int], int] = {}
+        for rank, gpu in enumerate(self.gpus):
+            paths = topology.paths(gpu.name)
+            for peer, other in enumerate(self.gpus):
+                path = paths.get(other.name, ())
+                self.delay[rank, peer] = sum(link.delay_ns for link in path)
+
+    def value(self) -> float:
+        order, partner = self._order()
+        head: dict[Key, float] = {}  # earliest start
+        end: dict[Key, float] = {}  # earliest end
+        for key in order:
+            operation = self._operation(key)
+            begin: float = max((end[key[0], before] for before in operation.after), default=0.0)
+            head[key] = begin
+            if isinstance(operation, Receive):
+                sender = partner[key]
+                begin = max(begin, head[sender] + sum(self._message(sender)))
+            end[key] = begin + (operation.duration_ns if isinstance(operation, Compute) else 0)
+        # The least time from an operation's end to the end of the program.
+        tail: dict[Key, float] = defaultdict(float)
+        for key in reversed(order):
+            operation = self._operation(key)
+            rest = tail[key]
+            own = float(operation.duration_ns) if isinstance(operation, Compute) else 0.0
+            for before in operation.after:
+                earlier = (key[0], before)
+                tail[earlier] = max(tail[earlier], own + rest)
+            if isinstance(operation, Receive):
+                sender = partner[key]
+                # A receive ends `service + flight` after its send has started, which is when the
+                # operations before the send have ended.
+                for before in self._operation(sender).after:
+                    earlier = (sender[0], before)
+                    tail[earlier] = max(tail[earlier], sum(self._message(sender)) + rest)
+        longest = max(end.values(), default=0.0)
+
+        load: dict[tuple[str, str, int], float] = defaultdict(float)
+        first: dict[tuple[str, str, int], float] = {}  # place: network, direction, rank
+        last: dict[tuple[str, str, int], float] = {}
+        for key, sender in partner.items():
+            operation = self._operation(sender)
+            kind = "fabric" if isinstance(operation, Write) else "scale-up"
+            service, flight = self._message(sender)
+            for place, starts, remains in (
+                ((kind, "out", sender[0]), head[sender], flight + tail[key]),
+                ((kind, "in", key[0]), head[sender] + flight, tail[key]),
+            ):
+                load[place] += service
+                first[place] = min(first.get(place, math.inf), starts)
+                last[place] = min(last.get(place, math.inf), remains)
+        busiest = max((first[p] + load[p] + last[p] for p in load), default=0.0)
+        return max(longest, busiest)
+
+    def _operation(self, key: Key) -> Operation:
+        return self.schedules[key[0]].operations[key[1]]
+
+    def _message(self, key: Key) -> tuple[float, float]:
+        """Service and flight time of the send ``key``, in ns."""
+        operation = self._operation(key)
+        assert isinstance(operation, Write | Copy)
+        source = self.gpus[key[0]]
+        if isinstance(operation, Copy):
+            scale_up = self.scale_up[source.server or ""]
+            return operation.local.length * 8e9 / scale_up.rate_bps, scale_up.latency_ns
+        slower = min(self.nic_bps[source.name], self.nic_bps[self.gpus[operation.peer].name])
+        octets = self.wire.octets(operation.local.length)
+        return octets * 8e9 / slower, self.delay[key[0], operation.peer]
+
+    def _order(self) -> tuple[list[Key], dict[Key, Key]]:
+        """All operations so that whatever one waits for stands before it; receive -> its send."""
+        senders: dict[tuple[int, int, int], Key] = {}
+        for schedule in self.schedules:
+            for index, operation in enumerate(schedule.operations):
+                if isinstance(operation, Write | Copy):
+                    senders[schedule.rank, operation.peer, operation.tag] = (schedule.rank, index)
+        partner: dict[Key, Key] = {}
+        waits: dict[Key, int] = {}
+        releases: dict[Key, list[Key]] = defaultdict(list)
+        for schedule in self.schedules:
+            for index, operation in enumerate(schedule.operations):
+                key = (schedule.rank, index)
+                needs = {(schedule.rank, before) for before in operation.after}
+                if isinstance(operation, Receive):
+                    partner[key] = senders[operation.peer, schedule.rank, operation.tag]
+                    needs.add(partner[key])
+                waits[key] = len(needs)
+                for need in needs:
+                    releases[need].append(key)
+        ready = [key for key, count in waits.items() if not count]
+        order: list[Key] = []
+        while ready:
+            key = ready.pop()
+            order.append(key)
+            for released in releases[key]:
+                waits[released] -= 1
+                if not waits[released]:
+                    ready.append(released)
+        if len(order) != len(waits):
+            raise ValueError("the schedules wait for each other in a circle")
+        return order, partner

@@ -1,0 +1,156 @@
+"""The run folder: everything that a run leaves behind, and the schema of ``result.json``.
+
+====================  ============================================================================
+``result.json``       what was measured (below); written last, or earlier if the run is cut short
+``events.jsonl``      one JSON object per line, flushed as things happen: what was finished before
+                      a crash is there
+``fabric.json``       the topology as built
+``environment.json``  machine, kernel, versions, seed, dilation and how it was chosen
+``timeline.json``     one iteration of the largest size in Chrome's trace format
+``capture.pcapng``    packets of the chosen ports
+====================  ============================================================================
+
+``result.json`` always holds the keys ``schema``, ``scenario``, ``topology``, ``transport``,
+``ranks``, ``seed``, ``dilation``, ``parameters``, ``units``, ``rows``, ``endpoints``, ``ports``,
+``fidelity``, ``errors`` and ``warnings``.  A row always holds ``transport``, ``collective``,
+``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``,
+``busbw_gbps`` and ``wrong`` (null where it does not apply), plus what the scenario adds; packet
+counts are sums over all ranks and the iterations that count.  Keys may be added under the same
+schema number; a key that changes its meaning or goes away raises it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from emulator.errors import UserError
+
+SCHEMA = "uetemu.result/1"
+ROW_KEYS = (
+    "transport",
+    "collective",
+    "size_bytes",
+    "time_us",
+    "ideal_us",
+    "algbw_gbps",
+    "busbw_gbps",
+    "wrong",
+)
+UNITS = {
+    "_bytes": "octets",
+    "_us": "microseconds of fabric time",
+    "_ns": "nanoseconds of fabric time",
+    "_s": "seconds of the machine's own time",
+    "_gbps": "gigabytes per second of fabric time, 10^9 octets/s, as nccl-tests prints them",
+    "efficiency": "ideal_us / time_us",
+    "dilation": "seconds of the machine's time for one second of fabric time",
+}
+
+
+@dataclass
+class Result:
+    """``result.json`` while it grows."""
+
+    scenario: str
+    topology: str
+    transport: str
+    ranks: int
+    seed: int
+    dilation: float | None = None
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    rows: list[dict[str, object]] = field(default_factory=list)
+    endpoints: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    ports: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    fidelity: Mapping[str, object] = field(
+        default_factory=lambda: {
+            "verdict": "unknown",
+            "reasons": ["the run ended before fidelity could be judged"],
+            "inputs": [],
+        }
+    )
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add_row(self, row: Mapping[str, object]) -> dict[str, object]:
+        """Append ``row`` with every obligatory key present; returns it as appended."""
+        complete = {**dict.fromkeys(ROW_KEYS), **row}
+        self.rows.append(complete)
+        return complete
+
+    @property
+    def succeeded(self) -> bool:
+        """Rows exist, none is wrong, nothing failed."""
+        return bool(self.rows) and not self.errors and all(row["wrong"] == 0 for row in self.rows)
+
+    def as_dict(self) -> dict[str, object]:
+        return {"schema": SCHEMA, **dataclasses.asdict(self), "units": UNITS}
+
+
+class RunFolder:
+    """One directory; ``event`` appends and flushes, ``write`` replaces a file in one step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._events = (path / "events.jsonl").open("a", encoding="utf-8")
+
+    @classmethod
+    def create(cls, scenario: str, output: Path | None = None) -> RunFolder:
+        """``output`` if given, which must be new or empty, else ``runs/<scenario>-<UTC>``."""
+        if output is not None:
+            try:
+                output.mkdir(parents=True, exist_ok=True)
+                taken = any(output.iterdir())
+            except OSError as error:
+                raise UserError(
+                    f"cannot use {output} as the run folder: {error.strerror}; "
+                    "choose another with --output"
+                ) from None
+            if taken:
+                raise UserError(
+                    f"{output} is not empty; choose a new directory with --output, so that no "
+                    "earlier run is mixed with this one"
+                )
+            return cls(output)
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        number = 1
+        while True:
+            suffix = f"-{number}" if number > 1 else ""
+            path = Path("runs") / f"{scenario}-{stamp}{suffix}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:  # another run started in this second
+                number += 1
+                continue
+            except OSError as error:
+                raise UserError(
+                    f"cannot make the run folder {path}: {error.strerror}; "
+                    "choose another place with --output"
+                ) from None
+            return cls(path)
+
+    def event(self, kind: str, **details: object) -> None:
+        """Append one line to ``events.jsonl`` and hand it to the kernel at once."""
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        self._events.write(json.dumps({"time": now, "event": kind, **details}) + "\n")
+        self._events.flush()
+
+    def write(self, name: str, content: object) -> Path:
+        """Write ``content`` as JSON, so that a reader sees the old file or the new one."""
+        text = json.dumps(content, indent=1, allow_nan=False)
+        path = self.path / name
+        temporary = path.with_name(f".{name}.{os.getpid()}")
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        return path
+
+    def close(self) -> None:
+        self._events.close()

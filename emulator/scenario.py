@@ -1,0 +1,272 @@
+"""What a scenario is, and how one is loaded by name or from a user's own file.
+
+A scenario is a Python module with a docstring that reads like a lab sheet and these four names:
+
+``Parameters``
+    A frozen dataclass.  Every field is made by :func:`parameter`, which states its kind (and so
+    its unit) and one line of help.  ``__post_init__`` refuses what makes no sense.
+``topology(parameters)``
+    The fabric it runs on unless the user names another: a specification such as ``rail_clos`` or
+    a :class:`~topologies.model.Topology`.
+``schedules(parameters, topology, seed)``
+    The list of :class:`Trial`, one for each line of the table.
+``measures(parameters, topology, trial, outcome)``
+    What is told about a trial beyond time and errors, by result key.
+
+Optional: ``COLUMNS``, a tuple of :class:`~emulator.table.Column`, if the table should differ from
+that of the NCCL tests.
+
+A scenario opens no socket, makes no namespace and names no transport class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from emulator.endpoint.schedule import Schedule
+from emulator.errors import UserError
+from topologies.model import Topology, TopologyError
+from topologies.parameters import Kind
+
+#: Buffer contents by buffer name.
+Contents = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One line of the table: a collective of one size, run ``warmups`` + ``iterations`` times.
+
+    ``compile`` makes the schedules of all ranks.  ``inputs(rank)`` is what a rank's buffers hold
+    at the start of every iteration, ``expected(rank)`` what they must hold, octet for octet, at
+    its end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer
+    that never happened cannot pass for one that did.  ``memory_bytes`` is about what each GPU's
+    buffers take, so that a size beyond the machine is refused before anything is compiled.
+    ``facts`` go into the row as they are.
+    """
+
+    collective: str
+    size_bytes: int
+    compile: Callable[[], Sequence[Schedule]]
+    inputs: Callable[[int], Contents]
+    expected: Callable[[int], Contents]
+    memory_bytes: int = 0
+    warmups: int = 1
+    iterations: int = 1
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was measured over the iterations of a trial (warm-ups excluded).
+
+    ``times_ns`` holds each iteration's fabric time from the common start until the last rank was
+    done; ``ideal_ns`` is the lower bound of :mod:`emulator.ideal`; ``counters`` are the changes of
+    the endpoints' counters, summed over all ranks.
+    """
+
+    times_ns: tuple[int, ...]
+    ideal_ns: float
+    wrong: int
+    counters: Mapping[str, int]
+
+    @property
+    def mean_ns(self) -> float:
+        return sum(self.times_ns) / len(self.times_ns)
+
+
+def parameter(
+    default: object,
+    kind: Kind | None = None,
+    *,
+    help: str,
+    choices: Sequence[str] = (),
+    many: bool = False,
+) -> Any:
+    """A field of ``Parameters``: an integer of ``kind``, or one of the words in ``choices``.
+
+    With ``many`` the field is a tuple, written with commas between its values.
+    """
+    if (kind is None) == (not choices):
+        raise TypeError("a parameter has either a kind or choices")
+    metadata = {"kind": kind, "help": help, "choices": tuple(choices), "many": many}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Scenario:
+    """A loaded scenario module; every call into it turns an exception into one sentence."""
+
+    def __init__(self, module: ModuleType, name: str) -> None:
+        self.module = module
+        self.name = name
+        where = getattr(module, "__file__", None) or name
+        missing = [
+            wanted
+            for wanted in ("Parameters", "topology", "schedules", "measures")
+            if not callable(getattr(module, wanted, None))
+        ]
+        if missing:
+            raise UserError(
+                f"{where} is no scenario: it lacks {' and '.join(missing)}; a scenario has a "
+                "dataclass Parameters and functions topology, schedules and measures"
+            )
+        if not dataclasses.is_dataclass(module.Parameters):
+            raise UserError(f"{where}: Parameters must be a frozen dataclass; add @dataclass")
+        for item in dataclasses.fields(module.Parameters):
+            if "kind" not in item.metadata:
+                raise UserError(
+                    f"{where}: parameter {item.name} has no kind; make it with "
+                    "emulator.scenario.parameter()"
+                )
+
+    @property
+    def title(self) -> str:
+        """The first line of the docstring."""
+        return (self.module.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
+
+    def parameters(self, given: Mapping[str, str]) -> Any:
+        """``Parameters`` with the values of ``given``, each read in the unit of its kind."""
+        fields = {item.name: item for item in dataclasses.fields(self.module.Parameters)}
+        values: dict[str, object] = {}
+        for name, text in given.items():
+            item = fields.get(name)
+            if item is None:
+                raise UserError(
+                    f"scenario {self.name} has no parameter {name!r}"
+                    f"{_meant(name, fields)}; it takes {', '.join(fields)}"
+                )
+            values[name] = _read(item, text)
+        return self._call("Parameters", **values)
+
+    def topology(self, parameters: Any) -> str | Topology:
+        fabric: str | Topology = self._call("topology", parameters)
+        return fabric
+
+    def schedules(self, parameters: Any, topology: Topology, seed: int) -> list[Trial]:
+        trials = list(self._call("schedules", parameters, topology, seed))
+        if not trials:
+            raise UserError(f"scenario {self.name} has nothing to run with these parameters")
+        return trials
+
+    def measures(
+        self, parameters: Any, topology: Topology, trial: Trial, outcome: Outcome
+    ) -> Mapping[str, object]:
+        row: Mapping[str, object] = self._call("measures", parameters, topology, trial, outcome)
+        return row
+
+    def _call(self, function: str, *args: object, **named: object) -> Any:
+        try:
+            return getattr(self.module, function)(*args, **named)
+        except (UserError, TopologyError):
+            raise
+        except Exception as error:  # whatever a user's file may raise
+            raise UserError(_trouble(self.module.__file__ or self.name, function, error)) from error
+
+
+def names() -> list[str]:
+    """The scenarios that come with uetemu."""
+    package = importlib.import_module("scenarios")
+    return sorted(
+        module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg
+    )
+
+
+def load(name_or_path: str) -> Scenario:
+    """The scenario called ``name_or_path``, or the one in that file.
+
+    Raises :class:`UserError` with one sentence if there is none, or if its file cannot be used.
+    """
+    if name_or_path.endswith(".py") or "/" in name_or_path:
+        return _from_file(Path(name_or_path))
+    name = name_or_path.replace("-", "_")
+    known = names()
+    if name not in known:
+        here = Path(f"{name_or_path}.py")
+        hint = f"; for the file in this directory write ./{here}" if here.exists() else ""
+        raise UserError(
+            f"there is no scenario {name_or_path!r}{_meant(name, known)}{hint}; "
+            f"known are {', '.join(known)}, or give the path of a .py file"
+        )
+    module_name = f"scenarios.{name}"
+    spec = importlib.util.find_spec(module_name)
+    origin = (spec.origin if spec else None) or module_name
+    return Scenario(_import(origin, lambda: importlib.import_module(module_name)), name)
+
+
+def _from_file(path: Path) -> Scenario:
+    if not path.is_file():
+        raise UserError(f"there is no scenario file {path}; give the path of a .py file")
+    # A module name of its own, so that a user's random.py does not replace the library's.
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"uetemu_scenario_{digest}"
+
+    def run() -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise UserError(f"{path} is not a Python file; rename it to end in .py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their own module up
+        spec.loader.exec_module(module)
+        return module
+
+    return Scenario(_import(str(path), run), path.stem)
+
+
+def _import(origin: str, run: Callable[[], ModuleType]) -> ModuleType:
+    try:
+        return run()
+    except UserError:
+        raise
+    except SyntaxError as error:
+        raise UserError(f"{error.filename or origin}, line {error.lineno}: {error.msg}") from error
+    except Exception as error:  # whatever a user's file may raise
+        raise UserError(_trouble(origin, "import", error)) from error
+
+
+def _trouble(origin: str, what: str, error: Exception) -> str:
+    """One sentence with the line of the scenario's own file, where the mistake most likely is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).name == Path(origin).name]
+    frame = own[-1] if own else frames[-1]
+    text = " ".join(str(error).split()) or "no further text"
+    return f"{frame.filename}, line {frame.lineno}: {what} failed: {type(error).__name__}: {text}"
+
+
+def _read(item: dataclasses.Field[Any], text: str) -> object:
+    kind: Kind | None = item.metadata["kind"]
+    choices: tuple[str, ...] = item.metadata["choices"]
+
+    def one(word: str) -> object:
+        if kind is not None:
+            return kind.read(item.name, word)
+        if word not in choices:
+            raise UserError(
+                f"{item.name} is {word!r}{_meant(word, choices)}; choose one of "
+                f"{', '.join(choices)}"
+            )
+        return word
+
+    if not item.metadata["many"]:
+        return one(text.strip())
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UserError(f"{item.name} is empty; write one or more values with commas between")
+    return tuple(one(word) for word in words)
+
+
+def _meant(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

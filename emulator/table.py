@@ -1,0 +1,93 @@
+"""The table that a run prints, laid out like that of the NCCL tests, with fabric columns beside it.
+
+Lines that start with ``#`` are comments; every other line has one field for each column, so the
+output can be read by whatever reads that of nccl-tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+_ABSENT = "N/A"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: the row's key, its heading, unit, width, and decimals for a fraction.
+
+    ``percent`` shows a ratio as per cent.
+    """
+
+    key: str
+    heading: str
+    unit: str = ""
+    width: int = 9
+    decimals: int = 2
+    percent: bool = False
+
+    def cell(self, row: Mapping[str, object]) -> str:
+        value = row.get(self.key)
+        if isinstance(value, int | float) and self.percent:
+            text = f"{100 * value:.{self.decimals}f}"
+        elif isinstance(value, float):
+            text = f"{value:.{self.decimals}f}"
+        else:
+            text = _ABSENT if value is None else str(value)
+        return f" {text:>{self.width}}"
+
+
+NCCL_COLUMNS = (
+    Column("size_bytes", "size", "(B)", 11),
+    Column("count", "count", "(elements)", 11),
+    Column("type", "type", "", 7),
+    Column("redop", "redop", "", 6),
+    Column("root", "root", "", 5),
+    Column("time_us", "time", "(us)"),
+    Column("algbw_gbps", "algbw", "(GB/s)", 8),
+    Column("busbw_gbps", "busbw", "(GB/s)", 8),
+    Column("wrong", "#wrong", "", 7),
+)
+FABRIC_COLUMNS = (
+    Column("ideal_us", "ideal", "(us)"),
+    Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    Column("data_packets", "packets", "(data)", 9),
+    Column("retransmitted_packets", "resent", "(data)", 7),
+)
+
+
+def heading(columns: Sequence[Column]) -> Iterator[str]:
+    """The comment lines above the rows."""
+    for part in ("heading", "unit"):
+        cells = "".join(f" {getattr(column, part):>{column.width}}" for column in columns)
+        yield "#" + cells[1:]
+
+
+def line(columns: Sequence[Column], row: Mapping[str, object]) -> str:
+    return "".join(column.cell(row) for column in columns)
+
+
+def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
+    """The comment lines below the rows; they say loudly what disqualifies the numbers."""
+    rows = result["rows"]
+    assert isinstance(rows, Sequence)
+    wrong = sum(row["wrong"] for row in rows if isinstance(row.get("wrong"), int))
+    yield f"# Out of bounds values : {wrong} {'OK' if not wrong else 'FAILED'}"
+    rates = [row["busbw_gbps"] for row in rows if row.get("busbw_gbps") is not None]
+    if rates:
+        yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):.4f}"
+    fidelity = result["fidelity"]
+    assert isinstance(fidelity, Mapping)
+    verdict, reasons = fidelity["verdict"], fidelity["reasons"]
+    if verdict == "ok":
+        yield "# Fidelity             : ok"
+    else:
+        yield f"# Fidelity             : {str(verdict).upper()}"
+        for reason in reasons:
+            yield f"#   {reason}"
+    errors = result["errors"]
+    assert isinstance(errors, Sequence)
+    for error in errors:
+        yield f"# Error                : {error}"
+    if folder is not None:
+        yield f"# Run folder           : {folder}"

@@ -1,0 +1,82 @@
+"""The schedules of all ranks, written side by side.
+
+A collective is easiest to read as one program: "rank 3 sends this to rank 7, then rank 7 adds it".
+:class:`Program` keeps one list of operations per rank while such a text is compiled, pairs every
+send with its receive under a tag of its own, and chooses the network: the scale-up network between
+GPUs of one server, the fabric between servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from emulator.endpoint.schedule import Copy, Operation, Receive, Reduce, Region, Schedule, Write
+from topologies.model import Topology
+
+
+class Program:
+    """Collects operations; ``servers[rank]`` tells which server a rank stands in."""
+
+    def __init__(self, servers: Sequence[object]) -> None:
+        self.servers = tuple(servers)
+        self._operations: list[list[Operation]] = [[] for _ in self.servers]
+        self._buffers: list[dict[str, int]] = [{} for _ in self.servers]
+        self._tags: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def on(cls, topology: Topology) -> Program:
+        """A program for all GPUs of ``topology`` in rank order."""
+        return cls([gpu.server for gpu in topology.gpus])
+
+    @property
+    def ranks(self) -> int:
+        return len(self.servers)
+
+    def allocate(self, rank: int, buffer: str, length: int) -> Region:
+        """Let ``buffer`` of ``rank`` grow by ``length`` octets and return the new region."""
+        offset = self._buffers[rank].get(buffer, 0)
+        self._buffers[rank][buffer] = offset + length
+        return Region(buffer, offset, length)
+
+    def transfer(
+        self,
+        source: int,
+        destination: int,
+        local: Region,
+        remote: Region,
+        *,
+        after: Iterable[int] = (),
+    ) -> tuple[int, int]:
+        """Move ``local`` of rank ``source`` into ``remote`` of rank ``destination``.
+
+        ``after`` are operations of the source.  Returns the index of the send (in the source's
+        schedule) and of the receive (in the destination's).
+        """
+        if local.length != remote.length:
+            raise ValueError(f"cannot move {local.length} octets into {remote.length}")
+        tag = self._tags.get((source, destination), 0)
+        self._tags[source, destination] = tag + 1
+        same_server = self.servers[source] == self.servers[destination]
+        kind = Copy if same_server else Write
+        send = kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after))
+        receive = Receive(peer=source, tag=tag, into=remote)
+        return self._append(source, send), self._append(destination, receive)
+
+    def reduce(
+        self, rank: int, source: Region, into: Region, *, dtype: str, after: Iterable[int] = ()
+    ) -> int:
+        """``into += source`` at ``rank``; returns the operation's index."""
+        operation = Reduce(source=source, into=into, dtype=dtype, after=tuple(after))
+        return self._append(rank, operation)
+
+    def schedules(self) -> tuple[Schedule, ...]:
+        return tuple(
+            Schedule(rank=rank, buffers=dict(buffers), operations=tuple(operations))
+            for rank, (buffers, operations) in enumerate(
+                zip(self._buffers, self._operations, strict=True)
+            )
+        )
+
+    def _append(self, rank: int, operation: Operation) -> int:
+        self._operations[rank].append(operation)
+        return len(self._operations[rank]) - 1

@@ -1,0 +1,254 @@
+"""Ring collectives: the order of the ring, reduce-scatter and all-gather.
+
+Every rank sends to its successor and receives from its predecessor.  With n ranks the data is cut
+into n blocks; block p belongs to the rank at position p::
+
+    reduce-scatter, step k: position p sends block p-k-1 (mod n) to p+1, which adds its own part;
+                            after n-1 steps position p holds the sum of block p
+    all-gather,     step k: position p sends block p-k (mod n) to p+1;
+                            after n-1 steps everybody holds every block
+
+A rank sends (n-1)/n of the data in each half.  Blocks are cut into slices, and a slice is sent on
+as soon as it is there, so that a hop's latency is hidden behind the transmission of other slices.
+
+A ring visits each server once.  Inside a server it walks over the scale-up network; between
+servers it leaves and enters through NICs.  Because a NIC belongs to one GPU, the ring stays on a
+rail only if the GPU that sends to the next server has the same local rank as the GPU that receives
+there.  Channel c (one ring per local rank) therefore snakes between two rails a = c and b = c+1::
+
+    channel 0, 4 GPUs per server        (each number is a local rank)
+
+      server 0        server 1        server 2        server 3
+      0 2 3 1 ======> 1 3 2 0 ======> 0 2 3 1 ======> 1 3 2 0 ==+
+      ^      rail 1          rail 0          rail 1             |  rail 0
+      +=========================================================+
+
+Even servers are entered at a and left at b, odd servers the other way round.  Over all channels
+every NIC sends for exactly one channel and receives for exactly one.  An odd number of servers
+cannot be closed like this: the last hop of each channel then crosses from rail b to rail a.
+
+No region is written twice by reduce-scatter followed by all-gather: partial sums arrive in slots
+of their own, the last one in the result, and the source is only read.  So neither the ring nor a
+repetition of it has to wait until a neighbour has let go of a buffer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emulator.endpoint.schedule import Region
+from emulator.errors import UserError
+from scenarios.collectives.program import Program
+from topologies.model import Topology
+
+#: A ring: ranks in the order in which the data visits them.
+Ring = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``length`` octets at ``offset`` of the source and of the result."""
+
+    offset: int
+    length: int
+
+    def slices(self, slice_bytes: int) -> list[Block]:
+        """Pieces of at most ``slice_bytes`` octets; none for an empty block."""
+        end = self.offset + self.length
+        return [
+            Block(start, min(slice_bytes, end - start))
+            for start in range(self.offset, end, slice_bytes)
+        ]
+
+    def within(self, buffer: str) -> Region:
+        return Region(buffer, self.offset, self.length)
+
+
+def split(elements: int, parts: int, element_bytes: int, *, first: int = 0) -> list[Block]:
+    """``parts`` consecutive blocks of whole elements, the first ones larger by one if need be.
+
+    ``first`` is the index of the first element.  Blocks may be empty.
+    """
+    size, larger = divmod(elements, parts)
+    blocks: list[Block] = []
+    for part in range(parts):
+        count = size + (part < larger)
+        blocks.append(Block(first * element_bytes, count * element_bytes))
+        first += count
+    return blocks
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One ring and the blocks it carries; ``blocks[p]`` belongs to the rank ``ring[p]``."""
+
+    ring: Ring
+    blocks: tuple[Block, ...]
+
+
+def channels(rings: Sequence[Ring], elements: int, element_bytes: int) -> list[Channel]:
+    """Divide ``elements`` over the rings, and each ring's share over its ranks."""
+    return [
+        Channel(
+            ring,
+            tuple(
+                split(
+                    share.length // element_bytes,
+                    len(ring),
+                    element_bytes,
+                    first=share.offset // element_bytes,
+                )
+            ),
+        )
+        for ring, share in zip(rings, split(elements, len(rings), element_bytes), strict=True)
+    ]
+
+
+def rail_rings(servers: Sequence[Sequence[int]]) -> list[Ring]:
+    """One ring per local rank, each rail-local between servers (see the module's drawing).
+
+    ``servers[h][i]`` is the rank of local rank ``i`` in server ``h``.
+    """
+    width = len(servers[0])
+    uneven = next((h for h, server in enumerate(servers) if len(server) != width), None)
+    if uneven is not None:
+        raise UserError(
+            f"rail-aligned rings need equally many GPUs in every server, but server 0 has {width} "
+            f"and server {uneven} has {len(servers[uneven])}: choose a uniform topology"
+        )
+    rings: list[Ring] = []
+    for channel in range(width):
+        order = [channel, *((channel + 2 + i) % width for i in range(width - 2))]
+        if width > 1:
+            order.append((channel + 1) % width)
+        ring: list[int] = []
+        for number, server in enumerate(servers):
+            walk = order if number % 2 == 0 else order[::-1]
+            ring.extend(server[local] for local in walk)
+        rings.append(tuple(ring))
+    return rings
+
+
+def shuffled_rings(servers: Sequence[Sequence[int]], seed: int) -> list[Ring]:
+    """The rail rings of a job whose ranks were placed on the GPUs at random.
+
+    The library still believes that consecutive ranks share a server; they do not.
+    """
+    ranks = [rank for server in servers for rank in server]
+    placed = list(ranks)
+    random.Random(f"placement {seed}").shuffle(placed)
+    where = dict(zip(ranks, placed, strict=True))
+    return [tuple(where[rank] for rank in ring) for ring in rail_rings(servers)]
+
+
+def servers_of(topology: Topology) -> list[list[int]]:
+    """The ranks of each server, by local rank."""
+    rank = {gpu.name: number for number, gpu in enumerate(topology.gpus)}
+    return [[rank[gpu] for gpu in server.gpus] for server in topology.servers]
+
+
+def cross_rail_hops(rings: Sequence[Ring], topology: Topology) -> int:
+    """How many hops of all rings go from one rail to another over the fabric."""
+    gpus = topology.gpus
+    hops = (
+        (gpus[rank], gpus[successor])
+        for ring in rings
+        for rank, successor in zip(ring, (*ring[1:], ring[0]), strict=True)
+    )
+    return sum(a.server != b.server and a.rail != b.rail for a, b in hops)
+
+
+#: Per channel and position: which operation completes each slice of the block that is held.
+Ready = list[list[list[int]]]
+
+
+def reduce_scatter(
+    program: Program,
+    channels: Sequence[Channel],
+    *,
+    source: str,
+    result: str,
+    staging: str,
+    slice_bytes: int,
+    dtype: str,
+) -> Ready:
+    """Sum the buffers ``source`` of all ranks; position p gets block p in its ``result``.
+
+    Partial sums travel through slots that are added to the buffer ``staging``.
+    """
+    state: list[list[list[tuple[Region, tuple[int, ...]]]]] = [
+        [
+            # the block that position p sends first is its predecessor's, straight from the source
+            [
+                (piece.within(source), ())
+                for piece in channel.blocks[position - 1].slices(slice_bytes)
+            ]
+            for position in range(len(channel.ring))
+        ]
+        for channel in channels
+    ]
+    for step in range(max(len(channel.ring) for channel in channels) - 1):
+        for number, channel in enumerate(channels):
+            size = len(channel.ring)
+            if step >= size - 1:
+                continue
+            held = state[number]
+            arrived: list[list[tuple[Region, tuple[int, ...]]]] = [[] for _ in channel.ring]
+            for position, rank in enumerate(channel.ring):
+                after = (position + 1) % size
+                successor = channel.ring[after]
+                block = channel.blocks[(position - step - 1) % size]
+                for piece, (local, ready) in zip(
+                    block.slices(slice_bytes), held[position], strict=True
+                ):
+                    if step == size - 2:
+                        remote = piece.within(result)
+                    else:
+                        remote = program.allocate(successor, staging, piece.length)
+                    _, receive = program.transfer(rank, successor, local, remote, after=ready)
+                    add = program.reduce(
+                        successor, piece.within(source), remote, dtype=dtype, after=(receive,)
+                    )
+                    arrived[after].append((remote, (add,)))
+            state[number] = arrived
+    return [
+        [[index for _, ready in pieces for index in ready] for pieces in held] for held in state
+    ]
+
+
+def all_gather(
+    program: Program,
+    channels: Sequence[Channel],
+    *,
+    result: str,
+    slice_bytes: int,
+    ready: Ready,
+) -> Ready:
+    """Give every rank every block: position p starts with block p in its ``result``.
+
+    ``ready`` (for example what :func:`reduce_scatter` returned) names the operations after which
+    the slices of that block may be sent.
+    """
+    for step in range(max(len(channel.ring) for channel in channels) - 1):
+        following: Ready = []
+        for number, channel in enumerate(channels):
+            size = len(channel.ring)
+            held = ready[number]
+            if step >= size - 1:
+                following.append(held)
+                continue
+            arrived: list[list[int]] = [[] for _ in channel.ring]
+            for position, rank in enumerate(channel.ring):
+                after = (position + 1) % size
+                block = channel.blocks[(position - step) % size]
+                for piece, index in zip(block.slices(slice_bytes), held[position], strict=True):
+                    region = piece.within(result)
+                    _, receive = program.transfer(
+                        rank, channel.ring[after], region, region, after=(index,)
+                    )
+                    arrived[after].append(receive)
+            following.append(arrived)
+        ready = following
+    return ready

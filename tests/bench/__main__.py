@@ -1,0 +1,138 @@
+"""``python -m tests.bench first-light``: what the parts of one run cost on this machine.
+
+Ratios are measured against something known in the same run, so they mean the same on any
+machine; seconds and megabytes belong to the machine, which is described beside them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emulator import cleanup
+from emulator.errors import UserError
+from emulator.lab import Lab
+from tests.bench import codec, endpoint, fabric, machine
+from topologies import catalogue
+
+CODEC_SECONDS = 3.0
+REFERENCE_FABRIC = "rail_clos"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How a measured number is told.  ``target`` is a bound: reached if not worse than it."""
+
+    meaning: str
+    unit: str
+    more_is_better: bool
+    target: float | None = None
+
+    def verdict(self, value: float) -> str:
+        if self.target is None:
+            return ""
+        reached = value >= self.target if self.more_is_better else value <= self.target
+        return "reached" if reached else "missed"
+
+    @property
+    def bound(self) -> str:
+        if self.target is None:
+            return ""
+        return f"{'>=' if self.more_is_better else '<='} {self.target:g}"
+
+
+FIGURES: Mapping[str, Figure] = {
+    "codec_encode_ratio": Figure("scapy's time to build a frame over the codec's", "x", True),
+    "codec_decode_ratio": Figure("scapy's time to dissect a frame over the codec's", "x", True),
+    "fabric_up_s": Figure("reference fabric, from nothing to carrier on every port", "s", False),
+    "fabric_down_s": Figure("reference fabric, until nothing of it is left", "s", False),
+    "mininet_builder_ratio": Figure("Mininet's own builder's time over fabric_up_s", "x", True),
+    "agents_ready_s": Figure("one agent per GPU, until all are ready", "s", False),
+    "agent_private_mb": Figure("memory that an idle agent shares with nobody", "MB", False),
+    "end_to_end_ratio": Figure("packet rate of an endpoint over that of a raw socket", "x", True),
+}
+
+
+def first_light() -> dict[str, float]:
+    """Run every part; each builds its own labs and removes them."""
+    measured: dict[str, float] = {}
+    parts: tuple[tuple[str, Callable[[], dict[str, float]]], ...] = (
+        ("the codec against scapy", lambda: codec.measure(CODEC_SECONDS)),
+        ("the fabric against Mininet's builder", fabric.measure),
+        ("the endpoint against a raw socket", _endpoint),
+    )
+    for what, work in parts:
+        click.echo(f"measuring {what}", err=True)
+        measured |= work()
+    return measured
+
+
+def _endpoint() -> dict[str, float]:
+    topology = catalogue.load(REFERENCE_FABRIC)
+    name = f"bench-{secrets.token_hex(4)}"
+    with Lab.create(name, topology, dilation=1, seed=1, spec=REFERENCE_FABRIC) as lab:
+        return endpoint.measure(lab)
+
+
+BENCHMARKS = {"first-light": first_light}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("benchmark", type=click.Choice(list(BENCHMARKS)))
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+def main(benchmark: str, form: str) -> None:
+    """Run BENCHMARK and print its figures beside the machine's.  Needs root."""
+    try:
+        cleanup.require_root("build fabrics")
+        host = machine.describe()
+        measured = BENCHMARKS[benchmark]()
+    except UserError as error:
+        click.echo(f"tests.bench: {error}", err=True)
+        sys.exit(1)
+    if form == "json":
+        targets = {
+            key: {"bound": figure.bound, "verdict": figure.verdict(measured[key])}
+            for key, figure in FIGURES.items()
+            if figure.target is not None
+        }
+        report = {"benchmark": benchmark, **measured, "machine": host, "targets": targets}
+        click.echo(json.dumps(report, indent=2))
+    else:
+        click.echo(_drawn(measured, host))
+
+
+def _drawn(measured: Mapping[str, float], host: Mapping[str, object]) -> str:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    table.add_column("")
+    table.add_column("target", justify="right")
+    table.add_column("")
+    table.add_column("what it is")
+    for key, figure in FIGURES.items():
+        value = measured[key]
+        row = (key, f"{value:.3g}", figure.unit, figure.bound, figure.verdict(value))
+        table.add_row(*row, figure.meaning)
+    table.add_section()
+    for key in sorted(measured.keys() - FIGURES.keys()):
+        table.add_row(key, f"{measured[key]:.6g}", "", "", "", "")
+    text = io.StringIO()
+    console = Console(file=text, width=160)
+    console.print(table)
+    for key, fact in host.items():
+        shown = f"{fact:.3g}" if isinstance(fact, float) else str(fact)
+        console.print(f"  {key:<18} {shown}", highlight=False, markup=False)
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+if __name__ == "__main__":
+    main()

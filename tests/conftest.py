@@ -1,0 +1,20 @@
+"""For all tests: what cannot run here is skipped by name, and what is quick runs first."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests that need nothing, then those that build namespaces, then the slow ones."""
+    if os.geteuid() != 0:
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(pytest.mark.skip(reason="needs root: builds namespaces"))
+    items.sort(key=_weight)
+
+
+def _weight(item: pytest.Item) -> tuple[bool, bool]:
+    return bool(item.get_closest_marker("slow")), bool(item.get_closest_marker("root"))

@@ -1,0 +1,153 @@
+"""The AllReduce scenario: parameters, schedules and its ideal time, without any kernel."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from emulator import scenario
+from emulator.endpoint.gpu import Layout
+from emulator.endpoint.program import Program
+from emulator.errors import UserError
+from emulator.ideal import WireCost, ideal_ns
+from emulator.scenario import Outcome
+from tests.scenarios.executor import Executor
+from topologies.catalogue import load
+
+WIRE = WireCost(around_bytes=122, payload_mtu=4096)
+
+
+def trials(spec: str = "rail_clos:hosts=2,gpus_per_host=2", seed: int = 1, **given: str) -> list:
+    allreduce = scenario.load("allreduce")
+    return allreduce.schedules(allreduce.parameters(given), load(spec), seed)
+
+
+def test_the_default_sweep() -> None:
+    assert [trial.size_bytes for trial in trials()] == [2**14, 2**17, 2**20, 2**23]
+
+
+@pytest.mark.parametrize("order", ["rail", "shuffled"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "rail_clos:hosts=2,gpus_per_host=2",
+        "rail_clos:hosts=3,gpus_per_host=2",
+        "rail_clos:hosts=4,gpus_per_host=1",
+        "rail_clos:hosts=1,gpus_per_host=4",
+    ],
+)
+@pytest.mark.parametrize("size", ["4", "40", "4KiB"])
+def test_inputs_become_expected(spec: str, order: str, size: str) -> None:
+    (trial,) = trials(spec, sizes=size, order=order, slice_bytes="256")
+    schedules = trial.compile()
+    executor = Executor(schedules, random.Random(5))
+    for rank in range(len(schedules)):
+        for name, content in trial.inputs(rank).items():
+            executor.memory[rank][name][:] = content.view(np.uint8)
+    executor.run()
+    for rank in range(len(schedules)):
+        for name, content in trial.expected(rank).items():
+            np.testing.assert_array_equal(executor.memory[rank][name].view(content.dtype), content)
+
+
+def test_agents_accept_the_schedules_of_the_reference_cluster() -> None:
+    topology = load("rail_clos")
+    (trial,) = trials("rail_clos", sizes="1MiB")
+    schedules = trial.compile()
+    layouts = {schedule.rank: Layout(schedule.buffers) for schedule in schedules}
+    gpus = topology.gpus
+    for schedule in schedules:
+        server = [r for r, gpu in enumerate(gpus) if gpu.server == gpus[schedule.rank].server]
+        Program(schedule, layouts, fabric=range(len(gpus)), server=server)
+
+
+def test_sums_are_exact_in_any_order() -> None:
+    (trial,) = trials(sizes="64KiB")
+    parts = [trial.inputs(rank)["input"].astype(np.int64) for rank in range(4)]
+    assert np.abs(parts).sum(axis=0).max() <= 2**24
+    np.testing.assert_array_equal(sum(parts), trial.expected(0)["output"].astype(np.int64))
+
+
+def test_inputs_depend_on_seed_rank_and_size() -> None:
+    (one,), (other,) = trials(sizes="64"), trials(sizes="64", seed=2)
+    assert np.array_equal(one.inputs(0)["input"], trials(sizes="64")[0].inputs(0)["input"])
+    assert not np.array_equal(one.inputs(0)["input"], one.inputs(1)["input"])
+    assert not np.array_equal(one.inputs(0)["input"], other.inputs(0)["input"])
+
+
+def test_busbw_follows_the_nccl_tests() -> None:
+    """Check value: 8 ranks, 1 GB in 10 ms are 100 GB/s algbw and 175 GB/s busbw."""
+    allreduce = scenario.load("allreduce")
+    topology = load("rail_clos:hosts=2,gpus_per_host=4")
+    parameters = allreduce.parameters({"sizes": "1GB"})
+    (trial,) = allreduce.schedules(parameters, topology, 1)
+    outcome = Outcome(times_ns=(9_000_000, 11_000_000), ideal_ns=1, wrong=0, counters={})
+    row = allreduce.measures(parameters, topology, trial, outcome)
+    assert row["algbw_gbps"] == 100.0
+    assert row["busbw_gbps"] == 175.0
+    assert row["count"] == 250_000_000
+
+
+@pytest.mark.parametrize(
+    ("spec", "order", "hops"),
+    [
+        ("rail_clos", "rail", 0),
+        ("rail_clos:hosts=3,gpus_per_host=4", "rail", 4),
+        ("rail_clos:hosts=3,gpus_per_host=1", "rail", 0),
+        ("rail_clos:hosts=1,gpus_per_host=4", "rail", 0),
+    ],
+)
+def test_cross_rail_hops_are_told(spec: str, order: str, hops: int) -> None:
+    (trial,) = trials(spec, sizes="1MiB", order=order)
+    assert trial.facts["cross_rail_hops"] == hops
+
+
+def test_shuffled_placement_crosses_rails_and_loads_the_nics() -> None:
+    topology = load("rail_clos")
+    (rail,) = trials("rail_clos", sizes="16MiB")
+    (shuffled,) = trials("rail_clos", sizes="16MiB", order="shuffled")
+    assert int(str(shuffled.facts["cross_rail_hops"])) > 30
+    ratio = ideal_ns(topology, shuffled.compile(), WIRE) / ideal_ns(topology, rail.compile(), WIRE)
+    assert ratio > 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sizes": "10"}, "take 12 B"),
+        ({"sizes": "2"}, "take 4 B"),
+        ({"sizes": "64 parsecs"}, "unknown unit"),
+        ({"sizes": ","}, "sizes is empty"),
+        ({"min_size": "1MiB", "max_size": "64KiB"}, "max_size of at least"),
+        ({"factor": "1"}, "factor of at least 2"),
+        ({"slice_bytes": "6"}, "multiple of 4"),
+        ({"order": "rial"}, "did you mean rail"),
+        ({"iteration": "3"}, "did you mean iterations"),
+        ({"iterations": "0"}, "must lie in 1"),
+        ({"iterations": "many"}, "whole number"),
+    ],
+)
+def test_bad_parameters_are_one_sentence(given: dict[str, str], words: str) -> None:
+    with pytest.raises((UserError, ValueError), match=words) as caught:
+        scenario.load("allreduce").parameters(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_slices_that_would_never_compile_are_refused() -> None:
+    (trial,) = trials("rail_clos", sizes="8MiB", slice_bytes="4")
+    with pytest.raises(UserError, match=r"take slice_bytes=\d+ or more") as caught:
+        trial.compile()
+    enough = str(caught.value).partition("slice_bytes=")[2].split()[0]
+    (trial,) = trials("rail_clos", sizes="8MiB", slice_bytes=str(4 * int(enough)))
+    assert trial.compile()
+
+
+def test_one_gpu_is_not_enough() -> None:
+    with pytest.raises(UserError, match="at least two GPUs"):
+        trials("rail_clos:hosts=1,gpus_per_host=1")
+
+
+def test_warmups_may_be_left_out() -> None:
+    assert trials(sizes="64", warmups="0")[0].warmups == 0

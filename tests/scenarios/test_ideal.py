@@ -1,0 +1,120 @@
+"""The lower bound, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.endpoint.schedule import Compute, Receive, Region, Schedule, Write
+from emulator.ideal import WireCost, ideal_ns
+from emulator.scenario import load as load_scenario
+from scenarios.collectives.program import Program
+from topologies.catalogue import load
+
+WIRE = WireCost(around_bytes=104, payload_mtu=4096)
+PAIR = load("rail_clos:hosts=2,gpus_per_host=1,nic_rate=400G,nic_delay=600ns")
+
+
+def region(length: int, buffer: str = "b") -> Region:
+    return Region(buffer, 0, length)
+
+
+def one_way(*lengths: int) -> Program:
+    program = Program(["h0", "h1"])
+    for length in lengths:
+        program.transfer(0, 1, region(length), region(length))
+    return program
+
+
+def test_one_packet() -> None:
+    # 4096 + 104 octets at 50 octets/ns, then two cables
+    assert ideal_ns(PAIR, one_way(4096).schedules(), WIRE) == pytest.approx(84 + 1200)
+
+
+def test_messages_share_the_nic() -> None:
+    # three messages of one packet each leave one after the other
+    assert ideal_ns(PAIR, one_way(4096, 4096, 4096).schedules(), WIRE) == pytest.approx(
+        3 * 84 + 1200
+    )
+
+
+def test_a_large_message_pays_for_every_packet() -> None:
+    assert WIRE.octets(4097) == 4097 + 208
+    assert WIRE.packets(1) == 1
+
+
+def test_both_directions_are_independent() -> None:
+    program = Program(["h0", "h1"])
+    program.transfer(0, 1, region(4096), region(4096))
+    program.transfer(1, 0, region(4096), region(4096))
+    assert ideal_ns(PAIR, program.schedules(), WIRE) == pytest.approx(84 + 1200)
+
+
+def test_an_incast_is_bound_by_the_receiver() -> None:
+    four = load("rail_clos:hosts=4,gpus_per_host=1,nic_rate=400G,nic_delay=600ns")
+    program = Program(range(4))
+    for source in (1, 2, 3):
+        program.transfer(source, 0, region(4096), region(4096))
+    assert ideal_ns(four, program.schedules(), WIRE) == pytest.approx(3 * 84 + 1200)
+
+
+def test_a_chain_adds_up() -> None:
+    there = Schedule(
+        rank=0,
+        buffers={"b": 4096},
+        operations=(
+            Compute(duration_ns=1000),
+            Write(peer=1, tag=0, local=region(4096), remote=region(4096), after=(0,)),
+            Receive(peer=1, tag=0, into=region(4096)),
+        ),
+    )
+    back = Schedule(
+        rank=1,
+        buffers={"b": 4096},
+        operations=(
+            Receive(peer=0, tag=0, into=region(4096)),
+            Write(peer=0, tag=0, local=region(4096), remote=region(4096), after=(0,)),
+        ),
+    )
+    assert ideal_ns(PAIR, (there, back), WIRE) == pytest.approx(1000 + 2 * (84 + 1200))
+
+
+def test_copies_use_the_scale_up_network() -> None:
+    server = load("rail_clos:hosts=1,gpus_per_host=2,scale_up_rate=3.6Tbps,scale_up_latency=700ns")
+    program = Program(["h0", "h0"])
+    program.transfer(0, 1, region(45_000), region(45_000))
+    assert ideal_ns(server, program.schedules(), WIRE) == pytest.approx(100 + 700)
+
+
+def test_a_circle_is_refused() -> None:
+    schedules = [
+        Schedule(
+            rank=rank,
+            buffers={"b": 4},
+            operations=(
+                Receive(peer=1 - rank, tag=0, into=region(4)),
+                Write(peer=1 - rank, tag=0, local=region(4), remote=region(4), after=(0,)),
+            ),
+        )
+        for rank in range(2)
+    ]
+    with pytest.raises(ValueError, match="circle"):
+        ideal_ns(PAIR, schedules, WIRE)
+
+
+def test_large_allreduce_is_bound_by_the_nics() -> None:
+    """Each NIC sends 2(n-1)/n of a channel's share; its last message still has to fly."""
+    allreduce = load_scenario("allreduce")
+    topology = load("rail_clos")
+    (trial,) = allreduce.schedules(allreduce.parameters({"sizes": "96MiB"}), topology, 1)
+    blocks = 46  # 2 (n-1) blocks of 1 MiB, each in 16 slices of 16 packets
+    octets = blocks * (2**20 + 256 * WIRE.around_bytes)
+    assert ideal_ns(topology, trial.compile(), WIRE) == pytest.approx(octets / 50 + 1200)
+
+
+def test_small_allreduce_is_bound_by_the_hops() -> None:
+    allreduce = load_scenario("allreduce")
+    topology = load("rail_clos")
+    (trial,) = allreduce.schedules(allreduce.parameters({"sizes": "384"}), topology, 1)
+    # 46 hops of one element; the best-placed block crosses the fabric 11 times, the worst 12
+    fabric, inside = (4 + WIRE.around_bytes) / 50 + 1200, 4 * 8e9 / 3.6e12 + 700
+    assert ideal_ns(topology, trial.compile(), WIRE) == pytest.approx(12 * fabric + 34 * inside)

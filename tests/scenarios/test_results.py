@@ -1,0 +1,164 @@
+"""Run folder, result schema, table and fidelity verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from emulator import fidelity, table
+from emulator.errors import UserError
+from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
+
+CALM = fidelity.Slip(wakeups=1000, p99_ns=20, max_ns=300)
+
+
+def result() -> Result:
+    return Result(scenario="allreduce", topology="rail_clos", transport="uet", ranks=4, seed=1)
+
+
+def row(**more: object) -> dict[str, object]:
+    return {
+        "transport": "uet",
+        "collective": "all_reduce",
+        "size_bytes": 65536,
+        "count": 16384,
+        "type": "float",
+        "redop": "sum",
+        "root": -1,
+        "time_us": 10.0,
+        "algbw_gbps": 6.5536,
+        "busbw_gbps": 9.8304,
+        "wrong": 0,
+        "ideal_us": 7.5,
+        "efficiency": 0.75,
+        **more,
+    }
+
+
+def test_the_schema_has_every_obligatory_key() -> None:
+    outcome = result()
+    outcome.add_row({"size_bytes": 4})
+    content = outcome.as_dict()
+    assert content["schema"] == SCHEMA
+    for key in ("scenario", "topology", "transport", "ranks", "seed", "dilation", "rows"):
+        assert key in content
+    for key in ("endpoints", "ports", "fidelity", "errors", "units"):
+        assert key in content
+    assert set(ROW_KEYS) <= set(outcome.rows[0])
+    json.dumps(content)
+
+
+def test_success_needs_rows_without_a_wrong_element_and_no_error() -> None:
+    outcome = result()
+    assert not outcome.succeeded
+    outcome.add_row(row())
+    assert outcome.succeeded
+    outcome.add_row(row(wrong=1))
+    assert not outcome.succeeded
+    outcome.rows.pop()
+    outcome.errors.append("something broke")
+    assert not outcome.succeeded
+
+
+def test_a_host_limited_run_is_a_success() -> None:
+    outcome = result()
+    outcome.add_row(row())
+    outcome.fidelity = {"verdict": "host-limited", "reasons": ["busy"], "inputs": []}
+    assert outcome.succeeded
+
+
+def test_events_are_on_disk_at_once(tmp_path: Path) -> None:
+    folder = RunFolder.create("allreduce", tmp_path / "a" / "b")
+    folder.event("row", size_bytes=4)
+    (line,) = (folder.path / "events.jsonl").read_text().splitlines()
+    assert json.loads(line)["size_bytes"] == 4
+    folder.close()
+
+
+def test_json_is_replaced_in_one_step_and_leaves_no_other_file(tmp_path: Path) -> None:
+    folder = RunFolder.create("allreduce", tmp_path / "run")
+    folder.write("result.json", {"a": 1})
+    with pytest.raises(TypeError):
+        folder.write("result.json", {"a": object()})
+    assert json.loads((folder.path / "result.json").read_text()) == {"a": 1}
+    folder.close()
+    assert sorted(path.name for path in folder.path.iterdir()) == ["events.jsonl", "result.json"]
+
+
+def test_two_runs_in_one_second_get_two_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [RunFolder.create("allreduce") for _ in range(5)]
+    assert len({folder.path for folder in folders}) == 5
+    assert all(folder.path.name.startswith("allreduce-2") for folder in folders)
+    for folder in folders:
+        folder.close()
+
+
+def test_a_used_or_impossible_output_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="not empty"):
+        RunFolder.create("allreduce", tmp_path)
+    with pytest.raises(UserError, match="choose another"):
+        RunFolder.create("allreduce", tmp_path / "file" / "below")
+
+
+def test_the_table_reads_like_that_of_the_nccl_tests() -> None:
+    fields = table.line(table.NCCL_COLUMNS, row()).split()
+    assert fields == ["65536", "16384", "float", "sum", "-1", "10.00", "6.55", "9.83", "0"]
+    columns = (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
+    titles, units = table.heading(columns)
+    assert titles.startswith("#")
+    assert units.startswith("#")
+    assert len(table.line(columns, row())) == len(titles) == len(units)
+    assert table.line(columns, row()).split()[-3:] == ["75.0", "N/A", "N/A"]
+
+
+def test_the_trailer_says_what_disqualifies_the_numbers() -> None:
+    outcome = result()
+    outcome.add_row(row())
+    outcome.add_row(row(busbw_gbps=10.0, wrong=3))
+    outcome.fidelity = {"verdict": "host-limited", "reasons": ["too busy"], "inputs": []}
+    outcome.errors.append("h0g0 died")
+    text = list(table.trailer(outcome.as_dict(), "runs/x"))
+    assert all(line.startswith("#") for line in text)
+    assert "# Out of bounds values : 3 FAILED" in text
+    assert "# Avg bus bandwidth    : 9.9152" in text
+    assert any("HOST-LIMITED" in line for line in text)
+    assert any("too busy" in line for line in text)
+    assert any("h0g0 died" in line for line in text)
+
+
+def test_a_calm_run_is_ok() -> None:
+    verdict = fidelity.judge(slip=CALM, base_rtt_ns=2400, busy=0.5, foreign_drops={"h0g0": 0})
+    assert verdict["verdict"] == "ok"
+    assert verdict["reasons"] == []
+    assert verdict["drops"] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"slip": fidelity.Slip(1000, 900, 950)}, "1 % of wake-ups"),
+        ({"slip": fidelity.Slip(1000, 20, 50_000)}, "one wake-up"),
+        ({"busy": 0.97}, "97 % busy"),
+        ({"foreign_drops": {"h0g0 nic socket_drops": 3}}, "h0g0 nic socket_drops 3"),
+    ],
+)
+def test_each_input_can_trip_the_verdict(change: dict[str, object], word: str) -> None:
+    given: dict[str, object] = {
+        "slip": CALM,
+        "base_rtt_ns": 2400,
+        "busy": 0.5,
+        "foreign_drops": {},
+        **change,
+    }
+    verdict = fidelity.judge(**given)  # type: ignore[arg-type]
+    assert verdict["verdict"] == "host-limited"
+    reason = str(verdict["reasons"])
+    assert word in reason
+    assert "--dilation" in reason
+    assert sum(item["tripped"] for item in verdict["inputs"]) == 1  # type: ignore[attr-defined]

@@ -1,0 +1,313 @@
+#!/bin/bash
+# The one installer of uetemu: for the Vagrant machine, for a bare Debian machine and for CI.
+#
+#   sudo vagrant/provision.sh                       install what is missing
+#   sudo vagrant/provision.sh uetemu run allreduce  ... and then run a command
+#
+# Everything this script says goes to stderr and to the log; stdout belongs to the command.
+
+set -euo pipefail
+
+readonly caller_path=${PATH:-}
+readonly system_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+PATH=$system_path # sudo, cron and version managers all differ
+
+readonly venv=/opt/uetemu
+readonly stamp=$venv/provisioned
+readonly log=/var/log/uetemu-provision.log
+readonly lockfile=/run/lock/uetemu-provision.lock
+readonly python=/usr/bin/python3 # Debian's own: mininet is a module of that one, not of a pyenv's
+readonly policy=/usr/sbin/policy-rc.d
+readonly policy_mark='# made by uetemu while it installs; if it is still here later, delete it'
+
+# Debian's packages, and what each is for.
+readonly packages=(
+    ca-certificates # pip's trust in its index
+    python3         # the interpreter of everything below
+    python3-venv    # a home for the Python packages
+    mininet         # nodes, links and topologies; its mnexec enters namespaces
+    iproute2        # ip, tc, bridge: what a user types inside a node
+    iputils-ping    # ping between nodes
+    procps          # ps, sysctl
+    ethtool         # offloads and counters of ports
+    nftables        # filters inside nodes
+    frr             # zebra, bgpd and bfdd: the eBGP control plane
+    tcpdump         # captures
+    wireshark-common # dumpcap and mergecap: captures of many ports in one pcapng
+    tshark          # dissection of captures
+    graphviz        # dot: fabrics as SVG
+    clang           # compiles the switch ASIC program to eBPF
+    libbpf-dev      # the headers that program includes
+    bpftool         # a look at loaded programs and maps
+)
+
+usage() {
+    cat <<END
+Usage: sudo vagrant/provision.sh [COMMAND [ARGUMENT...]]
+
+Installs what uetemu needs on Debian 12, then runs COMMAND with uetemu's Python first on PATH,
+in the directory it was called from.  Without COMMAND it only installs.  When everything is in
+place already, the check takes a fraction of a second.
+
+  sudo vagrant/provision.sh uetemu run allreduce
+  sudo vagrant/provision.sh pytest
+  sudo vagrant/provision.sh bash          a shell with uetemu on PATH
+  sudo vagrant/provision.sh --check       exit status 0 if all is in place; installs nothing
+
+pytest that is called from outside the checkout, and not on files found there, runs in the checkout.
+
+What is installed: Debian packages (${packages[*]})
+and a Python environment in $venv.  No service is enabled or started.
+Messages go to stderr, details to $log.
+END
+}
+
+say() {
+    printf 'provision: %s\n' "$*" >&2
+}
+
+fail() {
+    say "$*"
+    exit 1
+}
+
+# --- is there anything to do? -----------------------------------------------------------------
+
+missing_packages() {
+    local name state
+    declare -A installed=()
+    while read -r name state; do
+        [[ $state == ii* ]] && installed[$name]=1
+    done < <(dpkg-query --show --showformat '${Package} ${db:Status-Abbrev}\n' "${packages[@]}" 2>/dev/null)
+    for name in "${packages[@]}"; do
+        [[ -v installed[$name] ]] || printf '%s\n' "$name"
+    done
+}
+
+# What the environment in $venv was made from; a change of any of it makes it anew.
+fingerprint() {
+    printf '%s\n' "$checkout"
+    readlink -f "$python"
+    cat "$checkout/vagrant/provision.sh" "$checkout/setup.cfg" "$checkout/pyproject.toml"
+}
+
+python_packages_in_place() {
+    [[ -x $venv/bin/uetemu && -x $venv/bin/pytest ]] &&
+        "$venv/bin/python" -I - <<'END' >>"$log" 2>&1
+import re
+from importlib.metadata import distribution
+
+for requirement in distribution("uetemu").requires or ():
+    distribution(re.match(r"[\w.-]+", requirement).group())
+END
+}
+
+environment_in_place() {
+    [[ -r $stamp && $(<"$stamp") == "$(fingerprint | sha256sum)" ]] && python_packages_in_place
+}
+
+in_place() {
+    [[ -z $(missing_packages) ]] && environment_in_place
+}
+
+# --- the steps --------------------------------------------------------------------------------
+
+painter=
+made_policy=
+
+tidy() {
+    stop_painting
+    if [[ -n $made_policy ]]; then
+        rm -f "$policy"
+        made_policy=
+    fi
+}
+
+stop_painting() {
+    if [[ -n $painter ]]; then
+        kill "$painter" 2>/dev/null || true
+        wait "$painter" 2>/dev/null || true
+        painter=
+        printf '\r\033[K' >&2
+    fi
+}
+
+# One line on a terminal: which step, for how long, and the last line of the log.
+paint() {
+    local start=$SECONDS columns last
+    columns=$(stty size <&2 2>/dev/null | cut -d' ' -f2 || true)
+    [[ ${columns:-0} -ge 40 ]] || columns=80
+    while sleep 0.5; do
+        last=$(tail -n 1 "$log" 2>/dev/null | tr -cd '[:print:]')
+        printf '\r\033[K%.*s' "$((columns - 1))" "  $((SECONDS - start)) s  $last" >&2
+    done
+}
+
+# step TEXT COMMAND...: run with its output in the log; on failure say so in a sentence and stop.
+step() {
+    local text=$1 ok=1
+    shift
+    say "$text"
+    printf '\n=== %s  %s\n' "$(date -u +%FT%TZ)" "$text" >>"$log"
+    if [[ -t 2 ]]; then
+        paint {lock}>&- &
+        painter=$!
+    fi
+    # The lock must not live on in anything that an installed package might start.
+    "$@" >>"$log" 2>&1 </dev/null {lock}>&- || ok=
+    stop_painting
+    if [[ -z $ok ]]; then
+        tail -n 400 "$log" | grep -E '^(E:|ERROR|.*[Ee]rror:)' | tail -n 3 | sed 's/^/    /' >&2 || true
+        fail "this step failed: $text; the whole story is at the end of $log," \
+            "and a second call goes on from here"
+    fi
+}
+
+apt_get() {
+    apt-get --yes --quiet --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 \
+        -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"
+}
+
+# The package lists have a lock that apt-get itself does not wait for: a new machine's own daily
+# update may hold it for a minute.
+apt_update() {
+    local attempt
+    for attempt in {1..24}; do
+        apt_get -o APT::Update::Error-Mode=any update && return
+        ((attempt < 3)) || tail -n 5 "$log" | grep -q 'lock' || return
+        sleep 5
+    done
+    return 1
+}
+
+have_package_lists() {
+    [[ -n $(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -print -quit 2>/dev/null) ]]
+}
+
+# Runs under `step`, where `set -e` does not count.
+install_packages() {
+    # Debian asks whether ordinary users may capture; that is for the machine's owner to say.
+    printf 'wireshark-common wireshark-common/install-setuid boolean false\n' |
+        debconf-set-selections || return
+    dpkg --configure --pending || return # finishes what an interrupted call left
+    # Old lists name files that the archive has replaced.
+    apt_get install "$@" || { apt_update && apt_get install "$@"; }
+}
+
+# Debian's package enables its service; ours is not the machine's router.
+disable_frr() {
+    if command -v systemctl; then
+        systemctl disable frr.service
+    else
+        deb-systemd-helper disable frr.service && update-rc.d frr disable
+    fi
+}
+
+install_missing_packages() {
+    local missing had_frr=
+    mapfile -t missing < <(missing_packages)
+    ((${#missing[@]})) || return 0
+    [[ " ${missing[*]} " == *" frr "* ]] || had_frr=1
+    # Fabrics run daemons of their own in their namespaces; the machine's own must not start.
+    if [[ ! -e $policy ]] || grep -q "$policy_mark" "$policy"; then
+        made_policy=1
+        printf '#!/bin/sh\n%s\nexit 101\n' "$policy_mark" >"$policy"
+        chmod 755 "$policy"
+    fi
+    have_package_lists || step "reading Debian's package lists" apt_update
+    step "installing Debian packages: ${missing[*]}" install_packages "${missing[@]}"
+    [[ -n $had_frr ]] || disable_frr >>"$log" 2>&1 || say "frr.service is enabled; see $log"
+    tidy
+}
+
+make_environment() {
+    rm -f "$stamp"
+    if ! "$venv/bin/python" -I -c 'import pip' >>"$log" 2>&1 ||
+        [[ $("$venv/bin/python" --version) != "$("$python" --version)" ]]; then
+        step "making a Python environment in $venv" \
+            "$python" -m venv --clear --system-site-packages "$venv"
+    fi
+    step "installing uetemu and its Python packages" \
+        "$venv/bin/python" -m pip --no-input --disable-pip-version-check install \
+        --editable "${checkout}[test]"
+    # Not root's: its owner may want to install the checkout elsewhere too.
+    chown -R --reference "$checkout" "$checkout"/*.egg-info
+    python_packages_in_place || fail "uetemu does not run in $venv; the reason is at the end of $log"
+    fingerprint | sha256sum >"$stamp"
+}
+
+prepare() {
+    umask 022
+    export PATH # it may not have been in the environment at all
+    export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
+    unset PYTHONHOME PYTHONPATH
+}
+
+provision() {
+    prepare
+    command -v apt-get >/dev/null ||
+        fail "there is no apt-get here: this script installs on Debian 12, elsewhere use vagrant/Vagrantfile"
+    mkdir -p "${lockfile%/*}"
+    exec {lock}>>"$lockfile"
+    if ! flock --nonblock "$lock"; then
+        say "another call is installing; waiting for it"
+        flock "$lock"
+    fi
+    if ! in_place; then
+        trap tidy EXIT
+        local start=$SECONDS
+        install_missing_packages
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+            fail "$python is older than Python 3.11, which Debian 12 has: use that, or vagrant/Vagrantfile"
+        environment_in_place || make_environment
+        say "ready after $((SECONDS - start)) s"
+        trap - EXIT
+    fi
+    exec {lock}>&-
+}
+
+# pytest finds the checkout's tests by itself only from inside the checkout.
+go_where_pytest_finds_tests() {
+    local argument
+    [[ $PWD/ == "$checkout"/* ]] && return
+    for argument in "${@:2}"; do
+        [[ $argument != -* && -e ${argument%%::*} ]] && return
+    done
+    cd "$checkout"
+}
+
+# --- the call ---------------------------------------------------------------------------------
+
+check=
+case ${1-} in
+-h | --help)
+    usage
+    exit 0
+    ;;
+--check)
+    check=1
+    ;;
+-*)
+    fail "there is no option $1: give a command to run, or --help"
+    ;;
+esac
+
+((EUID == 0)) || fail "installing and building namespaces need root: sudo $0 $*"
+
+checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+readonly checkout
+
+if [[ $check ]]; then
+    (prepare && in_place) && exit
+    fail "not all is in place: run sudo $0"
+fi
+
+# In a subshell: the umask and environment of installing are not for the command.
+(provision)
+
+if (($#)); then
+    [[ $1 == pytest ]] && go_where_pytest_finds_tests "$@"
+    export PATH=$venv/bin:${caller_path:+$caller_path:}$system_path VIRTUAL_ENV=$venv
+    exec "$@"
+fi
