@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.spec import AgentSpec
 from emulator.transports import TransportChoice
-from topologies.addressing import gpu_address, path_delays
+from topologies.addressing import gpu_address, octet_times, path_delays
 from topologies.model import End, Topology
 
 
@@ -23,8 +24,8 @@ def agent_specs(
 ) -> list[AgentSpec]:
     """A spec for each GPU in rank order.
 
-    ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs hold
-    frames for the delay of their path (else the links do).  Every GPU gets ``memory_octets``.
+    ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
+    for the cables' delay (else the links do).  Every GPU gets ``memory_octets``.
     """
     gpus = topology.gpus
     addresses = {rank: str(gpu_address(gpu).ip) for rank, gpu in enumerate(gpus)}
@@ -53,9 +54,19 @@ def agent_specs(
                 scale_up=ScaleUpLink(
                     rate_bps=server.scale_up.rate_bps, latency_ns=server.scale_up.latency_ns
                 ),
-                path_delays=path_delays(topology, gpu.name) if nic_delays else {},
+                path_delays=_path_delays(topology, gpu.name, propagation=nic_delays),
+                frame_octets=transport.wire.payload_mtu + transport.wire.around_bytes,
                 mtu=topology.link_at(End(gpu.name, port.name)).mtu,
                 memory_octets=memory_octets,
             )
         )
     return specs
+
+
+def _path_delays(topology: Topology, gpu: str, *, propagation: bool) -> dict[str, PathDelay]:
+    """What the NIC of ``gpu`` adds to frames, by source; paths are alike in both directions."""
+    delays = path_delays(topology, gpu)
+    return {
+        peer: PathDelay(delays[peer] if propagation else 0, per_octet)
+        for peer, per_octet in octet_times(topology, gpu).items()
+    }

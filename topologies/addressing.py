@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from topologies.model import Node, Role, Topology, TopologyError
+from topologies.model import Link, Node, Role, Topology, TopologyError
 
 MAX_PODS = 255
 SHORTEST_PREFIX, LONGEST_PREFIX = 17, 30  # of a rail's subnet
@@ -160,17 +160,31 @@ def next_hops(topology: Topology, gpu: str) -> dict[str, str]:
 
 def path_delays(topology: Topology, gpu: str) -> dict[str, int]:
     """Sum of link delays (ns) from ``gpu`` to each peer, keyed by the peer's IPv4 address."""
+    paths = _paths(topology, gpu)
+    return {peer: sum(link.delay_ns for link in path) for peer, path in paths.items()}
+
+
+def octet_times(topology: Topology, gpu: str) -> dict[str, float]:
+    """How long (ns) one octet takes to be sent by every port on the way, added up, by peer.
+
+    That many times the length of a frame is what store-and-forward adds to its path's delay.
+    """
+    paths = _paths(topology, gpu)
+    return {peer: sum(8e9 / link.rate_bps for link in path) for peer, path in paths.items()}
+
+
+def _paths(topology: Topology, gpu: str) -> dict[str, tuple[Link, ...]]:
+    """A shortest path from ``gpu`` to each peer, by the peer's IPv4 address."""
     _gpu(topology, gpu)
     paths = topology.paths(gpu)
-    delays: dict[str, int] = {}
+    found: dict[str, tuple[Link, ...]] = {}
     for peer in topology.gpus:
         if peer.name == gpu:
             continue
         if peer.name not in paths:
             raise TopologyError(f"{peer.name} cannot be reached from {gpu}")
-        delay = sum(link.delay_ns for link in paths[peer.name])
-        delays[str(gpu_address(peer).ip)] = delay
-    return delays
+        found[str(gpu_address(peer).ip)] = paths[peer.name]
+    return found
 
 
 def _gpu(topology: Topology, name: str) -> Node:

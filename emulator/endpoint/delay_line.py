@@ -1,48 +1,70 @@
-"""Propagation delay where the kernel has no netem: hold a frame until its path's delay is over.
+"""What a path takes beyond its queues: hold a frame until that time is over.
 
-A source's delay is constant, so its frames leave in the order in which they came; frames of
-sources with different delays overtake each other exactly as they would on cables.
+Two parts.  *Propagation* is the cables' (0 where the kernel's links delay).  *Serialisation* is
+the last octet's wait for all those before it, once at every port on the way: the kernel's shaper
+lets a frame go when its transmission begins and holds back the next one, so that queues and rates
+are right but each store-and-forward hop hands its frame on one transmission too early.  The sum of
+what was left out is added here, at the end of the path.
+
+Frames of one path leave in the order in which they came; those of paths with different delays
+overtake each other as they would on cables.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Source = TypeVar("Source", bound=Hashable)
 Item = TypeVar("Item")
 
 
-class DelayLine(Generic[Source, Item]):
-    """Holds items by the delay (ns of fabric time) of their source.
+#: What a link spends on a frame beside it: preamble 8, FCS 4, gap 12 (IEEE 802.3).
+_FRAMING = 24
 
-    One queue per distinct delay is enough: within it, items are due in the order of arrival.
+
+_SMALLEST = 60  # octets of the shortest frame, without its check sequence
+
+
+class PathDelay(NamedTuple):
+    """Of one path: propagation in ns, and ns for each octet of a frame, all ports added up."""
+
+    propagation_ns: int
+    ns_per_octet: float = 0.0
+
+
+class DelayLine(Generic[Source, Item]):
+    """Holds items by the delay (ns of fabric time) of the path from their source.
+
+    One queue per distinct path is enough: within it, items are due in the order of arrival.
     """
 
-    def __init__(self, delays: Mapping[Source, int]) -> None:
-        queues: dict[int, deque[tuple[int, Item]]] = {}
+    def __init__(self, delays: Mapping[Source, PathDelay]) -> None:
+        queues: dict[PathDelay, deque[tuple[int, Item]]] = {}
         self._by_source = {
-            source: (delay, queues.setdefault(delay, deque())) for source, delay in delays.items()
+            source: (*delay, queues.setdefault(delay, deque())) for source, delay in delays.items()
         }
-        self._undelayed: tuple[int, deque[tuple[int, Item]]] = (0, queues.setdefault(0, deque()))
+        no_delay = PathDelay(0)
+        self._undelayed = (*no_delay, queues.setdefault(no_delay, deque()))
         self._queues = tuple(queues.values())
-        self.shortest_ns = min((delay for delay in delays.values()), default=0)
+        #: No frame is due sooner than this after its arrival.
+        self.shortest_ns = min((_delay_of(_SMALLEST, path) for path in delays.values()), default=0)
         self.unknown_sources = 0
         self.held = 0
         #: How long before the last release its most overdue item was due (ns).
         self.lateness = 0
 
-    def hold(self, source: Source, arrival: int, item: Item) -> None:
-        """Take ``item``, which came from ``source`` at ``arrival``."""
+    def hold(self, source: Source, arrival: int, octets: int, item: Item) -> None:
+        """Take ``item``, a frame of ``octets`` which came from ``source`` at ``arrival``."""
         known = self._by_source.get(source)
         if known is None:
             known = self._undelayed
             self.unknown_sources += 1
-        delay, queue = known
-        due = arrival + delay
+        propagation, per_octet, queue = known
+        due = arrival + propagation + int((octets + _FRAMING) * per_octet)
         if queue and queue[-1][0] > due:
-            due = queue[-1][0]  # a clock step must not turn into reordering
+            due = queue[-1][0]  # behind a longer frame, or a clock step: no reordering
         queue.append((due, item))
         self.held += 1
 
@@ -67,6 +89,10 @@ class DelayLine(Generic[Source, Item]):
     def next_due(self) -> int | None:
         """When the next item is due, or ``None`` when nothing is held."""
         return min((queue[0][0] for queue in self._queues if queue), default=None)
+
+
+def _delay_of(octets: int, path: PathDelay) -> int:
+    return path.propagation_ns + int((octets + _FRAMING) * path.ns_per_octet)
 
 
 def _first_due(queue: deque[tuple[int, Item]]) -> int:

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.delay_line import DelayLine
+from emulator.endpoint.delay_line import DelayLine, PathDelay
 from emulator.endpoint.frame_filter import TransportFrames
 from uet.transport import Frame
 
@@ -59,8 +59,8 @@ class Nic:
 
     ``frame_octets`` is the longest frame (Ethernet header included), ``slots`` the number of
     received frames that fit before the kernel must drop, ``queue_frames`` how many full frames
-    may wait in the port's own queue.  ``path_delays`` maps source addresses to the delay (ns of
-    fabric time) for which their frames are held; empty when the kernel's links do that.
+    may wait in the port's own queue.  ``path_delays`` maps source addresses to what is added to
+    the time of their frames (see :mod:`emulator.endpoint.delay_line`); empty adds nothing.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Nic:
         frame_octets: int = 4608,
         slots: int = 512,
         queue_frames: int = 8,
-        path_delays: Mapping[str, int] | None = None,
+        path_delays: Mapping[str, PathDelay] | None = None,
     ) -> None:
         self._clock = clock
         self._pending: deque[Frame] = deque()
@@ -81,7 +81,7 @@ class Nic:
         self.lateness = 0
         delays = {_source_key(address): delay for address, delay in (path_delays or {}).items()}
         self._delay: DelayLine[int | bytes, tuple[memoryview, int]] | None = (
-            DelayLine(delays) if any(delays.values()) else None
+            DelayLine(delays) if any(any(delay) for delay in delays.values()) else None
         )
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # deaf until bound
         try:
@@ -265,7 +265,7 @@ class Nic:
             if kind != _IPV4_ETHERTYPE:
                 source = bytes(view[22:38])
             arrived = seconds * 1_000_000_000 + nanoseconds - host_zero
-            delay.hold(source, from_host(min(arrived, host_now)), (view, at >> 2))
+            delay.hold(source, from_host(min(arrived, host_now)), length, (view, at >> 2))
         self._head = head
         self._counters["frames_in"] += frames
         self._counters["octets_in"] += octets

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,10 @@ def interfaces() -> set[str]:
 
 def without(found: Capabilities, *names: str) -> Capabilities:
     return Capabilities(
-        {name: replace(one, present=False) if name in names else one for name, one in found.items()}
+        {
+            name: capabilities._capability(FEATURES[name], name not in names, one.detail)
+            for name, one in found.items()
+        }
     )
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.nic import Nic
 from emulator.endpoint.silence import silence
@@ -154,7 +155,7 @@ def test_frames_are_held_for_their_path(lab: Lab, stack: ExitStack) -> None:
     delay_ns = 5_000_000  # of fabric time; five seconds of this machine's
     source = "10.0.1.2"
     a = open_nic(lab, "h0g0", stack)
-    b = open_nic(lab, "h1g0", stack, path_delays={source: delay_ns})
+    b = open_nic(lab, "h1g0", stack, path_delays={source: PathDelay(delay_ns)})
     clock = b._clock
     head = header(lab, "h0g0", "h1g0", 8)
     sent_from = clock.now()
@@ -177,7 +178,7 @@ def test_frames_are_held_for_their_path(lab: Lab, stack: ExitStack) -> None:
 
 def test_held_frames_are_not_overwritten(lab: Lab, stack: ExitStack) -> None:
     a = open_nic(lab, "h0g0", stack)
-    b = open_nic(lab, "h1g0", stack, slots=7, path_delays={"10.0.1.2": 1 << 40})
+    b = open_nic(lab, "h1g0", stack, slots=7, path_delays={"10.0.1.2": PathDelay(1 << 40)})
     head = header(lab, "h0g0", "h1g0", 8)
     clock = b._clock
 
