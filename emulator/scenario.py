@@ -13,8 +13,8 @@ A scenario is a Python module with a docstring that reads like a lab sheet and t
 ``measures(parameters, topology, trial, outcome)``
     What is told about a trial beyond time and errors, by result key.
 
-Optional: ``COLUMNS``, a tuple of :class:`~emulator.table.Column`, if the table should differ from
-that of the NCCL tests.
+Optional: ``COLUMNS``, a tuple of :class:`~emulator.run.table.Column`, if the table should differ
+from that of the NCCL tests.
 
 A scenario opens no socket, makes no namespace and names no transport class.
 """
@@ -74,8 +74,8 @@ class Outcome:
     """What was measured over the iterations of a trial (warm-ups excluded).
 
     ``times_ns`` holds each iteration's fabric time from the common start until the last rank was
-    done; ``ideal_ns`` is the lower bound of :mod:`emulator.ideal`; ``counters`` are the changes of
-    the endpoints' counters, summed over all ranks.
+    done; ``ideal_ns`` is the lower bound of :mod:`emulator.run.ideal`; ``counters`` are the changes
+    of the endpoints' counters, summed over all ranks.
     """
 
     times_ns: tuple[int, ...]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
-from emulator.ideal import WireCost
+from emulator.run.ideal import WireCost
 from topologies.addressing import gpu_address, next_hops
 from topologies.model import End, Topology
 from uet.config import PAYLOAD_MTUS, FepConfig

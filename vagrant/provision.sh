@@ -25,7 +25,7 @@ readonly packages=(
     ca-certificates # pip's trust in its index
     python3         # the interpreter of everything below
     python3-venv    # a home for the Python packages
-    mininet         # nodes, links and topologies; its mnexec enters namespaces
+    mininet         # nodes, links, topologies; its own command mn
     iproute2        # ip, tc, bridge: what a user types inside a node
     iputils-ping    # ping between nodes
     procps          # ps, sysctl
@@ -197,10 +197,10 @@ install_packages() {
 
 # Debian's package enables its service; ours is not the machine's router.
 disable_frr() {
+    rm -f /etc/systemd/system/multi-user.target.wants/frr.service
+    update-rc.d frr disable # for machines without systemd
     if command -v systemctl; then
-        systemctl disable frr.service
-    else
-        deb-systemd-helper disable frr.service && update-rc.d frr disable
+        systemctl daemon-reload || true # none is running in a container
     fi
 }
 
@@ -217,7 +217,7 @@ install_missing_packages() {
     fi
     have_package_lists || step "reading Debian's package lists" apt_update
     step "installing Debian packages: ${missing[*]}" install_packages "${missing[@]}"
-    [[ -n $had_frr ]] || disable_frr >>"$log" 2>&1 || say "frr.service is enabled; see $log"
+    [[ -n $had_frr ]] || disable_frr >>"$log" 2>&1
     tidy
 }
 

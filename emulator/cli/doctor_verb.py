@@ -14,7 +14,7 @@ from rich.table import Table
 from emulator import scenario
 from emulator.errors import UserError
 from emulator.fabric.capabilities import FEATURES, Capabilities, Capability, Kind, probe
-from emulator.runner import Request, prepare
+from emulator.run.runner import Request, prepare
 
 #: What "can run" is judged by: the scenario that everybody runs first.
 FIRST_SCENARIO = "allreduce"

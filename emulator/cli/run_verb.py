@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from emulator import scenario as scenarios
-from emulator import table
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
-from emulator.interrupts import Interrupted
 from emulator.lab import LARGEST_DILATION
 from emulator.results import Result, RunFolder
-from emulator.runner import Plan, Request, execute, prepare
+from emulator.run import table
+from emulator.run.interrupts import Interrupted
+from emulator.run.runner import Plan, Request, execute, prepare
 
 #: A bar appears once a run has taken this long (s).
 PATIENCE_S = 2.0

@@ -28,9 +28,8 @@ class AgentSpec:
     in it.  ``peers`` maps every other rank to its fabric address, ``server_peers`` the ranks of
     the same server to their node names.  ``path_delays`` maps source addresses to what the NIC
     adds to the time of their frames.  ``mtu`` is that of the port and ``frame_octets`` the longest
-    frame that the transport
-    makes (``None``: what the MTU allows), by which receive slots are sized.  ``scale_up`` is the
-    server's NVLink (``None``: there is none).
+    frame that the transport makes (``None``: what the MTU allows), by which receive slots are
+    sized.  ``scale_up`` is the server's NVLink (``None``: there is none).
     """
 
     rank: int

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from emulator.agents import agent_specs
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import AgentSpec
 from emulator.lab import Lab
+from emulator.run.agents import agent_specs
 from emulator.transports import fit
 from tests.bench import raw
 from topologies import catalogue

@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from emulator.environment import describe_machine
+from emulator.run.environment import describe_machine
 
 _LOOP = 200_000
 _REPEATS = 15

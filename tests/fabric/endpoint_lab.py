@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from emulator.agents import agent_specs
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import AgentSpec
 from emulator.lab import Lab
+from emulator.run.agents import agent_specs
 from emulator.transports import fit
 from topologies import catalogue
 from topologies.model import Topology

@@ -11,7 +11,7 @@ from emulator import scenario
 from emulator.endpoint.gpu import Layout
 from emulator.endpoint.program import Program
 from emulator.errors import UserError
-from emulator.ideal import WireCost, ideal_ns
+from emulator.run.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome
 from tests.scenarios.executor import Executor
 from topologies.catalogue import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.endpoint.schedule import Compute, Receive, Region, Schedule, Write
-from emulator.ideal import WireCost, ideal_ns
+from emulator.run.ideal import WireCost, ideal_ns
 from emulator.scenario import load as load_scenario
 from scenarios.collectives.program import Program
 from topologies.catalogue import load

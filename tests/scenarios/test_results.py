@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator import fidelity, table
 from emulator.errors import UserError
 from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
+from emulator.run import fidelity, table
 
 CALM = fidelity.Slip(wakeups=1000, p99_ns=20, max_ns=300)
 

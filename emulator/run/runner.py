@@ -19,24 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from emulator import fidelity, preflight
-from emulator.agents import agent_specs
-from emulator.calibration import calibrate
 from emulator.cleanup import uninterrupted
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentError, AgentPool
-from emulator.environment import describe_machine
 from emulator.errors import UserError
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Capture, Tap, describe, ports_of, select
 from emulator.fabric.counters import PortCounters
-from emulator.interrupts import Interrupted, interruptible
 from emulator.lab import Lab
-from emulator.load import Load
-from emulator.measurement import HostLoad, Measured, measure
 from emulator.results import Result, RunFolder
+from emulator.run import fidelity, preflight
+from emulator.run.agents import agent_specs
+from emulator.run.calibration import calibrate
+from emulator.run.environment import describe_machine
+from emulator.run.interrupts import Interrupted, interruptible
+from emulator.run.load import Load
+from emulator.run.measurement import HostLoad, Measured, measure
+from emulator.run.timeline import timeline
 from emulator.scenario import Scenario, Trial
-from emulator.timeline import timeline
 from emulator.transports import TransportChoice, fit
 from topologies import catalogue, export
 from topologies.model import Role, Topology

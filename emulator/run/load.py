@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from emulator.endpoint.gpu import Layout
 from emulator.endpoint.schedule import Schedule, Write
-from emulator.ideal import WireCost, ideal_ns
+from emulator.run.ideal import WireCost, ideal_ns
 from emulator.scenario import Trial
 from topologies.model import Topology
 

@@ -26,13 +26,13 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from emulator.agents import agent_specs
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.schedule import Copy, Operation, Receive, Reduce, Region, Schedule, Write
 from emulator.endpoint.spawn import AgentPool
 from emulator.lab import LARGEST_DILATION, Lab
-from emulator.load import Load
-from emulator.measurement import duration_ns
+from emulator.run.agents import agent_specs
+from emulator.run.load import Load
+from emulator.run.measurement import duration_ns
 from emulator.transports import TransportChoice, fit
 from topologies import catalogue
 from topologies.model import End, Topology

@@ -13,7 +13,7 @@ from emulator.endpoint.gpu import GpuMemory
 from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import RankResult
-from emulator.fidelity import Slip
+from emulator.run.fidelity import Slip
 from emulator.scenario import Contents, Outcome, Trial
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.

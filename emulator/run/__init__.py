@@ -1,0 +1,1 @@
+"""A run: from a loaded scenario to its run folder."""

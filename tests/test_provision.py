@@ -1,0 +1,161 @@
+"""The installer as a caller sees it, and the files beside it as their own tools see them.
+
+Nothing is installed here: what needs an installed environment is skipped unless this checkout's
+is in place already, as it is when the installer itself started the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+INSTALLER = CHECKOUT / "vagrant" / "provision.sh"
+SCRIPTS = (INSTALLER, CHECKOUT / ".ci" / "run")
+NOBODY = 65534
+
+
+def call(
+    *arguments: str, cwd: Path = CHECKOUT, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return run([str(INSTALLER), *arguments], cwd=cwd, env=env)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path = CHECKOUT,
+    env: Mapping[str, str] | None = None,
+    user: int | None = None,
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
+        cwd=cwd,
+        env=env,
+        user=user,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def in_place() -> None:
+    """Skips unless a call would install nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the installer does")
+    if call("--check").returncode:
+        pytest.skip("this checkout's environment is not installed: run vagrant/provision.sh")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_passes_shellcheck(script: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("needs shellcheck")
+    done = run(["shellcheck", str(script)])
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_is_executable_bash(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    assert run(["bash", "-n", str(script)]).returncode == 0
+
+
+def test_help_goes_to_stdout() -> None:
+    done = call("--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: sudo vagrant/provision.sh")
+    assert done.stderr == ""
+
+
+def test_unknown_option_is_refused_in_one_sentence() -> None:
+    done = call("--formt")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "--formt" in done.stderr
+
+
+def test_without_root_it_says_how_to_call_it() -> None:
+    # From standard input: an ordinary user may not be able to read this checkout.
+    done = run(
+        ["bash", "-c", INSTALLER.read_text(), "vagrant/provision.sh", "pytest", "-x"],
+        cwd=Path("/"),
+        user=NOBODY if os.geteuid() == 0 else None,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "sudo vagrant/provision.sh pytest -x" in done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("in_place")
+class TestInPlace:
+    def test_stdout_is_the_commands_alone(self) -> None:
+        done = call("printf", "%s", '{"rows": []}')
+        assert json.loads(done.stdout) == {"rows": []}
+        assert done.stderr == ""
+
+    def test_exit_status_is_the_commands(self) -> None:
+        assert call("sh", "-c", "exit 7").returncode == 7
+
+    def test_arguments_arrive_as_they_are(self) -> None:
+        done = call("printf", "[%s]", "a b", "", "*", "$HOME")
+        assert done.stdout == "[a b][][*][$HOME]"
+
+    def test_command_runs_where_it_was_called(self, tmp_path: Path) -> None:
+        assert call("pwd", "-P", cwd=tmp_path).stdout.strip() == str(tmp_path.resolve())
+
+    def test_environments_python_is_first_whatever_the_callers_path(self, tmp_path: Path) -> None:
+        shim = tmp_path / "python3"
+        shim.write_text("#!/bin/sh\necho a version manager's shim; exit 3\n")
+        shim.chmod(0o755)
+        for path in (f"{tmp_path}:/usr/bin:/bin", "", "/nonexistent"):
+            done = call("python3", "-c", "import uet, mininet; print('ours')", env={"PATH": path})
+            assert (done.returncode, done.stdout) == (0, "ours\n"), done.stderr
+
+    def test_uetemu_starts(self, tmp_path: Path) -> None:
+        done = call("uetemu", "--version", cwd=tmp_path)
+        assert done.returncode == 0
+        assert done.stdout.startswith("uetemu, version")
+
+    def test_pytest_finds_the_checkout_from_elsewhere(self, tmp_path: Path) -> None:
+        done = call("pytest", "--collect-only", "-q", "tests/test_provision.py", cwd=tmp_path)
+        assert done.returncode == 0, done.stdout
+        assert "test_help_goes_to_stdout" in done.stdout
+
+    def test_pytest_stays_with_tests_of_the_callers_own(self, tmp_path: Path) -> None:
+        (tmp_path / "test_mine.py").write_text("def test_one():\n    assert True\n")
+        done = call("pytest", "-q", "test_mine.py::test_one", cwd=tmp_path)
+        assert done.returncode == 0, done.stdout
+        assert "1 passed" in done.stdout
+
+    def test_check_says_so(self) -> None:
+        done = call("--check")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_vagrant_accepts_the_vagrantfile(tmp_path: Path) -> None:
+    if shutil.which("vagrant") is None:
+        pytest.skip("needs vagrant")
+    folder = tmp_path / "vagrant"
+    folder.mkdir()
+    shutil.copy(CHECKOUT / "vagrant" / "Vagrantfile", folder)
+    home = {"HOME": str(tmp_path), "VAGRANT_HOME": str(tmp_path / "home"), "LC_ALL": "C.UTF-8"}
+    done = run(
+        # without a hypervisor, vagrant can judge all but the provider's own settings
+        ["vagrant", "validate", "--ignore-provider"],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **home},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "validated successfully" in done.stdout
