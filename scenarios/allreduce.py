@@ -64,9 +64,9 @@ WARMUPS = replace(COUNT, minimum=0)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    min_size: int = parameter(16 * 2**10, SIZE, help="smallest size of the sweep")
+    min_size: int = parameter(32 * 2**10, SIZE, help="smallest size of the sweep")
     max_size: int = parameter(8 * 2**20, SIZE, help="largest size of the sweep")
-    factor: int = parameter(8, COUNT, help="each size is the previous one times this")
+    factor: int = parameter(16, COUNT, help="each size is the previous one times this")
     sizes: tuple[int, ...] = parameter((), SIZE, many=True, help="sizes instead of the sweep")
     warmups: int = parameter(1, WARMUPS, help="iterations before those that count")
     iterations: int = parameter(2, COUNT, help="iterations that count, for each size")
