@@ -65,11 +65,14 @@ class FepConfig:
     max_nack_retx_cnt: int = 5
     pds_clear_time: int = 1_000_000
 
+    # How long a target waits for the CLOSE it has asked for (Close_REQ_Time).
+    close_req_time: int = 1_000_000
+
     # A source marks its own resends, so a second copy without RETX was made by the network and
     # needs no answer.  Off for peers that forget the flag.
     drop_network_duplicates: bool = True
 
-    # Local resources, not in the specification.
+    # Local resources, not in the specification.  Initiators get half of the PDCs at most.
     max_pdcs: int = 1_000
     max_inbound_messages: int = 4_096
     inbound_message_idle_time: int = 5_000_000_000  # as the UEC reference provider has it
@@ -100,6 +103,8 @@ class FepConfig:
             "max_rto_retx_cnt": (0, 15),
             "nack_retx_time": (0, 8 * 10**9),
             "max_nack_retx_cnt": (0, 31),
+            "pds_clear_time": (0, 8 * 10**9),
+            "close_req_time": (1, 8 * 10**9),
             "max_pdcs": (1, 65_535),
             "max_inbound_messages": (1, 65_536),
         }

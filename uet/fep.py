@@ -14,12 +14,13 @@ from ipaddress import IPv4Address
 import uet.congestion.fixed  # noqa: F401  registers itself
 from uet.config import FepConfig
 from uet.congestion import base as congestion
-from uet.pds.pdc import Pdc, nack_packet
+from uet.pds.control import MAX_PSN_OFFSET, nack_packet
+from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK
 from uet.pds.table import PdcTable
 from uet.peer import Peer, traffic_class
 from uet.ses.memory import MemoryRegion, MemoryTable
-from uet.ses.messages import MAX_MESSAGE, Address, MessageError, OutboundMessage
+from uet.ses.messages import Address, MessageError, OutboundMessage, check
 from uet.ses.target import Target
 from uet.transport import Completion, Frame, Write
 from uet.wire import headers
@@ -50,8 +51,10 @@ _REQUESTS = frozenset({PacketType.RUD_REQ, PacketType.RUD_CC_REQ})
 _ACKS = frozenset({PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX})
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
 _SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
+_SES_SIZE = headers.SES_STD_SOM.size
 _STANDARD = NextHeader.REQUEST_STD << _NEXT_HEADER_SHIFT
 _MESSAGE_IDS = 0xFFFF  # 1..65535; id 0 belongs to UUD
+_PSN_OFFSET = MAX_PSN_OFFSET  # as a mask
 
 #: Least octets of the UET part, by packet type.
 _LEAST: dict[int, int] = {
@@ -96,8 +99,9 @@ class FabricEndpoint:
         self._waiting: deque[Write] = deque()  # no message id or no PDC was free
         self._open_ids: set[int] = set()
         self._newest_id = 0
-        self._active: dict[int, Pdc] = {}  # initiator PDCs with something to do, by id
+        self._active: dict[int, Pdc] = {}  # PDCs with something to do, by id
         self._closing = False
+        self._retry_at: int | None = None  # when to try again to give a request a PDC
         self.deliver = self._target.deliver
         self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
         self._trimmed = frozenset(
@@ -116,17 +120,15 @@ class FabricEndpoint:
         """Queue a write; ``MessageError`` for one that could never be carried out."""
         if self._closing:
             raise MessageError("the endpoint is closing and takes no more requests")
-        if request.payload.nbytes > MAX_MESSAGE:
-            raise MessageError(
-                f"{request.payload.nbytes} octets exceed the largest message of {MAX_MESSAGE}"
-            )
-        if IPv4Address(request.peer).packed not in self._peers:
+        check(request)
+        if request.peer not in self.config.neighbours:
             raise MessageError(f"{request.peer} is not among the configured neighbours")
         self._waiting.append(request)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
         """Give waiting requests a message id and a PDC, in the order they were posted."""
+        self._retry_at = None
         while self._waiting and len(self._open_ids) < _MESSAGE_IDS:
             request = self._waiting[0]
             pdc = self._table.initiator(self._peers[IPv4Address(request.peer).packed])
@@ -203,6 +205,9 @@ class FabricEndpoint:
         control.clear()
         if self._waiting:
             self._start_waiting()
+            if self._waiting and len(self._open_ids) < _MESSAGE_IDS:
+                self._reclaim(now)
+                self._retry_at = now + self.config.close_req_time
         if self._active:
             for pdc in list(self._active.values()):
                 pdc.transmit(out, now, limit)
@@ -219,7 +224,7 @@ class FabricEndpoint:
 
     def next_deadline(self) -> int | None:
         """The earliest timer of any PDC (ns)."""
-        earliest = None
+        earliest = self._retry_at
         for pdc in self._active.values():
             deadline = pdc.next_deadline()
             if deadline is not None and (earliest is None or deadline < earliest):
@@ -289,7 +294,7 @@ class FabricEndpoint:
         elif end < _UET_AT + least:
             counts["rx_drop_truncated"] += 1
         elif kind in _REQUESTS:
-            self._receive_request(packet, peer, _UET_AT + least, entropy, marked)
+            self._receive_request(packet, peer, _UET_AT + least, entropy, marked, now)
         elif kind in _ACKS:
             pdc = self._table.by_id.get(packet[_UET_AT + 10] << 8 | packet[_UET_AT + 11])
             if pdc is None or pdc.peer is not peer:
@@ -302,21 +307,34 @@ class FabricEndpoint:
         elif kind == PacketType.NACK:
             self._receive_nack(packet, peer, now)
         else:
-            self._receive_control(packet, peer, entropy, marked)
+            self._receive_control(packet, peer, entropy, marked, now)
 
     def _receive_request(
-        self, packet: memoryview, peer: Peer, ses_at: int, entropy: int, marked: bool
+        self,
+        packet: memoryview,
+        peer: Peer,
+        ses_at: int,
+        entropy: int,
+        marked: bool,
+        now: int,
     ) -> None:
         word, clear_offset, psn, spdcid, dpdcid = headers.RUD_REQ.unpack_from(packet, _UET_AT)
+        if len(packet) < ses_at + _SES_SIZE and word & _NEXT_HEADER == _STANDARD:
+            self.counts["rx_drop_truncated"] += 1
+            return
         self.counts["rx_data_packets"] += 1
         if word & _SYN:
-            pdc = self._find_or_accept(peer, word, psn, spdcid, dpdcid, entropy, marked)
+            pdc = self._find_or_accept(peer, word, psn, spdcid, dpdcid, entropy, marked, now)
             if pdc is None:
                 return
         else:
             pdc = self._table.by_id.get(dpdcid)
             if pdc is None or pdc.initiator or pdc.peer is not peer:
-                self._refuse(peer, NackCode.INV_DPDCID, psn, spdcid, word, entropy, marked)
+                closed = self._table.find_closed(peer.key, spdcid)
+                code = NackCode.INV_DPDCID
+                if closed is not None and closed.id == dpdcid and closed.is_beyond(psn):
+                    code = NackCode.CLOSING
+                self._refuse(peer, code, psn, spdcid, word, entropy, marked)
                 return
             if spdcid != pdc.peer_id:
                 self._refuse(peer, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
@@ -335,6 +353,7 @@ class FabricEndpoint:
         info_and_offset: int,
         entropy: int,
         marked: bool,
+        now: int,
     ) -> Pdc | None:
         """The PDC of a SYN packet; any of them may be the first to arrive (UES 3.5.8)."""
         if not spdcid:
@@ -346,11 +365,24 @@ class FabricEndpoint:
         if word & _NEXT_HEADER != _STANDARD:
             self._refuse(peer, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
             return None
-        start = (psn - (info_and_offset & 0xFFF)) & MASK
+        start = (psn - (info_and_offset & _PSN_OFFSET)) & MASK
+        closed = self._table.find_closed(peer.key, spdcid)
+        if closed is not None and closed.start_psn == start:
+            if closed.is_beyond(psn):
+                self._refuse(peer, NackCode.CLOSING, psn, spdcid, word, entropy, marked)
+            else:
+                self.counts["rx_drop_syn_of_closed_pdc"] += 1
+            return None
         pdc = self._table.accept(peer, spdcid, start)
         if pdc is None:
             self._refuse(peer, NackCode.NO_PDC_AVAIL, psn, spdcid, word, entropy, marked)
+            self._reclaim(now)
         return pdc
+
+    def _reclaim(self, now: int) -> None:
+        """The pool is exhausted: close something that is not in use."""
+        for pdc in self._table.reclaim(now):
+            self._active[pdc.id] = pdc
 
     def _refuse(
         self,
@@ -364,15 +396,13 @@ class FabricEndpoint:
     ) -> None:
         """A NACK for a packet that belongs to no PDC here: its spdcid is 0 (UES 3.5.12)."""
         self.counts["tx_nacks"] += 1
-        nack = nack_packet(
-            code, psn, 0, dpdcid, resent=bool(flags & _RETX), marked=marked
-        )
+        nack = nack_packet(code, psn, 0, dpdcid, resent=bool(flags & _RETX), marked=marked)
         self.control.append(peer.envelope.wrap(self._control_class, entropy, nack))
 
     def _receive_nack(self, packet: memoryview, peer: Peer, now: int) -> None:
         word, _, _, dpdcid, _ = headers.NACK.unpack_from(packet, _UET_AT)
         pdc = self._table.by_id.get(dpdcid)
-        if word >> 16 & NackFlag.NT or pdc is None or pdc.peer is not peer or not pdc.initiator:
+        if word >> 16 & NackFlag.NT or pdc is None or pdc.peer is not peer:
             self.counts["rx_drop_nack_of_unknown_pdc"] += 1
             return
         self.counts["rx_nacks"] += 1
@@ -380,7 +410,9 @@ class FabricEndpoint:
         if pdc.has_work:
             self._active[pdc.id] = pdc
 
-    def _receive_control(self, packet: memoryview, peer: Peer, entropy: int, marked: bool) -> None:
+    def _receive_control(
+        self, packet: memoryview, peer: Peer, entropy: int, marked: bool, now: int
+    ) -> None:
         word, _, psn, spdcid, dpdcid, payload = headers.CP.unpack_from(packet, _UET_AT)
         self.counts["rx_control_packets"] += 1
         if word & ControlFlag.SYN:
@@ -389,11 +421,15 @@ class FabricEndpoint:
             pdc = self._table.by_id.get(dpdcid)
         if pdc is None or pdc.peer is not peer:
             self._refuse(peer, NackCode.INV_DPDCID, psn, spdcid, word, entropy, marked)
+        elif not pdc.peer_id:
+            self.counts["rx_drop_control_before_establishment"] += 1
         elif spdcid != pdc.peer_id:
             self._refuse(peer, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
         else:
             kind = (word & _NEXT_HEADER) >> _NEXT_HEADER_SHIFT
-            pdc.on_control(kind, word & _FLAGS, psn, payload, entropy, marked)
+            pdc.on_control(kind, word & _FLAGS, psn, payload, entropy, marked, now)
+            if pdc.has_work:
+                self._active[pdc.id] = pdc
 
     def _receive_trimmed(
         self, packet: memoryview, peer: Peer, dscp: int, entropy: int, marked: bool

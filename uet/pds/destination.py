@@ -70,6 +70,7 @@ class RequestDestination:
         self._ack_on_ecn = ack_on_ecn
         self._drop_network_duplicates = drop_network_duplicates
         self._counters = counters
+        self._seen = (0, 0)  # octets received and since when no more
         self._owed = 0
         self._newest_ar = (start_psn - 1) & MASK
         self._sack_base = (start_psn - 1) & MASK
@@ -98,6 +99,8 @@ class RequestDestination:
                 return None, 0
             self._apply_clear(clear_psn)
             return self._again(psn, packet, ses_at), 0
+        if clear_psn != window.max_clear:
+            self._apply_clear(clear_psn)
         code = self._deliver(packet, ses_at)
         if code == NO_ROOM:
             return None, NackCode.NO_SES_MSG_AVAIL
@@ -109,8 +112,6 @@ class RequestDestination:
         window.accept(psn, guaranteed=guaranteed)
         if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
             self._newest_ar = psn
-        if clear_psn != window.max_clear:
-            self._apply_clear(clear_psn)
         octets -= _SES_SIZE
         self._owed += octets if octets > self._min_add else self._min_add
         if guaranteed:
@@ -148,11 +149,17 @@ class RequestDestination:
         return self.stored.get(psn) or default_response(message_id, job_id), 0
 
     def accept_control(self, psn: int) -> bool:
-        """A control packet that takes a PSN (CLOSE, NOOP); false for one outside the window."""
+        """A control packet that takes a PSN (CLOSE, CLOSE_REQ, NOOP); false outside the window."""
         arrival = self.window.classify(psn)
         if arrival is Arrival.NEW:
             self.window.accept(psn)
         return arrival is not Arrival.OUTSIDE
+
+    def quiet_since(self, now: int) -> int:
+        """Since when nothing new has arrived, as far as those who asked could see (ns)."""
+        if self.received_octets != self._seen[0]:
+            self._seen = (self.received_octets, now)
+        return self._seen[1]
 
     # -- acknowledgements --------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ from typing import Protocol
 
 from uet.config import FepConfig
 from uet.congestion.spraying import ObliviousSpraying
+from uet.pds.clear import ClearDuty
+from uet.pds.control import MAX_PSN_OFFSET, control_packet, nack_packet
 from uet.pds.destination import RequestDestination
-from uet.pds.psn import HALF, MASK
+from uet.pds.psn import MASK
 from uet.pds.source import RequestSource
 from uet.peer import Peer, traffic_class
 from uet.ses.messages import OutboundMessage
@@ -38,9 +40,6 @@ from uet.wire.codes import (
 #: Octets that the congestion sublayer adds to the transport size of a packet (UES 3.6.12).
 NOMINAL_OVERHEAD = 40
 
-#: psn_offset of SYN packets has 12 bits: as many may leave before the first answer.
-MAX_PSN_OFFSET = 4_095
-
 _REQUEST = headers.RUD_REQ
 _ACK = headers.ACK_CC_NSCC
 _RUD_WORD = _REQUEST.word(type=PacketType.RUD_REQ, next_hdr=NextHeader.REQUEST_STD)
@@ -63,6 +62,8 @@ _OK = int(ReturnCode.OK)
 _AT_ONCE = frozenset({NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP})
 #: Codes that leave the packet to its timer: reserved ones, and "SES is still at work".
 _LEFT_TO_TIMER = frozenset({NackCode.TRIMMED_ACK, NackCode.RCVD_SES_PROCG, NackCode.NEW_START_PSN})
+#: Fatal codes of a target that has no such PDC: there is none to close.
+_TARGET_IS_GONE = frozenset({NackCode.INV_DPDCID, NackCode.PDC_HDR_MISMATCH, NackCode.CLOSING})
 
 
 class State(enum.Enum):
@@ -115,6 +116,7 @@ class Pdc:
         self.start_psn = start_psn
         self.initiator = initiator
         self.state = State.CREATING if initiator else State.ESTABLISHED
+        self.closed_by: int | None = None  # target: the PSN of the CLOSE
         self._around = around
         self._counts = around.counts
         self._wrap = peer.envelope.wrap
@@ -130,9 +132,9 @@ class Pdc:
             + peer.envelope.trailer
             + NOMINAL_OVERHEAD
         )
-        self._clear_time = config.pds_clear_time
-        self._clear_due: int | None = None
-        self._clear_asked = (start_psn - 1) & MASK
+        self._close_req_time = config.close_req_time
+        self._close_due: int | None = None  # target: when its CLOSE_REQ counts as refused
+        self._octets_when_asked = 0
         # Both directions begin at the same PSN.
         self.source = RequestSource(
             wire=self,
@@ -148,6 +150,12 @@ class Pdc:
             on_message_end=around.message_end,
             counters=around.counts,
         )
+        self._clear = ClearDuty(
+            wire=self,
+            source=self.source,
+            clear_time=config.pds_clear_time,
+            max_stalls=config.max_rto_retx_cnt,
+        )
         self.destination = RequestDestination(
             start_psn=start_psn,
             psn_range=config.mpr * MPR_UNIT,
@@ -161,10 +169,6 @@ class Pdc:
         )
 
     # -- how packets are built ----------------------------------------------------------------
-
-    def _dpdcid(self, psn: int) -> int:
-        """The peer's id, or {pdc_info, psn_offset} in its place (UES Table 3-33)."""
-        return self.peer_id or (psn - self.start_psn) & MAX_PSN_OFFSET
 
     def request(
         self, psn: int, message: OutboundMessage, index: int, *, again: bool, ar: bool, ev: int
@@ -188,32 +192,28 @@ class Pdc:
             payload,
         )
 
-    def _control_packet(
-        self, kind: ControlType, flags: int, psn: int, payload: int, ev: int
-    ) -> Frame:
-        """A control packet (UES Table 3-38)."""
-        syn = 0 if self.peer_id else 1
-        header = headers.CP_SYN if syn else headers.CP
-        target = {"psn_offset": self._dpdcid(psn)} if syn else {"dpdcid": self.peer_id}
-        packet = header.encode(
-            ctl_type=kind,
-            retx=1 if flags & ControlFlag.RETX else 0,
-            ar=1 if flags & ControlFlag.AR else 0,
-            syn=syn,
+    def _control_packet(self, kind: ControlType, *, psn: int, **fields: int) -> Frame:
+        self._counts["tx_control_packets"] += 1
+        packet = control_packet(
+            kind,
             psn=psn,
             spdcid=self.id,
-            payload_word=payload,
-            **target,
+            peer_id=self.peer_id,
+            start_psn=self.start_psn,
+            **fields,  # type: ignore[arg-type]
         )
-        self._counts["tx_control_packets"] += 1
-        return self._wrap(self._control_class, ev, packet)
+        return self._wrap(self._control_class, self._spraying.pick(), packet)
 
-    def close(self, psn: int, *, again: bool, ev: int) -> Frame:
-        flags = ControlFlag.AR | (ControlFlag.RETX if again else 0)
-        return self._control_packet(ControlType.CLOSE_CMD, flags, psn, 0, ev)
+    def close(self, psn: int, *, again: bool) -> Frame:
+        kind = ControlType.CLOSE_CMD if self.initiator else ControlType.CLOSE_REQ
+        return self._control_packet(kind, psn=psn, ar=True, retx=again)
 
-    def ack_request(self, psn: int, message_id: int, ev: int) -> Frame:
-        return self._control_packet(ControlType.ACK_REQ, ControlFlag.AR, psn, message_id, ev)
+    def ask_again(self, psn: int, message_id: int = 0) -> Frame:
+        self._counts["tx_ack_requests"] += 1
+        return self._control_packet(ControlType.ACK_REQ, psn=psn, ar=True, payload=message_id)
+
+    def clear(self, psn: int) -> Frame:
+        return self._control_packet(ControlType.CLEAR_CMD, psn=0, payload=psn)
 
     # -- what may be sent ---------------------------------------------------------------------
 
@@ -224,35 +224,37 @@ class Pdc:
         if deadline is not None and deadline <= now:
             source.on_timer(now)
             if source.gave_up:
-                self.fail(source.gave_up)
-                return
+                self.fail(source.gave_up, now)
+            else:
+                self._clear.consider(now)
+        if self._close_due is not None and self._close_due <= now:
+            self._close_is_missing(now)
+        if self.state is State.CLOSED:
+            return
         source.transmit(out, now, limit)
-        if self._clear_due is not None and self._clear_due <= now:
-            self._send_clear(out)
+        while self._clear.due is not None and self._clear.due <= now and len(out) < limit:
+            if not self._clear.transmit(out, now):
+                self.fail("RTO_RETRIES_EXHAUSTED", now)
         if self.state is State.QUIESCE and source.idle and len(out) < limit:
             self.state = State.CLOSING
             out.append(source.send_close(now))
 
     def next_deadline(self) -> int | None:
         deadline = self.source.next_deadline()
-        if self._clear_due is not None and (deadline is None or self._clear_due < deadline):
-            return self._clear_due
+        for due in (self._clear.due, self._close_due):
+            if due is not None and (deadline is None or due < deadline):
+                deadline = due
         return deadline
-
-    def _send_clear(self, out: list[Frame]) -> None:
-        """A CLEAR packet, unless a request has carried, or will carry, the same (UES 3.5.16.3)."""
-        source = self.source
-        self._clear_due = None
-        clear = (source.window.base - 1) & MASK
-        if clear != source.clear_sent and not source.has_unsent:
-            source.clear_sent = clear
-            ev = self._spraying.pick()
-            out.append(self._control_packet(ControlType.CLEAR_CMD, 0, 0, clear, ev))
 
     @property
     def has_work(self) -> bool:
         """Whether :meth:`transmit` may ever have something to do without new input."""
-        return not self.source.idle or self._clear_due is not None or self.state is State.QUIESCE
+        return self.state is not State.CLOSED and (
+            not self.source.idle
+            or self._clear.due is not None
+            or self._close_due is not None
+            or self.state is State.QUIESCE
+        )
 
     # -- what an ACK does ---------------------------------------------------------------------
 
@@ -262,9 +264,10 @@ class Pdc:
         kind = word >> 11
         source = self.source
         ack_psn = (cack + ack_offset) & MASK
-        if self.state is State.CREATING:
-            if not spdcid:
-                self._counts["rx_drop_ack_without_pdcid"] += 1
+        if not self.peer_id:
+            # An ACK left over from an older PDC of this id must not decide who the peer is.
+            if not spdcid or not source.window.is_open(ack_psn):
+                self._counts["rx_drop_ack_before_establishment"] += 1
                 return
         elif spdcid != self.peer_id:
             self._counts["rx_drop_ack_of_other_pdc"] += 1
@@ -289,36 +292,24 @@ class Pdc:
                 self._counts["rx_drop_truncated"] += 1
                 return
             code = packet[end + 1] & _RETURN_CODE
-        if self.state is State.CREATING:
+        if not self.peer_id:
             self.peer_id = spdcid
-            self.state = State.ESTABLISHED
+            if self.state is State.CREATING:
+                self.state = State.ESTABLISHED
         if kind != _PLAIN_ACK:
             source.on_range(cc & _MPR, cack, MPR_UNIT)
         source.on_ack(ack_psn=ack_psn, cack=cack, code=code, now=now)
         if bitmap:
             source.on_sack((cack + sack_offset) & MASK, bitmap, now)
-        if word & _ACK_REQ:
-            self._on_ask(word & _ACK_REQ, ack_psn)
-        self._want_clear(now)
+        if self.initiator:
+            if word & _ACK_REQ:
+                if word & _ACK_REQ == _ACK_REQ_CLOSE:
+                    self.quiesce()
+                elif word & _ACK_REQ == _ACK_REQ_CLEAR:
+                    self._clear.ask(ack_psn)
+            self._clear.consider(now)
         if self.state is State.CLOSING and source.idle:
             self._closed()
-
-    def _on_ask(self, ask: int, ack_psn: int) -> None:
-        if ask == _ACK_REQ_CLOSE:
-            self.quiesce()
-        elif ask == _ACK_REQ_CLEAR and 0 < ((ack_psn - self._clear_asked) & MASK) < HALF:
-            self._clear_asked = ack_psn
-
-    def _want_clear(self, now: int) -> None:
-        """Start the clear timer once everything up to what the target asked about is settled."""
-        source = self.source
-        asked = self._clear_asked
-        if (
-            self._clear_due is None
-            and 0 < ((asked - source.clear_sent) & MASK) < HALF
-            and ((source.window.base - 1 - asked) & MASK) < HALF
-        ):
-            self._clear_due = now + self._clear_time
 
     # -- what a NACK does ---------------------------------------------------------------------
 
@@ -339,14 +330,19 @@ class Pdc:
         if code in _LEFT_TO_TIMER:
             return
         if code.error_class is ErrorClass.PDC_FATAL:
-            if self.state is State.CLOSING and code is NackCode.INV_DPDCID:
-                self._closed()  # the target has closed; only its ACK was lost
+            closing = self.state is State.CLOSING or not self.initiator
+            if closing and code is NackCode.INV_DPDCID:
+                self._closed()  # the other end has closed; only its ACK or CLOSE was lost
             else:
-                self.fail(code.name)
+                self.fail(code.name, now, tell=code not in _TARGET_IS_GONE)
             return
+        if code is NackCode.PKT_NOT_RCVD:
+            self.source.window.withdraw(psn)
         self.source.on_nack(psn, now, wait=code not in _AT_ONCE)
         if self.source.gave_up:
-            self.fail(self.source.gave_up)
+            self.fail(self.source.gave_up, now)
+        else:
+            self._clear.consider(now)
 
     # -- what a request does ------------------------------------------------------------------
 
@@ -421,13 +417,15 @@ class Pdc:
     # -- what control packets do --------------------------------------------------------------
 
     def on_control(
-        self, kind: int, flags: int, psn: int, payload: int, entropy: int, marked: bool
+        self, kind: int, flags: int, psn: int, payload: int, entropy: int, marked: bool, now: int
     ) -> None:
         """A control packet for this PDC, ids already checked (UES 3.5.16)."""
         destination = self.destination
         resent = flags & ControlFlag.RETX
         if kind == ControlType.CLEAR_CMD:
             destination.on_clear(payload)
+        elif kind == ControlType.CLEAR_REQ and self.initiator:
+            self._clear.force(now)
         elif kind == ControlType.ACK_REQ:
             answer, nack = destination.answer_to_ack_request(psn, payload & 0xFFFF, self._job_id)
             if nack:
@@ -441,12 +439,16 @@ class Pdc:
                 self.nack(NackCode.PSN_OOR_WINDOW, psn, resent, entropy, marked)
                 return
             self._ack(psn, b"", resent, entropy, marked)
+            self.closed_by = psn
             self._closed()
-        elif kind == ControlType.NOOP:
+        elif kind == ControlType.NOOP or (kind == ControlType.CLOSE_REQ and self.initiator):
             if not destination.accept_control(psn):
                 self.nack(NackCode.PSN_OOR_WINDOW, psn, resent, entropy, marked)
-            elif flags & (ControlFlag.AR | ControlFlag.SYN | ControlFlag.RETX):
+                return
+            if flags & (ControlFlag.AR | ControlFlag.SYN | ControlFlag.RETX):
                 self._ack(psn, b"", resent, entropy, marked)
+            if kind == ControlType.CLOSE_REQ:
+                self.quiesce()
         else:
             self.nack(NackCode.UNEXP_EVENT, psn, resent, entropy, marked)
 
@@ -465,30 +467,47 @@ class Pdc:
             else:
                 self.state = State.QUIESCE
 
-    def fail(self, error: str) -> None:
-        """Beyond repair: every unfinished message fails with ``error``."""
-        self._counts["pdc_errors"] += 1
-        self.source.abandon(error)
-        self._closed()
+    @property
+    def asked_to_close(self) -> bool:
+        return self._close_due is not None
+
+    def ask_to_close(self, now: int) -> Frame:
+        """A target wants the initiator to close: CLOSE_REQ, and time to obey (UES 3.5.16)."""
+        self._close_due = now + self._close_req_time
+        self._octets_when_asked = self.destination.received_octets
+        return self.source.send_close(now)
+
+    def _close_is_missing(self, now: int) -> None:
+        """Close_REQ_Time is over; an initiator that still sends what it had queued gets more."""
+        octets = self.destination.received_octets
+        if octets == self._octets_when_asked:
+            self.fail("CLOSE_REQ_TIMEOUT", now)
+        else:
+            self._close_due = now + self._close_req_time
+            self._octets_when_asked = octets
+
+    def fail(self, error: str, now: int, *, tell: bool = True) -> None:
+        """Beyond repair: every unfinished message fails with ``error``.
+
+        An initiator still sends a CLOSE if the target can be expected to have the PDC, so that
+        it need not keep it (UES 3.5.8, closing in error).
+        """
+        if self.state is State.CLOSING:
+            self._counts["pdcs_closed_unanswered"] += 1
+            tell = False
+        else:
+            self._counts["pdc_errors"] += 1
+        self.source.abandon(error, now)
+        self._clear.due = None
+        if tell and self.initiator and self.peer_id:
+            self.state = State.QUIESCE  # nothing is left to wait for
+        else:
+            self._closed()
 
     def _closed(self) -> None:
         if self.state is not State.CLOSED:
             self.state = State.CLOSED
             self._around.pdc_closed(self)
-
-
-def nack_packet(
-    code: int, psn: int, spdcid: int, dpdcid: int, *, resent: bool, marked: bool
-) -> bytes:
-    """A NACK of a RUD or ROD packet (UES Table 3-40); ``spdcid`` 0 where there is no PDC."""
-    return headers.NACK.encode(
-        m=int(marked),
-        retx=int(resent),
-        nack_code=code,
-        nack_psn=psn,
-        spdcid=spdcid,
-        dpdcid=dpdcid,
-    )
 
 
 _NEXT_HEADER = _ACK.mask("next_hdr")

@@ -8,7 +8,6 @@ only the few that were sent again need the heap.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 
 from uet.pds.psn import MASK
 from uet.pds.window import SendWindow
@@ -16,17 +15,32 @@ from uet.pds.window import SendWindow
 #: 15 means unlimited for Max_RTO_Retx_Cnt, 31 for Max_NACK_Retx_Cnt (UES Table 3-28).
 UNLIMITED_RTO, UNLIMITED_NACK = 15, 31
 
+#: Where the doubling stops: the largest count that is a limit.
+_MOST_DOUBLINGS = UNLIMITED_RTO - 1
+_NOT_RUNNING = -1
+
 
 class RetransmissionTimer:
     """Deadlines of the open packets of one send window; records live in rings of ``size`` slots."""
 
-    __slots__ = ("_again", "_cursor", "_mask", "_window", "resent", "rto", "sent_at", "timeouts")
+    __slots__ = (
+        "_again",
+        "_cursor",
+        "_deadline",
+        "_mask",
+        "_window",
+        "resent",
+        "rto",
+        "sent_at",
+        "timeouts",
+    )
 
     def __init__(self, window: SendWindow, size: int, rto: int) -> None:
         self._window = window
         self._mask = size - 1
         self._cursor = window.base
-        self._again: list[tuple[int, int, int]] = []  # (deadline, psn, sent_at)
+        self._again: list[tuple[int, int]] = []  # (deadline, psn) of what was sent again
+        self._deadline = [_NOT_RUNNING] * size  # the valid one of them
         self.rto = rto
         self.sent_at = [0] * size
         self.resent = [False] * size
@@ -44,8 +58,13 @@ class RetransmissionTimer:
         slot = psn & self._mask
         self.sent_at[slot] = now
         self.resent[slot] = True
-        deadline = now + (self.rto << self.timeouts[slot])
-        heapq.heappush(self._again, (deadline, psn, now))
+        deadline = now + self.interval(self.timeouts[slot])
+        self._deadline[slot] = deadline
+        heapq.heappush(self._again, (deadline, psn))
+
+    def interval(self, timeouts: int) -> int:
+        """The RTO after so many that were in vain (ns)."""
+        return self.rto << min(timeouts, _MOST_DOUBLINGS)
 
     def _first(self) -> tuple[int, int] | None:
         """(deadline, psn) of the oldest open packet that was sent once."""
@@ -65,8 +84,8 @@ class RetransmissionTimer:
         """The same of those sent again."""
         heap = self._again
         while heap:
-            deadline, psn, stamp = heap[0]
-            if self._window.is_open(psn) and self.sent_at[psn & self._mask] == stamp:
+            deadline, psn = heap[0]
+            if self._window.is_open(psn) and self._deadline[psn & self._mask] == deadline:
                 return deadline, psn
             heapq.heappop(heap)
         return None
@@ -91,16 +110,18 @@ class RetransmissionTimer:
         slot = psn & self._mask
         self.timeouts[slot] += 1
         self.resent[slot] = True
+        self._deadline[slot] = _NOT_RUNNING
         psns.append(psn)
 
 
 class RetransmissionQueue:
     """PSNs to send again, oldest request first, each at most once; some only from a time on."""
 
-    __slots__ = ("_delayed", "_members", "_ready")
+    __slots__ = ("_delayed", "_members", "_ready", "_start")
 
-    def __init__(self) -> None:
-        self._ready: deque[int] = deque()
+    def __init__(self, start_psn: int) -> None:
+        self._start = start_psn
+        self._ready: list[int] = []  # a heap of distances from the start, which do not wrap
         self._delayed: list[tuple[int, int]] = []
         self._members: set[int] = set()
 
@@ -110,19 +131,20 @@ class RetransmissionQueue:
             return
         self._members.add(psn)
         if due <= now:
-            self._ready.append(psn)
+            heapq.heappush(self._ready, (psn - self._start) & MASK)
         else:
             heapq.heappush(self._delayed, (due, psn))
 
     def head(self, now: int) -> int | None:
-        """The PSN that may be sent again now."""
+        """The oldest PSN that may be sent again now."""
         while self._delayed and self._delayed[0][0] <= now:
-            self._ready.append(heapq.heappop(self._delayed)[1])
-        return self._ready[0] if self._ready else None
+            psn = heapq.heappop(self._delayed)[1]
+            heapq.heappush(self._ready, (psn - self._start) & MASK)
+        return (self._start + self._ready[0]) & MASK if self._ready else None
 
     def pop(self) -> int:
         """Take what :meth:`head` showed."""
-        psn = self._ready.popleft()
+        psn = (self._start + heapq.heappop(self._ready)) & MASK
         self._members.remove(psn)
         return psn
 

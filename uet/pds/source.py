@@ -43,9 +43,13 @@ class Wire(Protocol):
         self, psn: int, message: OutboundMessage, index: int, *, again: bool, ar: bool, ev: int
     ) -> Frame: ...
 
-    def close(self, psn: int, *, again: bool, ev: int) -> Frame: ...
+    def close(self, psn: int, *, again: bool) -> Frame:
+        """CLOSE of an initiator, CLOSE_REQ of a target."""
+        ...
 
-    def ack_request(self, psn: int, message_id: int, ev: int) -> Frame: ...
+    def ask_again(self, psn: int, message_id: int) -> Frame:
+        """ACK_REQ: the response to ``psn`` is missing."""
+        ...
 
 
 class RequestSource:
@@ -76,7 +80,7 @@ class RequestSource:
         self.gave_up: str | None = None
         self.queue: deque[OutboundMessage] = deque()
         self.open: dict[int, OutboundMessage] = {}
-        self.retransmit = RetransmissionQueue()
+        self.retransmit = RetransmissionQueue(start_psn)
         self.timer = RetransmissionTimer(self.window, RING, rto_init_time)
         self._wire = wire
         self._congestion = congestion
@@ -111,6 +115,28 @@ class RequestSource:
     def has_unsent(self) -> bool:
         """Whether requests wait that will carry CLEAR_PSN when they leave."""
         return self._current is not None or bool(self.queue) or bool(self.retransmit)
+
+    def stalled(self, now: int) -> bool:
+        """Whether only the peer's range holds back what waits, and no timer runs to change that.
+
+        So it is when the responses of a whole range are known, but the peer still keeps a
+        guaranteed-delivery one among the first, because the CLEAR that frees it waits too.
+        """
+        if self.next_deadline() is not None:
+            return False
+        while (waiting := self.retransmit.head(now)) is not None:
+            if self.window.is_open(waiting):
+                break
+            self.retransmit.pop()
+        if waiting is None:
+            if self._current is None and not self.queue:
+                return False
+            waiting = self.window.next
+        return waiting != self.close_psn and self._beyond_range(waiting)
+
+    def _beyond_range(self, psn: int) -> bool:
+        """Whether the peer does not track ``psn`` yet."""
+        return ((psn - self.max_cack) & MASK) > self.peer_range
 
     # -- what may be sent --------------------------------------------------------------------
 
@@ -177,17 +203,16 @@ class RequestSource:
             if not window.is_open(psn):
                 self.retransmit.pop()
                 continue
-            if ((psn - self.max_cack) & MASK) > self.peer_range:
-                return  # the peer has shrunk its range
+            if psn != self.close_psn and self._beyond_range(psn):
+                return  # the peer has shrunk its range; what follows lies beyond it as well
             slot = psn & _SLOT
             message = self._message[slot]
             if psn == self.close_psn:
-                out.append(self._wire.close(psn, again=True, ev=self._spraying.pick()))
+                out.append(self._wire.close(psn, again=True))
             elif window.is_delivered(psn):
                 # The data arrived; only its response is missing (UES 3.5.16, ACK_REQ).
                 message_id = message.id if message is not None else 0
-                out.append(self._wire.ack_request(psn, message_id, self._spraying.pick()))
-                self._counters["tx_ack_requests"] += 1
+                out.append(self._wire.ask_again(psn, message_id))
             elif message is not None:
                 if congestion.room() <= 0:
                     return
@@ -204,15 +229,16 @@ class RequestSource:
             self.timer.sent_again(psn, now)
 
     def send_close(self, now: int) -> Frame:
-        """CLOSE takes the next PSN and is tracked like a request (UES 3.5.16.4.1)."""
+        """It takes the next PSN and is tracked like a request (UES 3.5.16.4.1)."""
         psn = self.window.next
+        self.clear_sent = (psn - 1) & MASK  # which a CLOSE implies
         self.window.next = (psn + 1) & MASK
         self.close_psn = psn
         self._message[psn & _SLOT] = None
         self._size[psn & _SLOT] = 0
         self._nacks[psn & _SLOT] = 0
         self.timer.sent(psn, now)
-        return self._wire.close(psn, again=False, ev=self._spraying.pick())
+        return self._wire.close(psn, again=False)
 
     # -- what an ACK does --------------------------------------------------------------------
 
@@ -329,11 +355,11 @@ class RequestSource:
 
     # -- the end -----------------------------------------------------------------------------
 
-    def abandon(self, error: str) -> None:
+    def abandon(self, error: str, now: int) -> None:
         """Every unfinished message fails with ``error``; nothing is in flight any more."""
         for slot, size in enumerate(self._size):
             if size:
-                self._congestion.on_delivered(size, 0)
+                self._congestion.on_lost(size, now)
                 self._size[slot] = 0
         unfinished = [*self.open.values(), *self.queue]
         self.open.clear()
@@ -342,6 +368,7 @@ class RequestSource:
         self._message = [None] * RING
         self.window.base = self.window.next
         self.window.done = self.window.delivered = 0
+        self.gave_up = None
         for message in unfinished:
             message.error = message.error or error
             self._end(message)

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from uet.congestion.spraying import ObliviousSpraying
 from uet.pds.pdc import Pdc, State, Surroundings
-from uet.pds.psn import MASK, distance
+from uet.pds.psn import MASK, after, distance
 from uet.peer import Peer
 
 #: PDCID 0 is never assigned (UES 3.5.8.2).
 LAST_ID = 0xFFFF
 #: Start_PSN lies in [2^16, 2^31), and at least 2^16 from the last PSN used under the same id.
 _START_FIRST, _START_END, _START_DISTANCE = 1 << 16, 1 << 31, 1 << 16
+#: Closed targets remembered.
+_MOST_CLOSED = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedTarget:
+    """What is left of a target: enough to know its late packets (UES 3.5.8, closing).
+
+    A copy of a SYN packet that the network has kept back must not make the PDC, and carry out
+    the request, a second time.  ``closed_by`` is the PSN of the CLOSE, ``None`` after an error.
+    """
+
+    id: int
+    start_psn: int
+    closed_by: int | None
+
+    def is_beyond(self, psn: int) -> bool:
+        """Whether ``psn`` was sent after the CLOSE, or answered never."""
+        return self.closed_by is None or after(psn, self.closed_by)
 
 
 class PdcTable:
@@ -25,8 +45,14 @@ class PdcTable:
         self._initiators: dict[int, Pdc] = {}  # by peer
         self._targets: dict[tuple[int, int], Pdc] = {}  # by (peer, its id)
         self._limit = around.config.max_pdcs
+        # Half of the pool is for targets: were it all taken by initiators here and at the peers,
+        # each would wait for all others.
+        self._most_initiators = self._limit - self._limit // 2
+        self._initiating = 0
         self._newest_id = rng.randrange(LAST_ID)
         self._last_psn: dict[int, int] = {}
+        self._closed: dict[tuple[int, int], ClosedTarget] = {}  # by (peer, its id), oldest first
+        self._next_look = 0
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -36,8 +62,11 @@ class PdcTable:
         pdc = self._initiators.get(peer.key)
         if pdc is None or not pdc.takes_messages:
             pdc = self._create(peer, peer_id=0, start_psn=None, initiator=True)
-            if pdc is not None:
-                self._initiators[peer.key] = pdc
+            if pdc is None:
+                return None
+        else:
+            del self._initiators[peer.key]
+        self._initiators[peer.key] = pdc  # the most recently used stands last
         return pdc
 
     def find_target(self, peer_key: int, peer_id: int) -> Pdc | None:
@@ -56,6 +85,8 @@ class PdcTable:
     ) -> Pdc | None:
         if len(self.by_id) >= self._limit:
             return None
+        if initiator and self._initiating >= self._most_initiators:
+            return None
         # Ids are used in turn, so that one is free for as long as can be before it comes again.
         local_id = self._newest_id % LAST_ID + 1
         while local_id in self.by_id:
@@ -73,6 +104,7 @@ class PdcTable:
             spraying=ObliviousSpraying(self._rng),
         )
         self.by_id[local_id] = pdc
+        self._initiating += initiator
         return pdc
 
     def _start_psn(self, local_id: int) -> int:
@@ -86,11 +118,48 @@ class PdcTable:
         """Forget a closed PDC, all but its last PSN (UES 3.5.8)."""
         del self.by_id[pdc.id]
         if pdc.initiator:
+            self._initiating -= 1
             self._last_psn[pdc.id] = (pdc.source.window.next - 1) & MASK
             if self._initiators.get(pdc.peer.key) is pdc:
                 del self._initiators[pdc.peer.key]
-        else:
-            del self._targets[pdc.peer.key, pdc.peer_id]
+            return
+        key = pdc.peer.key, pdc.peer_id
+        del self._targets[key]
+        self._closed.pop(key, None)
+        self._closed[key] = ClosedTarget(pdc.id, pdc.start_psn, pdc.closed_by)
+        if len(self._closed) > _MOST_CLOSED:
+            del self._closed[next(iter(self._closed))]
+
+    def find_closed(self, peer_key: int, peer_id: int) -> ClosedTarget | None:
+        """The newest closed target that the peer knew as ``peer_id``."""
+        return self._closed.get((peer_key, peer_id))
+
+    # -- when there is no room ----------------------------------------------------------------
+
+    def reclaim(self, now: int) -> list[Pdc]:
+        """Begin to close what is not in use, to make room for one more (UES 3.5.8).
+
+        That is an initiator without work, the least recently used first; else a target where
+        nothing has arrived for Close_REQ_Time, whose initiator is asked.  PDCs that have
+        something to send now are returned.
+        """
+        if now < self._next_look:
+            return []
+        self._next_look = now + self._around.config.close_req_time
+        for pdc in self._initiators.values():
+            if pdc.state is State.ESTABLISHED and pdc.source.idle:
+                pdc.quiesce()
+                return [pdc]
+        quiet = now - self._around.config.close_req_time
+        for pdc in self.by_id.values():
+            if (
+                not pdc.initiator
+                and pdc.destination.quiet_since(now) <= quiet
+                and not pdc.asked_to_close
+            ):
+                self._around.control.append(pdc.ask_to_close(now))
+                return [pdc]
+        return []
 
     def quiesce(self) -> None:
         """Begin to close every PDC that this endpoint has initiated."""
@@ -99,4 +168,4 @@ class PdcTable:
 
     @property
     def open_initiators(self) -> int:
-        return sum(1 for p in self.by_id.values() if p.initiator and p.state is not State.CLOSED)
+        return self._initiating

@@ -16,6 +16,11 @@ SACK_BITS = 64
 _SACK_MASK = (1 << SACK_BITS) - 1
 
 
+def _run(bits: int) -> int:
+    """How many of the lowest bits are set without a gap."""
+    return (~bits & (bits + 1)).bit_length() - 1
+
+
 class Arrival(enum.Enum):
     """What a request's PSN means to the receive window."""
 
@@ -57,11 +62,14 @@ class ReceiveWindow:
     def accept(self, psn: int, *, guaranteed: bool = False) -> None:
         """Record a PSN that :meth:`classify` called new, and move CACK if it can."""
         ahead = (psn - self.base) & MASK
+        if 0 < ((psn - self.highest) & MASK) < HALF:
+            self.highest = psn
+        if not (ahead or self.received or guaranteed):
+            self.base = (psn + 1) & MASK  # in order, as most are
+            return
         self.received |= 1 << ahead
         if guaranteed:
             self.guaranteed |= 1 << ahead
-        if 0 < ((psn - self.highest) & MASK) < HALF:
-            self.highest = psn
         if not ahead:
             self._advance()
 
@@ -70,16 +78,17 @@ class ReceiveWindow:
         news = (psn - self.max_clear) & MASK
         if not 0 < news < HALF:
             return False
-        self.max_clear = psn
-        covered = ((psn - self.base) & MASK) + 1
-        if self.guaranteed and covered <= self.size:
-            self.guaranteed = self.guaranteed >> covered << covered
+        ahead = (psn - self.base) & MASK
+        if ahead < HALF:
+            if ahead >= _run(self.received):
+                return False  # nobody can know the response to what has not arrived
+            self.guaranteed = self.guaranteed >> ahead + 1 << ahead + 1
             self._advance()
+        self.max_clear = psn
         return True
 
     def _advance(self) -> None:
-        settled = self.received & ~self.guaranteed
-        run = (~settled & (settled + 1)).bit_length() - 1
+        run = _run(self.received & ~self.guaranteed)
         if run:
             self.base = (self.base + run) & MASK
             self.received >>= run
@@ -147,6 +156,10 @@ class SendWindow:
         self.base = (self.base + run) & MASK
         self.done >>= run
         self.delivered >>= run
+
+    def withdraw(self, psn: int) -> None:
+        """``psn`` is not delivered after all, as its destination says."""
+        self.delivered &= ~(1 << ((psn - self.base) & MASK))
 
     def sacked(self, base: int, bitmap: int) -> int:
         """Merge a SACK bitmap; bits (relative to :attr:`base`) that are news."""

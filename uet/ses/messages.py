@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from uet.ses.memory import MemoryRegion
 from uet.transport import Write
 from uet.wire import headers
-from uet.wire.codes import Opcode
+from uet.wire.codes import MPR_UNIT, Opcode
 
 MAX_MESSAGE = 2**32 - 2  # octets, as the UEC reference provider bounds it
 MESSAGE_IDS = 0xFFFF  # 1..65535: id 0 belongs to UUD
+
+#: Each gap in a message waits for a packet of the receive window, which has at most so many.
+MOST_GAPS = 255 * MPR_UNIT
 
 _OFFSET_AT = headers.SES_STD_NOSOM.field("message_offset").offset // 8
 _OFFSET = struct.Struct(">I")
@@ -25,6 +28,19 @@ _LENGTH_AT = headers.SES_STD_NOSOM.field("request_length").offset // 8
 
 class MessageError(ValueError):
     """A request cannot be carried out as posted."""
+
+
+def check(request: Write) -> None:
+    """Raise :class:`MessageError` for a write that no packet could carry."""
+    payload = request.payload
+    if payload.ndim != 1 or payload.itemsize != 1 or not payload.contiguous:
+        raise MessageError("a payload must be a flat view of octets: use .cast('B')")
+    if payload.nbytes > MAX_MESSAGE:
+        raise MessageError(f"{payload.nbytes} octets exceed the largest message of {MAX_MESSAGE}")
+    for name in ("key", "offset", "header_data"):
+        value = getattr(request, name)
+        if value is not None and not 0 <= value < 1 << 64:
+            raise MessageError(f"{name} is {value}; it must fit into 64 bits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +76,6 @@ class OutboundMessage:
 
     def __init__(self, request: Write, message_id: int, to: Address, mtu: int) -> None:
         length = request.payload.nbytes
-        if length > MAX_MESSAGE:
-            raise MessageError(f"a message of {length} octets exceeds the limit of {MAX_MESSAGE}")
         self.request = request
         self.id = message_id
         self.length = length
@@ -158,7 +172,10 @@ class InboundMessage:
         self._ends: list[int] = []
 
     def place(self, offset: int, octets: memoryview) -> bool:
-        """Put a packet's payload in its place; false if any of it was there already."""
+        """Put a packet's payload in its place.
+
+        False if any of it was there already, or if it leaves more gaps than a window has PSNs.
+        """
         end = offset + len(octets)
         starts, ends = self._starts, self._ends
         at = bisect_left(starts, offset)
@@ -173,6 +190,8 @@ class InboundMessage:
             ends[at - 1] = end
         elif joins_right:
             starts[at] = offset
+        elif len(starts) > MOST_GAPS:
+            return False
         else:
             starts.insert(at, offset)
             ends.insert(at, end)

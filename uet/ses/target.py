@@ -56,16 +56,16 @@ class Target:
         self._limit = config.max_inbound_messages
         self._idle_time = config.inbound_message_idle_time
         self._inbound: dict[tuple[int, int], InboundMessage] = {}
+        self._full_until = 0  # before then no message has been idle for long enough
         self.now = 0
 
     def deliver(self, pdc_id: int, peer: str, packet: memoryview, at: int) -> int:
         """Carry out the request at ``at``; its return code, or :data:`NO_ROOM`.
 
-        PDS calls this once per request.  The packet's view ends where its payload does.
+        PDS calls this once per request, with a whole header.  The packet's view ends where its
+        payload does.
         """
         left = len(packet) - at - _SIZE
-        if left < 0:
-            return ReturnCode.OP_VIOLATION
         if packet[at + 1] & _SOM_BIT:
             word, message_id, to, offset, _, key, header_data, length = _SOM.unpack_from(packet, at)
             start, octets = 0, left
@@ -79,7 +79,7 @@ class Target:
             code = self._refusal(word, to, pdc_id, message_id)
             if code:
                 return code
-        if octets > left or start + octets > length:
+        if octets != left or start + octets > length or (length and not octets):
             return ReturnCode.OP_VIOLATION
         message = self._inbound.get((pdc_id, message_id))
         if message is None:
@@ -166,10 +166,14 @@ class Target:
         """Whether one more message can be tracked; drops those idle for too long if need be."""
         if len(self._inbound) < self._limit:
             return True
+        if self.now < self._full_until:
+            return False
         oldest = self.now - self._idle_time
-        idle = [key for key, message in self._inbound.items() if message.touched < oldest]
+        idle = [key for key, message in self._inbound.items() if message.touched <= oldest]
         for key in idle:
             del self._inbound[key]
+        touched = [message.touched for message in self._inbound.values()]
+        self._full_until = min(touched, default=self.now) + self._idle_time
         self._counters["rx_messages_abandoned"] += len(idle)
         return bool(idle)
 

@@ -1,0 +1,58 @@
+"""What must hold of an endpoint at any time, and when nothing is left to do."""
+
+from __future__ import annotations
+
+from uet.fep import FabricEndpoint
+from uet.pds.pdc import State
+from uet.pds.source import RING
+
+_MOST_CLOSED = 4_096
+
+
+def check(fep: FabricEndpoint, now: int) -> None:
+    """State is bounded and consistent; no timer lies in the past after :meth:`transmit`."""
+    table, config = fep._table, fep.config
+    assert len(table.by_id) <= config.max_pdcs
+    assert len(table._closed) <= _MOST_CLOSED
+    assert len(table._targets) + sum(p.initiator for p in table.by_id.values()) == len(table.by_id)
+    assert len(fep._target._inbound) <= config.max_inbound_messages
+    assert not fep.control
+    flying: dict[int, int] = {peer.key: 0 for peer in fep._peers.values()}
+    messages = 0
+    for number, pdc in table.by_id.items():
+        source, destination = pdc.source, pdc.destination
+        assert pdc.id == number != 0
+        assert pdc.state is not State.CLOSED
+        assert 0 <= source.window.outstanding <= RING
+        assert source.window.done.bit_length() <= source.window.outstanding
+        assert source.window.delivered.bit_length() <= source.window.outstanding
+        assert len(source.retransmit._members) <= RING
+        assert len(source.timer._again) <= 64 * RING
+        assert min(source._size) >= 0
+        assert destination.window.received.bit_length() <= destination.window.size
+        assert destination.window.guaranteed & ~destination.window.received == 0
+        assert len(destination.stored) == destination.window.guaranteed.bit_count()
+        assert destination.received_octets >= 0
+        flying[pdc.peer.key] += sum(source._size)
+        messages += len(source.open) + len(source.queue)
+        deadline = pdc.next_deadline()
+        if deadline is not None:
+            assert deadline > now
+        if pdc.has_work:
+            assert number in fep._active
+    assert set(fep._active) <= set(table.by_id)
+    for peer in fep._peers.values():
+        assert peer.congestion.inflight == flying[peer.key]  # type: ignore[attr-defined]
+    assert len(fep._open_ids) == messages
+    assert len(fep.counts) < 100
+
+
+def check_idle(fep: FabricEndpoint) -> None:
+    """Nothing is in flight, open, waiting or timed."""
+    for peer in fep._peers.values():
+        assert peer.congestion.inflight == 0  # type: ignore[attr-defined]
+    assert not fep._open_ids
+    assert not fep._waiting
+    assert fep.next_deadline() is None
+    for pdc in fep._table.by_id.values():
+        assert not any(pdc.source._size)

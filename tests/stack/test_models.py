@@ -1,0 +1,397 @@
+"""Windows, placement and timers against models so naive that they are plainly right.
+
+The models keep sets of integers that never wrap; only the calls into the code under test are
+taken modulo 2^32.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from uet.pds.psn import HALF, MASK, add, after, distance
+from uet.pds.recovery import RetransmissionQueue, RetransmissionTimer
+from uet.pds.window import SACK_BITS, Arrival, ReceiveWindow, SendWindow
+from uet.ses.memory import MemoryRegion
+from uet.ses.messages import InboundMessage
+
+#: First PSNs: anywhere, and so that a run crosses 2^31 or 2^32.
+STARTS = st.one_of(
+    st.integers(0, MASK),
+    st.integers(-200, 200).map(lambda d: (0xFFFF_FFFF + d) & MASK),
+    st.integers(-200, 200).map(lambda d: (HALF + d) & MASK),
+)
+
+MODEL_SETTINGS = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+@pytest.mark.conformance("C-020")
+@given(STARTS, st.integers(-(2**31) + 1, 2**31 - 1))
+def test_serial_numbers(a: int, d: int) -> None:
+    """RFC 1982: distance and order are those of integers as long as they are less than 2^31."""
+    b = add(a, d)
+    assert 0 <= b <= MASK
+    assert distance(b, a) == d
+    assert after(b, a) == (d > 0)
+    assert after(a, b) == (d < 0)
+
+
+class ReceiveWindowModel(RuleBasedStateMachine):
+    """PSNs that have arrived, those that wait for a CLEAR, and the CLEAR: three sets."""
+
+    @initialize(start=STARTS, size=st.sampled_from([1, 5, 40, 128]))
+    def begin(self, start: int, size: int) -> None:
+        self.start, self.size = start, size
+        self.window = ReceiveWindow(start, size)
+        self.arrived: set[int] = set()
+        self.guaranteed: set[int] = set()
+        self.cleared = -1
+
+    def wrapped(self, n: int) -> int:
+        return (self.start + n) & MASK
+
+    @property
+    def cack(self) -> int:
+        """The largest n such that all up to it have arrived and, if guaranteed, been cleared."""
+        n = -1
+        while n + 1 in self.arrived and not (n + 1 in self.guaranteed and n + 1 > self.cleared):
+            n += 1
+        return n
+
+    @property
+    def without_gap(self) -> int:
+        n = -1
+        while n + 1 in self.arrived:
+            n += 1
+        return n
+
+    @rule(ahead=st.integers(-300, 300), guaranteed=st.booleans())
+    def arrive(self, ahead: int, guaranteed: bool) -> None:
+        n = self.cack + ahead
+        arrival = self.window.classify(self.wrapped(n))
+        d = n - (self.cack + 1)
+        if d >= self.size or d < -self.size:
+            assert arrival is Arrival.OUTSIDE
+        elif d < 0 or n in self.arrived:
+            assert arrival is Arrival.DUPLICATE
+        else:
+            assert arrival is Arrival.NEW
+            self.window.accept(self.wrapped(n), guaranteed=guaranteed)
+            self.arrived.add(n)
+            if guaranteed:
+                self.guaranteed.add(n)
+
+    @rule(count=st.integers(1, 20), guaranteed=st.booleans())
+    def fill(self, count: int, guaranteed: bool) -> None:
+        """What is missing arrives, lowest first."""
+        for _ in range(count):
+            missing = self.without_gap + 1
+            self.arrive(missing - self.cack, guaranteed)
+
+    @rule(ahead=st.integers(-50, 200))
+    def clear(self, ahead: int) -> None:
+        """A CLEAR of something that has not arrived is a lie, and must change nothing."""
+        n = self.cack + ahead
+        news = self.cleared < n <= self.without_gap
+        assert self.window.clear(self.wrapped(n)) == news
+        if news:
+            self.cleared = n
+
+    @rule()
+    def clear_all(self) -> None:
+        n = self.without_gap
+        self.window.clear(self.wrapped(n))
+        self.cleared = max(self.cleared, n)
+
+    @rule(far=st.integers(2**31, 2**32 - 400))
+    def far_away(self, far: int) -> None:
+        assert self.window.classify(self.wrapped(self.cack + far)) is Arrival.OUTSIDE
+
+    @rule(base=st.integers(-100, 300))
+    def sack(self, base: int) -> None:
+        n = max(self.cack + base, -SACK_BITS)
+        expected = 0
+        for bit in range(SACK_BITS):
+            if n + bit in self.arrived or n + bit <= self.cack:
+                expected |= 1 << bit
+        assert self.window.sack(self.wrapped(n)) == expected
+
+    @invariant()
+    def agrees(self) -> None:
+        cack = self.cack
+        assert self.window.cack == self.wrapped(cack)
+        assert self.window.base == self.wrapped(cack + 1)
+        assert self.window.out_of_order == sum(1 for n in self.arrived if n > cack)
+        assert self.window.highest == self.wrapped(max(self.arrived, default=-1))
+        assert self.window.received.bit_length() <= self.size
+        assert self.window.guaranteed & ~self.window.received == 0
+
+
+class SendWindowModel(RuleBasedStateMachine):
+    """PSNs sent, answered, and delivered: three sets."""
+
+    @initialize(start=STARTS)
+    def begin(self, start: int) -> None:
+        self.start = start
+        self.window = SendWindow(start)
+        self.sent = 0
+        self.done: set[int] = set()
+        self.delivered: set[int] = set()
+
+    def wrapped(self, n: int) -> int:
+        return (self.start + n) & MASK
+
+    @property
+    def base(self) -> int:
+        n = 0
+        while n in self.done:
+            n += 1
+        return n
+
+    @rule(count=st.integers(1, 100))
+    def send(self, count: int) -> None:
+        if self.sent + count - self.base <= 1024:
+            self.sent += count
+            self.window.next = self.wrapped(self.sent)
+
+    @rule(ahead=st.integers(-20, 1100))
+    def answer(self, ahead: int) -> None:
+        n = self.base + ahead
+        is_open = 0 <= n < self.sent and n not in self.done
+        assert self.window.is_open(self.wrapped(n)) == is_open
+        if is_open:
+            self.window.finish(self.wrapped(n))
+            self.done.add(n)
+
+    @precondition(lambda self: self.sent > self.base)
+    @rule(data=st.data())
+    def answer_through(self, data: st.DataObject) -> None:
+        n = data.draw(st.integers(self.base, self.sent - 1))
+        self.window.finish_through(self.wrapped(n))
+        self.done |= set(range(n + 1))
+
+    @rule(ahead=st.integers(-200, 1100), bitmap=st.integers(0, 2**64 - 1))
+    def sack(self, ahead: int, bitmap: int) -> None:
+        base = self.base + ahead
+        said = {base + bit for bit in range(SACK_BITS) if bitmap >> bit & 1}
+        news = {n for n in said if self.base <= n < self.sent} - self.done - self.delivered
+        bits = self.window.sacked(self.wrapped(base), bitmap)
+        assert {self.base + bit for bit in range(1100) if bits >> bit & 1} == news
+        self.delivered |= news
+
+    @rule(base=st.integers(0, MASK), bitmap=st.integers(0, 2**64 - 1))
+    def hostile_sack(self, base: int, bitmap: int) -> None:
+        """Anywhere at all: whatever it says of PSNs not outstanding is not news."""
+        ahead = distance(base, self.wrapped(self.base))
+        if not -SACK_BITS < ahead < self.sent - self.base:
+            assert self.window.sacked(base, bitmap) == 0
+
+    @rule(ahead=st.integers(0, 1100))
+    def withdraw(self, ahead: int) -> None:
+        n = self.base + ahead
+        if self.window.is_open(self.wrapped(n)):
+            self.window.withdraw(self.wrapped(n))
+            self.delivered.discard(n)
+
+    @rule(ahead=st.integers(-1000, 1100))
+    def ask(self, ahead: int) -> None:
+        n = self.base + ahead
+        known = n < self.base or n in self.done or n in self.delivered
+        assert self.window.is_delivered(self.wrapped(n)) == known
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.window.base == self.wrapped(self.base)
+        assert self.window.outstanding == self.sent - self.base
+        assert self.window.done.bit_length() <= 1024
+        assert self.window.delivered.bit_length() <= 1024
+
+
+RTO = 100
+
+
+class TimerModel(RuleBasedStateMachine):
+    """For each PSN the time of its last transmission and how often it has timed out."""
+
+    @initialize(start=STARTS)
+    def begin(self, start: int) -> None:
+        self.start = start
+        self.window = SendWindow(start)
+        self.timer = RetransmissionTimer(self.window, 64, RTO)
+        self.now = 0
+        self.sent = 0
+        #: n -> [deadline or None if it waits to be sent again, timeouts]
+        self.running: dict[int, list[int | None]] = {}
+
+    def wrapped(self, n: int) -> int:
+        return (self.start + n) & MASK
+
+    @rule(count=st.integers(1, 8))
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            if (self.window.next - self.window.base) & MASK >= 64:
+                return
+            self.window.next = self.wrapped(self.sent + 1)
+            self.timer.sent(self.wrapped(self.sent), self.now)
+            self.running[self.sent] = [self.now + RTO, 0]
+            self.sent += 1
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        n = data.draw(st.sampled_from(sorted(self.running)))
+        self.timer.sent_again(self.wrapped(n), self.now)
+        timeouts = self.running[n][1]
+        assert timeouts is not None
+        self.running[n] = [self.now + RTO * 2 ** min(timeouts, 14), timeouts]
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        n = data.draw(st.sampled_from(sorted(self.running)))
+        self.window.finish(self.wrapped(n))
+        del self.running[n]
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def answer_through(self, data: st.DataObject) -> None:
+        n = data.draw(st.sampled_from(sorted(self.running)))
+        self.window.finish_through(self.wrapped(n))
+        self.running = {k: v for k, v in self.running.items() if k > n}
+
+    @rule(ns=st.integers(0, 4 * RTO))
+    def wait(self, ns: int) -> None:
+        self.now += ns
+        due = {n for n, (d, _) in self.running.items() if d is not None and d <= self.now}
+        expired = self.timer.expired(self.now)
+        assert sorted(expired) == sorted(self.wrapped(n) for n in due)
+        for n in due:
+            timeouts = self.running[n][1]
+            assert timeouts is not None
+            self.running[n] = [None, timeouts + 1]
+            assert self.timer.timeouts[self.wrapped(n) & 63] == timeouts + 1
+
+    @invariant()
+    def agrees(self) -> None:
+        deadlines = [d for d, _ in self.running.values() if d is not None]
+        assert self.timer.next_deadline() == min(deadlines, default=None)
+
+
+class QueueModel(RuleBasedStateMachine):
+    """What waits to be sent again: a dict of due times, the lowest PSN first."""
+
+    @initialize(start=STARTS)
+    def begin(self, start: int) -> None:
+        self.start = start
+        self.queue = RetransmissionQueue(start)
+        self.now = 0
+        self.due: dict[int, int] = {}
+
+    @rule(n=st.integers(0, 300), delay=st.integers(0, 50))
+    def add(self, n: int, delay: int) -> None:
+        self.queue.add((self.start + n) & MASK, self.now + delay, self.now)
+        self.due.setdefault(n, self.now + delay)
+
+    @rule(ns=st.integers(0, 30))
+    def wait(self, ns: int) -> None:
+        self.now += ns
+
+    @rule()
+    def take(self) -> None:
+        ready = [n for n, due in self.due.items() if due <= self.now]
+        head = self.queue.head(self.now)
+        if not ready:
+            assert head is None
+            return
+        assert head == (self.start + min(ready)) & MASK
+        assert self.queue.pop() == head
+        del self.due[min(ready)]
+
+    @invariant()
+    def agrees(self) -> None:
+        assert bool(self.queue) == bool(self.due)
+        deadline = self.queue.next_deadline()
+        later = [due for due in self.due.values() if due > self.now]
+        assert deadline is None or deadline in self.due.values()
+        if later:
+            assert deadline is not None
+            assert deadline <= min(later)
+
+
+class PlacementModel(RuleBasedStateMachine):
+    """The octets that have been placed: a set."""
+
+    LENGTH = 64
+
+    @initialize()
+    def begin(self) -> None:
+        self.memory = bytearray(self.LENGTH + 20)
+        self.expected = bytearray(self.LENGTH + 20)
+        region = MemoryRegion(memoryview(self.memory), 1, True)
+        self.message = InboundMessage(region, 10, self.LENGTH)
+        self.placed: set[int] = set()
+        self.value = 0
+
+    @rule(offset=st.integers(0, LENGTH - 1), length=st.integers(1, 20))
+    def place(self, offset: int, length: int) -> None:
+        octets = set(range(offset, min(offset + length, self.LENGTH)))
+        self.value = self.value % 255 + 1
+        data = bytes([self.value]) * len(octets)
+        ok = self.message.place(offset, memoryview(data))
+        assert ok == (not octets & self.placed)
+        if ok:
+            self.placed |= octets
+            self.expected[10 + offset : 10 + offset + len(octets)] = data
+
+    @rule()
+    def fill_first_gap(self) -> None:
+        missing = [n for n in range(self.LENGTH) if n not in self.placed]
+        if missing:
+            self.place(missing[0], 1)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.memory == self.expected
+        assert self.message.placed == len(self.placed)
+        pieces = [n for n in sorted(self.placed) if n - 1 not in self.placed]
+        assert self.message._starts == pieces
+        assert self.message._ends == [
+            next(e for e in range(s, self.LENGTH + 1) if e not in self.placed) for s in pieces
+        ]
+
+
+TestReceiveWindow = ReceiveWindowModel.TestCase
+TestSendWindow = SendWindowModel.TestCase
+TestTimer = TimerModel.TestCase
+TestQueue = QueueModel.TestCase
+TestPlacement = PlacementModel.TestCase
+for case in (TestReceiveWindow, TestSendWindow, TestTimer, TestQueue, TestPlacement):
+    case.settings = MODEL_SETTINGS
+del case
+
+
+def test_timer_heap_does_not_outgrow_its_window() -> None:
+    """Stale entries leave as they reach the front: a packet resent for ever costs one entry."""
+    window = SendWindow(5)
+    timer = RetransmissionTimer(window, 64, RTO)
+    window.next = 6
+    timer.sent(5, 0)
+    now = 0
+    for _ in range(1_000):
+        deadline = timer.next_deadline()
+        assert deadline is not None
+        now = deadline
+        assert timer.expired(now) == [5]
+        timer.sent_again(5, now)
+    assert len(timer._again) == 1
+    assert heapq.heappop(timer._again)[1] == 5
