@@ -195,14 +195,10 @@ class FabricEndpoint:
     # -- what leaves ---------------------------------------------------------------------------
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
-        """At most ``limit`` frames: answers first, then requests, PDCs in turn."""
-        control = self.control
-        if len(control) > limit:
-            out = control[:limit]
-            del control[:limit]
-            return out
-        out = control[:]
-        control.clear()
+        """Every answer that is due, then at most ``limit`` more frames, PDCs in turn."""
+        out = self.control[:]
+        self.control.clear()
+        limit += len(out)
         if self._waiting:
             self._start_waiting()
             if self._waiting and len(self._open_ids) < _MESSAGE_IDS:

@@ -71,7 +71,11 @@ class Transport(Protocol):
         """Take whole Ethernet frames.  Hostile ones are counted, never raised."""
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
-        """At most ``limit`` frames that may leave now; also runs the timers that are due."""
+        """What may leave now: all answers to what arrived, and at most ``limit`` frames more.
+
+        Answers are small and must not wait behind requests for room in the NIC's data queue.
+        Runs the timers that are due.
+        """
 
     def next_deadline(self) -> int | None:
         """When :meth:`transmit` must be called again even if nothing arrives (ns), or ``None``."""
