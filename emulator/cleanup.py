@@ -28,6 +28,8 @@ from emulator.lab_record import LabRecord, Lock, Phase, Process
 
 SHARED_MEMORY = Path("/dev/shm")
 TERMINATE_GRACE_S = 0.5
+#: A run that is told to end saves its captures and removes its fabric first.
+OWNER_GRACE_S = 10.0
 KILL_BUDGET_S = 5.0
 
 
@@ -107,7 +109,7 @@ def take_down(lab: str, *, force: bool = False) -> Removed:
                 f"lab {lab} is in use by process {record.owner.pid}: "
                 f"end that first, or remove both with uetemu clean --force {lab}"
             )
-        end_processes({record.owner})
+        end_processes({record.owner}, grace_s=OWNER_GRACE_S)
         extra = (record.owner,)
     try:
         lock = Lock(lab_record.directory_of(lab))
@@ -148,12 +150,12 @@ def require_root(purpose: str) -> None:
         raise UserError(f"only root can {purpose}: run with sudo")
 
 
-def end_processes(processes: Collection[Process]) -> None:
+def end_processes(processes: Collection[Process], *, grace_s: float = TERMINATE_GRACE_S) -> None:
     """Ask the processes to end, then make them.  Returns when they are gone.
 
     Raises UserError for one that outlives SIGKILL by more than the budget.
     """
-    for number, budget in ((signal.SIGTERM, TERMINATE_GRACE_S), (signal.SIGKILL, KILL_BUDGET_S)):
+    for number, budget in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_BUDGET_S)):
         processes = [process for process in processes if process.alive]
         for process in processes:
             with suppress(ProcessLookupError):

@@ -26,7 +26,7 @@ from emulator import cleanup, lab_record
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.build import Fabric, Progress, build_fabric
-from emulator.fabric.cable_delay import CableDelay, cable_delay_mechanism
+from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.counters import PortCounters, read_ports
 from emulator.fabric.links import interface_indices
 from emulator.fabric.netlink import RouteSocket
@@ -70,14 +70,15 @@ class Lab:
         dilation: float,
         seed: int,
         spec: str,
-        cable_delay: CableDelay | None = None,
+        cable_delay: CableDelay = "nic",
         persistent: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Build ``topology`` in the kernel; returns when every port is ready to send.
 
         ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote
-        the topology, for the record.  ``cable_delay`` left out is the best the kernel has.
+        the topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise
+        (see :mod:`emulator.fabric.cable_delay`).
 
         Raises UserError if the name is taken or this is not root.  Whatever is raised, an
         interrupt included, nothing of the lab is left.
@@ -89,7 +90,6 @@ class Lab:
                 f"dilation {dilation:g} is not in 0..{LARGEST_DILATION:,}: 1 is real time"
             )
         _check_unused(name)
-        cable_delay = cable_delay or cable_delay_mechanism()
         record = LabRecord(
             lab=name,
             identity=uuid.uuid4().hex,

@@ -26,6 +26,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import json
 import pkgutil
 import sys
 import traceback
@@ -153,27 +154,66 @@ class Scenario:
 
     def topology(self, parameters: Any) -> str | Topology:
         fabric: str | Topology = self._call("topology", parameters)
+        if not isinstance(fabric, str | Topology):
+            raise self._misfit("topology", fabric, "a specification such as rail_clos")
         return fabric
 
     def schedules(self, parameters: Any, topology: Topology, seed: int) -> list[Trial]:
-        trials = list(self._call("schedules", parameters, topology, seed))
+        trials = self._call("schedules", parameters, topology, seed)
+        if not isinstance(trials, Sequence) or not all(isinstance(one, Trial) for one in trials):
+            raise self._misfit("schedules", trials, "a list of Trial")
         if not trials:
             raise UserError(f"scenario {self.name} has nothing to run with these parameters")
-        return trials
+        return [
+            dataclasses.replace(
+                trial,
+                compile=self._guarded("compile", trial.compile),
+                inputs=self._guarded("inputs", trial.inputs),
+                expected=self._guarded("expected", trial.expected),
+            )
+            for trial in trials
+        ]
 
     def measures(
         self, parameters: Any, topology: Topology, trial: Trial, outcome: Outcome
     ) -> Mapping[str, object]:
         row: Mapping[str, object] = self._call("measures", parameters, topology, trial, outcome)
+        if not isinstance(row, Mapping):
+            raise self._misfit("measures", row, "a dict of values by result key")
+        for key, value in row.items():
+            try:
+                json.dumps({key: value}, allow_nan=False)
+            except (TypeError, ValueError):
+                raise UserError(
+                    f"{self._file}: measures tells {key} = {value!r}, which result.json cannot "
+                    "hold; return finite numbers, texts, or None"
+                ) from None
         return row
 
+    @property
+    def _file(self) -> str:
+        return getattr(self.module, "__file__", None) or self.name
+
+    def _misfit(self, function: str, value: object, wanted: str) -> UserError:
+        return UserError(
+            f"{self._file}: {function} returned {type(value).__name__}; return {wanted}"
+        )
+
     def _call(self, function: str, *args: object, **named: object) -> Any:
-        try:
-            return getattr(self.module, function)(*args, **named)
-        except (UserError, TopologyError):
-            raise
-        except Exception as error:  # whatever a user's file may raise
-            raise UserError(_trouble(self.module.__file__ or self.name, function, error)) from error
+        return self._guarded(function, getattr(self.module, function))(*args, **named)
+
+    def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, of which any exception becomes one sentence."""
+
+        def call(*args: object, **named: object) -> Any:
+            try:
+                return function(*args, **named)
+            except (UserError, TopologyError):
+                raise
+            except Exception as error:  # whatever a user's file may raise
+                raise UserError(_trouble(self._file, name, error)) from error
+
+        return call
 
 
 def names() -> list[str]:
@@ -232,17 +272,17 @@ def _import(origin: str, run: Callable[[], ModuleType]) -> ModuleType:
         raise
     except SyntaxError as error:
         raise UserError(f"{error.filename or origin}, line {error.lineno}: {error.msg}") from error
-    except Exception as error:  # whatever a user's file may raise
+    except (Exception, SystemExit) as error:  # whatever a user's file may raise
         raise UserError(_trouble(origin, "import", error)) from error
 
 
-def _trouble(origin: str, what: str, error: Exception) -> str:
+def _trouble(origin: str, what: str, error: BaseException) -> str:
     """One sentence with the line of the scenario's own file, where the mistake most likely is."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).name == Path(origin).name]
-    frame = own[-1] if own else frames[-1]
+    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else origin
     text = " ".join(str(error).split()) or "no further text"
-    return f"{frame.filename}, line {frame.lineno}: {what} failed: {type(error).__name__}: {text}"
+    return f"{place}: {what} failed: {type(error).__name__}: {text}"
 
 
 def _read(item: dataclasses.Field[Any], text: str) -> object:

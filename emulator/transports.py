@@ -101,7 +101,8 @@ def _window(topology: Topology, gpu: str, wire: WireCost) -> int:
     one packet that is being serialised at each hop.
     """
     rate = topology.link_at(End(gpu, topology.node(gpu).ports[0].name)).rate_bps
-    paths = [topology.paths(gpu).get(peer.name, ()) for peer in topology.gpus]
+    reached = topology.paths(gpu)
+    paths = [reached.get(peer.name, ()) for peer in topology.gpus]
     round_trip = 2 * max(sum(link.delay_ns for link in path) for path in paths)
     hops = max(len(path) for path in paths)
     trigger = FepConfig.ack_gen_trigger

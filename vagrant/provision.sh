@@ -21,7 +21,7 @@ readonly policy=/usr/sbin/policy-rc.d
 readonly policy_mark='# made by uetemu while it installs; if it is still here later, delete it'
 
 # Debian's packages, and what each is for.
-readonly packages=(
+packages=(
     ca-certificates # pip's trust in its index
     python3         # the interpreter of everything below
     python3-venv    # a home for the Python packages
@@ -41,6 +41,15 @@ readonly packages=(
     bpftool         # a look at loaded programs and maps
 )
 
+# What the tests need beyond that: Debian's own kernel in a virtual machine, for what the running
+# kernel may lack.  The kernel is unpacked, never installed: this machine goes on booting its own.
+readonly packages_for_tests=(
+    qemu-system-x86 # the machine, emulated in software
+    busybox-static  # its first process
+    kmod            # its modules
+)
+readonly stock_kernel=/var/cache/uetemu/stock-kernel
+
 usage() {
     cat <<END
 Usage: sudo vagrant/provision.sh [COMMAND [ARGUMENT...]]
@@ -58,6 +67,8 @@ pytest that is called from outside the checkout, and not on files found there, r
 
 What is installed: Debian packages (${packages[*]})
 and a Python environment in $venv.  No service is enabled or started.
+For pytest on x86-64 also ${packages_for_tests[*]},
+and Debian's kernel, unpacked in $stock_kernel.
 Messages go to stderr, details to $log.
 END
 }
@@ -106,8 +117,12 @@ environment_in_place() {
     [[ -r $stamp && $(<"$stamp") == "$(fingerprint | sha256sum)" ]] && python_packages_in_place
 }
 
+stock_kernel_in_place() {
+    [[ -z $for_tests ]] || compgen -G "$stock_kernel/lib/modules/*/modules.dep" >/dev/null
+}
+
 in_place() {
-    [[ -z $(missing_packages) ]] && environment_in_place
+    [[ -z $(missing_packages) ]] && environment_in_place && stock_kernel_in_place
 }
 
 # --- the steps --------------------------------------------------------------------------------
@@ -221,6 +236,22 @@ install_missing_packages() {
     tidy
 }
 
+# linux-image-amd64 is an empty package that depends on the newest kernel's.
+unpack_stock_kernel() {
+    local work=$stock_kernel.new image release
+    rm -rf "$work" && mkdir -p "$work/package" || return
+    image=$(apt-cache depends --important linux-image-amd64 |
+        sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+    [[ -n $image ]] || { printf 'E: no kernel package is known\n'; return 1; }
+    (cd "$work/package" && apt_get -o APT::Sandbox::User=root download "$image") || return
+    dpkg-deb --extract "$work"/package/*.deb "$work" || return
+    rm -rf "$work/package"
+    for release in "$work"/lib/modules/*; do
+        depmod --basedir "$work" "${release##*/}" || return
+    done
+    rm -rf "$stock_kernel" && mv "$work" "$stock_kernel"
+}
+
 make_environment() {
     rm -f "$stamp"
     if ! "$venv/bin/python" -I -c 'import pip' >>"$log" 2>&1 ||
@@ -261,6 +292,10 @@ provision() {
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
             fail "$python is older than Python 3.11, which Debian 12 has: use that, or vagrant/Vagrantfile"
         environment_in_place || make_environment
+        if ! stock_kernel_in_place; then
+            have_package_lists || step "reading Debian's package lists" apt_update
+            step "unpacking Debian's kernel for the tests" unpack_stock_kernel
+        fi
         say "ready after $((SECONDS - start)) s"
         trap - EXIT
     fi
@@ -297,6 +332,13 @@ esac
 
 checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly checkout
+
+for_tests=
+if [[ ${1-} == pytest && $(uname -m) == x86_64 ]]; then
+    for_tests=1
+    packages+=("${packages_for_tests[@]}")
+fi
+readonly for_tests packages
 
 if [[ $check ]]; then
     (prepare && in_place) && exit

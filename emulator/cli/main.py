@@ -44,18 +44,31 @@ class Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="uetemu")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Packet-level emulator of AI training fabrics."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
 
 
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
     try:
         # Out of standalone mode click returns the status of an Exit, else what the verb returned.
-        status = cli.main(standalone_mode=False)
+        status = cli.main(prog_name="uetemu", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
+    except click.UsageError as error:
+        said = error.format_message().rstrip(".")
+        where = error.ctx.command_path if error.ctx else "uetemu"
+        click.echo(f"uetemu: {said}; see {where} --help", err=True)
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         click.echo(f"uetemu: {error.format_message()}", err=True)
         sys.exit(error.exit_code)

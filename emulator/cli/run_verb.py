@@ -32,7 +32,13 @@ PATIENCE_S = 2.0
     "--topology", metavar="SPEC", help="fabric, such as rail_clos:hosts=2,gpus_per_host=2"
 )
 @click.option("--transport", default="uet", show_default=True, help="what the endpoints speak")
-@click.option("--seed", default=1, show_default=True, help="decides everything that is random")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="decides everything that is random",
+)
 @click.option(
     "--dilation",
     default="auto",
@@ -104,8 +110,8 @@ def command(
     if not result.succeeded:
         wrong = sum(row["wrong"] for row in result.rows if isinstance(row["wrong"], int))
         raise UserError(
-            f"{wrong} elements are wrong, see {folder.path}/result.json; this is a defect of "
-            "uetemu or of the machine, please report it with the run folder"
+            f"{wrong} elements are wrong, see {folder.path}/result.json; unless the scenario "
+            "expects the wrong values, please report it with the run folder"
         )
 
 

@@ -9,7 +9,9 @@ from types import FrameType
 
 import click
 
+from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
+from emulator.fabric.cable_delay import for_kernel_traffic
 from emulator.lab import Lab
 from topologies import catalogue
 from topologies.model import Topology
@@ -30,12 +32,19 @@ DEFAULT_DILATION = 1000.0
     show_default=True,
     help="Host time per fabric time: at 1000 a 400 Gb/s link runs at 400 Mb/s.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of all randomness.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Seed of all randomness.",
+)
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
 def command(topology: str, name: str | None, dilation: float, seed: int, form: str) -> None:
     """Build TOPOLOGY (NAME or NAME:param=value,...) and leave it running as a lab."""
+    require_root("build a lab")
     model = catalogue.load(topology)
-    lab = name or model.name.replace("_", "-")
+    lab = model.name.replace("_", "-") if name is None else name
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     started = time.monotonic()
@@ -47,6 +56,7 @@ def command(topology: str, name: str | None, dilation: float, seed: int, form: s
             dilation=dilation,
             seed=seed,
             spec=topology,
+            cable_delay=for_kernel_traffic(),
             persistent=True,
             progress=progress,
         ),

@@ -204,7 +204,7 @@ class AgentProcesses:
     # Births and deaths
 
     def _hear_of_births(self) -> None:
-        news = self._births.recv(65536)
+        news = self._read_births()
         if not news:
             self._deaths.setdefault(-1, 0)
             raise AgentError("the fork server of the agents was killed; all agents end with it")
@@ -212,6 +212,13 @@ class AgentProcesses:
         # What an agent said last may explain its death better than how it ended.
         if rank in self._deaths and not self.controls[rank].poll():
             self._bury(rank)
+
+    def _read_births(self) -> bytes:
+        """The next news from the fork server, empty when it has ended."""
+        try:
+            return self._births.recv(65536)
+        except ConnectionResetError:  # it was killed with requests of ours unread
+            return b""
 
     def _note(self, news: bytes) -> int:
         """Take down a birth or a death; returns whose."""
@@ -228,7 +235,7 @@ class AgentProcesses:
         while rank not in self._deaths and (left := give_up - time.monotonic()) > 0:
             if not wait([self._births], left):
                 break
-            news = self._births.recv(65536)
+            news = self._read_births()
             if not news:
                 break
             self._note(news)

@@ -45,7 +45,12 @@ def silence(interface: str, frames: TransportFrames) -> str:
     Returns the mechanism: ``"clsact"`` or ``"nftables"``.  Raises :class:`UserError` when the
     kernel offers neither.
     """
-    index = socket.if_nametoindex(interface)
+    try:
+        index = socket.if_nametoindex(interface)
+    except OSError:
+        raise UserError(
+            f"the port {interface} is not there; did somebody delete it while the lab was built?"
+        ) from None
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
             _request(netlink, _RTM_NEWQDISC, _clsact(index), tolerate=errno.EEXIST)

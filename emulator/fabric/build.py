@@ -1,7 +1,7 @@
 """From a topology to a working fabric in the kernel, by Mininet's own lifecycle.
 
 Order: every namespace; every cable between them; the GPUs (Mininet's ``configHosts``); the
-switches (``start``); then wait until every port has carrier.  Nothing is undone here: all objects
+switches (``start``); then wait until every port can send.  Nothing is undone here: all objects
 carry the lab's name, and :mod:`emulator.cleanup` removes them by it.
 """
 
@@ -19,7 +19,6 @@ from mininet.net import Mininet
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.cable_delay import CableDelay
-from emulator.fabric.counters import ports_without_carrier
 from emulator.fabric.links import VethLink, VethPort, alias_of, interface_indices
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.fabric.routes import Neighbour, Route, static_neighbours, static_routes
@@ -29,7 +28,7 @@ from topologies.model import End, Link, Port, Topology
 
 Progress = Callable[[int, int, str], None]
 
-CARRIER_BUDGET_S = 10.0
+READY_BUDGET_S = 30.0
 HANDLES_PER_NODE = 2  # the namespace and a netlink socket in it
 HANDLES_SPARE = 64
 
@@ -38,7 +37,8 @@ class Plan:
     """What the nodes of one lab have to configure, computed before the kernel is touched.
 
     ``cable_delay`` says who delays frames by the length of a cable: ``netem`` at each port, or
-    ``nic``, the delay line of the receiving endpoint (then nothing is done here).
+    ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
+    explained in :mod:`emulator.fabric.cable_delay`.
     """
 
     def __init__(
@@ -143,20 +143,20 @@ class Fabric(Mininet):
             self.plan.step(f"cables of {node.name}", cables)
 
     def start(self) -> None:
-        """Bring the switches to work and wait for the carrier of every port."""
+        """Bring the switches to work and wait until every port can send."""
         super().start()
-        self.await_carrier()
+        self.await_ports()
 
-    def await_carrier(self, budget_s: float = CARRIER_BUDGET_S) -> None:
+    def await_ports(self, budget_s: float = READY_BUDGET_S) -> None:
         """Return when every port is ready to send; raises UserError after ``budget_s``."""
         deadline = time.monotonic() + budget_s
         pause = 0.001
         waiting = self.all_nodes()
-        while waiting := [node for node in waiting if ports_without_carrier(node.kernel)]:
+        while waiting := [node for node in waiting if not node.ready()]:
             if time.monotonic() > deadline:
                 names = ", ".join(node.name for node in waiting[:8])
                 raise UserError(
-                    f"ports of {names} got no carrier within {budget_s:g} s: the machine is "
+                    f"ports of {names} were not ready to send after {budget_s:g} s: the machine is "
                     "overloaded or something took them down; try again"
                 )
             time.sleep(pause)

@@ -1,4 +1,21 @@
-"""Who delays frames by the length of a cable: decided once for a lab, by asking the kernel."""
+"""Who delays frames by the length of a cable: settled once for a lab, when it is made.
+
+``nic``: the delay line of the receiving endpoint (:mod:`emulator.endpoint.delay_line`).
+For endpoints this is the one to have on every kernel:
+
+* Below netem a port could not hold its sender back.  netem takes a frame off the account of the
+  socket that sent it at once, so an endpoint would pour all it may send into its port, at best
+  to wait there in the wrong order, at worst to be dropped where no real NIC drops.
+* The line stands at the receiver in any case, for the serialisation that shapers leave out.
+* No hop needs a timer for it, and a run means the same on kernels with netem and without.
+
+What it costs: a frame meets each queue earlier than on cables, by the cables that it has passed,
+and makes good for it at the end of its path.  Every loop from a sender through a queue and back has
+its true length; what the kernel itself sends (ping) is not delayed.
+
+``netem``: the kernel, at each port, whatever the frame.  For labs whose traffic is the kernel's own
+(``uetemu up``).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +34,7 @@ ABSENT = frozenset({errno.ENOENT, errno.EOPNOTSUPP})
 TRIAL = Egress(rate_bps=1e9, mtu=9000, buffer_bytes=65_536, delay_ns=1000)
 
 
-def cable_delay_mechanism() -> CableDelay:
+def for_kernel_traffic() -> CableDelay:
     """``netem`` if the kernel has it (it loads the module when asked), otherwise ``nic``.
 
     Tried on the loopback of a network namespace that has no name and ends with the attempt.

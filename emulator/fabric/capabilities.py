@@ -256,10 +256,10 @@ FEATURES: Mapping[str, Feature] = {
         _kernel("nftables", "filters of your own; stands in for clsact"),
         _kernel(
             "netem",
-            "propagation delay of cables",
-            stands_in="a delay line in the receiving NIC",
+            "cable delay of ping in uetemu up",
+            stands_in="none; endpoints have a delay line",
         ),
-        _kernel("ebpf", "nothing yet"),
+        _kernel("ebpf", "rail switches that own what they queue", needed=True),
         _kernel("tbf", "nothing yet"),
         _kernel("vlan", "nothing yet"),
         _kernel("vrf", "nothing yet"),

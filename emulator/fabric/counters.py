@@ -9,7 +9,13 @@ from dataclasses import asdict, dataclass
 from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
 
 from emulator.fabric.kernel_objects import GROUP as FABRIC_GROUP
-from emulator.fabric.kernel_objects import IFF_RUNNING, IFINFOMSG, IFLA_GROUP, IFLA_IFNAME
+from emulator.fabric.kernel_objects import (
+    IF_OPER_UP,
+    IFINFOMSG,
+    IFLA_GROUP,
+    IFLA_IFNAME,
+    IFLA_OPERSTATE,
+)
 from emulator.fabric.netlink import RouteSocket, attributes
 from emulator.fabric.shaping import CONTROL_QUEUE, DATA_QUEUE, TCMSG
 
@@ -52,7 +58,7 @@ class PortCounters:
 class _Link:
     index: int
     name: str
-    running: bool
+    ready: bool
     is_cable: bool
     statistics: tuple[int, ...]
 
@@ -78,27 +84,34 @@ def read_ports(kernel: RouteSocket) -> dict[str, PortCounters]:
     return ports
 
 
-def ports_without_carrier(kernel: RouteSocket) -> list[str]:
-    """Names of fabric interfaces in the namespace that cannot send yet."""
-    return [link.name for link in _fabric_links(kernel) if not link.running]
+def ports_not_ready(kernel: RouteSocket) -> list[str]:
+    """Names of fabric interfaces in the namespace that cannot send yet.
+
+    An interface that is up and has carrier still discards what it is given until the kernel's own
+    worker has put its queueing discipline in place.  The operational state (RFC 2863) turns to up
+    under the same lock; the running flag does not tell, being set while that state is unknown.
+    """
+    return [link.name for link in _fabric_links(kernel) if not link.ready]
 
 
 def _fabric_links(kernel: RouteSocket) -> Iterator[_Link]:
     for payload in kernel.dump(RTM_GETLINK, IFINFOMSG.pack(0, 0, 0, 0, 0, 0)):
-        _, _, _, index, flags, _ = IFINFOMSG.unpack_from(payload)
-        name, group, is_cable = "", 0, False
+        _, _, _, index, _, _ = IFINFOMSG.unpack_from(payload)
+        name, group, is_cable, ready = "", 0, False, False
         statistics: tuple[int, ...] = (0,) * 8
         for kind, value in attributes(payload, IFINFOMSG.size):
             if kind == IFLA_IFNAME:
                 name = bytes(value).rstrip(b"\0").decode()
             elif kind == IFLA_GROUP:
                 (group,) = struct.unpack_from("=I", value)
+            elif kind == IFLA_OPERSTATE:
+                ready = value[0] == IF_OPER_UP
             elif kind == IFLA_LINK:
                 is_cable = True  # a veth names its peer; a bridge has none
             elif kind == IFLA_STATS64:
                 statistics = LINK_STATS.unpack_from(value)
         if group == FABRIC_GROUP:
-            yield _Link(index, name, bool(flags & IFF_RUNNING), is_cable, statistics)
+            yield _Link(index, name, ready, is_cable, statistics)
 
 
 def _queues(kernel: RouteSocket) -> dict[tuple[int, int], QueueCounters]:

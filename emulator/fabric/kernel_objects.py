@@ -27,8 +27,10 @@ NDMSG = struct.Struct("=BBHiHBB")  # family, padding, padding, index, state, fla
 RTMSG = struct.Struct("=BBBBBBBBI")  # family, lengths, tos, table, protocol, scope, type, flags
 RTNEXTHOP = struct.Struct("=HBBi")  # length, flags, weight - 1, index
 
-IFF_UP, IFF_RUNNING = 0x1, 0x40
+IFF_UP = 0x1
+IF_OPER_UP = 6  # RFC 2863
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_TXQLEN = 1, 3, 4, 10, 13
+IFLA_OPERSTATE = 16
 IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD = 18, 20, 27, 28
 IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES, IFLA_GSO_MAX_SEGS = 31, 32, 40
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1

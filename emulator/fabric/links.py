@@ -14,6 +14,7 @@ from mininet.link import Link as MininetLink
 
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.namespaces import PREFIX
+from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import Egress, egress_requests
 from topologies.model import End, Link, Port, Topology
 
@@ -69,6 +70,10 @@ class VethPort(Intf):
         for request in egress_requests(egress):
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, egress queues"
+            )
+        for request in release_requests() if bridge else ():
+            kernel.queue(
+                request.kind, request.flags, request.body(self.index), f"{subject}, release"
             )
         alias = alias_of(self.node.lab, self.end)
         kernel_object.raise_link(kernel, self.index, alias=alias, bridge=bridge, subject=subject)

@@ -21,6 +21,7 @@ from mininet.node import Switch as MininetSwitch
 
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric import namespaces
+from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.netlink import RouteSocket
 from topologies.model import End, Node
 
@@ -149,6 +150,12 @@ class NamespaceNode(MininetNode):
         ports: list[VethPort] = self.intfList()
         return ports
 
+    def ready(self) -> bool:
+        """Whether every interface can send.  A bridge without a cable has nobody to send to."""
+        cabled = {port.model.bridge for port in self.ports_in_order()}
+        empty = {bridge.name for bridge in self.model.bridges} - cabled
+        return empty.issuperset(ports_not_ready(self.kernel))
+
     # ------------------------------------------------------------------ commands
 
     def popen(self, *args: Any, **options: Any) -> Popen[Any]:
@@ -260,13 +267,15 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             kernel_object.bridge(
                 self.kernel, bridge.name, self.plan.indices[end], bridge.mac, subject=str(end)
             )
+            # before its members: a bridge that gets its carrier later says when it can send
+            kernel_object.raise_link(
+                self.kernel, self.plan.indices[end], alias=self.plan.alias(end), subject=str(end)
+            )
 
     def configure_addresses(self) -> None:
         for bridge in self.model.bridges:
             end = End(self.name, bridge.name)
             index = self.plan.indices[end]
-            alias = self.plan.alias(end)
-            kernel_object.raise_link(self.kernel, index, alias=alias, subject=str(end))
             kernel_object.address(self.kernel, index, bridge.gateway, subject=str(end))
         if self.model.loopback is not None:
             kernel_object.address(

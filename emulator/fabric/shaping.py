@@ -11,6 +11,10 @@ HTB serves a class inside its own rate before one that borrows.  Control owns th
 data owns next to nothing but may borrow all of it, which is strict priority; what control sends is
 charged to 1:1, so that both together never exceed the link.  A frame is charged as on the wire:
 preamble, frame check sequence and inter-packet gap included (IEEE 802.3).
+
+netem has HTB for a child and hands it what has been delayed, so a frame passes its cable first and
+the queue to it afterwards.  The sum over a path is the same, and all frames that meet in a queue do
+so later by the same amount.  The other order does not exist: what leaves HTB has left the port.
 """
 
 from __future__ import annotations

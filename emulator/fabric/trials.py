@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import shutil
 import socket
 import struct
@@ -30,6 +29,7 @@ from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric import namespaces
 from emulator.fabric.kernel_objects import IFINFOMSG, IFLA_IFNAME, IFLA_LINKINFO
 from emulator.fabric.netlink import RouteSocket, attribute, nested, text
+from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import (
     RATESPEC,
     TC_H_ROOT,
@@ -45,12 +45,8 @@ NEW = NLM_F_CREATE | NLM_F_EXCL
 IFLA_LINK, IFLA_INFO_KIND, IFLA_INFO_DATA = 5, 1, 2
 IFLA_VLAN_ID, IFLA_VRF_TABLE = 1, 1
 TCA_TBF_PARMS = 1
-TC_H_CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3
-TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, DIRECT_ACTION = 6, 7, 8, 1
-BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS = 5, 3
 SOL_PACKET, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 10, 23
-ETH_P_ALL, ETH_P_ALL_ON_WIRE = 0x0003, 0x0300
+ETH_P_ALL = 0x0003
 
 #: A port that is shaped like any other, and one whose cable delay netem adds.
 SHAPED = Egress(rate_bps=1e9, mtu=4500, buffer_bytes=1 << 20)
@@ -177,42 +173,13 @@ def clsact(bench: Bench) -> None:
 
 
 def ebpf(bench: Bench) -> None:
-    """Load a classifier of two instructions and put it on a port's clsact."""
-    number = BPF_SYSCALL.get(platform.machine())
-    if number is None:
-        raise Refused(f"bpf(2) has no known number on {platform.machine()}")
-    instructions = ctypes.create_string_buffer(
-        struct.pack("=BBhi", 0xB7, 0, 0, -1)  # r0 = TC_ACT_UNSPEC
-        + struct.pack("=BBhi", 0x95, 0, 0, 0)  # exit
-    )
-    licence = ctypes.create_string_buffer(b"GPL")
-    settings = ctypes.create_string_buffer(
-        struct.pack(
-            "=IIQQIIQII",
-            BPF_PROG_TYPE_SCHED_CLS,
-            2,
-            ctypes.addressof(instructions),
-            ctypes.addressof(licence),
-            *(0, 0, 0, 0, 0),
-        ),
-        128,
-    )
-    program = _libc.syscall(number, BPF_PROG_LOAD, settings, 48)
-    if program < 0:
-        raise Refused(f"bpf(2): {os.strerror(ctypes.get_errno())}")
+    """The program of a rail switch's ports."""
     try:
-        bench.queueing_discipline("clsact", handle=CLSACT_HANDLE, parent=TC_H_CLSACT)
-        options = nested(
-            TCA_OPTIONS,
-            attribute(TCA_BPF_FD, struct.pack("=I", program)),
-            text(TCA_BPF_NAME, "trial"),
-            attribute(TCA_BPF_FLAGS, struct.pack("=I", DIRECT_ACTION)),
-        )
-        info = 1 << 16 | ETH_P_ALL_ON_WIRE
-        rule = TCMSG.pack(0, 0, 0, PORT_INDEX, 1, CLSACT_EGRESS, info)
-        bench.request(RTM_NEWTFILTER, NEW, rule + text(TCA_KIND, "bpf") + options)
-    finally:
-        os.close(program)
+        requests = release_requests()
+    except UserError as error:
+        raise Refused(str(error)) from error
+    for request in requests:
+        bench.request(request.kind, request.flags, request.body(PORT_INDEX))
 
 
 def vlan(bench: Bench) -> None:

@@ -34,6 +34,8 @@ def agent_specs(
     for rank, gpu in enumerate(gpus):
         server = topology.server_of(gpu.name)
         port = next(port for port in gpu.ports if port.address is not None)
+        link = topology.link_at(End(gpu.name, port.name))
+        frame_octets = transport.wire.payload_mtu + transport.wire.around_bytes
         specs.append(
             AgentSpec(
                 rank=rank,
@@ -55,9 +57,13 @@ def agent_specs(
                     rate_bps=server.scale_up.rate_bps, latency_ns=server.scale_up.latency_ns
                 ),
                 path_delays=_path_delays(topology, gpu.name, propagation=nic_delays),
-                frame_octets=transport.wire.payload_mtu + transport.wire.around_bytes,
-                mtu=topology.link_at(End(gpu.name, port.name)).mtu,
+                frame_octets=frame_octets,
+                mtu=link.mtu,
                 memory_octets=memory_octets,
+                # A NIC holds frames back rather than overrun the queue of its own port.
+                send_queue_frames=min(
+                    AgentSpec.send_queue_frames, max(1, link.buffer_bytes // frame_octets)
+                ),
             )
         )
     return specs

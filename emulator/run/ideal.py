@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from emulator.endpoint.program import describe
 from emulator.endpoint.schedule import Compute, Copy, Operation, Receive, Schedule, Write
 from topologies.model import End, Topology
 
@@ -48,11 +49,18 @@ class WireCost:
 
 
 def ideal_ns(topology: Topology, schedules: Sequence[Schedule], wire: WireCost) -> float:
-    """The bound described above, in ns of fabric time."""
+    """The bound described above, in ns of fabric time.
+
+    Raises ValueError if the schedules wait for what never happens.
+    """
     return _Bound(topology, schedules, wire).value()
 
 
 Key = tuple[int, int]  # rank, index
+
+
+def _where(rank: int, index: int, operation: Operation) -> str:
+    return f"rank {rank}'s {describe(index, operation)}"
 
 
 class _Bound:
@@ -140,6 +148,9 @@ class _Bound:
         for schedule in self.schedules:
             for index, operation in enumerate(schedule.operations):
                 if isinstance(operation, Write | Copy):
+                    if not 0 <= operation.peer < len(self.gpus):
+                        where = _where(schedule.rank, index, operation)
+                        raise ValueError(f"{where} goes to a rank that the fabric does not have")
                     senders[schedule.rank, operation.peer, operation.tag] = (schedule.rank, index)
         partner: dict[Key, Key] = {}
         waits: dict[Key, int] = {}
@@ -149,8 +160,12 @@ class _Bound:
                 key = (schedule.rank, index)
                 needs = {(schedule.rank, before) for before in operation.after}
                 if isinstance(operation, Receive):
-                    partner[key] = senders[operation.peer, schedule.rank, operation.tag]
-                    needs.add(partner[key])
+                    sender = senders.get((operation.peer, schedule.rank, operation.tag))
+                    if sender is None:
+                        where = _where(schedule.rank, index, operation)
+                        raise ValueError(f"{where} waits for something that no rank sends")
+                    partner[key] = sender
+                    needs.add(sender)
                 waits[key] = len(needs)
                 for need in needs:
                     releases[need].append(key)

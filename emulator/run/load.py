@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from emulator.endpoint.gpu import Layout
 from emulator.endpoint.schedule import Schedule, Write
+from emulator.errors import UserError
 from emulator.run.ideal import WireCost, ideal_ns
 from emulator.scenario import Trial
 from topologies.model import Topology
@@ -28,9 +29,20 @@ class Load:
 
     @classmethod
     def of(cls, trial: Trial, topology: Topology, wire: WireCost) -> Load:
-        """Compile ``trial`` and weigh it."""
+        """Compile ``trial`` and weigh it; :class:`UserError` if it could never end."""
         schedules = trial.compile()
-        return cls.weigh(trial.size_bytes, schedules, topology, wire)
+        if [schedule.rank for schedule in schedules] != list(range(len(topology.gpus))):
+            raise UserError(
+                f"{trial.collective} of {trial.size_bytes} B has {len(schedules)} schedules and "
+                f"the fabric {len(topology.gpus)} GPUs; compile one for each, in rank order"
+            )
+        try:
+            return cls.weigh(trial.size_bytes, schedules, topology, wire)
+        except ValueError as wrong:
+            raise UserError(
+                f"the schedules of {trial.collective} of {trial.size_bytes} B cannot be run: "
+                f"{wrong}; mend the scenario's compile"
+            ) from wrong
 
     @classmethod
     def weigh(

@@ -13,6 +13,7 @@ from emulator.endpoint.gpu import GpuMemory
 from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import RankResult
+from emulator.errors import UserError
 from emulator.run.fidelity import Slip
 from emulator.scenario import Contents, Outcome, Trial
 
@@ -75,6 +76,9 @@ def measure(
     memories = pool.memories
     inputs = {rank: trial.inputs(rank) for rank in memories}
     expected = {rank: trial.expected(rank) for rank in memories}
+    for rank, schedule in enumerate(schedules):
+        check_contents(schedule, "inputs", inputs[rank])
+        check_contents(schedule, "expected", expected[rank])
     for rank, memory in memories.items():
         _fill(memory, inputs[rank])
     wrong = 0
@@ -109,6 +113,23 @@ def measure(
         counters=difference(before, pool.counters()),
     )
     return Measured(outcome, schedules, results)
+
+
+def check_contents(schedule: Schedule, what: str, contents: Contents) -> None:
+    """:class:`UserError` unless ``contents`` fill buffers of ``schedule`` to the octet."""
+    for name, content in contents.items():
+        size = schedule.buffers.get(name)
+        if size is None:
+            known = ", ".join(schedule.buffers) or "none"
+            raise UserError(
+                f"{what}({schedule.rank}) of the scenario names a buffer {name!r} that the rank "
+                f"does not have; its buffers are {known}"
+            )
+        if content.nbytes != size:
+            raise UserError(
+                f"{what}({schedule.rank}) of the scenario has {content.nbytes} octets for buffer "
+                f"{name!r} of {size}; make both alike"
+            )
 
 
 def duration_ns(results: Sequence[RankResult]) -> int:

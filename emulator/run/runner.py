@@ -44,6 +44,8 @@ from topologies.model import Role, Topology
 #: Host seconds that an iteration may take beyond what its ideal time, dilated, would be.
 TIMEOUT_S = 60.0
 TIMEOUT_FACTOR = 20.0
+#: No longer than poll(2) can wait, which counts milliseconds in 31 bits.
+LONGEST_TIMEOUT_S = 2_000_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +94,18 @@ class Observer(Protocol):
 
 def prepare(request: Request) -> Plan:
     """Validate everything; raises UserError or TopologyError with one sentence."""
-    wanted = request.topology or request.scenario.topology(request.parameters)
+    wanted: str | Topology | None = request.topology
+    if wanted is None:
+        wanted = request.scenario.topology(request.parameters)
     if isinstance(wanted, Topology):
         topology, spec = wanted, wanted.name
     else:
         topology, spec = catalogue.load(wanted), wanted
     transport = fit(request.transport, topology)
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
-    selection = request.capture or default_capture(topology)
+    selection = default_capture(topology) if request.capture is None else request.capture
     taps = select(selection, ports_of(topology))
-    lab = request.lab or preflight.lab_name(request.scenario.name)
+    lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
     capabilities = preflight.check(lab, taps, trials, len(topology.gpus))
     loads = [Load.of(trial, topology, transport.wire) for trial in trials]
     for load in loads:
@@ -248,7 +252,7 @@ class _Run:
             namespace=lambda node: lab.netns(node).name,
             folder=self.folder.path,
             snaplen=plan.request.snaplen,
-            comment=describe(plan.lab, int(dilation)),
+            comment=describe(plan.lab, dilation),
         )
         observer.progress("starting captures", None)
         stack.callback(self._end_capture, sniffers)
@@ -303,7 +307,8 @@ class _Run:
         self.observer.progress(what, min(1.0, self._done))
 
     def _timeout(self, load: Load) -> float:
-        return TIMEOUT_S + TIMEOUT_FACTOR * self.clock.host_seconds(math.ceil(load.ideal_ns))
+        ideal_s = self.clock.host_seconds(math.ceil(load.ideal_ns))
+        return min(LONGEST_TIMEOUT_S, TIMEOUT_S + TIMEOUT_FACTOR * ideal_s)
 
     def _row(self, trial: Trial, measured: Measured) -> dict[str, object]:
         outcome, transport, request = measured.outcome, self.plan.transport, self.plan.request

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import select
 import socket
 import time
 from collections import Counter
-from ipaddress import IPv4Address
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface
 
 import pytest
 
+from emulator.fabric import kernel_objects, namespaces
 from emulator.fabric.build import Fabric
-from emulator.fabric.counters import read_ports
+from emulator.fabric.counters import PortCounters, QueueCounters, ports_not_ready, read_ports
 from emulator.fabric.links import interface_indices
 from emulator.fabric.netlink import KernelRefusal, RouteSocket
 from emulator.fabric.routes import static_routes
 from emulator.fabric.shaping import WIRE_OVERHEAD_BYTES, Egress, egress_requests
 from emulator.lab import Lab
-from tests.fabric.conftest import LabFactory
+from tests.fabric.conftest import SMALL, LabFactory
 from tests.fabric.traffic import blast, kill, pings, send_flows, within
+from topologies import catalogue
+from topologies.model import Bridge
 
 pytestmark = pytest.mark.root
 
@@ -83,7 +88,7 @@ def test_ecmp_spreads_flows_over_all_uplinks(lab: LabFactory) -> None:
     big = lab(REFERENCE)
     flows = 600
     send_flows(big, "h0g0", address_of(big, "h1g1"), range(20_000, 20_000 + flows))
-    within(10, lambda: big.counters()["h1g1:eth0"].rx_packets >= flows, "all flows arrived")
+    within(60, lambda: big.counters()["h1g1:eth0"].rx_packets >= flows, "all flows arrived")
     counters = big.counters()
     used = [counters[f"rail0:{port.name}"].tx_packets for port in uplinks(big, "rail0")]
     assert sum(used) == flows
@@ -126,6 +131,9 @@ def test_interfaces_are_those_of_the_model(lab: LabFactory) -> None:
             assert row["ifalias"] == f"uetemu:{small.name}:{node.name}:{port.name}"
             assert row["operstate"] == "UP"
             assert row.get("master") == port.bridge
+        for bridge in node.bridges:
+            assert links[bridge.name]["operstate"] == "UP"
+            assert links[bridge.name]["ifalias"] == f"uetemu:{small.name}:{node.name}:{bridge.name}"
     ours = {(end.node, end.port): index for end, index in indices.items()}
     for node in small.topology.nodes:
         for row in shown(small, node.name, "ip", "-j", "link"):
@@ -144,6 +152,65 @@ def test_a_refused_request_names_its_object(lab: LabFactory) -> None:
         kernel.flush()
     assert shown(small, "h0g0", "ip", "-j", "link")  # and the socket is still in step
     assert small.counters()["h0g0:eth0"].tx_packets == 0
+
+
+# --- ready to send -----------------------------------------------------------------------------
+
+
+def test_a_port_is_not_ready_before_its_cable_has_both_ends_up() -> None:
+    """Up, and by its flags running, it would still discard what it is given."""
+
+    def ends() -> list[list[str]]:
+        namespaces.leave_for_unnamed()
+        kernel, here = RouteSocket(), os.open(namespaces.OWN, os.O_RDONLY)
+        try:
+            macs = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
+            near, far = (("a", 2, macs[0]), ("b", 3, macs[1]))
+            kernel_objects.veth(kernel, near, far, far_namespace=here, mtu=1500, subject="cable")
+            answers = []
+            for index in (2, 3):
+                kernel_objects.raise_link(kernel, index, subject="end")
+                kernel.flush()
+                answers.append(ports_not_ready(kernel))
+            within(60, lambda: not ports_not_ready(kernel), "both ready")
+            return answers
+        finally:
+            os.close(here)
+            kernel.close()
+
+    one_up, _ = namespaces.visitor().run(ends)
+    assert sorted(one_up) == ["a", "b"]
+
+
+def test_a_lab_is_ready_when_it_is_there(lab: LabFactory) -> None:
+    big = lab(REFERENCE)
+    assert big.fabric is not None
+    assert [name for name in big.fabric if ports_not_ready(big.fabric[name].kernel)] == []
+
+
+def test_the_first_packets_of_a_lab_arrive(lab: LabFactory) -> None:
+    for _ in range(5):
+        small = lab()
+        for gpu in ("h0g0", "h0g1", "h1g0"):  # over a spine, a bridge, and back out of the switch
+            send_flows(small, gpu, address_of(small, "h1g1"), range(30_000, 30_010))
+        within(
+            60,
+            lambda small=small: small.counters()["h1g1:eth0"].rx_packets >= 30,
+            "all arrived",
+        )
+
+
+def test_a_bridge_without_a_cable_holds_nothing_up(lab: LabFactory) -> None:
+    model = catalogue.load(SMALL)
+    spare = Bridge(
+        name="spare", rail=0, mac="02:00:00:00:ff:01", gateway=IPv4Interface("10.9.9.1/24")
+    )
+    nodes = [
+        replace(node, bridges=(*node.bridges, spare)) if node.name == "rail0" else node
+        for node in model.nodes
+    ]
+    made = lab(replace(model, nodes=tuple(nodes)))
+    assert "spare" in {row["ifname"] for row in shown(made, "rail0", "ip", "-j", "link")}
 
 
 # --- quiet -------------------------------------------------------------------------------------
@@ -184,7 +251,7 @@ def test_frames_to_one_gpu_are_not_flooded_to_others(lab: LabFactory) -> None:
     three = lab("rail_clos:hosts=3,gpus_per_host=2")
     send_flows(three, "h0g0", address_of(three, "h1g0"), range(30_000, 30_020))
     send_flows(three, "h0g1", address_of(three, "h1g0"), range(30_000, 30_020))
-    within(5, lambda: three.counters()["h1g0:eth0"].rx_packets >= 40, "all arrived")
+    within(60, lambda: three.counters()["h1g0:eth0"].rx_packets >= 40, "all arrived")
     assert three.counters()["h2g0:eth0"].rx_packets == 0
 
 
@@ -205,58 +272,78 @@ def test_classes_have_the_dilated_rate(lab: LabFactory, dilation: int) -> None:
 CLASS = re.compile(r"class htb (\S+) parent 1:1 .*?prio (\d) .*? ceil (\S+) ")
 
 
-@pytest.mark.parametrize("size", [1000, 8900])
-def test_a_port_carries_its_rate_and_not_more(lab: LabFactory, size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "tos", "queue"),
+    [(1000, 0, "data"), (8900, 0, "data"), (8900, CONTROL_TOS, "control")],
+)
+def test_a_port_carries_its_rate_and_not_more(
+    lab: LabFactory, size: int, tos: int, queue: str
+) -> None:
     dilation = 10_000
     small = lab(dilation=dilation)
-    sender = blast(small, "h0g0", address_of(small, "h1g0"), size=size)
+    shares: list[float] = []
+
+    def near_the_rate() -> bool:
+        # 1.25 MB is a quarter of a second, against which one frame is under 1 per cent
+        shares.append(least_share(small, "h0g0:eth0", queue, 400e9 / dilation, 1_250_000))
+        return shares[-1] > 0.8
+
+    sender = blast(small, "h0g0", address_of(small, "h1g0"), size=size, tos=tos)
     try:
-        within(10, lambda: small.counters()["h0g0:eth0"].data.backlog_bytes > 0, "a full queue")
-        # 40 Mb/s is 1.25 MB in a quarter of a second, against which one frame is under 1 per cent
-        share = utilisation(small, "h0g0:eth0", "data", 400e9 / dilation, seconds=0.25)
+        # a busy machine falls short of the rate now and then, and never exceeds it
+        within(120, near_the_rate, "a full link")
     finally:
         kill(sender)
-    # the bound above is exact but for one frame; below it is a busy machine that falls short
-    assert 0.8 < share < 1.02
+    assert max(shares) < 1.02
+
+
+def least_share(lab: Lab, port: str, queue: str, rate_bps: float, octets: int) -> float:
+    """The share of ``rate_bps`` that the queue used at least while it sent ``octets``.
+
+    Preamble and gap of each frame included.  Whenever this process was off the processor counts
+    as time in which the queue might have sent.
+    """
+
+    def sent() -> int:
+        row: QueueCounters = getattr(lab.counters()[port], queue)
+        return row.bytes + row.packets * WIRE_OVERHEAD_BYTES
+
+    begin = time.monotonic()
+    start = end = sent()
+
+    def enough() -> bool:
+        nonlocal end
+        end = sent()
+        return end - start >= octets
+
+    within(60, enough, f"{octets} octets left {port}")
+    return (end - start) * 8 / (time.monotonic() - begin) / rate_bps
 
 
 def test_control_goes_before_data(lab: LabFactory) -> None:
-    dilation = 10_000
-    small = lab(dilation=dilation)
+    """While control waits, not one frame of data leaves."""
+    small = lab(dilation=1_000_000)  # 400 kb/s, 29 ms a frame
     to = address_of(small, "h1g0")
-    senders = [
-        blast(small, "h0g0", to, size=1400),
-        blast(small, "h0g0", to, size=1400, tos=CONTROL_TOS),
-    ]
+
+    def eth0() -> PortCounters:
+        return small.counters()["h0g0:eth0"]
+
+    data = blast(small, "h0g0", to, size=1400, count=200)
+    control = None
     try:
-        for queue in ("data", "control"):
-            within(
-                10,
-                lambda queue=queue: (
-                    getattr(small.counters()["h0g0:eth0"], queue).backlog_bytes > 20_000
-                ),
-                f"{queue} waiting",
-            )
-        control = utilisation(small, "h0g0:eth0", "control", 400e9 / dilation, seconds=0.25)
-        data = utilisation(small, "h0g0:eth0", "data", 400e9 / dilation, seconds=0.25)
+        within(60, lambda: eth0().data.backlog_packets > 100, "data waiting")
+        control = blast(small, "h0g0", to, size=1400, tos=CONTROL_TOS, count=150)
+        within(60, lambda: control.poll() is not None, "all control handed over")
+        first = last = eth0()
+        assert first.control.backlog_packets > 0
+        while (now := eth0()).control.backlog_packets > 10:
+            last = now
     finally:
-        kill(*senders)
-    assert control > 0.8
-    assert data < 0.05
-
-
-def utilisation(lab: Lab, port: str, queue: str, rate_bps: float, *, seconds: float) -> float:
-    """Share of ``rate_bps`` that the queue used, preamble and gap of each frame included."""
-
-    def sample() -> tuple[float, int]:
-        before = time.monotonic()
-        row = getattr(lab.counters()[port], queue)
-        return (before + time.monotonic()) / 2, row.bytes + row.packets * WIRE_OVERHEAD_BYTES
-
-    start, octets = sample()
-    within(seconds + 5, lambda: time.monotonic() - start >= seconds, "time passed")
-    end, more = sample()
-    return (more - octets) * 8 / (end - start) / rate_bps
+        kill(*(sender for sender in (data, control) if sender is not None))
+    assert last.control.packets - first.control.packets >= 20
+    assert last.data.packets == first.data.packets
+    assert last.data.backlog_packets > 0
+    within(60, lambda: eth0().data.packets > last.data.packets, "data after control")
 
 
 def test_only_expedited_forwarding_is_control(lab: LabFactory) -> None:
@@ -271,7 +358,7 @@ def test_only_expedited_forwarding_is_control(lab: LabFactory) -> None:
                 out.sendto(b"x", (to, 4793))
 
     small.inside("h0g0", send)
-    within(5, lambda: small.counters()["h1g1:eth0"].rx_packets >= len(tos), "all arrived")
+    within(60, lambda: small.counters()["h1g1:eth0"].rx_packets >= len(tos), "all arrived")
     counters = small.counters()
     for port in ("h0g0:eth0", "rail1:down1"):
         assert counters[port].control.packets == sum(tos.values())
@@ -283,7 +370,7 @@ def test_a_queue_drops_what_the_buffer_cannot_hold(lab: LabFactory) -> None:
     to = address_of(small, "h2g0")
     senders = [blast(small, node, to, size=8000) for node in ("h0g0", "h1g0")]
     try:  # two NICs into one port
-        within(10, lambda: small.counters()["rail0:down2"].data.drops > 0, "a drop")
+        within(60, lambda: small.counters()["rail0:down2"].data.drops > 0, "a drop")
         assert small.counters()["rail0:down2"].data.backlog_bytes <= 64 * 1024
     finally:
         kill(*senders)
@@ -337,8 +424,10 @@ def test_a_background_job_does_not_hold_up_the_next_command(lab: LabFactory) -> 
     small = lab()
     gpu = small.fabric["h0g0"]
     gpu.cmd("sleep 600 &")
-    assert gpu.lastPid is not None
-    assert gpu.cmd(f"cat /proc/{gpu.lastPid}/comm") == "sleep\n"
+    job = gpu.lastPid
+    assert job is not None
+    # the shell's child takes a moment to become what it was told to be
+    within(60, lambda: gpu.cmd(f"cat /proc/{job}/comm") == "sleep\n", "the job runs")
 
 
 def test_without_a_controller_or_shell_a_node_costs_no_process(lab: LabFactory) -> None:

@@ -1,0 +1,104 @@
+"""Frames that have arrived at a switch belong to it, no longer to the socket that sent them.
+
+A frame stays on its sender's send buffer until the kernel lets go of the buffer's owner.  Routing
+does that on arrival, a bridge does not: a frame that waits in a rail switch would count against
+its NIC, whose few frames of queue would then hold back the sender (and with it what it has for
+other destinations) where a real NIC goes on sending and the switch's buffer fills.
+
+So every bridged port passes on, in front of its queues, a clone of each frame that still has an
+owner.  The clone has none, shares the octets, and passes this place untouched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from functools import cache
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
+
+from emulator.errors import UserError
+from emulator.fabric.netlink import U32, attribute, nested, text
+from emulator.fabric.shaping import TCA_KIND, TCA_OPTIONS, TCMSG, Request
+
+BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
+BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS = 5, 3
+CLONE_REDIRECT = 13  # bpf_clone_redirect(skb, interface index, flags)
+SKB_INTERFACE, SKB_SOCKET = 40, 168  # offsets in struct __sk_buff
+TC_ACT_UNSPEC, TC_ACT_STOLEN = -1, 4
+LOAD_WORD, LOAD_DOUBLE, MOVE, MOVE_REGISTER = 0x61, 0x79, 0xB7, 0xBF
+JUMP_IF_ZERO, CALL, EXIT = 0x15, 0x85, 0x95
+
+CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3
+TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, DIRECT_ACTION = 6, 7, 8, 1
+FIRST = 1  # in front of all other programs: those then see each frame once
+ETH_P_ALL_ON_WIRE = 0x0300
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _instruction(
+    code: int, *, to: int = 0, source: int = 0, offset: int = 0, value: int = 0
+) -> bytes:
+    return struct.pack("=BBhi", code, source << 4 | to, offset, value)
+
+
+#: Registers: 0 result, 1 to 3 arguments (1 at first the frame).
+PROGRAM = (
+    _instruction(LOAD_DOUBLE, to=2, source=1, offset=SKB_SOCKET),
+    _instruction(JUMP_IF_ZERO, to=2, offset=5),
+    _instruction(LOAD_WORD, to=2, source=1, offset=SKB_INTERFACE),
+    _instruction(MOVE, to=3, value=0),
+    _instruction(CALL, value=CLONE_REDIRECT),
+    _instruction(MOVE, value=TC_ACT_STOLEN),  # the clone was sent or counted as a drop
+    _instruction(EXIT),
+    _instruction(MOVE, value=TC_ACT_UNSPEC),
+    _instruction(EXIT),
+)
+
+
+@cache
+def release_requests() -> tuple[Request, ...]:
+    """What makes a port let go of the senders of the frames it sends.
+
+    Raises :class:`UserError` if the kernel does not take the program.
+    """
+    flags = NLM_F_CREATE | NLM_F_EXCL
+    qdisc = TCMSG.pack(0, 0, 0, 0, CLSACT_HANDLE, CLSACT, 0)
+    rule = TCMSG.pack(0, 0, 0, 0, 1, CLSACT_EGRESS, FIRST << 16 | ETH_P_ALL_ON_WIRE)
+    options = nested(
+        TCA_OPTIONS,
+        attribute(TCA_BPF_FD, U32(_load())),
+        text(TCA_BPF_NAME, "uetemu-release"),
+        attribute(TCA_BPF_FLAGS, U32(DIRECT_ACTION)),
+    )
+    return (
+        Request(RTM_NEWQDISC, flags, qdisc[:4], qdisc[8:] + text(TCA_KIND, "clsact")),
+        Request(RTM_NEWTFILTER, flags, rule[:4], rule[8:] + text(TCA_KIND, "bpf") + options),
+    )
+
+
+def _load() -> int:
+    """The program in the kernel, as a file descriptor that lives as long as this process."""
+    octets = b"".join(PROGRAM)
+    instructions = ctypes.create_string_buffer(octets, len(octets))
+    licence = ctypes.create_string_buffer(b"GPL")
+    settings = struct.pack(
+        "=IIQQ",
+        BPF_PROG_TYPE_SCHED_CLS,
+        len(PROGRAM),
+        ctypes.addressof(instructions),
+        ctypes.addressof(licence),
+    )
+    number = BPF_SYSCALL.get(platform.machine())
+    if number is None:
+        raise UserError(f"eBPF is needed and unknown on {platform.machine()}: use another machine")
+    union = ctypes.create_string_buffer(settings, 128)
+    program: int = _libc.syscall(number, BPF_PROG_LOAD, union, len(union))
+    if program < 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise UserError(f"the kernel refuses an eBPF classifier ({reason}): see uetemu doctor")
+    return program

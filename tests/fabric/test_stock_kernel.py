@@ -1,0 +1,58 @@
+"""What the running kernel lacks, on Debian's: netem, modules that load when they are asked for.
+
+Boots that kernel in a virtual machine on this machine's own files and runs a part of the tests
+there.  On a kernel that has netem they run as they are, and this one has nothing to add.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from emulator.fabric import capabilities
+from tests.fabric import stock_kernel
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+CHECKOUT = Path(__file__).parents[2]
+BUDGET_S = 240.0
+
+#: Each is in the machine to answer: does it do there what it does here?
+CHECKS = (
+    "tests/fabric/test_cable_delay.py",
+    "tests/fabric/test_release.py",
+    "tests/fabric/test_endpoint_nic.py::test_back_pressure_instead_of_loss",
+    "tests/fabric/test_build.py::test_every_gpu_reaches_every_other",
+    "tests/fabric/test_build.py::test_only_expedited_forwarding_is_control",
+    "tests/fabric/test_build.py::test_control_goes_before_data",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needed() -> None:
+    if os.geteuid() == 0 and capabilities.has("netem"):
+        pytest.skip("this kernel has netem: the tests that need it ran here")
+    if reason := stock_kernel.lacking():
+        pytest.skip(reason)
+
+
+def test_fabrics_work_on_debians_kernel(tmp_path: Path) -> None:
+    pytest_there = (
+        f"{sys.executable} -m pytest -p no:cacheprovider --basetemp=/tmp/pytest"
+        f" --junitxml=/run/out/results.xml --durations=0 {' '.join(CHECKS)}"
+    )
+    # nothing may be left: no namespace, no lab, no process that one of them started
+    script = f"uname -r; {pytest_there}; status=$?; ls -A /run/netns /run/uetemu; exit $status"
+    outcome = stock_kernel.run(script, directory=CHECKOUT, files=tmp_path, budget_s=BUDGET_S)
+    story = outcome.console[-2000:] + outcome.output[-8000:]
+    assert outcome.status is not None, f"not done after {outcome.seconds:.0f} s:\n{story}"
+    assert outcome.status == 0, story
+    cases = ElementTree.parse(outcome.files / "results.xml").findall(".//testcase")
+    assert len(cases) >= len(CHECKS)
+    skipped = [case.get("name") for case in cases if case.find("skipped") is not None]
+    assert skipped == [], story
+    assert outcome.output.rstrip().endswith("/run/netns:\n\n/run/uetemu:"), story
