@@ -1,7 +1,8 @@
 """The run folder: everything that a run leaves behind, and the schema of ``result.json``.
 
 ====================  ============================================================================
-``result.json``       what was measured (below); written last, or earlier if the run is cut short
+``result.json``       what was measured (below); written anew after each row, and until the run has
+                      ended its ``errors`` say so
 ``events.jsonl``      one JSON object per line, flushed as things happen: what was finished before
                       a crash is there
 ``fabric.json``       the topology as built
@@ -24,7 +25,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,20 +139,37 @@ class RunFolder:
     def event(self, kind: str, **details: object) -> None:
         """Append one line to ``events.jsonl`` and hand it to the kernel at once."""
         now = datetime.now(UTC).isoformat(timespec="microseconds")
-        self._events.write(json.dumps({"time": now, "event": kind, **details}) + "\n")
-        self._events.flush()
+        with self._written(self.path / "events.jsonl"):
+            self._events.write(json.dumps({"time": now, "event": kind, **details}) + "\n")
+            self._events.flush()
 
     def write(self, name: str, content: object) -> Path:
         """Write ``content`` as JSON, so that a reader sees the old file or the new one."""
         text = json.dumps(content, indent=1, allow_nan=False)
         path = self.path / name
         temporary = path.with_name(f".{name}.{os.getpid()}")
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        with self._written(path):
+            try:
+                with temporary.open("w", encoding="utf-8") as stream:
+                    stream.write(text + "\n")
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                temporary.replace(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
         return path
 
+    @contextmanager
+    def _written(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"cannot write {path}: {error.strerror}; make room there, or choose another "
+                "place with --output"
+            ) from error
+
     def close(self) -> None:
-        self._events.close()
+        with self._written(self.path / "events.jsonl"):
+            self._events.close()

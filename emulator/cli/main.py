@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 
 import click
@@ -60,6 +62,7 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
+    _replace_closed_streams()
     try:
         # Out of standalone mode click returns the status of an Exit, else what the verb returned.
         status = cli.main(prog_name="uetemu", standalone_mode=False)
@@ -81,3 +84,26 @@ def main() -> None:
     except (UserError, TopologyError) as error:
         click.echo(f"uetemu: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = error.filename or "what was to be written"
+        click.echo(f"uetemu: no room for {where} ({error.strerror}); make some", err=True)
+        _forget_output()
+        sys.exit(1)
+
+
+def _replace_closed_streams() -> None:
+    """Put /dev/null where a caller has closed a standard stream (``>&-``).
+
+    Else the next file that is opened would take its number, and its output.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r"))  # noqa: SIM115
+
+
+def _forget_output() -> None:
+    """Python would otherwise complain at its end that it cannot flush standard output."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)

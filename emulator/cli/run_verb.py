@@ -57,7 +57,12 @@ PATIENCE_S = 2.0
 @click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
 @click.option("--name", metavar="LAB", help="name of the lab while it stands")
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json: what result.json holds, also of a run that failed, and nothing if none began",
 )
 @click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="of the scenario")
 @click.option("--sizes", metavar="SIZE,...", help="same as --param sizes=...")

@@ -97,10 +97,9 @@ class Fabric(Mininet):
     it to work, ``net["h0g0"].cmd("ip route")`` looks inside, ``net.stop()`` lets go of it.
     """
 
-    inited = True  # Mininet's own initialisation would raise limits of the whole host
-
     def __init__(self, topo: FabricTopo, *, plan: Plan) -> None:
         self.plan = plan
+        Mininet.inited = True  # its own initialisation would raise limits of the whole host
         _allow_handles(HANDLES_PER_NODE * len(plan.topology.nodes) + HANDLES_SPARE)
         namespaces.share_directory()
         self.hosts: list[GpuNode] = []

@@ -46,6 +46,8 @@ TIMEOUT_S = 60.0
 TIMEOUT_FACTOR = 20.0
 #: No longer than poll(2) can wait, which counts milliseconds in 31 bits.
 LONGEST_TIMEOUT_S = 2_000_000.0
+#: What ``result.json`` has for an error until the run has ended.
+UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +159,13 @@ def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
             result.errors.append(str(stop))
             raise
         except AgentError as error:
-            run.salvage(error)
             result.errors.append(str(error))
+            run.salvage(error)
         except UserError as error:
             result.errors.append(str(error))
         except BrokenPipeError:
             result.errors.append("whoever read the table went away before the run was done")
-            raise
+            raise UserError(f"{result.errors[-1]}; see {folder.path}/result.json") from None
         except Exception as error:
             # Ours to mend, so the traceback goes on; what was measured is kept all the same.
             result.errors.append(f"internal error: {type(error).__name__}: {error}")
@@ -198,6 +200,7 @@ class _Run:
         self.result.dilation = self._choose_dilation()
         self.environment["dilation"] = self.result.dilation
         self.folder.write("environment.json", self.environment)
+        self._save()
         self.observer.began(self.plan, self.result)
         with ExitStack() as stack:
             self._build(stack)
@@ -296,6 +299,7 @@ class _Run:
             )
             row = self.result.add_row(self._row(trial, measured))
             self.folder.event("row", **row)
+            self._save()
             self.observer.row(row)
             if trial is largest:
                 names = [gpu.name for gpu in plan.topology.gpus]
@@ -367,6 +371,11 @@ class _Run:
         """Keep what the ranks that still answered had counted when one failed."""
         self._take_endpoints(error.counters)
         self.folder.event("failed", error=str(error), rank=error.rank, traceback=error.traceback)
+
+    def _save(self) -> None:
+        """Write what there is so far, should this process be killed before it can conclude."""
+        content = self.result.as_dict()
+        self.folder.write("result.json", content | {"errors": [*self.result.errors, UNFINISHED]})
 
     def conclude(self) -> None:
         """Write what there is.  The last thing of every run, whatever came before."""
