@@ -38,7 +38,7 @@ from topologies import catalogue
 from topologies.model import End, Topology
 
 #: Share of the processors that agents and fabric may need on average; the rest is for bursts.
-UTILISATION = 0.6
+UTILISATION = 0.5
 #: Preferred numbers of one decade.
 STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.3, 8.0)
 
