@@ -81,18 +81,22 @@ def test_bad_parameters_end_mn_without_its_clean_up(
         topos["rail_clos"](*bare, **named)
 
 
-def _stock_mininet(*arguments: str, cwd: str = "/") -> subprocess.CompletedProcess[str]:
+def _stock_mininet(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the stock ``mn`` in namespaces of its own: its clean-up works by name pattern."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
     for program in ("mn", "unshare", "brctl", "ping"):
         if shutil.which(program) is None:
             pytest.skip(f"the program {program} is not installed")
-    script = 'mount -t tmpfs tmpfs /tmp && ip link set lo up && cd "$0" && exec mn "$@"'
+    # The clean-up also deletes from /tmp; the checkout, which may be there, is seen in /mnt.
+    script = (
+        'mount --bind "$0" /mnt && mount -t tmpfs tmpfs /tmp && ip link set lo up && cd / && '
+        'exec mn --custom "/mnt/$1" --controller none "${@:2}"'
+    )
     return subprocess.run(
         [
             *("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
-            *("sh", "-c", script, cwd, "--custom", str(TOPO_FILE), "--controller", "none"),
+            *("bash", "-c", script, str(CHECKOUT), str(TOPO_FILE.relative_to(CHECKOUT))),
             *arguments,
         ],
         capture_output=True,
