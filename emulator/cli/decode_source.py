@@ -109,6 +109,8 @@ def read_frames(source: str) -> Iterator[CapturedFrame]:
         raise UserError(f"{source} is a directory; name a capture file in it") from None
     except PermissionError:
         raise UserError(f"{source} may not be read; check its permissions") from None
+    except OSError as error:
+        raise UserError(f"{source} cannot be read: {error.strerror}; take another") from None
 
 
 def _from_hex(source: str) -> bytes:

@@ -1,13 +1,16 @@
-"""Ctrl-C and SIGTERM as one exception that unwinds the run and can happen only once."""
+"""Ctrl-C, SIGTERM and SIGHUP as one exception that unwinds the run, once and surely."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: After so long (s) an exception that nobody is handling has been swallowed, and is raised again.
+AGAIN_S = 0.1
 
 
 class Interrupted(BaseException):
@@ -27,18 +30,40 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """Raise :class:`Interrupted` in the block at the first of SIGINT, SIGTERM and SIGHUP.
 
-    Those that follow are ignored until the block is left, so that an impatient second Ctrl-C does
-    not keep the fabric from being removed.
+    Those that arrive while it unwinds the block are ignored, so that an impatient second Ctrl-C
+    does not keep the fabric from being removed.  There is code that drops every exception: a
+    finalizer, an extension module at its import (numpy.random).  Should the signal hit that, the
+    exception is raised again a moment later.  Uses SIGALRM; for the main thread.
     """
+    first = 0
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(number)
+        nonlocal first
+        if _unwinding():
+            return
+        first = first or number
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        raise Interrupted(first)
+
+    def again(_: int, __: FrameType | None) -> None:
+        if not _unwinding():
+            signal.raise_signal(first)  # to whoever handles it at this moment
 
     before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, again)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _unwinding() -> bool:
+    """Whether the interrupted code runs because of an :class:`Interrupted` (``finally``, ...)."""
+    error = sys.exception()
+    while error is not None:
+        if isinstance(error, Interrupted):
+            return True
+        error = error.__context__
+    return False

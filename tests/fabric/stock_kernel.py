@@ -50,7 +50,7 @@ $b mount -t sysfs sys sys
 $b mount -t devtmpfs dev dev
 $b mkdir -p dev/pts dev/shm
 $b mount -t devpts devpts dev/pts
-for directory in dev/shm run tmp; do $b mount -t tmpfs -o mode=1777 tmpfs $directory; done
+for directory in dev/shm run; do $b mount -t tmpfs -o mode=1777 tmpfs $directory; done
 $b rm -rf lib/modules/{release}
 $b mkdir -p lib/modules run/out run/lock
 $b ln -s {modules_of_all} lib/modules/{release}

@@ -1,0 +1,108 @@
+"""A run that is told to end does end, whatever code the signal happened to hit."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from emulator.cleanup import uninterrupted
+from emulator.run.interrupts import Interrupted, interruptible
+
+BUDGET_S = 60.0
+
+
+def idle() -> None:
+    """Something to interrupt; fails when nothing does."""
+    give_up = time.monotonic() + BUDGET_S
+    while time.monotonic() < give_up:
+        time.sleep(0.01)
+    pytest.fail("never interrupted")
+
+
+def swallow(number: signal.Signals) -> None:
+    """Be hit by ``number`` and drop the exception, as some extension modules do."""
+    try:
+        signal.raise_signal(number)
+    except Interrupted:
+        return
+    pytest.fail("not interrupted")
+
+
+def interrupted(work: Callable[[], object]) -> Interrupted:
+    """What ends ``work`` under :func:`interruptible`."""
+    with pytest.raises(Interrupted) as stop, interruptible():
+        work()
+    return stop.value
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_is_an_exception(number: signal.Signals, status: int) -> None:
+    stop = interrupted(lambda: signal.raise_signal(number))
+    assert str(stop) == f"interrupted by {number.name}"
+    assert stop.exit_status == status
+
+
+def test_an_exception_that_was_swallowed_comes_again() -> None:
+    def work() -> None:
+        swallow(signal.SIGTERM)
+        with pytest.raises(Interrupted):  # as often as it takes
+            idle()
+        idle()
+
+    assert interrupted(work).number == signal.SIGTERM
+
+
+def test_after_one_that_was_swallowed_a_second_signal_counts() -> None:
+    def work() -> None:
+        swallow(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("deaf")
+
+    assert interrupted(work).number == signal.SIGTERM  # the first is what is reported
+
+
+def test_nothing_disturbs_the_unwinding() -> None:
+    steps = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            steps.append("begun")
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGALRM)
+            try:
+                raise OSError("cleaning up has its own troubles")
+            except OSError:
+                signal.raise_signal(signal.SIGHUP)
+            steps.append("ended")
+
+    assert interrupted(work).number == signal.SIGTERM
+    assert steps == ["begun", "ended"]
+
+
+def test_it_waits_for_what_must_not_be_interrupted() -> None:
+    steps = []
+
+    def work() -> None:
+        swallow(signal.SIGTERM)
+        with uninterrupted():
+            signal.raise_signal(signal.SIGALRM)
+            steps.append("whole")
+        pytest.fail("forgotten")
+
+    assert interrupted(work).number == signal.SIGTERM
+    assert steps == ["whole"]
+
+
+def test_afterwards_all_is_as_before() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
+    interrupted(lambda: signal.raise_signal(signal.SIGHUP))
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
