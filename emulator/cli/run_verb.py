@@ -109,7 +109,7 @@ def command(
             terminal.close(None)
             click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
             sys.exit(stop.exit_status)
-    terminal.close(folder)
+    terminal.close(folder, result)
     if result.errors:
         raise UserError(result.errors[0])
     if not result.succeeded:
@@ -253,11 +253,12 @@ class Terminal:
         if self._columns is not None:
             self._print(table.line(self._columns, row))
 
-    def close(self, folder: RunFolder | None) -> None:
-        """Whatever is to be said at the end; ``folder`` None if the run was cut short."""
-        if self._result is None:
-            return
-        content = self._result.as_dict()
+    def close(self, folder: RunFolder | None, result: Result | None = None) -> None:
+        """Whatever is to be said at the end; both None if the run was cut short."""
+        result = result or self._result
+        if result is None or (self._result is None and self._columns is not None):
+            return  # there is no table to end
+        content = result.as_dict()
         if self._columns is None:
             click.echo(json.dumps(content, indent=1, allow_nan=False))
         else:

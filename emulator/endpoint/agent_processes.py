@@ -204,21 +204,21 @@ class AgentProcesses:
     # Births and deaths
 
     def _hear_of_births(self) -> None:
-        news = self._read_births()
-        if not news:
-            self._deaths.setdefault(-1, 0)
-            raise AgentError("the fork server of the agents was killed; all agents end with it")
-        rank = self._note(news)
+        rank = self._note(self._read_births())
         # What an agent said last may explain its death better than how it ended.
         if rank in self._deaths and not self.controls[rank].poll():
             self._bury(rank)
 
     def _read_births(self) -> bytes:
-        """The next news from the fork server, empty when it has ended."""
+        """The next news from the fork server."""
         try:
-            return self._births.recv(65536)
-        except ConnectionResetError:  # it was killed with requests of ours unread
-            return b""
+            news = self._births.recv(65536)
+        except ConnectionResetError:  # it ended with requests of ours unread
+            news = b""
+        if not news:
+            self._deaths.setdefault(-1, 0)
+            raise AgentError("the fork server of the agents was killed; all agents end with it")
+        return news
 
     def _note(self, news: bytes) -> int:
         """Take down a birth or a death; returns whose."""
@@ -235,10 +235,7 @@ class AgentProcesses:
         while rank not in self._deaths and (left := give_up - time.monotonic()) > 0:
             if not wait([self._births], left):
                 break
-            news = self._read_births()
-            if not news:
-                break
-            self._note(news)
+            self._note(self._read_births())
         status = self._deaths.get(rank)
         if status is None:
             how = "ended"

@@ -110,7 +110,12 @@ class GpuMemory:
                 f" {self.capacity}; use smaller messages or give the GPUs more memory"
             )
         if reserve and layout.octets:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise UserError(
+                    f"{self.path} is gone; do not remove the memory of a GPU that is in use"
+                ) from None
             try:
                 os.posix_fallocate(descriptor, 0, layout.octets)
             except OSError as failure:

@@ -42,6 +42,13 @@ def test_clear_gives_zeros_in_all_mappings(path: Path) -> None:
     assert not ours.octets.any()
 
 
+def test_a_memory_that_somebody_removed_is_named(path: Path) -> None:
+    memory = GpuMemory.create(path, 1 << 20)
+    path.unlink()
+    with pytest.raises(UserError, match=f"{path} is gone"):
+        memory.lay_out(Layout({"in": 4000}), reserve=True)
+
+
 def test_unused_capacity_takes_no_memory(path: Path) -> None:
     GpuMemory.create(path, 1 << 40)
     assert path.stat().st_blocks == 0

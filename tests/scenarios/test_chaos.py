@@ -112,7 +112,7 @@ def test_a_fork_server_that_dies_with_requests_unread_is_reported() -> None:
     with processes._births:
         processes._births.send(b"a request")
         theirs.close()  # the kernel tells us by ECONNRESET
-        with pytest.raises(AgentError, match=r"rank 0 \(h0g0\) ended"):
+        with pytest.raises(AgentError, match=r"fork server .* was killed"):
             processes._bury(0)
 
 
@@ -145,6 +145,24 @@ class TestRuns:
         assert done.stderr.startswith("uetemu: whoever read the table went away")
         assert done.stderr.count("\n") == 1
         assert json.loads((folder / "result.json").read_text())["errors"]
+
+    def test_json_is_complete_when_the_calibration_fails(self, start: Callable[..., Run]) -> None:
+        run = start(*SMALL, "--format", "json", "--sizes", "64KiB")
+        children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
+
+        def fork_server() -> dict | None:
+            for pid in children.read_text().split():
+                if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return {"pid": int(pid)}
+            return None
+
+        os.kill(until(fork_server)["pid"], signal.SIGKILL)
+        status, out, err = run.finish()
+        assert status == 1
+        assert "fork server" in err
+        assert err.count("\n") == 1
+        assert json.loads(out) == run.result
+        assert run.leftovers() == []
 
     def test_clean_by_force_lets_the_run_write_its_result(self, start: Callable[..., Run]) -> None:
         run = start(*ENDLESS)
