@@ -62,6 +62,16 @@ def check_tools(taps: Sequence[Tap]) -> None:
         )
 
 
+def check_agents(ranks: int) -> None:
+    """An agent for each of ``ranks`` GPUs fits the machine, whatever it will have to do."""
+    wanted, available = AGENT_BYTES * ranks, _available()
+    if wanted > available:
+        raise UserError(
+            f"the agents of {ranks} GPUs need {_gib(wanted)} of memory and the machine has "
+            f"{_gib(available)} to give; use fewer GPUs"
+        )
+
+
 def check_memory(size_bytes: int, memory_octets: Sequence[int]) -> None:
     """GPU memories (octets by rank) and agents for a trial of ``size_bytes`` fit the machine."""
     wanted = sum(memory_octets)
@@ -73,12 +83,16 @@ def check_memory(size_bytes: int, memory_octets: Sequence[int]) -> None:
             "larger"
         )
     wanted += AGENT_BYTES * len(memory_octets)
-    available = psutil.virtual_memory().available - SPARE_BYTES
+    available = _available()
     if wanted > available:
         raise UserError(
             f"a size of {format_size(size_bytes)} needs {_gib(wanted)} of memory and the machine "
-            f"has {_gib(max(0, available))} to give; use smaller sizes or fewer GPUs"
+            f"has {_gib(available)} to give; use smaller sizes or fewer GPUs"
         )
+
+
+def _available() -> int:
+    return max(0, psutil.virtual_memory().available - SPARE_BYTES)
 
 
 def _gib(octets: int) -> str:

@@ -103,6 +103,7 @@ def prepare(request: Request) -> Plan:
         topology, spec = wanted, wanted.name
     else:
         topology, spec = catalogue.load(wanted), wanted
+    preflight.check_agents(len(topology.gpus))
     transport = fit(request.transport, topology)
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
     selection = default_capture(topology) if request.capture is None else request.capture
