@@ -6,6 +6,9 @@ import os
 
 import pytest
 
+#: Writes which statements the tests prove; ``uetemu conformance`` shows it.
+pytest_plugins = ("tests.conformance.plugin",)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests that need nothing, then those that build namespaces, then the slow ones."""

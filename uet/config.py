@@ -6,12 +6,22 @@ says otherwise.  Times are ns of fabric time, sizes octets.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import AddressValueError, IPv4Address
+from typing import TYPE_CHECKING
 
-PAYLOAD_MTUS = (1024, 2048, 4096, 8192)  # UES 3.4.1.11
+from uet.compatibility import STANDARD, Compatibility
+from uet.profiles import Capability, capabilities
+from uet.wire.codes import NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
+
+if TYPE_CHECKING:
+    from uet.tss.domain import SecureDomain
+
 PSN_RANGE_UNIT = 128
+#: Delivery modes (UES 3.5.3).
+DELIVERY_MODES = ("rud", "rod", "rudi", "uud")
+ACK_TYPES = ("ack", "ack_cc", "ack_ccx")
 
 
 class ConfigurationError(ValueError):
@@ -22,30 +32,43 @@ class ConfigurationError(ValueError):
 class FepConfig:
     """A fabric endpoint's identity, peers and parameters.
 
-    ``neighbours`` maps each peer's fabric address (FA) to the destination MAC that reaches it:
-    its own in the same subnet, else the gateway's.
+    ``neighbours`` maps each peer's fabric address (FA), of the same IP version, to the
+    destination MAC that reaches it: its own in the same subnet, else the gateway's.
     """
 
     address: str
     mac: str
     neighbours: Mapping[str, str] = field(default_factory=dict)
 
-    # Addressing (UES 3.4.1): relative mode, one resource index, one process per endpoint.
+    # Addressing (UES 3.4.1) of the endpoint's first resource, and of requests that do not say.
     job_id: int = 1
     pid_on_fep: int = 0
     resource_index: int = 15
     initiator_id: int = 16
+    relative: bool = True
 
-    # Encapsulation (UES 3.5.10).
-    udp_port: int = 4793
+    # What it may do (UES 2.2), and for which peers' sake it departs from UES 1.0.3.
+    profiles: tuple[str, ...] = ("ai_full", "hpc")
+    compatibility: Compatibility = STANDARD
+
+    # Encapsulation (UES 3.5.10): UDP, or native IP behind an entropy header.
+    native: bool = False
+    ip_protocol: int = NATIVE_PROTOCOL
+    udp_port: int = UDP_PORT
     crc: bool = False
     dscp_data: int = 0
     dscp_control: int = 46
     dscp_trimmed: int | None = None
     dscp_trimmed_lasthop: int | None = None
+    ecn_capable: bool = True
     ttl: int = 64
 
     payload_mtu: int = 4096
+
+    # Delivery: the mode of requests that do not say, and whether an ordered PDC keeps what
+    # arrives early or refuses it (go-back-N).
+    delivery: str = "rud"
+    rod_reorder: bool = False
 
     # Windows.  `mpr` is Default_MPR, in units of 128 PSNs; `window_bytes` is the fixed window,
     # one bandwidth-delay product, in octets of nominal packet size (UES 3.6.12).
@@ -54,9 +77,13 @@ class FepConfig:
     window_bytes: int = 262_144
 
     # Acknowledgement (UES 3.5.12).
+    ack_type: str = "ack_cc"
+    ack_per_packet: bool = False  # Enb_ACK_Per_Pkt
     ack_gen_trigger: int = 16_384
     ack_gen_min_pkt_add: int = 1_024
     ack_on_ecn: bool = True
+    max_ack_data_size: int = 16
+    trimmable_ack_size: int = 10_240
 
     # Loss recovery (UES 3.5.15): RTO = rto_init_time * 2^retries.
     rto_init_time: int = 1_000_000
@@ -65,32 +92,71 @@ class FepConfig:
     max_nack_retx_cnt: int = 5
     pds_clear_time: int = 1_000_000
 
-    # How long a target waits for the CLOSE it has asked for (Close_REQ_Time).
+    # Life of a PDC (UES 3.5.8): how long a target waits for the CLOSE it has asked for
+    # (Close_REQ_Time), how long it keeps a secured one that is half open (New_PDC_Time), and how
+    # long the identifiers of a closed one whose SYN was lost are not used again
+    # (Syn_Retx_Safety_Time; its default is not public).
     close_req_time: int = 1_000_000
+    new_pdc_time: int = 5_000_000
+    syn_retx_safety_time: int = 8_000_000
+    limit_psn_range: bool = True
 
     # A source marks its own resends, so a second copy without RETX was made by the network and
     # needs no answer.  Off for peers that forget the flag.
     drop_network_duplicates: bool = True
 
-    # Local resources, not in the specification.  Initiators get half of the PDCs at most.
+    # Messages (UES 3.4).  Lengths from which a send becomes a deferrable or rendezvous one
+    # (``None``: never by itself), what a rendezvous sends eagerly, and what becomes of a message
+    # that finds no receive: "refuse" (NO_MATCH) or "keep" it, within limits.
+    optimized_headers: bool = False
+    deferrable_threshold: int | None = None
+    rendezvous_threshold: int | None = None
+    eager_size: int = 65_536
+    unexpected: str = "refuse"
+    max_unexpected_messages: int = 1_024
+    max_unexpected_octets: int = 16 * 2**20
+    # As the UEC reference provider has them.
+    max_deferred_messages: int = 8
+    deferred_time: int = 5_000_000_000
+    restart_time: int = 50_000_000
+    max_restarts: int = 5
+
+    # Security (UES 3.7): the domains this endpoint belongs to, the one its requests use, and
+    # how a target begins a secured PDC.
+    domains: tuple[SecureDomain, ...] = ()
+    sdi: int | None = None
+    secure_start: str = "0rtt"
+
+    # Local resources, not in the specification.  Initiators get half of the PDCs at most;
+    # `reserved_pdcs` of the pool go only to those that ask for them, as this endpoint does with
+    # `use_reserved_pdcs`.
     max_pdcs: int = 1_000
+    reserved_pdcs: int = 0
+    use_reserved_pdcs: bool = False
     max_inbound_messages: int = 4_096
     inbound_message_idle_time: int = 5_000_000_000  # as the UEC reference provider has it
 
     def __post_init__(self) -> None:
+        versions = set()
         for name, value in (
             ("address", self.address),
             *(("neighbours", p) for p in self.neighbours),
         ):
             try:
-                IPv4Address(value)
-            except AddressValueError:
-                raise ConfigurationError(f"{name}: {value!r} is not an IPv4 address") from None
+                versions.add(ipaddress.ip_address(value).version)
+            except ValueError:
+                raise ConfigurationError(f"{name}: {value!r} is not an IP address") from None
+        if len(versions) > 1:
+            raise ConfigurationError(
+                f"neighbours must be of the same IP version as the address {self.address}"
+            )
+        second = 10**9
         limits = {
             "job_id": (0, 2**24 - 1),
             "pid_on_fep": (0, 2**12 - 1),
             "resource_index": (0, 2**12 - 1),
             "initiator_id": (0, 2**32 - 1),
+            "ip_protocol": (0, 255),
             "udp_port": (1, 65_535),
             "dscp_data": (0, 63),
             "dscp_control": (0, 63),
@@ -99,22 +165,56 @@ class FepConfig:
             "window_bytes": (1, 2**40),
             "ack_gen_trigger": (0, 32_768),
             "ack_gen_min_pkt_add": (0, 2_048),
-            "rto_init_time": (1, 8 * 10**9),
+            "max_ack_data_size": (0, 8_192),
+            "rto_init_time": (1, 8 * second),
             "max_rto_retx_cnt": (0, 15),
-            "nack_retx_time": (0, 8 * 10**9),
+            "nack_retx_time": (0, 8 * second),
             "max_nack_retx_cnt": (0, 31),
-            "pds_clear_time": (0, 8 * 10**9),
-            "close_req_time": (1, 8 * 10**9),
+            "pds_clear_time": (0, 8 * second),
+            "close_req_time": (1, 8 * second),
+            "new_pdc_time": (1, 8 * second),
+            "syn_retx_safety_time": (0, 8 * second),
+            "eager_size": (0, 2**32 - 2),
+            "max_unexpected_messages": (0, 2**20),
+            "max_unexpected_octets": (0, 2**40),
+            "max_deferred_messages": (0, 65_535),
+            "deferred_time": (1, 600 * second),
+            "restart_time": (1, 600 * second),
+            "max_restarts": (0, 2**16),
             "max_pdcs": (1, 65_535),
+            "reserved_pdcs": (0, 65_535),
             "max_inbound_messages": (1, 65_536),
         }
         for name, (low, high) in limits.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigurationError(f"{name} is {value}; it must lie in {low}..{high}")
-        if self.payload_mtu not in PAYLOAD_MTUS:
-            raise ConfigurationError(
-                f"payload_mtu is {self.payload_mtu}; choose one of {PAYLOAD_MTUS}"
-            )
+            number = getattr(self, name)
+            if not low <= number <= high:
+                raise ConfigurationError(f"{name} is {number}; it must lie in {low}..{high}")
+        for name, choices in (
+            ("payload_mtu", PAYLOAD_MTUS),
+            ("delivery", DELIVERY_MODES),
+            ("ack_type", ACK_TYPES),
+            ("unexpected", ("refuse", "keep")),
+            ("secure_start", ("0rtt", "1rtt")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)!r}; choose one of {choices}"
+                )
+        try:
+            capabilities(self.profiles)
+        except ValueError as error:
+            raise ConfigurationError(f"profiles: {error}") from None
         if self.address in self.neighbours:
             raise ConfigurationError(f"neighbours holds the endpoint's own address {self.address}")
+        if self.reserved_pdcs >= self.max_pdcs:
+            raise ConfigurationError("reserved_pdcs must leave some of max_pdcs to everybody")
+        known = [domain.sdi for domain in self.domains]
+        if len(set(known)) < len(known):
+            raise ConfigurationError("domains: each SDI may be there once")
+        if self.sdi is not None and self.sdi not in known:
+            raise ConfigurationError(f"sdi {self.sdi:#x} is not among the domains")
+
+    @property
+    def capabilities(self) -> Capability:
+        """What its profiles let it do."""
+        return capabilities(self.profiles)

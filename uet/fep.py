@@ -1,148 +1,152 @@
 """The fabric endpoint (FEP): the whole Ultra Ethernet stack behind one sans-IO face.
 
-In order: what an application does (register, post, completions), what arrives, what leaves.
-See :mod:`uet.transport` for the contract.
+In order: what an application does (register, post, completions), what leaves, what SES and PDS
+ask of it.  What arrives is sorted by :mod:`uet.arrivals`.  See :mod:`uet.transport` for the
+contract.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 import uet.congestion.fixed  # noqa: F401  registers itself
+from uet.arrivals import Arrivals
 from uet.config import FepConfig
 from uet.congestion import base as congestion
-from uet.pds.control import MAX_PSN_OFFSET, nack_packet
+from uet.encapsulation import Encapsulation, Envelope
+from uet.pds.connectionless import Connectionless
+from uet.pds.life import PdcLife, State
 from uet.pds.pdc import Pdc
-from uet.pds.psn import MASK
+from uet.pds.secure import SecureStarts
+from uet.pds.semantics import Answer, Context, Outbound, Semantics
 from uet.pds.table import PdcTable
-from uet.peer import Peer, traffic_class
+from uet.peer import Peer
+from uet.ses.address import Address
+from uet.ses.initiator import Initiator
 from uet.ses.memory import MemoryRegion, MemoryTable
-from uet.ses.messages import Address, MessageError, OutboundMessage, check
+from uet.ses.readback import Readback
+from uet.ses.requests import MessageError
 from uet.ses.target import Target
-from uet.transport import Completion, Frame, Write
-from uet.wire import headers
-from uet.wire.codec import compile_stack
-from uet.wire.codes import (
-    CRC_SIZE,
-    ECN_CE,
-    ControlFlag,
-    NackCode,
-    NackFlag,
-    NextHeader,
-    PacketType,
-    RequestFlag,
+from uet.transport import Completion, Frame, Receive, Request
+from uet.tss.domain import SealError
+from uet.wire.codes import ControlType, NextHeader
+
+if TYPE_CHECKING:
+    from uet.tss.record import SecureDomains
+
+_REQUESTS = frozenset(
+    {
+        int(NextHeader.REQUEST_SMALL),
+        int(NextHeader.REQUEST_MEDIUM),
+        int(NextHeader.REQUEST_STD),
+        int(NextHeader.NONE),
+    }
 )
-from uet.wire.crc import verify
-
-_FRAME = compile_stack(headers.ETHERNET, headers.IPV4, headers.UDP_HEADER)
-_IP_AT = headers.ETHERNET.size
-_UDP_AT = _IP_AT + headers.IPV4.size
-_UET_AT = _FRAME.size
-_ETHERTYPE_IPV4, _VERSION_IHL, _PROTOCOL_UDP = 0x0800, 0x45, 17
-_MORE_FRAGMENTS, _FRAGMENT_SHIFT = 0x3FFF, 16
-_TYPE_SHIFT = headers.RUD_REQ.shift("type")
-_NEXT_HEADER = headers.RUD_REQ.mask("next_hdr")
-_NEXT_HEADER_SHIFT = headers.RUD_REQ.shift("next_hdr")
-_FLAGS = 0x7F
-_REQUESTS = frozenset({PacketType.RUD_REQ, PacketType.RUD_CC_REQ})
-_ACKS = frozenset({PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX})
-# Plain numbers: arithmetic on enum members is slow, and this is the data path.
-_SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
-_SES_SIZE = headers.SES_STD_SOM.size
-_STANDARD = NextHeader.REQUEST_STD << _NEXT_HEADER_SHIFT
-_MESSAGE_IDS = 0xFFFF  # 1..65535; id 0 belongs to UUD
-_PSN_OFFSET = MAX_PSN_OFFSET  # as a mask
-
-#: Least octets of the UET part, by packet type.
-_LEAST: dict[int, int] = {
-    PacketType.RUD_REQ: headers.RUD_REQ.size,
-    PacketType.RUD_CC_REQ: headers.RUD_REQ.size + headers.REQ_CC_STATE.size,
-    PacketType.ACK: headers.ACK.size,
-    PacketType.ACK_CC: headers.ACK_CC_NSCC.size,
-    PacketType.ACK_CCX: headers.ACK_CCX.size,
-    PacketType.NACK: headers.NACK.size,
-    PacketType.CP: headers.CP.size,
-}
 
 
 class FabricEndpoint:
-    """One FEP with one process and one resource index.
+    """One FEP; it begins with one resource index of one process.
 
-    ``seed`` decides everything that is random here: first PSNs, PDC ids, entropy.
+    ``seed`` decides everything that is random here: first PSNs, PDC ids, entropy, waiting times.
     """
 
     def __init__(self, config: FepConfig, *, seed: int) -> None:
         self.config = config
-        self.counts: dict[str, int] = Counter()
+        self.counts: Counter[str] = Counter()
         self.control: list[Frame] = []
-        self._rng = random.Random(seed)
-        self._memory = MemoryTable()
+        rng = random.Random(seed)
+        self._rng = rng
+        self._now = 0
         self._completions: list[Completion] = []
-        self._target = Target(config, self._memory, self._completions.append, self.counts)
-        self._address = IPv4Address(config.address).packed
-        self._peers = {
-            IPv4Address(peer).packed: Peer(
-                config, peer, congestion.create(config.congestion_control, config.window_bytes)
-            )
-            for peer in config.neighbours
-        }
-        self._table = PdcTable(self, self._rng)
-        self._to = Address(
-            job_id=config.job_id,
-            pid_on_fep=config.pid_on_fep,
-            resource_index=config.resource_index,
-            initiator_id=config.initiator_id,
+        self.domains: SecureDomains | None = None
+        if config.domains:
+            # Only secured endpoints need the cryptography library, which takes a while to load.
+            from uet.tss.record import SecureDomains
+
+            self.domains = SecureDomains(config.domains, self.counts)
+        encapsulation = Encapsulation(
+            address=config.address,
+            mac=config.mac,
+            native=config.native,
+            protocol=config.ip_protocol,
+            udp_port=config.udp_port,
+            crc=config.crc,
+            ttl=config.ttl,
         )
-        self._waiting: deque[Write] = deque()  # no message id or no PDC was free
-        self._open_ids: set[int] = set()
-        self._newest_id = 0
+        self._encapsulation = encapsulation
+        self.peers: dict[bytes, Peer] = {}
+        for peer, mac in config.neighbours.items():
+            self.add_peer(peer, mac)
+        self._memory = MemoryTable()
+        self.initiator = Initiator(
+            config, self, self._memory, self._completions.append, self.counts, rng
+        )
+        self.target = Target(
+            config, self._memory, self.initiator, self._completions.append, self.counts, rng
+        )
+        self.semantics: Semantics = self
+        self.table = PdcTable(self, rng)
+        self.secure = SecureStarts(config, self.counts, rng)
+        self.connectionless = Connectionless(config, self, self.counts, rng)
+        self._arrivals = Arrivals(self, encapsulation)
         self._active: dict[int, Pdc] = {}  # PDCs with something to do, by id
         self._closing = False
         self._retry_at: int | None = None  # when to try again to give a request a PDC
-        self.deliver = self._target.deliver
-        self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
-        self._trimmed = frozenset(
-            dscp for dscp in (config.dscp_trimmed, config.dscp_trimmed_lasthop) if dscp is not None
-        )
 
     # -- the application's side ----------------------------------------------------------------
 
-    def register(self, memory: memoryview, *, key: int, writable: bool = True) -> None:
-        """Let peers of the job write to ``memory``; ``MemoryRegionError`` for a bad key."""
+    def add_peer(self, address: str, mac: str) -> None:
+        """Learn how to reach ``address``; ``ValueError`` if that cannot be."""
+        domains = {records.domain.sdi: records for records in self.domains or ()}
+        peer = Peer(
+            address,
+            Envelope(self._encapsulation, address, mac),
+            congestion.create(self.config.congestion_control, self.config.window_bytes),
+            domains,
+        )
+        self.peers[peer.key] = peer
+
+    def register(
+        self, memory: memoryview, *, key: int, writable: bool = True, readable: bool = True
+    ) -> None:
+        """Let peers of the job reach ``memory``; ``MemoryRegionError`` for a bad key."""
         self._memory.register(
-            MemoryRegion(memory=memory, key=key, writable=writable, job_id=self.config.job_id)
+            MemoryRegion(
+                memory=memory,
+                key=key,
+                writable=writable,
+                readable=readable,
+                job_id=self.config.job_id,
+            )
         )
 
-    def post(self, request: Write) -> None:
-        """Queue a write; ``MessageError`` for one that could never be carried out."""
+    def unregister(self, key: int) -> None:
+        """Let nobody reach the region any more; ``MemoryRegionError`` if there is none."""
+        self._memory.unregister(key)
+
+    def add_resource(self, address: Address) -> None:
+        """Another process or resource index of this endpoint, beside the configured one."""
+        self.target.add_resource(address)
+
+    def post(self, request: Request) -> None:
+        """Queue a request; ``MessageError`` for one that could never be carried out."""
         if self._closing:
             raise MessageError("the endpoint is closing and takes no more requests")
-        check(request)
-        if request.peer not in self.config.neighbours:
+        try:
+            known = ip_address(request.peer).packed in self.peers
+        except ValueError:
+            known = False
+        if not known:
             raise MessageError(f"{request.peer} is not among the configured neighbours")
-        self._waiting.append(request)
-        self._start_waiting()
+        self.initiator.post(request)
 
-    def _start_waiting(self) -> None:
-        """Give waiting requests a message id and a PDC, in the order they were posted."""
-        self._retry_at = None
-        while self._waiting and len(self._open_ids) < _MESSAGE_IDS:
-            request = self._waiting[0]
-            pdc = self._table.initiator(self._peers[IPv4Address(request.peer).packed])
-            if pdc is None:
-                self.counts["post_waits_for_pdc"] += 1
-                return
-            self._waiting.popleft()
-            message_id = self._newest_id % _MESSAGE_IDS + 1
-            while message_id in self._open_ids:
-                message_id = message_id % _MESSAGE_IDS + 1
-            self._newest_id = message_id
-            self._open_ids.add(message_id)
-            pdc.source.post(OutboundMessage(request, message_id, self._to, self.config.payload_mtu))
-            self._active[pdc.id] = pdc
+    def post_receive(self, receive: Receive) -> None:
+        """Offer memory for a message; ``MessageError`` for one that nothing could match."""
+        self.target.post_receive(receive)
 
     def completions(self) -> list[Completion]:
         """Completions since the last call."""
@@ -152,61 +156,70 @@ class FabricEndpoint:
         self._completions.clear()
         return done
 
-    def message_end(self, message: OutboundMessage) -> None:
-        """Every packet of a message is answered, or it has failed (called by its PDC)."""
-        self._open_ids.discard(message.id)
-        request = message.request
-        self.counts["tx_messages" if message.error is None else "tx_messages_failed"] += 1
-        self._completions.append(
-            Completion(
-                kind="write",
-                peer=request.peer,
-                length=message.length,
-                context=request.context,
-                error=message.error,
-            )
+    def probe(self, peer: str) -> bool:
+        """Send a PROBE on an open PDC to ``peer``; whether there is one (UES 3.5.16)."""
+        for pdc in self.table.by_id.values():
+            if pdc.initiator and pdc.address == peer and pdc.peer_id:
+                self.control.append(pdc.probe())
+                return True
+        return False
+
+    def open_pdc(self, peer: str, *, ordered: bool = False, negotiate: bool = False) -> bool:
+        """Make a PDC without a request, by NOOP or NEGOTIATION; whether there was room."""
+        kind = ControlType.NEGOTIATION if negotiate else ControlType.NOOP
+        pdc = self.table.initiator(
+            self.peers[ip_address(peer).packed], self._now, ordered=ordered, sdi=self.config.sdi
         )
+        if pdc is None:
+            return False
+        self.control.append(pdc.send_tracked(kind, self._now))
+        self._active[pdc.id] = pdc
+        return True
 
     def close(self) -> None:
         """Finish what was posted, then close every PDC initiated here, with its handshake."""
         self._closing = True
-        if not self._waiting:
-            self._table.quiesce()
-            for pdc in self._table.by_id.values():
+        if not self.initiator.open_messages and self.connectionless.idle:
+            self.table.quiesce()
+            for pdc in self.table.by_id.values():
                 if pdc.initiator:
                     self._active[pdc.id] = pdc
 
     @property
     def closed(self) -> bool:
         """Nothing of ours is open any more.  Peers may still want answers."""
-        return self._closing and not self._waiting and not self._table.open_initiators
-
-    def pdc_closed(self, pdc: Pdc) -> None:
-        """(called by the PDC)"""
-        self._table.remove(pdc)
-        self._active.pop(pdc.id, None)
-        if not pdc.initiator:
-            self._target.forget(pdc.id)
+        return (
+            self._closing
+            and not self.initiator.open_messages
+            and not self.table.open_initiators
+            and self.connectionless.idle
+        )
 
     def counters(self) -> Mapping[str, int]:
         """Counters by name."""
-        return {**self.counts, "pdcs_open": len(self._table)}
+        return {**self.counts, "pdcs_open": len(self.table)}
 
-    # -- what leaves ---------------------------------------------------------------------------
+    # -- what leaves and arrives ---------------------------------------------------------------
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
         """Every answer that is due, then at most ``limit`` more frames, PDCs in turn."""
+        self._now = self.initiator.now = self.target.now = now
+        self._run_timers(now)
+        if self._closing:
+            self.close()
         out = self.control[:]
         self.control.clear()
         limit += len(out)
-        if self._waiting:
-            self._start_waiting()
-            if self._waiting and len(self._open_ids) < _MESSAGE_IDS:
-                self._reclaim(now)
-                self._retry_at = now + self.config.close_req_time
+        if not self.connectionless.idle:
+            self.connectionless.transmit(out, now, limit)
         if self._active:
             for pdc in list(self._active.values()):
-                pdc.transmit(out, now, limit)
+                if len(out) >= limit:
+                    break
+                try:
+                    pdc.transmit(out, now, limit)
+                except SealError as error:
+                    pdc.fail(error.reason.upper(), now, tell=False)
                 if not pdc.has_work:
                     self._active.pop(pdc.id, None)
                 if len(out) >= limit:
@@ -214,237 +227,107 @@ class FabricEndpoint:
                     if len(self._active) > 1 and pdc.id in self._active:
                         self._active[pdc.id] = self._active.pop(pdc.id)
                     break
-        if self._closing and not self._waiting:
-            self.close()
         return out
 
+    def _run_timers(self, now: int) -> None:
+        """The timers of SES, and those of who waits for a PDC."""
+        for side in (self.initiator, self.target):
+            due = side.next_deadline()
+            if due is not None and due <= now:
+                side.on_timer(now)
+        self.secure.expire(now)
+        if self._retry_at is not None:
+            self._retry_at = None
+            self.initiator.start_waiting()
+            if self._retry_at is not None:
+                for pdc in self.table.reclaim(now):
+                    self._active[pdc.id] = pdc
+                self._retry_at = now + self.config.close_req_time
+
     def next_deadline(self) -> int | None:
-        """The earliest timer of any PDC (ns)."""
+        """The earliest timer (ns)."""
         earliest = self._retry_at
+        for side in (self.initiator, self.target, self.connectionless, self.secure):
+            deadline = side.next_deadline()
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
         for pdc in self._active.values():
             deadline = pdc.next_deadline()
             if deadline is not None and (earliest is None or deadline < earliest):
                 earliest = deadline
         return earliest
 
-    # -- what arrives --------------------------------------------------------------------------
-
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames.  What is not for this endpoint, or hostile, is counted."""
-        self._target.now = now
+        self._now = self.initiator.now = self.target.now = now
+        arrive = self._arrivals.receive
         for frame in frames:
-            self._receive(frame, now)
+            try:
+                arrive(frame, now)
+            except SealError:
+                continue  # counted: its answer must not leave without a fresh counter
 
-    def _receive(self, frame: memoryview, now: int) -> None:
-        counts = self.counts
-        if len(frame) < _UET_AT + 4:
-            counts["rx_drop_truncated"] += 1
-            return
-        (
-            _, _, ethertype, version_tos, ip_octets, _, fragment_ttl_protocol, _, source, address,
-            entropy, port, udp_octets, _,
-        ) = _FRAME.unpack_from(frame)  # fmt: skip
-        if (
-            ethertype != _ETHERTYPE_IPV4
-            or version_tos >> 8 != _VERSION_IHL
-            or fragment_ttl_protocol & 0xFF != _PROTOCOL_UDP
-            or port != self.config.udp_port
-        ):
-            counts["rx_drop_not_uet"] += 1
-            return
-        if address != self._address:
-            counts["rx_drop_other_address"] += 1
-            return
-        peer = self._peers.get(source)
-        if peer is None:
-            counts["rx_drop_unknown_peer"] += 1
-            return
-        if fragment_ttl_protocol >> _FRAGMENT_SHIFT & _MORE_FRAGMENTS:
-            counts["rx_drop_fragment"] += 1
-            return
-        end = _IP_AT + ip_octets
-        if end > len(frame) or end < _UET_AT + 4:
-            counts["rx_drop_bad_ip_length"] += 1
-            return
-        dscp = version_tos >> 2 & 0x3F
-        if self._trimmed and dscp in self._trimmed:
-            self._receive_trimmed(frame[:end], peer, dscp, entropy, version_tos & 3 == ECN_CE)
-            return
-        if udp_octets != end - _UDP_AT:
-            counts["rx_drop_bad_udp_length"] += 1
-            return
-        if self.config.crc:
-            if end < _UET_AT + 4 + CRC_SIZE or not verify(
-                frame[_IP_AT:end], udp_offset=headers.IPV4.size
-            ):
-                counts["rx_drop_bad_crc"] += 1
-                return
-            end -= CRC_SIZE
-        packet = frame[:end]
-        marked = version_tos & 3 == ECN_CE
-        word = packet[_UET_AT] << 8 | packet[_UET_AT + 1]
-        kind = word >> _TYPE_SHIFT
-        least = _LEAST.get(kind)
-        if least is None:
-            counts["rx_drop_unsupported_type"] += 1
-        elif end < _UET_AT + least:
-            counts["rx_drop_truncated"] += 1
-        elif kind in _REQUESTS:
-            self._receive_request(packet, peer, _UET_AT + least, entropy, marked, now)
-        elif kind in _ACKS:
-            pdc = self._table.by_id.get(packet[_UET_AT + 10] << 8 | packet[_UET_AT + 11])
-            if pdc is None or pdc.peer is not peer:
-                counts["rx_drop_ack_of_unknown_pdc"] += 1
-                return
-            counts["rx_acks"] += 1
-            pdc.on_ack(packet, _UET_AT, now)
-            if pdc.has_work:
-                self._active[pdc.id] = pdc
-        elif kind == PacketType.NACK:
-            self._receive_nack(packet, peer, now)
-        else:
-            self._receive_control(packet, peer, entropy, marked, now)
+    # -- what SES asks of PDS ------------------------------------------------------------------
 
-    def _receive_request(
-        self,
-        packet: memoryview,
-        peer: Peer,
-        ses_at: int,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> None:
-        word, clear_offset, psn, spdcid, dpdcid = headers.RUD_REQ.unpack_from(packet, _UET_AT)
-        if len(packet) < ses_at + _SES_SIZE and word & _NEXT_HEADER == _STANDARD:
-            self.counts["rx_drop_truncated"] += 1
-            return
-        self.counts["rx_data_packets"] += 1
-        if word & _SYN:
-            pdc = self._find_or_accept(peer, word, psn, spdcid, dpdcid, entropy, marked, now)
-            if pdc is None:
-                return
-        else:
-            pdc = self._table.by_id.get(dpdcid)
-            if pdc is None or pdc.initiator or pdc.peer is not peer:
-                closed = self._table.find_closed(peer.key, spdcid)
-                code = NackCode.INV_DPDCID
-                if closed is not None and closed.id == dpdcid and closed.is_beyond(psn):
-                    code = NackCode.CLOSING
-                self._refuse(peer, code, psn, spdcid, word, entropy, marked)
-                return
-            if spdcid != pdc.peer_id:
-                self._refuse(peer, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
-                return
-        if word & _NEXT_HEADER != _STANDARD:
-            pdc.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _RETX, entropy, marked)
-            return
-        pdc.on_request(word & _FLAGS, clear_offset, psn, packet, ses_at, entropy, marked)
-
-    def _find_or_accept(
-        self,
-        peer: Peer,
-        word: int,
-        psn: int,
-        spdcid: int,
-        info_and_offset: int,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> Pdc | None:
-        """The PDC of a SYN packet; any of them may be the first to arrive (UES 3.5.8)."""
-        if not spdcid:
-            self.counts["rx_drop_syn_without_pdcid"] += 1
-            return None
-        pdc = self._table.find_target(peer.key, spdcid)
-        if pdc is not None:
-            return pdc
-        if word & _NEXT_HEADER != _STANDARD:
-            self._refuse(peer, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
-            return None
-        start = (psn - (info_and_offset & _PSN_OFFSET)) & MASK
-        closed = self._table.find_closed(peer.key, spdcid)
-        if closed is not None and closed.start_psn == start:
-            if closed.is_beyond(psn):
-                self._refuse(peer, NackCode.CLOSING, psn, spdcid, word, entropy, marked)
-            else:
-                self.counts["rx_drop_syn_of_closed_pdc"] += 1
-            return None
-        pdc = self._table.accept(peer, spdcid, start)
+    def carry(self, message: Outbound, peer: str, delivery: str) -> Context | None:
+        """Queue a message on a PDC of its kind, or without one (:class:`Carrier`)."""
+        to = self.peers[ip_address(peer).packed]
+        if delivery in ("rudi", "uud"):
+            return self.connectionless.post(message, to, reliable=delivery == "rudi")
+        pdc = self.table.initiator(to, self._now, ordered=delivery == "rod", sdi=self.config.sdi)
         if pdc is None:
-            self._refuse(peer, NackCode.NO_PDC_AVAIL, psn, spdcid, word, entropy, marked)
-            self._reclaim(now)
+            self.counts["post_waits_for_pdc"] += 1
+            if self._retry_at is None:
+                self._retry_at = self._now
+            return None
+        pdc.post(message)
+        self._active[pdc.id] = pdc
         return pdc
 
-    def _reclaim(self, now: int) -> None:
-        """The pool is exhausted: close something that is not in use."""
-        for pdc in self._table.reclaim(now):
-            self._active[pdc.id] = pdc
+    # -- what PDS asks of SES ------------------------------------------------------------------
 
-    def _refuse(
-        self,
-        peer: Peer,
-        code: NackCode,
-        psn: int,
-        dpdcid: int,
-        flags: int,
-        entropy: int,
-        marked: bool,
-    ) -> None:
-        """A NACK for a packet that belongs to no PDC here: its spdcid is 0 (UES 3.5.12)."""
-        self.counts["tx_nacks"] += 1
-        nack = nack_packet(code, psn, 0, dpdcid, resent=bool(flags & _RETX), marked=marked)
-        self.control.append(peer.envelope.wrap(self._control_class, entropy, nack))
+    def deliver(
+        self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
+    ) -> Answer:
+        """Requests go to the target side, data that was asked for to the initiator side."""
+        if next_header in _REQUESTS:
+            return self.target.deliver(pdc, psn, next_header, packet, at)
+        return self.initiator.deliver_data(pdc, psn, next_header, packet, at)
 
-    def _receive_nack(self, packet: memoryview, peer: Peer, now: int) -> None:
-        word, _, _, dpdcid, _ = headers.NACK.unpack_from(packet, _UET_AT)
-        pdc = self._table.by_id.get(dpdcid)
-        if word >> 16 & NackFlag.NT or pdc is None or pdc.peer is not peer:
-            self.counts["rx_drop_nack_of_unknown_pdc"] += 1
-            return
-        self.counts["rx_nacks"] += 1
-        pdc.on_nack(packet, _UET_AT, now)
-        if pdc.has_work:
-            self._active[pdc.id] = pdc
-
-    def _receive_control(
-        self, packet: memoryview, peer: Peer, entropy: int, marked: bool, now: int
-    ) -> None:
-        word, _, psn, spdcid, dpdcid, payload = headers.CP.unpack_from(packet, _UET_AT)
-        self.counts["rx_control_packets"] += 1
-        if word & ControlFlag.SYN:
-            pdc = self._table.find_target(peer.key, spdcid)
+    def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
+        if isinstance(message, Readback):
+            self.target.message_end(pdc, message, now)
         else:
-            pdc = self._table.by_id.get(dpdcid)
-        if pdc is None or pdc.peer is not peer:
-            self._refuse(peer, NackCode.INV_DPDCID, psn, spdcid, word, entropy, marked)
-        elif not pdc.peer_id:
-            self.counts["rx_drop_control_before_establishment"] += 1
-        elif spdcid != pdc.peer_id:
-            self._refuse(peer, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
-        else:
-            kind = (word & _NEXT_HEADER) >> _NEXT_HEADER_SHIFT
-            pdc.on_control(kind, word & _FLAGS, psn, payload, entropy, marked, now)
-            if pdc.has_work:
-                self._active[pdc.id] = pdc
+            self.initiator.message_end(pdc, message, now)
 
-    def _receive_trimmed(
-        self, packet: memoryview, peer: Peer, dscp: int, entropy: int, marked: bool
-    ) -> None:
-        """A switch cut the payload off: ask for the packet again (UES 4.1), change nothing."""
-        self.counts["rx_trimmed"] += 1
-        word = packet[_UET_AT] << 8 | packet[_UET_AT + 1]
-        if word >> _TYPE_SHIFT not in _REQUESTS:
-            return
-        if len(packet) < _UET_AT + headers.RUD_REQ.size:
-            self.counts["rx_drop_truncated"] += 1
-            return
-        word, _, psn, spdcid, dpdcid = headers.RUD_REQ.unpack_from(packet, _UET_AT)
-        if word & _SYN:
-            pdc = self._table.find_target(peer.key, spdcid)
-        else:
-            pdc = self._table.by_id.get(dpdcid)
-        if pdc is None or pdc.peer is not peer or pdc.peer_id != spdcid:
-            return  # a trimmed packet never makes a PDC; its timer will bring it again
-        lasthop = dscp == self.config.dscp_trimmed_lasthop
-        code = NackCode.TRIMMED_LASTHOP if lasthop else NackCode.TRIMMED
-        pdc.nack(code, psn, word & _RETX, entropy, marked)
+    def message_unsent(self, message: Outbound) -> None:
+        if not isinstance(message, Readback):  # data for a PDC that is gone goes nowhere
+            self.initiator.message_unsent(message)
+
+    def pdc_closed(self, pdc: Context) -> None:
+        self.initiator.pdc_closed(pdc)
+        self.target.forget(pdc.id)
+
+    # -- what PDCs ask of their endpoint -------------------------------------------------------
+
+    def activate(self, pdc: Pdc) -> None:
+        """It has, or may have, something to send."""
+        self._active[pdc.id] = pdc
+
+    def pdc_changed(self, pdc: PdcLife) -> None:
+        if pdc.state is State.CLOSED:
+            self.table.remove(pdc, self._now)
+            self._active.pop(pdc.id, None)
+            self.pdc_closed(pdc)
+
+    def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
+        """Nobody watches."""
+
+    def next_start(self, peer: Peer, sdi: int | None) -> int | None:
+        return self.secure.next_start(peer.key, sdi)
+
+    def expected_psn(self, pdc: PdcLife) -> int | None:
+        return self.secure.ended(pdc.sdi, pdc.start_psn)
+
+    def expect_psn(self, pdc: PdcLife, psn: int) -> None:
+        self.secure.told(pdc.peer.key, pdc.sdi, psn)

@@ -10,6 +10,9 @@ this, by an event loop over real sockets or by a test that holds two of them in 
 
 Time is an integer number of nanoseconds in the fabric's own time, always handed in; randomness
 comes from the seeded generator given at construction.
+
+Memory that a request or a posted receive names stays in the transport's use, and must not
+change, until its completion arrives.
 """
 
 from __future__ import annotations
@@ -23,19 +26,101 @@ Frame = tuple[bytes, "memoryview | bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """Put ``payload`` into a peer's registered memory (RMA write).
+class Request:
+    """What every request has.
 
-    ``payload`` stays owned by the transport, and must not change, until the completion arrives.
-    ``offset`` counts octets from the start of the peer's region named by ``key``.  With
-    ``header_data`` (64 bits) the peer sees a completion once every octet has been placed.
+    ``peer`` is the address of the endpoint it goes to.  ``delivery`` chooses a delivery mode by
+    name (``"rud"``, ``"rod"``, ``"rudi"``, ``"uud"``) where the transport has several; ``None``
+    is its default.  ``destination`` names a resource at the peer other than the configured one
+    (for Ultra Ethernet a :class:`uet.ses.address.Address`).  ``context`` comes back with the
+    completion.
     """
 
     peer: str
+    context: object = None
+    delivery: str | None = None
+    destination: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write(Request):
+    """Put ``payload`` into a peer's registered memory (RMA write).
+
+    ``offset`` counts octets from the start of the peer's region named by ``key``.  With
+    ``header_data`` (64 bits) the peer sees a completion once every octet has been placed.  With
+    ``delivery_complete`` the peer answers only when the data is visible to its application.
+    """
+
     key: int
     offset: int
     payload: memoryview
     header_data: int | None = None
+    delivery_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Request):
+    """Fetch ``memory.nbytes`` octets of a peer's registered memory into ``memory``."""
+
+    key: int
+    offset: int
+    memory: memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(Request):
+    """A message for whatever receive the peer has posted: in order, or the one that ``tag`` fits.
+
+    ``protocol`` is ``"eager"``, ``"rendezvous"`` or ``"deferrable"``; ``None`` lets the
+    transport choose by length.
+    """
+
+    payload: memoryview
+    tag: int | None = None
+    header_data: int | None = None
+    protocol: str | None = None
+    delivery_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Atomic(Request):
+    """An operation on a peer's registered memory that nothing interrupts.
+
+    ``operation`` and ``datatype`` are numbers (for Ultra Ethernet
+    :class:`uet.wire.codes.AtomicOpcode` and :class:`~uet.wire.codes.Datatype`), ``operand`` and
+    ``compare`` octets in the byte order of the target's memory.  With ``result`` the original
+    value is fetched into it.
+    """
+
+    key: int
+    offset: int
+    operation: int
+    datatype: int
+    operand: bytes
+    compare: bytes | None = None
+    result: memoryview | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOperation(Request):
+    """A message that does nothing but be answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    """Memory for a message that a peer will send.
+
+    With ``tag`` it takes only messages whose tag equals it, bits in ``ignore`` aside; with
+    ``initiator`` and ``peer`` only those of one sender.  With ``least_space`` it takes message
+    after message until fewer octets than that are left (multi-receive).
+    """
+
+    memory: memoryview
+    tag: int | None = None
+    ignore: int = 0
+    initiator: int | None = None
+    peer: str | None = None
+    least_space: int | None = None
     context: object = None
 
 
@@ -43,9 +128,12 @@ class Write:
 class Completion:
     """The end of an operation.
 
-    ``kind`` is ``"write"`` for a request posted here (``context`` is its own) and
+    ``kind`` is ``"write"``, ``"read"``, ``"send"``, ``"atomic"``, ``"datagram"`` or ``"no_op"``
+    for a request posted here, ``"receive"`` for a posted receive (``context`` is its own), and
     ``"remote_write"`` for header data that a peer's write brought (``length`` octets at
-    ``offset`` of the region ``key``).  ``error`` is ``None`` on success, else the error's name.
+    ``offset`` of the region ``key``).  ``length`` counts octets moved; for a receive it is what
+    was placed, ``offset`` where in its memory.  ``error`` is ``None`` on success, else the
+    error's name.
     """
 
     kind: str
@@ -55,17 +143,24 @@ class Completion:
     header_data: int | None = None
     key: int | None = None
     offset: int | None = None
+    tag: int | None = None
+    initiator: int | None = None
     error: str | None = None
 
 
 class Transport(Protocol):
     """What an event loop needs to know of a transport."""
 
-    def register(self, memory: memoryview, *, key: int, writable: bool = True) -> None:
+    def register(
+        self, memory: memoryview, *, key: int, writable: bool = True, readable: bool = True
+    ) -> None:
         """Let peers reach ``memory`` under ``key``."""
 
-    def post(self, request: Write) -> None:
+    def post(self, request: Request) -> None:
         """Queue a request; its completion comes from :meth:`completions`."""
+
+    def post_receive(self, receive: Receive) -> None:
+        """Offer memory to peers' sends; its completion comes from :meth:`completions`."""
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames.  Hostile ones are counted, never raised."""

@@ -1,4 +1,6 @@
-"""Where ``uetemu decode`` takes frames from: a capture file, standard input, or hexadecimal.
+"""Where ``uetemu decode`` takes frames from, and the keys to open them with.
+
+Frames come from a capture file, standard input, or hexadecimal; keys from a JSON file.
 
 The capture readers are scapy's.  They end quietly where a file is cut short or damaged, so the
 stream below them watches every read and says so.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 import gzip
+import json
 import logging
 import re
 import struct
@@ -15,7 +18,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -23,7 +26,11 @@ from scapy.error import Scapy_Exception
 from scapy.utils import RawPcapNgReader
 
 from emulator.errors import UserError
+from uet.tss.domain import SecureDomain, SecureDomainError, domain_from_data
+from uet.wire.frame import OpenSecure
 
+#: The keys of a run, in its folder beside the captures.
+KEY_FILE = "tss_keys.json"
 #: No block of a sane capture is longer (octets): more is a damaged length.
 _LONGEST_BLOCK = 64 << 20
 #: Link types of capture files (the registry of tcpdump.org): Ethernet, raw IP (three numbers),
@@ -196,3 +203,69 @@ def _quiet_scapy() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
+
+
+def keys_beside(source: str) -> Path | None:
+    """The key file in the folder of a capture, if there is one."""
+    try:
+        beside = Path(source).parent / KEY_FILE
+        return beside if Path(source).is_file() and beside.is_file() else None
+    except (OSError, ValueError):  # digits, too long for a file name
+        return None
+
+
+def read_domains(path: Path) -> list[SecureDomain]:
+    """The secure domains of a key file.  Raises :class:`UserError`."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; check the path") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a JSON file: {error}; correct it") from None
+    if isinstance(data, dict):
+        data = data.get("domains", [data])
+    if not isinstance(data, list) or not data:
+        raise UserError(f"{path} names no secure domains; give a list of at least one")
+    domains = []
+    for number, entry in enumerate(data, 1):
+        try:
+            domains.append(domain_from_data(entry))
+        except SecureDomainError as fault:
+            raise UserError(f"{path}, secure domain {number}: {fault}") from None
+    return domains
+
+
+def opener(domains: list[SecureDomain]) -> OpenSecure:
+    """Opens packets of these domains, in both directions, whatever their order and epoch.
+
+    Several domains may have the same SDI: the generations of keys that a run has gone through.
+    """
+    from uet.tss.record import BAD_TAG, SecureRecords, sdi_of
+
+    by_sdi: dict[int, list[SecureRecords]] = {}
+    for domain in domains:
+        # A reader of captures takes what an endpoint must refuse.
+        lenient = replace(
+            domain, ssi=None, clients={}, reject_old_epochs=False, failure_threshold=0
+        )
+        by_sdi.setdefault(domain.sdi, []).append(SecureRecords(lenient))
+
+    def open_secure(prefix: bytes, packet: memoryview, address_size: int) -> bytes | str:
+        sdi, an = sdi_of(packet), packet[0] & 1
+        if sdi not in by_sdi:
+            return f"not decrypted: no keys are given for secure domain {sdi}"
+        reasons = set()
+        for records in by_sdi[sdi]:
+            for by_server in (False, True) if records.domain.mode == "server" else (False,):
+                found = records.open(prefix, packet, address_size, by_server=by_server)
+                if isinstance(found, bytes):
+                    return found
+                reasons.add(found)
+        if BAD_TAG in reasons:
+            return (
+                f"not decrypted: the packet does not authenticate with the key of AN {an} of"
+                f" secure domain {sdi} (another key, or octets that were changed)"
+            )
+        return f"not decrypted: no key is given for AN {an} of secure domain {sdi}"
+
+    return open_secure

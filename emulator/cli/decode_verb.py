@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,14 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from emulator.cli.decode_source import CapturedFrame, read_frames
+from emulator.cli.decode_source import (
+    KEY_FILE,
+    CapturedFrame,
+    keys_beside,
+    opener,
+    read_domains,
+    read_frames,
+)
 from emulator.errors import UserError
 from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT
 from uet.wire.frame import CrcMode, DecodedPacket, Layer, decode_frame
@@ -55,6 +63,12 @@ _SHOWN_OCTETS = 24
     help="Code point of trimmed packets; may be given again.  Without it, a packet whose UDP"
     " length exceeds its IP length counts as trimmed.",
 )
+@click.option(
+    "--keys",
+    metavar="FILE",
+    help="Secure domains whose packets to decrypt, as JSON (see below).  Without it, a"
+    f" {KEY_FILE} beside the capture is used.",
+)
 @click.option("--all", "everything", is_flag=True, help="List frames that carry no UET too.")
 def command(
     source: str,
@@ -64,6 +78,7 @@ def command(
     udp_port: int,
     native_protocol: int,
     trimmed_dscp: tuple[int, ...],
+    keys: str | None,
     everything: bool,
 ) -> None:
     """Show the layers and fields of UET packets.
@@ -71,7 +86,23 @@ def command(
     Reads a pcap or pcapng capture (also gzipped, or from standard input as -), or one Ethernet
     frame in hexadecimal.  Malformed packets are listed with what is wrong with them.  Frames
     without UET are left out and counted on stderr.
+
+    Packets with a TSS header show their plaintext if there is a key for their secure domain.  A
+    key file is a JSON list of domains (or an object that has it as "domains"):
+
+    \b
+      [{"sdi": 1,               secure domain identifier
+        "mode": "cluster",      direct, cluster, server or client
+        "keys": {"0": "07e9.."} hexadecimal, by association number: 32 octets,
+                                a client's 44
+        "rekey_mask": "0xff00", how the packet key follows from the packet
+        "rekey_shift": 8}]      counter, in cluster mode; may be left out
+
+    A file may name a domain again with other keys: each is tried.  "address_in_ipv6_kdf": true is
+    for peers that derive keys from IPv6 addresses in spite of an SSI.
     """
+    key_file = Path(keys) if keys is not None else keys_beside(source)
+    open_secure = None if key_file is None else opener(read_domains(key_file))
     show = _Printer(style, brief)
     others: Counter[str] = Counter()
     total = 0
@@ -85,6 +116,7 @@ def command(
                 native_protocol=native_protocol,
                 trimmed_dscp=frozenset(trimmed_dscp) if trimmed_dscp else None,
                 wire_length=frame.wire_length,
+                open_secure=open_secure,
             )
             if packet.is_uet or everything:
                 show.frame(frame, packet)
@@ -127,7 +159,7 @@ class _Printer:
         if packet.is_uet:
             self._put(_pairs(_envelope_fields(packet)), 2)
         for layer in packet.layers:
-            octets = frame.octets[layer.offset : layer.offset + layer.length]
+            octets = bytes(packet.octets[layer.offset : layer.offset + layer.length])
             title = Text.assemble(
                 (layer.name, "bold cyan"), f"  {layer.length} octets at {layer.offset}"
             )

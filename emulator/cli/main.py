@@ -24,6 +24,8 @@ VERBS = {
     "capture": "stream a port's packets as pcapng to standard output",
     "graph": "draw a topology or a running lab",
     "decode": "show the layers and fields of UET packets",
+    "wireshark": "give Wireshark the UET dissector",
+    "conformance": "which conformance statements the tests have proven",
     "clean": "find and remove what a lab left behind",
 }
 

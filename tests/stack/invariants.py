@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uet.fep import FabricEndpoint
-from uet.pds.pdc import State
+from uet.pds.life import State
 from uet.pds.source import RING
 
 _MOST_CLOSED = 4_096
@@ -11,13 +11,13 @@ _MOST_CLOSED = 4_096
 
 def check(fep: FabricEndpoint, now: int) -> None:
     """State is bounded and consistent; no timer lies in the past after :meth:`transmit`."""
-    table, config = fep._table, fep.config
+    table, config = fep.table, fep.config
     assert len(table.by_id) <= config.max_pdcs
     assert len(table._closed) <= _MOST_CLOSED
     assert len(table._targets) + sum(p.initiator for p in table.by_id.values()) == len(table.by_id)
-    assert len(fep._target._inbound) <= config.max_inbound_messages
+    assert len(fep.target._inbound.messages) <= config.max_inbound_messages
     assert not fep.control
-    flying: dict[int, int] = {peer.key: 0 for peer in fep._peers.values()}
+    flying: dict[int, int] = {peer.key: 0 for peer in fep.peers.values()}
     messages = 0
     for number, pdc in table.by_id.items():
         source, destination = pdc.source, pdc.destination
@@ -28,31 +28,34 @@ def check(fep: FabricEndpoint, now: int) -> None:
         assert source.window.delivered.bit_length() <= source.window.outstanding
         assert len(source.retransmit._members) <= RING
         assert len(source.timer._again) <= 64 * RING
-        assert min(source._size) >= 0
+        assert min(source._size, default=0) >= 0
         assert destination.window.received.bit_length() <= destination.window.size
         assert destination.window.guaranteed & ~destination.window.received == 0
-        assert len(destination.stored) == destination.window.guaranteed.bit_count()
+        assert len(destination.stored) + len(destination.busy) == (
+            destination.window.guaranteed.bit_count()
+        )
         assert destination.received_octets >= 0
         flying[pdc.peer.key] += sum(source._size)
-        messages += len(source.open) + len(source.queue)
+        if pdc.initiator:
+            messages += len(source.open) + len(source.queue)
         deadline = pdc.next_deadline()
         if deadline is not None:
             assert deadline > now
         if pdc.has_work:
             assert number in fep._active
     assert set(fep._active) <= set(table.by_id)
-    for peer in fep._peers.values():
+    for peer in fep.peers.values():
         assert peer.congestion.inflight == flying[peer.key]  # type: ignore[attr-defined]
-    assert len(fep._open_ids) == messages
+    assert len(fep.initiator._ids) >= messages
     assert len(fep.counts) < 100
 
 
 def check_idle(fep: FabricEndpoint) -> None:
     """Nothing is in flight, open, waiting or timed."""
-    for peer in fep._peers.values():
+    for peer in fep.peers.values():
         assert peer.congestion.inflight == 0  # type: ignore[attr-defined]
-    assert not fep._open_ids
-    assert not fep._waiting
+    assert not fep.initiator.open_messages
+    assert not len(fep.initiator._ids)
     assert fep.next_deadline() is None
-    for pdc in fep._table.by_id.values():
+    for pdc in fep.table.by_id.values():
         assert not any(pdc.source._size)

@@ -11,18 +11,21 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
 
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
 from uet.transport import Completion, Frame
 
 MACS = {f"10.0.1.{i}": f"02:00:00:00:00:{i:02x}" for i in range(1, 10)}
+MACS6 = {f"fd00::{i}": f"02:00:00:00:00:{i:02x}" for i in range(1, 10)}
 
 
 def endpoint(address: str, *, seed: int = 1, **parameters: object) -> FabricEndpoint:
-    """A FEP at ``address`` that knows all addresses of :data:`MACS`."""
-    neighbours = {peer: mac for peer, mac in MACS.items() if peer != address}
-    config = FepConfig(address=address, mac=MACS[address], neighbours=neighbours, **parameters)
+    """A FEP at ``address`` that knows all addresses of :data:`MACS`, or of :data:`MACS6`."""
+    macs = MACS if address in MACS else MACS6
+    neighbours = {peer: mac for peer, mac in macs.items() if peer != address}
+    config = FepConfig(address=address, mac=macs[address], neighbours=neighbours, **parameters)
     return FabricEndpoint(config, seed=seed)
 
 
@@ -115,10 +118,16 @@ class Network:
     def _deliver(self) -> None:
         while self._events and self._events[0][0] <= self.now:
             _, _, frame = heapq.heappop(self._events)
-            address = ".".join(str(octet) for octet in frame[30:34])
-            fep = self.endpoints.get(address)
+            fep = self.endpoints.get(destination(frame))
             if fep is not None:
                 fep.receive([memoryview(frame)], self.now)
+
+
+def destination(frame: bytes) -> str:
+    """The IP address that a frame without tags goes to."""
+    if frame[12:14] == b"\x86\xdd":
+        return str(IPv6Address(frame[38:54]))
+    return str(IPv4Address(frame[30:34]))
 
 
 def flip(frame: bytes, bit: int) -> bytes:

@@ -204,7 +204,7 @@ class Script:
 
     @property
     def pdcs(self) -> list[Pdc]:
-        return list(self.fep._table.by_id.values())
+        return list(self.fep.table.by_id.values())
 
     @property
     def pdc(self) -> Pdc:

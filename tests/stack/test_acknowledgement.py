@@ -241,7 +241,7 @@ def test_old_acks_deliver_no_second_response() -> None:
     script.give(ack(second, cack=first.psn - 1))
     source = script.pdc.source
     assert source.window.base == first.psn
-    message = source.open[third.ses.message_id]
+    (message,) = source.open.values()
     assert message.acknowledged == 2
     for _ in range(2):  # an error that comes too late is not taken for the first answer
         script.give(ack(third, cack=first.psn - 1, code=ReturnCode.BAD_ADDR))

@@ -25,7 +25,7 @@ from tests.stack.script import (
     rud,
     write,
 )
-from uet.ses.messages import MessageError
+from uet.ses.requests import MessageError
 from uet.transport import Write
 from uet.wire.codes import AckRequest, ControlType, NackCode, ReturnCode
 
@@ -167,11 +167,11 @@ def test_the_target_closes() -> None:
     script = Script()
     own = script.establish_target()
     script.give(rud(START + 1, dpdcid=own) / write(bytes(8), at=0, total=16, message_id=4))
-    assert len(script.fep._target._inbound) == 1
+    assert len(script.fep.target._inbound.messages) == 1
     (answer,) = script.give(control(ControlType.CLOSE_CMD, START + 2, dpdcid=own, ar=1))
     assert (answer.ack_psn, answer.cack_psn, answer.ses) == (START + 2, START + 2, None)
     assert script.pdcs == []
-    assert script.fep._target._inbound == {}
+    assert script.fep.target._inbound.messages == {}
     assert script.counters["rx_messages_abandoned"] == 1
     (nack,) = script.give(control(ControlType.CLOSE_CMD, START + 2, dpdcid=own, ar=1, retx=1))
     assert (nack.nack, nack.spdcid, nack.dpdcid) == (NackCode.INV_DPDCID, 0, INITIATOR)
@@ -244,10 +244,10 @@ def test_the_next_incarnation_is_welcome() -> None:
 
 def test_closed_targets_remembered_are_bounded() -> None:
     script = Script()
-    table = script.fep._table
-    peer = script.fep._peers[bytes([10, 0, 1, 2])]
+    table = script.fep.table
+    peer = script.fep.peers[bytes([10, 0, 1, 2])]
     for k in range(5_000):
-        pdc = table.accept(peer, k + 1, START)
+        pdc = table.accept(peer, k + 1, START, 0)
         assert pdc is not None
         pdc._closed()
     assert len(table._closed) == 4_096
@@ -345,7 +345,12 @@ def test_unsupported_control_packets() -> None:
         ControlType.NOOP,
         ControlType.ACK_REQ,
         ControlType.CLEAR_CMD,
+        ControlType.CLEAR_REQ,
         ControlType.CLOSE_CMD,
+        ControlType.PROBE,
+        ControlType.CREDIT,
+        ControlType.CREDIT_REQ,
+        ControlType.NEGOTIATION,
     }
     for kind in sorted(wrong):
         (nack,) = script.give(control(kind, START + 1, dpdcid=target, ar=1))  # type: ignore[arg-type]
@@ -412,14 +417,14 @@ def test_nothing_is_carried_out_twice_around_a_close(block: int) -> None:
             )
             mine = network.completions[HERE]
             assert network.run(lambda mine=mine, number=number: len(mine) > number)  # type: ignore[misc]
-            feps[HERE]._table.quiesce()  # close each PDC while copies are still under way
-            for pdc in feps[HERE]._table.by_id.values():
+            feps[HERE].table.quiesce()  # close each PDC while copies are still under way
+            for pdc in feps[HERE].table.by_id.values():
                 feps[HERE]._active[pdc.id] = pdc
         network.settle()
         assert [c.error for c in network.completions[HERE]] == [None] * 6
         assert [c.header_data for c in network.completions[THERE]] == list(range(6))
-        assert len(feps[HERE]._table) == 0
-        assert len(feps[THERE]._table) == 0
+        assert len(feps[HERE].table) == 0
+        assert len(feps[THERE].table) == 0
 
 
 def test_pdcs_of_an_initiator_that_vanished_are_taken_back() -> None:
@@ -438,4 +443,4 @@ def test_pdcs_of_an_initiator_that_vanished_are_taken_back() -> None:
         feps[ELSEWHERE].post(Write(peer=HERE, key=KEY, offset=0, payload=memoryview(b"b")))
         network.settle()
     assert [c.error for c in network.completions[ELSEWHERE]] == [None] * 3
-    assert len(feps[HERE]._table) <= 4
+    assert len(feps[HERE].table) <= 4

@@ -94,7 +94,7 @@ def test_frames_that_are_not_for_us() -> None:
         (altered(16, b"\xff\xff"), "rx_drop_bad_ip_length"),
         (altered(38, b"\x00\x20"), "rx_drop_bad_udp_length"),
         (altered(42, b"\x00"), "rx_drop_unsupported_type"),
-        (altered(42, b"\x19"), "rx_drop_unsupported_type"),
+        (altered(42, b"\x79"), "rx_drop_unsupported_type"),
         (bytes(good[:45]), "rx_drop_truncated"),
         (b"", "rx_drop_truncated"),
         (altered(50, b"\x00\x00"), "rx_drop_syn_without_pdcid"),

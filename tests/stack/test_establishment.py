@@ -41,11 +41,11 @@ def test_identifiers_are_never_zero_and_differ() -> None:
         assert 0 not in ids
         assert len(set(ids)) == 2
     script = Script(max_pdcs=3)
-    table = script.fep._table
+    table = script.fep.table
     table._newest_id = 65_533
     created = []
     for number in range(5):
-        pdc = table.accept(script.fep._peers[bytes([10, 0, 1, 2])], 100 + number, START)
+        pdc = table.accept(script.fep.peers[bytes([10, 0, 1, 2])], 100 + number, START, 0)
         assert pdc is not None
         created.append(pdc.id)
         if number >= 2:
@@ -155,7 +155,8 @@ def test_a_request_to_an_initiator_is_no_request_of_that_pdc() -> None:
     script = Script()
     own = script.establish_initiator()
     (nack,) = script.give(rud(START, dpdcid=own, spdcid=TARGET) / write(b"x"))
-    assert nack.nack is NackCode.INV_DPDCID
+    assert nack.nack is NackCode.PDC_HDR_MISMATCH
+    assert script.memory[0] == 0
 
 
 @pytest.mark.conformance("C-009")
@@ -231,7 +232,7 @@ def test_first_psn_keeps_its_distance_from_the_last_one() -> None:
     """2^16 or more from the last PSN that was used under the same identifier."""
     for seed in range(50):
         script = Script(seed=seed)
-        table = script.fep._table
+        table = script.fep.table
         for last in range(1 << 16, 1 << 31, 1 << 24):
             table._last_psn[5] = last
             start = table._start_psn(5)
@@ -246,7 +247,7 @@ def test_a_generator_that_proposes_near_psns_is_asked_again() -> None:
         def randrange(self, *_: object) -> int:  # type: ignore[override]
             return self.proposals.pop(0)
 
-    table = Script().fep._table
+    table = Script().fep.table
     table._last_psn[5] = 100_000
     table._rng = Stubborn()
     assert table._start_psn(5) == 165_536
@@ -261,7 +262,7 @@ def test_a_reused_identifier_remembers_its_last_psn() -> None:
     assert close.psn == last
     script.give(ack(close, code=None))
     assert script.fep.closed
-    assert script.fep._table._last_psn[own] == last
+    assert script.fep.table._last_psn[own] == last
 
 
 def test_an_old_ack_does_not_decide_who_the_peer_is() -> None:

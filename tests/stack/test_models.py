@@ -228,6 +228,7 @@ class TimerModel(RuleBasedStateMachine):
         self.start = start
         self.window = SendWindow(start)
         self.timer = RetransmissionTimer(self.window, 64, RTO)
+        self.timer.open()
         self.now = 0
         self.sent = 0
         #: n -> [deadline or None if it waits to be sent again, timeouts]
@@ -384,6 +385,7 @@ def test_timer_heap_does_not_outgrow_its_window() -> None:
     """Stale entries leave as they reach the front: a packet resent for ever costs one entry."""
     window = SendWindow(5)
     timer = RetransmissionTimer(window, 64, RTO)
+    timer.open()
     window.next = 6
     timer.sent(5, 0)
     now = 0

@@ -119,7 +119,7 @@ def test_more_peers_than_pdcs(max_pdcs: int) -> None:
     feps[HERE].close()
     network.settle()
     assert feps[HERE].closed
-    assert all(len(fep._table) == 0 for fep in feps.values())
+    assert all(len(fep.table) == 0 for fep in feps.values())
 
 
 def test_everybody_writes_to_everybody_with_few_pdcs() -> None:

@@ -22,7 +22,7 @@ from tests.stack.script import (
     write,
 )
 from uet.ses.memory import MemoryRegionError
-from uet.ses.messages import MessageError
+from uet.ses.requests import MessageError
 from uet.wire.codes import AckRequest, NackCode, Opcode, ReturnCode
 
 # -- the source ----------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_a_retransmission_takes_another_path() -> None:
     for position in range(2 * EV_SET_SIZE):
         script = Script(window_bytes=10**9)
         script.establish_initiator()
-        spraying = script.pdc._spraying
+        spraying = script.pdc.writer._entropy
         for _ in range(position % EV_SET_SIZE):
             spraying.pick()
         script.post(b"x")

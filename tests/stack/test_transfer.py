@@ -92,9 +92,9 @@ def transfer(seed: int, impairment: Impairment, **parameters: object) -> dict[st
     for fep in feps.values():
         check(fep, network.now)
         check_idle(fep)
-        assert not any(pdc.initiator for pdc in fep._table.by_id.values())
+        assert not any(pdc.initiator for pdc in fep.table.by_id.values())
         # Targets are left only where the network lost every CLOSE.
-        assert len(fep._table) == 0 or failed or parameters.get("max_rto_retx_cnt") == 2
+        assert len(fep.table) == 0 or failed or parameters.get("max_rto_retx_cnt") == 2
     return {"failed": failed, "counters": [fep.counters() for fep in feps.values()]}
 
 

@@ -67,7 +67,7 @@ def test_a_trimmed_syn_makes_no_pdc() -> None:
     packet = rud(START, syn=0, ar=1) / write(b"x" * 500)
     assert give_trimmed(script, packet, dscp=TRIMMED) == []
     assert script.pdcs == []
-    assert script.fep._table._closed == {}
+    assert script.fep.table._closed == {}
 
 
 def test_a_trimmed_syn_of_a_known_pdc() -> None:

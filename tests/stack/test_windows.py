@@ -83,7 +83,7 @@ def test_destination_across_the_wrap() -> None:
 
 def source_at(start: int, script: Script) -> None:
     """Make the next PDC begin at ``start``."""
-    script.fep._table._start_psn = lambda _: start  # type: ignore[method-assign]
+    script.fep.table._start_psn = lambda _: start  # type: ignore[method-assign]
 
 
 @pytest.mark.conformance("C-020", "C-021")

@@ -15,8 +15,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 from scapy.utils import PcapNgWriter, PcapWriter, RawPcapReader
 
+from emulator.cli.decode_source import KEY_FILE
 from emulator.cli.main import main
-from tests.wire.golden import ALL, CAPTURE, TRIMMED_DSCP, Vector
+from tests.wire.golden import ALL, CAPTURE, TRIMMED_DSCP, VECTORS, Vector
 
 
 class Result:
@@ -263,3 +264,135 @@ def test_damaged_captures_never_escape(decode: Any, tmp_path: Path) -> None:
         result = decode(path, "--format=json")
         assert result.status in (0, 1)
         assert "Traceback" not in result.err
+
+
+# Keys
+
+SECURED = [vector for vector in ALL if vector.is_tss]
+
+
+def domain_of(vector: Vector) -> dict[str, Any]:
+    """The secure domain of a vector as a key file has it."""
+    tss = json.loads((VECTORS / f"{vector.name}.json").read_text())["tss"]
+    rekey = {name: tss[name] for name in ("rekey_mask", "rekey_shift") if name in tss}
+    keys = {str(vector.fields["tss.an"]): tss["secure_domain_key"]}
+    return {"sdi": vector.fields["tss.sdi"], "mode": tss["mode"], "keys": keys, **rekey}
+
+
+def write_keys(path: Path, data: object) -> Path:
+    path.write_text(json.dumps(data))
+    return path
+
+
+def secured_capture(folder: Path) -> Path:
+    return write_capture(folder / "secured.pcap", [vector.frame for vector in SECURED])
+
+
+def assert_shows_the_plaintext(result: Result) -> None:
+    assert (result.status, result.err) == (0, "")
+    for found, vector in zip(result.objects, SECURED, strict=True):
+        assert found["layers"] == [name for name, _ in vector.layers]
+        assert found["fields"] == vector.fields
+        assert found["derived"] == vector.derived
+        assert found["errors"] == []
+
+
+def test_keys_show_the_plaintext(decode: Any, tmp_path: Path) -> None:
+    capture = secured_capture(tmp_path)
+    domains = [domain_of(vector) for vector in SECURED]
+    for data in (domains, {"domains": domains}):
+        keys = write_keys(tmp_path / "keys.json", data)
+        assert_shows_the_plaintext(decode(capture, "--format=json", "--keys", keys))
+
+
+def test_text_shows_the_plaintext_too(decode: Any, tmp_path: Path) -> None:
+    vector = next(there for there in SECURED if there.layers[-2][0] == "payload")
+    keys = write_keys(tmp_path / "keys.json", domain_of(vector))
+    text = decode(vector.frame.hex(), "--keys", keys)
+    (payload,) = (octets for name, octets in vector.layers if name == "payload")
+    assert payload[:12].hex(" ", 4) in text.out
+    assert "pds.rud_req" in text.out
+    sealed = decode(vector.frame.hex())
+    assert payload[:12].hex(" ", 4) not in sealed.out
+    assert "pds.rud_req" not in sealed.out
+
+
+def test_the_key_file_of_a_run_is_found_beside_the_capture(decode: Any, tmp_path: Path) -> None:
+    capture = secured_capture(tmp_path)
+    write_keys(tmp_path / KEY_FILE, [domain_of(vector) for vector in SECURED])
+    assert_shows_the_plaintext(decode(capture, "--format=json"))
+    # Keys that are given stand for it.
+    wrong = write_keys(tmp_path / "wrong.json", domain_of(SECURED[0]) | {"sdi": 0xABCDEF})
+    result = decode(capture, "--format=json", "--keys", wrong)
+    assert all("no keys are given" in found["errors"][0] for found in result.objects)
+
+
+def test_each_generation_of_keys_is_tried(decode: Any, tmp_path: Path) -> None:
+    right = domain_of(SECURED[0])
+    generations = [right | {"keys": {"0": f"{n:064x}", "1": f"{n + 9:064x}"}} for n in range(2)]
+    keys = write_keys(tmp_path / "keys.json", [*generations, right])
+    (found,) = decode(SECURED[0].frame.hex(), "--format=json", "--keys", keys).objects
+    assert found["errors"] == []
+    assert "pds.rud_req" in found["layers"]
+
+
+def test_packets_that_do_not_open_say_why(decode: Any, tmp_path: Path) -> None:
+    vector = SECURED[0]
+    right = domain_of(vector)
+    an = vector.fields["tss.an"]
+    wrong_key = right | {"keys": {str(an): "00" * 32}}
+    other_an = right | {"keys": {str(1 - an): "00" * 32}}
+    other_sdi = right | {"sdi": right["sdi"] ^ 1}
+    for domain, words in (
+        (wrong_key, "does not authenticate with the key of AN"),
+        (other_an, f"no key is given for AN {an}"),
+        (other_sdi, f"no keys are given for secure domain {right['sdi']}"),
+    ):
+        keys = write_keys(tmp_path / "keys.json", [domain])
+        result = decode(vector.frame.hex(), "--format=json", "--keys", keys)
+        assert result.status == 0
+        (found,) = result.objects
+        assert found["layers"] == ["tss", "payload", "icv"]
+        (error,) = found["errors"]
+        assert words in error
+    keys = write_keys(tmp_path / "keys.json", [right])
+    damaged = vector.frame[:-1] + bytes([vector.frame[-1] ^ 1])
+    (found,) = decode(damaged.hex(), "--format=json", "--keys", keys).objects
+    assert "does not authenticate" in found["errors"][0]
+
+
+def test_a_cut_capture_is_not_decrypted(decode: Any, tmp_path: Path) -> None:
+    capture = write_capture(tmp_path / "cut.pcap", [there.frame for there in SECURED], snap=80)
+    keys = write_keys(tmp_path / "keys.json", [domain_of(vector) for vector in SECURED])
+    for found in decode(capture, "--format=json", "--keys", keys).objects:
+        assert found["errors"] == []
+        assert found["layers"][0] == "tss"
+        assert "pds.psn" not in found["fields"]
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("", "not a JSON file"),
+        ("[" * 100_000, "not a JSON file"),
+        ("[]", "no secure domains"),
+        ("3", "no secure domains"),
+        ('{"domains": {}}', "no secure domains"),
+        ("[3]", "secure domain 1: a secure domain is"),
+        ('{"domain": []}', "'domain' is no field"),
+        ('[{"sdi": 1, "mode": "direct"}]', "lacks 'keys'"),
+        ('[{"sdi": 1, "mode": "direct", "keys": {"0": "00"}}]', "takes 32"),
+    ],
+)
+def test_bad_key_files(decode: Any, tmp_path: Path, content: str, word: str) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(content)
+    assert_one_sentence(decode(CAPTURE, "--keys", keys), "keys.json", word)
+
+
+def test_a_missing_key_file(decode: Any, tmp_path: Path) -> None:
+    assert_one_sentence(decode(CAPTURE, "--keys", tmp_path / "none.json"), "none.json", "path")
+    assert_one_sentence(decode(CAPTURE, "--keys", tmp_path), "directory")
+    binary = tmp_path / "binary.json"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert_one_sentence(decode(CAPTURE, "--keys", binary), "not a JSON file")

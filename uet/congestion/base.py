@@ -33,6 +33,15 @@ class CongestionControl(abc.ABC):
         """Whether the window is too small to wait until ``trigger`` octets are coalesced."""
         return False
 
+    def on_credit(self, context: int, credit: int, now: int) -> None:  # noqa: B027
+        """A CREDIT packet: cumulative credit in units of 256 octets, modulo 2^24 (UES 3.6.14).
+
+        Only credit-based algorithms do something with it.
+        """
+
+    def on_credit_request(self, context: int, target: int, now: int) -> None:  # noqa: B027
+        """A CREDIT_REQ packet: what the source would like to have been granted (UES 3.6.14)."""
+
     def next_deadline(self) -> int | None:
         """When :meth:`room` may grow without any feedback, or ``None``."""
         return None

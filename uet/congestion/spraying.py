@@ -20,17 +20,22 @@ class ObliviousSpraying:
     It takes no notice of what the paths are like.
     """
 
-    __slots__ = ("_evs", "_next", "_rng")
+    __slots__ = ("_evs", "_next", "_rng", "_size")
 
     def __init__(self, rng: random.Random, size: int = EV_SET_SIZE) -> None:
         self._rng = rng
-        self._evs = rng.sample(range(EV_FIRST, EV_LAST + 1), size)
+        self._size = size
+        self._evs: list[int] = []  # drawn when the first packet leaves
         self._next = 0
 
     def pick(self) -> int:
         """The EV of the next packet."""
         position = self._next
         if position == len(self._evs):
+            if not position:
+                self._evs = self._rng.sample(range(EV_FIRST, EV_LAST + 1), self._size)
+                self._next = 1
+                return self._evs[0]
             last = self._evs[-1]
             self._rng.shuffle(self._evs)
             if self._evs[0] == last:  # a retransmission must not follow its original's path
@@ -38,3 +43,16 @@ class ObliviousSpraying:
             position = 0
         self._next = position + 1
         return self._evs[position]
+
+
+class SinglePath:
+    """One EV for all packets, so that they keep their order on the way (UES 3.6.16, ROD)."""
+
+    __slots__ = ("_ev",)
+
+    def __init__(self, rng: random.Random) -> None:
+        self._ev = rng.randint(EV_FIRST, EV_LAST)
+
+    def pick(self) -> int:
+        """The EV of every packet."""
+        return self._ev

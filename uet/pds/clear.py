@@ -6,20 +6,10 @@ guaranteed-delivery response, has asked for a CLEAR, and no request comes along 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from uet.pds.psn import HALF, MASK
 from uet.pds.recovery import UNLIMITED_RTO
 from uet.pds.source import RequestSource
 from uet.transport import Frame
-
-
-class ControlWire(Protocol):
-    """How the control packets get built; the PDC implements it."""
-
-    def clear(self, psn: int) -> Frame: ...
-
-    def ask_again(self, psn: int) -> Frame: ...
 
 
 class ClearDuty:
@@ -33,16 +23,12 @@ class ClearDuty:
         "_source",
         "_stalls",
         "_time",
-        "_wire",
         "due",
     )
 
-    def __init__(
-        self, *, wire: ControlWire, source: RequestSource, clear_time: int, max_stalls: int
-    ) -> None:
+    def __init__(self, *, source: RequestSource, clear_time: int, max_stalls: int) -> None:
         #: when :meth:`transmit` has something to do (ns), or ``None``
         self.due: int | None = None
-        self._wire = wire
         self._source = source
         self._time = clear_time
         self._asked = source.clear_sent  # the newest PSN the target has asked about
@@ -104,7 +90,7 @@ class ClearDuty:
         self._half_way = False
         if self._stalls > self._max_stalls != UNLIMITED_RTO:
             return False
-        out.append(self._wire.ask_again(settled))
+        out.append(self._source.ask_again(settled))
         self.due = now + self._source.timer.interval(self._stalls)
         self._stalls += 1
         return True
@@ -112,4 +98,4 @@ class ClearDuty:
     def _send(self, out: list[Frame], settled: int) -> None:
         self._forced = False
         self._source.clear_sent = settled
-        out.append(self._wire.clear(settled))
+        out.append(self._source.clear(settled))

@@ -8,6 +8,8 @@ from uet.wire.codes import ControlType
 
 #: psn_offset of SYN packets has 12 bits: as many may leave before the first answer.
 MAX_PSN_OFFSET = 4_095
+#: Control packets that may open a PDC (UES 3.5.16).
+OPENING = frozenset({ControlType.NOOP, ControlType.NEGOTIATION})
 
 
 def control_packet(
@@ -17,17 +19,24 @@ def control_packet(
     spdcid: int,
     peer_id: int,
     start_psn: int,
+    ordered: bool = False,
     ar: bool = False,
     retx: bool = False,
     payload: int = 0,
+    opaque: int = 0,
 ) -> bytes:
-    """A control packet; while ``peer_id`` is 0, that is unknown, one with SYN (UES Table 3-33)."""
+    """A control packet; while ``peer_id`` is 0, that is unknown, one with SYN (UES Table 3-33).
+
+    ``ordered`` says in those that may open a PDC which kind it is.
+    """
     header = headers.CP if peer_id else headers.CP_SYN
     offset = (psn - start_psn) & MASK & MAX_PSN_OFFSET
     return header.encode(
         ctl_type=kind,
+        isrod=int(ordered and kind in OPENING),
         ar=int(ar),
         retx=int(retx),
+        probe_opaque=opaque,
         psn=psn,
         spdcid=spdcid,
         payload_word=payload,
@@ -36,7 +45,14 @@ def control_packet(
 
 
 def nack_packet(
-    code: int, psn: int, spdcid: int, dpdcid: int, *, resent: bool, marked: bool
+    code: int,
+    psn: int,
+    spdcid: int,
+    dpdcid: int,
+    *,
+    resent: bool,
+    marked: bool,
+    payload: int = 0,
 ) -> bytes:
     """A NACK of a RUD or ROD packet; ``spdcid`` 0 where there is no PDC."""
     return headers.NACK.encode(
@@ -46,4 +62,5 @@ def nack_packet(
         nack_psn=psn,
         spdcid=spdcid,
         dpdcid=dpdcid,
+        payload_word=payload,
     )

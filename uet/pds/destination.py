@@ -1,51 +1,98 @@
 """The destination half of a PDC: requests arrive, acknowledgements leave.
 
 In order: what is kept, what a request does, when an ACK is owed, what it says, what CLEAR does
-(UES 3.5.11, 3.5.12, 3.5.20).
+(UES 3.5.11, 3.5.12, 3.5.20, 3.5.21).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from uet.pds.psn import HALF, MASK
+from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
 from uet.pds.window import SACK_BITS, Arrival, ReceiveWindow
 from uet.wire import headers
-from uet.wire.codes import NackCode, ResponseOpcode, ReturnCode
+from uet.wire.codes import NackCode, NextHeader, ResponseOpcode, ReturnCode
 
-#: What :data:`Deliver` answers when SES has no room for a message now.
-NO_ROOM = -1
+#: (PSN, next header, UET packet, offset of the SES header) -> what SES answers.
+Deliver = Callable[[int, int, memoryview, int], Answer]
 
-#: (UET packet, offset of the SES header) -> return code, or :data:`NO_ROOM`.
-Deliver = Callable[[memoryview, int], int]
+_RESPONSE = headers.SES_RESPONSE
+_RESPONSE_NEXT = int(NextHeader.RESPONSE)
+_DEFAULT = ResponseOpcode.DEFAULT_RESPONSE << _RESPONSE.shift("opcode")
+_DEFAULT_OK, _DEFAULT_NULL = _DEFAULT | ReturnCode.OK, _DEFAULT | ReturnCode.NULL
+_MESSAGE_ID_AT = headers.SES_STD_SOM.field("message_id").offset // 8
+_JOB_ID_AT = headers.SES_STD_SOM.field("job_id").offset // 8
+_LENGTH_AT = headers.SES_STD_SOM.field("request_length").offset // 8
+_MODIFIED_AT = headers.SES_RESPONSE_DATA.field("modified_length").offset // 8
+_STANDARD, _DATA = int(NextHeader.REQUEST_STD), int(NextHeader.RESPONSE_DATA)
+#: Headers whose bits 16 to 31 are a message id.
+_WITH_ID = frozenset({_STANDARD, _DATA})
+_TINY = 12  # octets that every SES header has at least
 
 
-def ses_response(opcode: int, code: int, packet: memoryview, ses_at: int) -> bytes:
-    """The response to the request at ``ses_at`` (UES Table 3-11), modified length 0."""
-    return _RESPONSE.pack(
-        opcode << _OPCODE_SHIFT | code,
-        packet[ses_at + _MESSAGE_ID_AT] << 8 | packet[ses_at + _MESSAGE_ID_AT + 1],
-        int.from_bytes(packet[ses_at + _JOB_ID_AT : ses_at + _JOB_ID_AT + 3], "big"),
-        0,
-    )
-
-
-def default_response(message_id: int, job_id: int) -> bytes:
+def default_response(message_id: int, job_id: int, *, word: int = _DEFAULT_OK) -> bytes:
     """What PDS answers when SES has nothing to say: success (UES 3.5.17)."""
-    word = ResponseOpcode.DEFAULT_RESPONSE << _OPCODE_SHIFT | ReturnCode.OK
     return _RESPONSE.pack(word, message_id, job_id, 0)
 
 
-_DEFAULT, _OK = int(ResponseOpcode.DEFAULT_RESPONSE), int(ReturnCode.OK)
-_SES_SIZE = headers.SES_STD_SOM.size
-_RESPONSE = headers.SES_RESPONSE
-_OPCODE_SHIFT = _RESPONSE.shift("opcode")
-_MESSAGE_ID_AT = headers.SES_STD_SOM.field("message_id").offset // 8
-_JOB_ID_AT = headers.SES_STD_SOM.field("job_id").offset // 8
+class Acknowledger(Protocol):
+    """How the answers leave; the PDC implements it."""
+
+    def ack(
+        self, psn: int, answer: bytes, next_header: int, resent: int, entropy: int, marked: bool
+    ) -> None: ...
+
+    def nack(
+        self, code: int, psn: int, resent: int, entropy: int, marked: bool, payload: int = 0
+    ) -> None: ...
+
+
+class Arrived:
+    """A request that waits for its turn, or for SES to answer it."""
+
+    __slots__ = (
+        "at",
+        "entropy",
+        "marked",
+        "next_header",
+        "packet",
+        "resent",
+        "ses_at",
+        "syn",
+        "wants_ack",
+    )
+
+    def __init__(
+        self,
+        packet: memoryview,
+        at: int,
+        ses_at: int,
+        next_header: int,
+        wants_ack: int,
+        resent: int,
+        syn: int,
+        entropy: int,
+        marked: bool,
+    ) -> None:
+        self.packet = packet
+        self.at = at
+        self.ses_at = ses_at
+        self.next_header = next_header
+        self.wants_ack = wants_ack
+        self.resent = resent
+        self.syn = syn
+        self.entropy = entropy
+        self.marked = marked
 
 
 class RequestDestination:
-    """Receives the requests of one direction of a PDC, each exactly once."""
+    """Receives the requests of one direction of a PDC, each exactly once.
+
+    On an ordered PDC it takes them in the order of their PSNs: without ``reorder`` one that is
+    early is refused (UES 3.5.21), with it kept.
+    """
 
     def __init__(
         self,
@@ -53,22 +100,36 @@ class RequestDestination:
         start_psn: int,
         psn_range: int,
         overhead: int,
+        ordered: bool,
+        reorder: bool,
         ack_gen_trigger: int,
         ack_gen_min_pkt_add: int,
         ack_on_ecn: bool,
         drop_network_duplicates: bool,
+        lengths_in_default: bool,
+        null_to_duplicates: bool,
         deliver: Deliver,
+        acknowledger: Acknowledger,
         counters: dict[str, int],
     ) -> None:
         self.window = ReceiveWindow(start_psn, psn_range)
-        self._overhead = overhead
-        self._deliver = deliver
         self.received_octets = 0  # nominal size of new data (UES 3.6.12)
-        self.stored: dict[int, bytes] = {}  # guaranteed-delivery responses not cleared, by PSN
+        #: guaranteed-delivery responses not cleared, by PSN
+        self.stored: dict[int, Response] = {}
+        #: requests that SES has not answered yet, by PSN
+        self.busy: dict[int, Arrived] = {}
+        self._early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
+        self._overhead = overhead
+        self._ordered = ordered
+        self._reorder = reorder
+        self._deliver = deliver
+        self._out = acknowledger
         self._trigger = ack_gen_trigger
         self._min_add = ack_gen_min_pkt_add
         self._ack_on_ecn = ack_on_ecn
         self._drop_network_duplicates = drop_network_duplicates
+        self._lengths_in_default = lengths_in_default
+        self._to_duplicates = _DEFAULT_NULL if null_to_duplicates else _DEFAULT_OK
         self._counters = counters
         self._seen = (0, 0)  # octets received and since when no more
         self._owed = 0
@@ -81,78 +142,224 @@ class RequestDestination:
         self,
         psn: int,
         clear_psn: int,
+        next_header: int,
         wants_ack: int,
         resent: int,
         syn: int,
+        entropy: int,
         marked: bool,
         packet: memoryview,
+        at: int,
         ses_at: int,
-    ) -> tuple[bytes | None, int]:
-        """Take a request; (SES response to acknowledge with or ``None``, NACK code or 0)."""
+    ) -> None:
+        """Take a request whose PDS header begins at ``at`` and answer it, now or later."""
         window = self.window
         arrival = window.classify(psn)
         if arrival is not Arrival.NEW:
             if arrival is Arrival.OUTSIDE:
-                return None, NackCode.INVALID_SYN if syn else NackCode.PSN_OOR_WINDOW
-            self._counters["rx_duplicates"] += 1
-            if self._drop_network_duplicates and not resent:
-                return None, 0
-            self._apply_clear(clear_psn)
-            return self._again(psn, packet, ses_at), 0
+                code = NackCode.INVALID_SYN if syn else NackCode.PSN_OOR_WINDOW
+                self._out.nack(code, psn, resent, entropy, marked)
+                return
+            self._again(psn, clear_psn, next_header, resent, entropy, marked, packet, ses_at)
+            return
         if clear_psn != window.max_clear:
             self._apply_clear(clear_psn)
-        code = self._deliver(packet, ses_at)
-        if code == NO_ROOM:
-            return None, NackCode.NO_SES_MSG_AVAIL
-        octets = len(packet) - ses_at
+        if self._ordered and (self._early or psn != window.first_missing):
+            self._in_order(
+                psn,
+                Arrived(packet, at, ses_at, next_header, wants_ack, resent, syn, entropy, marked),
+            )
+            return
+        answer = self._deliver(psn, next_header, packet, ses_at)
+        if answer is NO_ROOM:
+            self._out.nack(NackCode.NO_SES_MSG_AVAIL, psn, resent, entropy, marked)
+            return
+        self._count(psn, len(packet) - at, len(packet) - ses_at, wants_ack)
+        if answer is ACCEPTED:
+            window.accept(psn)
+            if (
+                wants_ack
+                or syn
+                or resent
+                or self._owed >= self._trigger
+                or self._newest_ar == window.highest
+                or (marked and self._ack_on_ecn)
+            ):
+                response = self._default(next_header, packet, ses_at, _DEFAULT_OK)
+                self._out.ack(psn, response, _RESPONSE_NEXT, resent, entropy, marked)
+            return
+        arrived = Arrived(packet, at, ses_at, next_header, wants_ack, resent, syn, entropy, marked)
+        if isinstance(answer, Response) and not answer.guaranteed:
+            window.accept(psn)
+        else:
+            window.accept(psn, guaranteed=True)
+        self._answer(psn, answer, arrived)
+
+    def _count(self, psn: int, octets: int, ses_octets: int, wants_ack: int) -> None:
+        """Book a request that SES has taken."""
         self.received_octets += octets + self._overhead
-        guaranteed = code != _OK
         if ((psn - self._sack_base) & MASK) >= HALF:
             self._sack_base = psn
-        window.accept(psn, guaranteed=guaranteed)
         if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
             self._newest_ar = psn
-        octets -= _SES_SIZE
-        self._owed += octets if octets > self._min_add else self._min_add
-        if guaranteed:
-            answer = ses_response(ResponseOpcode.RESPONSE, code, packet, ses_at)
-            self.stored[psn] = answer
-            return answer, 0
-        if (
-            wants_ack
-            or syn
-            or resent
-            or self._owed >= self._trigger
-            or self._newest_ar == window.highest
-            or (marked and self._ack_on_ecn)
-        ):
-            return ses_response(_DEFAULT, _OK, packet, ses_at), 0
-        return None, 0
+        payload = ses_octets - _SES_SIZE
+        self._owed += payload if payload > self._min_add else self._min_add
 
-    def _again(self, psn: int, packet: memoryview, ses_at: int) -> bytes:
-        """What a duplicate is answered with: the same as the first time (UES 3.5.20.2)."""
+    def _answer(self, psn: int, answer: Answer, arrived: Arrived) -> None:
+        """Send what SES said to a request that the window has already."""
+        if answer is LATER:
+            self.busy[psn] = Arrived(
+                memoryview(bytes(arrived.packet[: arrived.ses_at + _SES_SIZE])),
+                arrived.at,
+                arrived.ses_at,
+                arrived.next_header,
+                arrived.wants_ack,
+                arrived.resent,
+                arrived.syn,
+                arrived.entropy,
+                arrived.marked,
+            )
+            return
+        if isinstance(answer, Response):
+            octets, next_header = answer.octets, answer.next_header
+            if answer.guaranteed:
+                self.stored[psn] = answer
+        else:
+            octets = self._default(arrived.next_header, arrived.packet, arrived.ses_at, _DEFAULT_OK)
+            next_header = _RESPONSE_NEXT
+        self._out.ack(psn, octets, next_header, arrived.resent, arrived.entropy, arrived.marked)
+
+    def respond(self, psn: int, answer: Answer) -> None:
+        """SES answers a request that it had answered LATER."""
+        arrived = self.busy.pop(psn, None)
+        if arrived is None:
+            return
+        if not (isinstance(answer, Response) and answer.guaranteed):
+            self.window.release(psn)
+        self._answer(psn, answer, arrived)
+
+    def _in_order(self, psn: int, arrived: Arrived) -> None:
+        """A request of an ordered PDC that is early, or that others wait for."""
+        window = self.window
+        expected = window.first_missing
+        if psn != expected:
+            if not self._reorder:
+                self._out.nack(
+                    NackCode.ROD_OOO,
+                    psn,
+                    arrived.resent,
+                    arrived.entropy,
+                    arrived.marked,
+                    expected,
+                )
+                return
+            arrived.packet = memoryview(bytes(arrived.packet))
+            self._early[psn] = arrived
+            window.hold(psn)
+            return
+        # This one and what has waited for it; answers leave when all of them are booked.
+        answers = []
+        turn: Arrived | None = arrived
+        while turn is not None:
+            answer = self._deliver(psn, turn.next_header, turn.packet, turn.ses_at)
+            if answer is NO_ROOM:
+                window.drop(psn)
+                self._out.nack(
+                    NackCode.NO_SES_MSG_AVAIL, psn, turn.resent, turn.entropy, turn.marked
+                )
+                break
+            octets = len(turn.packet)
+            self._count(psn, octets - turn.at, octets - turn.ses_at, turn.wants_ack)
+            plain = answer is ACCEPTED or (isinstance(answer, Response) and not answer.guaranteed)
+            window.hold(psn, guaranteed=not plain)
+            answers.append((psn, answer, turn))
+            psn = (psn + 1) & MASK
+            turn = self._early.pop(psn, None)
+        window.advance(psn)
+        for number, answer, turn in answers:
+            if (
+                answer is not ACCEPTED
+                or turn.wants_ack
+                or turn.syn
+                or turn.resent
+                or self._owed >= self._trigger
+                or self._newest_ar == window.highest
+                or (turn.marked and self._ack_on_ecn)
+            ):
+                self._answer(number, answer, turn)
+
+    def _again(
+        self,
+        psn: int,
+        clear_psn: int,
+        next_header: int,
+        resent: int,
+        entropy: int,
+        marked: bool,
+        packet: memoryview,
+        ses_at: int,
+    ) -> None:
+        """A duplicate is answered with the same as the first time (UES 3.5.20.2)."""
+        self._counters["rx_duplicates"] += 1
+        if self._drop_network_duplicates and not resent:
+            return
+        self._apply_clear(clear_psn)
+        if psn in self._early:
+            return  # its turn has not come
+        if psn in self.busy:
+            self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
+            return
         stored = self.stored.get(psn)
-        if stored is not None:
-            return stored
-        return ses_response(_DEFAULT, _OK, packet, ses_at)
+        if stored is None:
+            octets = self._default(next_header, packet, ses_at, self._to_duplicates)
+            self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
+        else:
+            self._out.ack(psn, stored.octets, stored.next_header, resent, entropy, marked)
 
-    def answer_to_ack_request(
-        self, psn: int, message_id: int, job_id: int
-    ) -> tuple[bytes | None, int]:
+    def _default(self, next_header: int, packet: memoryview, ses_at: int, word: int) -> bytes:
+        """The default response to a request (UES 3.5.17); small and medium ones have no id."""
+        message_id = 0
+        if next_header in _WITH_ID and len(packet) >= ses_at + _TINY:
+            at = ses_at + _MESSAGE_ID_AT
+            message_id = packet[at] << 8 | packet[at + 1]
+        at = ses_at + _JOB_ID_AT
+        job_id = int.from_bytes(packet[at : at + 3], "big")
+        length = 0
+        if self._lengths_in_default and word == _DEFAULT_OK:
+            at = ses_at + (_MODIFIED_AT if next_header == _DATA else _LENGTH_AT)
+            length = int.from_bytes(packet[at : at + 4], "big")
+        return _RESPONSE.pack(word, message_id, job_id, length)
+
+    def answer_ack_request(
+        self, psn: int, message_id: int, job_id: int, resent: int, entropy: int, marked: bool
+    ) -> None:
         """ACK_REQ: outside the window silence, unseen a NACK, else the ACK again (UES 3.5.16)."""
         arrival = self.window.classify(psn)
         if arrival is Arrival.OUTSIDE:
             self._counters["rx_ack_request_outside_window"] += 1
-            return None, 0
-        if arrival is Arrival.NEW:
-            return None, NackCode.PKT_NOT_RCVD
-        return self.stored.get(psn) or default_response(message_id, job_id), 0
+        elif arrival is Arrival.NEW:
+            self._out.nack(NackCode.PKT_NOT_RCVD, psn, resent, entropy, marked)
+        elif psn in self.busy or psn in self._early:
+            self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
+        else:
+            stored = self.stored.get(psn)
+            if stored is not None:
+                self._out.ack(psn, stored.octets, stored.next_header, resent, entropy, marked)
+            else:
+                octets = default_response(message_id, job_id, word=self._to_duplicates)
+                self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
 
     def accept_control(self, psn: int) -> bool:
-        """A control packet that takes a PSN (CLOSE, CLOSE_REQ, NOOP); false outside the window."""
-        arrival = self.window.classify(psn)
+        """A control packet that takes a PSN (CLOSE, CLOSE_REQ, NOOP, NEGOTIATION).
+
+        False where the window or, on an ordered PDC, the order does not allow it.
+        """
+        window = self.window
+        arrival = window.classify(psn)
         if arrival is Arrival.NEW:
-            self.window.accept(psn)
+            if self._ordered and psn != window.first_missing:
+                return False
+            window.accept(psn)
         return arrival is not Arrival.OUTSIDE
 
     def quiet_since(self, now: int) -> int:
@@ -163,12 +370,19 @@ class RequestDestination:
 
     # -- acknowledgements --------------------------------------------------------------------
 
-    def sack(self) -> tuple[int, int]:
+    def acknowledged(self) -> None:
+        """An ACK leaves: what was owed is paid."""
+        self._owed = 0
+
+    def sack(self, wanted: int | None = None) -> tuple[int, int]:
         """(SACK base PSN, bitmap) for the ACK about to leave.
 
-        Consecutive ACKs walk the window in blocks of 64 PSNs and start again at CACK.
+        Consecutive ACKs walk the window in blocks of 64 PSNs and start again at CACK; a probe
+        names the base that it wants.
         """
         window = self.window
+        if wanted is not None:
+            return wanted, window.sack(wanted)
         base = self._sack_base
         cack = window.cack
         if ((base - cack) & MASK) >= HALF:
@@ -188,3 +402,6 @@ class RequestDestination:
     def on_clear(self, psn: int) -> None:
         """A CLEAR control packet."""
         self._apply_clear(psn)
+
+
+_SES_SIZE = headers.SES_STD_SOM.size

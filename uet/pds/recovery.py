@@ -25,6 +25,7 @@ class RetransmissionTimer:
 
     __slots__ = (
         "_again",
+        "_constant",
         "_cursor",
         "_deadline",
         "_mask",
@@ -35,16 +36,31 @@ class RetransmissionTimer:
         "timeouts",
     )
 
-    def __init__(self, window: SendWindow, size: int, rto: int) -> None:
+    def __init__(self, window: SendWindow, size: int, rto: int, *, constant: bool = False) -> None:
         self._window = window
         self._mask = size - 1
         self._cursor = window.base
+        self._constant = constant
         self._again: list[tuple[int, int]] = []  # (deadline, psn) of what was sent again
-        self._deadline = [_NOT_RUNNING] * size  # the valid one of them
+        self._deadline: list[int] = []  # the valid one of them
         self.rto = rto
+        self.sent_at: list[int] = []
+        self.resent: list[bool] = []
+        self.timeouts: list[int] = []
+
+    def open(self) -> None:
+        """Make the rings, before the first packet leaves."""
+        size = self._mask + 1
+        self._deadline = [_NOT_RUNNING] * size
         self.sent_at = [0] * size
         self.resent = [False] * size
         self.timeouts = [0] * size
+
+    def restart(self) -> None:
+        """Forget all that runs: the window has other PSNs now."""
+        self._cursor = self._window.base
+        self._again.clear()
+        self.open()
 
     def sent(self, psn: int, now: int) -> None:
         """A first transmission."""
@@ -64,7 +80,7 @@ class RetransmissionTimer:
 
     def interval(self, timeouts: int) -> int:
         """The RTO after so many that were in vain (ns)."""
-        return self.rto << min(timeouts, _MOST_DOUBLINGS)
+        return self.rto if self._constant else self.rto << min(timeouts, _MOST_DOUBLINGS)
 
     def _first(self) -> tuple[int, int] | None:
         """(deadline, psn) of the oldest open packet that was sent once."""

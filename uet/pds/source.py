@@ -1,17 +1,16 @@
 """The source half of a PDC: requests leave, acknowledgements come back.
 
 In order: what is kept, what a new message does, what may be sent, what an ACK does, what a NACK
-does, what the timer does (UES 3.5.12, 3.5.15, 3.5.20).
+does, what the timer does, what a new first PSN does, the end (UES 3.5.12, 3.5.15, 3.5.20, 3.5.21).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from uet.congestion.base import CongestionControl
-from uet.congestion.spraying import ObliviousSpraying
+from uet.pds.packets import PacketWriter
 from uet.pds.psn import HALF, MASK
 from uet.pds.recovery import (
     UNLIMITED_NACK,
@@ -19,56 +18,62 @@ from uet.pds.recovery import (
     RetransmissionQueue,
     RetransmissionTimer,
 )
+from uet.pds.semantics import Outbound
 from uet.pds.window import SendWindow
-from uet.ses.messages import OutboundMessage
 from uet.transport import Frame
-from uet.wire.codes import ReturnCode
+from uet.wire.codes import MPR_UNIT, ControlType
 
 #: Requests in flight that this implementation can remember: records live in rings of this size.
 RING = 1_024
 _SLOT = RING - 1
 
-_OK, _NULL = int(ReturnCode.OK), int(ReturnCode.NULL)
+#: With Limit_PSN_Range a PDC uses no more PSNs than this (UES Table 3-28), and takes no message
+#: that might need them: the largest one has fewer packets than the margin.
+PSN_LIMIT = 1 << 31
+PSN_LIMIT_MARGIN = 1 << 23
 
 
-class Wire(Protocol):
-    """How the source half gets its packets built; the PDC implements it.
+class Messages(Protocol):
+    """Who is told of a message's end; the PDC implements it."""
 
-    ``nominal_overhead`` is what a request's nominal packet size has beyond its payload.
-    """
-
-    nominal_overhead: int
-
-    def request(
-        self, psn: int, message: OutboundMessage, index: int, *, again: bool, ar: bool, ev: int
-    ) -> Frame: ...
-
-    def close(self, psn: int, *, again: bool) -> Frame:
-        """CLOSE of an initiator, CLOSE_REQ of a target."""
+    def message_end(self, message: Outbound, now: int) -> None:
+        """Every packet of it is answered, or it has failed."""
         ...
 
-    def ask_again(self, psn: int, message_id: int) -> Frame:
-        """ACK_REQ: the response to ``psn`` is missing."""
+    def message_unsent(self, message: Outbound) -> None:
+        """None of it was sent, and none of it will be here."""
+        ...
+
+    def event(self, name: str, **data: object) -> None:
+        """Something rare that a trace may show."""
         ...
 
 
 class RequestSource:
-    """Sends the requests of one direction of a PDC and repairs their loss."""
+    """Sends the requests of one direction of a PDC and repairs their loss.
+
+    ``ordered``: the destination takes requests in the order of their PSNs only, so that a lost
+    one takes those behind it along (go-back-N).
+    """
 
     def __init__(
         self,
         *,
-        wire: Wire,
+        writer: PacketWriter,
+        messages: Messages,
         start_psn: int,
+        ordered: bool,
         congestion: CongestionControl,
-        spraying: ObliviousSpraying,
         default_range: int,
         rto_init_time: int,
+        constant_rto: bool,
         max_rto_retx_cnt: int,
         nack_retx_time: int,
         max_nack_retx_cnt: int,
         ack_gen_trigger: int,
-        on_message_end: Callable[[OutboundMessage], None],
+        ack_per_packet: bool,
+        keep_syn: bool,
+        negotiation: bytes,
         counters: dict[str, int],
     ) -> None:
         self.start_psn = start_psn
@@ -78,32 +83,52 @@ class RequestSource:
         self.clear_sent = (start_psn - 1) & MASK
         self.close_psn: int | None = None
         self.gave_up: str | None = None
-        self.queue: deque[OutboundMessage] = deque()
-        self.open: dict[int, OutboundMessage] = {}
+        #: a packet with SYN left more than once: a late copy may outlive the PDC
+        self.syn_resent = False
+        self.queue: deque[Outbound] = deque()
+        #: messages of which some packet was sent and some is not answered
+        self.open: dict[int, Outbound] = {}
         self.retransmit = RetransmissionQueue(start_psn)
-        self.timer = RetransmissionTimer(self.window, RING, rto_init_time)
-        self._wire = wire
+        self.timer = RetransmissionTimer(self.window, RING, rto_init_time, constant=constant_rto)
+        self._writer = writer
+        self._messages = messages
+        self._ordered = ordered
         self._congestion = congestion
-        self._spraying = spraying
         self._max_timeouts = max_rto_retx_cnt
         self._nack_retx_time = nack_retx_time
         self._max_nacks = max_nack_retx_cnt
         self._trigger = ack_gen_trigger
-        self._end = on_message_end
+        self._ack_per_packet = ack_per_packet
+        self._keep_syn = keep_syn
+        self._negotiation = negotiation
         self._counters = counters
-        self._current: OutboundMessage | None = None
+        self._syn_end = start_psn  # first PSN whose packet never had SYN
+        self._renumbered: set[int] = set()  # PSNs that have not been on the wire under this number
+        self._current: Outbound | None = None
         self._mpr_cack = (start_psn - 1) & MASK
+        self._controls: dict[int, ControlType] = {}  # control packets that took a PSN
+        self._gone_back_at: int | None = None  # CACK at the last go-back-N pass
         # One record per open PSN: which packet of which message, and its nominal size in flight
-        # (0 once the network no longer holds it).
-        self._message: list[OutboundMessage | None] = [None] * RING
-        self._index = [0] * RING
-        self._size = [0] * RING
-        self._nacks = [0] * RING
+        # (0 once the network no longer holds it).  Made when the first packet leaves: most
+        # targets never send any.
+        self._message: list[Outbound | None] = []
+        self._index: list[int] = []
+        self._size: list[int] = []
+        self._nacks: list[int] = []
+
+    def _open_rings(self) -> None:
+        if not self._message:
+            self._message = [None] * RING
+            self._index = [0] * RING
+            self._size = [0] * RING
+            self._nacks = [0] * RING
+            self.timer.open()
 
     # -- new messages ------------------------------------------------------------------------
 
-    def post(self, message: OutboundMessage) -> None:
+    def post(self, message: Outbound) -> None:
         """Packets of two messages are never interleaved on a PDC (UES 3.5.6): first come, first."""
+        self._open_rings()
         self.queue.append(message)
 
     @property
@@ -115,6 +140,11 @@ class RequestSource:
     def has_unsent(self) -> bool:
         """Whether requests wait that will carry CLEAR_PSN when they leave."""
         return self._current is not None or bool(self.queue) or bool(self.retransmit)
+
+    @property
+    def worn_out(self) -> bool:
+        """Whether the PSN range is nearly used up (UES Table 3-28, Limit_PSN_Range)."""
+        return ((self.window.next - self.start_psn) & MASK) >= PSN_LIMIT - PSN_LIMIT_MARGIN
 
     def stalled(self, now: int) -> bool:
         """Whether only the peer's range holds back what waits, and no timer runs to change that.
@@ -132,7 +162,7 @@ class RequestSource:
             if self._current is None and not self.queue:
                 return False
             waiting = self.window.next
-        return waiting != self.close_psn and self._beyond_range(waiting)
+        return waiting not in self._controls and self._beyond_range(waiting)
 
     def _beyond_range(self, psn: int) -> bool:
         """Whether the peer does not track ``psn`` yet."""
@@ -144,12 +174,13 @@ class RequestSource:
         """Append what may leave now: what the network lost first, then new packets."""
         if self.retransmit:
             self._resend(out, now, limit)
+            if self._ordered and self.retransmit:
+                return  # the destination would refuse what comes before its turn
         message = self._current
         if message is None and not self.queue:
             return
-        window, congestion, wire = self.window, self._congestion, self._wire
-        timer, pick = self.timer, self._spraying.pick
-        overhead = wire.nominal_overhead
+        window, congestion, timer = self.window, self._congestion, self.timer
+        request, syn = self._writer.request, not self._writer.peer_id
         frames = 0
         # How many PSNs the peer tracks beyond its CACK, and how many we can remember.
         room = min(
@@ -157,29 +188,29 @@ class RequestSource:
             RING - ((window.next - window.base) & MASK),
         )
         credit = congestion.room()
-        hungry = congestion.want_ack(self._trigger)
+        hungry = self._ack_per_packet or congestion.want_ack(self._trigger)
         limit -= len(out)
         while room > 0 and credit > 0 and frames < limit:
             if message is None:
                 if not self.queue:
                     break
                 message = self.queue.popleft()
-                self.open[message.id] = message
+                self.open[id(message)] = message
             psn = window.next
             slot = psn & _SLOT
             index = message.sent
             window.next = (psn + 1) & MASK
             last = index + 1 == message.packets
             room -= 1
-            frame = wire.request(
+            frame, size = request(
                 psn,
                 message,
                 index,
+                clear_psn=window.base - 1,
+                syn=syn,
                 again=False,
                 ar=last or hungry or not room,
-                ev=pick(),
             )
-            size = len(frame[1]) + overhead
             self._message[slot] = message
             self._index[slot] = index
             self._size[slot] = size
@@ -194,6 +225,8 @@ class RequestSource:
                 message = None
         self._current = message
         if frames:
+            if syn:
+                self._syn_end = window.next
             self.clear_sent = (window.base - 1) & MASK
             self._counters["tx_data_packets"] += frames
 
@@ -203,23 +236,33 @@ class RequestSource:
             if not window.is_open(psn):
                 self.retransmit.pop()
                 continue
-            if psn != self.close_psn and self._beyond_range(psn):
+            control = self._controls.get(psn)
+            if control is None and self._beyond_range(psn):
                 return  # the peer has shrunk its range; what follows lies beyond it as well
             slot = psn & _SLOT
             message = self._message[slot]
-            if psn == self.close_psn:
-                out.append(self._wire.close(psn, again=True))
+            if control is not None:
+                out.append(self._tracked(control, psn, again=True))
             elif window.is_delivered(psn):
                 # The data arrived; only its response is missing (UES 3.5.16, ACK_REQ).
                 message_id = message.id if message is not None else 0
-                out.append(self._wire.ask_again(psn, message_id))
+                out.append(self.ask_again(psn, message_id))
             elif message is not None:
                 if congestion.room() <= 0:
                     return
-                frame = self._wire.request(
-                    psn, message, self._index[slot], again=True, ar=True, ev=self._spraying.pick()
+                again = psn not in self._renumbered
+                frame, size = self._writer.request(
+                    psn,
+                    message,
+                    self._index[slot],
+                    clear_psn=window.base - 1,
+                    syn=self._with_syn(psn),
+                    again=again,
+                    ar=again or self._index[slot] + 1 == message.packets,
                 )
-                size = len(frame[1]) + self._wire.nominal_overhead
+                self._renumbered.discard(psn)
+                if again and not self._writer.peer_id:
+                    self.syn_resent = True
                 self._size[slot] = size
                 congestion.on_send(size, now)
                 out.append(frame)
@@ -228,29 +271,61 @@ class RequestSource:
             self.retransmit.pop()
             self.timer.sent_again(psn, now)
 
-    def send_close(self, now: int) -> Frame:
-        """It takes the next PSN and is tracked like a request (UES 3.5.16.4.1)."""
+    def _with_syn(self, psn: int) -> bool:
+        """Whether a resend goes out with SYN: the target is not known, or as it was built."""
+        return not self._writer.peer_id or (
+            self._keep_syn and ((self._syn_end - 1 - psn) & MASK) < HALF
+        )
+
+    def _tracked(self, kind: ControlType, psn: int, *, again: bool) -> Frame:
+        more = self._negotiation if kind is ControlType.NEGOTIATION else b""
+        return self._writer.control(
+            kind,
+            psn=psn,
+            ar=True,
+            retx=again,
+            payload=int.from_bytes(more[:4], "big"),
+            more=more[4:],
+        )
+
+    def ask_again(self, psn: int, message_id: int = 0) -> Frame:
+        """ACK_REQ: the response to ``psn`` is missing (UES 3.5.16)."""
+        self._counters["tx_ack_requests"] += 1
+        return self._writer.control(ControlType.ACK_REQ, psn=psn, ar=True, payload=message_id)
+
+    def clear(self, psn: int) -> Frame:
+        """CLEAR: all responses up to ``psn`` are known."""
+        return self._writer.control(ControlType.CLEAR_CMD, psn=0, payload=psn)
+
+    def send_control(self, kind: ControlType, now: int) -> Frame:
+        """A control packet that takes the next PSN and is tracked like a request (UES 3.5.16)."""
+        self._open_rings()
         psn = self.window.next
-        self.clear_sent = (psn - 1) & MASK  # which a CLOSE implies
         self.window.next = (psn + 1) & MASK
-        self.close_psn = psn
+        self._controls[psn] = kind
+        if kind in (ControlType.CLOSE_CMD, ControlType.CLOSE_REQ):
+            self.clear_sent = (psn - 1) & MASK  # which a CLOSE implies
+            self.close_psn = psn
         self._message[psn & _SLOT] = None
         self._size[psn & _SLOT] = 0
         self._nacks[psn & _SLOT] = 0
         self.timer.sent(psn, now)
-        return self._wire.close(psn, again=False)
+        return self._tracked(kind, psn, again=False)
 
     # -- what an ACK does --------------------------------------------------------------------
 
     def acknowledges_the_future(self, cack: int) -> bool:
-        """An ACK of something never sent is no ACK of ours (C: UES 3.5.12)."""
+        """An ACK of something never sent is no ACK of ours (UES 3.5.12)."""
         return 0 < ((cack - self.window.next + 1) & MASK) < HALF
 
-    def on_ack(self, *, ack_psn: int, cack: int, code: int, now: int) -> None:
-        """``code`` is the return code of the SES response carried, which belongs to ``ack_psn``."""
+    def on_ack(
+        self, *, ack_psn: int, cack: int, next_header: int, response: memoryview | None, now: int
+    ) -> None:
+        """``response`` is the SES response to ``ack_psn`` where it is more than the default."""
         window = self.window
         if window.is_open(ack_psn):
-            self._finish(ack_psn, code, now)
+            self._settle(ack_psn, next_header, response, now)
+            window.finish(ack_psn)
         progress = (cack - self.max_cack) & MASK
         if 0 < progress < HALF:
             self.max_cack = cack
@@ -260,17 +335,17 @@ class RequestSource:
             done = window.done
             for _ in range(ahead):
                 if not done & 1:
-                    self._settle(psn, _OK, now)
+                    self._settle(psn, 0, None, now)
                 done >>= 1
                 psn = (psn + 1) & MASK
             window.finish_through(cack)
 
-    def on_range(self, mpr: int, cack: int, unit: int) -> None:
+    def on_range(self, mpr: int, cack: int) -> None:
         """Maximum PSN range, from the newest ACK that carries one; 0 says nothing (UES 3.5.11)."""
         newer = (cack - self._mpr_cack) & MASK
         if mpr and (newer == 0 or newer < HALF):
             self._mpr_cack = cack
-            self.peer_range = min(mpr * unit, RING)
+            self.peer_range = min(mpr * MPR_UNIT, RING)
 
     def on_sack(self, base: int, bitmap: int, now: int) -> None:
         """A set bit says received; a clear one says nothing (UES 3.5.12)."""
@@ -283,11 +358,7 @@ class RequestSource:
             self._size[slot] = 0
             news ^= low
 
-    def _finish(self, psn: int, code: int, now: int) -> None:
-        self._settle(psn, code, now)
-        self.window.finish(psn)
-
-    def _settle(self, psn: int, code: int, now: int) -> None:
+    def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
         """The response of ``psn`` is known."""
         slot = psn & _SLOT
         size = self._size[slot]
@@ -296,36 +367,54 @@ class RequestSource:
             self._size[slot] = 0
         message = self._message[slot]
         if message is None:
+            self._controls.pop(psn, None)
             return
         self._message[slot] = None
         message.acknowledged += 1
-        if code != _OK and code != _NULL and message.error is None:
-            self._fail(message, code)
+        if response is not None:
+            message.answered(self._index[slot], next_header, response)
         if message.acknowledged == message.packets:
-            del self.open[message.id]
-            self._end(message)
-
-    def _fail(self, message: OutboundMessage, code: int) -> None:
-        """The target refused the message: send no more of it (UES 3.4.1, error responses)."""
-        try:
-            message.error = ReturnCode(code).name
-        except ValueError:
-            message.error = f"RETURN_CODE_{code:#04x}"
-        message.cancel()
+            del self.open[id(message)]
+            if message is self._current:
+                self._current = None  # cancelled before its last packet was due
+            self._messages.message_end(message, now)
 
     # -- what a NACK does --------------------------------------------------------------------
 
-    def on_nack(self, psn: int, now: int, *, wait: bool) -> None:
-        """Send ``psn`` again, after NACK_Retx_Time if ``wait`` (UES 3.5.20.3)."""
+    def on_nack(self, psn: int, now: int, *, wait: bool, counted: bool = True) -> None:
+        """Send ``psn`` again, after NACK_Retx_Time if ``wait`` (UES 3.5.20.3).
+
+        ``counted`` ones are limited by Max_NACK_Retx_Cnt; trimming may go on for longer.
+        """
         if self.window.is_delivered(psn):
             return
-        slot = psn & _SLOT
-        self._nacks[slot] += 1
-        if self._nacks[slot] > self._max_nacks and self._max_nacks != UNLIMITED_NACK:
-            self.gave_up = "NACK_RETRIES_EXHAUSTED"
-            return
+        if counted:
+            slot = psn & _SLOT
+            self._nacks[slot] += 1
+            if self._nacks[slot] > self._max_nacks and self._max_nacks != UNLIMITED_NACK:
+                self.gave_up = "NACK_RETRIES_EXHAUSTED"
+                return
         self._lost(psn, now)
         self.retransmit.add(psn, now + self._nack_retx_time if wait else now, now)
+
+    def go_back(self, expected: int, now: int) -> None:
+        """The destination waits for ``expected``: send it and all that follows again.
+
+        One pass answers one loss, however many requests behind it are refused (UES 3.5.21).
+        """
+        if self._gone_back_at == self.max_cack:
+            return
+        self._gone_back_at = self.max_cack
+        self._counters["rod_go_back"] += 1
+        self._messages.event("go_back", expected=expected)
+        window = self.window
+        ahead = (expected - window.base) & MASK
+        psn = expected if ahead < window.outstanding else window.base
+        while psn != window.next:
+            if window.is_open(psn) and not window.is_delivered(psn):
+                self._lost(psn, now)
+                self.retransmit.add(psn, now, now)
+            psn = (psn + 1) & MASK
 
     def _lost(self, psn: int, now: int) -> None:
         slot = psn & _SLOT
@@ -338,14 +427,20 @@ class RequestSource:
 
     def on_timer(self, now: int) -> None:
         """Queue for retransmission whatever has waited too long."""
-        for psn in self.timer.expired(now):
+        expired = self.timer.expired(now)
+        for psn in expired:
             timeouts = self.timer.timeouts[psn & _SLOT]
             if timeouts > self._max_timeouts and self._max_timeouts != UNLIMITED_RTO:
                 self.gave_up = "RTO_RETRIES_EXHAUSTED"
                 return
             self._counters["rto_expirations"] += 1
+            self._messages.event("rto", psn=psn, timeouts=timeouts)
             self._lost(psn, now)
             self.retransmit.add(psn, now, now)
+        if expired and self._ordered:
+            # Whatever was behind the lost one has been refused, or will be.
+            self._gone_back_at = None
+            self.go_back(self.window.base, now)
 
     def next_deadline(self) -> int | None:
         timeout, resend = self.timer.next_deadline(), self.retransmit.next_deadline()
@@ -353,22 +448,66 @@ class RequestSource:
             return resend if timeout is None else timeout
         return min(timeout, resend)
 
+    # -- a new first PSN ---------------------------------------------------------------------
+
+    def renumber(self, start_psn: int, now: int) -> None:
+        """The target of a secured PDC wants another first PSN: all again, from there (UES 3.5.8).
+
+        Only before anything has been acknowledged.
+        """
+        shift = (start_psn - self.start_psn) & MASK
+        window = self.window
+        turn = shift & _SLOT
+        if turn:
+            self._message = self._message[-turn:] + self._message[:-turn]
+            self._index = self._index[-turn:] + self._index[:-turn]
+            self._size = self._size[-turn:] + self._size[:-turn]
+            self._nacks = self._nacks[-turn:] + self._nacks[:-turn]
+        self.start_psn = start_psn
+        window.base = (window.base + shift) & MASK
+        window.next = (window.next + shift) & MASK
+        self.max_cack = (self.max_cack + shift) & MASK
+        self.clear_sent = (self.clear_sent + shift) & MASK
+        self._mpr_cack = self.max_cack
+        self._syn_end = window.next
+        self._controls = {(psn + shift) & MASK: kind for psn, kind in self._controls.items()}
+        if self.close_psn is not None:
+            self.close_psn = (self.close_psn + shift) & MASK
+        self.timer.restart()
+        self.retransmit = RetransmissionQueue(start_psn)
+        psn = window.base
+        while psn != window.next:
+            if window.is_open(psn):
+                self._nacks[psn & _SLOT] = 0
+                self._lost(psn, now)
+                self.timer.sent(psn, now)
+                self.retransmit.add(psn, now, now)
+                self._renumbered.add(psn)
+            psn = (psn + 1) & MASK
+
     # -- the end -----------------------------------------------------------------------------
 
     def abandon(self, error: str, now: int) -> None:
-        """Every unfinished message fails with ``error``; nothing is in flight any more."""
+        """Every unfinished message fails with ``error``; nothing is in flight any more.
+
+        A message of which nothing was sent may go elsewhere.
+        """
         for slot, size in enumerate(self._size):
             if size:
                 self._congestion.on_lost(size, now)
                 self._size[slot] = 0
-        unfinished = [*self.open.values(), *self.queue]
+        unfinished, unsent = list(self.open.values()), list(self.queue)
         self.open.clear()
         self.queue.clear()
+        self._controls.clear()
         self._current = None
-        self._message = [None] * RING
+        if self._message:
+            self._message = [None] * RING
         self.window.base = self.window.next
         self.window.done = self.window.delivered = 0
         self.gave_up = None
         for message in unfinished:
             message.error = message.error or error
-            self._end(message)
+            self._messages.message_end(message, now)
+        for message in unsent:
+            self._messages.message_unsent(message)

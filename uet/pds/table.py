@@ -5,17 +5,21 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from uet.congestion.spraying import ObliviousSpraying
-from uet.pds.pdc import Pdc, State, Surroundings
+from uet.congestion.spraying import ObliviousSpraying, SinglePath
+from uet.pds.life import PdcLife, State, Surroundings
+from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK, after, distance
 from uet.peer import Peer
 
 #: PDCID 0 is never assigned (UES 3.5.8.2).
 LAST_ID = 0xFFFF
 #: Start_PSN lies in [2^16, 2^31), and at least 2^16 from the last PSN used under the same id.
-_START_FIRST, _START_END, _START_DISTANCE = 1 << 16, 1 << 31, 1 << 16
+START_FIRST, START_END, _START_DISTANCE = 1 << 16, 1 << 31, 1 << 16
 #: Closed targets remembered.
 _MOST_CLOSED = 4_096
+
+#: What an initiator's PDC must agree in to carry a message (UES Table 3-26).
+_Way = tuple[bytes, bool, "int | None"]  # peer, ordered, SDI
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +46,99 @@ class PdcTable:
         self.by_id: dict[int, Pdc] = {}
         self._around = around
         self._rng = rng
-        self._initiators: dict[int, Pdc] = {}  # by peer
-        self._targets: dict[tuple[int, int], Pdc] = {}  # by (peer, its id)
-        self._limit = around.config.max_pdcs
+        self._initiators: dict[_Way, Pdc] = {}
+        self._targets: dict[tuple[bytes, int], Pdc] = {}  # by (peer, its id)
+        config = around.config
+        self._limit = config.max_pdcs
+        self._reserved = config.reserved_pdcs
         # Half of the pool is for targets: were it all taken by initiators here and at the peers,
         # each would wait for all others.
         self._most_initiators = self._limit - self._limit // 2
         self._initiating = 0
         self._newest_id = rng.randrange(LAST_ID)
         self._last_psn: dict[int, int] = {}
-        self._closed: dict[tuple[int, int], ClosedTarget] = {}  # by (peer, its id), oldest first
+        self._quarantine: dict[int, int] = {}  # id -> when it may be used again (ns)
+        self._closed: dict[tuple[bytes, int], ClosedTarget] = {}  # by (peer, its id), oldest first
         self._next_look = 0
 
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def initiator(self, peer: Peer) -> Pdc | None:
-        """The PDC that new messages to ``peer`` go to, made if need be; ``None`` without room."""
-        pdc = self._initiators.get(peer.key)
+    def initiator(
+        self, peer: Peer, now: int, *, ordered: bool = False, sdi: int | None = None
+    ) -> Pdc | None:
+        """The PDC that new messages of this kind go to, made if need be; ``None`` without room."""
+        way = (peer.key, ordered, sdi)
+        pdc = self._initiators.get(way)
         if pdc is None or not pdc.takes_messages:
-            pdc = self._create(peer, peer_id=0, start_psn=None, initiator=True)
+            pdc = self._create(
+                peer, now, peer_id=0, start_psn=None, initiator=True, ordered=ordered, sdi=sdi
+            )
             if pdc is None:
                 return None
         else:
-            del self._initiators[peer.key]
-        self._initiators[peer.key] = pdc  # the most recently used stands last
+            del self._initiators[way]
+        self._initiators[way] = pdc  # the most recently used stands last
         return pdc
 
-    def find_target(self, peer_key: int, peer_id: int) -> Pdc | None:
+    def find_target(self, peer_key: bytes, peer_id: int) -> Pdc | None:
         """The PDC that a SYN packet belongs to: found by its source, never by dpdcid."""
         return self._targets.get((peer_key, peer_id))
 
-    def accept(self, peer: Peer, peer_id: int, start_psn: int) -> Pdc | None:
-        """A PDC for a SYN packet that belongs to none; ``None`` without room."""
-        pdc = self._create(peer, peer_id=peer_id, start_psn=start_psn, initiator=False)
+    def accept(
+        self,
+        peer: Peer,
+        peer_id: int,
+        start_psn: int,
+        now: int,
+        *,
+        ordered: bool = False,
+        sdi: int | None = None,
+        reserved: bool = False,
+    ) -> Pdc | None:
+        """A PDC for a SYN packet that belongs to none; ``None`` without room.
+
+        ``reserved``: it may take one of those kept back for requests that ask so.
+        """
+        pdc = self._create(
+            peer,
+            now,
+            peer_id=peer_id,
+            start_psn=start_psn,
+            initiator=False,
+            ordered=ordered,
+            sdi=sdi,
+            reserved=reserved,
+        )
         if pdc is not None:
             self._targets[peer.key, peer_id] = pdc
         return pdc
 
     def _create(
-        self, peer: Peer, *, peer_id: int, start_psn: int | None, initiator: bool
+        self,
+        peer: Peer,
+        now: int,
+        *,
+        peer_id: int,
+        start_psn: int | None,
+        initiator: bool,
+        ordered: bool,
+        sdi: int | None,
+        reserved: bool = False,
     ) -> Pdc | None:
-        if len(self.by_id) >= self._limit:
+        if initiator:
+            reserved = self._around.config.use_reserved_pdcs
+        room = self._limit if reserved else self._limit - self._reserved
+        if len(self.by_id) >= room:
             return None
         if initiator and self._initiating >= self._most_initiators:
             return None
-        # Ids are used in turn, so that one is free for as long as can be before it comes again.
-        local_id = self._newest_id % LAST_ID + 1
-        while local_id in self.by_id:
-            local_id = local_id % LAST_ID + 1
-        self._newest_id = local_id
+        local_id = self._free_id(now)
+        if local_id is None:
+            return None
         if start_psn is None:
-            start_psn = self._start_psn(local_id)
+            expected = self._around.next_start(peer, sdi)
+            start_psn = self._start_psn(local_id) if expected is None else expected
         pdc = Pdc(
             self._around,
             peer,
@@ -101,27 +146,47 @@ class PdcTable:
             peer_id=peer_id,
             start_psn=start_psn,
             initiator=initiator,
-            spraying=ObliviousSpraying(self._rng),
+            ordered=ordered,
+            sdi=sdi,
+            reserved=reserved,
+            entropy=SinglePath(self._rng) if ordered else ObliviousSpraying(self._rng),
         )
         self.by_id[local_id] = pdc
         self._initiating += initiator
         return pdc
 
+    def _free_id(self, now: int) -> int | None:
+        """Ids are used in turn, so that one is free for as long as can be before it comes again.
+
+        One whose SYN was sent more than once waits for Syn_Retx_Safety_Time (UES 1.0.3, 3.5.8).
+        """
+        for _ in range(LAST_ID):
+            self._newest_id = local_id = self._newest_id % LAST_ID + 1
+            if local_id in self.by_id or self._quarantine.get(local_id, now) > now:
+                continue
+            self._quarantine.pop(local_id, None)
+            return local_id
+        return None
+
     def _start_psn(self, local_id: int) -> int:
         last = self._last_psn.get(local_id)
         while True:
-            start = self._rng.randrange(_START_FIRST, _START_END)
+            start = self._rng.randrange(START_FIRST, START_END)
             if last is None or abs(distance(start, last)) >= _START_DISTANCE:
                 return start
 
-    def remove(self, pdc: Pdc) -> None:
+    def remove(self, pdc: PdcLife, now: int) -> None:
         """Forget a closed PDC, all but its last PSN (UES 3.5.8)."""
-        del self.by_id[pdc.id]
+        if self.by_id.pop(pdc.id, None) is None:
+            return
         if pdc.initiator:
             self._initiating -= 1
             self._last_psn[pdc.id] = (pdc.source.window.next - 1) & MASK
-            if self._initiators.get(pdc.peer.key) is pdc:
-                del self._initiators[pdc.peer.key]
+            if pdc.source.syn_resent:
+                self._quarantine[pdc.id] = now + self._around.config.syn_retx_safety_time
+            way = (pdc.peer.key, pdc.ordered, pdc.sdi)
+            if self._initiators.get(way) is pdc:
+                del self._initiators[way]
             return
         key = pdc.peer.key, pdc.peer_id
         del self._targets[key]
@@ -130,7 +195,7 @@ class PdcTable:
         if len(self._closed) > _MOST_CLOSED:
             del self._closed[next(iter(self._closed))]
 
-    def find_closed(self, peer_key: int, peer_id: int) -> ClosedTarget | None:
+    def find_closed(self, peer_key: bytes, peer_id: int) -> ClosedTarget | None:
         """The newest closed target that the peer knew as ``peer_id``."""
         return self._closed.get((peer_key, peer_id))
 
@@ -147,13 +212,14 @@ class PdcTable:
             return []
         self._next_look = now + self._around.config.close_req_time
         for pdc in self._initiators.values():
-            if pdc.state is State.ESTABLISHED and pdc.source.idle:
+            if pdc.state is State.ESTABLISHED and not pdc.in_use:
                 pdc.quiesce()
                 return [pdc]
         quiet = now - self._around.config.close_req_time
         for pdc in self.by_id.values():
             if (
                 not pdc.initiator
+                and not pdc.in_use
                 and pdc.destination.quiet_since(now) <= quiet
                 and not pdc.asked_to_close
             ):

@@ -73,6 +73,40 @@ class ReceiveWindow:
         if not ahead:
             self._advance()
 
+    @property
+    def first_missing(self) -> int:
+        """The lowest PSN that has not arrived; CACK may lie further back."""
+        received = self.received
+        return (self.base + _run(received)) & MASK if received else self.base
+
+    def hold(self, psn: int, *, guaranteed: bool = False) -> None:
+        """Record a PSN without moving CACK: its turn has not come, or it comes with others."""
+        ahead = (psn - self.base) & MASK
+        if 0 < ((psn - self.highest) & MASK) < HALF:
+            self.highest = psn
+        self.received |= 1 << ahead
+        if guaranteed:
+            self.guaranteed |= 1 << ahead
+
+    def advance(self, psn: int) -> None:
+        """Everything held before ``psn`` has had its turn: move CACK if it can."""
+        limit = (psn - self.base) & MASK
+        run = min(_run(self.received & ~self.guaranteed), limit)
+        self.base = (self.base + run) & MASK
+        self.received >>= run
+        self.guaranteed >>= run
+
+    def drop(self, psn: int) -> None:
+        """What was held under ``psn`` is given up: it counts as not arrived."""
+        self.received &= ~(1 << ((psn - self.base) & MASK))
+
+    def release(self, psn: int) -> None:
+        """The response to ``psn`` needs no guaranteed delivery after all."""
+        ahead = (psn - self.base) & MASK
+        if ahead < HALF:
+            self.guaranteed &= ~(1 << ahead)
+            self._advance()
+
     def clear(self, psn: int) -> bool:
         """The source knows all responses up to ``psn``; whether that was news."""
         news = (psn - self.max_clear) & MASK

@@ -19,12 +19,16 @@ class MemoryRegionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryRegion:
-    """Registered memory.  ``job_id`` restricts it to one job, ``None`` leaves it open to all."""
+    """Registered memory, and what peers may do with it.
+
+    ``job_id`` restricts it to one job, ``None`` leaves it open to all.
+    """
 
     memory: memoryview
     key: int
     writable: bool
     job_id: int | None = None
+    readable: bool = True
 
 
 class MemoryTable:

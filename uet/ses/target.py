@@ -1,185 +1,267 @@
-"""The target side of SES: is this request allowed, and where does its payload go?
+"""The target side of SES: is a request allowed, and what becomes of it (UES 3.4.1)?
 
-The checks come in the specification's order and the first that fails decides the return code
-(UES 3.4.1, receive checks).  A request whose first word and addressing equal the expected ones
-passes the first nine at once.
+A packet of a message that is known goes to its place at once.  So does a write to the endpoint's
+first resource, whose first header word and addressing equal the expected ones: that is one
+comparison instead of nine checks.  All else is parsed and checked step by step, in the
+specification's order, and the first check that fails decides the return code.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from typing import Final
 
 from uet.config import FepConfig
-from uet.pds.destination import NO_ROOM
-from uet.ses.memory import MemoryRegion, MemoryTable
-from uet.ses.messages import InboundMessage
-from uet.transport import Completion
+from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
+from uet.ses.address import Address
+from uet.ses.arrival import FREE, parse
+from uet.ses.checks import Checks
+from uet.ses.connectionless import Connectionless
+from uet.ses.execution import Execution
+from uet.ses.inbound import InboundMessage, InboundTable
+from uet.ses.matching import ReceiveQueue
+from uet.ses.memory import MemoryTable
+from uet.ses.readback import Readback
+from uet.ses.resources import Resource, ResourceTable
+from uet.ses.responses import response
+from uet.ses.rma import MemoryAccess
+from uet.ses.sends import InboundSend, OwnInitiator, Sends
+from uet.transport import Completion, Receive
 from uet.wire import headers
-from uet.wire.codes import Opcode, ReturnCode
+from uet.wire.codes import NextHeader, Opcode, ReturnCode
 
-_SOM = headers.SES_STD_SOM
-_NOSOM = headers.SES_STD_NOSOM
+_SOM, _NOSOM = headers.SES_STD_SOM, headers.SES_STD_NOSOM
 _SIZE = _SOM.size
-_SOM_BIT, _EOM_BIT, _HD_BIT = _SOM.mask("som"), _SOM.mask("eom"), _SOM.mask("hd")
-_OPCODE_SHIFT = _SOM.shift("opcode")
-_OPCODE = _SOM.mask("opcode") >> _OPCODE_SHIFT
-_VERSION, _IE, _REL = _SOM.mask("version"), _SOM.mask("ie"), _SOM.mask("rel")
-#: Bits of the first word that may take any value in an acceptable write.
-_FREE = _SOM_BIT | _EOM_BIT | _HD_BIT | _SOM.mask("dc")
-_WRITE = _SOM.word(opcode=Opcode.WRITE, rel=1) & ~_FREE
-_PID_OR_INDEX = _SOM.mask("pid_on_fep") | _SOM.mask("resource_index")
-_JOB_ID, _GENERATION = _SOM.mask("job_id"), _SOM.mask("ri_generation")
-_OK = int(ReturnCode.OK)
+_SOM_BIT, _HD_BIT, _DC_BIT = _SOM.mask("som"), _SOM.mask("hd"), _SOM.mask("dc")
 _PAYLOAD_LENGTH = _NOSOM.mask("payload_length")
+_STD = int(NextHeader.REQUEST_STD)
+_OK = int(ReturnCode.OK)
+
+COUNTERS: Final = (
+    "rx_messages",
+    "rx_message_octets",
+    "rx_messages_abandoned",
+    "rx_requests_refused",
+    "rx_malformed_requests",
+    "rx_unexpected_dropped",
+    "rx_deferred_expired",
+    "rx_datagrams_dropped",
+    "tx_read_octets",
+)
 
 
 class Target:
-    """Carries out the requests that reach one endpoint."""
+    """Carries out the requests that reach one endpoint.
+
+    ``now`` (ns) is set by the endpoint before it delivers anything.
+    """
 
     def __init__(
         self,
         config: FepConfig,
         memory: MemoryTable,
+        initiator: OwnInitiator,
         complete: Callable[[Completion], None],
         counters: dict[str, int],
+        rng: random.Random,
     ) -> None:
+        for name in COUNTERS:
+            counters.setdefault(name, 0)
+        self._config = config
         self._memory = memory
-        self._complete = complete
-        self._counters = counters
-        self._job_id = config.job_id
-        self._addressing = _SOM.word(
-            job_id=config.job_id,
-            pid_on_fep=config.pid_on_fep,
-            resource_index=config.resource_index,
-            ri_generation=0,
+        self._sync = config.compatibility.sync_operations
+        self._resources = ResourceTable()
+        self._checks = Checks(
+            self._resources, config.capabilities, config.compatibility, config.payload_mtu
         )
-        self._limit = config.max_inbound_messages
-        self._idle_time = config.inbound_message_idle_time
-        self._inbound: dict[tuple[int, int], InboundMessage] = {}
-        self._full_until = 0  # before then no message has been idle for long enough
-        self.now = 0
+        self._inbound = InboundTable(config, counters, self._abandoned)
+        self._messages = self._inbound.messages
+        self._access = MemoryAccess(config, memory, initiator.on_served, complete, counters)
+        self._sends = Sends(config, self._inbound, initiator, complete, counters)
+        self._execution = Execution(
+            config, self._checks, self._inbound, self._access, self._sends, initiator, counters
+        )
+        self._connectionless = Connectionless(
+            config, self._checks, self._access, self._sends, counters
+        )
+        self._home = self._resource(
+            Address(
+                job_id=config.job_id,
+                pid_on_fep=config.pid_on_fep,
+                resource_index=config.resource_index,
+                relative=config.relative,
+            )
+        )
+        self._job_id = config.job_id
+        self._plain_write = _SOM.word(opcode=Opcode.WRITE, rel=int(config.relative)) & ~FREE
+        self._now = 0
 
-    def deliver(self, pdc_id: int, peer: str, packet: memoryview, at: int) -> int:
-        """Carry out the request at ``at``; its return code, or :data:`NO_ROOM`.
+    @property
+    def now(self) -> int:
+        return self._now
 
-        PDS calls this once per request, with a whole header.  The packet's view ends where its
-        payload does.
+    @now.setter
+    def now(self, now: int) -> None:
+        self._now = self._execution.now = now
+        self._access.sync.now = self._sends.deferrals.now = now
+
+    # -- what the application offers ---------------------------------------------------------
+
+    def _resource(self, address: Address) -> Resource:
+        config = self._config
+        resource = Resource(
+            address,
+            ReceiveQueue(
+                max_unexpected=config.max_unexpected_messages + config.max_deferred_messages,
+                max_unexpected_octets=config.max_unexpected_octets,
+            ),
+        )
+        self._resources.add(resource)
+        return resource
+
+    def add_resource(self, address: Address) -> None:
+        """Serve one more resource; :class:`uet.ses.resources.ResourceError` if it is there."""
+        self._resource(address)
+
+    def set_enabled(self, enabled: bool, address: Address | None = None) -> None:
+        """Let a resource take requests, or refuse all of them (DISABLED)."""
+        self._at(address).set_enabled(enabled)
+
+    def generation(self, address: Address | None = None) -> int:
+        """The generation of a resource: it grows when one that was disabled is posted to."""
+        return self._at(address).generation
+
+    def _at(self, address: Address | None) -> Resource:
+        return self._home if address is None else self._resources.at(address)
+
+    def post_receive(self, receive: Receive, address: Address | None = None) -> None:
+        """Offer memory to sends; messages that wait for it take it at once.
+
+        Raises :class:`uet.ses.matching.MatchingError` for impossible memory or tags, and
+        :class:`uet.ses.resources.ResourceError` for what the profiles or the address rule out.
         """
+        resource = self._at(address)
+        self._sends.post(receive, resource)
+        if resource.generation_disabled:
+            resource.renew()
+
+    def cancel_receive(self, context: object, address: Address | None = None) -> bool:
+        """Take a posted receive back: it completes as CANCELLED.  False if none is queued."""
+        return self._sends.cancel(self._at(address), context)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def deliver(
+        self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
+    ) -> Answer:
+        """Carry out the request whose SES header begins at ``at`` (see :class:`Semantics`)."""
         left = len(packet) - at - _SIZE
+        if next_header != _STD or left < 0:
+            return self._execution.judge(pdc, psn, next_header, packet, at)
         if packet[at + 1] & _SOM_BIT:
-            word, message_id, to, offset, _, key, header_data, length = _SOM.unpack_from(packet, at)
+            word, number, to, offset, _, bits, data, length = _SOM.unpack_from(packet, at)
             start, octets = 0, left
+            header_data = data if word & _HD_BIT else None
         else:
-            word, message_id, to, offset, _, key, octets, start, length = _NOSOM.unpack_from(
+            word, number, to, offset, _, bits, octets, start, length = _NOSOM.unpack_from(
                 packet, at
             )
             octets &= _PAYLOAD_LENGTH
             header_data = None
-        if word & ~_FREE != _WRITE or to != self._addressing:
-            code = self._refusal(word, to, pdc_id, message_id)
-            if code:
-                return code
-        if octets != left or start + octets > length or (length and not octets):
-            return ReturnCode.OP_VIOLATION
-        message = self._inbound.get((pdc_id, message_id))
-        if message is None:
-            region = self._memory.find(key)
-            if region is None or (region.job_id is not None and region.job_id != self._job_id):
-                return ReturnCode.BAD_MKEY
-            if not region.writable:
-                return ReturnCode.PERM_VIOLATION
-            if offset + length > len(region.memory):
-                return ReturnCode.BAD_ADDR
-            if word & _SOM_BIT and octets == length:
-                payload = at + _SIZE
-                region.memory[offset : offset + length] = packet[payload : payload + length]
-                self._finished(peer, word & _HD_BIT, header_data, region, offset, length)
-                return _OK
-            if not self._make_room():
+        key = (pdc.id, number)
+        message = self._messages.get(key)
+        if message is not None:
+            if (
+                message.word != word & ~FREE
+                or message.to != to
+                or message.key != bits
+                or message.offset != offset
+                or message.length != length
+                or octets != left
+                or not octets
+                or start + octets > message.awaited
+            ):
+                return self._execution.judge(pdc, psn, next_header, packet, at)
+        else:
+            if (
+                to != self._home.addressing
+                or word & ~FREE != self._plain_write
+                or octets != left
+                or start + octets > length
+                or (length and not octets)
+                or key in self._inbound.refused
+            ):
+                return self._execution.judge(pdc, psn, next_header, packet, at)
+            region = self._memory.find(bits)
+            if (
+                region is None
+                or not region.writable
+                or (region.job_id is not None and region.job_id != self._job_id)
+                or offset + length > len(region.memory)
+            ):
+                return self._execution.judge(pdc, psn, next_header, packet, at)
+            memory = region.memory[offset : offset + length]
+            if octets == length:
+                memory[:] = packet[at + _SIZE :]
+                self._access.written(pdc.address, bits, offset, length, header_data)
+                return self._visible(length, packet, at, psn) if word & _DC_BIT else ACCEPTED
+            if not self._inbound.make_room(self._now):
                 return NO_ROOM
-            message = InboundMessage(region, offset, length)
-            self._inbound[pdc_id, message_id] = message
-        elif message.region.key != key or message.offset != offset or message.length != length:
-            return ReturnCode.OP_VIOLATION
-        message.touched = self.now
-        payload = at + _SIZE
-        if not message.place(start, packet[payload : payload + octets]):
-            return ReturnCode.OP_VIOLATION
-        if header_data is not None and word & _HD_BIT:
-            message.header_data = header_data
-        if message.placed == length:
-            del self._inbound[pdc_id, message_id]
-            has_data = message.header_data is not None
-            self._finished(peer, has_data, message.header_data, message.region, offset, length)
-        return _OK
-
-    def _finished(
-        self,
-        peer: str,
-        has_data: int,
-        header_data: int | None,
-        region: MemoryRegion,
-        offset: int,
-        length: int,
-    ) -> None:
-        """Every octet is in place; header data makes that a completion (UES 3.4.1)."""
-        self._counters["rx_messages"] += 1
-        self._counters["rx_message_octets"] += length
-        if has_data:
-            self._complete(
-                Completion(
-                    kind="remote_write",
-                    peer=peer,
-                    length=length,
-                    header_data=header_data,
-                    key=region.key,
-                    offset=offset,
-                )
+            message = InboundMessage(
+                memory, word=word & ~FREE, to=to, key=bits, offset=offset, length=length
             )
+            self._inbound.add(key, message, self._now)
+        message.touched = self._now
+        if not message.place(start, packet[at + _SIZE :]):
+            return self._execution.judge(pdc, psn, next_header, packet, at)
+        if header_data is not None:
+            message.header_data = header_data
+        if message.placed != message.awaited:
+            return ACCEPTED
+        del self._messages[key]
+        self._execution.finish(pdc, message)
+        return self._visible(length, packet, at, psn) if word & _DC_BIT else ACCEPTED
 
-    def _refusal(self, word: int, to: int, pdc_id: int, message_id: int) -> int:
-        """Which of the first nine checks fails, in their order; 0 if none does.
+    def _visible(self, length: int, packet: memoryview, at: int, psn: int) -> Answer:
+        """Delivery complete: the answer to the packet that completes the message says so."""
+        request = parse(_STD, packet, at, psn, sync=self._sync)
+        assert request is not None
+        return response(request, _OK, modified=length)
 
-        OK says that the request has been dealt with: the initiator gave its message up.
-        """
-        if word & _VERSION:
-            return ReturnCode.UNCOR
-        wrong = to ^ self._addressing
-        if wrong & _PID_OR_INDEX or not word & _REL:
-            return ReturnCode.UNDELIVERABLE
-        if wrong & _JOB_ID:
-            return ReturnCode.BAD_JOB_ID
-        if wrong & _GENERATION:
-            return ReturnCode.BAD_GENERATION
-        if word & _IE:
-            return ReturnCode.INITIATOR_ERR
-        opcode = word >> _OPCODE_SHIFT & _OPCODE
-        if opcode == Opcode.MSG_ERROR:
-            if self._inbound.pop((pdc_id, message_id), None) is not None:
-                self._counters["rx_messages_abandoned"] += 1
-            return ReturnCode.OK
-        if opcode != Opcode.WRITE:
-            return ReturnCode.UNSUPPORTED_OP
-        return 0
+    def deliver_connectionless(
+        self, delivery: str, address: str, next_header: int, packet: memoryview, at: int
+    ) -> Response | None:
+        """A request without a PDC (UES 3.5.3): the answer to a RUDI one, nothing for a datagram."""
+        request = parse(next_header, packet, at, 0, sync=False)
+        if delivery == "rudi":
+            return self._connectionless.idempotent(request)
+        self._connectionless.datagram(address, request)
+        return None
 
-    def _make_room(self) -> bool:
-        """Whether one more message can be tracked; drops those idle for too long if need be."""
-        if len(self._inbound) < self._limit:
-            return True
-        if self.now < self._full_until:
-            return False
-        oldest = self.now - self._idle_time
-        idle = [key for key, message in self._inbound.items() if message.touched <= oldest]
-        for key in idle:
-            del self._inbound[key]
-        touched = [message.touched for message in self._inbound.values()]
-        self._full_until = min(touched, default=self.now) + self._idle_time
-        self._counters["rx_messages_abandoned"] += len(idle)
-        return bool(idle)
+    # -- what ends, and time -----------------------------------------------------------------
+
+    def message_end(self, pdc: Context, message: Readback, now: int) -> None:
+        """Data that was sent back has been acknowledged, or its PDC has failed."""
+        self._access.readback_end(message)
+
+    def _abandoned(self, message: InboundMessage, why: str) -> None:
+        if isinstance(message, InboundSend):
+            self._sends.fail(message, why)
 
     def forget(self, pdc_id: int) -> None:
         """The PDC is gone, and with it what was half received on it."""
-        gone = [key for key in self._inbound if key[0] == pdc_id]
-        for key in gone:
-            del self._inbound[key]
-        self._counters["rx_messages_abandoned"] += len(gone)
+        self._inbound.forget(pdc_id)
+
+    def next_deadline(self) -> int | None:
+        """When :meth:`on_timer` must be called (ns), or ``None``."""
+        first, second = self._inbound.next_deadline(), self._sends.deferrals.next_deadline()
+        if first is None or second is None:
+            return second if first is None else first
+        return min(first, second)
+
+    def on_timer(self, now: int) -> None:
+        """Give up what has waited for too long."""
+        self.now = now
+        self._inbound.on_timer(now)
+        self._sends.deferrals.on_timer(now)

@@ -132,6 +132,8 @@ class AckRequest(IntEnum):
 #: most significant bit, since implementations differ.
 USE_RSV_PDC: Final = 0x1
 USE_RSV_PDC_ACCEPTED: Final = 0x9
+#: Bits of ``psn_offset``, to the right of ``pdc_info`` (UES Table 3-33).
+PSN_OFFSET_BITS: Final = 12
 
 
 class CcType(IntEnum):

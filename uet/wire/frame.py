@@ -5,6 +5,7 @@ Works on the fast codec.  What a frame does wrong comes back as sentences; nothi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,8 +31,13 @@ from uet.wire.envelope import Envelope, open_frame
 from uet.wire.naming import presented, shown_fields
 
 CrcMode = Literal["auto", "on", "off"]
+#: Gives the plaintext of a packet, or what is wrong with it as a sentence, from the octets that
+#: are authenticated in front of the packet, the packet from TSS header through tag, and the
+#: octets of an IP address in the former.
+OpenSecure = Callable[[bytes, memoryview, int], "bytes | str"]
 
 _MASK32 = 0xFFFFFFFF
+_ADDRESS_SIZES = {4: 4, 6: 16}
 _REQUESTS: frozenset[int] = frozenset(
     {PacketType.RUD_REQ, PacketType.ROD_REQ, PacketType.RUD_CC_REQ, PacketType.ROD_CC_REQ}
 )
@@ -86,9 +92,11 @@ class DecodedPacket:
 
     ``errors`` are sentences on what is malformed, ``notes`` on what is remarkable but allowed;
     ``fields`` are numbers by name, ``derived`` the sequence numbers that follow from them.
+    ``octets`` is the frame, with the plaintext in place of a ciphertext that was opened.
     """
 
     envelope: Envelope
+    octets: bytes | memoryview
     layers: list[Layer] = field(default_factory=list)
     fields: dict[str, int] = field(default_factory=dict)
     derived: dict[str, int] = field(default_factory=dict)
@@ -117,18 +125,20 @@ def decode_frame(
     native_protocol: int = NATIVE_PROTOCOL,
     trimmed_dscp: frozenset[int] | None = None,
     wire_length: int | None = None,
+    open_secure: OpenSecure | None = None,
 ) -> DecodedPacket:
     """Decode an Ethernet frame.  Never raises on a frame's content.
 
     ``crc``: ``on`` takes the last four octets as CRC and checks it, ``off`` as payload, ``auto``
     as CRC if they verify.  ``trimmed_dscp``: code points of trimmed packets; ``None`` takes a
     packet as trimmed if its IP length is below its UDP length.  ``wire_length``: octets the frame
-    had before a capture cut it.
+    had before a capture cut it.  ``open_secure`` opens packets with a TSS header; without it what
+    follows that header is opaque.
     """
     envelope = open_frame(
         frame, udp_port=udp_port, native_protocol=native_protocol, wire_length=wire_length
     )
-    decoder = _Decoder(frame, envelope)
+    decoder = _Decoder(frame, envelope, open_secure)
     if envelope.uet is not None:
         if envelope.cut:
             decoder.packet.notes.append(f"captured {len(frame)} of {wire_length} octets")
@@ -139,10 +149,13 @@ def decode_frame(
 class _Decoder:
     """A cursor over the UET part: ``at`` moves, ``end`` is where the IP packet or frame ends."""
 
-    def __init__(self, frame: bytes | memoryview, envelope: Envelope) -> None:
+    def __init__(
+        self, frame: bytes | memoryview, envelope: Envelope, open_secure: OpenSecure | None
+    ) -> None:
         self.frame = frame
         self.envelope = envelope
-        self.packet = DecodedPacket(envelope, errors=envelope.errors)
+        self.open_secure = open_secure
+        self.packet = DecodedPacket(envelope, frame, errors=envelope.errors)
         self.at = envelope.uet or 0
         self.end = envelope.end
         # Octets of the packet behind ``end`` that the capture does not have.
@@ -271,18 +284,43 @@ class _Decoder:
 
     def tss(self) -> None:
         """Security header; without keys the rest is opaque (UES Table 3-90)."""
-        with_ssi = self.frame[self.at] & 0x04
+        start = self.at
+        with_ssi = self.frame[start] & 0x04
         if self.take(headers.TSS_SSI if with_ssi else headers.TSS) is None:
             return
         if self.packet.trimmed or self.missing:
             self.rest("truncated" if self.packet.trimmed else "payload")
-        elif self.end - self.at < ICV_SIZE:
+            return
+        if self.end - self.at < ICV_SIZE:
             self.error(f"{self.end - self.at} octets are too few for the authentication tag")
             self.rest("payload")
+            return
+        opened = self.open_secure is not None and self.decrypt(self.open_secure, start)
+        self.end -= ICV_SIZE
+        if opened and self.at < self.end:
+            self.pds(self.frame[self.at] >> 3)
+        elif opened:
+            self.error("nothing stands between TSS header and authentication tag")
         else:
-            self.end -= ICV_SIZE
             self.rest("payload")
-            self.packet.layers.append(Layer("icv", self.end, ICV_SIZE))
+        self.packet.layers.append(Layer("icv", self.end, ICV_SIZE))
+
+    def decrypt(self, open_secure: OpenSecure, start: int) -> bool:
+        """Put the plaintext of the packet that begins at ``start`` in its ciphertext's place."""
+        env = self.envelope
+        source_at = env.ip + uet_crc.COVERAGE_START[env.version]
+        prefix = bytes(self.frame[source_at:start])
+        if env.udp is not None:  # its checksum, last in the header, is taken as zero
+            prefix = prefix[:-2] + bytes(2)
+        packet = memoryview(self.frame)[start : self.end]
+        plaintext = open_secure(prefix, packet, _ADDRESS_SIZES[env.version])
+        if isinstance(plaintext, str):
+            self.error(plaintext)
+            return False
+        tag_at = self.at + len(plaintext)
+        self.frame = bytes(self.frame[: self.at]) + plaintext + bytes(self.frame[tag_at:])
+        self.packet.octets = self.frame
+        return True
 
     def pds(self, kind: int) -> None:
         if self.at == self.end:

@@ -1,0 +1,1 @@
+"""The conformance report: numbered statements, and the tests that prove them."""

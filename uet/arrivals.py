@@ -1,0 +1,491 @@
+"""What arrives at a fabric endpoint, sorted: whose is it, and which PDC's (UES 3.5.8, 3.5.12).
+
+In order: frames and packets, requests, acknowledgements and refusals, control packets, packets
+without a PDC, trimmed packets.  Everything that is wrong with a packet is counted under a name
+or refused with a NACK; nothing is raised.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from uet.config import FepConfig
+from uet.encapsulation import Encapsulation, Opener
+from uet.pds.connectionless import Connectionless
+from uet.pds.control import MAX_PSN_OFFSET, OPENING, nack_packet
+from uet.pds.pdc import Pdc
+from uet.pds.psn import MASK
+from uet.pds.secure import SecureStarts
+from uet.pds.table import PdcTable
+from uet.peer import Peer, traffic_class
+from uet.ses.target import Target
+from uet.transport import Frame
+from uet.wire import headers
+from uet.wire.codes import (
+    ECN_CE,
+    PSN_OFFSET_BITS,
+    USE_RSV_PDC_ACCEPTED,
+    AckFlag,
+    ControlFlag,
+    NackCode,
+    NackFlag,
+    NextHeader,
+    PacketType,
+    RequestFlag,
+)
+
+if TYPE_CHECKING:
+    from uet.tss.record import SecureDomains
+
+# Plain numbers: arithmetic on enum members is slow, and this is the data path.
+_TYPE_SHIFT = headers.RUD_REQ.shift("type")
+_NEXT_HEADER_SHIFT = headers.RUD_REQ.shift("next_hdr")
+_NEXT_HEADER = headers.RUD_REQ.mask("next_hdr") >> _NEXT_HEADER_SHIFT
+_FLAGS = 0x7F
+_SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
+_ACK_DPDCID_AT = headers.ACK.field("dpdcid").offset // 8
+_REQUEST = headers.RUD_REQ
+_RUD, _ROD = int(PacketType.RUD_REQ), int(PacketType.ROD_REQ)
+_RUD_CC, _ROD_CC = int(PacketType.RUD_CC_REQ), int(PacketType.ROD_CC_REQ)
+_REQUESTS = frozenset({_RUD, _ROD, _RUD_CC, _ROD_CC})
+_ORDERED = frozenset({_ROD, _ROD_CC})
+_ACKS = frozenset({int(PacketType.ACK), int(PacketType.ACK_CC), int(PacketType.ACK_CCX)})
+_NACKS = frozenset({int(PacketType.NACK), int(PacketType.NACK_CCX)})
+_TSS, _CP = int(PacketType.TSS), int(PacketType.CP)
+_RUDI_REQ, _RUDI_RESP = int(PacketType.RUDI_REQ), int(PacketType.RUDI_RESP)
+_UUD = int(PacketType.UUD_REQ)
+#: Octets of the PDS header, by packet type.
+_SIZES: dict[int, int] = {
+    _RUD: _REQUEST.size,
+    _ROD: _REQUEST.size,
+    _RUD_CC: _REQUEST.size + headers.REQ_CC_STATE.size,
+    _ROD_CC: _REQUEST.size + headers.REQ_CC_STATE.size,
+    _RUDI_REQ: headers.RUDI_REQ.size,
+    _RUDI_RESP: headers.RUDI_RESP.size,
+    _UUD: headers.UUD_REQ.size,
+    int(PacketType.ACK): headers.ACK.size,
+    int(PacketType.ACK_CC): headers.ACK_CC_NSCC.size,
+    int(PacketType.ACK_CCX): headers.ACK_CCX.size,
+    int(PacketType.NACK): headers.NACK.size,
+    int(PacketType.NACK_CCX): headers.NACK_CCX.size,
+    _CP: headers.CP.size,
+}
+#: Least octets of the SES part of a request, by next header; others make no sense in one.
+_SES_SIZES: dict[int, int] = {
+    int(NextHeader.REQUEST_SMALL): headers.SES_SMALL.size,
+    int(NextHeader.REQUEST_MEDIUM): headers.SES_MEDIUM.size,
+    int(NextHeader.REQUEST_STD): headers.SES_STD_SOM.size,
+    int(NextHeader.RESPONSE_DATA): headers.SES_RESPONSE_DATA.size,
+    int(NextHeader.RESPONSE_DATA_SMALL): headers.SES_RESPONSE_DATA_SMALL.size,
+}
+#: Those that may begin a PDC.
+_BEGINNING = frozenset(
+    {
+        int(NextHeader.REQUEST_SMALL),
+        int(NextHeader.REQUEST_MEDIUM),
+        int(NextHeader.REQUEST_STD),
+    }
+)
+
+
+class Endpoint(Protocol):
+    """What sorting needs of the endpoint."""
+
+    config: FepConfig
+    counts: Counter[str]
+    control: list[Frame]
+    target: Target
+    domains: SecureDomains | None
+    peers: dict[bytes, Peer]
+    table: PdcTable
+    secure: SecureStarts
+    connectionless: Connectionless
+
+    def activate(self, pdc: Pdc) -> None: ...
+
+
+class Arrivals:
+    """The receive side of one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, encapsulation: Encapsulation) -> None:
+        config = endpoint.config
+        self._endpoint = endpoint
+        self._counts = endpoint.counts
+        self._peers = endpoint.peers
+        self._table = endpoint.table
+        self._by_id = endpoint.table.by_id
+        self._domains = endpoint.domains
+        self._clear_nacks = any(domain.accept_clear for domain in config.domains)
+        self._job_id = config.job_id
+        self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
+        self._trimmed = frozenset(
+            dscp for dscp in (config.dscp_trimmed, config.dscp_trimmed_lasthop) if dscp is not None
+        )
+        self._opener = Opener(encapsulation, self._trimmed)
+        self._open = self._opener.open
+        self._compatibility = config.compatibility
+
+    # -- frames and packets --------------------------------------------------------------------
+
+    def receive(self, frame: memoryview, now: int) -> None:
+        """Take a whole Ethernet frame."""
+        opened = self._open(frame)
+        if isinstance(opened, str):
+            self._counts[opened] += 1
+            return
+        source, at, end, entropy, tos, source_at = opened
+        peer = self._peers.get(source)
+        if peer is None:
+            self._counts["rx_drop_unknown_peer"] += 1
+            return
+        marked = tos & 3 == ECN_CE
+        packet = frame[:end]
+        kind = packet[at] >> 3
+        if self._trimmed and tos >> 2 in self._trimmed:
+            self._receive_trimmed(packet, at, peer, tos >> 2, entropy, marked)
+            return
+        sdi = None
+        if kind == _TSS:
+            if self._domains is None:
+                self._counts["rx_drop_unsupported_type"] += 1
+                return
+            prefix = self._opener.sealed_prefix(frame, source_at, at)
+            plaintext = self._domains.open(prefix, packet[at:], len(source))
+            if isinstance(plaintext, str):
+                return  # counted by reason
+            sdi = int.from_bytes(packet[at + 1 : at + 4], "big")
+            packet, at, end = memoryview(plaintext), 0, len(plaintext)
+            if end < 2:
+                self._counts["rx_drop_truncated"] += 1
+                return
+            kind = packet[0] >> 3
+        elif self._domains is not None and not (kind in _NACKS and self._clear_nacks):
+            self._counts["tss_clear_refused"] += 1
+            return
+        least = _SIZES.get(kind)
+        if least is None:
+            self._counts["rx_drop_unsupported_type"] += 1
+        elif end < at + least:
+            self._counts["rx_drop_truncated"] += 1
+        elif kind in _REQUESTS:
+            self._receive_request(packet, peer, kind, sdi, at, at + least, entropy, marked, now)
+        elif kind in _ACKS:
+            id_at = at + _ACK_DPDCID_AT
+            pdc = self._by_id.get(packet[id_at] << 8 | packet[id_at + 1])
+            if pdc is None or pdc.peer is not peer or pdc.sdi != sdi:
+                self._counts["rx_drop_ack_of_unknown_pdc"] += 1
+                return
+            self._counts["rx_acks"] += 1
+            pdc.on_ack(packet, at, now)
+            if pdc.has_work:
+                self._endpoint.activate(pdc)
+        elif kind in _NACKS:
+            self._receive_nack(packet, at, peer, sdi, now)
+        elif kind == _CP:
+            self._receive_control(packet, at, peer, sdi, entropy, marked, now)
+        else:
+            self._receive_connectionless(packet, at, peer, kind, least, entropy, marked, now)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _receive_request(
+        self,
+        packet: memoryview,
+        peer: Peer,
+        kind: int,
+        sdi: int | None,
+        at: int,
+        ses_at: int,
+        entropy: int,
+        marked: bool,
+        now: int,
+    ) -> None:
+        word, clear_offset, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
+        next_header = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
+        ses_size = _SES_SIZES.get(next_header, 0)
+        if len(packet) < ses_at + ses_size:
+            self._counts["rx_drop_truncated"] += 1
+            return
+        self._counts["rx_data_packets"] += 1
+        ordered = kind in _ORDERED
+        if word & _SYN:
+            pdc = self._find_or_accept(
+                peer, sdi, ordered, word, next_header, psn, spdcid, dpdcid, entropy, marked, now
+            )
+            if pdc is None:
+                return
+        else:
+            pdc = self._by_id.get(dpdcid)
+            if pdc is None or pdc.peer is not peer:
+                closed = self._table.find_closed(peer.key, spdcid)
+                code = NackCode.INV_DPDCID
+                if closed is not None and closed.id == dpdcid and closed.is_beyond(psn):
+                    code = NackCode.CLOSING
+                self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked)
+                return
+            if spdcid != pdc.writer.peer_id:
+                self._refuse(
+                    peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked
+                )
+                return
+        if pdc.sdi != sdi:
+            self._counts["rx_drop_other_domain"] += 1
+            return
+        if pdc.ordered is not ordered:
+            pdc.nack(NackCode.PDC_MODE_MISMATCH, psn, word & _RETX, entropy, marked)
+            return
+        if not ses_size:
+            pdc.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _RETX, entropy, marked)
+            return
+        pdc.on_request(
+            word & _FLAGS,
+            next_header,
+            clear_offset,
+            psn,
+            packet,
+            at,
+            ses_at,
+            entropy,
+            marked,
+        )
+        if pdc.has_work:  # data to return
+            self._endpoint.activate(pdc)
+
+    def _find_or_accept(
+        self,
+        peer: Peer,
+        sdi: int | None,
+        ordered: bool,
+        word: int,
+        next_header: int,
+        psn: int,
+        spdcid: int,
+        info_and_offset: int,
+        entropy: int,
+        marked: bool,
+        now: int,
+    ) -> Pdc | None:
+        """The PDC of a SYN packet; any of them may be the first to arrive (UES 3.5.8)."""
+        if not spdcid:
+            self._counts["rx_drop_syn_without_pdcid"] += 1
+            return None
+        pdc = self._table.find_target(peer.key, spdcid)
+        if pdc is not None:
+            return pdc
+        if next_header not in _BEGINNING:
+            self._refuse(peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
+            return None
+        offset = info_and_offset & MAX_PSN_OFFSET
+        if ordered and offset and not self._endpoint.config.rod_reorder:
+            start = (psn - offset) & MASK
+            self._refuse(
+                peer, sdi, NackCode.ROD_OOO, psn, spdcid, word, entropy, marked, payload=start
+            )
+            return None
+        return self._accept(
+            peer, sdi, ordered, word, psn, spdcid, info_and_offset, entropy, marked, now
+        )
+
+    def _accept(
+        self,
+        peer: Peer,
+        sdi: int | None,
+        ordered: bool,
+        word: int,
+        psn: int,
+        spdcid: int,
+        info_and_offset: int,
+        entropy: int,
+        marked: bool,
+        now: int,
+    ) -> Pdc | None:
+        """A new PDC, unless it is an old one come back, or there is no room."""
+        start = (psn - (info_and_offset & MAX_PSN_OFFSET)) & MASK
+        closed = self._table.find_closed(peer.key, spdcid)
+        if closed is not None and closed.start_psn == start:
+            if closed.is_beyond(psn):
+                self._refuse(peer, sdi, NackCode.CLOSING, psn, spdcid, word, entropy, marked)
+            else:
+                self._counts["rx_drop_syn_of_closed_pdc"] += 1
+            return None
+        if sdi is not None:
+            wanted = self._endpoint.secure.refuse(peer.key, spdcid, sdi, start, now)
+            if wanted is not None:
+                code = NackCode.NEW_START_PSN
+                self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked, payload=wanted)
+                return None
+        pdc = self._table.accept(
+            peer,
+            spdcid,
+            start,
+            now,
+            ordered=ordered,
+            sdi=sdi,
+            reserved=bool(info_and_offset >> PSN_OFFSET_BITS & USE_RSV_PDC_ACCEPTED),
+        )
+        if pdc is None:
+            self._refuse(peer, sdi, NackCode.NO_PDC_AVAIL, psn, spdcid, word, entropy, marked)
+            # The pool is exhausted: close something that is not in use.
+            for idle in self._table.reclaim(now):
+                self._endpoint.activate(idle)
+        return pdc
+
+    def _refuse(
+        self,
+        peer: Peer,
+        sdi: int | None,
+        code: NackCode,
+        psn: int,
+        dpdcid: int,
+        flags: int,
+        entropy: int,
+        marked: bool,
+        *,
+        payload: int = 0,
+    ) -> None:
+        """A NACK for a packet that belongs to no PDC here: its spdcid is 0 (UES 3.5.12)."""
+        self._counts["tx_nacks"] += 1
+        nack = nack_packet(
+            code, psn, 0, dpdcid, resent=bool(flags & _RETX), marked=marked, payload=payload
+        )
+        wrap, _ = peer.way(sdi)
+        self._endpoint.control.append(wrap(self._control_class, entropy, nack, b""))
+
+    # -- refusals ------------------------------------------------------------------------------
+
+    def _receive_nack(
+        self, packet: memoryview, at: int, peer: Peer, sdi: int | None, now: int
+    ) -> None:
+        word, psn, _, dpdcid, _ = headers.NACK.unpack_from(packet, at)
+        if word >> 16 & NackFlag.NT:
+            self._endpoint.connectionless.on_nack(psn, peer, now)
+            return
+        pdc = self._by_id.get(dpdcid)
+        if pdc is None or pdc.peer is not peer or (sdi is not None and pdc.sdi != sdi):
+            self._counts["rx_drop_nack_of_unknown_pdc"] += 1
+            return
+        self._counts["rx_nacks"] += 1
+        pdc.on_nack(packet, at, now)
+        if pdc.has_work:
+            self._endpoint.activate(pdc)
+
+    # -- control packets -----------------------------------------------------------------------
+
+    def _receive_control(
+        self,
+        packet: memoryview,
+        at: int,
+        peer: Peer,
+        sdi: int | None,
+        entropy: int,
+        marked: bool,
+        now: int,
+    ) -> None:
+        word, opaque, psn, spdcid, dpdcid, payload = headers.CP.unpack_from(packet, at)
+        self._counts["rx_control_packets"] += 1
+        kind = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
+        if word & ControlFlag.SYN:
+            pdc = self._table.find_target(peer.key, spdcid)
+            if pdc is None and kind in OPENING and spdcid:
+                ordered = bool(word & ControlFlag.ISROD)
+                pdc = self._accept(
+                    peer, sdi, ordered, word, psn, spdcid, dpdcid, entropy, marked, now
+                )
+                if pdc is None:
+                    return
+        else:
+            pdc = self._by_id.get(dpdcid)
+        if pdc is None or pdc.peer is not peer:
+            self._refuse(peer, sdi, NackCode.INV_DPDCID, psn, spdcid, word, entropy, marked)
+        elif not pdc.peer_id:
+            self._counts["rx_drop_control_before_establishment"] += 1
+        elif spdcid != pdc.peer_id:
+            self._refuse(peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
+        elif pdc.sdi != sdi:
+            self._counts["rx_drop_other_domain"] += 1
+        else:
+            more = packet[at + headers.CP.size :]
+            pdc.on_control(kind, word & _FLAGS, psn, payload, opaque, more, entropy, marked, now)
+            if pdc.has_work:
+                self._endpoint.activate(pdc)
+
+    # -- packets without a PDC -----------------------------------------------------------------
+
+    def _receive_connectionless(
+        self,
+        packet: memoryview,
+        at: int,
+        peer: Peer,
+        kind: int,
+        size: int,
+        entropy: int,
+        marked: bool,
+        now: int,
+    ) -> None:
+        word = packet[at] << 8 | packet[at + 1]
+        next_header = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
+        without = self._endpoint.connectionless
+        if kind == _RUDI_RESP:
+            without.on_response(packet, at, peer, now)
+            return
+        ses_at = at + size
+        if next_header not in _BEGINNING or len(packet) < ses_at + _SES_SIZES[next_header]:
+            self._counts["rx_drop_truncated"] += 1
+            return
+        self._counts["rx_data_packets"] += 1
+        delivery = "rudi" if kind == _RUDI_REQ else "uud"
+        response = self._endpoint.target.deliver_connectionless(
+            delivery, peer.address, next_header, packet, ses_at
+        )
+        if response is not None and kind == _RUDI_REQ:
+            _, _, packet_id = headers.RUDI_REQ.unpack_from(packet, at)
+            self._endpoint.control.append(
+                without.answer(peer, packet_id, response, marked=marked, entropy=entropy)
+            )
+
+    # -- trimmed packets -----------------------------------------------------------------------
+
+    def _receive_trimmed(
+        self, packet: memoryview, at: int, peer: Peer, dscp: int, entropy: int, marked: bool
+    ) -> None:
+        """A switch cut the payload off: ask for the packet again (UES 4.1), change nothing."""
+        self._counts["rx_trimmed"] += 1
+        kind = packet[at] >> 3
+        if kind == _TSS:
+            # Its PDS header is encrypted and nothing vouches for it: the timer brings it again.
+            self._counts["rx_trimmed_secured"] += 1
+            return
+        if kind in _ACKS:
+            self._receive_trimmed_ack(packet, at, peer, entropy, marked)
+            return
+        if kind not in _REQUESTS:
+            return
+        if len(packet) < at + _REQUEST.size:
+            self._counts["rx_drop_truncated"] += 1
+            return
+        lasthop = dscp == self._endpoint.config.dscp_trimmed_lasthop
+        code = NackCode.TRIMMED_LASTHOP if lasthop else NackCode.TRIMMED
+        word, _, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
+        if word & _SYN:
+            pdc = self._table.find_target(peer.key, spdcid)
+            if pdc is None and self._compatibility.nack_trimmed_syn:
+                self._refuse(peer, None, code, psn, spdcid, word, entropy, marked)
+                return
+        else:
+            pdc = self._by_id.get(dpdcid)
+        if pdc is None or pdc.peer is not peer or pdc.peer_id != spdcid or pdc.sdi is not None:
+            return  # a trimmed packet never makes a PDC; its timer will bring it again
+        pdc.nack(code, psn, word & _RETX, entropy, marked)
+
+    def _receive_trimmed_ack(
+        self, packet: memoryview, at: int, peer: Peer, entropy: int, marked: bool
+    ) -> None:
+        """An ACK that carried data: since UES 1.0.3 the timer of its request repairs that."""
+        if not self._compatibility.trimmed_ack_nack or len(packet) < at + headers.ACK.size:
+            return
+        word, offset, cack, _, dpdcid = headers.ACK.unpack_from(packet, at)
+        pdc = self._by_id.get(dpdcid)
+        if pdc is not None and pdc.peer is peer and not word & AckFlag.P:
+            psn = (cack + offset) & MASK
+            pdc.nack(NackCode.TRIMMED_ACK, psn, word & AckFlag.RETX, entropy, marked)

@@ -1,0 +1,93 @@
+"""Switches for peers of another revision or with manners of their own.
+
+The defaults are those of UE Specification 1.0.3.  Each switch says whose behaviour it matches;
+none of them is needed between two endpoints of this project.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compatibility:
+    """How to differ from UES 1.0.3 for the sake of a peer."""
+
+    #: Answer a trimmed ACK that carried read data with NACK TRIMMED_ACK, and send the request
+    #: again when that NACK comes (UES 1.0 to 1.0.2; code reserved since 1.0.3).
+    trimmed_ack_nack: bool = False
+
+    #: Meaning of ``mpr`` 0 in an ACK, in units of 128 PSNs (UES 1.0.3, Override_MPR_Zero_Value);
+    #: ``None``: it says nothing.
+    override_mpr_zero_value: int | None = None
+
+    #: Keep SYN and psn_offset in what was first sent with them, even once the target's
+    #: identifier is known (UEC reference provider).
+    keep_syn_on_retransmission: bool = False
+
+    #: The ACK of a CLOSE does not count the CLOSE in its cumulative PSN (UEC reference provider).
+    close_ack_excludes_close: bool = False
+
+    #: The closing ACK of a secured PDC carries the Expected_PSN behind flag 0x40, which UES
+    #: leaves reserved (UEC reference provider).
+    epsn_in_close_ack: bool = False
+
+    #: Default responses carry the request's length as modified length, rather than 0
+    #: (UEC reference provider).
+    modified_length_in_default_response: bool = False
+
+    #: The response to a duplicate says NULL, rather than OK (UEC reference provider).
+    null_response_to_duplicate: bool = False
+
+    #: Answer each REQ_CLEAR with a CLEAR control packet at once (UEC reference provider).
+    clear_at_once: bool = False
+
+    #: Deferred and unexpected messages are answered without guaranteed delivery (older sources
+    #: of the UEC reference provider).
+    plain_unexpected_response: bool = False
+
+    #: Message ids begin at 0, which UES keeps for datagrams (UEC reference provider).
+    message_ids_from_zero: bool = False
+
+    #: Understand opcodes 0x10 (SYNC_WRITE) and 0x11 (SYNC_ATOMIC) with their four-octet
+    #: extension (UEC reference provider; reserved in UES 1.0).
+    sync_operations: bool = False
+
+    #: Datagrams go as SEND with a message id of their own (UEC reference provider), rather than
+    #: as DATAGRAM_SEND with id 0.
+    datagrams_as_send: bool = False
+
+    #: A write or read beyond the end of its region is refused with UNSUPPORTED_SIZE, rather than
+    #: BAD_ADDR (UEC reference provider).
+    region_overrun_is_unsupported_size: bool = False
+
+    #: RTO does not double from one retry to the next (UEC reference provider).
+    constant_rto: bool = False
+
+    #: Retransmitted RUDI requests do not set RETX (UEC reference provider).
+    rudi_without_retx: bool = False
+
+    #: A trimmed packet with SYN that belongs to no PDC is refused with spdcid 0 rather than
+    #: dropped (UES does not say which).
+    nack_trimmed_syn: bool = False
+
+
+#: UE Specification 1.0.3.
+STANDARD: Final = Compatibility()
+
+#: The UEC reference provider as of 2026.
+REFERENCE_PROVIDER: Final = Compatibility(
+    keep_syn_on_retransmission=True,
+    close_ack_excludes_close=True,
+    epsn_in_close_ack=True,
+    modified_length_in_default_response=True,
+    null_response_to_duplicate=True,
+    clear_at_once=True,
+    message_ids_from_zero=True,
+    sync_operations=True,
+    region_overrun_is_unsupported_size=True,
+    datagrams_as_send=True,
+    constant_rto=True,
+    rudi_without_retx=True,
+)

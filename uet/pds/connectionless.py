@@ -1,0 +1,236 @@
+"""Delivery without a PDC: idempotent requests (RUDI) and datagrams (UUD); UES 3.5.22, 3.5.3.
+
+A RUDI request is sent again until its response comes; the target keeps no state, carries out
+every copy and answers each.  A datagram is sent once and forgotten.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Iterator
+
+from uet.config import FepConfig
+from uet.congestion.spraying import ObliviousSpraying
+from uet.pds.psn import MASK
+from uet.pds.recovery import UNLIMITED_RTO
+from uet.pds.semantics import Outbound, Response, Semantics
+from uet.peer import Peer, traffic_class
+from uet.transport import Frame
+from uet.wire import headers
+from uet.wire.codes import PacketType, RudiFlag
+
+_REQ, _RESP, _UUD = headers.RUDI_REQ, headers.RUDI_RESP, headers.UUD_REQ
+_REQ_WORD = _REQ.word(type=PacketType.RUDI_REQ, next_hdr=0)
+_RESP_WORD = _RESP.word(type=PacketType.RUDI_RESP, next_hdr=0)
+_UUD_WORD = _UUD.word(type=PacketType.UUD_REQ, next_hdr=0)
+_NEXT_SHIFT = _REQ.shift("next_hdr")
+_UUD_SHIFT = _UUD.shift("next_hdr")
+_M, _RETX = int(RudiFlag.M), int(RudiFlag.RETX)
+
+#: RUDI requests that wait for their responses, toward all peers: RUDI has no window, and its
+#: packets must not flood those of RUD and ROD (UES 3.5.22).
+MOST_OUTSTANDING = 256
+
+
+class _Pending:
+    """A RUDI request whose response is missing."""
+
+    __slots__ = ("deadline", "index", "message", "peer", "refused", "timeouts")
+
+    def __init__(self, message: Outbound, index: int, peer: Peer, deadline: int) -> None:
+        self.message = message
+        self.index = index
+        self.peer = peer
+        self.deadline = deadline
+        self.timeouts = 0
+        self.refused = 0
+
+
+class Anywhere:
+    """Stands for the PDC that a connectionless message does not have."""
+
+    id = 0
+    ordered = False
+
+    def __init__(self, address: str) -> None:
+        self.locks = 0
+        self.address = address
+
+    def post(self, message: Outbound) -> None:
+        raise RuntimeError("there is no PDC to post to")
+
+    def respond(self, psn: int, response: int | Response) -> None:
+        raise RuntimeError("there is no PDC to respond on")
+
+
+class Connectionless:
+    """RUDI and UUD of one endpoint."""
+
+    def __init__(
+        self,
+        config: FepConfig,
+        semantics: Semantics,
+        counts: dict[str, int],
+        rng: random.Random,
+    ) -> None:
+        self._config = config
+        self._semantics = semantics
+        self._counts = counts
+        self._entropy = ObliviousSpraying(rng)
+        self._data_class = traffic_class(config.dscp_data, ecn_capable=config.ecn_capable)
+        self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
+        self._newest = rng.getrandbits(32)
+        self._rudi: deque[tuple[Outbound, Peer]] = deque()
+        self._datagrams: deque[tuple[Outbound, Peer]] = deque()
+        self._pending: dict[int, _Pending] = {}
+        self._timers: list[tuple[int, int]] = []  # (deadline, packet id)
+        self._again: deque[int] = deque()
+
+    def post(self, message: Outbound, peer: Peer, *, reliable: bool) -> Anywhere:
+        """Queue a message: RUDI if ``reliable``, else a datagram."""
+        (self._rudi if reliable else self._datagrams).append((message, peer))
+        return Anywhere(peer.address)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to send, and no response missing."""
+        return not (self._rudi or self._datagrams or self._pending)
+
+    # -- what leaves ---------------------------------------------------------------------------
+
+    def transmit(self, out: list[Frame], now: int, limit: int) -> None:
+        """Append what may leave now, at most until ``out`` has ``limit`` frames."""
+        while self._timers and self._timers[0][0] <= now:
+            deadline, packet_id = heapq.heappop(self._timers)
+            pending = self._pending.get(packet_id)
+            if pending is not None and pending.deadline == deadline:
+                self._expired(packet_id, pending, now)
+        while self._again and len(out) < limit:
+            packet_id = self._again.popleft()
+            pending = self._pending.get(packet_id)
+            if pending is not None:
+                self._counts["tx_retransmitted_packets"] += 1
+                self._send(out, packet_id, pending, now, again=True)
+        while self._datagrams and len(out) < limit:
+            message, peer = self._datagrams.popleft()
+            self._send_datagram(out, message, peer, now)
+        for message, peer, index in self._new(limit - len(out)):
+            self._newest = packet_id = self._newest + 1 & MASK
+            pending = _Pending(message, index, peer, 0)
+            self._pending[packet_id] = pending
+            self._counts["tx_data_packets"] += 1
+            self._send(out, packet_id, pending, now, again=False)
+
+    def _new(self, room: int) -> Iterator[tuple[Outbound, Peer, int]]:
+        """Packets that have not been sent yet, as far as there is room for them."""
+        while self._rudi and room > 0 and len(self._pending) < MOST_OUTSTANDING:
+            message, peer = self._rudi[0]
+            if message.sent >= message.packets:
+                self._rudi.popleft()
+                continue
+            index = message.sent
+            message.sent = index + 1
+            if message.sent == message.packets:
+                self._rudi.popleft()
+            room -= 1
+            yield message, peer, index
+
+    def _send(
+        self, out: list[Frame], packet_id: int, pending: _Pending, now: int, *, again: bool
+    ) -> None:
+        message, peer = pending.message, pending.peer
+        word = _REQ_WORD | message.next_header << _NEXT_SHIFT
+        if again and not self._config.compatibility.rudi_without_retx:
+            word |= _RETX
+        ses, payload = message.packet(pending.index)
+        wrap, _ = peer.way(self._config.sdi)
+        header = _REQ.pack(word, 0, packet_id)
+        out.append(wrap(self._data_class, self._entropy.pick(), header + ses, payload))
+        interval = self._config.rto_init_time
+        if not self._config.compatibility.constant_rto:
+            interval <<= min(pending.timeouts, UNLIMITED_RTO - 1)
+        pending.deadline = now + interval
+        heapq.heappush(self._timers, (pending.deadline, packet_id))
+
+    def _expired(self, packet_id: int, pending: _Pending, now: int) -> None:
+        pending.timeouts += 1
+        self._counts["rto_expirations"] += 1
+        limit = self._config.max_rto_retx_cnt
+        if pending.timeouts > limit != UNLIMITED_RTO:
+            self._give_up(pending.message, pending.peer, "RTO_RETRIES_EXHAUSTED", now)
+        else:
+            self._again.append(packet_id)
+
+    def _give_up(self, message: Outbound, peer: Peer, error: str, now: int) -> None:
+        """One packet without an answer fails its whole message."""
+        for packet_id in [i for i, p in self._pending.items() if p.message is message]:
+            del self._pending[packet_id]
+        message.packets = message.sent  # the rest is not sent
+        message.error = message.error or error
+        self._semantics.message_end(Anywhere(peer.address), message, now)
+
+    def _send_datagram(self, out: list[Frame], message: Outbound, peer: Peer, now: int) -> None:
+        ses, payload = message.packet(0)
+        wrap, _ = peer.way(self._config.sdi)
+        word = _UUD_WORD | message.next_header << _UUD_SHIFT
+        header = _UUD.pack(word, 0)
+        out.append(wrap(self._data_class, self._entropy.pick(), header + ses, payload))
+        message.sent = message.acknowledged = 1
+        self._counts["tx_data_packets"] += 1
+        self._semantics.message_end(Anywhere(peer.address), message, now)
+
+    def next_deadline(self) -> int | None:
+        """The earliest retransmission timer (ns)."""
+        while self._timers:
+            deadline, packet_id = self._timers[0]
+            pending = self._pending.get(packet_id)
+            if pending is not None and pending.deadline == deadline:
+                return deadline
+            heapq.heappop(self._timers)
+        return None
+
+    # -- what arrives --------------------------------------------------------------------------
+
+    def on_response(self, packet: memoryview, at: int, peer: Peer, now: int) -> None:
+        """A RUDI response: matched by packet id only, and by the peer that was asked."""
+        word, _, packet_id = _RESP.unpack_from(packet, at)
+        pending = self._pending.get(packet_id)
+        if pending is None or pending.peer is not peer:
+            self._counts["rx_drop_unexpected_rudi_response"] += 1
+            return
+        next_header = word >> _NEXT_SHIFT & 0xF
+        end = at + _RESP.size
+        if len(packet) < end + headers.SES_RESPONSE.size or not next_header:
+            self._counts["rx_drop_truncated"] += 1
+            return
+        del self._pending[packet_id]
+        message = pending.message
+        message.acknowledged += 1
+        message.answered(pending.index, next_header, packet[end:])
+        if message.acknowledged >= message.packets:
+            self._semantics.message_end(Anywhere(peer.address), message, now)
+
+    def on_nack(self, packet_id: int, peer: Peer, now: int) -> None:
+        """A NACK of RUDI: the target could not take it, send it again (UES 3.5.22)."""
+        pending = self._pending.get(packet_id)
+        if pending is None or pending.peer is not peer:
+            self._counts["rx_nacks_of_settled_psn"] += 1
+            return
+        pending.refused += 1
+        if pending.refused > self._config.max_nack_retx_cnt != 31:
+            self._give_up(pending.message, peer, "NACK_RETRIES_EXHAUSTED", now)
+            return
+        pending.deadline = now + self._config.nack_retx_time
+        heapq.heappush(self._timers, (pending.deadline, packet_id))
+
+    def answer(
+        self, peer: Peer, packet_id: int, response: Response, *, marked: bool, entropy: int
+    ) -> Frame:
+        """The RUDI response to the request ``packet_id``."""
+        word = _RESP_WORD | response.next_header << _NEXT_SHIFT | (_M if marked else 0)
+        wrap, _ = peer.way(self._config.sdi)
+        big = len(response.octets) > self._config.trimmable_ack_size
+        kind = self._data_class if big else self._control_class
+        return wrap(kind, entropy, _RESP.pack(word, 0, packet_id) + response.octets, b"")

@@ -1,0 +1,363 @@
+"""The life of a packet delivery context: how it is made, what it sends, how it ends (UES 3.5.8).
+
+In order: the states, what each end keeps, what may be sent, how it closes.  What arrives is
+:mod:`uet.pds.pdc`; the halves that do the work are in :mod:`uet.pds.source` and
+:mod:`uet.pds.destination`; :mod:`uet.pds.packets` writes the packets.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from functools import partial
+from typing import Protocol
+
+from uet.config import FepConfig
+from uet.pds.clear import ClearDuty
+from uet.pds.destination import RequestDestination
+from uet.pds.negotiation import feature_request
+from uet.pds.packets import EntropySource, PacketWriter
+from uet.pds.psn import MASK
+from uet.pds.semantics import Answer, Outbound, Semantics
+from uet.pds.source import RequestSource
+from uet.peer import Peer
+from uet.transport import Frame
+from uet.wire.codes import MPR_UNIT, ControlType
+
+
+class State(enum.Enum):
+    """UES 3.5.8; an initiator passes them in order, a target begins in ESTABLISHED.
+
+    In QUIESCE no new message is taken and the last requests are waited for (UES: QUIESCE and
+    ACK_WAIT).
+    """
+
+    CREATING = enum.auto()
+    ESTABLISHED = enum.auto()
+    QUIESCE = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class Surroundings(Protocol):
+    """What a PDC needs of its endpoint."""
+
+    config: FepConfig
+    counts: Counter[str]
+    #: ACKs, NACKs and control packets waiting to leave
+    control: list[Frame]
+    semantics: Semantics
+
+    def pdc_changed(self, pdc: PdcLife) -> None:
+        """Its state is another one; CLOSED is the last."""
+        ...
+
+    def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
+        """Something rare that a trace may show."""
+        ...
+
+    def next_start(self, peer: Peer, sdi: int | None) -> int | None:
+        """Where a secured PDC of ours must begin, as its target has said; else ``None``."""
+        ...
+
+    def expected_psn(self, pdc: PdcLife) -> int | None:
+        """Target of a secured PDC that ends: where the next one must begin, at least."""
+        ...
+
+    def expect_psn(self, pdc: PdcLife, psn: int) -> None:
+        """Initiator of a secured PDC: the target says where the next one must begin."""
+        ...
+
+
+class PdcLife:
+    """One end of a PDC.  The initiator sends the forward requests, the target receives them."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        peer: Peer,
+        *,
+        local_id: int,
+        peer_id: int,
+        start_psn: int,
+        initiator: bool,
+        ordered: bool,
+        sdi: int | None,
+        reserved: bool,
+        entropy: EntropySource,
+    ) -> None:
+        config = around.config
+        compatibility = config.compatibility
+        self.peer = peer
+        self.initiator = initiator
+        self.ordered = ordered
+        self.sdi = sdi
+        self.reserved = reserved
+        self.locks = 0
+        self.closed_by: int | None = None  # target: the PSN of the CLOSE
+        self.negotiated: int | None = None  # features that both ends have, once known
+        self._around = around
+        self._counts = around.counts
+        self._job_id = config.job_id
+        self._config = config
+        self._state = State.CREATING if initiator else State.ESTABLISHED
+        self._close_due: int | None = None  # target: when its CLOSE_REQ counts as refused
+        self._octets_when_asked = 0
+        self._probes = 0
+        # Both directions begin at the same PSN.
+        wrap, overhead = peer.way(sdi)
+        self.writer = PacketWriter(
+            config,
+            ordered=ordered,
+            local_id=local_id,
+            peer_id=peer_id,
+            start_psn=start_psn,
+            reserved=reserved,
+            wrap=wrap,
+            nominal_overhead=overhead,
+            entropy=entropy,
+            outbox=around.control,
+            counts=around.counts,
+        )
+        self.source = RequestSource(
+            writer=self.writer,
+            messages=self,
+            start_psn=start_psn,
+            ordered=ordered,
+            congestion=peer.congestion,
+            default_range=config.mpr * MPR_UNIT,
+            rto_init_time=config.rto_init_time,
+            constant_rto=compatibility.constant_rto,
+            max_rto_retx_cnt=config.max_rto_retx_cnt,
+            nack_retx_time=config.nack_retx_time,
+            max_nack_retx_cnt=config.max_nack_retx_cnt,
+            ack_gen_trigger=config.ack_gen_trigger,
+            ack_per_packet=config.ack_per_packet,
+            keep_syn=compatibility.keep_syn_on_retransmission,
+            negotiation=feature_request(compatibility),
+            counters=around.counts,
+        )
+        self._clear = ClearDuty(
+            source=self.source,
+            clear_time=config.pds_clear_time,
+            max_stalls=config.max_rto_retx_cnt,
+        )
+        self.destination = self._make_destination(start_psn)
+
+    def _make_destination(self, start_psn: int) -> RequestDestination:
+        config = self._config
+        return RequestDestination(
+            start_psn=start_psn,
+            psn_range=config.mpr * MPR_UNIT,
+            overhead=self.writer.nominal_overhead,
+            ordered=self.ordered,
+            reorder=config.rod_reorder,
+            ack_gen_trigger=config.ack_gen_trigger,
+            ack_gen_min_pkt_add=config.ack_gen_min_pkt_add,
+            ack_on_ecn=config.ack_on_ecn,
+            drop_network_duplicates=config.drop_network_duplicates,
+            lengths_in_default=config.compatibility.modified_length_in_default_response,
+            null_to_duplicates=config.compatibility.null_response_to_duplicate,
+            deliver=partial(self._around.semantics.deliver, self),
+            acknowledger=self,
+            counters=self._around.counts,
+        )
+
+    @property
+    def id(self) -> int:
+        return self.writer.id
+
+    @property
+    def peer_id(self) -> int:
+        return self.writer.peer_id
+
+    @property
+    def start_psn(self) -> int:
+        return self.source.start_psn
+
+    @property
+    def address(self) -> str:
+        return self.peer.address
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def _enter(self, state: State) -> None:
+        if state is not self._state:
+            self._state = state
+            self._around.pdc_changed(self)
+
+    # -- what may be sent ---------------------------------------------------------------------
+
+    def post(self, message: Outbound) -> None:
+        """Queue a message: requests of an initiator, return data of a target."""
+        if self._state is State.CLOSED:
+            self.message_unsent(message)
+            return
+        self.source.post(message)
+
+    def respond(self, psn: int, response: Answer) -> None:
+        """SES answers a request that it had answered LATER."""
+        if self._state is not State.CLOSED:
+            self.destination.respond(psn, response)
+
+    def message_end(self, message: Outbound, now: int) -> None:
+        self._around.semantics.message_end(self, message, now)
+
+    def message_unsent(self, message: Outbound) -> None:
+        self._around.semantics.message_unsent(message)
+
+    def event(self, name: str, **data: object) -> None:
+        self._around.pdc_event(self, name, **data)
+
+    def transmit(self, out: list[Frame], now: int, limit: int) -> None:
+        """Append what may leave now, timers first."""
+        source = self.source
+        deadline = source.next_deadline()
+        if deadline is not None and deadline <= now:
+            source.on_timer(now)
+            if source.gave_up:
+                self.fail(source.gave_up, now)
+            else:
+                self._clear.consider(now)
+        if self._close_due is not None and self._close_due <= now:
+            self._close_is_missing(now)
+        if self._state is State.CLOSED:
+            return
+        source.transmit(out, now, limit)
+        while self._clear.due is not None and self._clear.due <= now and len(out) < limit:
+            if not self._clear.transmit(out, now):
+                self.fail("RTO_RETRIES_EXHAUSTED", now)
+        if (
+            self._state is State.QUIESCE
+            and source.idle
+            and not self.locks
+            and not self.destination.busy
+            and len(out) < limit
+        ):
+            self._enter(State.CLOSING)
+            out.append(source.send_control(ControlType.CLOSE_CMD, now))
+
+    def next_deadline(self) -> int | None:
+        deadline = self.source.next_deadline()
+        for due in (self._clear.due, self._close_due):
+            if due is not None and (deadline is None or due < deadline):
+                deadline = due
+        return deadline
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`transmit` may ever have something to do without new input."""
+        return self._state is not State.CLOSED and (
+            not self.source.idle
+            or self._clear.due is not None
+            or self._close_due is not None
+            or self._state is State.QUIESCE
+        )
+
+    # -- answers --------------------------------------------------------------------------
+
+    def ack(
+        self, psn: int, answer: bytes, next_header: int, resent: int, entropy: int, marked: bool
+    ) -> None:
+        """Acknowledge ``psn`` with the SES response ``answer``."""
+        self.writer.ack(
+            psn,
+            self.destination,
+            answer,
+            next_header,
+            resent=resent,
+            entropy=entropy,
+            marked=marked,
+        )
+
+    def nack(
+        self, code: int, psn: int, resent: int, entropy: int, marked: bool, payload: int = 0
+    ) -> None:
+        """Refuse ``psn``."""
+        self.writer.nack(code, psn, resent=resent, entropy=entropy, marked=marked, payload=payload)
+
+    # -- control packets of our own -----------------------------------------------------------
+
+    def probe(self) -> Frame:
+        """Ask for the state of the peer's window, and measure the path (UES 3.6.13.7)."""
+        self._probes += 1
+        return self.writer.control(
+            ControlType.PROBE,
+            psn=0,
+            ar=True,
+            payload=(self.source.max_cack + 1) & MASK,
+            opaque=self._probes & 0xFFFF,
+            syn=False,
+        )
+
+    def send_tracked(self, kind: ControlType, now: int) -> Frame:
+        """NOOP or NEGOTIATION: may make the PDC, takes a PSN, is acknowledged."""
+        return self.source.send_control(kind, now)
+
+    # -- how it closes ------------------------------------------------------------------------
+
+    @property
+    def takes_messages(self) -> bool:
+        """No new message is put on a PDC whose close has begun (UES 3.5.8.3)."""
+        return self._state in (State.CREATING, State.ESTABLISHED)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether something is queued, unanswered or still to come."""
+        return not self.source.idle or self.locks > 0 or bool(self.destination.busy)
+
+    def quiesce(self) -> None:
+        """Close once everything posted is answered."""
+        if self.takes_messages:
+            if self._state is State.CREATING and self.source.idle:
+                self._closed()  # the target has never heard of it
+            else:
+                self._enter(State.QUIESCE)
+
+    @property
+    def asked_to_close(self) -> bool:
+        return self._close_due is not None
+
+    def ask_to_close(self, now: int) -> Frame:
+        """A target wants the initiator to close: CLOSE_REQ, and time to obey (UES 3.5.16)."""
+        self._close_due = now + self._config.close_req_time
+        self._octets_when_asked = self.destination.received_octets
+        self.writer.asks_to_close = True
+        return self.source.send_control(ControlType.CLOSE_REQ, now)
+
+    def _close_is_missing(self, now: int) -> None:
+        """Close_REQ_Time is over; an initiator that still sends what it had queued gets more."""
+        octets = self.destination.received_octets
+        if octets == self._octets_when_asked:
+            self.fail("CLOSE_REQ_TIMEOUT", now)
+        else:
+            self._close_due = now + self._config.close_req_time
+            self._octets_when_asked = octets
+
+    def fail(self, error: str, now: int, *, tell: bool = True) -> None:
+        """Beyond repair: every unfinished message fails with ``error``.
+
+        An initiator still sends a CLOSE if the target can be expected to have the PDC, so that
+        it need not keep it (UES 3.5.8, closing in error).
+        """
+        self._around.pdc_event(self, "failed", error=error)
+        if self._state is State.CLOSING:
+            self._counts["pdcs_closed_unanswered"] += 1
+            tell = False
+        else:
+            self._counts["pdc_errors"] += 1
+        tell = tell and self.initiator and bool(self.peer_id)
+        if tell:
+            self._enter(State.QUIESCE)  # takes no more messages, least of all those that fail
+        elif self._state is not State.CLOSED:
+            self._state = State.QUIESCE
+        self.source.abandon(error, now)
+        self._clear.due = None
+        self.locks = 0
+        if not tell:
+            self._closed()
+
+    def _closed(self) -> None:
+        self._enter(State.CLOSED)

@@ -1,0 +1,57 @@
+"""What a source does about each NACK code (UES Tables 3-58 to 3-61).
+
+==========================  ==================================================================
+TRIMMED, TRIMMED_LASTHOP    resend at once, as often as it takes
+TRIMMED_ACK                 reserved since 1.0.3; resend at once for older peers
+ROD_OOO                     go back to the PSN in the payload, once for each loss
+NEW_START_PSN               renumber everything and resend it, while the PDC is being made
+RCVD_SES_PROCG              nothing: the ACK comes, or the timer runs out
+PSN_OOR_WINDOW              resend after NACK_Retx_Time what lies beyond CACK, ignore the rest
+other NORMAL and PDC_ERR    resend after NACK_Retx_Time
+PDC_FATAL                   the PDC ends
+==========================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from uet.wire.codes import ErrorClass, NackCode
+
+
+class Reaction(enum.Enum):
+    """What to do about a NACK."""
+
+    RESEND = enum.auto()
+    RESEND_AT_ONCE = enum.auto()
+    RESEND_AFTER_ACK = enum.auto()
+    GO_BACK = enum.auto()
+    RENUMBER = enum.auto()
+    IGNORE = enum.auto()
+    END = enum.auto()
+
+
+_REACTIONS: Final = {
+    NackCode.TRIMMED: Reaction.RESEND_AT_ONCE,
+    NackCode.TRIMMED_LASTHOP: Reaction.RESEND_AT_ONCE,
+    NackCode.TRIMMED_ACK: Reaction.IGNORE,
+    NackCode.PSN_OOR_WINDOW: Reaction.RESEND_AFTER_ACK,
+    NackCode.ROD_OOO: Reaction.GO_BACK,
+    NackCode.NEW_START_PSN: Reaction.RENUMBER,
+    NackCode.RCVD_SES_PROCG: Reaction.IGNORE,
+}
+
+#: Fatal codes of a target that has no such PDC: there is none to close.
+TARGET_IS_GONE: Final = frozenset(
+    {NackCode.INV_DPDCID, NackCode.PDC_HDR_MISMATCH, NackCode.CLOSING}
+)
+
+
+def reaction(code: NackCode, *, trimmed_ack: bool) -> Reaction:
+    """The required reaction; ``trimmed_ack`` gives TRIMMED_ACK its meaning before UES 1.0.3."""
+    if code is NackCode.TRIMMED_ACK and trimmed_ack:
+        return Reaction.RESEND_AT_ONCE
+    if code.error_class is ErrorClass.PDC_FATAL:
+        return Reaction.END
+    return _REACTIONS.get(code, Reaction.RESEND)

@@ -1,0 +1,134 @@
+"""What the delivery sublayer (PDS) and the semantic sublayer (SES) say to each other (UES 3.5.2).
+
+PDS carries :class:`Outbound` messages packet by packet and gives what arrives to
+:class:`Semantics`, which answers each request once.  Neither looks into the other.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from uet.wire.codes import NextHeader
+
+#: SES took the request and has nothing to say but the default response, which is not stored.
+ACCEPTED = 0
+#: SES has no room for a message now: the packet is refused (NACK NO_SES_MSG_AVAIL), not taken.
+NO_ROOM = -1
+#: SES answers later, through :meth:`Context.respond`; until then the request counts as busy.
+LATER = -2
+
+
+class Response:
+    """A SES response (UES Tables 3-11 to 3-13), header and data.
+
+    A guaranteed one is kept until the source has said that it knows it (CLEAR; UES 3.5.20.2).
+    """
+
+    __slots__ = ("guaranteed", "next_header", "octets")
+
+    def __init__(
+        self,
+        octets: bytes,
+        *,
+        next_header: int = NextHeader.RESPONSE,
+        guaranteed: bool = True,
+    ) -> None:
+        self.octets = octets
+        self.next_header = int(next_header)
+        self.guaranteed = guaranteed
+
+
+#: ACCEPTED, NO_ROOM or LATER, or what to answer with.
+Answer = int | Response
+
+
+class Outbound(Protocol):
+    """A message on its way out.  PDS reads and writes the counts, and nothing else of it."""
+
+    #: 1..65535, or 0 where the header has none (small and medium requests)
+    id: int
+    #: how many packets it has (a message that is cancelled may shrink)
+    packets: int
+    #: packets handed to the wire at least once
+    sent: int
+    #: packets whose response is known
+    acknowledged: int
+    #: the SES header of its packets (UES Table 3-16)
+    next_header: int
+    #: name of the error that ended it, or ``None``
+    error: str | None
+
+    def packet(self, index: int) -> tuple[bytes, memoryview | bytes]:
+        """SES header and payload of packet ``index``, the same at every transmission."""
+        ...
+
+    def answered(self, index: int, next_header: int, response: memoryview) -> None:
+        """Packet ``index`` drew a response that is more than the default one.
+
+        ``response`` begins with the SES header and ends where its data does; it is valid during
+        the call only.
+        """
+        ...
+
+
+class Numbered(Outbound, Protocol):
+    """A small or medium request: it has no id, so that return data names it by its PSN."""
+
+    #: PSN of its packet; PDS writes it whenever it numbers the packet
+    psn: int
+
+
+class Context(Protocol):
+    """What SES sees of the PDC that a request came on."""
+
+    #: requests whose data is still to come by the return direction; no CLOSE before it is 0
+    locks: int
+
+    @property
+    def id(self) -> int:
+        """Its identifier at this end; 0 where there is no PDC (RUDI, UUD)."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """The peer's fabric address."""
+        ...
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the PDC is a ROD one."""
+        ...
+
+    def post(self, message: Outbound) -> None:
+        """Send a message on this PDC: requests of an initiator, return data of a target."""
+        ...
+
+    def respond(self, psn: int, response: Answer) -> None:
+        """The answer to the request ``psn`` that was answered LATER."""
+        ...
+
+
+class Semantics(Protocol):
+    """What PDS asks of SES."""
+
+    def deliver(
+        self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
+    ) -> Answer:
+        """Take the request, or the return data, whose SES header begins at ``at``.
+
+        Called once per PSN, with ``packet`` ending where its payload does.  Anything may be
+        wrong with it, its length too.
+        """
+        ...
+
+    def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
+        """Every packet of a message is answered, or ``message.error`` says why not."""
+        ...
+
+    def message_unsent(self, message: Outbound) -> None:
+        """Its PDC ended before any packet of the message left: it may go elsewhere."""
+        ...
+
+    def pdc_closed(self, pdc: Context) -> None:
+        """Nothing more comes from this PDC, and nothing can be sent on it."""
+        ...

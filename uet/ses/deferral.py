@@ -1,0 +1,157 @@
+"""Deferrable sends at their target (UES 3.4): held by name only until there is a receive.
+
+Nothing of the message is kept but who sent it and how long it is.  When a receive is posted for
+it, DEFERRABLE_RTR asks the initiator to begin again; the target's token then leads the new
+attempt to the memory that is reserved for it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from uet.config import FepConfig
+from uet.ses.address import Address
+from uet.ses.arrival import Arrival
+from uet.ses.matching import Match, PostedReceive, UnexpectedMessage
+from uet.ses.resources import Resource
+from uet.wire.codes import ReturnCode
+
+_OK = int(ReturnCode.OK)
+_TOKENS = (1 << 32) - 1
+
+
+class Restarter(Protocol):
+    """Sends DEFERRABLE_RTR."""
+
+    def request_restart(
+        self, peer: str, address: Address, initiator_token: int, target_token: int, delivery: str
+    ) -> None: ...
+
+
+class Deferred:
+    """A message that waits for a receive, or for its initiator to begin again."""
+
+    __slots__ = (
+        "address",
+        "deadline",
+        "entry",
+        "initiator_token",
+        "length",
+        "match",
+        "peer",
+        "resource",
+        "token",
+    )
+
+    def __init__(
+        self, entry: UnexpectedMessage, request: Arrival, resource: Resource, token: int
+    ) -> None:
+        self.entry: UnexpectedMessage | None = entry
+        self.resource = resource
+        self.peer = entry.source or ""
+        self.initiator_token = request.tokens[0]
+        self.token = token
+        self.length = request.length
+        # The initiator's own resource is not in the request; jobs are laid out alike.
+        self.address = Address(
+            job_id=request.job_id,
+            pid_on_fep=request.pid,
+            resource_index=request.index,
+            relative=request.relative,
+        )
+        self.match: Match | None = None
+        self.deadline = 0
+
+
+class Deferrals:
+    """The deferred messages of one endpoint.
+
+    ``give_back`` gets a receive whose reservation has run out.
+    """
+
+    def __init__(
+        self,
+        config: FepConfig,
+        initiator: Restarter,
+        give_back: Callable[[Resource, PostedReceive], None],
+        counters: dict[str, int],
+    ) -> None:
+        self._limit = config.max_deferred_messages
+        self._time = config.deferred_time
+        self._initiator = initiator
+        self._give_back = give_back
+        self._counters = counters
+        self._by_token: OrderedDict[int, Deferred] = OrderedDict()  # by deadline, too
+        self._token = 0
+        self.now = 0
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    def hold(
+        self, entry: UnexpectedMessage, request: Arrival, resource: Resource, now: int
+    ) -> bool:
+        """Remember a message that found no receive; false if there are too many."""
+        if len(self._by_token) >= self._limit:
+            return False
+        self._token = self._token % _TOKENS + 1  # 0 says that there is none
+        deferred = Deferred(entry, request, resource, self._token)
+        entry.token = deferred
+        if resource.queue.hold(entry) != _OK:
+            return False
+        deferred.deadline = now + self._time
+        self._by_token[deferred.token] = deferred
+        return True
+
+    def permit(self, entry: UnexpectedMessage, match: Match | None) -> None:
+        """A receive was posted for a message: let its initiator begin again.
+
+        Without a match, as the receive is not for it after all, the new attempt is refused.
+        """
+        deferred = entry.token
+        assert isinstance(deferred, Deferred)
+        deferred.entry = None
+        deferred.match = match
+        deferred.deadline = self.now + self._time
+        self._by_token.move_to_end(deferred.token)
+        if match is None:
+            del self._by_token[deferred.token]
+        self._initiator.request_restart(
+            deferred.peer, deferred.address, deferred.initiator_token, deferred.token, "rud"
+        )
+
+    def take(self, peer: str, request: Arrival) -> Match | None:
+        """The memory reserved for a message that begins again."""
+        initiator_token, token = request.tokens
+        deferred = self._by_token.get(token)
+        if (
+            deferred is None
+            or deferred.match is None
+            or deferred.peer != peer
+            or deferred.initiator_token != initiator_token
+            or deferred.length != request.length
+        ):
+            return None
+        del self._by_token[token]
+        return deferred.match
+
+    def next_deadline(self) -> int | None:
+        for deferred in self._by_token.values():
+            return deferred.deadline
+        return None
+
+    def on_timer(self, now: int) -> None:
+        """Forget what has waited for too long, and free the receives reserved for it."""
+        self.now = now
+        while self._by_token:
+            deferred = next(iter(self._by_token.values()))
+            if deferred.deadline > now:
+                return
+            del self._by_token[deferred.token]
+            self._counters["rx_deferred_expired"] += 1
+            if deferred.entry is not None:
+                deferred.resource.queue.discard(deferred.entry)
+            elif deferred.match is not None:
+                self._give_back(deferred.resource, deferred.match.receive)

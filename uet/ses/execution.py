@@ -1,0 +1,224 @@
+"""Requests step by step: known message, common checks, then what the opcode asks for (UES 3.4.1).
+
+Every kind of request can come this way; the frequent ones have a shorter one in
+:mod:`uet.ses.target`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from uet.config import FepConfig
+from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
+from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE, Arrival, parse
+from uet.ses.checks import Checks
+from uet.ses.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
+from uet.ses.resources import Resource
+from uet.ses.responses import malformed, response
+from uet.ses.rma import MemoryAccess
+from uet.ses.sends import InboundSend, OwnInitiator, Sends
+from uet.ses.tagged_atomic import tagged_atomic
+from uet.wire.codes import DEFERRABLE_OPCODES, Opcode, ReturnCode
+
+_OK = int(ReturnCode.OK)
+_OP_VIOLATION = int(ReturnCode.OP_VIOLATION)
+_INITIATOR_ERR = int(ReturnCode.INITIATOR_ERR)
+_READ, _NO_OP = int(Opcode.READ), int(Opcode.NO_OP)
+_RTR, _MSG_ERROR = int(Opcode.DEFERRABLE_RTR), int(Opcode.MSG_ERROR)
+_WRITES: Final = frozenset({int(Opcode.WRITE), SYNC_WRITE})
+_ATOMICS: Final = frozenset({int(Opcode.ATOMIC), int(Opcode.FETCHING_ATOMIC), SYNC_ATOMIC})
+_TAGGED_ATOMICS: Final = frozenset({int(Opcode.TSEND_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})
+_DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
+
+
+class Execution:
+    """Judges and carries out the requests of one endpoint."""
+
+    def __init__(
+        self,
+        config: FepConfig,
+        checks: Checks,
+        inbound: InboundTable,
+        access: MemoryAccess,
+        sends: Sends,
+        initiator: OwnInitiator,
+        counters: dict[str, int],
+    ) -> None:
+        self._checks = checks
+        self._inbound = inbound
+        self._access = access
+        self._sends = sends
+        self._initiator = initiator
+        self._counters = counters
+        self._mtu = config.payload_mtu
+        self._sync = config.compatibility.sync_operations
+        self._plain = config.compatibility.plain_unexpected_response
+        self.now = 0
+
+    def judge(
+        self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
+    ) -> Answer:
+        """Answer the request whose SES header begins at ``at``."""
+        request = parse(next_header, packet, at, psn, sync=self._sync)
+        if request is None:
+            self._counters["rx_malformed_requests"] += 1
+            return malformed()
+        key = None
+        if request.has_id:
+            key = (pdc.id, request.message_id)
+            known = self._known(pdc, key, request)
+            if known is not None:
+                return known
+        code, resource = self._checks.common(request)
+        if code or resource is None:
+            return self._refuse(key, request, code, resource.generation if resource else 0)
+        answer = self._begin(pdc, key, request, resource)
+        if isinstance(answer, int) and answer > 0:
+            return self._refuse(key, request, answer, 0)
+        return answer
+
+    def _known(self, pdc: Context, key: MessageKey, request: Arrival) -> Answer | None:
+        """A packet of a message that is being received, or has been refused."""
+        inbound = self._inbound
+        message = inbound.messages.get(key)
+        if request.version or (message is None and key not in inbound.refused):
+            return None
+        if request.opcode == _MSG_ERROR:
+            inbound.end(key, request.start, self.now)
+            return ACCEPTED
+        if message is None:
+            return self._refused_before(key, request)
+        if request.initiator_error:
+            inbound.drop(key, ReturnCode.INITIATOR_ERR.name)
+            return self._refuse(key, request, _INITIATOR_ERR, 0, seen=message.placed)
+        same = (message.word, message.to, message.key, message.offset, message.length)
+        if same != request.signature or not request.consistent(self._mtu):
+            self._counters["rx_requests_refused"] += 1
+            return response(request, _OP_VIOLATION)
+        if not request.payload and message.awaited:
+            inbound.end(key, request.start, self.now)  # an attempt that was matched meanwhile
+            return ACCEPTED
+        return self._place(pdc, key, message, request)
+
+    def _refused_before(self, key: MessageKey, request: Arrival) -> Answer | None:
+        octets = request.weight(self._mtu)
+        refused = self._inbound.count(key, request.signature, request.start, octets, self.now)
+        if refused is None:
+            return None
+        if request.opcode in _DEFERRABLE and request.is_last and not octets:
+            if key in self._inbound.refused:
+                self._inbound.end(key, request.start, self.now)
+            return ACCEPTED
+        if not refused.code:
+            return ACCEPTED
+        plain = refused.code == _OK and self._plain
+        return response(request, refused.code, generation=refused.generation, guaranteed=not plain)
+
+    def _begin(
+        self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource
+    ) -> Answer:
+        """Carry out what has passed the common checks; a positive number is a return code."""
+        opcode = request.opcode
+        if opcode in _WRITES:
+            return self._write(pdc, key, request)
+        if opcode == _READ:
+            return self._access.read(pdc, request)
+        if opcode in _ATOMICS:
+            return self._confirm(request, self._access.atomic(pdc, request))
+        if opcode in _TAGGED_ATOMICS:
+            answer = tagged_atomic(pdc, request, resource, self._sends, self._access)
+            return self._confirm(request, answer)
+        if opcode == _NO_OP:
+            return self._confirm(request, ACCEPTED)
+        if opcode == _RTR:
+            initiator_token, target_token = request.tokens
+            return self._initiator.on_restart(
+                pdc.address, initiator_token, target_token, request.message_id, request.job_id
+            )
+        if opcode == _MSG_ERROR:
+            if key is not None:
+                self._inbound.end(key, request.start, self.now)
+            return ACCEPTED
+        message = self._sends.begin(pdc, key, request, resource, self.now)
+        if not isinstance(message, InboundSend):
+            return message
+        kept = message.entry is not None
+        answer = self._place(pdc, key, message, request)
+        return self._sends.kept_answer(request) if kept else answer
+
+    def _write(self, pdc: Context, key: MessageKey | None, request: Arrival) -> Answer:
+        region = self._access.region(request, request.length, write=True, read=False)
+        if isinstance(region, int):
+            return region
+        offset, length = request.buffer_offset, request.length
+        if len(request.payload) < length and not self._inbound.make_room(self.now):
+            return NO_ROOM
+        message = InboundMessage(
+            region.memory[offset : offset + length],
+            word=request.identity,
+            to=request.to,
+            key=region.key,
+            offset=offset,
+            length=length,
+        )
+        message.group = self._access.group(request)
+        return self._place(pdc, key, message, request)
+
+    def _place(
+        self, pdc: Context, key: MessageKey | None, message: InboundMessage, request: Arrival
+    ) -> Answer:
+        """Put the packet's payload into its message, which may be new."""
+        if not message.place(request.start, request.payload):
+            self._counters["rx_requests_refused"] += 1
+            return response(request, _OP_VIOLATION)
+        if request.header_data is not None:
+            message.header_data = request.header_data
+        if message.placed < message.awaited:
+            assert key is not None  # the checks let no other message have several packets
+            if key not in self._inbound.messages:
+                self._inbound.add(key, message, self.now)
+            message.touched = self.now
+            return ACCEPTED
+        if key is not None:
+            self._inbound.messages.pop(key, None)
+        self.finish(pdc, message)
+        return self._confirm(request, ACCEPTED)
+
+    def finish(self, pdc: Context, message: InboundMessage) -> None:
+        """All that comes by packets has arrived."""
+        if isinstance(message, InboundSend):
+            self._sends.finish(message)
+            return
+        self._access.written(
+            pdc.address,
+            message.key,
+            message.offset,
+            message.length,
+            message.header_data,
+            message.group,
+        )
+
+    def _confirm(self, request: Arrival, answer: Answer) -> Answer:
+        """Delivery complete: success is said in so many words (UES 3.4.1)."""
+        if answer == ACCEPTED and request.delivery_complete:
+            return response(request, _OK, modified=request.length)
+        return answer
+
+    def _refuse(
+        self,
+        key: MessageKey | None,
+        request: Arrival,
+        code: int,
+        generation: int,
+        seen: int = 0,
+    ) -> Response:
+        """A return code, which the other packets of the message will draw as well."""
+        self._counters["rx_requests_refused"] += 1
+        whole = request.is_first and request.is_last
+        if key is not None and not whole and request.opcode != _MSG_ERROR:
+            seen += request.weight(self._mtu)
+            self._inbound.refuse(
+                key,
+                RefusedMessage(request.signature, code, generation, request.length, seen, self.now),
+            )
+        return response(request, code, generation=generation)

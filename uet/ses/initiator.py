@@ -1,0 +1,405 @@
+"""The initiator side of SES: requests become messages, responses become completions (UES 3.4).
+
+In order: what is posted, how messages start, how they end or begin again, what the target side of
+this endpoint asks for, and time.  What responses and return data say is in
+:mod:`uet.ses.replies`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from uet.config import FepConfig
+from uet.pds.semantics import ACCEPTED, Answer, Context, Outbound
+from uet.ses.address import Address
+from uet.ses.carrier import Carrier
+from uet.ses.memory import MemoryTable
+from uet.ses.operation import Ended, Operation, Stream
+from uet.ses.outbound import OutboundMessage
+from uet.ses.promises import MessageIds, Promises
+from uet.ses.replies import RELIABLE, Replies, code_name, refusal
+from uet.ses.requests import MessageError, Plan, plan, read_plan, restart_plan
+from uet.ses.waits import Timers, Waits
+from uet.transport import Completion, Request
+from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, ReturnCode
+
+__all__ = ["Initiator", "MessageError"]
+
+_BAD_GENERATION = int(ReturnCode.BAD_GENERATION)
+_DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
+_RENDEZVOUS = frozenset(map(int, RENDEZVOUS_OPCODES))
+#: A target has no more generations than these (UES 3.4.1): who has been told all of them in turn
+#: will not come up to date by trying on.
+_MOST_GENERATIONS = 256
+
+
+def _nobody_waits(error: str | None) -> None:
+    """What has no completion: its failure shows in the counters."""
+
+
+class Initiator:
+    """Carries out what is posted at one endpoint.
+
+    Every posted request ends in exactly one :class:`Completion`.  ``now`` (ns) is set by the
+    endpoint before it sends, receives or posts.
+    """
+
+    def __init__(
+        self,
+        config: FepConfig,
+        carrier: Carrier,
+        memory: MemoryTable,
+        complete: Callable[[Completion], None],
+        counters: dict[str, int],
+        rng: random.Random,
+    ) -> None:
+        self.now = 0
+        self._config = config
+        self._carrier = carrier
+        self._complete = complete
+        self._counters = counters
+        self._rng = rng
+        self._mtu = config.payload_mtu
+        self._capabilities = config.capabilities
+        self._home = Address(
+            job_id=config.job_id,
+            pid_on_fep=config.pid_on_fep,
+            resource_index=config.resource_index,
+            relative=config.relative,
+        )
+        self._serial = 0
+        self._open: dict[int, Operation] = {}  # by serial number
+        self._streams: dict[tuple[str, str], Stream] = {}
+        self._blocked: dict[Stream, None] = {}  # a PDC or a message id was not to be had
+        self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
+        self._promises = Promises(memory, self._home, rng)
+        self._timers: Timers[Operation] = Timers()
+        self._replies = Replies(self._ids, self._mtu, self._on_data, counters)
+        self._answered = self._replies.answered
+        self.deliver_data = self._replies.deliver_data
+
+    # -- what is posted ------------------------------------------------------------------------
+
+    def post(self, request: Request) -> None:
+        """Queue a request; :class:`MessageError` for one that could never be carried out."""
+        self._begin(plan(request, self._config, self._capabilities, self._home), None)
+
+    def _begin(self, made: Plan, ended: Ended | None) -> None:
+        key = (made.peer, made.delivery)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = Stream(*key)
+        self._serial += 1
+        operation = Operation(made, self._serial, stream, ended)
+        self._open[operation.serial] = operation
+        if made.opcode in _DEFERRABLE:
+            self._promises.give_token(operation)
+        elif made.opcode in _RENDEZVOUS:
+            self._promises.expose(operation)
+        stream.push(operation)
+        self._start(stream)
+
+    @property
+    def open_messages(self) -> int:
+        """Operations that have not ended, waiting ones included."""
+        return len(self._open)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether :meth:`start_waiting` has something to try: a PDC or a message id was missing."""
+        return bool(self._blocked)
+
+    # -- how messages start --------------------------------------------------------------------
+
+    def start_waiting(self) -> None:
+        """Try again to start what found no PDC or no message id."""
+        blocked, self._blocked = self._blocked, {}
+        for stream in blocked:
+            self._start(stream)
+
+    def _start(self, stream: Stream) -> None:
+        """Give what waits a message id and a PDC, in the order of posting."""
+        if stream in self._blocked:
+            return
+        while len(stream) and not stream.held(self.now):
+            operation = stream.head
+            made = operation.plan
+            message_id = self._ids.take(operation) if made.has_id else 0
+            if message_id is None:
+                self._counters["post_waits_for_id"] += 1
+                self._blocked[stream] = None
+                return
+            generations = self._replies.generations
+            message = OutboundMessage(
+                made,
+                message_id,
+                self._mtu,
+                self._answered,
+                generation=generations.get((made.peer, made.address), 0) if generations else 0,
+                tokens=(operation.token, operation.target_token),
+            )
+            message.operation = operation
+            pdc = self._carrier.carry(message, made.peer, made.delivery)
+            if pdc is None:
+                if made.has_id:
+                    self._ids.give_back(message_id)
+                self._counters["post_waits_for_pdc"] += 1
+                self._blocked[stream] = None
+                return
+            stream.pop()
+            stream.flying += 1
+            if stream.recovering:
+                stream.probe = operation
+            operation.message, operation.pdc, operation.is_out = message, pdc, True
+            operation.waits = Waits.NOTHING
+            if operation.wants_data:
+                self._replies.expect(operation, pdc, message.packets)
+
+    # -- how a message ends --------------------------------------------------------------------
+
+    def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
+        """Every packet of a message is answered, or ``message.error`` says why not."""
+        self.now = now
+        operation = self._landed(message)
+        if operation is None:
+            return
+        stream = operation.stream
+        if stream.probe is operation:
+            stream.probe = None
+            stream.recovering = bool(operation.code) and message.error is None
+        operation.touched = now
+        if message.error is not None:
+            self._finish(operation, operation.refused or message.error)
+        else:
+            assert operation.message is not None
+            asked = operation.message.requested
+            if asked < len(operation.settled):  # the rest of a read was never asked for
+                del operation.settled[asked:]
+                operation.missing = asked - sum(operation.settled)
+            self._advance(operation)
+        self._start(stream)
+
+    def message_unsent(self, message: Outbound) -> None:
+        """Its PDC ended before any packet left: it goes elsewhere at :meth:`start_waiting`."""
+        operation = self._landed(message)
+        if operation is None:
+            return
+        stream = operation.stream
+        if stream.probe is operation:
+            stream.probe = None
+        self._release(operation)
+        stream.push(operation)
+        self._blocked[stream] = None
+
+    @staticmethod
+    def _landed(message: Outbound) -> Operation | None:
+        """Whose message PDS gives back; ``None`` if that is over and done with."""
+        operation = message.operation if isinstance(message, OutboundMessage) else None
+        if (
+            not isinstance(operation, Operation)
+            or operation.message is not message
+            or not operation.is_out
+        ):
+            return None
+        operation.is_out = False
+        operation.stream.flying -= 1
+        return operation
+
+    def pdc_closed(self, pdc: Context) -> None:
+        """No data comes from this PDC any more, and what waits for it has failed."""
+        for operation in list(self._open.values()):
+            if operation.pdc is pdc and operation.waits is Waits.DATA:
+                self._finish(operation, operation.refused or "PDC_CLOSED")
+
+    def _on_data(self, operation: Operation) -> None:
+        operation.touched = self.now
+        if not operation.missing and not operation.is_out:
+            self._advance(operation)
+
+    def _advance(self, operation: Operation) -> None:
+        """Its message has ended: what comes next?"""
+        config = self._config
+        if operation.missing:
+            # Even if it has failed: its id must not name another while its data may come.
+            self._wait(operation, Waits.DATA, config.inbound_message_idle_time)
+        elif operation.refused is not None:
+            self._finish(operation, operation.refused)
+        elif operation.code:
+            self._begin_again(operation)
+        elif operation.deferred:
+            self._release(operation)
+            if operation.permitted:
+                self._restart(operation)
+            else:
+                self._wait(operation, Waits.PERMISSION, config.deferred_time)
+        elif not operation.rest_is_read:
+            self._release(operation)
+            self._wait(operation, Waits.FETCH, config.deferred_time)
+        else:
+            self._finish(operation, None)
+
+    def _begin_again(self, operation: Operation) -> None:
+        """A refusal that a new generation, or time, may mend (UES 3.4.1)."""
+        code, operation.code = operation.code, 0
+        operation.accepted = None
+        operation.target_token = 0
+        operation.deferred = operation.permitted = False
+        stream, config = operation.stream, self._config
+        self._release(operation)
+        delay = 0
+        if code == _BAD_GENERATION:
+            operation.generations += 1
+            exhausted = operation.generations > _MOST_GENERATIONS
+        elif stream.recovering and len(stream) and stream.head.serial < operation.serial:
+            exhausted = False  # refused for the sake of one before it, whose turn it is first
+        else:
+            exhausted = operation.attempts >= config.max_restarts
+            if not exhausted:
+                wait = self._rng.randint(config.restart_time, 2 * config.restart_time)
+                delay = wait << operation.attempts
+                operation.attempts += 1
+        if exhausted:
+            self._finish(operation, code_name(code))
+            return
+        self._counters["tx_message_restarts"] += 1
+        if stream.ordered:
+            stream.recovering = True
+        if stream.ordered or not delay:
+            stream.push(operation)
+            if stream.head is operation:
+                stream.hold = self.now + delay
+        if delay:
+            self._wait(operation, Waits.RESTART, delay)
+        else:
+            self._start(stream)
+
+    def _restart(self, operation: Operation) -> None:
+        """The target has a buffer for a deferred send now: from offset 0, as a new message."""
+        operation.deferred = operation.permitted = False
+        operation.accepted = None
+        operation.waits = Waits.NOTHING
+        self._counters["tx_message_restarts"] += 1
+        operation.stream.push(operation)
+        self._start(operation.stream)
+
+    def _release(self, operation: Operation) -> None:
+        """Give back what one attempt holds: message id, lock, place among the expected."""
+        self._replies.forget(operation)
+        message, operation.message, operation.pdc = operation.message, None, None
+        if message is not None and operation.plan.has_id:
+            self._ids.give_back(message.id)
+
+    def _finish(self, operation: Operation, error: str | None) -> None:
+        """The one end of an operation."""
+        self._release(operation)
+        self._promises.withdraw(operation)
+        operation.waits = Waits.NOTHING
+        del self._open[operation.serial]
+        self._counters["tx_messages" if error is None else "tx_messages_failed"] += 1
+        if operation.ended is not None:
+            operation.ended(error)
+            return
+        made = operation.plan
+        length = made.reported if operation.accepted is None or error else operation.accepted
+        self._complete(
+            Completion(
+                kind=made.kind, peer=made.peer, length=length, context=made.context, error=error
+            )
+        )
+
+    # -- what the target side asks for ---------------------------------------------------------
+
+    def on_restart(
+        self,
+        peer: str,
+        initiator_token: int,
+        target_token: int,
+        message_id: int = 0,
+        job_id: int = 0,
+    ) -> Answer:
+        """A DEFERRABLE_RTR (with this message id and JobID): send the message of the token now.
+
+        CANCELLED says that there is no such message any more, so that its buffer is free again.
+        """
+        operation = self._promises.of_token(initiator_token)
+        if operation is None or operation.plan.peer != peer:
+            self._counters["rx_restarts_unknown"] += 1
+            return refusal(message_id, job_id, ReturnCode.CANCELLED)
+        operation.target_token = target_token
+        operation.permitted = True
+        if operation.waits is Waits.PERMISSION:
+            self._restart(operation)
+        return ACCEPTED
+
+    def request_restart(
+        self,
+        peer: str,
+        address: Address,
+        initiator_token: int,
+        target_token: int,
+        delivery: str,
+        ended: Ended = _nobody_waits,
+    ) -> None:
+        """Send DEFERRABLE_RTR: there is a buffer for the message of these tokens now.
+
+        ``ended`` hears ``None`` once the initiator has it, or the error's name.
+        """
+        tokens = (initiator_token, target_token)
+        self._begin(restart_plan(peer, delivery, address, tokens, self._config), ended)
+
+    def fetch(
+        self,
+        peer: str,
+        address: Address,
+        key: int,
+        offset: int,
+        memory: memoryview,
+        ended: Ended,
+    ) -> None:
+        """Read the rest of a rendezvous send from its initiator; ``ended`` hears the outcome."""
+        delivery = self._config.delivery if self._config.delivery in RELIABLE else "rud"
+        self._begin(read_plan(peer, delivery, address, key, offset, memory, self._config), ended)
+
+    def on_served(self, key: int, offset: int, length: int) -> None:
+        """A peer has acknowledged ``length`` octets read from ``offset`` of the region ``key``.
+
+        A rendezvous send is complete when all that its eager part left over has been read; any
+        other key is nobody's business here.
+        """
+        operation = self._promises.of_key(key)
+        if operation is None or operation.read_by_peer is None:
+            return
+        operation.read_by_peer.add(offset, offset + length)
+        operation.touched = self.now
+        if operation.waits is Waits.FETCH and operation.rest_is_read:
+            self._finish(operation, None)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _wait(self, operation: Operation, for_what: Waits, time: int) -> None:
+        self._timers.start(operation, for_what, self.now + time)
+
+    def next_deadline(self) -> int | None:
+        """When :meth:`on_timer` must be called (ns), or ``None``."""
+        return self._timers.next_deadline()
+
+    def on_timer(self, now: int) -> None:
+        """Restart, or give up, what has waited for long enough."""
+        self.now = now
+        while (timer := self._timers.pop(now)) is not None:
+            operation, waited = timer
+            if waited is Waits.RESTART:
+                if not operation.stream.ordered:
+                    operation.stream.push(operation)
+                self._start(operation.stream)
+                continue
+            left = 0
+            if waited is Waits.DATA:
+                left = operation.touched + self._config.inbound_message_idle_time - now
+            elif waited is Waits.FETCH:
+                left = operation.touched + self._config.deferred_time - now
+            if left > 0:  # something has come meanwhile
+                self._wait(operation, waited, left)
+            else:
+                self._finish(operation, operation.refused or waited.value)

@@ -1,0 +1,160 @@
+"""What the initiator knows of a request from its posting to its completion (UES 3.4)."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+
+from uet.pds.semantics import Context
+from uet.ses.outbound import OutboundMessage
+from uet.ses.requests import Plan
+from uet.ses.waits import Waits
+
+#: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
+Ended = Callable[[str | None], None]
+
+
+class Coverage:
+    """Which octets have been dealt with; pieces may overlap and come in any order."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # sorted, disjoint, not touching
+        self._ends: list[int] = []
+
+    def add(self, start: int, end: int) -> None:
+        """The octets from ``start`` up to ``end``."""
+        if end <= start:
+            return
+        starts, ends = self._starts, self._ends
+        first, last = bisect_left(ends, start), bisect_right(starts, end)
+        if first < last:
+            start, end = min(start, starts[first]), max(end, ends[last - 1])
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of ``start`` to ``end`` is there."""
+        at = bisect_right(self._starts, start) - 1
+        return end <= start or (at >= 0 and self._ends[at] >= end)
+
+
+class Operation:
+    """A posted request.  Each attempt to carry it out is an :class:`OutboundMessage`."""
+
+    __slots__ = (
+        "accepted",
+        "attempts",
+        "code",
+        "deferred",
+        "ended",
+        "generations",
+        "is_out",
+        "key",
+        "locked",
+        "message",
+        "missing",
+        "pdc",
+        "permitted",
+        "plan",
+        "read_by_peer",
+        "refused",
+        "serial",
+        "settled",
+        "stream",
+        "target_token",
+        "timer",
+        "token",
+        "touched",
+        "waits",
+    )
+
+    def __init__(self, plan: Plan, serial: int, stream: Stream, ended: Ended | None) -> None:
+        self.plan = plan
+        self.serial = serial  # in the order of posting
+        self.stream = stream
+        self.ended = ended  # None: its end is a completion
+        # The present attempt
+        self.message: OutboundMessage | None = None
+        self.is_out = False  # its message is with PDS
+        self.pdc: Context | None = None
+        self.locked: Context | None = None  # the PDC that return data keeps open
+        # What the target said
+        self.attempts = 0  # restarts after a refusal
+        self.generations = 0  # restarts with another generation
+        self.accepted: int | None = None  # octets, where the target took fewer than all
+        self.code = 0  # a refusal that is worth another attempt
+        self.refused: str | None = None  # one that is not
+        # Return data: packets whose fate is known, and how many others there are
+        self.settled = bytearray()
+        self.missing = 0
+        # Deferrable sends: both tokens, whether there was no buffer, and whether there is now
+        self.token = 0
+        self.target_token = 0
+        self.deferred = False
+        self.permitted = False
+        # Rendezvous sends
+        self.key: int | None = None
+        self.read_by_peer: Coverage | None = None
+        # Time
+        self.waits = Waits.NOTHING
+        self.timer = 0
+        self.touched = 0  # when something last came for it
+
+    @property
+    def wants_data(self) -> bool:
+        """Whether something comes back: a read, or a fetching atomic operation."""
+        return self.plan.memory is not None
+
+    @property
+    def rest_is_read(self) -> bool:
+        """Rendezvous: whether the peer has all that it needs."""
+        whole = self.plan.length if self.accepted is None else self.accepted
+        coverage = self.read_by_peer
+        return coverage is None or coverage.covers(self.plan.span, whole)
+
+    def settle(self, index: int) -> None:
+        """No more comes for packet ``index`` of a request for data."""
+        if self.missing and index < len(self.settled) and not self.settled[index]:
+            self.settled[index] = 1
+            self.missing -= 1
+
+
+class Stream:
+    """What goes to one peer in one delivery mode, in the order of posting.
+
+    On an ordered stream a message that must be sent again may not be overtaken: while
+    ``recovering``, nothing starts until everything sent before has ended and ``hold`` (ns) has
+    passed, and then one message alone, the ``probe``, until the target takes it.
+    """
+
+    __slots__ = ("_queue", "delivery", "flying", "hold", "ordered", "peer", "probe", "recovering")
+
+    def __init__(self, peer: str, delivery: str) -> None:
+        self.peer = peer
+        self.delivery = delivery
+        self.ordered = delivery == "rod"
+        self.flying = 0  # messages with PDS
+        self.recovering = False
+        self.hold = 0
+        self.probe: Operation | None = None
+        self._queue: list[tuple[int, Operation]] = []
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def push(self, operation: Operation) -> None:
+        heapq.heappush(self._queue, (operation.serial, operation))
+
+    @property
+    def head(self) -> Operation:
+        return self._queue[0][1]
+
+    def pop(self) -> Operation:
+        return heapq.heappop(self._queue)[1]
+
+    def held(self, now: int) -> bool:
+        """Whether recovery forbids to start the next one now."""
+        return self.recovering and (self.flying > 0 or now < self.hold)

@@ -1,0 +1,125 @@
+"""The resources of an endpoint that requests are addressed to (UES 3.4.1).
+
+A resource is found by {JobID, PIDonFEP, resource index} in relative addressing, and by {PIDonFEP,
+resource index} in absolute addressing, where the JobID authorises but does not address.
+"""
+
+from __future__ import annotations
+
+from uet.ses.address import Address
+from uet.ses.arrival import Arrival
+from uet.ses.matching import ReceiveQueue
+from uet.wire import headers
+from uet.wire.codes import ReturnCode
+
+_GENERATIONS = 0xFF
+_SOM = headers.SES_STD_SOM
+
+
+class ResourceError(ValueError):
+    """A resource cannot be added, or is not there."""
+
+
+class Resource:
+    """A resource index: its receives, and the generation that guards them.
+
+    The generation is disabled when a message of an ordered stream finds no receive, so that none
+    that follows can overtake it; the next one begins when a receive is posted.
+
+    ``addressing`` is the addressing word of a request that may pass, -1 while none may.
+    """
+
+    __slots__ = ("address", "addressing", "enabled", "generation", "generation_disabled", "queue")
+
+    def __init__(self, address: Address, queue: ReceiveQueue) -> None:
+        self.address = address
+        self.queue = queue
+        self.enabled = True
+        self.generation = 0
+        self.generation_disabled = False
+        self.addressing = -1
+        self._update()
+
+    def set_enabled(self, enabled: bool) -> None:
+        """Take requests, or refuse all of them."""
+        self.enabled = enabled
+        self._update()
+
+    def disable_generation(self) -> None:
+        """Refuse what follows a message that has found no receive."""
+        self.generation_disabled = True
+        self._update()
+
+    def renew(self) -> None:
+        """Begin the next generation."""
+        self.generation = self.generation + 1 & _GENERATIONS
+        self.generation_disabled = False
+        self._update()
+
+    def _update(self) -> None:
+        self.addressing = -1
+        if self.enabled and not self.generation_disabled:
+            self.addressing = _SOM.word(
+                job_id=self.address.job_id,
+                pid_on_fep=self.address.pid_on_fep,
+                resource_index=self.address.resource_index,
+                ri_generation=self.generation,
+            )
+
+
+class ResourceTable:
+    """The resources of one endpoint."""
+
+    def __init__(self) -> None:
+        self._relative: dict[tuple[int, int], dict[int, Resource]] = {}
+        self._absolute: dict[tuple[int, int], Resource] = {}
+
+    def add(self, resource: Resource) -> None:
+        """Raises :class:`ResourceError` if the address is taken."""
+        address = resource.address
+        place = (address.pid_on_fep, address.resource_index)
+        if address.relative:
+            jobs = self._relative.setdefault(place, {})
+            taken = address.job_id in jobs
+            jobs.setdefault(address.job_id, resource)
+        else:
+            taken = place in self._absolute
+            self._absolute.setdefault(place, resource)
+        if taken:
+            raise ResourceError(f"{address} is in use; choose another resource index")
+
+    def at(self, address: Address) -> Resource:
+        """The resource at an address of its own; :class:`ResourceError` if there is none."""
+        place = (address.pid_on_fep, address.resource_index)
+        found = (
+            self._relative.get(place, {}).get(address.job_id)
+            if address.relative
+            else self._absolute.get(place)
+        )
+        if found is None:
+            raise ResourceError(f"there is no resource at {address}; add it first")
+        return found
+
+    def find(self, request: Arrival) -> Resource | int:
+        """Which resource a request is for, or the return code that says why none is."""
+        place = (request.pid, request.index)
+        if not request.relative:
+            return self._absolute.get(place) or int(ReturnCode.UNDELIVERABLE)
+        jobs = self._relative.get(place)
+        if jobs is None:
+            return int(ReturnCode.UNDELIVERABLE)
+        return jobs.get(request.job_id) or int(ReturnCode.BAD_JOB_ID)
+
+    def find_process(self, request: Arrival) -> Resource | int:
+        """The same by job and process, for a request whose index names a memory region."""
+        known = False
+        if not request.relative:
+            for (pid, _), resource in self._absolute.items():
+                if pid == request.pid:
+                    return resource
+        for (pid, _), jobs in self._relative.items():
+            if request.relative and pid == request.pid:
+                known = True
+                if request.job_id in jobs:
+                    return jobs[request.job_id]
+        return int(ReturnCode.BAD_JOB_ID if known else ReturnCode.UNDELIVERABLE)

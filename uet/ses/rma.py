@@ -1,0 +1,191 @@
+"""Requests on registered memory: write, read and atomic operations (UES 3.4.1).
+
+The checks, in order: the key is known and open to the job, the region's rights allow it, the
+range lies inside; then what the operation itself asks for.  A check that fails is told by its
+return code, a positive number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from uet.config import FepConfig
+from uet.pds.semantics import ACCEPTED, Answer, Context, Response
+from uet.profiles import Capability
+from uet.ses.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, Arrival
+from uet.ses.atomics import execute
+from uet.ses.memory import MemoryRegion, MemoryTable
+from uet.ses.operands import unpack_operands
+from uet.ses.readback import Readback
+from uet.ses.responses import data_response, response
+from uet.ses.sync import SyncGroups
+from uet.transport import Completion
+from uet.wire.codes import CSWAP_OPCODES, Opcode, ReturnCode
+
+_OK = int(ReturnCode.OK)
+_FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})
+
+
+class MemoryAccess:
+    """Carries out what peers ask of one endpoint's registered memory.
+
+    ``served`` hears (key, offset, length) of what a peer has read: it may be the rest of a
+    rendezvous send.
+    """
+
+    def __init__(
+        self,
+        config: FepConfig,
+        memory: MemoryTable,
+        served: Callable[[int, int, int], None],
+        complete: Callable[[Completion], None],
+        counters: dict[str, int],
+    ) -> None:
+        self._memory = memory
+        self._served = served
+        self._complete = complete
+        self._counters = counters
+        self._mtu = config.payload_mtu
+        self._inline = config.max_ack_data_size
+        self._swaps = Capability.FETCHING_ATOMIC in config.capabilities
+        self._overrun = int(
+            ReturnCode.UNSUPPORTED_SIZE
+            if config.compatibility.region_overrun_is_unsupported_size
+            else ReturnCode.BAD_ADDR
+        )
+        self.sync = SyncGroups(complete)
+
+    def region(
+        self, request: Arrival, length: int, *, write: bool, read: bool
+    ) -> MemoryRegion | int:
+        """The region in question, or the code of the first check that fails."""
+        for key in request.keys:
+            region = self._memory.find(key)
+            if region is not None:
+                break
+        else:
+            return int(ReturnCode.BAD_MKEY)
+        if region.job_id is not None and region.job_id != request.job_id:
+            return int(ReturnCode.BAD_MKEY)
+        if (write and not region.writable) or (read and not region.readable):
+            return int(ReturnCode.PERM_VIOLATION)
+        if request.buffer_offset + length > len(region.memory):
+            return self._overrun
+        return region
+
+    # -- write -------------------------------------------------------------------------------
+
+    def written(
+        self,
+        peer: str,
+        key: int,
+        offset: int,
+        length: int,
+        header_data: int | None,
+        group: tuple[int, int, int] | None = None,
+    ) -> None:
+        """Every octet is in place; header data makes that a completion (UES 3.4.1)."""
+        self._counters["rx_messages"] += 1
+        self._counters["rx_message_octets"] += length
+        if group is not None:
+            self.sync.arrived(peer, group, key, offset, length, header_data)
+        elif header_data is not None:
+            self._complete(
+                Completion(
+                    kind="remote_write",
+                    peer=peer,
+                    length=length,
+                    header_data=header_data,
+                    key=key,
+                    offset=offset,
+                )
+            )
+
+    # -- read --------------------------------------------------------------------------------
+
+    def read(self, pdc: Context, request: Arrival) -> Answer:
+        """A READ packet: its data in the answer, or on the return direction (UES 3.5.20.1).
+
+        Where it goes depends on the whole message's length, so that all of it goes one way.
+        """
+        region = self.region(request, request.length, write=False, read=True)
+        if isinstance(region, int):
+            return region
+        data = self._data(region, request)
+        if not data:
+            return ACCEPTED
+        offset = request.buffer_offset + request.start
+        if request.length <= self._inline:
+            self._served(region.key, offset, len(data))
+            return data_response(request, data)
+        pdc.post(Readback(request, data, key=region.key, offset=offset))
+        return ACCEPTED
+
+    def _data(self, region: MemoryRegion, request: Arrival) -> memoryview:
+        asked = request.asked(self._mtu)
+        begin = request.buffer_offset + request.start
+        self._counters["tx_read_octets"] += asked
+        return region.memory[begin : begin + asked]
+
+    def read_inline(self, request: Arrival) -> Response:
+        """A READ packet without a PDC: always in the answer, up to one payload MTU (UES 3.5.3)."""
+        region = self.region(request, request.length, write=False, read=True)
+        if isinstance(region, int):
+            return response(request, region)
+        return data_response(request, self._data(region, request))
+
+    def readback_end(self, message: Readback) -> None:
+        """The initiator has what it asked for, or its PDC has failed."""
+        if message.error is None and message.key is not None:
+            self._served(message.key, message.offset, len(message))
+
+    # -- atomic ------------------------------------------------------------------------------
+
+    def atomic(self, pdc: Context, request: Arrival) -> Answer:
+        """An atomic operation, executed here and now; PDS sees to it that it is only once."""
+        extension = request.extension
+        assert extension is not None  # the checks have seen to it
+        group = None
+        if request.opcode == SYNC_ATOMIC:
+            group = SyncGroups.read(extension, request.initiator)
+            extension = extension[SYNC_EXTENSION:]
+        wanted = unpack_operands(extension)
+        if wanted is None:
+            return int(ReturnCode.OP_VIOLATION)
+        length = wanted.target_length(request.length)
+        fetching = request.opcode in _FETCHING
+        region = self.region(request, length, write=True, read=fetching)
+        if isinstance(region, int):
+            return region
+        if wanted.operation in CSWAP_OPCODES and not self._swaps:
+            return int(ReturnCode.AMO_UNSUPPORTED_OP)
+        offset = request.buffer_offset
+        code, before = execute(
+            wanted.operation,
+            wanted.datatype,
+            region.memory[offset : offset + length],
+            wanted.operand,
+            wanted.compare,
+            offset=offset,
+        )
+        if code != _OK:
+            return code
+        self.written(pdc.address, region.key, offset, length, request.header_data, group)
+        return self.executed(pdc, request, before)
+
+    def executed(self, pdc: Context, request: Arrival, before: bytes) -> Answer:
+        """The answer to an atomic operation: the original value, if it is fetched."""
+        if request.opcode not in _FETCHING:
+            return ACCEPTED
+        if len(before) <= self._inline:
+            return data_response(request, before)
+        pdc.post(Readback(request, before))
+        return ACCEPTED
+
+    @staticmethod
+    def group(request: Arrival) -> tuple[int, int, int] | None:
+        """The group that a synchronised write belongs to."""
+        if request.opcode != SYNC_WRITE or request.extension is None:
+            return None
+        return SyncGroups.read(request.extension, request.initiator)

@@ -1,0 +1,416 @@
+"""Sends, as their target sees them: matched, kept, or fetched (UES 3.4.1).
+
+A message is matched when the first of its packets arrives, whichever that is, and is placed
+straight into the memory of its receive.  One that finds no receive is refused (NO_MATCH), kept
+until a receive is posted, or deferred (:mod:`uet.ses.deferral`).  Of a rendezvous send only the
+eager part arrives by itself; the rest is read from the initiator once there is a receive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from uet.config import FepConfig
+from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context
+from uet.profiles import Capability
+from uet.ses.address import Address
+from uet.ses.arrival import Arrival
+from uet.ses.deferral import Deferrals
+from uet.ses.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
+from uet.ses.matching import Match, Meeting, PostedReceive, UnexpectedMessage
+from uet.ses.resources import Resource, ResourceError
+from uet.ses.responses import response
+from uet.transport import Completion, Receive
+from uet.wire import headers
+from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, Opcode, ReturnCode
+
+_OK = int(ReturnCode.OK)
+_NO_MATCH = int(ReturnCode.NO_MATCH)
+_RENDEZVOUS: Final = frozenset(map(int, RENDEZVOUS_OPCODES))
+_DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
+TAGGED_OPCODES: Final = frozenset(
+    {
+        int(Opcode.TAGGED_SEND),
+        int(Opcode.RENDEZVOUS_TSEND),
+        int(Opcode.DEFERRABLE_TSEND),
+        int(Opcode.TSEND_ATOMIC),
+        int(Opcode.TSEND_FETCH_ATOMIC),
+    }
+)
+_PID_SHIFT = headers.SES_RENDEZVOUS.shift("read_pid_on_fep")
+_PID = headers.SES_RENDEZVOUS.mask("read_pid_on_fep")
+_INDEX = headers.SES_RENDEZVOUS.mask("read_resource_index")
+
+
+class OwnInitiator(Protocol):
+    """What the target side of an endpoint asks of its initiator side."""
+
+    def on_restart(
+        self,
+        peer: str,
+        initiator_token: int,
+        target_token: int,
+        message_id: int = 0,
+        job_id: int = 0,
+    ) -> Answer: ...
+
+    def request_restart(
+        self, peer: str, address: Address, initiator_token: int, target_token: int, delivery: str
+    ) -> None: ...
+
+    def fetch(
+        self,
+        peer: str,
+        address: Address,
+        key: int,
+        offset: int,
+        memory: memoryview,
+        ended: Callable[[str | None], None],
+    ) -> None: ...
+
+    def on_served(self, key: int, offset: int, length: int) -> None: ...
+
+
+class Rest:
+    """Where the rest of a rendezvous send is to be read (UES 3.4)."""
+
+    __slots__ = ("address", "key", "offset")
+
+    def __init__(self, request: Arrival) -> None:
+        assert request.extension is not None
+        _, place, self.offset, self.key = headers.SES_RENDEZVOUS.unpack_from(request.extension)
+        self.address = Address(
+            job_id=request.job_id,
+            pid_on_fep=(place & _PID) >> _PID_SHIFT,
+            resource_index=place & _INDEX,
+            relative=request.relative,
+        )
+
+
+class InboundSend(InboundMessage):
+    """A send being received: into the memory of its match, or into a buffer until it has one."""
+
+    __slots__ = (
+        "buffer",
+        "ended",
+        "entry",
+        "fetching",
+        "initiator",
+        "match",
+        "peer",
+        "queue_of",
+        "rest",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        request: Arrival,
+        peer: str,
+        awaited: int,
+        *,
+        match: Match | None = None,
+        buffer: memoryview | None = None,
+    ) -> None:
+        memory = match.memory if match is not None else buffer
+        assert memory is not None
+        super().__init__(
+            memory,
+            word=request.identity,
+            to=request.to,
+            key=request.match_bits,
+            offset=request.buffer_offset,
+            length=request.length,
+            awaited=awaited,
+        )
+        self.peer = peer
+        self.initiator = request.initiator
+        self.tag = request.match_bits if request.opcode in TAGGED_OPCODES else None
+        self.match = match
+        self.buffer = buffer
+        self.rest = Rest(request) if request.opcode in _RENDEZVOUS else None
+        #: held as unexpected, and by which resource
+        self.entry: UnexpectedMessage | None = None
+        self.queue_of: Resource | None = None
+        self.fetching = False
+        self.ended = False
+
+
+class Sends:
+    """Carries out the sends that reach one endpoint."""
+
+    def __init__(
+        self,
+        config: FepConfig,
+        inbound: InboundTable,
+        initiator: OwnInitiator,
+        complete: Callable[[Completion], None],
+        counters: dict[str, int],
+    ) -> None:
+        self._config = config
+        self._inbound = inbound
+        self._initiator = initiator
+        self._complete = complete
+        self._counters = counters
+        self._capabilities = config.capabilities
+        self._plain = config.compatibility.plain_unexpected_response
+        self._keeps = config.unexpected == "keep"
+        self._kept = 0
+        self._kept_octets = 0
+        self.deferrals = Deferrals(config, initiator, self._repost, counters)
+
+    # -- receives ----------------------------------------------------------------------------
+
+    def post(self, receive: Receive, resource: Resource) -> None:
+        """Offer memory; messages that wait for it take it at once.
+
+        Raises :class:`uet.ses.matching.MatchingError`, or :class:`ResourceError` for what the
+        endpoint's profiles do not have.
+        """
+        held = self._capabilities
+        if receive.tag is not None and Capability.TAGGED_SEND not in held:
+            raise ResourceError("a tagged receive needs a profile with TAGGED_SEND; add 'ai_full'")
+        if receive.ignore and Capability.WILDCARD not in held:
+            raise ResourceError("ignore bits need a profile with WILDCARD; add 'hpc'")
+        posted = PostedReceive(
+            receive.memory,
+            tag=receive.tag,
+            ignore=receive.ignore,
+            initiator=receive.initiator,
+            source=receive.peer,
+            min_multi=receive.least_space,
+            context=receive.context,
+        )
+        self._meet(resource, resource.queue.post(posted))
+
+    def _repost(self, resource: Resource, receive: PostedReceive) -> None:
+        """A receive that was reserved is free again; a multi-receive has never left its queue."""
+        if receive.min_multi is None:
+            self._meet(resource, resource.queue.post(receive))
+
+    def _meet(self, resource: Resource, meetings: list[Meeting]) -> None:
+        """What becomes of the messages that a receive has met."""
+        for entry, _, match in meetings:
+            message = entry.token
+            if not isinstance(message, InboundSend):
+                self.deferrals.permit(entry, match)
+                continue
+            self._let_go(message)
+            if match is None:  # too long for the receive, or for another job
+                message.ended = True
+                self._counters["rx_unexpected_dropped"] += 1
+                continue
+            message.match = match
+            self._fetch(message)
+            if message.placed == message.awaited:
+                self.finish(message)
+
+    def cancel(self, resource: Resource, context: object) -> bool:
+        """Take back a posted receive; it completes as CANCELLED.  False if none is queued."""
+        found = resource.queue.cancel(context)
+        if found is None:
+            return False
+        self._complete(
+            Completion(
+                kind="receive",
+                peer=found.source or "",
+                length=0,
+                context=found.context,
+                tag=found.tag,
+                error=ReturnCode.CANCELLED.name,
+            )
+        )
+        return True
+
+    def match(
+        self, request: Arrival, peer: str, resource: Resource, length: int
+    ) -> tuple[int, Match | None]:
+        """A posted receive for a message, or why there is none."""
+        if request.opcode in TAGGED_OPCODES:
+            return resource.queue.match_tagged(
+                request.match_bits, length, request.initiator, peer, request.job_id
+            )
+        return resource.queue.match_untagged(length, request.initiator, peer, request.job_id)
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def begin(
+        self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource, now: int
+    ) -> InboundSend | Answer:
+        """Find memory for a message whose first packet to arrive is this one.
+
+        The message, not yet with the packet's payload; or a return code, NO_ROOM, or what to
+        answer instead.
+        """
+        length, payload = request.length, len(request.payload)
+        awaited = length
+        if request.opcode in _RENDEZVOUS:
+            assert request.extension is not None
+            awaited = headers.SES_RENDEZVOUS.unpack_from(request.extension)[0]
+        if request.opcode in _DEFERRABLE and length and not payload:
+            return ACCEPTED  # the end of an attempt that has been forgotten
+        if payload < awaited and not self._inbound.make_room(now):
+            return NO_ROOM
+        peer = pdc.address
+        deferrable = (
+            request.opcode in _DEFERRABLE
+            and Capability.DEFERRABLE in self._capabilities
+            and not pdc.ordered  # there it would be overtaken
+        )
+        match = self.deferrals.take(peer, request) if deferrable else None
+        if match is None:
+            code, match = self.match(request, peer, resource, length)
+            if code == _NO_MATCH:
+                return self._unexpected(pdc, key, request, resource, awaited, deferrable, now)
+            if match is None:
+                return code
+        message = InboundSend(request, peer, awaited, match=match)
+        self._fetch(message)
+        return message
+
+    def _unexpected(
+        self,
+        pdc: Context,
+        key: MessageKey | None,
+        request: Arrival,
+        resource: Resource,
+        awaited: int,
+        deferrable: bool,
+        now: int,
+    ) -> InboundSend | Answer:
+        """Nothing is posted for the message: defer it, keep it, or refuse it."""
+        entry = UnexpectedMessage(
+            request.length,
+            tag=request.match_bits if request.opcode in TAGGED_OPCODES else None,
+            initiator=request.initiator,
+            source=pdc.address,
+            job_id=request.job_id,
+        )
+        if deferrable and self.deferrals.hold(entry, request, resource, now):
+            if key is not None:
+                # What is under way of this attempt is dropped, and answered OK.
+                seen = len(request.payload)
+                self._inbound.refuse(
+                    key,
+                    RefusedMessage(request.signature, _OK, 0, request.length, seen, now),
+                )
+            return response(request, _OK, unexpected=True, guaranteed=not self._plain)
+        config = self._config
+        if (
+            (self._keeps or request.opcode in _RENDEZVOUS)
+            and self._kept < config.max_unexpected_messages
+            and self._kept_octets + awaited <= config.max_unexpected_octets
+        ):
+            buffer = memoryview(bytearray(awaited))
+            message = InboundSend(request, pdc.address, awaited, buffer=buffer)
+            entry.data = buffer
+            entry.token = message
+            if resource.queue.hold(entry) == _OK:
+                message.entry = entry
+                message.queue_of = resource
+                self._kept += 1
+                self._kept_octets += awaited
+                return message
+        if pdc.ordered:
+            resource.disable_generation()
+        return _NO_MATCH
+
+    def kept_answer(self, request: Arrival) -> Answer:
+        """To the packet that began a message which had to be kept."""
+        return response(
+            request,
+            _OK,
+            unexpected=True,
+            modified=request.length,
+            guaranteed=not self._plain,
+        )
+
+    def _let_go(self, message: InboundSend) -> None:
+        """The message is held as unexpected no longer."""
+        assert message.buffer is not None
+        message.entry = None
+        self._kept -= 1
+        self._kept_octets -= len(message.buffer)
+
+    def _fetch(self, message: InboundSend) -> None:
+        """Read what a rendezvous send leaves to be read, now that there is a place for it."""
+        rest, match = message.rest, message.match
+        if rest is None or match is None or message.awaited == message.length:
+            return
+        message.fetching = True
+        self._initiator.fetch(
+            message.peer,
+            rest.address,
+            rest.key,
+            rest.offset,
+            match.memory[message.awaited :],
+            lambda error: self._fetched(message, error),
+        )
+
+    def _fetched(self, message: InboundSend, error: str | None) -> None:
+        message.fetching = False
+        if error is not None:
+            self.fail(message, error)
+        elif message.placed == message.awaited:
+            self.finish(message)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def finish(self, message: InboundSend) -> None:
+        """All that comes by packets has arrived."""
+        match = message.match
+        if match is None or message.fetching or message.ended:
+            return
+        if message.buffer is not None:
+            match.memory[: message.awaited] = message.buffer
+            message.buffer = None
+        message.ended = True
+        self._counters["rx_messages"] += 1
+        self._counters["rx_message_octets"] += message.length
+        self._report(message, match, message.length, None)
+
+    def fail(self, message: InboundSend, why: str) -> None:
+        """The rest of a message will not come: its receive, if it has one, hears of it."""
+        if message.ended:
+            return
+        if message.entry is not None:
+            assert message.queue_of is not None
+            message.queue_of.queue.discard(message.entry)
+            self._let_go(message)
+        message.ended = True
+        if message.match is not None:
+            self._report(message, message.match, message.placed, why)
+
+    def _report(self, message: InboundSend, match: Match, length: int, error: str | None) -> None:
+        self._complete(
+            Completion(
+                kind="receive",
+                peer=message.peer,
+                length=length,
+                context=match.receive.context,
+                header_data=message.header_data,
+                offset=match.offset,
+                tag=message.tag,
+                initiator=message.initiator,
+                error=error,
+            )
+        )
+
+    def report(
+        self, request: Arrival, peer: str, match: Match, length: int, error: str | None
+    ) -> None:
+        """A receive has been used by a message of one packet that was never tracked."""
+        self._complete(
+            Completion(
+                kind="receive",
+                peer=peer,
+                length=length,
+                context=match.receive.context,
+                header_data=request.header_data,
+                offset=match.offset,
+                tag=request.match_bits if request.opcode in TAGGED_OPCODES else None,
+                initiator=request.initiator,
+                error=error,
+            )
+        )

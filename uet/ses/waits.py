@@ -1,0 +1,65 @@
+"""What operations without a message on its way wait for, and until when."""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from typing import Generic, Protocol, TypeVar
+
+
+class Waits(enum.Enum):
+    """What is waited for; the value is the error's name if it does not come."""
+
+    NOTHING = ""
+    #: the time of the next attempt
+    RESTART = "restart"
+    #: DEFERRABLE_RTR
+    PERMISSION = "RESTART_TIMEOUT"
+    #: return data
+    DATA = "READ_TIMEOUT"
+    #: the peer's reads of what a rendezvous send kept back
+    FETCH = "RENDEZVOUS_TIMEOUT"
+
+
+class Waiter(Protocol):
+    """Whatever waits for one thing at a time."""
+
+    waits: Waits
+    #: number of the timer that counts, among all it ever had
+    timer: int
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Timers(Generic[W]):
+    """One timer for each waiter.  Who stops waiting just says so in ``waits``."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, W]] = []
+        self._number = 0
+
+    def start(self, waiter: W, for_what: Waits, due: int) -> None:
+        """Wait until ``due`` (ns), and for nothing else any more."""
+        self._number += 1
+        waiter.waits, waiter.timer = for_what, self._number
+        heapq.heappush(self._heap, (due, self._number, waiter))
+
+    def next_deadline(self) -> int | None:
+        """The earliest time that somebody still waits for (ns)."""
+        heap = self._heap
+        while heap:
+            due, number, waiter = heap[0]
+            if waiter.timer == number and waiter.waits is not Waits.NOTHING:
+                return due
+            heapq.heappop(heap)
+        return None
+
+    def pop(self, now: int) -> tuple[W, Waits] | None:
+        """Somebody whose time has come, who waits for nothing any more."""
+        due = self.next_deadline()
+        if due is None or due > now:
+            return None
+        waiter = heapq.heappop(self._heap)[2]
+        waited, waiter.waits = waiter.waits, Waits.NOTHING
+        return waiter, waited
