@@ -43,7 +43,7 @@ _TYPE_SHIFT = headers.RUD_REQ.shift("type")
 _NEXT_HEADER_SHIFT = headers.RUD_REQ.shift("next_hdr")
 _NEXT_HEADER = headers.RUD_REQ.mask("next_hdr") >> _NEXT_HEADER_SHIFT
 _FLAGS = 0x7F
-_SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
+_SYN, _RETX, _AR = int(RequestFlag.SYN), int(RequestFlag.RETX), int(RequestFlag.AR)
 _ACK_DPDCID_AT = headers.ACK.field("dpdcid").offset // 8
 _REQUEST = headers.RUD_REQ
 _RUD, _ROD = int(PacketType.RUD_REQ), int(PacketType.ROD_REQ)
@@ -238,19 +238,21 @@ class Arrivals:
         if not ses_size:
             pdc.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _RETX, entropy, marked)
             return
-        pdc.on_request(
-            word & _FLAGS,
-            next_header,
-            clear_offset,
+        if pdc.initiator and not pdc.takes_return_data(next_header, psn, word, entropy, marked):
+            return
+        pdc.destination.on_request(
             psn,
+            (psn + clear_offset) & MASK,
+            next_header,
+            word & _AR,
+            word & _RETX,
+            word & _SYN,
+            entropy,
+            marked,
             packet,
             at,
             ses_at,
-            entropy,
-            marked,
         )
-        if pdc.has_work:  # data to return
-            self._endpoint.activate(pdc)
 
     def _find_or_accept(
         self,

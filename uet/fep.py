@@ -20,9 +20,8 @@ from uet.congestion import base as congestion
 from uet.encapsulation import Encapsulation, Envelope
 from uet.pds.connectionless import Connectionless
 from uet.pds.life import PdcLife, State
-from uet.pds.pdc import Pdc
 from uet.pds.secure import SecureStarts
-from uet.pds.semantics import Answer, Context, Outbound, Semantics
+from uet.pds.semantics import Context, Outbound, Semantics
 from uet.pds.table import PdcTable
 from uet.peer import Peer
 from uet.ses.address import Address
@@ -33,19 +32,10 @@ from uet.ses.requests import MessageError
 from uet.ses.target import Target
 from uet.transport import Completion, Frame, Receive, Request
 from uet.tss.domain import SealError
-from uet.wire.codes import ControlType, NextHeader
+from uet.wire.codes import ControlType
 
 if TYPE_CHECKING:
     from uet.tss.record import SecureDomains
-
-_REQUESTS = frozenset(
-    {
-        int(NextHeader.REQUEST_SMALL),
-        int(NextHeader.REQUEST_MEDIUM),
-        int(NextHeader.REQUEST_STD),
-        int(NextHeader.NONE),
-    }
-)
 
 
 class FabricEndpoint:
@@ -89,11 +79,13 @@ class FabricEndpoint:
             config, self._memory, self.initiator, self._completions.append, self.counts, rng
         )
         self.semantics: Semantics = self
+        self.deliver = self.target.deliver
+        self.deliver_data = self.initiator.deliver_data
         self.table = PdcTable(self, rng)
         self.secure = SecureStarts(config, self.counts, rng)
         self.connectionless = Connectionless(config, self, self.counts, rng)
         self._arrivals = Arrivals(self, encapsulation)
-        self._active: dict[int, Pdc] = {}  # PDCs with something to do, by id
+        self._active: dict[int, PdcLife] = {}  # PDCs with something to do, by id
         self._closing = False
         self._retry_at: int | None = None  # when to try again to give a request a PDC
 
@@ -281,18 +273,9 @@ class FabricEndpoint:
                 self._retry_at = self._now
             return None
         pdc.post(message)
-        self._active[pdc.id] = pdc
         return pdc
 
     # -- what PDS asks of SES ------------------------------------------------------------------
-
-    def deliver(
-        self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
-    ) -> Answer:
-        """Requests go to the target side, data that was asked for to the initiator side."""
-        if next_header in _REQUESTS:
-            return self.target.deliver(pdc, psn, next_header, packet, at)
-        return self.initiator.deliver_data(pdc, psn, next_header, packet, at)
 
     def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
         if isinstance(message, Readback):
@@ -310,7 +293,7 @@ class FabricEndpoint:
 
     # -- what PDCs ask of their endpoint -------------------------------------------------------
 
-    def activate(self, pdc: Pdc) -> None:
+    def activate(self, pdc: PdcLife) -> None:
         """It has, or may have, something to send."""
         self._active[pdc.id] = pdc
 

@@ -12,6 +12,7 @@ import click
 
 from emulator.errors import UserError
 from uet.wire import wireshark
+from uet.wire.wireshark_colors import color_rules
 
 SCRIPT = "uetemu.lua"
 #: Name of the colouring rules where they stand alone, for Wireshark's own import.
@@ -55,7 +56,7 @@ def install(folder: Path | None, force: bool, to_stdout: bool) -> None:
     if to_stdout:
         click.echo(script, nl=False)
         return
-    rules = wireshark.color_rules()
+    rules = color_rules()
     if folder is not None:
         _write_script(folder / SCRIPT, script, force)
         _replace(folder / RULES, "".join(f"{rule}\n" for rule in rules))
@@ -102,7 +103,7 @@ def uninstall() -> None:
         removed.append(str(target))
     if colors.exists():
         present = _lines(colors)
-        left = without_rules(present, wireshark.color_rules())
+        left = without_rules(present, color_rules())
         if left != present:
             removed.append(f"the colouring rules in {colors}")
             if not left or left == _lines(_global_colors(folders)):

@@ -110,7 +110,7 @@ class Initiator(RuleBasedStateMachine):
 
     # -- what PDS does
 
-    @rule(count=st.integers(1, 3))
+    @rule(count=st.integers(1, 8))
     def leave(self, count: int) -> None:
         """Packets of a message leave, one message after the other."""
         self._leave(count)
@@ -236,6 +236,17 @@ class Initiator(RuleBasedStateMachine):
             where = ResponseList.OVERFLOW if overflow else ResponseList.EXPECTED
             self.bench.answer(*chosen, response(list=where, modified_length=size))
             self._done(*chosen)
+
+    @rule(pick=which)
+    def defer(self, pick: int) -> None:
+        """What can be deferred is, and the initiator may be told to go on at any time."""
+        sent = [m for m in self.answered if m.operation.token and len(self.answered[m]) < m.sent]  # type: ignore[attr-defined]
+        if sent:
+            message = sent[pick % len(sent)]
+            index = min(set(range(message.sent)) - self.answered[message])
+            self.bench.answer(message, index, response(list=ResponseList.OVERFLOW))
+            self._note(message)
+            self._done(message, index)
 
     @rule(pick=which, kind=st.sampled_from((4, 5, 6, 9)), noise=st.binary(max_size=40))
     def nonsense(self, pick: int, kind: int, noise: bytes) -> None:

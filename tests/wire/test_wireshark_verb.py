@@ -15,6 +15,7 @@ from emulator.cli.main import main
 from emulator.cli.wireshark_verb import with_rules, without_rules
 from tests.wire.golden import CAPTURE
 from uet.wire import wireshark
+from uet.wire.wireshark_colors import color_rules
 
 GLOBAL_RULES = Path("/usr/share/wireshark/colorfilters")
 THEIRS = "# mine\n@Mine@tcp.port == 80@[1,2,3][4,5,6]\n!@Off@udp@[1,2,3][4,5,6]\n"
@@ -134,13 +135,13 @@ def test_the_users_rules_stay(uetemu: Run, home: Path) -> None:
     colors.write_text(THEIRS)
     assert uetemu("install").status == 0
     assert colors.read_text().endswith(THEIRS)
-    assert len(colors.read_text().splitlines()) == len(wireshark.color_rules()) + 3
+    assert len(colors.read_text().splitlines()) == len(color_rules()) + 3
     assert uetemu("uninstall").status == 0
     assert colors.read_text() == THEIRS
 
 
 def test_a_rule_that_the_user_changed_stays_unless_forced() -> None:
-    rules = wireshark.color_rules()
+    rules = color_rules()
     changed = ["@Mine@tcp@[1,1,1][0,0,0]\n", "!@UET data@uet@[1,1,1][0,0,0]\n"]
     merged = with_rules(changed, rules)
     assert merged[-2:] == changed
@@ -190,7 +191,7 @@ def test_without_tshark_a_folder_must_be_given(
     folder = tmp_path / "some" / "folder"
     assert uetemu("install", "--dir", folder).status == 0
     assert (folder / "uetemu.lua").read_text() == wireshark.dissector()
-    assert (folder / "uetemu.colorfilters").read_text().splitlines() == wireshark.color_rules()
+    assert (folder / "uetemu.colorfilters").read_text().splitlines() == color_rules()
     assert uetemu("install", "--print").out == wireshark.dissector()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from uet.api.flags import ApiError
@@ -35,10 +35,9 @@ class ProviderAddress:
 
     def __post_init__(self) -> None:
         try:
-            canonical = str(ipaddress.ip_address(self.address))
+            ipaddress.ip_address(self.address)
         except ValueError:
             raise ApiError(f"{self.address!r} is not an IP address; give the peer's FA") from None
-        object.__setattr__(self, "address", canonical)
         if not 0 <= self.initiator_id < 1 << 32:
             raise ApiError(f"initiator_id is {self.initiator_id}; it must fit into 32 bits")
         if self.profiles is not None:
@@ -77,7 +76,8 @@ class AddressVector:
     """
 
     def __init__(self, neighbours: Mapping[str, str]) -> None:
-        self._neighbours = {ipaddress.ip_address(peer) for peer in neighbours}
+        # An address may be spelled in several ways; the FEP knows that of its configuration.
+        self._neighbours = {ipaddress.ip_address(peer): peer for peer in neighbours}
         self._entries: dict[int, ProviderAddress] = {}
         self._by_source: dict[tuple[str, int], list[int]] = {}
         self._next = 0
@@ -87,11 +87,13 @@ class AddressVector:
 
     def insert(self, address: ProviderAddress) -> int:
         """Its handle: ``fi_av_insert``.  Raises :class:`ApiError` for an FA that has no MAC."""
-        if ipaddress.ip_address(address.address) not in self._neighbours:
+        spelled = self._neighbours.get(ipaddress.ip_address(address.address))
+        if spelled is None:
             raise ApiError(
                 f"no MAC address is known for {address.address}; add it to the neighbours of the"
                 " domain's configuration"
             )
+        address = replace(address, address=spelled)
         handle = self._next
         self._next += 1
         self._entries[handle] = address
@@ -104,9 +106,7 @@ class AddressVector:
         try:
             return self._entries[fi_addr]
         except KeyError:
-            raise ApiError(
-                f"there is no address with handle {fi_addr}; insert it first"
-            ) from None
+            raise ApiError(f"there is no address with handle {fi_addr}; insert it first") from None
 
     def remove(self, fi_addr: int) -> None:
         """Forget a handle: ``fi_av_remove``.  What has been posted to it goes on."""

@@ -81,7 +81,7 @@ def error_number(error: str) -> int:
     return _ERRNO.get(error, errno.EIO)
 
 
-class ErrorAvailable(Exception):  # noqa: N818  # named for FI_EAVAIL
+class ErrorAvailable(Exception):
     """The next entry is one of an error (``-FI_EAVAIL``): take it with :meth:`readerr`."""
 
 
@@ -128,9 +128,7 @@ class CompletionQueue:
         At most ``timeout`` ns of fabric time.  Empty when that is over, after :meth:`signal`, or
         when nothing is under way that could complete anything (in virtual time).
         """
-        wait_until(
-            self._domain.driver, lambda: bool(self._entries) or self._signalled, timeout
-        )
+        wait_until(self._domain.driver, lambda: bool(self._entries) or self._signalled, timeout)
         self._signalled = False
         return self._take(count)
 

@@ -17,6 +17,11 @@ class CongestionControl(abc.ABC):
     def room(self) -> int:
         """How many octets may be sent now (may be negative)."""
 
+    @property
+    @abc.abstractmethod
+    def window_octets(self) -> int:
+        """How many octets may be in flight."""
+
     @abc.abstractmethod
     def on_send(self, size: int, now: int) -> None:
         """A packet, new or retransmitted, goes out."""

@@ -21,6 +21,10 @@ class FixedWindow(base.CongestionControl):
     def room(self) -> int:
         return self.window - self.inflight
 
+    @property
+    def window_octets(self) -> int:
+        return self.window
+
     def on_send(self, size: int, now: int) -> None:
         self.inflight += size
 

@@ -154,9 +154,9 @@ class RequestDestination:
     ) -> None:
         """Take a request whose PDS header begins at ``at`` and answer it, now or later."""
         window = self.window
-        arrival = window.classify(psn)
-        if arrival is not Arrival.NEW:
-            if arrival is Arrival.OUTSIDE:
+        ahead = (psn - window.base) & MASK
+        if ahead >= window.size or window.received >> ahead & 1:
+            if window.classify(psn) is Arrival.OUTSIDE:
                 code = NackCode.INVALID_SYN if syn else NackCode.PSN_OOR_WINDOW
                 self._out.nack(code, psn, resent, entropy, marked)
                 return
@@ -174,7 +174,14 @@ class RequestDestination:
         if answer is NO_ROOM:
             self._out.nack(NackCode.NO_SES_MSG_AVAIL, psn, resent, entropy, marked)
             return
-        self._count(psn, len(packet) - at, len(packet) - ses_at, wants_ack)
+        end = len(packet)
+        self.received_octets += end - at + self._overhead
+        if ((psn - self._sack_base) & MASK) >= HALF:
+            self._sack_base = psn
+        if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
+            self._newest_ar = psn
+        payload = end - ses_at - _SES_SIZE
+        self._owed += payload if payload > self._min_add else self._min_add
         if answer is ACCEPTED:
             window.accept(psn)
             if (
@@ -194,16 +201,6 @@ class RequestDestination:
         else:
             window.accept(psn, guaranteed=True)
         self._answer(psn, answer, arrived)
-
-    def _count(self, psn: int, octets: int, ses_octets: int, wants_ack: int) -> None:
-        """Book a request that SES has taken."""
-        self.received_octets += octets + self._overhead
-        if ((psn - self._sack_base) & MASK) >= HALF:
-            self._sack_base = psn
-        if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
-            self._newest_ar = psn
-        payload = ses_octets - _SES_SIZE
-        self._owed += payload if payload > self._min_add else self._min_add
 
     def _answer(self, psn: int, answer: Answer, arrived: Arrived) -> None:
         """Send what SES said to a request that the window has already."""
@@ -287,6 +284,16 @@ class RequestDestination:
                 or (turn.marked and self._ack_on_ecn)
             ):
                 self._answer(number, answer, turn)
+
+    def _count(self, psn: int, octets: int, ses_octets: int, wants_ack: int) -> None:
+        """Book a request that SES has taken, as :meth:`on_request` does for those in turn."""
+        self.received_octets += octets + self._overhead
+        if ((psn - self._sack_base) & MASK) >= HALF:
+            self._sack_base = psn
+        if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
+            self._newest_ar = psn
+        payload = ses_octets - _SES_SIZE
+        self._owed += payload if payload > self._min_add else self._min_add
 
     def _again(
         self,

@@ -48,6 +48,10 @@ class Surroundings(Protocol):
     control: list[Frame]
     semantics: Semantics
 
+    def activate(self, pdc: PdcLife) -> None:
+        """It has, or may have, something to send."""
+        ...
+
     def pdc_changed(self, pdc: PdcLife) -> None:
         """Its state is another one; CLOSED is the last."""
         ...
@@ -133,6 +137,7 @@ class PdcLife:
             max_nack_retx_cnt=config.max_nack_retx_cnt,
             ack_gen_trigger=config.ack_gen_trigger,
             ack_per_packet=config.ack_per_packet,
+            infer_loss=config.infer_loss,
             keep_syn=compatibility.keep_syn_on_retransmission,
             negotiation=feature_request(compatibility),
             counters=around.counts,
@@ -145,7 +150,7 @@ class PdcLife:
         self.destination = self._make_destination(start_psn)
 
     def _make_destination(self, start_psn: int) -> RequestDestination:
-        config = self._config
+        config, semantics = self._config, self._around.semantics
         return RequestDestination(
             start_psn=start_psn,
             psn_range=config.mpr * MPR_UNIT,
@@ -158,7 +163,7 @@ class PdcLife:
             drop_network_duplicates=config.drop_network_duplicates,
             lengths_in_default=config.compatibility.modified_length_in_default_response,
             null_to_duplicates=config.compatibility.null_response_to_duplicate,
-            deliver=partial(self._around.semantics.deliver, self),
+            deliver=partial(semantics.deliver_data if self.initiator else semantics.deliver, self),
             acknowledger=self,
             counters=self._around.counts,
         )
@@ -196,6 +201,7 @@ class PdcLife:
             self.message_unsent(message)
             return
         self.source.post(message)
+        self._around.activate(self)
 
     def respond(self, psn: int, response: Answer) -> None:
         """SES answers a request that it had answered LATER."""
@@ -226,6 +232,8 @@ class PdcLife:
         if self._state is State.CLOSED:
             return
         source.transmit(out, now, limit)
+        if source.worn_out and self.takes_messages and self.initiator:
+            self._wear_out()
         while self._clear.due is not None and self._clear.due <= now and len(out) < limit:
             if not self._clear.transmit(out, now):
                 self.fail("RTO_RETRIES_EXHAUSTED", now)
@@ -315,6 +323,15 @@ class PdcLife:
                 self._closed()  # the target has never heard of it
             else:
                 self._enter(State.QUIESCE)
+
+    def _wear_out(self) -> None:
+        """With Limit_PSN_Range the PDC must not use more than 2^31 PSNs (UES Table 3-28).
+
+        On a secured one that is a rule: replay protection rests on it.
+        """
+        if self._config.limit_psn_range or self.sdi is not None:
+            self._counts["pdcs_worn_out"] += 1
+            self.quiesce()
 
     @property
     def asked_to_close(self) -> bool:

@@ -27,7 +27,7 @@ _MPR = _ACK_CC.mask("mpr")
 _TYPE_SHIFT = _ACK.shift("type")
 
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
-_REQ_RETX, _REQ_AR, _REQ_SYN = int(RequestFlag.RETX), int(RequestFlag.AR), int(RequestFlag.SYN)
+_REQ_RETX = int(RequestFlag.RETX)
 _ACK_P, _ACK_EPSN = int(AckFlag.P), 0x40
 _ACK_REQ, _ACK_REQ_CLEAR = int(AckFlag.REQ_MASK), int(AckFlag.REQ_CLEAR)
 _ACK_REQ_CLOSE = int(AckFlag.REQ_CLOSE)
@@ -100,6 +100,7 @@ class Pdc(PdcLife):
         )
         if bitmap:
             source.on_sack((cack + sack_offset) & MASK, bitmap, now)
+            source.infer_loss(now)
         if word & _ACK_REQ:
             if word & _ACK_REQ == _ACK_REQ_CLEAR:
                 self._clear_asked(ack_psn)
@@ -112,9 +113,6 @@ class Pdc(PdcLife):
             if word & _ACK_EPSN and len(packet) >= end + 4 and self.sdi is not None:
                 self._around.expect_psn(self, int.from_bytes(packet[end : end + 4], "big"))
             self._closed()
-        elif source.worn_out and self._config.limit_psn_range and self.initiator:
-            self._counts["pdcs_worn_out"] += self.takes_messages
-            self.quiesce()
 
     def _clear_asked(self, psn: int) -> None:
         """The target keeps the response to ``psn`` until it hears that it is known."""
@@ -200,41 +198,20 @@ class Pdc(PdcLife):
 
     # -- what a request does ------------------------------------------------------------------
 
-    def on_request(
-        self,
-        flags: int,
-        next_header: int,
-        clear_offset: int,
-        psn: int,
-        packet: memoryview,
-        at: int,
-        ses_at: int,
-        entropy: int,
-        marked: bool,
-    ) -> None:
-        """A request for this PDC, ids and mode already checked (UES 3.5.12)."""
-        resent = flags & _REQ_RETX
-        if self.initiator:
-            # The return direction carries data that was asked for, and nothing else.
-            if next_header not in _RETURN_DATA:
-                self.nack(NackCode.PDC_HDR_MISMATCH, psn, resent, entropy, marked)
-                return
-            if self._state is State.CLOSING:
-                self.nack(NackCode.CLOSING, psn, resent, entropy, marked)
-                return
-        self.destination.on_request(
-            psn,
-            (psn + clear_offset) & MASK,
-            next_header,
-            flags & _REQ_AR,
-            resent,
-            flags & _REQ_SYN,
-            entropy,
-            marked,
-            packet,
-            at,
-            ses_at,
-        )
+    def takes_return_data(
+        self, next_header: int, psn: int, word: int, entropy: int, marked: bool
+    ) -> bool:
+        """Initiator: whether a request is data that was asked for, while it is wanted.
+
+        The return direction carries nothing else (UES 3.5.6); what it may not is refused.
+        """
+        if next_header not in _RETURN_DATA:
+            self.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _REQ_RETX, entropy, marked)
+        elif self._state is State.CLOSING:
+            self.nack(NackCode.CLOSING, psn, word & _REQ_RETX, entropy, marked)
+        else:
+            return True
+        return False
 
     # -- what control packets do --------------------------------------------------------------
 

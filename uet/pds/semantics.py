@@ -114,11 +114,17 @@ class Semantics(Protocol):
     def deliver(
         self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
     ) -> Answer:
-        """Take the request, or the return data, whose SES header begins at ``at``.
+        """Take the request whose SES header begins at ``at``; it came to a PDC's target.
 
         Called once per PSN, with ``packet`` ending where its payload does.  Anything may be
         wrong with it, its length too.
         """
+        ...
+
+    def deliver_data(
+        self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
+    ) -> Answer:
+        """Take return data, which came to a PDC's initiator; otherwise as :meth:`deliver`."""
         ...
 
     def message_end(self, pdc: Context, message: Outbound, now: int) -> None:

@@ -32,6 +32,10 @@ _SLOT = RING - 1
 PSN_LIMIT = 1 << 31
 PSN_LIMIT_MARGIN = 1 << 23
 
+#: With loss inference a packet counts as lost when the destination has packets that are so much
+#: newer: windows' worth, and packets at least.
+_NEWER_WINDOWS, _NEWER_PACKETS = 1.5, 5
+
 
 class Messages(Protocol):
     """Who is told of a message's end; the PDC implements it."""
@@ -72,6 +76,7 @@ class RequestSource:
         max_nack_retx_cnt: int,
         ack_gen_trigger: int,
         ack_per_packet: bool,
+        infer_loss: bool,
         keep_syn: bool,
         negotiation: bytes,
         counters: dict[str, int],
@@ -99,6 +104,9 @@ class RequestSource:
         self._max_nacks = max_nack_retx_cnt
         self._trigger = ack_gen_trigger
         self._ack_per_packet = ack_per_packet
+        self._infers = infer_loss and not ordered
+        self._newest = (start_psn - 1) & MASK  # the newest PSN known to have arrived
+        self._judged = start_psn  # PSNs before this one are delivered, or were inferred lost once
         self._keep_syn = keep_syn
         self._negotiation = negotiation
         self._counters = counters
@@ -326,6 +334,8 @@ class RequestSource:
         if window.is_open(ack_psn):
             self._settle(ack_psn, next_header, response, now)
             window.finish(ack_psn)
+            if 0 < ((ack_psn - self._newest) & MASK) < HALF:
+                self._newest = ack_psn
         progress = (cack - self.max_cack) & MASK
         if 0 < progress < HALF:
             self.max_cack = cack
@@ -351,6 +361,10 @@ class RequestSource:
         """A set bit says received; a clear one says nothing (UES 3.5.12)."""
         news = self.window.sacked(base, bitmap)
         first = self.window.base
+        if news:
+            newest = (first + news.bit_length() - 1) & MASK
+            if 0 < ((newest - self._newest) & MASK) < HALF:
+                self._newest = newest
         while news:
             low = news & -news
             slot = (first + low.bit_length() - 1) & _SLOT
@@ -468,6 +482,8 @@ class RequestSource:
         window.next = (window.next + shift) & MASK
         self.max_cack = (self.max_cack + shift) & MASK
         self.clear_sent = (self.clear_sent + shift) & MASK
+        self._newest = (self._newest + shift) & MASK
+        self._judged = (self._judged + shift) & MASK
         self._mpr_cack = self.max_cack
         self._syn_end = window.next
         self._controls = {(psn + shift) & MASK: kind for psn, kind in self._controls.items()}

@@ -122,7 +122,7 @@ class Arrival:
 
         Bit 16 marks those whose extension header stands before the payload.
         """
-        return self.word & ~FREE | (self.opcode in _EXTENDED) << 16
+        return self.word & ~(FREE | _IE_BIT) | (self.opcode in _EXTENDED) << 16
 
     @property
     def signature(self) -> tuple[int, ...]:

@@ -91,8 +91,7 @@ class Execution:
         if request.initiator_error:
             inbound.drop(key, ReturnCode.INITIATOR_ERR.name)
             return self._refuse(key, request, _INITIATOR_ERR, 0, seen=message.placed)
-        same = (message.word, message.to, message.key, message.offset, message.length)
-        if same != request.signature or not request.consistent(self._mtu):
+        if message.signature != request.signature or not request.consistent(self._mtu):
             self._counters["rx_requests_refused"] += 1
             return response(request, _OP_VIOLATION)
         if not request.payload and message.awaited:

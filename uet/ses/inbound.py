@@ -77,6 +77,11 @@ class InboundMessage:
         self._starts: list[int] = []
         self._ends: list[int] = []
 
+    @property
+    def signature(self) -> tuple[int, ...]:
+        """What all its packets have in common (:attr:`uet.ses.arrival.Arrival.signature`)."""
+        return (self.word, self.to, self.key, self.offset, self.length)
+
     def place(self, offset: int, octets: memoryview) -> bool:
         """Put a packet's payload in its place.
 
@@ -220,6 +225,17 @@ class InboundTable:
             refused.expected = min(refused.expected, sent)
             if refused.seen >= refused.expected:
                 del self.refused[key]
+
+    def stop(self, key: MessageKey, message: InboundMessage, code: int) -> None:
+        """Receive no more of a message, if it is still tracked, and refuse what comes of it."""
+        if self.messages.get(key) is message:
+            del self.messages[key]
+            self.refuse(
+                key,
+                RefusedMessage(
+                    message.signature, code, 0, message.awaited, message.placed, message.touched
+                ),
+            )
 
     # -- the end of messages -----------------------------------------------------------------
 

@@ -33,6 +33,22 @@ _RENDEZVOUS = frozenset(map(int, RENDEZVOUS_OPCODES))
 #: will not come up to date by trying on.
 _MOST_GENERATIONS = 256
 
+COUNTERS = (
+    "tx_messages",
+    "tx_messages_failed",
+    "tx_messages_deferred",
+    "tx_message_restarts",
+    "post_waits_for_pdc",
+    "post_waits_for_id",
+    "rx_read_octets",
+    "rx_read_data_duplicate",
+    "rx_read_data_malformed",
+    "rx_read_data_unknown",
+    "rx_responses_malformed",
+    "rx_responses_of_ended_message",
+    "rx_restarts_unknown",
+)
+
 
 def _nobody_waits(error: str | None) -> None:
     """What has no completion: its failure shows in the counters."""
@@ -54,6 +70,8 @@ class Initiator:
         counters: dict[str, int],
         rng: random.Random,
     ) -> None:
+        for name in COUNTERS:
+            counters.setdefault(name, 0)
         self.now = 0
         self._config = config
         self._carrier = carrier
@@ -167,7 +185,7 @@ class Initiator:
         stream = operation.stream
         if stream.probe is operation:
             stream.probe = None
-            stream.recovering = bool(operation.code) and message.error is None
+            stream.recovering = False  # unless it must begin again
         operation.touched = now
         if message.error is not None:
             self._finish(operation, operation.refused or message.error)

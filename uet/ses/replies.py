@@ -233,7 +233,7 @@ class Replies:
         memory = made.memory
         assert memory is not None
         index, beside = divmod(offset, mtu)
-        if beside or not data or len(data) != min(mtu, memory.nbytes - offset):
+        if beside or len(data) != min(mtu, memory.nbytes - offset):
             return False
         if index >= len(operation.settled) or operation.settled[index]:
             self._counters["rx_read_data_duplicate"] += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Final
 
 from uet.config import DELIVERY_MODES, FepConfig
@@ -44,6 +45,7 @@ _RMA: Final = frozenset({Opcode.WRITE, Opcode.READ, Opcode.ATOMIC, Opcode.FETCHI
 _STANDARD_ONLY: Final = frozenset(
     {*RENDEZVOUS_OPCODES, *DEFERRABLE_OPCODES, Opcode.DEFERRABLE_RTR, Opcode.DATAGRAM_SEND}
 )
+_OPTIONAL: Final = frozenset({"header_data", "tag"})
 _PROTOCOLS: Final = (None, "eager", "rendezvous", "deferrable")
 #: Opcodes of a send by protocol, untagged and tagged.
 _SENDS: Final = {
@@ -115,8 +117,14 @@ def check_octets(memory: memoryview, name: str, *, writable: bool = False) -> No
 def _check_numbers(request: Any, *names: str) -> None:
     for name in names:
         value = getattr(request, name)
-        if value is not None and not 0 <= value < 1 << 64:
-            raise MessageError(f"{name} is {value}; it must fit into 64 bits")
+        if value is None and name in _OPTIONAL:
+            continue
+        try:
+            fits = 0 <= index(value) < 1 << 64
+        except TypeError:
+            fits = False
+        if not fits:
+            raise MessageError(f"{name} is {value!r}; it must be a number that fits into 64 bits")
 
 
 def _need(config: FepConfig, held: Capability, capability: Capability, what: str) -> None:
@@ -251,6 +259,8 @@ def _send(
             _need(config, held, Capability.DEFERRABLE, "a deferrable send")
             if delivery != "rud":
                 raise MessageError("a deferrable send restarts out of order: use delivery 'rud'")
+        if not length:
+            protocol = "eager"  # there is nothing to keep back
         opcode = _SENDS[protocol][tagged]
     return Plan(
         kind=kind,

@@ -26,7 +26,7 @@ from uet.wire import headers
 from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, Opcode, ReturnCode
 
 _OK = int(ReturnCode.OK)
-_NO_MATCH = int(ReturnCode.NO_MATCH)
+_NO_MATCH, _DROPPED = int(ReturnCode.NO_MATCH), int(ReturnCode.DROPPED)
 _RENDEZVOUS: Final = frozenset(map(int, RENDEZVOUS_OPCODES))
 _DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
 TAGGED_OPCODES: Final = frozenset(
@@ -95,6 +95,7 @@ class InboundSend(InboundMessage):
         "buffer",
         "ended",
         "entry",
+        "failure",
         "fetching",
         "initiator",
         "match",
@@ -102,6 +103,7 @@ class InboundSend(InboundMessage):
         "queue_of",
         "rest",
         "tag",
+        "where",
     )
 
     def __init__(
@@ -134,7 +136,11 @@ class InboundSend(InboundMessage):
         self.entry: UnexpectedMessage | None = None
         self.queue_of: Resource | None = None
         self.fetching = False
+        #: why it will not be complete; said once nothing writes to its memory any more
+        self.failure: str | None = None
         self.ended = False
+        #: how it is tracked
+        self.where: MessageKey | None = None
 
 
 class Sends:
@@ -266,8 +272,9 @@ class Sends:
             if match is None:
                 return code
         message = InboundSend(request, peer, awaited, match=match)
+        message.where = key
         self._fetch(message)
-        return message
+        return message if not message.ended else _DROPPED
 
     def _unexpected(
         self,
@@ -309,6 +316,7 @@ class Sends:
             if resource.queue.hold(entry) == _OK:
                 message.entry = entry
                 message.queue_of = resource
+                message.where = key
                 self._kept += 1
                 self._kept_octets += awaited
                 return message
@@ -350,8 +358,11 @@ class Sends:
 
     def _fetched(self, message: InboundSend, error: str | None) -> None:
         message.fetching = False
-        if error is not None:
-            self.fail(message, error)
+        failure = message.failure or error
+        if failure is not None:
+            if message.where is not None:
+                self._inbound.stop(message.where, message, _DROPPED)
+            self.fail(message, failure)
         elif message.placed == message.awaited:
             self.finish(message)
 
@@ -373,6 +384,9 @@ class Sends:
     def fail(self, message: InboundSend, why: str) -> None:
         """The rest of a message will not come: its receive, if it has one, hears of it."""
         if message.ended:
+            return
+        if message.fetching:
+            message.failure = why  # its memory is still being written to
             return
         if message.entry is not None:
             assert message.queue_of is not None

@@ -38,20 +38,24 @@ class Timers(Generic[W]):
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, W]] = []
         self._number = 0
+        self._enough = 64  # entries after which to throw out what nobody waits for
 
     def start(self, waiter: W, for_what: Waits, due: int) -> None:
         """Wait until ``due`` (ns), and for nothing else any more."""
         self._number += 1
         waiter.waits, waiter.timer = for_what, self._number
         heapq.heappush(self._heap, (due, self._number, waiter))
+        if len(self._heap) > self._enough:
+            self._heap = [entry for entry in self._heap if _counts(entry)]
+            heapq.heapify(self._heap)
+            self._enough = max(64, 2 * len(self._heap))
 
     def next_deadline(self) -> int | None:
         """The earliest time that somebody still waits for (ns)."""
         heap = self._heap
         while heap:
-            due, number, waiter = heap[0]
-            if waiter.timer == number and waiter.waits is not Waits.NOTHING:
-                return due
+            if _counts(heap[0]):
+                return heap[0][0]
             heapq.heappop(heap)
         return None
 
@@ -63,3 +67,8 @@ class Timers(Generic[W]):
         waiter = heapq.heappop(self._heap)[2]
         waited, waiter.waits = waiter.waits, Waits.NOTHING
         return waiter, waited
+
+
+def _counts(entry: tuple[int, int, W]) -> bool:
+    _, number, waiter = entry
+    return waiter.timer == number and waiter.waits is not Waits.NOTHING

@@ -76,7 +76,6 @@ _EXTENSION_FIELDS = {
 }
 
 
-
 def dissector() -> str:
     """The Lua script: self-contained, for Wireshark 3.6 and later."""
     tables = _Tables()

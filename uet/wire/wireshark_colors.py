@@ -10,25 +10,43 @@ ERRORS = (
     *(f"uet.error.{what}" for what in ("type", "length", "trailing", "next_hdr", "version", "crc")),
 )
 
+_REQUESTS = (
+    PacketType.RUD_REQ,
+    PacketType.ROD_REQ,
+    PacketType.RUDI_REQ,
+    PacketType.RUD_CC_REQ,
+    PacketType.ROD_CC_REQ,
+)
+_ANSWERS = (PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX, PacketType.RUDI_RESP)
+_NACKS = (PacketType.NACK, PacketType.NACK_CCX)
+
+
+def _type_in(types: tuple[PacketType, ...]) -> str:
+    return f"uet.pds.type in {{{', '.join(str(int(each)) for each in types)}}}"
+
+
+_DARK = (4718, 10030, 11796)
+#: Name, filter, colours of background and text (16 bits each of red, green and blue).
 _RULES = (
     ("malformed", " || ".join(ERRORS), (42148, 0, 0), (65535, 64764, 40092)),
-    ("trimmed", "uet.trimmed == 1", (65535, 47802, 65535), (4718, 10030, 11796)),
-    ("NACK", "uet.pds.type in {10, 12}", (65535, 34695, 34695), (4718, 10030, 11796)),
+    ("trimmed", "uet.trimmed == 1", (65535, 47802, 65535), _DARK),
+    ("NACK", _type_in(_NACKS), (65535, 34695, 34695), _DARK),
     (
-        "retransmission",
-        "uet.pds.flags.retx == 1 && uet.pds.type in {2..4, 13, 14}",
+        "retransmitted",
+        f"uet.pds.flags.retx == 1 && {_type_in(_REQUESTS)}",
         (65535, 52428, 39321),
-        (4718, 10030, 11796),
+        _DARK,
     ),
     (
-        "congestion",
-        "uet && (uet.pds.flags.m == 1 || ip.dsfield.ecn == 3 || ipv6.tclass.ecn == 3)",
+        "CE-marked",
+        f"uet && (ip.dsfield.ecn == {ECN_CE:d} || ipv6.tclass.ecn == {ECN_CE:d}"
+        " || uet.pds.flags.m == 1)",
         (65535, 62965, 42405),
-        (4718, 10030, 11796),
+        _DARK,
     ),
-    ("control", "uet.pds.type == 11", (54227, 54227, 65535), (4718, 10030, 11796)),
-    ("ACK", "uet.pds.type in {5, 7..9}", (58596, 65535, 58596), (4718, 10030, 11796)),
-    ("data", "uet", (56026, 61166, 65535), (4718, 10030, 11796)),
+    ("control", _type_in((PacketType.CP,)), (54227, 54227, 65535), _DARK),
+    ("ACK", _type_in(_ANSWERS), (58596, 65535, 58596), _DARK),
+    ("data", "uet", (56026, 61166, 65535), _DARK),
 )
 
 

@@ -103,7 +103,7 @@ local function dissect(tvb, pinfo, root, native)
     pinfo.cols.info:clear()
   end
   local top = root:add(uet, tvb(0, tvb:len()))
-  local c = { tvb = tvb, pinfo = pinfo, tree = top, at = 0, ranges = {} }
+  local c = { tvb = tvb, pinfo = pinfo, tree = top, at = 0, ranges = {}, quoted = quoted }
   c.stop, c.have = tvb:reported_len(), tvb:len()
   if ip and quoted then -- the beginning of a packet, inside an ICMP error: as if capture had cut it
     c.stop = math.max(c.stop, ip.stop - offset)

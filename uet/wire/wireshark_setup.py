@@ -174,8 +174,9 @@ local function find_ip(offset)
   local frame = found.frame
   if found.version == 4 then
     local start = found.covered - 12
+    local length = frame(start + 2, 2):uint()
     found.dscp = rshift(frame(start + 1, 1):uint(), 2)
-    found.stop = start + frame(start + 2, 2):uint()
+    found.stop = length < 20 and frame:reported_len() or start + length
   else
     local start = found.covered - 8
     found.dscp = band(rshift(frame(start, 2):uint(), 6), 63)

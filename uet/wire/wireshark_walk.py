@@ -36,6 +36,9 @@ local function put_field(c, tree, entry, values)
   if entry.flag then
     c.flags = c.flags or tree:add(plain.flags, c.tvb(c.at, 2))
     tree = c.flags
+    if value == 1 and entry.mask == 1 and not entry.reserved then
+      tree:append_text(" " .. entry.key:upper())
+    end
   end
   local item = entry.bit and tree:add(entry.field, range, range:bitfield(entry.bit, entry.width))
     or tree:add(entry.field, range)
@@ -139,8 +142,8 @@ local function payload(c, length)
 end
 
 -- SES -------------------------------------------------------------------------------------------
-local function check_version(item, values)
-  if values.version and values.version ~= 0 then
+local function check_version(item, values, whole)
+  if whole and values.version ~= 0 then
     item:add_proto_expert_info(experts.version)
   end
 end
@@ -171,7 +174,7 @@ local function request(c, next_hdr)
   local name = names_of.opcode[values.opcode] or string.format("opcode 0x%02x", values.opcode)
   c.opcode = name
   item:append_text(", " .. name)
-  check_version(item, values)
+  check_version(item, values, whole)
   if whole then
     local extension = EXTENSIONS[opcode]
     if extension then
@@ -207,7 +210,7 @@ local function response(c, next_hdr)
       item:add_proto_expert_info(experts.failed, "The operation failed: " .. name)
     end
   end
-  check_version(item, values)
+  check_version(item, values, whole)
   if whole then
     if values.payload_length then
       payload(c, values.payload_length)
@@ -249,6 +252,9 @@ end
 local sent, replies, repeats = {}, {}, {}
 
 local function link(c, item, key, role)
+  if c.quoted then
+    return
+  end
   local number, pinfo = c.pinfo.number, c.pinfo
   if role == "request" then
     if not pinfo.visited then
@@ -289,13 +295,14 @@ local function describe_pds(c, kind, values, item)
   local pinfo, v = c.pinfo, values
   local source, destination = tostring(pinfo.src), tostring(pinfo.dst)
   c.retx = v.retx == 1
-  if v.clear_psn_offset then
+  if v.clear_psn_offset and v.psn then
     put_derived(c, item, "clear_psn", v.psn + v.clear_psn_offset)
   end
   if v.psn_offset then
     put_derived(c, item, "start_psn", v.psn - v.psn_offset)
   end
-  local acked = v.ack_psn_offset and put_derived(c, item, "ack_psn", v.cack_psn + v.ack_psn_offset)
+  local acked = v.ack_psn_offset and v.cack_psn
+    and put_derived(c, item, "ack_psn", v.cack_psn + v.ack_psn_offset)
   if v.sack_psn_offset then
     local first = put_derived(c, item, "sack_base_psn", v.cack_psn + v.sack_psn_offset)
     if c.ranges.sack_bitmap then
@@ -334,7 +341,7 @@ local function describe_pds(c, kind, values, item)
   c.cack = v.cack_psn
   c.packet = v.pkt_id or v.nack_pkt_id
   if v.spdcid then
-    c.pdcs = string.format("PDC %d->%s", v.spdcid, v.dpdcid or "new")
+    c.pdcs = string.format("PDC %d->%s", v.spdcid, v.dpdcid or v.syn == 1 and "new" or "?")
   end
 end
 

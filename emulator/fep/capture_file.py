@@ -1,0 +1,96 @@
+"""Every frame that an endpoint sent and took, as a pcapng file (draft-ietf-opsawg-pcapng).
+
+Frames carry their direction and the nanosecond at which the endpoint had them in hand: a sent
+one when it went to the NIC, a received one when it came from there.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from emulator.errors import UserError
+
+_SECTION_HEADER, _INTERFACE, _ENHANCED_PACKET = 0x0A0D0D0A, 1, 6
+_COMMENT, _IF_NAME, _IF_TSRESOL, _USER_APPLICATION = 1, 2, 9, 4
+_FLAGS = struct.Struct("<HHI")
+_INBOUND, _OUTBOUND = 1, 2
+_PACKET = struct.Struct("<IIIIIII")
+_ETHERNET = 1
+#: Octets that wait in memory at most; the file is whole after every turn that is idle.
+_BUFFER = 1 << 20
+
+
+class CaptureFile:
+    """A pcapng file that is written as the frames come.  Raises :class:`UserError` to begin with."""
+
+    def __init__(self, path: Path, interface: str, comment: str) -> None:
+        self.frames = 0
+        try:
+            self._file = path.open("wb", buffering=_BUFFER)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}; choose another file") from None
+        self._path = path
+        section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
+        told = _options((_COMMENT, comment.encode()), (_USER_APPLICATION, b"uetemu fep"))
+        self._write(_block(_SECTION_HEADER, section + told))
+        named = _options((_IF_NAME, interface.encode()), (_IF_TSRESOL, b"\x09"))
+        self._write(_block(_INTERFACE, struct.pack("<HHI", _ETHERNET, 0, 0) + named))
+        self.flush()
+
+    def sent(self, frames: Iterable[tuple[bytes, memoryview | bytes]]) -> None:
+        """Record what is handed to the NIC."""
+        at = time.time_ns()
+        for header, payload in frames:
+            self._frame(at, b"".join((header, payload)), _OUTBOUND)
+
+    def received(self, frames: Iterable[memoryview]) -> None:
+        """Record what the NIC has brought."""
+        at = time.time_ns()
+        for frame in frames:
+            self._frame(at, bytes(frame), _INBOUND)
+
+    def _frame(self, at: int, frame: bytes, direction: int) -> None:
+        length = len(frame)
+        padding = bytes(-length % 4)
+        # block header 8, packet 20, frame, flags option 8, end of options 4, length again 4
+        total = 8 + 20 + length + len(padding) + 8 + 4 + 4
+        head = _PACKET.pack(
+            _ENHANCED_PACKET, total, 0, at >> 32, at & 0xFFFF_FFFF, length, length
+        )
+        tail = _FLAGS.pack(2, 4, direction) + bytes(4) + struct.pack("<I", total)
+        self._write(b"".join((head, frame, padding, tail)))
+        self.frames += 1
+
+    def _write(self, octets: bytes) -> None:
+        try:
+            self._file.write(octets)
+        except OSError as error:
+            raise UserError(f"cannot write {self._path}: {error.strerror}; make room") from None
+
+    def flush(self) -> None:
+        """Bring the file up to date."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise UserError(f"cannot write {self._path}: {error.strerror}; make room") from None
+
+    def close(self) -> None:
+        """The file is complete."""
+        self.flush()
+        self._file.close()
+
+
+def _options(*options: tuple[int, bytes]) -> bytes:
+    packed = [
+        struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
+        for code, value in options
+    ]
+    return b"".join(packed) + bytes(4)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    length = 12 + len(body)
+    return struct.pack("<II", kind, length) + body + struct.pack("<I", length)

@@ -1,0 +1,141 @@
+"""What an endpoint offers to its peers: memory to read and write, and receives for sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from emulator.errors import UserError
+from emulator.fep.contents import Pattern, pattern
+from emulator.fep.operations import DEFAULT_KEY
+from emulator.fep.phrases import check_names, duration, number, phrase, switch
+from uet.transport import Receive
+
+#: Octets of a region whose size is not said, and the most that one may have.
+_DEFAULT_SIZE = 1 << 20
+_LARGEST = 1 << 34
+_ACCESS = ("rw", "r", "w")
+
+
+@dataclass(slots=True)
+class Region:
+    """Memory that peers reach by ``key``."""
+
+    key: int
+    memory: memoryview
+    readable: bool
+    writable: bool
+    name: str
+    expect: Pattern | None = None
+
+
+@dataclass(slots=True)
+class Offer:
+    """One receive to be posted ``after`` ns, again after each completion if ``repost``."""
+
+    size: int
+    after: int
+    repost: bool
+    tag: int | None
+    ignore: int
+    initiator: int | None
+    peer: str | None
+    least_space: int | None
+    expect: Pattern | None
+    index: int = 0
+    memory: memoryview = field(default_factory=lambda: memoryview(b""))
+
+    def receive(self) -> Receive:
+        """The receive, in fresh memory."""
+        self.memory = memoryview(bytearray(self.size))
+        return Receive(
+            memory=self.memory,
+            tag=self.tag,
+            ignore=self.ignore,
+            initiator=self.initiator,
+            peer=self.peer,
+            least_space=self.least_space,
+            context=self,
+        )
+
+
+def region(text: str, seed: int) -> Region:
+    """A region from ``KEY[:SIZE][,fill=PATTERN][,index=N][,access=rw|r|w]``, zero unless filled.
+
+    ``KEY`` may be ``default``.
+    """
+    told = phrase(text)
+    where = f"--region {text}"
+    check_names(told.fields, ("fill", "index", "access", "expect"), where)
+    key = DEFAULT_KEY if told.head == "default" else number(told.head, f"{where}: the key")
+    size = _DEFAULT_SIZE
+    if told.size is not None:
+        size = number(told.size, f"{where}: the size", low=1, high=_LARGEST)
+    access = told.fields.get("access", "rw")
+    if access not in _ACCESS:
+        raise UserError(f"{where}: access is {access!r}; choose one of {', '.join(_ACCESS)}")
+    index = number(told.fields.get("index", 0), f"{where}: index", high=2**32)
+    fill = pattern(told.fields.get("fill", "zero"), f"{where}: fill")
+    try:
+        memory = memoryview(bytearray(fill.octets(size, index, seed)))
+    except MemoryError:
+        raise UserError(f"{where}: no memory for {size} octets; register less") from None
+    expect = told.fields.get("expect")
+    return Region(
+        key=key,
+        memory=memory,
+        readable="r" in access,
+        writable="w" in access,
+        name=f"{key:#x}",
+        expect=None if expect is None else pattern(expect, f"{where}: expect"),
+    )
+
+
+def receives(text: str, default_after: int) -> list[Offer]:
+    """Receives from ``SIZE[xN][,tag=..][,ignore=..][,initiator=..][,peer=FA][,multi=LEAST]...``."""
+    told = phrase(text)
+    where = f"--receive {text}"
+    known = ("tag", "ignore", "initiator", "peer", "multi", "after", "repost", "expect", "index")
+    check_names(told.fields, known, where)
+    size_text, times, count_text = told.head.lower().partition("x")
+    if size_text == "0" and times:  # 0x400: hexadecimal, not no octets 400 times
+        size_text, times, count_text = told.head.lower(), "", ""
+        digits, second, more = told.head.lower()[2:].partition("x")
+        if second:
+            size_text, times, count_text = f"0x{digits}", second, more
+    if told.size is not None:
+        raise UserError(f"{where}: write SIZExCOUNT, for example --receive 4096x3")
+    size = number(size_text, f"{where}: the size", high=_LARGEST)
+    count = number(count_text, f"{where}: the count", low=1, high=65_536) if times else 1
+    fields = told.fields
+
+    def maybe(name: str, bits: int = 64) -> int | None:
+        value = fields.get(name)
+        return None if value is None else number(value, f"{where}: {name}", high=(1 << bits) - 1)
+
+    peer = fields.get("peer")
+    if peer is not None:
+        try:
+            peer = str(ip_address(peer))
+        except ValueError:
+            raise UserError(f"{where}: peer {peer!r} is not an IP address") from None
+    after = default_after
+    if "after" in fields:
+        after = duration(fields["after"], f"{where}: after")
+    expect = fields.get("expect")
+    first = maybe("index", 32) or 0
+    return [
+        Offer(
+            size=size,
+            after=after,
+            repost=switch(fields.get("repost", False), f"{where}: repost"),
+            tag=maybe("tag"),
+            ignore=maybe("ignore") or 0,
+            initiator=maybe("initiator", 32),
+            peer=peer,
+            least_space=maybe("multi"),
+            expect=None if expect is None else pattern(expect, f"{where}: expect"),
+            index=first + index,
+        )
+        for index in range(count)
+    ]

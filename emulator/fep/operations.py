@@ -1,0 +1,358 @@
+"""What an initiator is told to do: phrases and scripts become requests with their expectations.
+
+A phrase such as ``write:3000,offset=4k,count=3`` and a script's object ``{"op": "write", "size":
+3000, "offset": 4096, "count": 3}`` say the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from emulator.errors import UserError
+from emulator.fep.contents import Pattern, pattern
+from emulator.fep.elements import decode, encode, type_of
+from emulator.fep.phrases import check_names, duration, number, phrase, switch
+from uet.config import DELIVERY_MODES
+from uet.ses.address import Address
+from uet.ses.atomics import size_of
+from uet.ses.operands import NO_OPERAND, WITH_COMPARE
+from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
+from uet.wire.codes import AtomicOpcode, Datatype, ReturnCode
+
+#: The key under which a target registers its memory unless told otherwise.
+DEFAULT_KEY: Final = 0x4000_0000_0000_0123
+
+_COMMON = ("size", "count", "peer", "delivery", "job_id", "pid_on_fep", "resource_index",
+           "absolute", "error", "after")  # fmt: skip
+_RMA = ("key", "offset", "step")
+_DATA = ("pattern", "index", "header_data", "dc")
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "write": (*_COMMON, *_RMA, *_DATA),
+    "read": (*_COMMON, *_RMA, "expect", "index"),
+    "send": (*_COMMON, *_DATA, "protocol"),
+    "tsend": (*_COMMON, *_DATA, "protocol", "tag", "tag_step"),
+    "datagram": (*_COMMON, "pattern", "index", "header_data"),
+    "atomic": (*_COMMON, *_RMA, "operation", "type", "operand", "compare"),
+    "fetch": (*_COMMON, *_RMA, "operation", "type", "operand", "compare", "expect"),
+    "noop": _COMMON,
+}
+_SHORT: Final = {"hd": "header_data", "length": "size", "data": "pattern", "ri": "resource_index",
+                 "pid": "pid_on_fep", "job": "job_id"}  # fmt: skip
+#: Atomic operations that have a verb of their own.
+_VERBS: Final = ("cswap", "cswap_ne", "cswap_le", "cswap_lt", "cswap_ge", "cswap_gt", "mswap")
+
+
+@dataclass(slots=True)
+class Message:
+    """One request to be posted, and what must come of it.
+
+    ``memory`` is where a read's or fetch's data comes, ``expected`` the octets that must be there
+    then (``None``: any), ``error`` the name of the error it must end with (``None``: none).
+    ``after`` ns it is posted at the earliest, counted from the first one.
+    """
+
+    name: str
+    request: Request
+    size: int
+    memory: memoryview | None = None
+    expected: bytes | None = None
+    error: str | None = None
+    after: int = 0
+    datatype: Datatype | None = None
+    said: dict[str, object] = field(default_factory=dict)
+    number: int = 0
+    posted_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an operation need not say: whom it is for, how it goes, and the seed of random data."""
+
+    peer: str
+    peers: Sequence[str]
+    home: Address
+    delivery: str
+    key: int = DEFAULT_KEY
+    seed: int = 0
+
+
+def messages_of(phrases: Sequence[str], script: str | None, around: Surroundings) -> list[Message]:
+    """Every message, in the order of posting.  Raises :class:`UserError`."""
+    items: list[tuple[Mapping[str, Any], str]] = [(_as_item(text), text) for text in phrases]
+    if script is not None:
+        for index, item in enumerate(_read_script(script), 1):
+            where = f"{'standard input' if script == '-' else script}, operation {index}"
+            items.append((item if isinstance(item, dict) else _text_item(item, where), where))
+    out: list[Message] = []
+    for item, where in items:
+        out.extend(_Maker(item, where, around).messages())
+    for place, message in enumerate(out):
+        message.number = place
+    return out
+
+
+def _as_item(text: str) -> dict[str, Any]:
+    told = phrase(text)
+    item: dict[str, Any] = {"op": told.head}
+    if told.size is not None:
+        item["operation" if told.head in ("atomic", "fetch") else "size"] = told.size
+    for name, value in told.fields.items():
+        name = _SHORT.get(name, name)
+        if name in item:
+            raise UserError(f"{text!r} says {name} twice; leave one out")
+        item[name] = value
+    return item
+
+
+def _text_item(item: object, where: str) -> dict[str, Any]:
+    if not isinstance(item, str):
+        raise UserError(f"{where} is neither an object nor a phrase; write for example write:3000")
+    return _as_item(item)
+
+
+def _read_script(source: str) -> list[Any]:
+    where = "standard input" if source == "-" else source
+    try:
+        text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{where} cannot be read: {error}; check the script") from None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        data = _as_yaml(text, where, fault)
+    if isinstance(data, dict):
+        data = data.get("operations", [data] if "op" in data else None)
+    if not isinstance(data, list) or not data:
+        raise UserError(f"{where} holds no operations; give a list of objects with an op each")
+    return data
+
+
+def _as_yaml(text: str, where: str, fault: Exception) -> Any:
+    """YAML where there is a reader for it; the project itself needs none."""
+    if text.lstrip()[:1] in "[{":
+        raise UserError(f"{where} is not a JSON script: {fault}; correct it") from None
+    try:
+        yaml = importlib.import_module("yaml")
+    except ImportError:
+        raise UserError(
+            f"{where} is not a JSON script: {fault}; for YAML, install the package PyYAML"
+        ) from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        said = " ".join(str(error).split())
+        raise UserError(f"{where} is neither JSON nor YAML: {said}; correct it") from None
+
+
+class _Maker:
+    """Makes the messages of one operation."""
+
+    def __init__(self, item: Mapping[str, Any], where: str, around: Surroundings) -> None:
+        item = {_SHORT.get(str(name), str(name)): value for name, value in item.items()}
+        self._where = where
+        self._around = around
+        verb = str(item.pop("op", ""))
+        if verb in _VERBS:
+            item.setdefault("operation", verb)
+            verb = "fetch"
+        if verb not in _FIELDS:
+            known = ", ".join((*_FIELDS, *_VERBS[:1], "mswap"))
+            raise UserError(f"{where}: there is no operation {verb!r}; choose {known}")
+        check_names(item, _FIELDS[verb], f"{where}: {verb}")
+        self._verb, self._item = verb, item
+
+    def _number(self, name: str, default: int, *, low: int = 0, high: int = 2**64 - 1) -> int:
+        value = self._item.get(name)
+        if value is None:
+            return default
+        return number(value, f"{self._where}: {name}", low=low, high=high)
+
+    def _maybe(self, name: str) -> int | None:
+        return None if self._item.get(name) is None else self._number(name, 0)
+
+    def _switch(self, name: str, default: bool = False) -> bool:
+        value = self._item.get(name)
+        return default if value is None else switch(value, f"{self._where}: {name}")
+
+    def _pattern(self, name: str, default: str | None) -> Pattern | None:
+        text = self._item.get(name, default)
+        return None if text is None else pattern(str(text), f"{self._where}: {name}")
+
+    def _list(self, name: str) -> list[object]:
+        """Values written as a list, or with slashes between them."""
+        value = self._item.get(name)
+        if value is None:
+            return []
+        return list(value) if isinstance(value, list) else str(value).split("/")
+
+    def messages(self) -> Iterator[Message]:
+        count = self._number("count", 1, low=1, high=100_000)
+        error = self._item.get("error")
+        if error is not None:
+            error = str(error).upper().removeprefix("RC_")
+        after = duration(self._item.get("after", 0), f"{self._where}: after")
+        for index in range(count):
+            message = self._message(index)
+            message.error, message.after = error, after
+            message.said["peer"] = message.request.peer
+            yield message
+
+    # -- parts of a request --------------------------------------------------------------------
+
+    def _route(self) -> dict[str, Any]:
+        around, home = self._around, self._around.home
+        peer = str(self._item.get("peer", around.peer))
+        if peer not in around.peers:
+            raise UserError(f"{self._where}: {peer} is no peer; name it with --peer too")
+        delivery = self._item.get("delivery")
+        if delivery is not None and delivery not in DELIVERY_MODES:
+            raise UserError(
+                f"{self._where}: delivery is {delivery!r}; choose one of {', '.join(DELIVERY_MODES)}"
+            )
+        try:
+            to = Address(
+                job_id=self._number("job_id", home.job_id),
+                pid_on_fep=self._number("pid_on_fep", home.pid_on_fep),
+                resource_index=self._number("resource_index", home.resource_index),
+                relative=not self._switch("absolute", not home.relative),
+            )
+        except ValueError as fault:
+            raise UserError(f"{self._where}: {fault}") from None
+        return {"peer": peer, "delivery": delivery, "destination": to}
+
+    def _place(self, index: int, size: int) -> dict[str, int]:
+        step = self._number("step", size)
+        return {
+            "key": self._number("key", self._around.key),
+            "offset": self._number("offset", 0) + index * step,
+        }
+
+    def _payload(self, index: int, size: int) -> memoryview:
+        rule = self._pattern("pattern", "reference")
+        assert rule is not None
+        first = self._number("index", 0, high=2**32)
+        return memoryview(rule.octets(size, first + index, self._around.seed))
+
+    def _size(self) -> int:
+        if "size" not in self._item:
+            raise UserError(f"{self._where}: say how many octets, for example {self._verb}:3000")
+        return self._number("size", 0, high=2**32 - 2)
+
+    # -- each kind of request ------------------------------------------------------------------
+
+    def _message(self, index: int) -> Message:
+        match self._verb:
+            case "noop":
+                return Message("noop", NoOperation(**self._route()), 0)
+            case "read":
+                return self._read(index)
+            case "write":
+                size = self._size()
+                place = self._place(index, size)
+                write = Write(
+                    **self._route(),
+                    **place,
+                    payload=self._payload(index, size),
+                    header_data=self._maybe("header_data"),
+                    delivery_complete=self._switch("dc"),
+                )
+                return Message("write", write, size, said=_told(place, write.header_data))
+            case "atomic" | "fetch":
+                return self._atomic(index)
+        return self._send(index)
+
+    def _read(self, index: int) -> Message:
+        size = self._size()
+        place = self._place(index, size)
+        memory = memoryview(bytearray(size))
+        rule = self._pattern("expect", None)
+        first = self._number("index", 0, high=2**32)
+        expected = None if rule is None else rule.octets(size, first + index, self._around.seed)
+        read = Read(**self._route(), **place, memory=memory)
+        return Message("read", read, size, memory, expected, said=_told(place, None))
+
+    def _send(self, index: int) -> Message:
+        size = self._size()
+        route = self._route()
+        tag = None
+        if self._verb == "tsend":
+            tag = self._number("tag", 0) + index * self._number("tag_step", 1)
+        elif self._verb == "datagram":
+            route["delivery"] = route["delivery"] or "uud"
+        send = Send(
+            **route,
+            payload=self._payload(index, size),
+            tag=tag,
+            header_data=self._maybe("header_data"),
+            protocol=self._item.get("protocol"),
+            delivery_complete=self._switch("dc"),
+        )
+        said: dict[str, object] = {} if tag is None else {"tag": f"{tag:#x}"}
+        return Message(self._verb, send, size, said=said | _told({}, send.header_data))
+
+    def _atomic(self, index: int) -> Message:
+        item, where = self._item, self._where
+        name = str(item.get("operation", "")).upper()
+        if name not in AtomicOpcode.__members__:
+            known = ", ".join(member.lower() for member in AtomicOpcode.__members__)
+            raise UserError(f"{where}: there is no atomic operation {name!r}; choose {known}")
+        opcode = AtomicOpcode[name]
+        datatype = type_of(str(item.get("type", "uint64")))
+        if datatype is None or (width := size_of(datatype)) is None:
+            known = ", ".join(member.lower() for member in Datatype.__members__)
+            raise UserError(f"{where}: there is no type {item.get('type')!r}; choose {known}")
+        operands = self._list("operand")
+        if not operands and opcode not in NO_OPERAND:
+            raise UserError(f"{where}: {name.lower()} needs an operand; add operand=5")
+        compare = self._list("compare")
+        if bool(compare) != (opcode in WITH_COMPARE):
+            raise UserError(
+                f"{where}: compare=... goes with the cswap operations and mswap, and only them"
+            )
+        operand = encode(datatype, operands, f"{where}: operand")
+        size = self._number("size", len(operand) or width)
+        place = self._place(index, 0)  # one word, again and again, unless there is a step
+        fetches = self._verb == "fetch"
+        memory = memoryview(bytearray(size)) if fetches else None
+        request = Atomic(
+            **self._route(),
+            **place,
+            operation=int(opcode),
+            datatype=int(datatype),
+            operand=operand,
+            compare=encode(datatype, compare, f"{where}: compare") if compare else None,
+            result=memory,
+        )
+        said: dict[str, object] = {"operation": name.lower(), **_told(place, None)}
+        message = Message(self._verb, request, size, memory, datatype=datatype, said=said)
+        expect = encode(datatype, self._list("expect"), f"{where}: expect")
+        if expect:
+            at = index * size if len(expect) > size else 0
+            message.expected = expect[at : at + size]
+        return message
+
+
+def _told(place: Mapping[str, int], header_data: int | None) -> dict[str, object]:
+    said: dict[str, object] = {}
+    if place:
+        said = {"key": f"{place['key']:#x}", "offset": place["offset"]}
+    if header_data is not None:
+        said["header_data"] = f"{header_data:#x}"
+    return said
+
+
+def elements(message: Message) -> list[int | float | str]:
+    """What a fetching atomic brought, as numbers."""
+    assert message.datatype is not None and message.memory is not None
+    return decode(message.datatype, message.memory)
+
+
+def known_errors() -> list[str]:
+    """Names that ``error=`` may expect of a peer's answer."""
+    return [code.name for code in ReturnCode]

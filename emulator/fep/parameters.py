@@ -1,0 +1,154 @@
+"""The endpoint's configuration from words: any field of FepConfig, any compatibility switch."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, replace
+from functools import cache
+from typing import Any, Final
+
+from emulator.errors import UserError
+from emulator.fep.phrases import check_names, duration, number, switch
+from uet.compatibility import REFERENCE_PROVIDER, STANDARD, Compatibility
+from uet.config import FepConfig
+from uet.wire import headers
+from uet.wire.codes import CRC_SIZE, ICV_SIZE, PAYLOAD_MTUS
+
+#: What differs from FepConfig's own defaults, which are for a fabric's time: an endpoint in
+#: software on an ordinary kernel needs milliseconds where a NIC needs microseconds.
+REAL_TIME: Final[dict[str, object]] = {
+    "rto_init_time": 100_000_000,
+    "close_req_time": 1_000_000_000,
+    "new_pdc_time": 1_000_000_000,
+    "restart_time": 100_000_000,
+}
+#: Besides its switches: what the UEC reference provider is configured to, or cannot do otherwise.
+_LIKE_THE_PROVIDER: Final[dict[str, object]] = {
+    "mpr": 1,
+    "deferrable_threshold": 8_192,
+    "rod_reorder": True,
+    "drop_network_duplicates": False,
+}
+PRESETS: Final[dict[str, tuple[Compatibility, dict[str, object]]]] = {
+    "standard": (STANDARD, {}),
+    "reference-provider": (REFERENCE_PROVIDER, _LIKE_THE_PROVIDER),
+}
+_ELSEWHERE: Final = {
+    "address": "--address",
+    "neighbours": "--peer",
+    "domains": "--keys",
+    "compatibility": "--compat",
+    "mac": "an interface that has it",
+}
+_LARGEST_EXTENSION = max(headers.SES_RENDEZVOUS.size, headers.SES_CSWAP.size)
+
+
+def compatibility(words: Iterable[str]) -> tuple[Compatibility, dict[str, object]]:
+    """Switches, and parameters that go with them, from presets and ``SWITCH=VALUE`` in turn."""
+    chosen, parameters = STANDARD, dict[str, object]()
+    hints = _hints(Compatibility)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals and name in PRESETS:
+            chosen, extra = PRESETS[name]
+            parameters |= extra
+            continue
+        name = name.replace("-", "_")
+        check_names([name], [*hints, *PRESETS], "--compat")
+        given = _converted(hints[name], name, value if equals else "true", "--compat")
+        chosen = replace(chosen, **{name: given})
+    return chosen, parameters
+
+
+def settings(words: Iterable[str]) -> dict[str, object]:
+    """Fields of FepConfig from ``NAME=VALUE``; times are in ns unless they have a unit."""
+    hints = _hints(FepConfig)
+    values: dict[str, object] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        name = name.strip().replace("-", "_")
+        if name in _ELSEWHERE:
+            raise UserError(f"--set {name}: use {_ELSEWHERE[name]} for it")
+        check_names([name], [item for item in hints if item not in _ELSEWHERE], "--set")
+        if not equals:
+            raise UserError(f"--set {word} says no value; write {name}=VALUE")
+        values[name] = _converted(hints[name], name, value.strip(), "--set")
+    return values
+
+
+def endpoint(values: Mapping[str, object]) -> FepConfig:
+    """The configuration; what is wrong with it as a :class:`UserError`."""
+    try:
+        return FepConfig(**values)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def payload_for(mtu: int, *, version: int, native: bool, crc: bool, secure: bool) -> int:
+    """The largest payload MTU whose packets fit into an interface's MTU (octets)."""
+    ip = headers.IPV4.size if version == 4 else headers.IPV6.size
+    carrier = headers.ENTROPY.size if native else headers.UDP_HEADER.size
+    around = ip + carrier + headers.RUD_REQ.size + headers.SES_STD_SOM.size + _LARGEST_EXTENSION
+    if secure:
+        around += headers.TSS_SSI.size + ICV_SIZE
+    elif crc:
+        around += CRC_SIZE
+    fitting = [size for size in PAYLOAD_MTUS if size + around <= mtu and size <= 4096]
+    if not fitting:
+        raise UserError(
+            f"the interface's MTU of {mtu} octets is too small for UET; raise it to"
+            f" {PAYLOAD_MTUS[0] + around}"
+        )
+    return max(fitting)
+
+
+def as_data(config: FepConfig) -> dict[str, Any]:
+    """A configuration for a report: everything but keys."""
+    data: dict[str, Any] = {}
+    for there in fields(config):
+        value = getattr(config, there.name)
+        if there.name == "domains":
+            value = [{"sdi": domain.sdi, "mode": domain.mode, "an": domain.sends_with,
+                      "ssi": domain.ssi} for domain in value]  # fmt: skip
+        elif there.name == "compatibility":
+            value = asdict(value)
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        data[there.name] = list(value) if isinstance(value, tuple) else value
+    return data
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    import uet.tss.domain as domain  # named by an annotation that is for type checkers only
+
+    return typing.get_type_hints(kind, localns={"SecureDomain": domain.SecureDomain})
+
+
+def _converted(kind: Any, name: str, text: str, where: str) -> object:
+    what = f"{where} {name}"
+    if isinstance(kind, types.UnionType):
+        if text.lower() in ("none", ""):
+            return None
+        (kind,) = (option for option in typing.get_args(kind) if option is not type(None))
+    if kind is bool:
+        return switch(text, what)
+    if kind is int:
+        if name.endswith("_time"):
+            return duration(text, what, plain="ns")
+        return number(text, what)
+    if typing.get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+def describe_switches() -> str:
+    """The names of all switches, for the help."""
+    return ", ".join(_hints(Compatibility))
+
+
+def describe_settings() -> str:
+    """The names of all fields that ``--set`` takes."""
+    return ", ".join(name for name in _hints(FepConfig) if name not in _ELSEWHERE)

@@ -1,0 +1,100 @@
+"""The small language of ``uetemu fep``: phrases, whole numbers and spans of time.
+
+A phrase is ``HEAD[:SIZE][,name=value]...``; a name without a value is switched on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from emulator.errors import UserError
+
+_MULTIPLES = {"k": 2**10, "ki": 2**10, "m": 2**20, "mi": 2**20, "g": 2**30, "gi": 2**30}
+_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_WORDS = {"true": True, "yes": True, "on": True, "1": True}
+_WORDS |= {"false": False, "no": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A phrase taken apart; ``size`` is what stands behind the colon."""
+
+    text: str
+    head: str
+    size: str | None
+    fields: dict[str, str]
+
+
+def phrase(text: str) -> Phrase:
+    """Take a phrase apart.  Raises :class:`UserError`."""
+    first, *rest = text.split(",")
+    head, colon, size = first.partition(":")
+    if not head.strip():
+        raise UserError(f"{text!r} begins with nothing; write HEAD[:SIZE][,name=value]...")
+    fields: dict[str, str] = {}
+    for part in rest:
+        name, equals, value = part.partition("=")
+        name = name.strip().replace("-", "_")
+        if not name:
+            raise UserError(f"{text!r} has an empty name between its commas; write name=value")
+        if name in fields:
+            raise UserError(f"{text!r} says {name} twice; leave one out")
+        fields[name] = value.strip() if equals else "true"
+    return Phrase(text, head.strip(), size.strip() if colon else None, fields)
+
+
+def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise :class:`UserError` for a name that is not among those known."""
+    listed = list(known)
+    for name in names:
+        if name not in listed:
+            near = difflib.get_close_matches(name, listed, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(listed)}"
+            raise UserError(f"{where} has no {name!r}; {hint}")
+
+
+def number(value: object, what: str, *, low: int = 0, high: int = 2**64 - 1) -> int:
+    """A whole number: decimal, ``0x...``, or with a multiple of octets (``4k``, ``1M``)."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        result = value
+    else:
+        text = str(value).strip().lower().replace("_", "")
+        digits = text.rstrip("kmgi")
+        factor = 1
+        if digits != text and not text.startswith("0x"):
+            factor = _MULTIPLES.get(text[len(digits) :], 0)
+        try:
+            result = int(digits if factor != 1 else text, 0) * factor if factor else int("")
+        except ValueError:
+            raise UserError(
+                f"{what} is {str(value)!r}; give a whole number, such as 3000, 0xbeef or 64k"
+            ) from None
+    if not low <= result <= high:
+        raise UserError(f"{what} is {result}; it must lie in {low}..{high}")
+    return result
+
+
+def duration(value: object, what: str, *, plain: str = "s") -> int:
+    """A span of time in ns: ``250us``, ``5ms``, ``1.5s``; without a unit it is in ``plain``."""
+    text = str(value).strip().lower()
+    unit = next((unit for unit in ("ns", "us", "ms", "s") if text.endswith(unit)), None)
+    digits = text[: -len(unit)] if unit else text
+    try:
+        result = float(digits) * _UNITS[unit or plain]
+    except ValueError:
+        result = -1.0
+    if not 0 <= result <= 10**18:
+        raise UserError(f"{what} is {str(value)!r}; give a time such as 250us, 5ms or 1.5s")
+    return round(result)
+
+
+def switch(value: object, what: str) -> bool:
+    """True or false."""
+    if isinstance(value, bool):
+        return value
+    try:
+        return _WORDS[str(value).strip().lower()]
+    except KeyError:
+        raise UserError(f"{what} is {str(value)!r}; it is true or false") from None

@@ -1,0 +1,158 @@
+"""The kernel's side of an endpoint: its namespace, its interface, and how peers are reached."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from emulator.errors import UserError
+from emulator.fabric import namespaces
+
+Ip = IPv4Address | IPv6Address
+
+# linux/neighbour.h
+_NTF_USE = 0x01
+_NUD_USABLE = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # REACHABLE STALE DELAY PROBE PERMANENT
+_NUD_FAILED = 0x20
+_ETHERNET, _LOOPBACK = 1, 0x8
+_IFF_UP = 0x1
+_LINK_SCOPE = 253
+#: How long a neighbour has to answer (s), and how often the kernel is asked meanwhile.
+NEIGHBOUR_S = 5.0
+_LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An Ethernet interface of the current namespace."""
+
+    name: str
+    index: int
+    mac: str
+    mtu: int
+    addresses: tuple[Ip, ...]
+
+
+def enter_namespace(name: str) -> None:
+    """Move this process's only thread into a namespace, by its name or the path of its file."""
+    path = Path(name) if "/" in name else namespaces.DIRECTORY / name
+    try:
+        namespaces.enter(path)
+    except FileNotFoundError:
+        there = sorted(os.listdir(namespaces.DIRECTORY)) if namespaces.DIRECTORY.is_dir() else []
+        known = f"there are {', '.join(there[:8])}" if there else "there is none"
+        raise UserError(f"there is no network namespace {name!r}; {known}") from None
+    except PermissionError:
+        raise UserError(f"only root may enter the namespace {name}; use sudo") from None
+    except OSError as error:
+        reason = error.strerror
+        if error.errno == errno.EINVAL:
+            reason = "it is no network namespace"
+        raise UserError(f"cannot enter {name}: {reason}; give the name ip netns lists") from None
+
+
+def interface(name: str) -> Interface:
+    """The interface of that name.  Raises :class:`UserError`."""
+    with IPRoute() as kernel:
+        try:
+            index = socket.if_nametoindex(name)
+        except OSError:
+            names = [str(link.get_attr("IFLA_IFNAME")) for link in kernel.get_links()]
+            raise UserError(
+                f"there is no interface {name!r} in this namespace; it has {', '.join(names)}"
+            ) from None
+        (link,) = kernel.get_links(index)
+        if link["ifi_type"] != _ETHERNET or link["flags"] & _LOOPBACK:
+            raise UserError(f"{name} is no Ethernet interface; UET needs one, a veth will do")
+        if not link["flags"] & _IFF_UP:
+            raise UserError(f"{name} is down; bring it up: ip link set {name} up")
+        found: list[tuple[bool, Ip]] = []
+        for record in kernel.get_addr(index=index):
+            text = record.get_attr("IFA_LOCAL") or record.get_attr("IFA_ADDRESS")
+            found.append((record["scope"] == _LINK_SCOPE, ip_address(str(text))))
+        # Global addresses first, each kind in the kernel's order.
+        addresses = [address for local, address in sorted(found, key=lambda item: item[0])]
+        return Interface(
+            name=name,
+            index=index,
+            mac=str(link.get_attr("IFLA_ADDRESS")),
+            mtu=int(link.get_attr("IFLA_MTU")),
+            addresses=tuple(addresses),
+        )
+
+
+def own_address(port: Interface, wanted: str | None, version: int | None) -> str:
+    """The fabric address: the one that was asked for, or the interface's first of the version."""
+    if wanted is not None:
+        try:
+            return str(ip_address(wanted))
+        except ValueError:
+            raise UserError(f"--address {wanted!r} is not an IP address") from None
+    for address in port.addresses:
+        if version is None or address.version == version:
+            return str(address)
+    what = "IP" if version is None else f"IPv{version}"
+    raise UserError(f"{port.name} has no {what} address; give one with --address")
+
+
+def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False) -> str:
+    """The MAC address behind ``port`` that reaches ``peer``: its own, or its route's gateway's.
+
+    The kernel is asked for the route and, by its own ARP or neighbour discovery, for the
+    neighbour.  Raises :class:`UserError` when it knows no way, or nobody answers.
+    """
+    with IPRoute() as kernel:
+        hop = _next_hop(kernel, port, peer)
+        family = socket.AF_INET if ip_address(hop).version == 4 else socket.AF_INET6
+        give_up = time.monotonic() + NEIGHBOUR_S
+        asked = False
+        while True:
+            state, mac = _neighbour(kernel, family, port, hop)
+            if mac is not None and state & _NUD_USABLE:
+                return mac
+            if not asked or state & _NUD_FAILED:
+                # "Use" makes the kernel resolve the entry as if it had a packet for it.
+                kernel.neigh(
+                    "replace", dst=hop, ifindex=port.index, family=family, flags=_NTF_USE, state=0
+                )
+                asked = True
+            if time.monotonic() > give_up or stop():
+                gateway = "" if hop == peer else f" (the gateway to {peer})"
+                raise UserError(
+                    f"{hop}{gateway} does not answer on {port.name}; check the link, or give its"
+                    f" MAC address: --peer {peer}=MAC"
+                )
+            time.sleep(_LOOK_S)
+
+
+def _next_hop(kernel: Any, port: Interface, peer: str) -> str:
+    try:
+        (route, *_) = kernel.route("get", dst=peer, oif=port.index)
+    except NetlinkError as error:
+        reason = os.strerror(error.code) if error.code else str(error)
+        raise UserError(
+            f"the kernel has no route to {peer} through {port.name} ({reason}); add one, or give"
+            f" the MAC address of the next hop: --peer {peer}=MAC"
+        ) from None
+    gateway = route.get_attr("RTA_GATEWAY")
+    if gateway is None and (via := route.get_attr("RTA_VIA")) is not None:
+        gateway = via["addr"]
+    return str(ip_address(str(gateway))) if gateway is not None else peer
+
+
+def _neighbour(kernel: Any, family: int, port: Interface, hop: str) -> tuple[int, str | None]:
+    for entry in kernel.get_neighbours(family, ifindex=port.index):
+        if ip_address(str(entry.get_attr("NDA_DST"))) == ip_address(hop):
+            mac = entry.get_attr("NDA_LLADDR")
+            return int(entry["state"]), None if mac is None else str(mac)
+    return 0, None

@@ -1,0 +1,40 @@
+"""What an endpoint remembers of an operation from its posting to its completion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from uet.api.flags import ApiError, Flag
+
+if TYPE_CHECKING:
+    from uet.api.active import ActiveEndpoint
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Posted:
+    """An operation under way; it is the context that the FEP gives back."""
+
+    endpoint: ActiveEndpoint
+    op_context: object
+    #: of its completion
+    flags: Flag
+    #: memory of a receive
+    buf: memoryview | None = None
+    #: injected ones complete in silence, unless they fail
+    silent: bool = False
+    #: multi-receive: least space for another message, octets taken, and octets completed
+    least_space: int | None = None
+    taken: int = 0
+    done: int = 0
+
+
+def octets(buf: object) -> memoryview:
+    """``buf`` as a flat view of octets, without a copy; :class:`ApiError` if it cannot be."""
+    try:
+        view = memoryview(buf)  # type: ignore[arg-type]
+        return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+    except TypeError:
+        raise ApiError(
+            f"a buffer is contiguous memory such as a bytearray or an array, not {buf!r}"
+        ) from None
