@@ -185,7 +185,7 @@ class Arrivals:
         elif kind == _CP:
             self._receive_control(packet, at, peer, sdi, entropy, marked, now)
         else:
-            self._receive_connectionless(packet, at, peer, kind, least, entropy, marked, now)
+            self._receive_connectionless(packet, at, peer, kind, sdi, least, entropy, marked, now)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -278,16 +278,35 @@ class Arrivals:
         if next_header not in _BEGINNING:
             self._refuse(peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
             return None
-        offset = info_and_offset & MAX_PSN_OFFSET
-        if ordered and offset and not self._endpoint.config.rod_reorder:
-            start = (psn - offset) & MASK
-            self._refuse(
-                peer, sdi, NackCode.ROD_OOO, psn, spdcid, word, entropy, marked, payload=start
-            )
+        if self._comes_too_early(
+            peer, sdi, ordered, word, psn, spdcid, info_and_offset, entropy, marked
+        ):
             return None
         return self._accept(
             peer, sdi, ordered, word, psn, spdcid, info_and_offset, entropy, marked, now
         )
+
+    def _comes_too_early(
+        self,
+        peer: Peer,
+        sdi: int | None,
+        ordered: bool,
+        word: int,
+        psn: int,
+        spdcid: int,
+        info_and_offset: int,
+        entropy: int,
+        marked: bool,
+    ) -> bool:
+        """An ordered PDC begins with its first packet, unless it may wait for that (UES 3.5.21)."""
+        offset = info_and_offset & MAX_PSN_OFFSET
+        if not ordered or not offset or self._endpoint.config.rod_reorder:
+            return False
+        start = (psn - offset) & MASK
+        self._refuse(
+            peer, sdi, NackCode.ROD_OOO, psn, spdcid, word, entropy, marked, payload=start
+        )
+        return True
 
     def _accept(
         self,
@@ -361,7 +380,7 @@ class Arrivals:
     ) -> None:
         word, psn, _, dpdcid, _ = headers.NACK.unpack_from(packet, at)
         if word >> 16 & NackFlag.NT:
-            self._endpoint.connectionless.on_nack(psn, peer, now)
+            self._endpoint.connectionless.on_nack(psn, peer, sdi, now)
             return
         pdc = self._by_id.get(dpdcid)
         if pdc is None or pdc.peer is not peer or (sdi is not None and pdc.sdi != sdi):
@@ -391,6 +410,10 @@ class Arrivals:
             pdc = self._table.find_target(peer.key, spdcid)
             if pdc is None and kind in OPENING and spdcid:
                 ordered = bool(word & ControlFlag.ISROD)
+                if self._comes_too_early(
+                    peer, sdi, ordered, word, psn, spdcid, dpdcid, entropy, marked
+                ):
+                    return
                 pdc = self._accept(
                     peer, sdi, ordered, word, psn, spdcid, dpdcid, entropy, marked, now
                 )
@@ -420,6 +443,7 @@ class Arrivals:
         at: int,
         peer: Peer,
         kind: int,
+        sdi: int | None,
         size: int,
         entropy: int,
         marked: bool,
@@ -429,7 +453,7 @@ class Arrivals:
         next_header = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
         without = self._endpoint.connectionless
         if kind == _RUDI_RESP:
-            without.on_response(packet, at, peer, now)
+            without.on_response(packet, at, peer, sdi, now)
             return
         ses_at = at + size
         if next_header not in _BEGINNING or len(packet) < ses_at + _SES_SIZES[next_header]:
@@ -443,7 +467,9 @@ class Arrivals:
         if response is not None and kind == _RUDI_REQ:
             _, _, packet_id = headers.RUDI_REQ.unpack_from(packet, at)
             self._endpoint.control.append(
-                without.answer(peer, packet_id, response, marked=marked, entropy=entropy)
+                without.answer(
+                    peer, sdi, packet_id, response, marked=marked, entropy=entropy
+                )
             )
 
     # -- trimmed packets -----------------------------------------------------------------------

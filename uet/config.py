@@ -91,7 +91,7 @@ class FepConfig:
     nack_retx_time: int = 1_000_000
     max_nack_retx_cnt: int = 5
     pds_clear_time: int = 1_000_000
-    infer_loss: bool = True  # from what SACK says about newer packets; unordered PDCs only
+    infer_loss: bool = True  # from what SACK says about newer packets (UES: optional)
 
     # Life of a PDC (UES 3.5.8): how long a target waits for the CLOSE it has asked for
     # (Close_REQ_Time), how long it keeps a secured one that is half open (New_PDC_Time), and how

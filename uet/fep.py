@@ -152,7 +152,10 @@ class FabricEndpoint:
         """Send a PROBE on an open PDC to ``peer``; whether there is one (UES 3.5.16)."""
         for pdc in self.table.by_id.values():
             if pdc.initiator and pdc.address == peer and pdc.peer_id:
-                self.control.append(pdc.probe())
+                try:
+                    self.control.append(pdc.probe())
+                except SealError:
+                    return False
                 return True
         return False
 
@@ -162,9 +165,13 @@ class FabricEndpoint:
         pdc = self.table.initiator(
             self.peers[ip_address(peer).packed], self._now, ordered=ordered, sdi=self.config.sdi
         )
-        if pdc is None:
+        if pdc is None or pdc.source.is_full:
             return False
-        self.control.append(pdc.send_tracked(kind, self._now))
+        try:
+            self.control.append(pdc.send_tracked(kind, self._now))
+        except SealError as error:
+            pdc.fail(error.reason.upper(), self._now, tell=False)
+            return False
         self._active[pdc.id] = pdc
         return True
 
@@ -204,22 +211,30 @@ class FabricEndpoint:
         limit += len(out)
         if not self.connectionless.idle:
             self.connectionless.transmit(out, now, limit)
-        if self._active:
-            for pdc in list(self._active.values()):
-                if len(out) >= limit:
-                    break
-                try:
-                    pdc.transmit(out, now, limit)
-                except SealError as error:
-                    pdc.fail(error.reason.upper(), now, tell=False)
-                if not pdc.has_work:
-                    self._active.pop(pdc.id, None)
-                if len(out) >= limit:
-                    # The others go first the next time.
-                    if len(self._active) > 1 and pdc.id in self._active:
-                        self._active[pdc.id] = self._active.pop(pdc.id)
-                    break
+        while self._active:
+            self._serve(out, now, limit)
+            if self._retry_at is None or self._retry_at > now:
+                break
+            # A PDC has failed just now: what it had not sent leaves on another one.
+            self._retry(now)
         return out
+
+    def _serve(self, out: list[Frame], now: int, limit: int) -> None:
+        """Let each PDC send, in turn."""
+        for pdc in list(self._active.values()):
+            if len(out) >= limit:
+                return
+            try:
+                pdc.transmit(out, now, limit)
+            except SealError as error:
+                pdc.fail(error.reason.upper(), now, tell=False)
+            if not pdc.has_work:
+                self._active.pop(pdc.id, None)
+            if len(out) >= limit:
+                # The others go first the next time.
+                if len(self._active) > 1 and pdc.id in self._active:
+                    self._active[pdc.id] = self._active.pop(pdc.id)
+                return
 
     def _run_timers(self, now: int) -> None:
         """The timers of SES, and those of who waits for a PDC."""
@@ -229,12 +244,16 @@ class FabricEndpoint:
                 side.on_timer(now)
         self.secure.expire(now)
         if self._retry_at is not None:
-            self._retry_at = None
-            self.initiator.start_waiting()
-            if self._retry_at is not None:
-                for pdc in self.table.reclaim(now):
-                    self._active[pdc.id] = pdc
-                self._retry_at = now + self.config.close_req_time
+            self._retry(now)
+
+    def _retry(self, now: int) -> None:
+        """Give those a PDC that wait for one, or make room."""
+        self._retry_at = None
+        self.initiator.start_waiting()
+        if self._retry_at is not None:
+            for pdc in self.table.reclaim(now):
+                self._active[pdc.id] = pdc
+            self._retry_at = now + self.config.close_req_time
 
     def next_deadline(self) -> int | None:
         """The earliest timer (ns)."""
@@ -286,6 +305,7 @@ class FabricEndpoint:
     def message_unsent(self, message: Outbound) -> None:
         if not isinstance(message, Readback):  # data for a PDC that is gone goes nowhere
             self.initiator.message_unsent(message)
+            self._retry_at = self._now
 
     def pdc_closed(self, pdc: Context) -> None:
         self.initiator.pdc_closed(pdc)
@@ -299,6 +319,8 @@ class FabricEndpoint:
 
     def pdc_changed(self, pdc: PdcLife) -> None:
         if pdc.state is State.CLOSED:
+            if not pdc.initiator:
+                self.secure.ended(pdc.sdi, pdc.start_psn)
             self.table.remove(pdc, self._now)
             self._active.pop(pdc.id, None)
             self.pdc_closed(pdc)

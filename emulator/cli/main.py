@@ -23,6 +23,7 @@ VERBS = {
     "exec": "run a command inside a node of a running lab",
     "capture": "stream a port's packets as pcapng to standard output",
     "graph": "draw a topology or a running lab",
+    "fep": "one UET endpoint on an interface, against any UET stack",
     "decode": "show the layers and fields of UET packets",
     "wireshark": "give Wireshark the UET dissector",
     "conformance": "which conformance statements the tests have proven",

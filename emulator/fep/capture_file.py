@@ -24,7 +24,7 @@ _BUFFER = 1 << 20
 
 
 class CaptureFile:
-    """A pcapng file that is written as the frames come.  Raises :class:`UserError` to begin with."""
+    """A pcapng file that is written as the frames come.  Raises :class:`UserError`."""
 
     def __init__(self, path: Path, interface: str, comment: str) -> None:
         self.frames = 0
@@ -57,9 +57,7 @@ class CaptureFile:
         padding = bytes(-length % 4)
         # block header 8, packet 20, frame, flags option 8, end of options 4, length again 4
         total = 8 + 20 + length + len(padding) + 8 + 4 + 4
-        head = _PACKET.pack(
-            _ENHANCED_PACKET, total, 0, at >> 32, at & 0xFFFF_FFFF, length, length
-        )
+        head = _PACKET.pack(_ENHANCED_PACKET, total, 0, at >> 32, at & 0xFFFF_FFFF, length, length)
         tail = _FLAGS.pack(2, 4, direction) + bytes(4) + struct.pack("<I", total)
         self._write(b"".join((head, frame, padding, tail)))
         self.frames += 1

@@ -123,12 +123,15 @@ def receives(text: str, default_after: int) -> list[Offer]:
     if "after" in fields:
         after = duration(fields["after"], f"{where}: after")
     expect = fields.get("expect")
+    repost = switch(fields.get("repost", False), f"{where}: repost")
+    if repost and "multi" in fields:
+        raise UserError(f"{where}: a multi-receive completes several times; leave out repost")
     first = maybe("index", 32) or 0
     return [
         Offer(
             size=size,
             after=after,
-            repost=switch(fields.get("repost", False), f"{where}: repost"),
+            repost=repost,
             tag=maybe("tag"),
             ignore=maybe("ignore") or 0,
             initiator=maybe("initiator", 32),

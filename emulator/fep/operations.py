@@ -23,7 +23,7 @@ from uet.ses.address import Address
 from uet.ses.atomics import size_of
 from uet.ses.operands import NO_OPERAND, WITH_COMPARE
 from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
-from uet.wire.codes import AtomicOpcode, Datatype, ReturnCode
+from uet.wire.codes import AtomicOpcode, Datatype
 
 #: The key under which a target registers its memory unless told otherwise.
 DEFAULT_KEY: Final = 0x4000_0000_0000_0123
@@ -71,18 +71,17 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Around:
     """What an operation need not say: whom it is for, how it goes, and the seed of random data."""
 
     peer: str
     peers: Sequence[str]
     home: Address
-    delivery: str
     key: int = DEFAULT_KEY
     seed: int = 0
 
 
-def messages_of(phrases: Sequence[str], script: str | None, around: Surroundings) -> list[Message]:
+def messages_of(phrases: Sequence[str], script: str | None, around: Around) -> list[Message]:
     """Every message, in the order of posting.  Raises :class:`UserError`."""
     items: list[tuple[Mapping[str, Any], str]] = [(_as_item(text), text) for text in phrases]
     if script is not None:
@@ -153,7 +152,7 @@ def _as_yaml(text: str, where: str, fault: Exception) -> Any:
 class _Maker:
     """Makes the messages of one operation."""
 
-    def __init__(self, item: Mapping[str, Any], where: str, around: Surroundings) -> None:
+    def __init__(self, item: Mapping[str, Any], where: str, around: Around) -> None:
         item = {_SHORT.get(str(name), str(name)): value for name, value in item.items()}
         self._where = where
         self._around = around
@@ -189,7 +188,7 @@ class _Maker:
         value = self._item.get(name)
         if value is None:
             return []
-        return list(value) if isinstance(value, list) else str(value).split("/")
+        return list(value if isinstance(value, list) else str(value).split("/"))
 
     def messages(self) -> Iterator[Message]:
         count = self._number("count", 1, low=1, high=100_000)
@@ -212,9 +211,8 @@ class _Maker:
             raise UserError(f"{self._where}: {peer} is no peer; name it with --peer too")
         delivery = self._item.get("delivery")
         if delivery is not None and delivery not in DELIVERY_MODES:
-            raise UserError(
-                f"{self._where}: delivery is {delivery!r}; choose one of {', '.join(DELIVERY_MODES)}"
-            )
+            known = ", ".join(DELIVERY_MODES)
+            raise UserError(f"{self._where}: delivery is {delivery!r}; choose one of {known}")
         try:
             to = Address(
                 job_id=self._number("job_id", home.job_id),
@@ -226,7 +224,7 @@ class _Maker:
             raise UserError(f"{self._where}: {fault}") from None
         return {"peer": peer, "delivery": delivery, "destination": to}
 
-    def _place(self, index: int, size: int) -> dict[str, int]:
+    def _place(self, index: int, size: int) -> dict[str, Any]:
         step = self._number("step", size)
         return {
             "key": self._number("key", self._around.key),
@@ -349,10 +347,6 @@ def _told(place: Mapping[str, int], header_data: int | None) -> dict[str, object
 
 def elements(message: Message) -> list[int | float | str]:
     """What a fetching atomic brought, as numbers."""
-    assert message.datatype is not None and message.memory is not None
+    assert message.datatype is not None
+    assert message.memory is not None
     return decode(message.datatype, message.memory)
-
-
-def known_errors() -> list[str]:
-    """Names that ``error=`` may expect of a peer's answer."""
-    return [code.name for code in ReturnCode]

@@ -57,7 +57,7 @@ def compatibility(words: Iterable[str]) -> tuple[Compatibility, dict[str, object
             continue
         name = name.replace("-", "_")
         check_names([name], [*hints, *PRESETS], "--compat")
-        given = _converted(hints[name], name, value if equals else "true", "--compat")
+        given: Any = _converted(hints[name], name, value if equals else "true", "--compat")
         chosen = replace(chosen, **{name: given})
     return chosen, parameters
 
@@ -86,8 +86,13 @@ def endpoint(values: Mapping[str, object]) -> FepConfig:
         raise UserError(str(error)) from None
 
 
-def payload_for(mtu: int, *, version: int, native: bool, crc: bool, secure: bool) -> int:
-    """The largest payload MTU whose packets fit into an interface's MTU (octets)."""
+def payload_for(
+    mtu: int, *, version: int, native: bool, crc: bool, secure: bool, wanted: int | None
+) -> int:
+    """The payload MTU that was wanted, or the largest (to 4096) that fits an interface's MTU.
+
+    Raises :class:`UserError` where packets would not fit.
+    """
     ip = headers.IPV4.size if version == 4 else headers.IPV6.size
     carrier = headers.ENTROPY.size if native else headers.UDP_HEADER.size
     around = ip + carrier + headers.RUD_REQ.size + headers.SES_STD_SOM.size + _LARGEST_EXTENSION
@@ -95,6 +100,13 @@ def payload_for(mtu: int, *, version: int, native: bool, crc: bool, secure: bool
         around += headers.TSS_SSI.size + ICV_SIZE
     elif crc:
         around += CRC_SIZE
+    if wanted is not None:
+        if wanted + around > mtu:
+            raise UserError(
+                f"a payload MTU of {wanted} octets needs an interface MTU of {wanted + around},"
+                f" and it has {mtu}; raise that, or choose a smaller --mtu"
+            )
+        return wanted
     fitting = [size for size in PAYLOAD_MTUS if size + around <= mtu and size <= 4096]
     if not fitting:
         raise UserError(
@@ -127,7 +139,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind, localns={"SecureDomain": domain.SecureDomain})
 
 
-def _converted(kind: Any, name: str, text: str, where: str) -> object:
+def _converted(kind: Any, name: str, text: str, where: str) -> Any:
     what = f"{where} {name}"
     if isinstance(kind, types.UnionType):
         if text.lower() in ("none", ""):

@@ -12,20 +12,18 @@ import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
-from pathlib import Path
 from types import FrameType
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic import Nic
-from emulator.errors import UserError
 from emulator.fep.capture_file import CaptureFile
-from emulator.fep.contents import summary
-from emulator.fep.offers import Offer, Region
-from emulator.fep.operations import Message, elements
+from emulator.fep.offers import Offer
+from emulator.fep.operations import Message
+from emulator.fep.outcomes import Outcomes
 from emulator.fep.report import Report
 from emulator.fep.watched import WatchedEndpoint
 from uet.transport import Completion
@@ -82,17 +80,6 @@ class Limits:
     close_time: int = 10**10
 
 
-@dataclass(slots=True)
-class Tally:
-    """What has come of it so far."""
-
-    posted: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    received: int = 0
-    errors: list[str] = field(default_factory=list)
-
-
 class Session:
     """One endpoint at work.  Make it inside the namespace."""
 
@@ -102,30 +89,28 @@ class Session:
         nic: Nic,
         clock: Clock,
         report: Report,
+        outcomes: Outcomes,
         stop: Stop,
         *,
         limits: Limits,
         messages: Sequence[Message] = (),
         in_flight: int = 1,
         offers: Sequence[Offer] = (),
-        regions: Sequence[Region] = (),
         capture: CaptureFile | None = None,
-        save: Path | None = None,
-        seed: int = 0,
     ) -> None:
         self._endpoint, self._nic, self._clock = endpoint, nic, clock
-        self._report, self._stop, self._limits = report, stop, limits
+        self._report, self._outcomes, self._stop = report, outcomes, stop
+        self._limits = limits
+        self._tally = outcomes.tally
         self._messages = deque(messages)
         self._in_flight = in_flight or len(messages)
         self._open = 0
         self._offers = deque(sorted(offers, key=lambda offer: offer.after))
-        self._regions = {region.key: region for region in regions}
-        self._capture, self._save, self._seed = capture, save, seed
+        self._capture = capture
         self._own = ip_address(endpoint.config.address).packed
+        self._to_close = limits.close
         self._closing = False
         self._idle_since: int | None = None
-        self._saved = 0
-        self.tally = Tally()
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -151,8 +136,8 @@ class Session:
             if self._capture is not None:
                 self._capture.received(frames)
             self._learn(frames)
-            endpoint.receive(frames, now)
-            endpoint.look()
+        endpoint.receive(frames, now)  # without frames too: it tells the time
+        endpoint.look()
         self._post(now)
         out = endpoint.transmit(now, nic.room())
         if out or nic.backlog:
@@ -172,10 +157,11 @@ class Session:
         wake = min((at for at in wakes if at is not None), default=None)
         timeout = None if wake is None else self._clock.host_seconds(max(0, wake - now))
         writers = () if room else (nic.fileno(),)
-        readable, _, _ = select.select((nic.fileno(), self._stop.reader), writers, (), timeout)
+        stop = self._stop.reader.fileno()
+        readable, _, _ = select.select((nic.fileno(), stop), writers, (), timeout)
         if nic.fileno() in readable:
             nic.acknowledge_error()
-        if self._stop.reader in readable:
+        if stop in readable:
             self._stop.reader.recv(64)
 
     def _own_deadlines(self, now: int) -> Iterator[int | None]:
@@ -222,11 +208,11 @@ class Session:
                 break
             self._messages.popleft()
             message.posted_at = now
-            self.tally.posted += 1
+            self._tally.posted += 1
             try:
-                self._endpoint.post(_with_context(message))
+                self._endpoint.post(replace(message.request, context=message))
             except ValueError as refusal:
-                self._ended_message(message, "REFUSED_HERE", now, reason=str(refusal))
+                self._outcomes.operation(message, "REFUSED_HERE", now, reason=str(refusal))
             else:
                 self._open += 1
 
@@ -234,123 +220,22 @@ class Session:
         try:
             self._endpoint.post_receive(offer.receive())
         except ValueError as refusal:
-            self.tally.failed += 1
+            self._tally.failed += 1
             self._report.event("error", reason=f"--receive: {refusal}")
 
     # -- what has ended ------------------------------------------------------------------------
 
     def _completed(self, completion: Completion, now: int) -> None:
-        context = completion.context
+        context, outcomes = completion.context, self._outcomes
         if isinstance(context, Message):
             self._open -= 1
-            self._ended_message(context, completion.error, now, length=completion.length)
+            outcomes.operation(context, completion.error, now, length=completion.length)
         elif isinstance(context, Offer):
-            self._received(completion, context)
+            outcomes.receive(completion, context)
+            if context.repost and completion.error is None:
+                self._offer(context)
         else:
-            self._arrived(completion)
-
-    def _ended_message(
-        self,
-        message: Message,
-        error: str | None,
-        now: int,
-        *,
-        length: int | None = None,
-        reason: str | None = None,
-    ) -> None:
-        said: dict[str, object] = dict(message.said)
-        ok = error == message.error
-        if not ok and message.error is not None:
-            said["expected_error"] = message.error
-        if error is None and message.memory is not None:
-            said |= summary(message.memory)
-            if message.datatype is not None:
-                said["values"] = elements(message)
-            if message.expected is not None:
-                matches = bytes(message.memory) == message.expected
-                said["as_expected"] = matches
-                ok = ok and matches
-                if not matches:
-                    said["first_difference"] = _difference(message.memory, message.expected)
-        if ok:
-            self.tally.succeeded += 1
-        else:
-            self.tally.failed += 1
-        self._report.event(
-            "completion",
-            kind=message.name,
-            number=message.number,
-            ok=ok,
-            error=error,
-            reason=reason,
-            length=length,
-            elapsed_us=round((now - message.posted_at) / 1000, 1),
-            **said,
-        )
-
-    def _received(self, completion: Completion, offer: Offer) -> None:
-        at = completion.offset or 0
-        octets = offer.memory[at : at + completion.length]
-        rule = offer.expect
-        expected = None
-        if rule is not None and completion.error is None:
-            expected = rule.octets(len(octets), offer.index, self._seed)
-        self._arrival(completion, octets, expected, size=offer.size)
-        if offer.repost and completion.error is None:
-            self._offer(offer)
-
-    def _arrived(self, completion: Completion) -> None:
-        """Data that a peer announced with header data, or the end of something of ours."""
-        region = self._regions.get(completion.key) if completion.key is not None else None
-        octets = memoryview(b"")
-        if region is not None and completion.error is None:
-            at = completion.offset or 0
-            octets = region.memory[at : at + completion.length]
-        self._arrival(completion, octets, None)
-
-    def _arrival(
-        self,
-        completion: Completion,
-        octets: memoryview,
-        expected: bytes | None,
-        size: int | None = None,
-    ) -> None:
-        said: dict[str, object] = {}
-        ok = completion.error is None
-        if ok:
-            said = summary(octets)
-            said["saved"] = self._save_octets(completion.kind, octets)
-            if expected is not None:
-                ok = bytes(octets) == expected
-                said["as_expected"] = ok
-                if not ok:
-                    said["first_difference"] = _difference(octets, expected)
-        self.tally.received += 1
-        if not ok:
-            self.tally.failed += 1
-        self._report.event(
-            "completion",
-            kind=completion.kind,
-            ok=ok,
-            error=completion.error,
-            peer=completion.peer,
-            length=completion.length,
-            offset=completion.offset,
-            size=size,
-            key=_hexadecimal(completion.key),
-            tag=_hexadecimal(completion.tag),
-            header_data=_hexadecimal(completion.header_data),
-            initiator=completion.initiator,
-            **said,
-        )
-
-    def _save_octets(self, kind: str, octets: memoryview) -> str | None:
-        if self._save is None:
-            return None
-        path = self._save / f"{self._saved:04d}-{kind}.bin"
-        self._saved += 1
-        write_octets(path, octets)
-        return str(path)
+            outcomes.remote_write(completion)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -359,7 +244,7 @@ class Session:
         if self._stop.number is not None:
             return signal.Signals(self._stop.number).name
         if limits.timeout is not None and now >= limits.timeout:
-            self.tally.errors.append("the time allowed is over")
+            self._tally.errors.append("the time allowed is over")
             return "timeout"
         if limits.duration is not None and now >= limits.duration:
             return "duration"
@@ -368,40 +253,29 @@ class Session:
             return None
         if self._idle_since is None:
             self._idle_since = now
-            if limits.close and not self._closing:
-                self._closing = True
-                self._endpoint.close()
+        if self._to_close:
+            self._to_close, self._closing = False, True
+            self._endpoint.close()
         if self._nic.backlog:
             return None
         if self._closing:
-            if self._endpoint.closed:
-                self._closing = False
-                self._idle_since = now
-                self._limits_after_close()
-            elif now >= self._idle_since + limits.close_time:
-                self.tally.errors.append("a PDC could not be closed in time")
+            if not self._endpoint.closed:
+                if now < self._idle_since + limits.close_time:
+                    return None
+                self._tally.errors.append("a PDC could not be closed in time")
                 return "close timeout"
-            return None
+            self._closing = False
+            self._idle_since = now
         over = now >= self._idle_since + limits.linger
         return "done" if over or not self._endpoint.counters()["pdcs_open"] else None
 
-    def _limits_after_close(self) -> None:
-        """Closed once is closed."""
-        limits = self._limits
-        self._limits = Limits(
-            duration=limits.duration,
-            timeout=limits.timeout,
-            count=limits.count,
-            linger=limits.linger,
-        )
-
     def _done(self) -> bool:
         """Nothing is left to be done that was asked for, except to end."""
-        if self._limits.count is not None and self.tally.received >= self._limits.count:
-            return True
-        if self._limits.count is not None or not self.tally.posted:
+        if self._messages or self._open:
             return False
-        return not self._messages and not self._open
+        if self._limits.count is not None:
+            return self._tally.received >= self._limits.count
+        return self._tally.posted > 0
 
     @property
     def unfinished(self) -> int:
@@ -412,50 +286,4 @@ class Session:
     def missing(self) -> int:
         """Completions that ``count`` asked for and that did not come."""
         count = self._limits.count
-        return 0 if count is None else max(0, count - self.tally.received)
-
-    def regions_at_end(self) -> Iterator[dict[str, object]]:
-        """What the regions hold now; a region that is not as expected counts as failed."""
-        for region in self._regions.values():
-            said: dict[str, object] = {"key": f"{region.key:#x}", "size": len(region.memory)}
-            said |= summary(region.memory)
-            if region.expect is not None:
-                wanted = region.expect.octets(len(region.memory), 0, self._seed)
-                said["as_expected"] = bytes(region.memory) == wanted
-                if not said["as_expected"]:
-                    said["first_difference"] = _difference(region.memory, wanted)
-                    self.tally.failed += 1
-            if self._save is not None:
-                path = self._save / f"region-{region.key:#x}.bin"
-                write_octets(path, region.memory)
-                said["saved"] = str(path)
-            yield said
-
-
-def _with_context(message: Message):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
-    return replace(message.request, context=message)
-
-
-def write_octets(path: Path, octets: memoryview) -> None:
-    """Write a file; :class:`UserError` if that cannot be."""
-    try:
-        path.write_bytes(octets)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; make room or choose --save") from None
-
-
-def _difference(have: bytes | memoryview, want: bytes) -> int:
-    """The first octet that differs."""
-    have = bytes(have)
-    return next((at for at, pair in enumerate(zip(have, want, strict=False)) if pair[0] != pair[1]),
-                min(len(have), len(want)))  # fmt: skip
-
-
-def _hexadecimal(value: int | None) -> str | None:
-    return None if value is None else f"{value:#x}"
-
-
-#: Stops a wait for something that a signal has made pointless.
-Stopped = Callable[[], bool]
+        return 0 if count is None else max(0, count - self._tally.received)

@@ -149,6 +149,7 @@ class Bench:
         assert len(initiator._ids) == len(initiator._promises) == len(initiator._replies) == 0
         assert initiator.next_deadline() is None
         assert not initiator.waiting
+        assert not initiator._starved
         assert [pdc.locks for pdc in self.pdcs.values() if pdc.locks] == []
         assert not self.memory._regions
         for stream in initiator._streams.values():

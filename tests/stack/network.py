@@ -51,6 +51,8 @@ class Network:
     rng: random.Random
     impairment: Impairment = field(default_factory=Impairment)
     delay_ns: int = 1_000
+    #: what the link to each endpoint needs for an octet; 0 carries everything at once
+    ns_per_octet: float = 0.0
     #: sees every frame sent, and may answer with the frames to deliver in its place
     tap: Callable[[bytes, int], Sequence[bytes]] | None = None
 
@@ -60,6 +62,7 @@ class Network:
     completions: dict[str, list[Completion]] = field(default_factory=dict)
     _events: list[tuple[int, int, bytes]] = field(default_factory=list)
     _order: int = 0
+    _busy_until: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.completions = {address: [] for address in self.endpoints}
@@ -112,8 +115,17 @@ class Network:
                     octets = flip(each, rng.randrange(len(each) * 8))
                 jitter = rng.randrange(impairment.jitter_ns + 1)
                 self._order += 1
-                event = (self.now + self.delay_ns + jitter, self._order, octets)
+                event = (self._sent(octets) + self.delay_ns + jitter, self._order, octets)
                 heapq.heappush(self._events, event)
+
+    def _sent(self, frame: bytes) -> int:
+        """When the link has sent the last bit of a frame that is ready now."""
+        if not self.ns_per_octet:
+            return self.now
+        link = destination(frame)
+        start = max(float(self.now), self._busy_until.get(link, 0.0))
+        self._busy_until[link] = end = start + len(frame) * self.ns_per_octet
+        return int(end)
 
     def _deliver(self) -> None:
         while self._events and self._events[0][0] <= self.now:

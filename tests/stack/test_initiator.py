@@ -121,14 +121,34 @@ def test_ids_run_out_and_come_back() -> None:
     assert {message.id for message in bench.waiting} == set(range(1, 65_536))
     bench.post(write(peer=ELSEWHERE, context="late"), send(delivery="uud"))
     assert len(bench.waiting) == 65_536  # a datagram needs none
-    assert bench.initiator.waiting
+    assert bench.counters["post_waits_for_id"] == 1
     freed = bench.waiting[1_000]
     bench.waiting.clear()
     bench.end(freed)
-    bench.initiator.start_waiting()
     (late,) = bench.waiting
     assert (late.id, late.plan.context) == (freed.id, "late")
     assert not bench.initiator.waiting
+
+
+def test_an_id_comes_back_however_its_message_ends() -> None:
+    bench = Bench(inbound_message_idle_time=1_000)
+    for _ in range(65_534):
+        bench.post(NoOperation(peer=ELSEWHERE))
+    bench.waiting.clear()
+    for ending in ("data", "time", "pdc"):
+        bench.post(read(5))
+        message = bench.take()
+        bench.post(write(peer=ELSEWHERE))
+        bench.end(message)
+        assert bench.waiting == []
+        if ending == "data":
+            bench.data(message, 0, bytes(5))
+        elif ending == "time":
+            bench.wait(1_000)
+        else:
+            bench.initiator.pdc_closed(bench.pdcs[THERE, "rud"])
+        assert [waiting.id for waiting in bench.waiting] == [message.id], ending
+        bench.end(bench.take())
 
 
 def test_ids_from_zero() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.stack.carriage import ELSEWHERE, MTU, OPTIMIZED_KEY, THERE, Bench, packets, response
-from uet.compatibility import REFERENCE_PROVIDER
+from uet.compatibility import REFERENCE_PROVIDER, STANDARD
 from uet.ses.address import Address
 from uet.ses.requests import MessageError
 from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
@@ -326,6 +326,13 @@ def test_short_headers_where_they_say_everything() -> None:
             assert p.initiator == 16
             if p.hd:
                 assert p.header_data == 5
+
+
+def test_datagrams_keep_the_standard_header() -> None:
+    for compatibility in (STANDARD, REFERENCE_PROVIDER):
+        bench = Bench(optimized_headers=True, compatibility=compatibility)
+        bench.post(send(delivery="uud"))
+        assert bench.take().next_header == STD
 
 
 def test_short_headers_are_off_by_default_and_without_the_capability() -> None:

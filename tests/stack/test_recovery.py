@@ -247,7 +247,7 @@ def test_nacks_with_wrong_identifiers_change_nothing() -> None:
 
 
 #: Reactions to each code: sent again at once, after NACK_Retx_Time, or by the timer only.
-AT_ONCE = {NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP}
+AT_ONCE = {NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP, NackCode.RCVR_INFER_LOSS}
 LATER = {
     NackCode.NO_PDC_AVAIL,
     NackCode.NO_CCC_AVAIL,
@@ -260,7 +260,6 @@ LATER = {
     NackCode.ROD_OOO,
     NackCode.PKT_NOT_RCVD,
     NackCode.ACK_WITH_DATA,
-    NackCode.RCVR_INFER_LOSS,
     NackCode.EXP_NACK_NORMAL,
     NackCode.EXP_NACK_ERR,
 }

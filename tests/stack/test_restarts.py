@@ -108,6 +108,18 @@ def test_bad_generation_is_tried_again_at_once() -> None:
     bench.assert_nothing_left()
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_new_generation_outweighs_other_refusals(order: tuple[int, int]) -> None:
+    bench = Bench()
+    bench.post(send(bytes(2 * MTU)))
+    message = bench.take()
+    answers = (response(ReturnCode.BAD_GENERATION, ri_generation=4), response(NO_MATCH))
+    for index in order:
+        bench.answer(message, index, answers[index])
+    bench.end(message)
+    assert generation(bench.take()) == 4
+
+
 def test_a_generation_that_never_fits_is_an_error() -> None:
     bench = Bench()
     bench.post(send())
@@ -294,9 +306,18 @@ def test_a_deferrable_send_that_is_refused() -> None:
     bench.end(message)
     bench.wait(SECOND)
     message = bench.take()
-    assert packets(message)[0].target_restart_token == 0
+    seen = packets(message)[0]
+    assert seen.target_restart_token == 0
     deferred(bench, message)
     bench.end(message)
+    bench.initiator.on_restart(THERE, seen.initiator_restart_token, 7)
+    message = bench.take()
+    assert packets(message)[0].target_restart_token == 7
+    # The reservation has run out meanwhile.
+    bench.answer(message, 0, response(NO_MATCH))
+    bench.end(message)
+    bench.wait(2 * SECOND)
+    assert packets(bench.take())[0].target_restart_token == 0
     assert bench.initiator.open_messages == 1
 
 

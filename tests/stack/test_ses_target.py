@@ -158,7 +158,7 @@ def test_requests_that_cannot_be_carried_out(fields: dict[str, object], sentence
     with pytest.raises(MessageError, match="flat view"):
         script.post(memoryview(bytes(16)).cast("I"))  # type: ignore[arg-type]
     assert script.take() == []
-    assert script.fep._open_ids == set()
+    assert script.fep.initiator.open_messages == 0
     assert script.pdcs == []
 
 
@@ -168,15 +168,15 @@ def test_message_identifiers_are_unique_while_open() -> None:
     script.establish_initiator()
     for k in range(65_540):
         script.post(b"", context=k)
-    assert len(script.fep._open_ids) == 65_535
-    assert 0 not in script.fep._open_ids
-    assert len(script.fep._waiting) == 5
+    assert len(script.fep.initiator._ids) == 65_535
+    assert script.fep.initiator._ids.find(0) is None
+    assert script.fep.initiator.waiting
     (request,) = script.take()
     (after,) = script.give(ack(request))
-    assert len(script.fep._open_ids) == 65_535
-    assert len(script.fep._waiting) == 4
+    script.take()
+    assert len(script.fep.initiator._ids) == 65_535
+    assert script.fep.initiator.open_messages == 65_539
     assert after.ses.message_id == request.ses.message_id + 1
-    assert script.fep._newest_id == request.ses.message_id  # round again to the one that is free
 
 
 # -- the target ----------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_completion_when_all_octets_are_there(seed: int) -> None:
     assert (completion.offset, completion.length) == (5, len(data))
     assert completion.header_data == 0xFEED
     assert script.memory[5 : 5 + len(data)] == data
-    assert script.fep._target._inbound == {}
+    assert script.fep.target._inbound.messages == {}
 
 
 def test_no_completion_without_header_data() -> None:
@@ -231,7 +231,7 @@ def refused(packet: Packet, code: ReturnCode, **parameters: object) -> Script:
     assert answer.ses.message_id == packet.message_id
     assert script.memory == bytearray(REGION)
     assert script.completions == []
-    assert script.fep._target._inbound == {}
+    assert script.fep.target._inbound.messages == {}
     return script
 
 
@@ -245,7 +245,7 @@ def test_addressing() -> None:
     refused(write(b"x", resource_index=14, job_id=2, ri_generation=1), ReturnCode.UNDELIVERABLE)
     refused(write(b"x", job_id=2, ri_generation=1, match_bits=9), ReturnCode.BAD_JOB_ID)
     refused(write(b"x", ri_generation=1, ie=1), ReturnCode.BAD_GENERATION)
-    refused(write(b"x", ie=1, opcode=Opcode.READ), ReturnCode.INITIATOR_ERR)
+    refused(write(b"x", ie=1, match_bits=9), ReturnCode.INITIATOR_ERR)
     refused(write(b"x", version=1, resource_index=3), ReturnCode.UNCOR)
 
 
@@ -287,8 +287,9 @@ def test_memory_of_another_job() -> None:
 
 
 def test_other_opcodes() -> None:
-    for opcode in (Opcode.NO_OP, Opcode.READ, Opcode.SEND, Opcode.ATOMIC, 0x2A):
+    for opcode in (Opcode.DATAGRAM_SEND, Opcode.EXTENDED, 0x10, 0x2A):
         refused(write(b"", opcode=opcode), ReturnCode.UNSUPPORTED_OP)
+    refused(write(b"x", opcode=Opcode.SEND), ReturnCode.NO_MATCH)
 
 
 @pytest.mark.conformance("C-083")
@@ -336,7 +337,7 @@ def test_a_message_given_up_by_its_initiator() -> None:
         error = write(b"", at=8, total=100, message_id=3, opcode=Opcode.MSG_ERROR, eom=1)
         (answer,) = script.give(rud(START + 2 + k, dpdcid=own, ar=1) / error)
         assert (answer.answer, answer.cack_psn) == (ReturnCode.OK, START + 2 + k)
-        assert script.fep._target._inbound == {}
+        assert script.fep.target._inbound.messages == {}
     assert script.counters["rx_messages_abandoned"] == 1
     assert script.completions == []
 
@@ -356,7 +357,7 @@ def test_no_room_for_another_message() -> None:
     script.now += MS // 2
     (answer,) = script.give(rud(START + 3, dpdcid=own, retx=1) / parts[2])  # 1 has been idle
     assert answer.answer is ReturnCode.OK
-    assert [key[1] for key in script.fep._target._inbound] == [2, 3]
+    assert [key[1] for key in script.fep.target._inbound.messages] == [2, 3]
     assert script.counters["rx_messages_abandoned"] == 1
     (single,) = script.give(rud(START + 5, dpdcid=own, ar=1) / write(b"x", message_id=9))
     assert single.answer is ReturnCode.OK  # which needs no room
@@ -394,11 +395,10 @@ def test_keys() -> None:
 
 def test_gaps_in_a_message_are_bounded() -> None:
     """More of them than a receive window can have are hostile, and cost no more memory."""
-    from uet.ses.memory import MemoryRegion
-    from uet.ses.messages import MOST_GAPS, InboundMessage
+    from uet.ses.inbound import MOST_GAPS, InboundMessage
 
     memory = memoryview(bytearray(200_000))
-    message = InboundMessage(MemoryRegion(memory, 1, True), 0, 200_000)
+    message = InboundMessage(memory, word=0, to=0, key=1, offset=0, length=200_000)
     placed = sum(message.place(2 * k, memoryview(b"x")) for k in range(100_000))
     assert placed == len(message._starts) == MOST_GAPS + 1
     assert message.place(1, memoryview(b"y"))  # filling them still works

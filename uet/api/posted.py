@@ -33,7 +33,7 @@ def octets(buf: object) -> memoryview:
     """``buf`` as a flat view of octets, without a copy; :class:`ApiError` if it cannot be."""
     try:
         view = memoryview(buf)  # type: ignore[arg-type]
-        return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        return view.cast("B")
     except TypeError:
         raise ApiError(
             f"a buffer is contiguous memory such as a bytearray or an array, not {buf!r}"

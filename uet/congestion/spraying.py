@@ -44,15 +44,27 @@ class ObliviousSpraying:
         self._next = position + 1
         return self._evs[position]
 
+    def timed_out(self) -> None:
+        """Nothing: the next packets take other paths anyway."""
+
 
 class SinglePath:
-    """One EV for all packets, so that they keep their order on the way (UES 3.6.16, ROD)."""
+    """One EV for all packets, so that they keep their order on the way (UES 3.6.16, ROD).
 
-    __slots__ = ("_ev",)
+    It changes only when a path swallows everything, so that nothing is in flight there.
+    """
+
+    __slots__ = ("_ev", "_rng")
 
     def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
         self._ev = rng.randint(EV_FIRST, EV_LAST)
 
     def pick(self) -> int:
         """The EV of every packet."""
         return self._ev
+
+    def timed_out(self) -> None:
+        """Another EV from now on."""
+        step = self._rng.randint(1, EV_LAST - EV_FIRST)
+        self._ev = EV_FIRST + (self._ev - EV_FIRST + step) % (EV_LAST - EV_FIRST + 1)

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from uet.config import FepConfig
 from uet.congestion.spraying import ObliviousSpraying
 from uet.pds.psn import MASK
-from uet.pds.recovery import UNLIMITED_RTO
+from uet.pds.recovery import UNLIMITED_NACK, UNLIMITED_RTO
 from uet.pds.semantics import Outbound, Response, Semantics
 from uet.peer import Peer, traffic_class
 from uet.transport import Frame
+from uet.tss.domain import SealError
 from uet.wire import headers
 from uet.wire.codes import PacketType, RudiFlag
 
@@ -37,7 +38,7 @@ MOST_OUTSTANDING = 256
 class _Pending:
     """A RUDI request whose response is missing."""
 
-    __slots__ = ("deadline", "index", "message", "peer", "refused", "timeouts")
+    __slots__ = ("deadline", "index", "message", "peer", "refusals", "refused", "timeouts")
 
     def __init__(self, message: Outbound, index: int, peer: Peer, deadline: int) -> None:
         self.message = message
@@ -45,7 +46,8 @@ class _Pending:
         self.peer = peer
         self.deadline = deadline
         self.timeouts = 0
-        self.refused = 0
+        self.refusals = 0
+        self.refused = False  # and not sent again since
 
 
 class Anywhere:
@@ -111,7 +113,6 @@ class Connectionless:
             packet_id = self._again.popleft()
             pending = self._pending.get(packet_id)
             if pending is not None:
-                self._counts["tx_retransmitted_packets"] += 1
                 self._send(out, packet_id, pending, now, again=True)
         while self._datagrams and len(out) < limit:
             message, peer = self._datagrams.popleft()
@@ -120,7 +121,6 @@ class Connectionless:
             self._newest = packet_id = self._newest + 1 & MASK
             pending = _Pending(message, index, peer, 0)
             self._pending[packet_id] = pending
-            self._counts["tx_data_packets"] += 1
             self._send(out, packet_id, pending, now, again=False)
 
     def _new(self, room: int) -> Iterator[tuple[Outbound, Peer, int]]:
@@ -147,7 +147,12 @@ class Connectionless:
         ses, payload = message.packet(pending.index)
         wrap, _ = peer.way(self._config.sdi)
         header = _REQ.pack(word, 0, packet_id)
-        out.append(wrap(self._data_class, self._entropy.pick(), header + ses, payload))
+        try:
+            out.append(wrap(self._data_class, self._entropy.pick(), header + ses, payload))
+        except SealError as error:
+            self._give_up(message, peer, error.reason.upper(), now)
+            return
+        self._counts["tx_retransmitted_packets" if again else "tx_data_packets"] += 1
         interval = self._config.rto_init_time
         if not self._config.compatibility.constant_rto:
             interval <<= min(pending.timeouts, UNLIMITED_RTO - 1)
@@ -155,6 +160,10 @@ class Connectionless:
         heapq.heappush(self._timers, (pending.deadline, packet_id))
 
     def _expired(self, packet_id: int, pending: _Pending, now: int) -> None:
+        if pending.refused:
+            pending.refused = False
+            self._again.append(packet_id)
+            return
         pending.timeouts += 1
         self._counts["rto_expirations"] += 1
         limit = self._config.max_rto_retx_cnt
@@ -176,9 +185,12 @@ class Connectionless:
         wrap, _ = peer.way(self._config.sdi)
         word = _UUD_WORD | message.next_header << _UUD_SHIFT
         header = _UUD.pack(word, 0)
-        out.append(wrap(self._data_class, self._entropy.pick(), header + ses, payload))
+        try:
+            out.append(wrap(self._data_class, self._entropy.pick(), header + ses, payload))
+            self._counts["tx_data_packets"] += 1
+        except SealError as error:
+            message.error = error.reason.upper()
         message.sent = message.acknowledged = 1
-        self._counts["tx_data_packets"] += 1
         self._semantics.message_end(Anywhere(peer.address), message, now)
 
     def next_deadline(self) -> int | None:
@@ -193,11 +205,13 @@ class Connectionless:
 
     # -- what arrives --------------------------------------------------------------------------
 
-    def on_response(self, packet: memoryview, at: int, peer: Peer, now: int) -> None:
+    def on_response(
+        self, packet: memoryview, at: int, peer: Peer, sdi: int | None, now: int
+    ) -> None:
         """A RUDI response: matched by packet id only, and by the peer that was asked."""
         word, _, packet_id = _RESP.unpack_from(packet, at)
         pending = self._pending.get(packet_id)
-        if pending is None or pending.peer is not peer:
+        if pending is None or pending.peer is not peer or sdi != self._config.sdi:
             self._counts["rx_drop_unexpected_rudi_response"] += 1
             return
         next_header = word >> _NEXT_SHIFT & 0xF
@@ -212,25 +226,40 @@ class Connectionless:
         if message.acknowledged >= message.packets:
             self._semantics.message_end(Anywhere(peer.address), message, now)
 
-    def on_nack(self, packet_id: int, peer: Peer, now: int) -> None:
-        """A NACK of RUDI: the target could not take it, send it again (UES 3.5.22)."""
+    def on_nack(self, packet_id: int, peer: Peer, sdi: int | None, now: int) -> None:
+        """A NACK of RUDI: the target could not take it, send it again (UES 3.5.22).
+
+        ``sdi`` is ``None`` for one that came in clear, which the domain must allow.
+        """
         pending = self._pending.get(packet_id)
-        if pending is None or pending.peer is not peer:
+        if (
+            pending is None
+            or pending.peer is not peer
+            or (sdi is not None and sdi != self._config.sdi)
+        ):
             self._counts["rx_nacks_of_settled_psn"] += 1
             return
-        pending.refused += 1
-        if pending.refused > self._config.max_nack_retx_cnt != 31:
+        pending.refusals += 1
+        if pending.refusals > self._config.max_nack_retx_cnt != UNLIMITED_NACK:
             self._give_up(pending.message, peer, "NACK_RETRIES_EXHAUSTED", now)
             return
+        pending.refused = True
         pending.deadline = now + self._config.nack_retx_time
         heapq.heappush(self._timers, (pending.deadline, packet_id))
 
     def answer(
-        self, peer: Peer, packet_id: int, response: Response, *, marked: bool, entropy: int
+        self,
+        peer: Peer,
+        sdi: int | None,
+        packet_id: int,
+        response: Response,
+        *,
+        marked: bool,
+        entropy: int,
     ) -> Frame:
-        """The RUDI response to the request ``packet_id``."""
+        """The RUDI response to the request ``packet_id``, in the secure domain that it came in."""
         word = _RESP_WORD | response.next_header << _NEXT_SHIFT | (_M if marked else 0)
-        wrap, _ = peer.way(self._config.sdi)
+        wrap, _ = peer.way(sdi)
         big = len(response.octets) > self._config.trimmable_ack_size
         kind = self._data_class if big else self._control_class
         return wrap(kind, entropy, _RESP.pack(word, 0, packet_id) + response.octets, b"")

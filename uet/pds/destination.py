@@ -23,12 +23,15 @@ _RESPONSE_NEXT = int(NextHeader.RESPONSE)
 _DEFAULT = ResponseOpcode.DEFAULT_RESPONSE << _RESPONSE.shift("opcode")
 _DEFAULT_OK, _DEFAULT_NULL = _DEFAULT | ReturnCode.OK, _DEFAULT | ReturnCode.NULL
 _MESSAGE_ID_AT = headers.SES_STD_SOM.field("message_id").offset // 8
-_JOB_ID_AT = headers.SES_STD_SOM.field("job_id").offset // 8
+_GENERATION_AT = headers.SES_STD_SOM.field("ri_generation").offset // 8  # JobID behind it
 _LENGTH_AT = headers.SES_STD_SOM.field("request_length").offset // 8
 _MODIFIED_AT = headers.SES_RESPONSE_DATA.field("modified_length").offset // 8
+_JOB_ID = 0xFF_FFFF  # its 24 bits, without the generation in front
 _STANDARD, _DATA = int(NextHeader.REQUEST_STD), int(NextHeader.RESPONSE_DATA)
 #: Headers whose bits 16 to 31 are a message id.
 _WITH_ID = frozenset({_STANDARD, _DATA})
+#: On an ordered PDC a packet is lost when one that was sent so many later is here.
+_OVERTAKEN = 5
 _TINY = 12  # octets that every SES header has at least
 
 
@@ -131,6 +134,7 @@ class RequestDestination:
         self._lengths_in_default = lengths_in_default
         self._to_duplicates = _DEFAULT_NULL if null_to_duplicates else _DEFAULT_OK
         self._counters = counters
+        self._judged = start_psn  # those before it have arrived, or were asked for once more
         self._seen = (0, 0)  # octets received and since when no more
         self._owed = 0
         self._newest_ar = (start_psn - 1) & MASK
@@ -253,14 +257,18 @@ class RequestDestination:
             arrived.packet = memoryview(bytes(arrived.packet))
             self._early[psn] = arrived
             window.hold(psn)
+            self._infer_loss(arrived.entropy)
             return
-        # This one and what has waited for it; answers leave when all of them are booked.
+        self._in_turn(psn, arrived)
+
+    def _in_turn(self, psn: int, turn: Arrived | None) -> None:
+        """Take ``psn`` and what has waited for it; answers leave when all of them are booked."""
+        window = self.window
         answers = []
-        turn: Arrived | None = arrived
         while turn is not None:
+            window.drop(psn)  # until SES has taken it
             answer = self._deliver(psn, turn.next_header, turn.packet, turn.ses_at)
             if answer is NO_ROOM:
-                window.drop(psn)
                 self._out.nack(
                     NackCode.NO_SES_MSG_AVAIL, psn, turn.resent, turn.entropy, turn.marked
                 )
@@ -294,6 +302,22 @@ class RequestDestination:
             self._newest_ar = psn
         payload = ses_octets - _SES_SIZE
         self._owed += payload if payload > self._min_add else self._min_add
+
+    def _infer_loss(self, entropy: int) -> None:
+        """Ask for what newer packets have overtaken: on one path that does not happen.
+
+        The source cannot know, for what is early is acknowledged when its turn comes.
+        """
+        window = self.window
+        judged, end = self._judged, (window.highest - _OVERTAKEN) & MASK
+        if ((judged - window.base) & MASK) >= HALF:
+            judged = window.base
+        while ((end - judged) & MASK) < HALF:
+            if not window.received >> ((judged - window.base) & MASK) & 1:
+                self._counters["losses_inferred"] += 1
+                self._out.nack(NackCode.RCVR_INFER_LOSS, judged, 0, entropy, False)
+            judged = (judged + 1) & MASK
+        self._judged = judged
 
     def _again(
         self,
@@ -329,13 +353,17 @@ class RequestDestination:
         if next_header in _WITH_ID and len(packet) >= ses_at + _TINY:
             at = ses_at + _MESSAGE_ID_AT
             message_id = packet[at] << 8 | packet[at + 1]
-        at = ses_at + _JOB_ID_AT
-        job_id = int.from_bytes(packet[at : at + 3], "big")
+        at = ses_at + _GENERATION_AT
+        whose = int.from_bytes(packet[at : at + 4], "big")  # generation of the resource, JobID
+        if next_header == _DATA:
+            whose &= _JOB_ID
+        elif word == _DEFAULT_NULL:
+            whose = 0
         length = 0
         if self._lengths_in_default and word == _DEFAULT_OK:
             at = ses_at + (_MODIFIED_AT if next_header == _DATA else _LENGTH_AT)
             length = int.from_bytes(packet[at : at + 4], "big")
-        return _RESPONSE.pack(word, message_id, job_id, length)
+        return _RESPONSE.pack(word, message_id, whose, length)
 
     def answer_ack_request(
         self, psn: int, message_id: int, job_id: int, resent: int, entropy: int, marked: bool
@@ -356,18 +384,38 @@ class RequestDestination:
                 octets = default_response(message_id, job_id, word=self._to_duplicates)
                 self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
 
-    def accept_control(self, psn: int) -> bool:
-        """A control packet that takes a PSN (CLOSE, CLOSE_REQ, NOOP, NEGOTIATION).
+    def accept_control(self, psn: int) -> NackCode | None:
+        """A control packet that takes a PSN (CLOSE_REQ, NOOP, NEGOTIATION).
 
-        False where the window or, on an ordered PDC, the order does not allow it.
+        Why it cannot be, where the window or, on an ordered PDC, the order does not allow it.
         """
         window = self.window
         arrival = window.classify(psn)
+        if arrival is Arrival.OUTSIDE:
+            return NackCode.PSN_OOR_WINDOW
         if arrival is Arrival.NEW:
             if self._ordered and psn != window.first_missing:
-                return False
+                return NackCode.ROD_OOO
+            if self._early:
+                window.hold(psn)
+                psn = (psn + 1) & MASK
+                self._in_turn(psn, self._early.pop(psn, None))
+            else:
+                window.accept(psn)
+        return None
+
+    def accept_close(self, psn: int) -> bool:
+        """CLOSE; false for one that cannot be of this PDC.
+
+        It waits for nothing: an initiator that sends it while something is missing here has given
+        that up.
+        """
+        window = self.window
+        if psn == window.first_missing:
             window.accept(psn)
-        return arrival is not Arrival.OUTSIDE
+        return psn == (window.base + window.size) & MASK or (
+            window.classify(psn) is not Arrival.OUTSIDE
+        )
 
     def quiet_since(self, now: int) -> int:
         """Since when nothing new has arrived, as far as those who asked could see (ns)."""

@@ -2,6 +2,7 @@
 
 ==========================  ==================================================================
 TRIMMED, TRIMMED_LASTHOP    resend at once, as often as it takes
+RCVR_INFER_LOSS             resend at once
 TRIMMED_ACK                 reserved since 1.0.3; resend at once for older peers
 ROD_OOO                     go back to the PSN in the payload, once for each loss
 NEW_START_PSN               renumber everything and resend it, while the PDC is being made
@@ -35,6 +36,7 @@ class Reaction(enum.Enum):
 _REACTIONS: Final = {
     NackCode.TRIMMED: Reaction.RESEND_AT_ONCE,
     NackCode.TRIMMED_LASTHOP: Reaction.RESEND_AT_ONCE,
+    NackCode.RCVR_INFER_LOSS: Reaction.RESEND_AT_ONCE,
     NackCode.TRIMMED_ACK: Reaction.IGNORE,
     NackCode.PSN_OOR_WINDOW: Reaction.RESEND_AFTER_ACK,
     NackCode.ROD_OOO: Reaction.GO_BACK,

@@ -51,6 +51,9 @@ class EntropySource(Protocol):
 
     def pick(self) -> int: ...
 
+    def timed_out(self) -> None:
+        """Packets are lost without a word: their path may be broken."""
+
 
 class PacketWriter:
     """Writes the requests, ACKs, NACKs and control packets of one end of a PDC."""
@@ -114,6 +117,10 @@ class PacketWriter:
         self._entropy = entropy
         self._outbox = outbox
         self._counts = counts
+
+    def take_another_path(self) -> None:
+        """The present one may be broken."""
+        self._entropy.timed_out()
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -179,7 +179,8 @@ class Pdc(PdcLife):
         elif code is NackCode.PKT_NOT_RCVD:
             source.window.withdraw(psn)
         at_once = what is Reaction.RESEND_AT_ONCE
-        source.on_nack(psn, now, wait=not at_once, counted=not at_once)
+        trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
+        source.on_nack(psn, now, wait=not at_once, counted=not trimmed)
         if source.gave_up:
             self.fail(source.gave_up, now)
         else:
@@ -252,8 +253,10 @@ class Pdc(PdcLife):
         elif kind in (ControlType.NOOP, ControlType.NEGOTIATION) or (
             kind == ControlType.CLOSE_REQ and self.initiator
         ):
-            if not destination.accept_control(psn):
-                self.nack(NackCode.PSN_OOR_WINDOW, psn, resent, entropy, marked)
+            code = destination.accept_control(psn)
+            if code is not None:
+                expected = destination.window.first_missing if code is NackCode.ROD_OOO else 0
+                self.nack(code, psn, resent, entropy, marked, expected)
                 return
             if flags & (ControlFlag.AR | ControlFlag.SYN | ControlFlag.RETX):
                 self.ack(psn, b"", 0, resent, entropy, marked)
@@ -277,7 +280,7 @@ class Pdc(PdcLife):
             return
         # Everything the source has sent is answered by now, hence cleared.
         destination.on_clear((psn - 1) & MASK)
-        if not destination.accept_control(psn):
+        if not destination.accept_close(psn):
             self.nack(NackCode.PSN_OOR_WINDOW, psn, resent, entropy, marked)
             return
         self.writer.closing_ack(

@@ -7,9 +7,10 @@ does, what the timer does, what a new first PSN does, the end (UES 3.5.12, 3.5.1
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Protocol, cast
 
 from uet.congestion.base import CongestionControl
+from uet.pds.inference import LossInference
 from uet.pds.packets import PacketWriter
 from uet.pds.psn import HALF, MASK
 from uet.pds.recovery import (
@@ -18,23 +19,21 @@ from uet.pds.recovery import (
     RetransmissionQueue,
     RetransmissionTimer,
 )
-from uet.pds.semantics import Outbound
+from uet.pds.semantics import Numbered, Outbound
 from uet.pds.window import SendWindow
 from uet.transport import Frame
-from uet.wire.codes import MPR_UNIT, ControlType
+from uet.wire.codes import MPR_UNIT, ControlType, NextHeader
 
 #: Requests in flight that this implementation can remember: records live in rings of this size.
 RING = 1_024
 _SLOT = RING - 1
+#: Requests below this have no message id: return data names them by their PSN.
+_WITH_ID = int(NextHeader.REQUEST_STD)
 
 #: With Limit_PSN_Range a PDC uses no more PSNs than this (UES Table 3-28), and takes no message
 #: that might need them: the largest one has fewer packets than the margin.
 PSN_LIMIT = 1 << 31
 PSN_LIMIT_MARGIN = 1 << 23
-
-#: With loss inference a packet counts as lost when the destination has packets that are so much
-#: newer: windows' worth, and packets at least.
-_NEWER_WINDOWS, _NEWER_PACKETS = 1.5, 5
 
 
 class Messages(Protocol):
@@ -104,9 +103,10 @@ class RequestSource:
         self._max_nacks = max_nack_retx_cnt
         self._trigger = ack_gen_trigger
         self._ack_per_packet = ack_per_packet
-        self._infers = infer_loss and not ordered
-        self._newest = (start_psn - 1) & MASK  # the newest PSN known to have arrived
-        self._judged = start_psn  # PSNs before this one are delivered, or were inferred lost once
+        self._largest = 1  # nominal size of the largest request so far
+        self._inference: LossInference | None = None
+        if infer_loss:
+            self._inference = LossInference(self.window, start_psn, one_path=ordered)
         self._keep_syn = keep_syn
         self._negotiation = negotiation
         self._counters = counters
@@ -143,6 +143,11 @@ class RequestSource:
     def idle(self) -> bool:
         """Nothing queued and every request answered."""
         return self._current is None and not self.queue and self.window.base == self.window.next
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more PSNs can be remembered."""
+        return self.window.outstanding >= RING
 
     @property
     def has_unsent(self) -> bool:
@@ -207,6 +212,8 @@ class RequestSource:
             psn = window.next
             slot = psn & _SLOT
             index = message.sent
+            if message.next_header < _WITH_ID:
+                cast(Numbered, message).psn = psn
             window.next = (psn + 1) & MASK
             last = index + 1 == message.packets
             room -= 1
@@ -235,6 +242,8 @@ class RequestSource:
         if frames:
             if syn:
                 self._syn_end = window.next
+            if size > self._largest:
+                self._largest = size
             self.clear_sent = (window.base - 1) & MASK
             self._counters["tx_data_packets"] += frames
 
@@ -269,6 +278,8 @@ class RequestSource:
                     ar=again or self._index[slot] + 1 == message.packets,
                 )
                 self._renumbered.discard(psn)
+                if self._inference is not None:
+                    self._inference.sent_again(psn)
                 if again and not self._writer.peer_id:
                     self.syn_resent = True
                 self._size[slot] = size
@@ -334,8 +345,8 @@ class RequestSource:
         if window.is_open(ack_psn):
             self._settle(ack_psn, next_header, response, now)
             window.finish(ack_psn)
-            if 0 < ((ack_psn - self._newest) & MASK) < HALF:
-                self._newest = ack_psn
+            if self._inference is not None:
+                self._inference.arrived(ack_psn)
         progress = (cack - self.max_cack) & MASK
         if 0 < progress < HALF:
             self.max_cack = cack
@@ -361,16 +372,27 @@ class RequestSource:
         """A set bit says received; a clear one says nothing (UES 3.5.12)."""
         news = self.window.sacked(base, bitmap)
         first = self.window.base
-        if news:
-            newest = (first + news.bit_length() - 1) & MASK
-            if 0 < ((newest - self._newest) & MASK) < HALF:
-                self._newest = newest
+        if news and self._inference is not None:
+            self._inference.arrived((first + news.bit_length() - 1) & MASK)
         while news:
             low = news & -news
             slot = (first + low.bit_length() - 1) & _SLOT
             self._congestion.on_delivered(self._size[slot], now)
             self._size[slot] = 0
             news ^= low
+
+    def infer_loss(self, now: int) -> None:
+        """Send again what is missing while much newer packets have arrived."""
+        window = self.window
+        if self._inference is None or not window.delivered:
+            return
+        more = self._current is not None or bool(self.queue)
+        packets = self._congestion.window_octets / self._largest
+        for psn in self._inference.lost(packets, more_to_send=more):
+            self._counters["losses_inferred"] += 1
+            self._messages.event("loss_inferred", psn=psn)
+            self._lost(psn, now)
+            self.retransmit.add(psn, now, now)
 
     def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
         """The response of ``psn`` is known."""
@@ -452,7 +474,9 @@ class RequestSource:
             self._lost(psn, now)
             self.retransmit.add(psn, now, now)
         if expired and self._ordered:
-            # Whatever was behind the lost one has been refused, or will be.
+            # Whatever was behind the lost one has been refused, or will be.  As nothing is in
+            # flight any more, this is when another path may be taken.
+            self._writer.take_another_path()
             self._gone_back_at = None
             self.go_back(self.window.base, now)
 
@@ -482,8 +506,8 @@ class RequestSource:
         window.next = (window.next + shift) & MASK
         self.max_cack = (self.max_cack + shift) & MASK
         self.clear_sent = (self.clear_sent + shift) & MASK
-        self._newest = (self._newest + shift) & MASK
-        self._judged = (self._judged + shift) & MASK
+        if self._inference is not None:
+            self._inference = LossInference(window, start_psn, one_path=self._ordered)
         self._mpr_cack = self.max_cack
         self._syn_end = window.next
         self._controls = {(psn + shift) & MASK: kind for psn, kind in self._controls.items()}
@@ -494,6 +518,9 @@ class RequestSource:
         psn = window.base
         while psn != window.next:
             if window.is_open(psn):
+                message = self._message[psn & _SLOT]
+                if message is not None and message.next_header < _WITH_ID:
+                    cast(Numbered, message).psn = psn
                 self._nacks[psn & _SLOT] = 0
                 self._lost(psn, now)
                 self.timer.sent(psn, now)
@@ -522,8 +549,8 @@ class RequestSource:
         self.window.base = self.window.next
         self.window.done = self.window.delivered = 0
         self.gave_up = None
+        for message in unsent:
+            self._messages.message_unsent(message)
         for message in unfinished:
             message.error = message.error or error
             self._messages.message_end(message, now)
-        for message in unsent:
-            self._messages.message_unsent(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 
 from uet.congestion.spraying import ObliviousSpraying, SinglePath
@@ -10,6 +11,7 @@ from uet.pds.life import PdcLife, State, Surroundings
 from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK, after, distance
 from uet.peer import Peer
+from uet.tss.domain import SealError
 
 #: PDCID 0 is never assigned (UES 3.5.8.2).
 LAST_ID = 0xFFFF
@@ -223,7 +225,8 @@ class PdcTable:
                 and pdc.destination.quiet_since(now) <= quiet
                 and not pdc.asked_to_close
             ):
-                self._around.control.append(pdc.ask_to_close(now))
+                with suppress(SealError):  # counted; it ends for that when it has its turn
+                    self._around.control.append(pdc.ask_to_close(now))
                 return [pdc]
         return []
 

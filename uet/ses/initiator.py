@@ -38,7 +38,6 @@ COUNTERS = (
     "tx_messages_failed",
     "tx_messages_deferred",
     "tx_message_restarts",
-    "post_waits_for_pdc",
     "post_waits_for_id",
     "rx_read_octets",
     "rx_read_data_duplicate",
@@ -89,7 +88,8 @@ class Initiator:
         self._serial = 0
         self._open: dict[int, Operation] = {}  # by serial number
         self._streams: dict[tuple[str, str], Stream] = {}
-        self._blocked: dict[Stream, None] = {}  # a PDC or a message id was not to be had
+        self._blocked: dict[Stream, None] = {}  # waiting for a PDC
+        self._starved: dict[Stream, None] = {}  # waiting for a message id
         self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
         self._promises = Promises(memory, self._home, rng)
         self._timers: Timers[Operation] = Timers()
@@ -125,20 +125,26 @@ class Initiator:
 
     @property
     def waiting(self) -> bool:
-        """Whether :meth:`start_waiting` has something to try: a PDC or a message id was missing."""
+        """Whether :meth:`start_waiting` has something to try: a PDC was missing."""
         return bool(self._blocked)
 
     # -- how messages start --------------------------------------------------------------------
 
     def start_waiting(self) -> None:
-        """Try again to start what found no PDC or no message id."""
+        """Try again to start what found no PDC."""
         blocked, self._blocked = self._blocked, {}
         for stream in blocked:
             self._start(stream)
 
+    def _start_starved(self) -> None:
+        """Message ids may have become free."""
+        starved, self._starved = self._starved, {}
+        for stream in starved:
+            self._start(stream)
+
     def _start(self, stream: Stream) -> None:
         """Give what waits a message id and a PDC, in the order of posting."""
-        if stream in self._blocked:
+        if stream in self._blocked or stream in self._starved:
             return
         while len(stream) and not stream.held(self.now):
             operation = stream.head
@@ -146,7 +152,7 @@ class Initiator:
             message_id = self._ids.take(operation) if made.has_id else 0
             if message_id is None:
                 self._counters["post_waits_for_id"] += 1
-                self._blocked[stream] = None
+                self._starved[stream] = None
                 return
             generations = self._replies.generations
             message = OutboundMessage(
@@ -162,7 +168,6 @@ class Initiator:
             if pdc is None:
                 if made.has_id:
                     self._ids.give_back(message_id)
-                self._counters["post_waits_for_pdc"] += 1
                 self._blocked[stream] = None
                 return
             stream.pop()
@@ -197,6 +202,8 @@ class Initiator:
                 operation.missing = asked - sum(operation.settled)
             self._advance(operation)
         self._start(stream)
+        if self._starved:
+            self._start_starved()
 
     def message_unsent(self, message: Outbound) -> None:
         """Its PDC ended before any packet left: it goes elsewhere at :meth:`start_waiting`."""
@@ -204,8 +211,6 @@ class Initiator:
         if operation is None:
             return
         stream = operation.stream
-        if stream.probe is operation:
-            stream.probe = None
         self._release(operation)
         stream.push(operation)
         self._blocked[stream] = None
@@ -229,11 +234,15 @@ class Initiator:
         for operation in list(self._open.values()):
             if operation.pdc is pdc and operation.waits is Waits.DATA:
                 self._finish(operation, operation.refused or "PDC_CLOSED")
+        if self._starved:
+            self._start_starved()
 
     def _on_data(self, operation: Operation) -> None:
         operation.touched = self.now
         if not operation.missing and not operation.is_out:
             self._advance(operation)
+            if self._starved:
+                self._start_starved()
 
     def _advance(self, operation: Operation) -> None:
         """Its message has ended: what comes next?"""
@@ -421,3 +430,5 @@ class Initiator:
                 self._wait(operation, waited, left)
             else:
                 self._finish(operation, operation.refused or waited.value)
+        if self._starved:
+            self._start_starved()

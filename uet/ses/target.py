@@ -76,7 +76,7 @@ class Target:
             self._resources, config.capabilities, config.compatibility, config.payload_mtu
         )
         self._inbound = InboundTable(config, counters, self._abandoned)
-        self._messages = self._inbound.messages
+        self._messages, self._refused = self._inbound.messages, self._inbound.refused
         self._access = MemoryAccess(config, memory, initiator.on_served, complete, counters)
         self._sends = Sends(config, self._inbound, initiator, complete, counters)
         self._execution = Execution(
@@ -190,7 +190,7 @@ class Target:
                 or octets != left
                 or start + octets > length
                 or (length and not octets)
-                or key in self._inbound.refused
+                or key in self._refused
             ):
                 return self._execution.judge(pdc, psn, next_header, packet, at)
             region = self._memory.find(bits)

@@ -1,0 +1,240 @@
+"""The options that both roles of ``uetemu fep`` have, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from emulator.errors import UserError
+from emulator.fep.parameters import PRESETS, REAL_TIME, describe_settings, describe_switches
+from emulator.fep.phrases import duration, number
+from uet.config import ACK_TYPES, DELIVERY_MODES, FepConfig
+from uet.profiles import PROFILES
+from uet.tss.domain import SecureDomain
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Number(click.ParamType):
+    """A whole number, also hexadecimal or with a multiple."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return number(value, param.opts[0] if param else "the value")
+
+
+class Span(click.ParamType):
+    """A time in seconds, or with a unit; in ns here."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        return duration(value, param.opts[0] if param else "the time")
+
+
+NUMBER, SPAN = Number(), Span()
+
+#: Options that are a field of FepConfig each: parameter name -> field.
+_FIELDS = {
+    "job_id": "job_id",
+    "pid_on_fep": "pid_on_fep",
+    "resource_index": "resource_index",
+    "initiator_id": "initiator_id",
+    "udp_port": "udp_port",
+    "ip_protocol": "ip_protocol",
+    "crc": "crc",
+    "dscp": "dscp_data",
+    "dscp_control": "dscp_control",
+    "mtu": "payload_mtu",
+    "mpr": "mpr",
+    "delivery": "delivery",
+    "rod_reorder": "rod_reorder",
+    "ack_type": "ack_type",
+    "rto": "rto_init_time",
+    "retries": "max_rto_retx_cnt",
+    "sdi": "sdi",
+    "secure_start": "secure_start",
+}
+
+
+def _field(name: str, *flags: str, **more: Any) -> Callable[[F], F]:
+    """An option for a field of FepConfig: its help says the default."""
+    default = REAL_TIME.get(_FIELDS[name], FepConfig.__dataclass_fields__[_FIELDS[name]].default)
+    if name == "rto":
+        default = f"{int(str(default)) // 10**6}ms"
+    if default is not None and not isinstance(default, bool) and name != "mtu":
+        more["help"] = f"{more['help']}  [default: {default}]"
+    return click.option(*flags, name, default=None, **more)
+
+
+_SHARED: tuple[Callable[[Any], Any], ...] = (
+    # where
+    click.option("-i", "--interface", required=True, metavar="NAME", help="Ethernet interface."),
+    click.option("-n", "--netns", metavar="NAME", help="Network namespace to enter first."),
+    click.option(
+        "-a",
+        "--address",
+        metavar="FA",
+        help="Own fabric address (FA).  [default: the interface's, of the peer's IP version]",
+    ),
+    click.option("-4", "version", flag_value=4, type=int, help="Take the IPv4 address."),
+    click.option("-6", "version", flag_value=6, type=int, help="Take the IPv6 address."),
+    click.option(
+        "-p",
+        "--peer",
+        "peers",
+        metavar="FA[=MAC]",
+        multiple=True,
+        help="A peer; may be given again.  Without a MAC the kernel is asked for its route and,"
+        " by ARP or neighbour discovery, for the next hop.",
+    ),
+    click.option("--peer-mac", metavar="MAC", help="MAC address that reaches the first peer."),
+    # who
+    _field("job_id", "--job-id", type=NUMBER, help="JobID."),
+    _field("pid_on_fep", "--pid-on-fep", type=NUMBER, help="Own PIDonFEP."),
+    _field("resource_index", "--resource-index", type=NUMBER, help="Own resource index."),
+    _field("initiator_id", "--initiator-id", type=NUMBER, help="Initiator id of requests."),
+    click.option("--absolute/--relative", "absolute", default=None, help="Addressing."
+                 "  [default: relative]"),
+    # on the wire
+    click.option("-e", "--encapsulation", type=click.Choice(["udp", "native"]),
+                 help="native: straight in IP, behind an entropy header.  [default: udp]"),
+    _field("udp_port", "--udp-port", type=NUMBER, help="UDP destination port."),
+    _field("ip_protocol", "--ip-protocol", type=NUMBER, help="IP protocol of native packets."),
+    _field("crc", "--crc/--no-crc", help="End packets with a CRC.  [default: no-crc]"),
+    _field("dscp", "--dscp", type=NUMBER, help="DSCP of requests."),
+    _field("dscp_control", "--dscp-control", type=NUMBER, help="DSCP of ACKs, NACKs, control."),
+    click.option("--ecn/--no-ecn", "ecn", default=None, help="Mark requests ECN-capable."
+                 "  [default: ecn]"),
+    _field("mtu", "--mtu", type=NUMBER, help="Payload MTU: 1024, 2048, 4096 or 8192."
+           "  [default: the largest that fits, to 4096]"),
+    # delivery
+    _field("delivery", "--delivery", type=click.Choice(DELIVERY_MODES), help="Delivery mode."),
+    _field("rod_reorder", "--rod-reorder/--rod-go-back-n",
+           help="What an ordered PDC does with early packets.  [default: rod-go-back-n]"),
+    _field("mpr", "--mpr", type=NUMBER, help="Default_MPR, in units of 128 PSNs."),
+    _field("ack_type", "--ack-type", type=click.Choice(ACK_TYPES), help="Kind of ACKs sent."),
+    _field("rto", "--rto", type=SPAN, metavar="TIME", help="First retransmission timeout."),
+    _field("retries", "--retries", type=NUMBER, help="Retransmissions before a PDC fails."),
+    # which revision
+    click.option("--profile", "profiles", type=click.Choice(list(PROFILES)), multiple=True,
+                 help="What the endpoint may do; may be given again."
+                 "  [default: ai_full and hpc]"),
+    click.option("--compat", metavar="NAME|SWITCH=VALUE", multiple=True,
+                 help=f"{' or '.join(PRESETS)}, or a single switch (below); may be given again."),
+    # security
+    click.option("--keys", metavar="FILE", help="Secure domains (TSS) as JSON, as in uetemu"
+                 " decode --help.  With one domain, requests use it."),
+    _field("sdi", "--sdi", type=NUMBER, help="Secure domain of requests, where there are several."),
+    _field("secure_start", "--secure-start", type=click.Choice(["0rtt", "1rtt"]),
+           help="How a target begins secured PDCs."),
+    click.option("--set", "settings", metavar="NAME=VALUE", multiple=True,
+                 help="Any parameter of the endpoint (below); may be given again."),
+    # what it offers
+    click.option("-r", "--region", "regions", metavar="KEY[:SIZE][,...]", multiple=True,
+                 help="Register memory; may be given again (below)."),
+    click.option("--receive", "receives", metavar="SIZE[xN][,...]", multiple=True,
+                 help="Post receives for sends; may be given again (below)."),
+    click.option("--receive-after", type=SPAN, default=0, metavar="TIME",
+                 help="Post the receives so late, so that earlier messages are refused, kept or"
+                 " deferred."),
+    # what it leaves
+    click.option("--duration", type=SPAN, metavar="TIME", help="End after so long."),
+    click.option("--count", type=click.IntRange(1), metavar="N",
+                 help="End after N completions of receives and writes with header data."),
+    click.option("--pcap", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="Write every frame sent and received (pcapng)."),
+    click.option("--save", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+                 help="Write data that arrives, and the regions at the end, into files."),
+    click.option("--seed", type=NUMBER, help="Decides PSNs, PDC ids, entropy and random data."
+                 "  [default: another one each time]"),
+    click.option("--format", "style", type=click.Choice(["json", "table"]), default="json",
+                 show_default=True, help="json: one object per line."),
+    click.option("--no-pdc-events", is_flag=True, help="Leave out the events of PDCs."),
+)  # fmt: skip
+
+EPILOG = f"""\b
+Regions:  KEY[:SIZE][,fill=PATTERN][,index=I][,access=rw|r|w][,expect=PATTERN]
+          KEY may be "default"; expect is judged at the end
+Receives: SIZE[xN][,tag=T][,ignore=BITS][,initiator=ID][,peer=FA][,multi=LEAST]
+          [,after=TIME][,repost][,expect=PATTERN][,index=I]
+Patterns: reference (octet j of message i is (7*i + 13*j + j//256) mod 256),
+          counter, zero, random, byte:0xNN, hex:..., text:..., file:PATH,
+          or one element in little-endian order: uint64:1000
+
+Switches of --compat: {describe_switches()}.
+
+Parameters of --set (times in ns, or with a unit): {describe_settings()}.
+"""
+
+
+def shared(function: F) -> F:
+    """Give a command the options of both roles, in their order."""
+    for option in reversed(_SHARED):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Peers from ``FA[=MAC]``."""
+
+    by_address: dict[str, str | None]
+
+
+def peers_from(words: tuple[str, ...], first_mac: str | None) -> dict[str, str | None]:
+    """Peer addresses and, where they were given, MAC addresses."""
+    peers: dict[str, str | None] = {}
+    for word in words:
+        text, _, mac = word.partition("=")
+        try:
+            address = str(ip_address(text))
+        except ValueError:
+            raise UserError(f"--peer {text!r} is not an IP address") from None
+        if address in peers:
+            raise UserError(f"--peer {address} is given twice; leave one out")
+        peers[address] = mac or None
+    if first_mac is not None:
+        if not peers:
+            raise UserError("--peer-mac says how to reach the peer: name it with --peer")
+        peers[next(iter(peers))] = first_mac
+    return peers
+
+
+def config_values(options: dict[str, Any]) -> dict[str, object]:
+    """Fields of FepConfig that options of their own have set; takes those options out."""
+    values: dict[str, object] = {}
+    for name, there in _FIELDS.items():
+        value = options.pop(name)
+        if value is not None:
+            values[there] = value
+    absolute = options.pop("absolute")
+    if absolute is not None:
+        values["relative"] = not absolute
+    encapsulation = options.pop("encapsulation")
+    if encapsulation is not None:
+        values["native"] = encapsulation == "native"
+    ecn = options.pop("ecn")
+    if ecn is not None:
+        values["ecn_capable"] = ecn
+    profiles = options.pop("profiles")
+    if profiles:
+        values["profiles"] = tuple(profiles)
+    return values
+
+
+def domains_from(path: str | None) -> list[SecureDomain]:
+    """The secure domains of a key file."""
+    if path is None:
+        return []
+    from emulator.cli.decode_source import read_domains  # brings scapy along
+
+    return read_domains(Path(path))

@@ -1,0 +1,277 @@
+"""From what the user wants to a running endpoint, and from its outcome to an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.nic import Nic
+from emulator.errors import UserError
+from emulator.fep import parameters
+from emulator.fep.capture_file import CaptureFile
+from emulator.fep.offers import Offer, Region, receives, region
+from emulator.fep.operations import DEFAULT_KEY, Around, Message, messages_of
+from emulator.fep.outcomes import Outcomes
+from emulator.fep.quiet import quiet
+from emulator.fep.report import Report
+from emulator.fep.session import Limits, Session, Stop
+from emulator.fep.surroundings import (
+    Interface,
+    enter_namespace,
+    interface,
+    mac_of,
+    own_address,
+)
+from emulator.fep.watched import WatchedEndpoint
+from uet.config import FepConfig
+from uet.ses.address import Address
+from uet.tss.domain import SecureDomain
+from uet.wire.headers import ETHERNET
+
+#: Frames that wait in the receive ring while this process is busy elsewhere.
+_SLOTS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One endpoint as the command line describes it; times are ns.
+
+    ``peers`` maps addresses to MAC addresses, or to ``None`` where the kernel is to find them.
+    ``values`` are fields of FepConfig that an option of their own has set, ``settings`` and
+    ``compat`` words of ``--set`` and ``--compat``.  ``remote`` are fields of the peer's address
+    that differ from this endpoint's own.
+    """
+
+    role: str
+    interface: str
+    netns: str | None = None
+    address: str | None = None
+    version: int | None = None
+    peers: Mapping[str, str | None] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+    settings: Sequence[str] = ()
+    compat: Sequence[str] = ()
+    domains: Sequence[SecureDomain] = ()
+    remote: Mapping[str, int] = field(default_factory=dict)
+    regions: Sequence[str] = ()
+    receives: Sequence[str] = ()
+    receive_after: int = 0
+    phrases: Sequence[str] = ()
+    script: str | None = None
+    key: int = DEFAULT_KEY
+    in_flight: int = 1
+    limits: Limits = field(default_factory=Limits)
+    seed: int | None = None
+    table: bool = False
+    pcap: Path | None = None
+    save: Path | None = None
+    with_pdcs: bool = True
+
+
+def run(wanted: Wanted) -> int:
+    """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
+    seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
+    compatibility, like = parameters.compatibility(wanted.compat)
+    values: dict[str, Any] = {**parameters.REAL_TIME, **like, **wanted.values}
+    values |= parameters.settings(wanted.settings)
+    values["compatibility"] = compatibility
+    values["domains"] = tuple(wanted.domains)
+    if len(wanted.domains) == 1:
+        values.setdefault("sdi", wanted.domains[0].sdi)
+    # What needs nothing of the kernel is judged first, with an address that stands for any.
+    draft = parameters.endpoint({**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"})
+    offers = [offer for text in wanted.receives for offer in receives(text, wanted.receive_after)]
+    regions = [region(text, seed) for text in wanted.regions]
+    messages = _messages(wanted, draft, seed)
+    if wanted.save is not None:
+        _make_folder(wanted.save)
+
+    with Stop().listening() as stop:
+        if wanted.netns is not None:
+            enter_namespace(wanted.netns)
+        port = interface(wanted.interface)
+        config = _configured(wanted, values, port, stop)
+        with contextlib.ExitStack() as stack:
+            report = Report(sys.stdout, table=wanted.table)
+            return _live(wanted, config, port, seed, stop, report, offers, regions, messages, stack)
+
+
+def _messages(wanted: Wanted, draft: FepConfig, seed: int) -> list[Message]:
+    if not wanted.phrases and wanted.script is None:
+        return []
+    home = Address(
+        **{
+            "job_id": draft.job_id,
+            "pid_on_fep": draft.pid_on_fep,
+            "resource_index": draft.resource_index,
+            **wanted.remote,
+        },
+        relative=draft.relative,
+    )
+    peers = list(wanted.peers)
+    around = Around(peer=peers[0], peers=peers, home=home, key=wanted.key, seed=seed)
+    return messages_of(wanted.phrases, wanted.script, around)
+
+
+def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: Stop) -> FepConfig:
+    version = wanted.version
+    if version is None and wanted.peers:
+        version = ip_address(next(iter(wanted.peers))).version
+    address = own_address(port, wanted.address, version)
+    version = ip_address(address).version
+    for peer in wanted.peers:
+        if ip_address(peer).version != version:
+            raise UserError(
+                f"{peer} and the endpoint's own address {address} are not of one IP version;"
+                " choose the own one with --address"
+            )
+    defaults = {item: FepConfig.__dataclass_fields__[item].default for item in ("native", "crc")}
+    values["payload_mtu"] = parameters.payload_for(
+        port.mtu,
+        version=version,
+        native=bool(values.get("native", defaults["native"])),
+        crc=bool(values.get("crc", defaults["crc"])),
+        secure=bool(wanted.domains),
+        wanted=values.get("payload_mtu"),
+    )
+    neighbours = {
+        peer: mac or mac_of(port, peer, lambda: stop.number is not None)
+        for peer, mac in wanted.peers.items()
+    }
+    return parameters.endpoint(
+        {**values, "address": address, "mac": port.mac, "neighbours": neighbours}
+    )
+
+
+def _live(
+    wanted: Wanted,
+    config: FepConfig,
+    port: Interface,
+    seed: int,
+    stop: Stop,
+    report: Report,
+    offers: Sequence[Offer],
+    regions: Sequence[Region],
+    messages: Sequence[Message],
+    stack: contextlib.ExitStack,
+) -> int:
+    def on_pdc(what: str, known: dict[str, object]) -> None:
+        if wanted.with_pdcs:
+            report.event("pdc", what=what, **known)
+
+    try:
+        endpoint = WatchedEndpoint(config, seed=seed, listener=on_pdc)
+        for one in regions:
+            endpoint.register(one.memory, key=one.key, writable=one.writable, readable=one.readable)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    # Both encapsulations' frames are kept from the kernel: the peer may have chosen the other.
+    frames = TransportFrames(udp_ports=(config.udp_port,), ip_protocols=(config.ip_protocol,))
+    capture = None
+    if wanted.pcap is not None:
+        comment = f"uetemu fep {wanted.role} {config.address}"
+        capture = CaptureFile(wanted.pcap, port.name, comment)
+        stack.callback(capture.close)
+    try:
+        silence = stack.enter_context(quiet(port.index, port.name, frames))
+        clock = Clock.start(1.0)
+        nic = Nic(
+            port.name,
+            clock,
+            frames=frames,
+            frame_octets=port.mtu + ETHERNET.size,
+            slots=_SLOTS,
+        )
+    except PermissionError:
+        raise UserError(
+            f"raw sockets on {port.name} are for root only; run with sudo, or with CAP_NET_RAW"
+            " and CAP_NET_ADMIN"
+        ) from None
+    stack.callback(nic.close)
+    outcomes = Outcomes(report, regions, save=wanted.save, seed=seed)
+    session = Session(
+        endpoint,
+        nic,
+        clock,
+        report,
+        outcomes,
+        stop,
+        limits=wanted.limits,
+        messages=messages,
+        in_flight=wanted.in_flight,
+        offers=offers,
+        capture=capture,
+    )
+    report.event(
+        "start",
+        role=wanted.role,
+        interface=port.name,
+        netns=wanted.netns,
+        address=config.address,
+        mac=port.mac,
+        mtu=port.mtu,
+        neighbours=dict(config.neighbours),
+        seed=seed,
+        silence=silence,
+        pcap=None if wanted.pcap is None else str(wanted.pcap),
+        regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in regions],
+        receives=len(offers),
+        operations=len(messages),
+        config=parameters.as_data(config),
+    )
+    reason = session.run()
+    return _end(session, endpoint, nic, outcomes, report, reason)
+
+
+def _end(
+    session: Session,
+    endpoint: WatchedEndpoint,
+    nic: Nic,
+    outcomes: Outcomes,
+    report: Report,
+    reason: str,
+) -> int:
+    at_end = list(outcomes.regions_at_end())
+    tally = outcomes.tally
+    errors = list(tally.errors)
+    if session.unfinished:
+        errors.append(f"{session.unfinished} operations had not ended")
+    if session.missing:
+        errors.append(f"{session.missing} of the completions to wait for did not come")
+    status = 1 if tally.failed or errors else 0
+    report.event(
+        "end",
+        reason=reason,
+        status=status,
+        operations={
+            "posted": tally.posted,
+            "succeeded": tally.succeeded,
+            "unfinished": session.unfinished,
+        },
+        received=tally.received,
+        failed=tally.failed,
+        errors=errors,
+        regions=at_end,
+        counters={name: value for name, value in sorted(endpoint.counters().items()) if value},
+        nic={name: value for name, value in nic.counters().items() if value},
+    )
+    for sentence in errors:
+        sys.stderr.write(f"uetemu: {sentence}\n")
+    return status
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the folder {path}: {error.strerror}; choose another"
+        ) from None
