@@ -7,8 +7,9 @@ everything else happens in the runner, before any process exists.
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
@@ -17,7 +18,9 @@ from topologies.addressing import gpu_address, next_hops
 from topologies.model import End, Topology
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.fep import FabricEndpoint
+from uet.tss.domain import KEY_SIZE, SecureDomain, domain_from_data
 from uet.wire import headers
+from uet.wire.codes import CRC_SIZE, ICV_SIZE
 
 #: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
 _FRAMING = 24
@@ -28,8 +31,10 @@ _PREFERRED_PAYLOAD = 4096  # UES 3.4.1.11: every implementation has it
 class TransportChoice:
     """A transport fitted to a fabric.
 
-    ``factory`` (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.
-    ``data_packets`` and ``retransmitted`` name its counters of first transmissions and repeats.
+    ``name`` is what the user asked for, parameters included.  ``factory``
+    (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``files`` are what
+    the run folder must keep for readers of its captures, as JSON data by name.  ``data_packets``
+    and ``retransmitted`` name its counters of first transmissions and repeats.
     """
 
     name: str
@@ -39,31 +44,97 @@ class TransportChoice:
     wire: WireCost
     data_packets: str
     retransmitted: str
+    files: Mapping[str, object] = field(default_factory=dict)
 
 
-def fit(name: str, topology: Topology) -> TransportChoice:
-    """The transport ``name`` for ``topology``; :class:`UserError` if there is none or it cannot."""
-    if name not in _TRANSPORTS:
-        near = difflib.get_close_matches(name, _TRANSPORTS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise UserError(f"there is no transport {name!r}{hint}; known are {', '.join(_TRANSPORTS)}")
-    return _TRANSPORTS[name](topology)
+def fit(wanted: str, topology: Topology, *, seed: int = 0) -> TransportChoice:
+    """The transport ``NAME[:PARAMETER=VALUE,...]`` for ``topology``.
+
+    :class:`UserError` if there is none, it has no such parameter, or it cannot.
+    """
+    name, _, text = wanted.partition(":")
+    known, options = _TRANSPORTS.get(name), {}
+    if known is None:
+        raise UserError(f"there is no transport {name!r}{_near(name, _TRANSPORTS)}")
+    fitter, choices = known
+    for part in filter(None, text.split(",")):
+        option, equals, value = part.partition("=")
+        if option not in choices:
+            raise UserError(
+                f"the transport {name} has no parameter {option!r}{_near(option, choices)}"
+            )
+        if not equals or value not in choices[option]:
+            raise UserError(
+                f"the parameter {option} of the transport {name} takes one of "
+                f"{', '.join(choices[option])}"
+            )
+        options[option] = value
+    return fitter(wanted, options, topology, seed)
+
+
+def _near(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{hint}; known are {', '.join(known)}"
+
+
+#: What ``--transport uet:...`` can say, with the values of each; the first is the default.
+UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "delivery": ("rud", "rod"),
+    "reorder": ("off", "on"),  # of ordered delivery: keep what arrives early, or refuse it
+    "tss": ("off", "direct", "cluster"),
+    "encapsulation": ("udp", "native"),
+    "crc": ("off", "on"),
+    "ack": ("ack_cc", "ack", "ack_ccx"),
+}
+_SDI = 1
 
 
 def uet_endpoint(*, seed: int, **config: object) -> FabricEndpoint:
-    """An Ultra Ethernet endpoint; ``config`` are the fields of :class:`~uet.config.FepConfig`."""
+    """An Ultra Ethernet endpoint.
+
+    ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data.
+    """
+    domains = config.get("domains")
+    if isinstance(domains, list):
+        config["domains"] = tuple(map(domain_from_data, domains))
     return FabricEndpoint(FepConfig(**config), seed=seed)  # type: ignore[arg-type]
 
 
-def _fit_uet(topology: Topology) -> TransportChoice:
-    uet_headers = (
+def _secure_domain(mode: str, seed: int) -> SecureDomain:
+    """The domain of all GPUs of a run.  Its key follows from the run's seed and is no secret."""
+    key = hashlib.sha256(b"uetemu secure domain %d" % seed).digest()[:KEY_SIZE]
+    return SecureDomain(sdi=_SDI, mode=mode, keys={0: key})  # type: ignore[arg-type]
+
+
+def _fit_uet(
+    wanted: str, options: Mapping[str, str], topology: Topology, seed: int
+) -> TransportChoice:
+    chosen = {name: values[0] for name, values in UET_OPTIONS.items()} | dict(options)
+    native, secure = chosen["encapsulation"] == "native", chosen["tss"] != "off"
+    around = (
         headers.ETHERNET,
         headers.IPV4,
-        headers.UDP_HEADER,
+        headers.ENTROPY if native else headers.UDP_HEADER,
         headers.RUD_REQ,
         headers.SES_STD_SOM,
     )
-    header_octets = sum(header.size for header in uet_headers)
+    header_octets = sum(header.size for header in around)
+    fields: dict[str, object] = {
+        "delivery": chosen["delivery"],
+        "rod_reorder": chosen["reorder"] == "on",
+        "native": native,
+        "ack_type": chosen["ack"],
+    }
+    files = {}
+    if secure:
+        domain = _secure_domain(chosen["tss"], seed).as_data()
+        fields |= {"domains": [domain], "sdi": _SDI}
+        files["tss_keys.json"] = [domain]
+        header_octets += headers.TSS.size + ICV_SIZE
+    elif chosen["crc"] == "on":
+        fields["crc"] = True
+        header_octets += CRC_SIZE
     smallest_mtu = min(link.mtu for link in topology.links)
     room = smallest_mtu + headers.ETHERNET.size - header_octets
     fitting = [mtu for mtu in PAYLOAD_MTUS if mtu <= min(room, _PREFERRED_PAYLOAD)]
@@ -82,15 +153,17 @@ def _fit_uet(topology: Topology) -> TransportChoice:
             "neighbours": next_hops(topology, gpu.name),
             "payload_mtu": wire.payload_mtu,
             "window_bytes": _window(topology, gpu.name, wire),
+            **fields,
         }
     return TransportChoice(
-        name="uet",
+        name=wanted,
         factory="emulator.transports:uet_endpoint",
         frames=TransportFrames(),
         configs=configs,
         wire=wire,
         data_packets="tx_data_packets",
         retransmitted="tx_retransmitted_packets",
+        files=files,
     )
 
 
@@ -110,4 +183,7 @@ def _window(topology: Topology, gpu: str, wire: WireCost) -> int:
     return rate * round_trip // (8 * 10**9) + trigger + (hops + 1) * packet
 
 
-_TRANSPORTS: Mapping[str, Callable[[Topology], TransportChoice]] = {"uet": _fit_uet}
+_Fitter = Callable[[str, Mapping[str, str], Topology, int], TransportChoice]
+_TRANSPORTS: Mapping[str, tuple[_Fitter, Mapping[str, tuple[str, ...]]]] = {
+    "uet": (_fit_uet, UET_OPTIONS),
+}

@@ -47,7 +47,8 @@ class Compatibility:
     #: of the UEC reference provider).
     plain_unexpected_response: bool = False
 
-    #: Message ids begin at 0, which UES keeps for datagrams (UEC reference provider).
+    #: Message ids begin at 0, which UES keeps for datagrams, and so do a target's restart tokens
+    #: (UEC reference provider).
     message_ids_from_zero: bool = False
 
     #: Understand opcodes 0x10 (SYNC_WRITE) and 0x11 (SYNC_ATOMIC) with their four-octet

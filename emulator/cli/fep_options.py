@@ -144,7 +144,7 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
     click.option("--receive", "receives", metavar="SIZE[xN][,...]", multiple=True,
                  help="Post receives for sends; may be given again (below)."),
     click.option("--receive-after", type=SPAN, default=0, metavar="TIME",
-                 help="Post the receives so late, so that earlier messages are refused, kept or"
+                 help="Post the receives so long after the first packet, so that earlier messages are refused, kept or"
                  " deferred."),
     # what it leaves
     click.option("--duration", type=SPAN, metavar="TIME", help="End after so long."),

@@ -31,7 +31,13 @@ PATIENCE_S = 2.0
 @click.option(
     "--topology", metavar="SPEC", help="fabric, such as rail_clos:hosts=2,gpus_per_host=2"
 )
-@click.option("--transport", default="uet", show_default=True, help="what the endpoints speak")
+@click.option(
+    "--transport",
+    default="uet",
+    show_default=True,
+    metavar="SPEC",
+    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),

@@ -19,7 +19,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
-from pyroute2 import IPRoute
+from pyroute2 import IPRoute, NetlinkError
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.frame_filter import TransportFrames
@@ -111,7 +111,14 @@ class Device:
             }
             for peer in peers:
                 family = socket.AF_INET if ip_address(peer).version == 4 else socket.AF_INET6
-                route = netlink.route("get", dst=peer, oif=self._index, family=family)[0]
+                try:
+                    route = netlink.route("get", dst=peer, oif=self._index, family=family)[0]
+                except NetlinkError as refusal:
+                    why = os.strerror(refusal.code)
+                    raise UserError(
+                        f"the kernel cannot reach {peer} through {self.interface} ({why});"
+                        " add a route, or map the peer to its MAC address"
+                    ) from None
                 mac = table.get(route.get_attr("RTA_GATEWAY") or peer)
                 if mac is None:
                     raise UserError(
@@ -181,8 +188,8 @@ class Device:
     def progress(self, timeout: int | None) -> bool:
         """Sleep until frames, timers or room to send give something to do, and do it.
 
-        False after ``timeout`` ns or :meth:`interrupt`.  A signal handler that raises (Ctrl-C)
-        ends the wait at once.
+        True after :meth:`interrupt` too, False after ``timeout`` ns.  A signal handler that
+        raises (Ctrl-C) ends the wait at once.
         """
         domain, nic, clock = self._opened()
         end = None if timeout is None else clock.now() + timeout
@@ -204,7 +211,7 @@ class Device:
             )
             if self._interrupt in readable:
                 os.eventfd_read(self._interrupt)
-                return False
+                return True
             if nic.fileno() in readable:
                 nic.acknowledge_error()
 

@@ -31,7 +31,10 @@ class Region:
 
 @dataclass(slots=True)
 class Offer:
-    """One receive to be posted ``after`` ns, again after each completion if ``repost``."""
+    """One receive, posted ``after`` ns from the first packet on (0: at once).
+
+    With ``repost`` it is posted again after each completion.
+    """
 
     size: int
     after: int

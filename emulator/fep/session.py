@@ -106,6 +106,7 @@ class Session:
         self._in_flight = in_flight or len(messages)
         self._open = 0
         self._offers = deque(sorted(offers, key=lambda offer: offer.after))
+        self._first_at: int | None = None  # when the first packet came
         self._capture = capture
         self._own = ip_address(endpoint.config.address).packed
         self._to_close = limits.close
@@ -133,6 +134,8 @@ class Session:
         endpoint, nic = self._endpoint, self._nic
         frames = nic.receive(now, _BATCH)
         if frames:
+            if self._first_at is None:
+                self._first_at = now
             if self._capture is not None:
                 self._capture.received(frames)
             self._learn(frames)
@@ -168,8 +171,8 @@ class Session:
         limits = self._limits
         yield limits.duration
         yield limits.timeout
-        if self._offers:
-            yield self._offers[0].after
+        if self._offers and self._first_at is not None:
+            yield self._first_at + self._offers[0].after
         if self._messages and self._open < self._in_flight and self._messages[0].after > now:
             yield self._messages[0].after
         if self._idle_since is not None:
@@ -200,7 +203,8 @@ class Session:
     # -- what is asked of it -------------------------------------------------------------------
 
     def _post(self, now: int) -> None:
-        while self._offers and self._offers[0].after <= now:
+        since_first = 0 if self._first_at is None else now - self._first_at
+        while self._offers and self._offers[0].after <= since_first:
             self._offer(self._offers.popleft())
         while self._messages and self._open < self._in_flight and not self._closing:
             message = self._messages[0]

@@ -104,7 +104,7 @@ def prepare(request: Request) -> Plan:
     else:
         topology, spec = catalogue.load(wanted), wanted
     preflight.check_agents(len(topology.gpus))
-    transport = fit(request.transport, topology)
+    transport = fit(request.transport, topology, seed=request.seed)
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
     selection = default_capture(topology) if request.capture is None else request.capture
     taps = select(selection, ports_of(topology))
@@ -198,6 +198,8 @@ class _Run:
     def work(self) -> None:
         self.folder.event("begin", scenario=self.result.scenario, lab=self.plan.lab)
         self.folder.write("fabric.json", export.as_data(self.plan.topology))
+        for name, content in self.plan.transport.files.items():
+            self.folder.write(name, content)
         self.result.dilation = self._choose_dilation()
         self.environment["dilation"] = self.result.dilation
         self.folder.write("environment.json", self.environment)

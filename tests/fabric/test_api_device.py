@@ -254,6 +254,9 @@ def test_a_wait_ends_by_its_time_and_by_a_signal_without_spinning(
     thread.start()
     assert side.cq.wait() == []
     thread.join()
+    before = side.device.now
+    assert side.cq.wait(20_000_000) == []
+    assert side.device.now - before >= 20_000_000, "the signal has ended one wait, and no other"
 
 
 def test_a_retransmission_timer_wakes_a_wait(opened: Opener) -> None:

@@ -62,6 +62,9 @@ class Packet:
     octets: bytes
     decoded: DecodedPacket
     time: int = 0  # ns since the first frame of the capture
+    #: its PDC and where that began when the packet left, once a conversation has seen it
+    pdc: int | None = None
+    start: int = 0
 
     @property
     def side(self) -> str:
@@ -202,6 +205,7 @@ class Conversation:
             if token == self.judged:
                 seen.pop(f"ses.{token}_restart_token", None)
         if index is not None:
+            packet.pdc, packet.start = index, self.pdcs[index].start
             self._number(packet, self.pdcs[index], seen)
         return seen
 
@@ -252,16 +256,16 @@ class Translator:
     def translate(self, packet: Packet) -> bytes:
         """The frame that ``packet`` would have been in the live conversation.
 
-        One that needs no change goes as it was captured, octet for octet.
+        One that needs no change goes as it was captured, octet for octet.  The conversation of the
+        capture must have seen it.
         """
-        side = packet.side
-        index = self.captured.place(packet)
+        side, index = packet.side, packet.pdc
         changed: dict[str, int] = {}
         if index is not None and index < len(self.live.pdcs):
             old, new = self.captured.pdcs[index], self.live.pdcs[index]
-            if packet.is_syn and old.start == old.demanded and new.demanded is not None:
+            if packet.is_syn and packet.start == old.demanded and new.demanded is not None:
                 new.start = new.demanded
-            shift = new.start - old.start
+            shift = new.start - packet.start
             for name in ("psn", "nack_psn", "cack_psn"):
                 if packet.fields.get(f"pds.{name}"):
                     changed[name] = (packet.fields[f"pds.{name}"] + shift) & MASK

@@ -181,6 +181,7 @@ def endpoint(name: str, side: str) -> FabricEndpoint:
         "mpr": 1,
         "ack_type": "ack",
         "rod_reorder": True,
+        "infer_loss": False,  # by timers only
         "rto_init_time": 100 * MS,
         "delivery": case.delivery,
         "initiator_id": case.initiator_id,

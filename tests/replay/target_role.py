@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.replay.capture import (
-    INITIATOR,
     TARGET,
     Canonical,
     Conversation,
@@ -40,7 +39,6 @@ def replay(name: str) -> Replay:
     secure = domain(name)
     records = SecureRecords(secure) if secure is not None else None
     captured, live = Conversation(TARGET), Conversation(TARGET)
-    original = Conversation(TARGET)
     translator = Translator(captured, live, records)
     result = Replay(memory=memory_before(case), receives=receives(case))
     fep.register(memoryview(result.memory), key=case.key if case.error is None else KEYS[name])
@@ -69,11 +67,9 @@ def replay(name: str) -> Replay:
             waiting.clear()
             take()
         if packet.side == TARGET:
-            captured.canonical(packet)
-            result.expected.append(original.canonical(packet))
+            result.expected.append(captured.canonical(packet))
             continue
-        assert packet.side == INITIATOR
-        original.canonical(packet)
+        captured.canonical(packet)
         frame = translator.translate(packet)
         if name in SEALED_AGAIN:
             assert records is not None

@@ -26,7 +26,15 @@ from uet.pds.psn import distance
 from uet.transport import Completion, Write
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import DecodedPacket, decode_frame
-from uet.wire.layers import UET_ACK_CC, UET_CP, UET_NACK, UET_RUD_REQ, UET_SES_RESPONSE, UET_SES_STD
+from uet.wire.layers import (
+    UET_ACK_CC,
+    UET_CP,
+    UET_NACK,
+    UET_ROD_REQ,
+    UET_RUD_REQ,
+    UET_SES_RESPONSE,
+    UET_SES_STD,
+)
 
 HERE, THERE, ELSEWHERE = "10.0.1.1", "10.0.1.2", "10.0.1.3"
 KEY = 0x1234
@@ -88,7 +96,7 @@ class Seen:
 
     @property
     def is_request(self) -> bool:
-        return self.name == "rud_req"
+        return self.name in ("rud_req", "rod_req")
 
     @property
     def is_ack(self) -> bool:
@@ -223,11 +231,29 @@ def rud(
     psn: int, *, syn: int | None = None, dpdcid: int = 0, clear: int = START - 1, **fields: Any
 ) -> Packet:
     """A RUD request header; ``syn`` is the psn_offset of a SYN packet."""
+    return _request(UET_RUD_REQ, psn, syn, dpdcid, clear, fields)
+
+
+def rod(
+    psn: int, *, syn: int | None = None, dpdcid: int = 0, clear: int = START - 1, **fields: Any
+) -> Packet:
+    """The same of ROD."""
+    return _request(UET_ROD_REQ, psn, syn, dpdcid, clear, fields)
+
+
+def _request(
+    layer: type[Packet],
+    psn: int,
+    syn: int | None,
+    dpdcid: int,
+    clear: int,
+    fields: dict[str, Any],
+) -> Packet:
     fields.setdefault("spdcid", INITIATOR)
     fields["clear_psn_offset"] = max(-0x8000, min(clear - psn, 0x7FFF))
     if syn is None:
-        return UET_RUD_REQ(psn=psn & MASK, dpdcid=dpdcid, **fields)
-    return UET_RUD_REQ(psn=psn & MASK, syn=1, psn_offset=syn, **fields)
+        return layer(psn=psn & MASK, dpdcid=dpdcid, **fields)
+    return layer(psn=psn & MASK, syn=1, psn_offset=syn, **fields)
 
 
 def write(data: bytes, *, at: int | None = None, total: int | None = None, **fields: Any) -> Packet:

@@ -217,7 +217,7 @@ def test_a_datagram_endpoint_has_datagrams_only(call: Callable[[End], object]) -
 
 
 def test_an_endpoint_needs_all_its_bindings() -> None:
-    a, _ = pair()
+    a, b = pair()
     fresh = a.domain.endpoint(address=Address(resource_index=3))
     with pytest.raises(ApiError, match="not enabled"):
         fresh.send(b"", a.peer)
@@ -231,6 +231,8 @@ def test_an_endpoint_needs_all_its_bindings() -> None:
         fresh.bind(a.cq)
     with pytest.raises(ApiError, match="a counter counts"):
         fresh.bind(a.domain.cntr_open(), Flag.MSG)
+    with pytest.raises(ApiError, match="another domain"):
+        fresh.bind(b.cq, Flag.RECV)
     with pytest.raises(ApiError, match="not ordered"):
         a.domain.endpoint(
             EndpointType.DGRAM, address=Address(resource_index=4), msg_order=Order.SAS

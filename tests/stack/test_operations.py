@@ -18,7 +18,7 @@ MS = 1_000_000
 SIZE = 50_000
 NETWORKS = {
     "perfect": Impairment(),
-    "reordering": Impairment(jitter_ns=20_000),
+    "reordering": Impairment(jitter_ns=5_000),
     "lossy": Impairment(loss=0.05, duplicate=0.05, jitter_ns=5_000),
 }
 

@@ -58,6 +58,7 @@ VALID: list[Packet] = [
     std(0x11, OPERAND, extension=bytes(4) + EXTENSION, match_bits=KEY),
     medium(Opcode.WRITE, b"m" * 40, match_bits=KEY),
     medium(Opcode.SEND, b"m" * 40, hd=1, header_data=4),
+    medium(Opcode.RENDEZVOUS_SEND, b"r" * 40, request_length=90, extension=RENDEZVOUS),
     small(Opcode.WRITE, b"k" * 40),
     small(Opcode.READ, request_length=40),
 ]

@@ -451,6 +451,46 @@ def test_a_rendezvous_given_up_while_it_is_fetched() -> None:
     assert [(c.context, c.error) for c in bench.completions] == [("r", "PDC_CLOSED")]
 
 
+def test_delivery_complete_is_said_of_what_the_application_has() -> None:
+    """Not of a message that is kept, or still being fetched."""
+    bench = TargetBench(unexpected="keep")
+    first, last = parts(Opcode.SEND, bytes(2000), dc=1)
+    said = read(bench.give(first))
+    assert said.unexpected
+    assert bench.give(last) == ACCEPTED
+    bench.receive()
+    bench.receive(6000)
+    (packet,) = rendezvous(bytes(6000), 100, dc=1)
+    assert bench.give(packet) == ACCEPTED
+    bench.initiator.fetches[0][5](None)
+    assert len(bench.completions) == 2
+
+
+@pytest.mark.parametrize("lowest", [0, 1])
+def test_restart_tokens(lowest: int) -> None:
+    """Some peers begin with 0."""
+    switches = Compatibility(message_ids_from_zero=not lowest)
+    bench = TargetBench(compatibility=switches)
+    for k in range(3):
+        packet = std(Opcode.DEFERRABLE_SEND, b"x", initiator_restart_token=9, message_id=k)
+        assert code(bench, packet) == ReturnCode.OK
+        bench.receive()
+    assert [asked[3] for asked in bench.initiator.requested] == [lowest, lowest + 1, lowest + 2]
+
+
+def test_a_short_header_is_a_whole_message() -> None:
+    """Of a rendezvous, its whole eager part."""
+    bench = TargetBench()
+    bench.receive()
+    for eager, octets in ((40, 20), (40, 0), (20, 40)):
+        extension = headers.SES_RENDEZVOUS.encode(eager_length=eager)
+        packet = medium(
+            Opcode.RENDEZVOUS_SEND, bytes(octets), extension=extension, request_length=90
+        )
+        assert code(bench, packet) == ReturnCode.OP_VIOLATION
+    assert bench.completions == []
+
+
 @pytest.mark.parametrize("eager", [7000, 1000])
 def test_a_rendezvous_that_contradicts_itself(eager: int) -> None:
     """More eager than there is, or a packet beyond the eager part."""

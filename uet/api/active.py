@@ -62,7 +62,10 @@ class ActiveEndpoint:
         """
         if isinstance(to, AddressVector):
             self._av = to
-        elif isinstance(to, CompletionQueue):
+            return
+        if to.domain is not self.domain:
+            raise ApiError("the queue or counter belongs to another domain; open one in this")
+        if isinstance(to, CompletionQueue):
             if not flags & _QUEUES or flags & ~_QUEUES:
                 raise ApiError("bind a completion queue with TRANSMIT, RECV or both of them")
             if Flag.TRANSMIT in flags:
@@ -146,17 +149,26 @@ class ActiveEndpoint:
     def _peer(
         self, fi_addr: int, capability: Capability = Capability.NONE, what: str = ""
     ) -> ProviderAddress:
-        """The address of a handle; :class:`ApiError` if that peer's profiles lack something."""
+        """The address of a handle; :class:`ApiError` if either side's profiles lack something."""
         self._check_open()
         if not self._enabled or self._av is None:
             raise ApiError("the endpoint is not enabled; bind what it needs and call enable()")
         peer = self._av.lookup(fi_addr)
+        self._need(capability, what, peer)
+        return peer
+
+    def _need(self, capability: Capability, what: str, peer: ProviderAddress) -> None:
+        config = self.domain.config
+        if capability not in config.capabilities:
+            raise ApiError(
+                f"{what} needs {capability.name}, which the profile {' + '.join(config.profiles)}"
+                " does not have; add a profile that has it"
+            )
         if peer.lacks(capability):
             raise ApiError(
                 f"{what} needs {capability.name}, which the profile"
                 f" {' + '.join(peer.profiles or ())} of the peer {peer.address} does not have"
             )
-        return peer
 
     def _need_reliable(self, what: str) -> None:
         if self.type is EndpointType.DGRAM:
@@ -170,8 +182,7 @@ class ActiveEndpoint:
         """The delivery mode of an operation on memory."""
         if Flag.RUDI not in flags:
             return self._delivery
-        if peer.lacks(Capability.RUDI):
-            raise ApiError(f"the profiles of the peer {peer.address} lack RUDI; leave the flag out")
+        self._need(Capability.RUDI, "the flag RUDI", peer)
         if not key & IDEMPOTENT_SAFE:
             raise ApiError(
                 f"RUDI may repeat what it carries, and the memory key {key:#x} is not marked"

@@ -101,7 +101,7 @@ class CompletionQueue:
     """
 
     def __init__(self, domain: Domain) -> None:
-        self._domain = domain
+        self.domain = domain
         self._entries: deque[CqEntry] = deque()
         self._signalled = False
 
@@ -119,7 +119,7 @@ class CompletionQueue:
         first, :class:`ErrorAvailable` is raised.
         """
         if not self._entries:
-            self._domain.driver.poll()
+            self.domain.driver.poll()
         return self._take(count)
 
     def wait(self, timeout: int | None = None, *, count: int | None = None) -> list[CqEntry]:
@@ -128,7 +128,7 @@ class CompletionQueue:
         At most ``timeout`` ns of fabric time.  Empty when that is over, after :meth:`signal`, or
         when nothing is under way that could complete anything (in virtual time).
         """
-        wait_until(self._domain.driver, lambda: bool(self._entries) or self._signalled, timeout)
+        wait_until(self.domain.driver, lambda: bool(self._entries) or self._signalled, timeout)
         self._signalled = False
         return self._take(count)
 
@@ -153,7 +153,7 @@ class CompletionQueue:
     def signal(self) -> None:
         """Let :meth:`wait` return, from another thread too: ``fi_cq_signal``."""
         self._signalled = True
-        self._domain.driver.interrupt()
+        self.domain.driver.interrupt()
 
 
 class Counter:
@@ -174,7 +174,7 @@ class Counter:
     """
 
     def __init__(self, domain: Domain) -> None:
-        self._domain = domain
+        self.domain = domain
         self._done = 0
         self._failed = 0
 
@@ -200,7 +200,7 @@ class Counter:
         """
         failed = self._failed
         wait_until(
-            self._domain.driver,
+            self.domain.driver,
             lambda: self._done >= threshold or self._failed != failed,
             timeout,
         )

@@ -31,8 +31,8 @@ class Driver(Protocol):
     def progress(self, timeout: int | None) -> bool:
         """Wait at most ``timeout`` ns (``None``: as long as it takes) for something, and do it.
 
-        True: something has happened, and it is worth looking for completions.  False: the time
-        is over, :meth:`interrupt` was called, or nothing will ever happen.
+        True: something has happened, be it :meth:`interrupt`, and it is worth looking again.
+        False: the time is over, or nothing will ever happen.
         """
 
     def poll(self) -> bool:

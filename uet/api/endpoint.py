@@ -18,8 +18,8 @@ class Endpoint(AtomicOperations):
     >>> a.endpoint.read(bytearray(8), a.peer, 0, 1)
     Traceback (most recent call last):
     ...
-    uet.api.flags.ApiError: a read needs READ, which the profile ai_base of the peer 10.0.0.2 \
-does not have
+    uet.api.flags.ApiError: a read needs READ, which the profile ai_base does not have; add a \
+profile that has it
 
     A DGRAM endpoint sends datagrams (UUD): nobody confirms them, and they complete when they
     have left.

@@ -148,6 +148,7 @@ class PdcLife:
             max_stalls=config.max_rto_retx_cnt,
         )
         self.destination = self._make_destination(start_psn)
+        self.event("created")
 
     def _make_destination(self, start_psn: int) -> RequestDestination:
         config, semantics = self._config, self._around.semantics

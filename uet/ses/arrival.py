@@ -193,7 +193,9 @@ class Arrival:
             if self.extension is None:
                 return False
             eager = headers.SES_RENDEZVOUS.unpack_from(self.extension)[0]
-            return bool(self.start + octets <= eager <= length and (octets or not eager))
+            if octets != eager and not (self.has_id and octets):
+                return False
+            return bool(self.start + octets <= eager <= length)
         if opcode in _ATOMIC:
             return self.extension is not None and self.is_first
         return True

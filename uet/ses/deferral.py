@@ -84,7 +84,9 @@ class Deferrals:
         self._give_back = give_back
         self._counters = counters
         self._by_token: OrderedDict[int, Deferred] = OrderedDict()  # by deadline, too
-        self._token = 0
+        # 0 says that there is none, but some peers begin with it.
+        self._lowest = 0 if config.compatibility.message_ids_from_zero else 1
+        self._token = self._lowest
         self.now = 0
 
     def __len__(self) -> int:
@@ -96,13 +98,13 @@ class Deferrals:
         """Remember a message that found no receive; false if there are too many."""
         if len(self._by_token) >= self._limit:
             return False
-        self._token = self._token % _TOKENS + 1  # 0 says that there is none
         deferred = Deferred(entry, request, resource, self._token)
         entry.token = deferred
         if resource.queue.hold(entry) != _OK:
             return False
         deferred.deadline = now + self._time
         self._by_token[deferred.token] = deferred
+        self._token = self._token + 1 if self._token < _TOKENS else self._lowest
         return True
 
     def permit(self, entry: UnexpectedMessage, match: Match | None) -> None:

@@ -13,10 +13,11 @@ from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE, Arrival, parse
 from uet.ses.checks import Checks
 from uet.ses.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
+from uet.ses.inbound_send import InboundSend
 from uet.ses.resources import Resource
 from uet.ses.responses import malformed, response
 from uet.ses.rma import MemoryAccess
-from uet.ses.sends import InboundSend, OwnInitiator, Sends
+from uet.ses.sends import OwnInitiator, Sends
 from uet.ses.tagged_atomic import tagged_atomic
 from uet.wire.codes import DEFERRABLE_OPCODES, Opcode, ReturnCode
 
@@ -180,14 +181,13 @@ class Execution:
             return ACCEPTED
         if key is not None:
             self._inbound.messages.pop(key, None)
-        self.finish(pdc, message)
-        return self._confirm(request, ACCEPTED)
+        return self._confirm(request, ACCEPTED) if self.finish(pdc, message) else ACCEPTED
 
-    def finish(self, pdc: Context, message: InboundMessage) -> None:
-        """All that comes by packets has arrived."""
+    def finish(self, pdc: Context, message: InboundMessage) -> bool:
+        """All that comes by packets has arrived; whether that makes the message complete."""
         if isinstance(message, InboundSend):
             self._sends.finish(message)
-            return
+            return message.ended
         self._access.written(
             pdc.address,
             message.key,
@@ -196,6 +196,7 @@ class Execution:
             message.header_data,
             message.group,
         )
+        return True
 
     def _confirm(self, request: Arrival, answer: Answer) -> Answer:
         """Delivery complete: success is said in so many words (UES 3.4.1)."""

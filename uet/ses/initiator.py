@@ -125,13 +125,13 @@ class Initiator:
 
     @property
     def waiting(self) -> bool:
-        """Whether :meth:`start_waiting` has something to try: a PDC was missing."""
-        return bool(self._blocked)
+        """Whether something has not started for want of a PDC or a message id."""
+        return bool(self._blocked or self._starved)
 
     # -- how messages start --------------------------------------------------------------------
 
     def start_waiting(self) -> None:
-        """Try again to start what found no PDC."""
+        """Try again to start what found no PDC (who lacks an id starts when one comes free)."""
         blocked, self._blocked = self._blocked, {}
         for stream in blocked:
             self._start(stream)

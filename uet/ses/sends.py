@@ -17,30 +17,18 @@ from uet.profiles import Capability
 from uet.ses.address import Address
 from uet.ses.arrival import Arrival
 from uet.ses.deferral import Deferrals
-from uet.ses.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
+from uet.ses.inbound import InboundTable, MessageKey, RefusedMessage
+from uet.ses.inbound_send import RENDEZVOUS, TAGGED_OPCODES, InboundSend
 from uet.ses.matching import Match, Meeting, PostedReceive, UnexpectedMessage
 from uet.ses.resources import Resource, ResourceError
 from uet.ses.responses import response
 from uet.transport import Completion, Receive
 from uet.wire import headers
-from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, Opcode, ReturnCode
+from uet.wire.codes import DEFERRABLE_OPCODES, ReturnCode
 
 _OK = int(ReturnCode.OK)
 _NO_MATCH, _DROPPED = int(ReturnCode.NO_MATCH), int(ReturnCode.DROPPED)
-_RENDEZVOUS: Final = frozenset(map(int, RENDEZVOUS_OPCODES))
 _DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
-TAGGED_OPCODES: Final = frozenset(
-    {
-        int(Opcode.TAGGED_SEND),
-        int(Opcode.RENDEZVOUS_TSEND),
-        int(Opcode.DEFERRABLE_TSEND),
-        int(Opcode.TSEND_ATOMIC),
-        int(Opcode.TSEND_FETCH_ATOMIC),
-    }
-)
-_PID_SHIFT = headers.SES_RENDEZVOUS.shift("read_pid_on_fep")
-_PID = headers.SES_RENDEZVOUS.mask("read_pid_on_fep")
-_INDEX = headers.SES_RENDEZVOUS.mask("read_resource_index")
 
 
 class OwnInitiator(Protocol):
@@ -70,77 +58,6 @@ class OwnInitiator(Protocol):
     ) -> None: ...
 
     def on_served(self, key: int, offset: int, length: int) -> None: ...
-
-
-class Rest:
-    """Where the rest of a rendezvous send is to be read (UES 3.4)."""
-
-    __slots__ = ("address", "key", "offset")
-
-    def __init__(self, request: Arrival) -> None:
-        assert request.extension is not None
-        _, place, self.offset, self.key = headers.SES_RENDEZVOUS.unpack_from(request.extension)
-        self.address = Address(
-            job_id=request.job_id,
-            pid_on_fep=(place & _PID) >> _PID_SHIFT,
-            resource_index=place & _INDEX,
-            relative=request.relative,
-        )
-
-
-class InboundSend(InboundMessage):
-    """A send being received: into the memory of its match, or into a buffer until it has one."""
-
-    __slots__ = (
-        "buffer",
-        "ended",
-        "entry",
-        "failure",
-        "fetching",
-        "initiator",
-        "match",
-        "peer",
-        "queue_of",
-        "rest",
-        "tag",
-        "where",
-    )
-
-    def __init__(
-        self,
-        request: Arrival,
-        peer: str,
-        awaited: int,
-        *,
-        match: Match | None = None,
-        buffer: memoryview | None = None,
-    ) -> None:
-        memory = match.memory if match is not None else buffer
-        assert memory is not None
-        super().__init__(
-            memory,
-            word=request.identity,
-            to=request.to,
-            key=request.match_bits,
-            offset=request.buffer_offset,
-            length=request.length,
-            awaited=awaited,
-        )
-        self.peer = peer
-        self.initiator = request.initiator
-        self.tag = request.match_bits if request.opcode in TAGGED_OPCODES else None
-        self.match = match
-        self.buffer = buffer
-        self.rest = Rest(request) if request.opcode in _RENDEZVOUS else None
-        #: held as unexpected, and by which resource
-        self.entry: UnexpectedMessage | None = None
-        self.queue_of: Resource | None = None
-        self.fetching = False
-        #: why it will not be complete; said once nothing writes to its memory any more
-        self.failure: str | None = None
-        self.ended = False
-        #: how it is tracked
-        self.where: MessageKey | None = None
 
 
 class Sends:
@@ -251,7 +168,7 @@ class Sends:
         """
         length, payload = request.length, len(request.payload)
         awaited = length
-        if request.opcode in _RENDEZVOUS:
+        if request.opcode in RENDEZVOUS:
             assert request.extension is not None
             awaited = headers.SES_RENDEZVOUS.unpack_from(request.extension)[0]
         if request.opcode in _DEFERRABLE and length and not payload:
@@ -305,7 +222,7 @@ class Sends:
             return response(request, _OK, unexpected=True, guaranteed=not self._plain)
         config = self._config
         if (
-            (self._keeps or request.opcode in _RENDEZVOUS)
+            (self._keeps or request.opcode in RENDEZVOUS)
             and self._kept < config.max_unexpected_messages
             and self._kept_octets + awaited <= config.max_unexpected_octets
         ):

@@ -20,13 +20,14 @@ from uet.ses.checks import Checks
 from uet.ses.connectionless import Connectionless
 from uet.ses.execution import Execution
 from uet.ses.inbound import InboundMessage, InboundTable
+from uet.ses.inbound_send import InboundSend
 from uet.ses.matching import ReceiveQueue
 from uet.ses.memory import MemoryTable
 from uet.ses.readback import Readback
 from uet.ses.resources import Resource, ResourceTable
 from uet.ses.responses import response
 from uet.ses.rma import MemoryAccess
-from uet.ses.sends import InboundSend, OwnInitiator, Sends
+from uet.ses.sends import OwnInitiator, Sends
 from uet.transport import Completion, Receive
 from uet.wire import headers
 from uet.wire.codes import NextHeader, Opcode, ReturnCode
@@ -220,8 +221,10 @@ class Target:
         if message.placed != message.awaited:
             return ACCEPTED
         del self._messages[key]
-        self._execution.finish(pdc, message)
-        return self._visible(length, packet, at, psn) if word & _DC_BIT else ACCEPTED
+        complete = self._execution.finish(pdc, message)
+        if complete and word & _DC_BIT:
+            return self._visible(length, packet, at, psn)
+        return ACCEPTED
 
     def _visible(self, length: int, packet: memoryview, at: int, psn: int) -> Answer:
         """Delivery complete: the answer to the packet that completes the message says so."""

@@ -1,0 +1,200 @@
+"""Two namespaces with a wire between them that a test can make lossy, and endpoints at its ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from emulator.fabric import namespaces
+
+UETEMU = (sys.executable, "-c", "from emulator.cli.main import main; main()", "fep")
+ADDRESSES = {4: ("10.99.0.1", "10.99.0.2"), 6: ("fd99::1", "fd99::2")}
+_SOL_PACKET, _IGNORE_OUTGOING = 263, 23
+#: A frame, its number among the UET frames of that direction, and whether it goes to the target;
+#: gives the frames that come out at the other end now.
+Policy = Callable[[bytes, int, bool], Sequence[bytes]]
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+class Wire:
+    """Namespaces ``initiator`` and ``target``, and a forwarder between their ``e0``."""
+
+    def __init__(self) -> None:
+        tag = f"fept{secrets.token_hex(4)}"
+        self.initiator, self.middle, self.target = (f"{tag}{end}" for end in "imt")
+        self.policy: Policy | None = None
+        self._ends: list[socket.socket] = []
+        self._stop, self._told = os.pipe()
+        self._thread = threading.Thread(target=self._forward, daemon=True)
+
+    @contextlib.contextmanager
+    def up(self) -> Iterator[Wire]:
+        made: list[str] = []
+        try:
+            for name in (self.initiator, self.middle, self.target):
+                ip("netns", "add", name)
+                made.append(name)
+            for name, side in ((self.initiator, 0), (self.target, 1)):
+                port = f"p{side}"
+                ip("link", "add", "e0", "netns", name, "type", "veth",
+                   "peer", "name", port, "netns", self.middle)  # fmt: skip
+                ip("-n", self.middle, "link", "set", port, "addrgenmode", "none", "up")
+                ip("-n", name, "addr", "add", f"{ADDRESSES[4][side]}/24", "dev", "e0")
+                ip("-n", name, "addr", "add", f"{ADDRESSES[6][side]}/64", "dev", "e0", "nodad")
+                ip("-n", name, "link", "set", "e0", "up")
+            path = namespaces.DIRECTORY / self.middle
+            self._ends = namespaces.visitor().inside(path, lambda: [_tap("p0"), _tap("p1")])
+            self._thread.start()
+            yield self
+        finally:
+            os.close(self._told)
+            if self._thread.is_alive():
+                self._thread.join()
+            for end in self._ends:
+                end.close()
+            os.close(self._stop)
+            for name in made:
+                ip("netns", "del", name)
+
+    def _forward(self) -> None:
+        numbers = [0, 0]
+        while True:
+            readable, _, _ = select.select((*self._ends, self._stop), (), ())
+            if self._stop in readable:
+                return
+            for side, end in enumerate(self._ends):
+                if end not in readable:
+                    continue
+                frame = end.recv(65536)
+                frames: Sequence[bytes] = (frame,)
+                if self.policy is not None and is_uet(frame):
+                    frames = self.policy(frame, numbers[side], side == 0)
+                    numbers[side] += 1
+                for out in frames:
+                    self._ends[1 - side].send(out)
+
+
+def is_uet(frame: bytes) -> bool:
+    """UDP to UET's port, or native."""
+    if frame[12:14] == b"\x08\x00":
+        protocol, at = frame[23], 34
+    elif frame[12:14] == b"\x86\xdd":
+        protocol, at = frame[20], 54
+    else:
+        return False
+    return protocol == 253 or (protocol == 17 and frame[at + 2 : at + 4] == b"\x12\xb9")
+
+
+def _tap(interface: str) -> socket.socket:
+    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    tap.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
+    tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    tap.bind((interface, 3))
+    return tap
+
+
+class Endpoint:
+    """A ``uetemu fep`` process."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [*UETEMU, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.events: list[dict[str, Any]] = []
+        self.error = ""
+
+    def wait_for(self, event: str, budget: float = 20) -> dict[str, Any]:
+        """Read events up to one of that name."""
+        give_up = time.monotonic() + budget
+        assert self.process.stdout is not None
+        while time.monotonic() < give_up:
+            line = self.process.stdout.readline()
+            if not line:
+                break
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == event:
+                return self.events[-1]
+        self.end(signal.SIGKILL)
+        raise AssertionError(f"no {event!r} came: {self.events} {self.error}")
+
+    def end(self, number: int | None = None, budget: float = 60) -> int:
+        """Its exit status, once it has ended (of itself, or by a signal)."""
+        if number is not None:
+            self.process.send_signal(number)
+        try:
+            out, self.error = self.process.communicate(timeout=budget)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, self.error = self.process.communicate()
+        self.events += [json.loads(line) for line in out.splitlines() if line.endswith("}")]
+        return self.process.returncode
+
+    def completions(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return [
+            event
+            for event in self.events
+            if event["event"] == "completion" and kind in (None, event["kind"])
+        ]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        counters: dict[str, int] = self.events[-1]["counters"]
+        return counters
+
+
+@contextlib.contextmanager
+def target(wire: Wire, *words: str) -> Iterator[Endpoint]:
+    """A target that is ready; ended by SIGTERM if it has not ended by itself."""
+    endpoint = Endpoint("target", "-n", wire.target, "-i", "e0", *words)
+    try:
+        endpoint.wait_for("start")
+        yield endpoint
+    finally:
+        if endpoint.process.poll() is None:
+            endpoint.end(signal.SIGTERM)
+        elif not endpoint.process.stdout.closed:  # type: ignore[union-attr]
+            endpoint.end()
+
+
+def initiate(wire: Wire, *words: str, version: int = 4) -> Endpoint:
+    """An initiator that has ended."""
+    endpoint = Endpoint(
+        "initiator", "-n", wire.initiator, "-i", "e0", "-p", ADDRESSES[version][1], *words
+    )
+    endpoint.end()
+    return endpoint
+
+
+def decoded(path: Path, *words: str) -> list[dict[str, Any]]:
+    """The frames of a capture, as ``uetemu decode`` has them."""
+    command = [*UETEMU[:-1], "decode", "--format", "json", *words, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def filters(namespace: str) -> str:
+    """What is left of traffic control on ``e0``."""
+    assert shutil.which("tc"), "the tests look with tc"
+    shown = [
+        subprocess.run(
+            ["tc", "-n", namespace, *words], check=True, capture_output=True, text=True
+        ).stdout
+        for words in (("qdisc", "show", "dev", "e0"), ("filter", "show", "dev", "e0", "ingress"))
+    ]
+    return "".join(line for line in "".join(shown).splitlines(True) if "noqueue" not in line)

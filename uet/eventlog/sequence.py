@@ -1,0 +1,100 @@
+"""A trace as text: qlog's streaming form, one JSON object after the other.
+
+The form is that of draft-ietf-quic-qlog-main-schema (QlogFileSeq): JSON text sequences (RFC 7464),
+in which a record separator stands in front of each record and a line feed behind it, so that a
+reader knows whether the last one is whole.  Files are named ``*.sqlog``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+#: A record of a trace: ``time`` (ms), ``name`` and ``data``.
+Event = dict[str, Any]
+
+FILE_SCHEMA: Final = "urn:ietf:params:qlog:file:sequential"
+SERIALIZATION: Final = "application/qlog+json-seq"
+#: The private event schema of :mod:`uet.eventlog.schema`.
+EVENT_SCHEMA: Final = "urn:x-uetemu:qlog:events:uet"
+_SEPARATOR, _END = "\x1e", "\n"
+_NS_PER_MS = 1_000_000
+
+
+class TraceError(ValueError):
+    """A text is not a trace; the sentence says where it ceases to be one."""
+
+
+def milliseconds(ns: int) -> float:
+    """qlog's unit of time.  To the nanosecond for the first hundred days of a fabric's time."""
+    return ns / _NS_PER_MS
+
+
+def nanoseconds(ms: float) -> int:
+    """The time that :func:`milliseconds` was given."""
+    return round(ms * _NS_PER_MS)
+
+
+def preamble(name: str, *, title: str = "", group_id: str = "") -> Event:
+    """The first record.  ``name`` is the endpoint's, ``group_id`` the run's, if it has one.
+
+    Every endpoint begins PDCs and accepts them, so its vantage point is neither client nor
+    server.  Time is the fabric's own, which has no place in the calendar.
+    """
+    common: dict[str, Any] = {
+        "time_format": "relative_to_epoch",
+        "reference_time": {"clock_type": "monotonic", "epoch": "unknown"},
+    }
+    if group_id:
+        common["group_id"] = group_id
+    first: Event = {"file_schema": FILE_SCHEMA, "serialization_format": SERIALIZATION}
+    if title:
+        first["title"] = title
+    first["trace"] = {
+        "common_fields": common,
+        "vantage_point": {"name": name, "type": "unknown"},
+        "event_schemas": [EVENT_SCHEMA],
+    }
+    return first
+
+
+class JsonSequence:
+    """Writes events to ``write``, each with one call that holds the whole record.
+
+    Where every call reaches the file (a file opened with ``buffering=1``, or a descriptor), a
+    process that is killed loses at most the record that is being written.
+    """
+
+    __slots__ = ("_encode", "_write")
+
+    def __init__(
+        self, write: Callable[[str], object], *, name: str, title: str = "", group_id: str = ""
+    ) -> None:
+        self._write = write
+        self._encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+        self(preamble(name, title=title, group_id=group_id))
+
+    def __call__(self, record: Event) -> None:
+        self._write(f"{_SEPARATOR}{self._encode(record)}{_END}")
+
+
+def read(text: str) -> tuple[Event, list[Event]]:
+    """First record and events of a trace; a last record that is not whole is left out.
+
+    Raises :class:`TraceError` for anything else that is no trace.
+    """
+    front, *parts = text.split(_SEPARATOR)
+    if front or not parts:
+        raise TraceError("a trace begins with a record separator (0x1E); this text does not")
+    if not parts[-1].endswith(_END):
+        parts.pop()
+    records = []
+    for number, part in enumerate(parts, 1):
+        try:
+            records.append(json.loads(part))
+        except ValueError as error:
+            raise TraceError(f"record {number} is not JSON: {error}") from None
+    if not records or records[0].get("file_schema") != FILE_SCHEMA:
+        raise TraceError(f"the first record does not name the file schema {FILE_SCHEMA}")
+    return records[0], records[1:]
