@@ -1,8 +1,8 @@
 """What arrives at a fabric endpoint, sorted: whose is it, and which PDC's (UES 3.5.8, 3.5.12).
 
 In order: frames and packets, requests, acknowledgements and refusals, control packets, packets
-without a PDC, trimmed packets.  Everything that is wrong with a packet is counted under a name
-or refused with a NACK; nothing is raised.
+without a PDC; trimmed ones are in :mod:`uet.trimmed`.  Everything that is wrong with a packet is
+counted under a name or refused with a NACK; nothing is raised.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from uet.pds.table import PdcTable
 from uet.peer import Peer, traffic_class
 from uet.ses.target import Target
 from uet.transport import Frame
+from uet.trimmed import TrimmedArrivals
 from uet.wire import headers
 from uet.wire.codes import (
     ECN_CE,
     PSN_OFFSET_BITS,
     USE_RSV_PDC_ACCEPTED,
-    AckFlag,
     ControlFlag,
     NackCode,
     NackFlag,
@@ -124,7 +124,13 @@ class Arrivals:
         )
         self._opener = Opener(encapsulation, self._trimmed)
         self._open = self._opener.open
-        self._compatibility = config.compatibility
+        self._on_trimmed = TrimmedArrivals(
+            endpoint.table,
+            config.compatibility,
+            config.dscp_trimmed_lasthop,
+            endpoint.counts,
+            self._refuse,
+        ).receive
 
     # -- frames and packets --------------------------------------------------------------------
 
@@ -143,7 +149,7 @@ class Arrivals:
         packet = frame[:end]
         kind = packet[at] >> 3
         if self._trimmed and tos >> 2 in self._trimmed:
-            self._receive_trimmed(packet, at, peer, tos >> 2, entropy, marked)
+            self._on_trimmed(packet, at, peer, tos >> 2, entropy, marked)
             return
         sdi = None
         if kind == _TSS:
@@ -224,7 +230,11 @@ class Arrivals:
                     code = NackCode.CLOSING
                 self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked)
                 return
-            if spdcid != pdc.writer.peer_id:
+            if spdcid != pdc.writer.peer_id and not pdc.learns_peer(spdcid, psn, next_header):
+                if not pdc.writer.peer_id:
+                    # Data has overtaken the ACK that names the target; it will come again.
+                    self._counts["rx_drop_data_before_establishment"] += 1
+                    return
                 self._refuse(
                     peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked
                 )
@@ -303,9 +313,7 @@ class Arrivals:
         if not ordered or not offset or self._endpoint.config.rod_reorder:
             return False
         start = (psn - offset) & MASK
-        self._refuse(
-            peer, sdi, NackCode.ROD_OOO, psn, spdcid, word, entropy, marked, payload=start
-        )
+        self._refuse(peer, sdi, NackCode.ROD_OOO, psn, spdcid, word, entropy, marked, payload=start)
         return True
 
     def _accept(
@@ -467,53 +475,5 @@ class Arrivals:
         if response is not None and kind == _RUDI_REQ:
             _, _, packet_id = headers.RUDI_REQ.unpack_from(packet, at)
             self._endpoint.control.append(
-                without.answer(
-                    peer, sdi, packet_id, response, marked=marked, entropy=entropy
-                )
+                without.answer(peer, sdi, packet_id, response, marked=marked, entropy=entropy)
             )
-
-    # -- trimmed packets -----------------------------------------------------------------------
-
-    def _receive_trimmed(
-        self, packet: memoryview, at: int, peer: Peer, dscp: int, entropy: int, marked: bool
-    ) -> None:
-        """A switch cut the payload off: ask for the packet again (UES 4.1), change nothing."""
-        self._counts["rx_trimmed"] += 1
-        kind = packet[at] >> 3
-        if kind == _TSS:
-            # Its PDS header is encrypted and nothing vouches for it: the timer brings it again.
-            self._counts["rx_trimmed_secured"] += 1
-            return
-        if kind in _ACKS:
-            self._receive_trimmed_ack(packet, at, peer, entropy, marked)
-            return
-        if kind not in _REQUESTS:
-            return
-        if len(packet) < at + _REQUEST.size:
-            self._counts["rx_drop_truncated"] += 1
-            return
-        lasthop = dscp == self._endpoint.config.dscp_trimmed_lasthop
-        code = NackCode.TRIMMED_LASTHOP if lasthop else NackCode.TRIMMED
-        word, _, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
-        if word & _SYN:
-            pdc = self._table.find_target(peer.key, spdcid)
-            if pdc is None and self._compatibility.nack_trimmed_syn:
-                self._refuse(peer, None, code, psn, spdcid, word, entropy, marked)
-                return
-        else:
-            pdc = self._by_id.get(dpdcid)
-        if pdc is None or pdc.peer is not peer or pdc.peer_id != spdcid or pdc.sdi is not None:
-            return  # a trimmed packet never makes a PDC; its timer will bring it again
-        pdc.nack(code, psn, word & _RETX, entropy, marked)
-
-    def _receive_trimmed_ack(
-        self, packet: memoryview, at: int, peer: Peer, entropy: int, marked: bool
-    ) -> None:
-        """An ACK that carried data: since UES 1.0.3 the timer of its request repairs that."""
-        if not self._compatibility.trimmed_ack_nack or len(packet) < at + headers.ACK.size:
-            return
-        word, offset, cack, _, dpdcid = headers.ACK.unpack_from(packet, at)
-        pdc = self._by_id.get(dpdcid)
-        if pdc is not None and pdc.peer is peer and not word & AckFlag.P:
-            psn = (cack + offset) & MASK
-            pdc.nack(NackCode.TRIMMED_ACK, psn, word & AckFlag.RETX, entropy, marked)

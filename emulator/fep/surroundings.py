@@ -8,7 +8,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+)
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +47,11 @@ class Interface:
     index: int
     mac: str
     mtu: int
-    addresses: tuple[Ip, ...]
+    networks: tuple[IPv4Interface | IPv6Interface, ...]
+
+    @property
+    def addresses(self) -> tuple[Ip, ...]:
+        return tuple(network.ip for network in self.networks)
 
 
 def enter_namespace(name: str) -> None:
@@ -76,18 +87,19 @@ def interface(name: str) -> Interface:
             raise UserError(f"{name} is no Ethernet interface; UET needs one, a veth will do")
         if not link["flags"] & _IFF_UP:
             raise UserError(f"{name} is down; bring it up: ip link set {name} up")
-        found: list[tuple[bool, Ip]] = []
+        found: list[tuple[bool, IPv4Interface | IPv6Interface]] = []
         for record in kernel.get_addr(index=index):
             text = record.get_attr("IFA_LOCAL") or record.get_attr("IFA_ADDRESS")
-            found.append((record["scope"] == _LINK_SCOPE, ip_address(str(text))))
+            network = ip_interface(f"{text}/{record['prefixlen']}")
+            found.append((record["scope"] == _LINK_SCOPE, network))
         # Global addresses first, each kind in the kernel's order.
-        addresses = [address for local, address in sorted(found, key=lambda item: item[0])]
+        networks = [network for _, network in sorted(found, key=lambda item: item[0])]
         return Interface(
             name=name,
             index=index,
             mac=str(link.get_attr("IFLA_ADDRESS")),
             mtu=int(link.get_attr("IFLA_MTU")),
-            addresses=tuple(addresses),
+            networks=tuple(networks),
         )
 
 
@@ -136,18 +148,27 @@ def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False)
 
 
 def _next_hop(kernel: Any, port: Interface, peer: str) -> str:
+    """The gateway to ``peer``, or ``peer`` itself if it is on the link."""
+    mend = f"add one, or give the MAC address of the next hop: --peer {peer}=MAC"
+    if any(ip_address(peer) in network.network for network in port.networks):
+        return peer
     try:
+        # Asked with the interface the kernel would take everybody to be on its link.
+        (usual, *_) = kernel.route("get", dst=peer)
         (route, *_) = kernel.route("get", dst=peer, oif=port.index)
     except NetlinkError as error:
         reason = os.strerror(error.code) if error.code else str(error)
         raise UserError(
-            f"the kernel has no route to {peer} through {port.name} ({reason}); add one, or give"
-            f" the MAC address of the next hop: --peer {peer}=MAC"
+            f"the kernel has no route to {peer} through {port.name} ({reason}); {mend}"
         ) from None
     gateway = route.get_attr("RTA_GATEWAY")
     if gateway is None and (via := route.get_attr("RTA_VIA")) is not None:
         gateway = via["addr"]
-    return str(ip_address(str(gateway))) if gateway is not None else peer
+    if gateway is not None:
+        return str(ip_address(str(gateway)))
+    if usual.get_attr("RTA_OIF") != port.index:
+        raise UserError(f"the kernel has no route to {peer} through {port.name}; {mend}")
+    return peer
 
 
 def _neighbour(kernel: Any, family: int, port: Interface, hop: str) -> tuple[int, str | None]:

@@ -42,42 +42,72 @@ def measure(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, flo
     ``agents_ready_s``: from nothing to all agents ready, one per GPU.  ``agent_private_mb``:
     memory that an idle agent shares with nobody, the mean of all.  ``end_to_end_ratio``: median
     over ``rounds`` of data packets per second of an endpoint over those of a bare socket.
+    ``tss_ratio``: the same of an endpoint whose packets are secured over one whose are not.
     """
-    specs = agent_specs(
+    specs = _specs(lab, "uet")
+    facts = start_cost(lab, specs)
+    per_server = _per_server(lab)
+    source, target = specs[0], specs[per_server + 1]
+    secure = _specs(lab, "uet:tss=cluster")
+    secure_source, secure_target = secure[1], secure[per_server]
+    raw_source, raw_target = specs[1].node, specs[per_server].node
+    bare: list[float] = []
+    carried: list[float] = []
+    secured: list[float] = []
+    clock = Clock.start(lab.dilation)
+    with (
+        AgentPool(lab.name, [_alone(source), _alone(target)], clock) as pool,
+        AgentPool(lab.name, [_alone(secure_source), _alone(secure_target)], clock) as secure_pool,
+    ):
+        pool.start()
+        secure_pool.start()
+        _load(pool, source, target, seconds)
+        _load(secure_pool, secure_source, secure_target, seconds)
+        for _ in range(rounds):
+            carried.append(flow_rate(pool))
+            secured.append(flow_rate(secure_pool))
+    # The bare sockets share namespaces with the secured endpoints: these must be gone.
+    with AgentPool(lab.name, [_alone(source), _alone(target)], clock) as pool:
+        pool.start()
+        _load(pool, source, target, seconds)
+        again: list[float] = []
+        for _ in range(rounds):
+            bare.append(raw.packet_rate(lab, raw_source, raw_target, seconds))
+            again.append(flow_rate(pool))
+    return facts | {
+        "bare_packets_per_s": statistics.median(bare),
+        "uet_packets_per_s": statistics.median(again),
+        "end_to_end_ratio": statistics.median(
+            ours / theirs for ours, theirs in zip(again, bare, strict=True)
+        ),
+        "tss_ratio": statistics.median(
+            ours / theirs for ours, theirs in zip(secured, carried, strict=True)
+        ),
+    }
+
+
+def _specs(lab: Lab, transport: str) -> Sequence[AgentSpec]:
+    return agent_specs(
         lab.topology,
-        fit("uet", lab.topology),
+        fit(transport, lab.topology, seed=lab.seed),
         namespace=lambda node: str(lab.netns(node)),
         nic_delays=True,
         seed=lab.seed,
         memory_octets=1 << 28,
     )
-    facts = start_cost(lab, specs)
-    source, target = specs[0], specs[_per_server(lab) + 1]
-    pair = [
-        replace(
-            spec,
-            transport_config={**spec.transport_config, **SLOW_HOST},
-            server_peers={},  # the rest of the server is not there
-        )
-        for spec in (source, target)
-    ]
-    raw_source, raw_target = specs[1].node, specs[_per_server(lab)].node
-    bare: list[float] = []
-    carried: list[float] = []
-    with AgentPool(lab.name, pair, Clock.start(lab.dilation)) as pool:
-        pool.start()
-        pool.load(one_flow(source.rank, target.rank, 1))
-        octets = round(flow_rate(pool) * raw.PAYLOAD * seconds)
-        pool.load(one_flow(source.rank, target.rank, max(1, octets // MESSAGE_OCTETS)))
-        for _ in range(rounds):
-            bare.append(raw.packet_rate(lab, raw_source, raw_target, seconds))
-            carried.append(flow_rate(pool))
-    ratios = [ours / theirs for ours, theirs in zip(carried, bare, strict=True)]
-    return facts | {
-        "bare_packets_per_s": statistics.median(bare),
-        "uet_packets_per_s": statistics.median(carried),
-        "end_to_end_ratio": statistics.median(ratios),
-    }
+
+
+def _alone(spec: AgentSpec) -> AgentSpec:
+    """The rest of its server is not there, and its host is slow."""
+    config = {**spec.transport_config, **SLOW_HOST}
+    return replace(spec, transport_config=config, server_peers={})
+
+
+def _load(pool: AgentPool, source: AgentSpec, target: AgentSpec, seconds: float) -> None:
+    """Load a flow that lasts for about ``seconds``."""
+    pool.load(one_flow(source.rank, target.rank, 1))
+    octets = round(flow_rate(pool) * raw.PAYLOAD * seconds)
+    pool.load(one_flow(source.rank, target.rank, max(1, octets // MESSAGE_OCTETS)))
 
 
 def start_cost(lab: Lab, specs: Sequence[AgentSpec]) -> dict[str, float]:

@@ -38,7 +38,8 @@ class Wire:
     def __init__(self) -> None:
         tag = f"fept{secrets.token_hex(4)}"
         self.initiator, self.middle, self.target = (f"{tag}{end}" for end in "imt")
-        self.policy: Policy | None = None
+        self._policy: Policy | None = None
+        self._numbers = [0, 0]
         self._ends: list[socket.socket] = []
         self._stop, self._told = os.pipe()
         self._thread = threading.Thread(target=self._forward, daemon=True)
@@ -72,8 +73,18 @@ class Wire:
             for name in made:
                 ip("netns", "del", name)
 
+    @property
+    def policy(self) -> Policy | None:
+        """What happens to UET frames, which are numbered from the moment it is set."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy | None) -> None:
+        self._policy = None
+        self._numbers = [0, 0]
+        self._policy = policy
+
     def _forward(self) -> None:
-        numbers = [0, 0]
         while True:
             readable, _, _ = select.select((*self._ends, self._stop), (), ())
             if self._stop in readable:
@@ -83,9 +94,10 @@ class Wire:
                     continue
                 frame = end.recv(65536)
                 frames: Sequence[bytes] = (frame,)
-                if self.policy is not None and is_uet(frame):
-                    frames = self.policy(frame, numbers[side], side == 0)
-                    numbers[side] += 1
+                policy = self._policy
+                if policy is not None and is_uet(frame):
+                    frames = policy(frame, self._numbers[side], side == 0)
+                    self._numbers[side] += 1
                 for out in frames:
                     self._ends[1 - side].send(out)
 

@@ -39,6 +39,11 @@ _BITMAP = 64
 Canonical = dict[str, object]
 
 
+def version(name: str) -> int:
+    """The version of IP in a capture."""
+    return 6 if "ipv6" in name else 4
+
+
 def domain(name: str) -> SecureDomain | None:
     """The secure domain of a capture."""
     if not name.startswith("tss_"):
@@ -187,6 +192,7 @@ class Conversation:
         index = self.place(packet)
         decoded, fields = packet.decoded, packet.fields
         seen: Canonical = {"kind": packet.kind, "pdc": index, "dscp": decoded.envelope.dscp}
+        seen["secured"] = packet.secured
         for name, value in fields.items():
             if name.startswith(("pds.flags.", "ses.", "ext.")):
                 seen[name] = value

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from tests.replay.capture import ADDRESSES, INITIATOR, MACS, OTHER, TARGET, domain
-from uet.compatibility import REFERENCE_PROVIDER
-from uet.config import FepConfig
-from uet.fep import FabricEndpoint
 from uet.ses.address import Address
-from uet.transport import Atomic, Read, Receive, Request, Send, Write
-from uet.wire.codes import AtomicOpcode, Datatype
 
 MS = 1_000_000
 KEY = 0x4000_0000_0000_0123
@@ -19,6 +14,7 @@ BAD_KEY = 0x4000_0000_0000_0999
 HEADER_DATA = 0xA1A2_A3A4_A5A6_A7A8
 TAG = 0x1122_3344_5566_7788
 REGION = 65_536
+HOME = Address()
 WORD = (1000).to_bytes(8, "little")
 OPERAND = (5).to_bytes(8, "little")
 
@@ -43,7 +39,7 @@ class Case:
     #: where the first message goes in the region, which holds ``region`` octets
     offset: int = 0
     region: int = REGION
-    address: Address = Address()
+    address: Address = HOME
     initiator_id: int = 16
     #: what the operations end with at the initiator
     error: str | None = None
@@ -61,12 +57,13 @@ class Case:
     closes: bool = False
 
     @property
-    def address_of_target(self) -> Address:
-        return self.address
+    def region_key(self) -> int:
+        """The key of the target's region."""
+        return KEY if self.key == BAD_KEY else self.key
 
 
-def _secured(**more: object) -> Case:
-    return Case(operation="write", size=1500, **more)  # type: ignore[arg-type]
+def _secured(**more: Any) -> Case:
+    return Case(operation="write", size=1500, **more)
 
 
 CASES: dict[str, Case] = {
@@ -151,138 +148,36 @@ CASES: dict[str, Case] = {
 }
 
 
-def version(name: str) -> int:
-    """The version of IP in a capture."""
-    return 6 if "ipv6" in name else 4
-
-
-#: Derived captures whose target did what only a secured PDC does: it hears them secured again.
-SEALED_AGAIN = frozenset({"tss_cluster_1rtt_clear", "tss_cluster_close_clear"})
-
-
-def is_secured(name: str, side: str) -> bool:
-    """Whether our endpoint in the place of ``side`` has the capture's secure domain."""
-    if name.endswith("_clear"):
-        return side == TARGET and name in SEALED_AGAIN
-    return domain(name) is not None
-
-
-def endpoint(name: str, side: str) -> FabricEndpoint:
-    """Our endpoint in the place of one side of a capture."""
-    case, ip = CASES[name], version(name)
-    there = OTHER[side]
-    secured = domain(name) if is_secured(name, side) else None
-    parameters: dict[str, object] = {
-        "compatibility": REFERENCE_PROVIDER,
-        "native": not name.startswith("udp4793"),
-        "crc": secured is None and name != "udp4793_rud_send_3000",
-        "ecn_capable": False,
-        "payload_mtu": 1024,
-        "mpr": 1,
-        "ack_type": "ack",
-        "rod_reorder": True,
-        "infer_loss": False,  # by timers only
-        "rto_init_time": 100 * MS,
-        "delivery": case.delivery,
-        "initiator_id": case.initiator_id,
-    }
-    if secured is not None:
-        parameters |= {"domains": (secured,), "sdi": secured.sdi}
-    parameters |= case.both | (case.initiator if side == INITIATOR else case.target)
-    config = FepConfig(
-        address=ADDRESSES[ip][side],
-        mac=MACS[side],
-        neighbours={ADDRESSES[ip][there]: MACS[there]},
-        **parameters,  # type: ignore[arg-type]
-    )
-    return FabricEndpoint(config, seed=7)
-
-
-def memory_before(case: Case) -> bytearray:
-    """The target's region before anything arrives."""
-    region = bytearray(case.region)
-    if case.operation in ("atomic", "fetch", "cswap", "atomic_sync"):
-        region[:8] = WORD
-    if case.operation == "read":
-        region[: case.size] = message(0, case.size)
-    return region
-
-
-def memory_after(case: Case) -> bytes:
-    """The target's region when all is over."""
-    region = memory_before(case)
-    if case.error is not None:
-        return bytes(region)
-    writes = {"write": case.count, "write_sync": case.count, "atomic_sync": case.count - 1}
-    for index in range(writes.get(case.operation, 0)):
-        at = case.offset + index * case.size
-        region[at : at + case.size] = message(index, case.size)
-    value = {"atomic": 1000 + 5 * case.count, "fetch": 1000 + 5 * case.count, "cswap": 5,
-             "atomic_sync": 1005}.get(case.operation)  # fmt: skip
-    if value is not None:
-        region[:8] = value.to_bytes(8, "little")
-    return bytes(region)
-
-
-def receives(case: Case) -> list[Receive]:
-    """What the target posts, one for each send."""
-    if case.operation != "send":
-        return []
-    return [
-        Receive(
-            memory=memoryview(bytearray(case.size)),
-            tag=TAG + index if case.tagged else None,
-            context=index,
-        )
-        for index in range(case.count)
-    ]
-
-
-def results(case: Case) -> list[bytes]:
-    """What comes back to the initiator, by operation."""
-    if case.operation == "read":
-        return [message(0, case.size)]
-    if case.operation == "fetch":
-        return [(1000 + 5 * i).to_bytes(8, "little") for i in range(case.count)]
-    if case.operation == "cswap":
-        return [WORD] + [OPERAND] * (case.count - 1)
-    return [b""] * case.count
-
-
-def requests(name: str) -> tuple[list[Request], list[bytearray]]:
-    """What the initiator posts, and the memory that what it fetches goes to."""
-    case = CASES[name]
-    peer = ADDRESSES[version(name)][TARGET]
-    returned = [bytearray(len(result)) for result in results(case)]
-    posted: list[Request] = []
-    for index in range(case.count):
-        data = memoryview(message(index, case.size))
-        at = case.offset + index * case.size
-        header_data = HEADER_DATA if index in case.header_data else None
-        shared = {"peer": peer, "context": index, "destination": case.address}
-        if case.operation in ("write", "write_sync") or (
-            case.operation == "atomic_sync" and index < case.count - 1
-        ):
-            request: Request = Write(
-                key=case.key, offset=at, payload=data, header_data=header_data, **shared
-            )  # type: ignore[arg-type]
-        elif case.operation == "send":
-            tag = TAG + index if case.tagged else None
-            request = Send(payload=data, tag=tag, header_data=header_data, **shared)  # type: ignore[arg-type]
-        elif case.operation == "read":
-            request = Read(key=case.key, offset=0, memory=memoryview(returned[index]), **shared)  # type: ignore[arg-type]
-        else:
-            swaps = case.operation == "cswap"
-            fetches = case.operation in ("cswap", "fetch")
-            request = Atomic(
-                key=case.key,
-                offset=0,
-                operation=AtomicOpcode.CSWAP if swaps else AtomicOpcode.SUM,
-                datatype=Datatype.UINT64,
-                operand=OPERAND,
-                compare=WORD if swaps else None,
-                result=memoryview(returned[index]) if fetches else None,
-                **shared,  # type: ignore[arg-type]
-            )
-        posted.append(request)
-    return posted, returned
+#: What the replays prove, by capture: of the conformance statements those of each role.
+PROVEN_BY_TARGET: dict[str, tuple[str, ...]] = {
+    "err_bad_job": ("C-077", "C-079"),
+    "err_bad_mkey": ("C-078", "C-079"),
+    "err_bad_ri": ("C-077", "C-079"),
+    "rod_send_nomatch": ("C-075", "C-076", "C-026"),
+    "rod_write_reorder": ("C-023",),
+    "rud_dsend_10000_rtr": ("C-080",),
+    "rud_read_12": ("C-074",),
+    "rud_read_2500": ("C-073",),
+    "rud_send_3000x3": ("C-005", "C-007"),
+    "rud_write_20000_ackcc": ("C-005",),
+    "rud_write_ackloss": ("C-029",),
+    "rud_write_close": ("C-067",),
+    "rud_write_loss": ("C-024",),
+    "rud_write_loss_ackcc": ("C-024", "C-032"),
+    "tss_cluster_1rtt": ("C-062", "C-130"),
+    "tss_cluster_close": ("C-063", "C-130"),
+    "tss_cluster_write": ("C-130",),
+    "tss_direct_write": ("C-130",),
+    "uud_send_700x3": ("C-059",),
+}
+PROVEN_BY_INITIATOR: dict[str, tuple[str, ...]] = {
+    "rod_send_nomatch": ("C-075", "C-076"),
+    "rud_dsend_10000_rtr": ("C-080",),
+    "rud_read_2500": ("C-072",),
+    "rud_send_3000x3": ("C-003", "C-049"),
+    "rud_write_5000": ("C-070", "C-034"),
+    "rud_write_close": ("C-051",),
+    "rud_write_loss": ("C-045",),
+    "rud_write_loss_ackcc": ("C-006", "C-037"),
+    "tss_cluster_1rtt": ("C-062",),
+}

@@ -21,14 +21,14 @@ from tests.replay.capture import (
     domain,
     packets,
 )
-from tests.replay.cases import CASES, Case, endpoint, is_secured, requests
+from tests.replay.cases import CASES, Case
+from tests.replay.endpoints import endpoint, is_secured, requests
 from uet.pds.psn import MASK, distance
 from uet.transport import Completion
 from uet.tss.record import SecureRecords
 from uet.wire.codes import ControlType
 
-_CONTROL = "control"
-_REQUEST = "request"
+REQUEST, CONTROL = "request", "control"
 
 
 @dataclass
@@ -41,13 +41,14 @@ class Replay:
     completions: list[Completion] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     open_messages: int = 0
+    is_closed: bool = False
 
 
 def stream(packet: Packet) -> str:
     """Requests and what takes their place keep an order, answers and CLEAR keep theirs."""
     if packet.is_request or packet.control in (ControlType.ACK_REQ, ControlType.CLOSE_CMD):
-        return _REQUEST
-    return _CONTROL
+        return REQUEST
+    return CONTROL
 
 
 def as_sent(name: str) -> list[Packet]:
@@ -82,9 +83,7 @@ class Player:
         self.waiting: deque[Packet] = deque()
         self.lost = set(self.case.lost)
         posted, returned = requests(name)
-        self.result = Replay(
-            {_REQUEST: [], _CONTROL: []}, {_REQUEST: [], _CONTROL: []}, returned
-        )
+        self.result = Replay({REQUEST: [], CONTROL: []}, {REQUEST: [], CONTROL: []}, returned)
         for request in posted:
             self.fep.post(request)
 
@@ -101,7 +100,7 @@ class Player:
                 token = packet.fields["ses.initiator_restart_token"]
                 self.translator.tokens["initiator_restart_token"] = token
             if packet.is_request and not packet.is_resend and form.get("psn") in self.lost:
-                self.lost.discard(form["psn"])  # type: ignore[arg-type]
+                self.lost.discard(form["psn"])
                 continue
             self.result.sent[stream(packet)].append(form)
         self.result.completions.extend(self.fep.completions())
@@ -155,7 +154,7 @@ class Player:
         form = self.captured.canonical(packet)
         self.result.expected[kind].append(form)
         wanted = len(self.result.expected[kind])
-        if kind == _REQUEST:
+        if kind == REQUEST:
             while not self.has_read_enough(packet) and self.give():
                 pass
             if packet.control == ControlType.CLOSE_CMD:
@@ -163,9 +162,9 @@ class Player:
         for _ in range(400):
             if len(self.result.sent[kind]) >= wanted:
                 return
-            if kind == _REQUEST and self.take(1):
+            if kind == REQUEST and self.take(1):
                 continue
-            if kind == _CONTROL and self.take(0):
+            if kind == CONTROL and self.take(0):
                 continue
             if not self.give() and not self.advance():
                 return
@@ -182,6 +181,7 @@ class Player:
         self.take(64)
         self.result.counters = dict(self.fep.counters())
         self.result.open_messages = self.fep.initiator.open_messages
+        self.result.is_closed = self.fep.closed
         assert not self.lost
         return self.result
 

@@ -441,7 +441,6 @@ def test_octets_of_the_reference_provider(request_: Request, octets: list[str]) 
         (send(delivery="rod", protocol="deferrable"), {}, "use delivery 'rud'"),
         (send(protocol="quick"), {}, "protocol is 'quick'"),
         (write(delivery="tcp"), {}, "delivery is 'tcp'"),
-        (write(peer="10.9.9.9"), {}, "not among the configured neighbours"),
         (write(destination="there"), {}, "give a uet.ses.address.Address"),
         (write(key=1 << 64), {}, "key is .* 64 bits"),
         (write(key=None), {}, "key is None; it must be a number"),

@@ -99,6 +99,8 @@ def test_octets_that_come_twice_and_strangers() -> None:
         (60, 50, {}),
         (10, 50, {}),
         (25, 100, {}),
+        (180, 50, {}),
+        (2**32 - 1, 50, {}),
         (100, 50, {"buffer_offset": 1}),
         (100, 50, {"total": 201}),
         (100, 50, {"match_bits": 8}),

@@ -23,6 +23,7 @@ from tests.stack.deliveries import (
 from uet.compatibility import Compatibility
 from uet.pds.semantics import ACCEPTED
 from uet.ses.address import Address
+from uet.transport import Receive
 from uet.wire import headers
 from uet.wire.codes import Opcode, ReturnCode
 
@@ -199,7 +200,14 @@ def test_kept_messages_have_limits() -> None:
     assert code(bench, std(Opcode.SEND, bytes(41))) == ReturnCode.NO_MATCH
     assert code(bench, std(Opcode.SEND, b"b" * 40)) == ReturnCode.OK
     assert code(bench, std(Opcode.SEND, b"")) == ReturnCode.NO_MATCH
-    assert [bench.receive()[:1] for _ in range(2)] == [b"a", b"b"]
+    second = Address(resource_index=20)
+    bench.target.add_resource(second)  # the limits are the endpoint's
+    assert code(bench, std(Opcode.SEND, b"c", resource_index=20)) == ReturnCode.NO_MATCH
+    assert bench.receive()[:1] == b"a"
+    assert code(bench, std(Opcode.SEND, bytes(61), resource_index=20)) == ReturnCode.NO_MATCH
+    assert code(bench, std(Opcode.SEND, b"", resource_index=20)) == ReturnCode.OK
+    bench.target.post_receive(Receive(memory=memoryview(bytearray(1))), second)
+    assert bench.receive()[:1] == b"b"
     assert code(bench, std(Opcode.SEND, bytes(100))) == ReturnCode.OK
 
 
@@ -472,7 +480,7 @@ def test_restart_tokens(lowest: int) -> None:
     switches = Compatibility(message_ids_from_zero=not lowest)
     bench = TargetBench(compatibility=switches)
     for k in range(3):
-        packet = std(Opcode.DEFERRABLE_SEND, b"x", initiator_restart_token=9, message_id=k)
+        packet = std(Opcode.DEFERRABLE_SEND, b"x", initiator_restart_token=k, message_id=k)
         assert code(bench, packet) == ReturnCode.OK
         bench.receive()
     assert [asked[3] for asked in bench.initiator.requested] == [lowest, lowest + 1, lowest + 2]

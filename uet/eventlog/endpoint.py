@@ -90,17 +90,21 @@ class TracedEndpoint(FabricEndpoint):
     def _emit(self, name: str, data: Data) -> None:
         if self._parameters is not None:
             first, self._parameters = self._parameters, None
-            self._emit("parameters_set", first)
-        event = {"time": milliseconds(self._time), "name": f"{NAMESPACE}:{name}", "data": data}
+            self._log(self._event("parameters_set", first))
+        event = self._event(name, data)
         if self._held is not None:
             self._held.append(event)
         else:
             self._log(event)
 
+    def _event(self, name: str, data: Data) -> Event:
+        return {"time": milliseconds(self._time), "name": f"{NAMESPACE}:{name}", "data": data}
+
     @contextmanager
     def _holding(self) -> Iterator[list[Event]]:
         """Events wait meanwhile, so that what caused them can be written in front of them."""
-        self._held = held = []
+        held: list[Event] = []
+        self._held = held
         try:
             yield held
         finally:
@@ -369,11 +373,8 @@ def _parameters(config: FepConfig, seed: int) -> Data:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name not in _NOT_SHOWN:
-            parameters[field.name] = (
-                dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
-            )
-            if isinstance(value, tuple):
-                parameters[field.name] = list(value)
+            parameters[field.name] = list(value) if isinstance(value, tuple) else value
+    parameters["compatibility"] = dataclasses.asdict(config.compatibility)
     parameters["neighbours"] = sorted(config.neighbours)
     parameters["domains"] = [{"sdi": each.sdi, "mode": each.mode} for each in config.domains]
     return {"seed": seed, "parameters": parameters}

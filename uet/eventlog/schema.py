@@ -151,7 +151,7 @@ EVENTS: Final[dict[str, Schema]] = {
             "delivery": _choice("rud", "rod"),
         },
         {"old": _choice(*_STATES), "peer_pdc": _ID, "sdi": _number(24)},
-    ),  # fmt: skip
+    ),
     "pdc_failed": _object({**_PDC, "error": _TEXT}),
     "pdc_renumbered": _object({**_PDC, "start_psn": _PSN}),
     #: An event of a PDC that has no name of its own here yet.
@@ -174,7 +174,7 @@ EVENTS: Final[dict[str, Schema]] = {
             "credit": _number(24),
             "return_code": _NAMED,
         },
-    ),  # fmt: skip
+    ),
     **{
         name: _object(
             {**_PDC, "peer": _TEXT, "code": _NAMED, "payload": _PSN}, {"psn": _PSN, "pkt_id": _PSN}
@@ -202,7 +202,7 @@ EVENTS: Final[dict[str, Schema]] = {
             "units": _number(24),
         },
         {"context": _OCTET},
-    ),  # fmt: skip
+    ),
     # Security: what is sent with, whether what arrives is refused, what could not be sealed.
     "key_updated": _object({"sdi": _number(24), "an": _number(1), "epoch": _number(16)}),
     "domain_latched": _object({"sdi": _number(24), "failures": _COUNT}),
@@ -220,7 +220,7 @@ EVENTS: Final[dict[str, Schema]] = {
             "least_space": _COUNT,
             "context": _CONTEXT,
         },
-    ),  # fmt: skip
+    ),
     "message_waiting": _object({"peer": _TEXT, "delivery": _TEXT, "trigger": _choice("no_pdc")}),
     "message_started": _object({**_MESSAGE, "delivery": _TEXT}),
     "message_ended": _object({**_MESSAGE, "acknowledged": _COUNT}, _ENDED),
@@ -236,7 +236,7 @@ EVENTS: Final[dict[str, Schema]] = {
             "context": _CONTEXT,
             **_ENDED,
         },
-    ),  # fmt: skip
+    ),
 }
 
 

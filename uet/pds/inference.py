@@ -2,8 +2,7 @@
 
 A packet counts as lost once the destination has so many newer ones that it cannot just have been
 overtaken: one and a half windows' worth where packets are sprayed over paths, a handful where all
-take the same path, or where nothing is left to send and no more newer ones will come.
-A retransmission is judged by what was sent after it.
+take the same path.  A retransmission is judged by what was sent after it.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class LossInference:
         """``psn`` was sent once more."""
         self._again.append((self._window.next, psn))
 
-    def lost(self, packets_in_window: float, *, more_to_send: bool) -> list[int]:
+    def lost(self, packets_in_window: float) -> list[int]:
         """PSNs whose last transmission is lost, as is known by now."""
         window, judged = self._window, self._judged
         newer = _LEAST_PACKETS
-        if more_to_send and not self._one_path:
+        if not self._one_path:
             newer = max(newer, int(_WINDOWS * packets_in_window))
         end = (self._newest - newer) & MASK
         psns = []

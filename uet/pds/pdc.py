@@ -10,6 +10,7 @@ from uet.pds.life import PdcLife, State
 from uet.pds.nacks import TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
 from uet.pds.psn import HALF, MASK
+from uet.pds.window import Arrival
 from uet.wire import headers
 from uet.wire.codes import (
     AckFlag,
@@ -198,6 +199,24 @@ class Pdc(PdcLife):
         self.destination = self._make_destination(start_psn)
 
     # -- what a request does ------------------------------------------------------------------
+
+    def learns_peer(self, spdcid: int, psn: int, next_header: int) -> bool:
+        """Initiator: data that was asked for has overtaken the first ACK; it names the target.
+
+        The window is that of this PDC's own first PSN, so what is left over from an older PDC of
+        this id lies outside.
+        """
+        if (
+            self._state is not State.CREATING
+            or self.writer.peer_id
+            or next_header not in _RETURN_DATA
+            or not spdcid
+            or self.destination.window.classify(psn) is not Arrival.NEW
+        ):
+            return False
+        self.writer.peer_id = spdcid
+        self._enter(State.ESTABLISHED)
+        return True
 
     def takes_return_data(
         self, next_header: int, psn: int, word: int, entropy: int, marked: bool

@@ -386,9 +386,8 @@ class RequestSource:
         window = self.window
         if self._inference is None or not window.delivered:
             return
-        more = self._current is not None or bool(self.queue)
         packets = self._congestion.window_octets / self._largest
-        for psn in self._inference.lost(packets, more_to_send=more):
+        for psn in self._inference.lost(packets):
             self._counters["losses_inferred"] += 1
             self._messages.event("loss_inferred", psn=psn)
             self._lost(psn, now)
@@ -476,7 +475,8 @@ class RequestSource:
         if expired and self._ordered:
             # Whatever was behind the lost one has been refused, or will be.  As nothing is in
             # flight any more, this is when another path may be taken.
-            self._writer.take_another_path()
+            if self.window.base in expired:
+                self._writer.take_another_path()
             self._gone_back_at = None
             self.go_back(self.window.base, now)
 

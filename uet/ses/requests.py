@@ -144,8 +144,6 @@ def plan(request: Request, config: FepConfig, held: Capability, home: Address) -
     delivery = request.delivery or config.delivery
     if delivery not in DELIVERY_MODES:
         raise MessageError(f"delivery is {delivery!r}; choose one of {', '.join(DELIVERY_MODES)}")
-    if request.peer not in config.neighbours:
-        raise MessageError(f"{request.peer} is not among the configured neighbours")
     address = home if request.destination is None else request.destination
     if not isinstance(address, Address):
         raise MessageError(f"destination is {address!r}; give a uet.ses.address.Address")

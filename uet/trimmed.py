@@ -1,0 +1,115 @@
+"""Packets that a switch has cut down to their headers: ask for them again (UES 4.1).
+
+Nothing vouches for what is left of them, so they change nothing but the counters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+from uet.compatibility import Compatibility
+from uet.pds.pdc import Pdc
+from uet.pds.psn import MASK
+from uet.pds.table import PdcTable
+from uet.peer import Peer
+from uet.wire import headers
+from uet.wire.codes import AckFlag, NackCode, PacketType, RequestFlag
+
+_REQUEST, _ACK = headers.RUD_REQ, headers.ACK
+_REQUESTS = frozenset(
+    map(
+        int,
+        (PacketType.RUD_REQ, PacketType.ROD_REQ, PacketType.RUD_CC_REQ, PacketType.ROD_CC_REQ),
+    )
+)
+_ACKS = frozenset(map(int, (PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX)))
+_TSS = int(PacketType.TSS)
+_SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
+
+
+class Refuse(Protocol):
+    """Sends a NACK for a packet that belongs to no PDC here."""
+
+    def __call__(
+        self,
+        peer: Peer,
+        sdi: int | None,
+        code: NackCode,
+        psn: int,
+        dpdcid: int,
+        flags: int,
+        entropy: int,
+        marked: bool,
+        /,
+    ) -> None: ...
+
+
+class TrimmedArrivals:
+    """Answers the trimmed packets of one endpoint."""
+
+    def __init__(
+        self,
+        table: PdcTable,
+        compatibility: Compatibility,
+        lasthop: int | None,
+        counts: Counter[str],
+        refuse: Refuse,
+    ) -> None:
+        self._table = table
+        self._compatibility = compatibility
+        self._lasthop = lasthop  # the DSCP of those trimmed by the last switch
+        self._counts = counts
+        self._refuse = refuse
+
+    def receive(
+        self, packet: memoryview, at: int, peer: Peer, dscp: int, entropy: int, marked: bool
+    ) -> None:
+        """A request draws a NACK, an ACK of old does, nothing else."""
+        self._counts["rx_trimmed"] += 1
+        kind = packet[at] >> 3
+        if kind == _TSS:
+            # Its PDS header is encrypted: the timer brings it again.
+            self._counts["rx_trimmed_secured"] += 1
+        elif kind in _ACKS:
+            self._receive_ack(packet, at, peer, entropy, marked)
+        elif kind in _REQUESTS:
+            code = NackCode.TRIMMED_LASTHOP if dscp == self._lasthop else NackCode.TRIMMED
+            self._receive_request(packet, at, peer, code, entropy, marked)
+
+    def _receive_request(
+        self, packet: memoryview, at: int, peer: Peer, code: NackCode, entropy: int, marked: bool
+    ) -> None:
+        if len(packet) < at + _REQUEST.size:
+            self._counts["rx_drop_truncated"] += 1
+            return
+        word, _, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
+        pdc: Pdc | None
+        if word & _SYN:
+            pdc = self._table.find_target(peer.key, spdcid)
+            if pdc is None and self._compatibility.nack_trimmed_syn:
+                self._refuse(peer, None, code, psn, spdcid, word, entropy, marked)
+                return
+        else:
+            pdc = self._table.by_id.get(dpdcid)
+        if pdc is None or pdc.peer is not peer or pdc.peer_id != spdcid or pdc.sdi is not None:
+            return  # a trimmed packet never makes a PDC; its timer will bring it again
+        pdc.nack(code, psn, word & _RETX, entropy, marked)
+
+    def _receive_ack(
+        self, packet: memoryview, at: int, peer: Peer, entropy: int, marked: bool
+    ) -> None:
+        """An ACK that carried data: since UES 1.0.3 the timer of its request repairs that."""
+        if not self._compatibility.trimmed_ack_nack or len(packet) < at + _ACK.size:
+            return
+        word, offset, cack, spdcid, dpdcid = _ACK.unpack_from(packet, at)
+        pdc = self._table.by_id.get(dpdcid)
+        if (
+            pdc is not None
+            and pdc.peer is peer
+            and pdc.peer_id == spdcid
+            and pdc.sdi is None
+            and not word & AckFlag.P
+        ):
+            psn = (cack + offset) & MASK
+            pdc.nack(NackCode.TRIMMED_ACK, psn, word & AckFlag.RETX, entropy, marked)
