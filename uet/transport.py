@@ -46,6 +46,9 @@ class Request:
 class Write(Request):
     """Put ``payload`` into a peer's registered memory (RMA write).
 
+    ``synchronise`` makes it a member of a group of operations, (group, number of members or 0),
+    of which the peer reports the end of all: an extension that peers may not know.
+
     ``offset`` counts octets from the start of the peer's region named by ``key``.  With
     ``header_data`` (64 bits) the peer sees a completion once every octet has been placed.  With
     ``delivery_complete`` the peer answers only when the data is visible to its application.
@@ -56,6 +59,7 @@ class Write(Request):
     payload: memoryview
     header_data: int | None = None
     delivery_complete: bool = False
+    synchronise: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +93,19 @@ class Atomic(Request):
     ``operation`` and ``datatype`` are numbers (for Ultra Ethernet
     :class:`uet.wire.codes.AtomicOpcode` and :class:`~uet.wire.codes.Datatype`), ``operand`` and
     ``compare`` octets in the byte order of the target's memory.  With ``result`` the original
-    value is fetched into it.
+    value is fetched into it.  With ``tag`` the memory is that of the receive it fits, in place of
+    the region ``key``.  For ``synchronise`` see :class:`Write`.
     """
 
-    key: int
+    key: int = 0
     offset: int
     operation: int
     datatype: int
     operand: bytes
     compare: bytes | None = None
     result: memoryview | None = None
+    tag: int | None = None
+    synchronise: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
@@ -144,8 +143,8 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
     click.option("--receive", "receives", metavar="SIZE[xN][,...]", multiple=True,
                  help="Post receives for sends; may be given again (below)."),
     click.option("--receive-after", type=SPAN, default=0, metavar="TIME",
-                 help="Post the receives so long after the first packet, so that earlier messages are refused, kept or"
-                 " deferred."),
+                 help="Post the receives so long after the first packet, so that earlier messages"
+                 " are refused, kept or deferred."),
     # what it leaves
     click.option("--duration", type=SPAN, metavar="TIME", help="End after so long."),
     click.option("--count", type=click.IntRange(1), metavar="N",
@@ -170,6 +169,11 @@ Patterns: reference (octet j of message i is (7*i + 13*j + j//256) mod 256),
           counter, zero, random, byte:0xNN, hex:..., text:..., file:PATH,
           or one element in little-endian order: uint64:1000
 
+--compat reference-provider sets switches and parameters to what the UEC
+reference provider does (mpr=1, ack_type=ack, deferrable_threshold=8192,
+rod_reorder, no ECN), and lets its unsecured refusals in where there are
+keys.  What --set and options say goes before it.
+
 Switches of --compat: {describe_switches()}.
 
 Parameters of --set (times in ns, or with a unit): {describe_settings()}.
@@ -181,13 +185,6 @@ def shared(function: F) -> F:
     for option in reversed(_SHARED):
         function = option(function)
     return function
-
-
-@dataclass(frozen=True)
-class Peers:
-    """Peers from ``FA[=MAC]``."""
-
-    by_address: dict[str, str | None]
 
 
 def peers_from(words: tuple[str, ...], first_mac: str | None) -> dict[str, str | None]:

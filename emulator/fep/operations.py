@@ -121,6 +121,8 @@ def _read_script(source: str) -> list[Any]:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{where} cannot be read: {error}; check the script") from None
+    if not text.strip():
+        raise UserError(f"{where} holds no operations; give a list of objects with an op each")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as fault:

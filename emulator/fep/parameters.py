@@ -13,6 +13,7 @@ from emulator.errors import UserError
 from emulator.fep.phrases import check_names, duration, number, switch
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD, Compatibility
 from uet.config import FepConfig
+from uet.tss.domain import SecureDomain
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, PAYLOAD_MTUS
 
@@ -27,6 +28,8 @@ REAL_TIME: Final[dict[str, object]] = {
 #: Besides its switches: what the UEC reference provider is configured to, or cannot do otherwise.
 _LIKE_THE_PROVIDER: Final[dict[str, object]] = {
     "mpr": 1,
+    "ack_type": "ack",
+    "ecn_capable": False,
     "deferrable_threshold": 8_192,
     "rod_reorder": True,
     "drop_network_duplicates": False,
@@ -60,6 +63,17 @@ def compatibility(words: Iterable[str]) -> tuple[Compatibility, dict[str, object
         given: Any = _converted(hints[name], name, value if equals else "true", "--compat")
         chosen = replace(chosen, **{name: given})
     return chosen, parameters
+
+
+def compatible(domains: Iterable[SecureDomain], words: Iterable[str]) -> tuple[SecureDomain, ...]:
+    """Secure domains as a preset wants them.
+
+    The UEC reference provider refuses in clear where it has no PDC, and derives keys from IPv6
+    addresses in spite of an SSI.
+    """
+    if "reference-provider" not in words:
+        return tuple(domains)
+    return tuple(replace(domain, accept_clear=True, address_in_ipv6_kdf=True) for domain in domains)
 
 
 def settings(words: Iterable[str]) -> dict[str, object]:
@@ -134,9 +148,8 @@ def as_data(config: FepConfig) -> dict[str, Any]:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    import uet.tss.domain as domain  # named by an annotation that is for type checkers only
-
-    return typing.get_type_hints(kind, localns={"SecureDomain": domain.SecureDomain})
+    # FepConfig names this one in an annotation for type checkers only.
+    return typing.get_type_hints(kind, localns={"SecureDomain": SecureDomain})
 
 
 def _converted(kind: Any, name: str, text: str, where: str) -> Any:

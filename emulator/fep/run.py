@@ -83,7 +83,7 @@ def run(wanted: Wanted) -> int:
     values: dict[str, Any] = {**parameters.REAL_TIME, **like, **wanted.values}
     values |= parameters.settings(wanted.settings)
     values["compatibility"] = compatibility
-    values["domains"] = tuple(wanted.domains)
+    values["domains"] = parameters.compatible(wanted.domains, wanted.compat)
     if len(wanted.domains) == 1:
         values.setdefault("sdi", wanted.domains[0].sdi)
     # What needs nothing of the kernel is judged first, with an address that stands for any.

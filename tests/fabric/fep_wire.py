@@ -86,11 +86,12 @@ class Wire:
 
     def _forward(self) -> None:
         while True:
-            readable, _, _ = select.select((*self._ends, self._stop), (), ())
+            watched = (*(end.fileno() for end in self._ends), self._stop)
+            readable, _, _ = select.select(watched, (), ())
             if self._stop in readable:
                 return
             for side, end in enumerate(self._ends):
-                if end not in readable:
+                if end.fileno() not in readable:
                     continue
                 frame = end.recv(65536)
                 frames: Sequence[bytes] = (frame,)

@@ -180,4 +180,5 @@ PROVEN_BY_INITIATOR: dict[str, tuple[str, ...]] = {
     "rud_write_loss": ("C-045",),
     "rud_write_loss_ackcc": ("C-006", "C-037"),
     "tss_cluster_1rtt": ("C-062",),
+    "tss_cluster_close": ("C-063",),
 }

@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.replay.capture import Canonical
-from uet.wire.codes import AtomicOpcode, Datatype, Opcode, ReturnCode, SemanticControl
-
-_SYNC_EXTENSION = 4
-_ATOMIC_EXTENSION = 4
-_SYNC_WRITE = 0x10
+from tests.replay.conversation import Canonical
+from uet.wire.codes import ReturnCode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +69,9 @@ OF_INITIATOR: dict[str, tuple[Departure, ...]] = {
         )
         for attempt in range(1, 4)
     ),
+    "rud_dsend_10000_rtr": (
+        Departure(packets=range(10, 20), fields={"ses.message_id": 1}, reason=_ID),
+    ),
     "rud_write_loss": (Departure(packets=(5,), fields={"clear_psn": 1}, reason=_CLEAR),),
     "rud_write_loss_ackcc": (
         Departure(packets=(39,), fields={"clear_psn": 30}, reason=_CLEAR),
@@ -94,26 +93,3 @@ def departed(forms: list[Canonical], departures: Iterable[Departure]) -> list[Ca
             assert changed != departure.fields, f"{number}: {departure.reason}: there is none"
             before.update(departure.fields)
     return result
-
-
-def without_sync(form: Canonical) -> Canonical:
-    """A synchronised operation of the provider as the plain one that it adds to.
-
-    Our endpoint carries them out, but posts none: UES 1.0 reserves their opcodes.
-    """
-    plain = dict(form)
-    payload = form["payload"]
-    assert isinstance(payload, bytes)
-    plain["payload"] = payload[_SYNC_EXTENSION:]
-    if form["ses.opcode"] == _SYNC_WRITE:
-        return plain | {"ses.opcode": Opcode.WRITE}
-    extension = payload[_SYNC_EXTENSION : _SYNC_EXTENSION + _ATOMIC_EXTENSION]
-    expected = (AtomicOpcode.SUM, Datatype.UINT64, SemanticControl.COHERENT, 0)
-    assert tuple(extension) == tuple(int(number) for number in expected)
-    return plain | {
-        "ses.opcode": Opcode.ATOMIC,
-        "payload": payload[_SYNC_EXTENSION + _ATOMIC_EXTENSION :],
-        "ext.atomic_opcode": AtomicOpcode.SUM,
-        "ext.atomic_datatype": Datatype.UINT64,
-        "ext.sem_ctl": SemanticControl.COHERENT,
-    }

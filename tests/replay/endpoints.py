@@ -79,12 +79,23 @@ def requests(name: str) -> tuple[list[Request], list[bytearray]]:
         data = memoryview(message(index, case.size))
         at = case.offset + index * case.size
         header_data = HEADER_DATA if index in case.header_data else None
+        group = None  # the first of a group does not tell the number
+        if case.operation in (
+            "write_sync",
+            "atomic_sync",
+        ):
+            group = (0, case.count if index else 0)
         shared: dict[str, Any] = {"peer": peer, "context": index, "destination": case.address}
         if case.operation in ("write", "write_sync") or (
             case.operation == "atomic_sync" and index < case.count - 1
         ):
             request: Request = Write(
-                key=case.key, offset=at, payload=data, header_data=header_data, **shared
+                key=case.key,
+                offset=at,
+                payload=data,
+                header_data=header_data,
+                synchronise=group,
+                **shared,
             )
         elif case.operation == "send":
             tag = TAG + index if case.tagged else None
@@ -102,6 +113,7 @@ def requests(name: str) -> tuple[list[Request], list[bytearray]]:
                 operand=OPERAND,
                 compare=WORD if swaps else None,
                 result=memoryview(returned[index]) if fetches else None,
+                synchronise=group,
                 **shared,
             )
         posted.append(request)

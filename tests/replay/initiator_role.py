@@ -10,19 +10,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from tests.replay.capture import (
-    INITIATOR,
-    TARGET,
-    Canonical,
-    Conversation,
-    Packet,
-    Translator,
-    decode,
-    domain,
-    packets,
-)
+from tests.replay.capture import INITIATOR, TARGET, Packet, decode, domain, packets
 from tests.replay.cases import CASES, Case
+from tests.replay.conversation import Canonical, Conversation
 from tests.replay.endpoints import endpoint, is_secured, requests
+from tests.replay.translation import Translator
 from uet.pds.psn import MASK, distance
 from uet.transport import Completion
 from uet.tss.record import SecureRecords
@@ -42,6 +34,8 @@ class Replay:
     counters: dict[str, int] = field(default_factory=dict)
     open_messages: int = 0
     is_closed: bool = False
+    #: where the next secured PDC to the target must begin, from the first PSN of this one
+    next_start: int | None = None
 
 
 def stream(packet: Packet) -> str:
@@ -181,6 +175,10 @@ class Player:
         self.take(64)
         self.result.counters = dict(self.fep.counters())
         self.result.open_messages = self.fep.initiator.open_messages
+        (peer,) = self.fep.peers.values()
+        told = self.fep.next_start(peer, self.fep.config.sdi)
+        if told is not None:
+            self.result.next_start = distance(told, self.live.pdcs[0].start)
         self.result.is_closed = self.fep.closed
         assert not self.lost
         return self.result

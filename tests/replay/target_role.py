@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.replay.capture import (
-    TARGET,
-    Canonical,
-    Conversation,
-    Translator,
-    decode,
-    domain,
-    packets,
-    sealed,
-)
+from tests.replay.capture import TARGET, decode, domain, packets
 from tests.replay.cases import CASES
+from tests.replay.conversation import Canonical, Conversation
 from tests.replay.endpoints import SEALED_AGAIN, endpoint, receives
 from tests.replay.outcomes import memory_before
+from tests.replay.translation import Translator, sealed
 from uet.transport import Completion, Receive
 from uet.tss.record import SecureRecords
 

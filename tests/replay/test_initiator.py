@@ -11,7 +11,7 @@ from _pytest.mark import ParameterSet
 
 from tests.replay.capture import NAMES
 from tests.replay.cases import CASES, PROVEN_BY_INITIATOR
-from tests.replay.departures import OF_INITIATOR, departed, without_sync
+from tests.replay.departures import OF_INITIATOR, departed
 from tests.replay.initiator_role import CONTROL, REQUEST, replay
 from tests.replay.outcomes import completions_of_initiator, results
 
@@ -29,8 +29,6 @@ def test_departures_are_of_captures() -> None:
 def test_ours_requests_as_the_captured_initiator(name: str) -> None:
     case, ours = CASES[name], replay(name)
     expected = dict(ours.expected)
-    if case.operation in ("write_sync", "atomic_sync"):
-        expected[REQUEST] = [without_sync(form) for form in expected[REQUEST]]
     expected[REQUEST] = departed(expected[REQUEST], OF_INITIATOR.get(name, ()))
     for kind in (REQUEST, CONTROL):
         sent = ours.sent[kind]
@@ -41,5 +39,6 @@ def test_ours_requests_as_the_captured_initiator(name: str) -> None:
     assert [bytes(memory) for memory in ours.returned] == results(case)
     assert ours.open_messages == 0
     assert ours.is_closed == case.closes
+    assert ours.next_start == (1 if name == "tss_cluster_close" else None)
     assert {k: v for k, v in ours.counters.items() if "drop" in k and v} == {}
     assert {k: v for k, v in ours.counters.items() if k.startswith("tss_") and v} == {}

@@ -1,142 +1,32 @@
-"""The event log: free when off, true to what happens when on, and as its schema says."""
+"""The event log: free when off, and true to what happens when on."""
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
-from tests.stack.network import MACS, MACS6, Impairment, Network, flip
-from uet.config import FepConfig
+from tests.stack.network import Impairment, Network, flip
+from tests.stack.traced import KEY, assert_valid, config, exchange, named, pair, write
 from uet.eventlog.endpoint import TracedEndpoint, create
 from uet.eventlog.packets import sack_ranges
-from uet.eventlog.schema import EVENTS, json_schema, violations
-from uet.eventlog.sequence import (
-    JsonSequence,
-    TraceError,
-    milliseconds,
-    nanoseconds,
-    read,
-)
+from uet.eventlog.sequence import Event
 from uet.fep import FabricEndpoint
 from uet.ses.requests import MessageError
-from uet.transport import Read, Receive, Request, Send, Write
+from uet.transport import Receive, Send
 from uet.tss.domain import SecureDomain
+from uet.tss.keys import provision_client
 from uet.wire.frame import decode_frame
 
-KEY = 7
 DOMAIN_KEY = bytes(range(32))
 LOSSY = Impairment(loss=0.08, duplicate=0.03, jitter_ns=2_000)
-REQUESTS = {"RUD_REQ", "ROD_REQ", "RUDI_REQ", "UUD_REQ"}
-
-
-def config(address: str, **parameters: Any) -> FepConfig:
-    macs = MACS if address in MACS else MACS6
-    others = {peer: mac for peer, mac in macs.items() if peer != address}
-    parameters.setdefault("payload_mtu", 1024)
-    return FepConfig(address=address, mac=macs[address], neighbours=others, **parameters)
-
-
-@dataclass
-class Pair:
-    """Two traced endpoints and the network between them."""
-
-    network: Network
-    logs: dict[str, list[dict[str, Any]]]
-    memory: bytearray = field(default_factory=lambda: bytearray(65_536))
-
-    def __post_init__(self) -> None:
-        self.there.register(memoryview(self.memory), key=KEY)
-
-    @property
-    def here(self) -> FabricEndpoint:
-        return next(iter(self.network.endpoints.values()))
-
-    @property
-    def there(self) -> FabricEndpoint:
-        return list(self.network.endpoints.values())[1]
-
-    @property
-    def log(self) -> list[dict[str, Any]]:
-        return next(iter(self.logs.values()))
-
-    @property
-    def other_log(self) -> list[dict[str, Any]]:
-        return list(self.logs.values())[1]
-
-    def post(self, *requests: Request) -> None:
-        for request in requests:
-            self.here.post(request)
-
-    def finish(self) -> None:
-        """Until everything is answered, and every PDC closed."""
-        for fep in self.network.endpoints.values():
-            fep.close()
-        feps = self.network.endpoints.values()
-        assert self.network.run(lambda: all(fep.closed for fep in feps))
-
-
-def pair(
-    impairment: Impairment | None = None,
-    *,
-    addresses: tuple[str, str] = ("10.0.1.1", "10.0.1.2"),
-    tap: Callable[..., Any] | None = None,
-    seed: int = 5,
-    **parameters: Any,
-) -> Pair:
-    logs: dict[str, list[dict[str, Any]]] = {address: [] for address in addresses}
-    endpoints: dict[str, FabricEndpoint] = {
-        address: create(config(address, **parameters), seed=k, log=logs[address].append)
-        for k, address in enumerate(addresses)
-    }
-    network = Network(
-        endpoints, random.Random(seed), impairment or Impairment(), tap=tap, keep=True
-    )
-    return Pair(network, logs)
-
-
-def write(peer: str, octets: int, **more: Any) -> Write:
-    payload = memoryview(random.Random(octets).randbytes(octets))
-    return Write(peer=peer, key=KEY, offset=0, payload=payload, **more)
-
-
-def exchange(impairment: Impairment, **parameters: Any) -> Pair:
-    """Writes, a read and sends over an impaired network, and an orderly close."""
-    both = pair(impairment, **parameters)
-    peer = both.there.config.address
-    for k in range(3):
-        both.there.post_receive(Receive(memory=memoryview(bytearray(9_000)), context=k))
-    both.post(
-        write(peer, 40_000, header_data=5, context="first"),
-        Read(peer=peer, key=KEY, offset=0, memory=memoryview(bytearray(5_000))),
-        *(Send(peer=peer, payload=memoryview(bytes(9_000 - k)), context=k) for k in range(3)),
-    )
-    both.finish()
-    done = both.network.completions[both.here.config.address]
-    assert len(done) == 5
-    assert {each.error for each in done} == {None}
-    return both
-
-
-def named(log: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
-    return [e["data"] for e in log if e["name"].removeprefix("uet:") in names]
-
-
-def assert_valid(log: list[dict[str, Any]]) -> None:
-    assert log
-    assert [sentence for event in log for sentence in violations(event)] == []
-    times = [event["time"] for event in log]
-    assert times == sorted(times)
-    assert json.loads(json.dumps(log)) == log
-    assert log[0]["name"] == "uet:parameters_set"
 
 
 def is_cause(event: dict[str, Any], again: dict[str, Any]) -> bool:
@@ -152,7 +42,7 @@ def is_cause(event: dict[str, Any], again: dict[str, Any]) -> bool:
     )
 
 
-def assert_caused(log: list[dict[str, Any]]) -> int:
+def assert_caused(log: list[Event]) -> int:
     """Each retransmission has its cause in front of it; how many there are."""
     seen = 0
     for at, event in enumerate(log):
@@ -235,7 +125,7 @@ def test_retransmissions_are_those_that_are_counted(name: str) -> None:
 def test_tracing_changes_nothing() -> None:
     """The same frames leave at the same times, whether anybody watches or not."""
 
-    def frames(log: Callable[[dict[str, Any]], object] | None) -> list[bytes]:
+    def frames(log: Callable[[Event], object] | None) -> list[bytes]:
         feps: dict[str, FabricEndpoint] = {
             address: create(config(address), seed=3, log=log)
             for address in ("10.0.1.1", "10.0.1.2")
@@ -248,7 +138,9 @@ def test_tracing_changes_nothing() -> None:
         assert network.run(lambda: feps["10.0.1.1"].closed)
         return network.sent
 
-    assert frames(None) == frames([].append)
+    log: list[Event] = []
+    assert frames(None) == frames(log.append)
+    assert log
 
 
 def test_an_endpoint_without_a_log_is_the_ordinary_one() -> None:
@@ -314,6 +206,49 @@ def test_refusals_are_in_both_traces() -> None:
     assert {code for code, _ in sent} == {"ROD_OOO"}
 
 
+def test_a_target_that_wants_another_first_psn() -> None:
+    """The packets that go again under other PSNs are no repeats on the wire, yet repeats."""
+    both = pair(**WAYS["secured, first PSN from the target"])
+    both.post(write("10.0.1.2", 3_000))
+    both.finish()
+    (renumbered,) = named(both.log, "pdc_renumbered")
+    again = named(both.log, "packet_retransmitted")
+    start = renumbered["start_psn"]
+    assert [(p["psn"], p["trigger"]) for p in again] == [
+        (start + k, "renumbered") for k in range(3)
+    ]
+    assert {n["code"] for n in named(both.log, "nack_received")} == {"NEW_START_PSN"}
+
+
+def test_a_trimmed_packet_is_received_and_refused() -> None:
+    """A switch cuts one packet to its headers: the NACK is the cause of the repeat."""
+    cut: list[int] = []
+
+    def tap(frame: bytes, now: int) -> list[bytes]:
+        seen = decode_frame(frame).fields
+        if cut or "ses.opcode" not in seen or seen.get("pds.flags.syn", 1):
+            return [frame]
+        cut.append(seen["pds.psn"])
+        short = bytearray(frame[: 14 + 20 + 8 + 24])
+        short[15] = 4 << 2  # DSCP; nobody looks at the IP checksum
+        short[16:18] = (len(short) - 14).to_bytes(2, "big")
+        return [bytes(short)]
+
+    both = pair(tap=tap, dscp_trimmed=4, window_bytes=4_096, infer_loss=False)
+    both.post(write("10.0.1.2", 10_000))
+    both.finish()
+    for log in both.logs.values():
+        assert_valid(log)
+    (trimmed,) = [p for p in named(both.other_log, "packet_received") if p.get("trimmed")]
+    assert trimmed["header"]["psn"] == cut[0]
+    assert [(n["psn"], n["code"]) for n in named(both.other_log, "nack_sent")] == [
+        (cut[0], "TRIMMED")
+    ]
+    (again,) = named(both.log, "packet_retransmitted")
+    assert (again["psn"], again["trigger"]) == (cut[0], "nack")
+    assert_caused(both.log)
+
+
 def test_silence_is_a_row_of_timeouts_and_an_error() -> None:
     both = pair(tap=lambda frame, now: [], max_rto_retx_cnt=3)
     both.post(write("10.0.1.2", 100, context=11))
@@ -365,7 +300,7 @@ def test_anything_may_arrive() -> None:
     strange = [flip(f, rng.randrange(len(f) * 8)) for f in frames for _ in range(3)]
     strange += [f[: rng.randrange(len(f))] for f in frames]
     strange += [f[:14] + rng.randbytes(60) for f in frames]
-    log: list[dict[str, Any]] = []
+    log: list[Event] = []
     fep = create(config("10.0.1.2"), seed=1, log=log.append)
     fep.receive([memoryview(f) for f in strange], 1)
     fep.transmit(1, 1_000)
@@ -400,6 +335,35 @@ def test_tracing_does_not_count_as_an_attempt_to_authenticate() -> None:
     assert triggers == ["tss_bad_tag"] * 3 + ["tss_latched"]
     assert all("header" not in p for p in named(both.other_log, "packet_dropped"))
     assert named(both.other_log, "domain_latched") == [{"sdi": 9, "failures": 3}]
+    # What is sent is still sealed, and still shown.
+    both.there.post(write("10.0.1.1", 100))
+    both.there.transmit(3, 9)
+    assert [p["header"]["type"] for p in named(both.other_log, "packet_sent")] == ["RUD_REQ"]
+    assert both.there.counters()["tss_latched"] == 1
+
+
+@pytest.mark.parametrize("ssi", [5, None])
+def test_a_server_reads_what_it_sends_under_its_clients_names(ssi: int | None) -> None:
+    client, server = "10.0.1.1", "10.0.1.2"
+    clients = {} if ssi is None else {client: ssi}
+    identity = ip_address(client).packed if ssi is None else ssi.to_bytes(4, "big")
+    domain = SecureDomain(sdi=9, mode="server", keys={0: DOMAIN_KEY}, clients=clients)
+    provisioned = provision_client(domain, 0, identity)
+    domains = {
+        client: SecureDomain(sdi=9, mode="client", keys={0: provisioned}, ssi=ssi),
+        server: domain,
+    }
+    logs: dict[str, list[Event]] = {client: [], server: []}
+    feps: dict[str, FabricEndpoint] = {
+        a: create(config(a, domains=(domains[a],), sdi=9), seed=1, log=logs[a].append) for a in logs
+    }
+    feps[server].register(memoryview(bytearray(1_000)), key=KEY)
+    feps[client].post(write(server, 1_000))
+    feps[client].close()
+    assert Network(feps, random.Random(1)).run(lambda: feps[client].closed)
+    for log in logs.values():
+        assert_valid(log)
+        assert all("errors" not in p and "header" in p for p in named(log, "packet_sent"))
 
 
 def test_a_message_that_waits_for_a_pdc() -> None:
@@ -413,109 +377,8 @@ def test_a_message_that_waits_for_a_pdc() -> None:
 
 
 def test_a_refused_request_is_no_event() -> None:
-    log: list[dict[str, Any]] = []
+    log: list[Event] = []
     fep = create(config("10.0.1.1"), seed=1, log=log.append)
     with pytest.raises(MessageError):
         fep.post(write("10.9.9.9", 1))
     assert log == []
-
-
-# -- the file ------------------------------------------------------------------------------------
-
-
-def test_a_trace_is_a_json_sequence_of_which_a_kill_loses_one_event() -> None:
-    writes: list[str] = []
-    log: list[dict[str, Any]] = []
-    sequence = JsonSequence(writes.append, name="node1/gpu0", title="a test", group_id="run-1")
-
-    def both(event: dict[str, Any]) -> None:
-        log.append(copy.deepcopy(event))
-        sequence(event)
-
-    fep = create(config("10.0.1.1"), seed=1, log=both)
-    fep.post(write("10.0.1.2", 3_000, context="é\n"))
-    fep.transmit(12_345_678, 10)
-    assert len(writes) == 1 + len(log)
-    assert all(w[0] == "\x1e" and w[-1] == "\n" and "\n" not in w[:-1] for w in writes)
-    text = "".join(writes)
-    first, events = read(text)
-    assert events == log
-    assert first["file_schema"] == "urn:ietf:params:qlog:file:sequential"
-    assert first["serialization_format"] == "application/qlog+json-seq"
-    trace = first["trace"]
-    assert trace["vantage_point"] == {"name": "node1/gpu0", "type": "unknown"}
-    assert trace["common_fields"]["reference_time"] == {
-        "clock_type": "monotonic",
-        "epoch": "unknown",
-    }
-    assert nanoseconds(events[-1]["time"]) == 12_345_678
-    for cut in range(1, len(writes[-1])):
-        assert read(text[:-cut]) == (first, events[:-1])
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("", "separator"),
-        ('{"a": 1}\n', "separator"),
-        ("\x1e{}\n", "file schema"),
-        ("\x1e{", "file schema"),
-        ("\x1e{\n\x1e{}\n", "record 1"),
-    ],
-)
-def test_what_is_no_trace_is_refused_in_one_sentence(text: str, word: str) -> None:
-    with pytest.raises(TraceError, match=word):
-        read(text)
-
-
-@pytest.mark.parametrize("ns", [0, 1, 999_999, 12_345_678_901, 8_639_999_999_999_999])
-def test_times_come_back_to_the_nanosecond(ns: int) -> None:
-    assert nanoseconds(json.loads(json.dumps(milliseconds(ns)))) == ns
-
-
-# -- the schema ----------------------------------------------------------------------------------
-
-
-def test_the_schema_is_json_and_names_every_event() -> None:
-    schema = json.loads(json.dumps(json_schema()))
-    names = {each["properties"]["name"]["const"] for each in schema["oneOf"]}
-    assert names == {f"uet:{name}" for name in EVENTS}
-
-
-RTO = {"time": 1.0, "name": "uet:rto_expired", "data": {"pdc": 1, "psn": 5, "timeouts": 1}}
-SENT = {
-    "time": 1.0,
-    "name": "uet:packet_sent",
-    "data": {"raw": {"length": 90}, "header": {"type": "ACK", "sack_bitmap": "0x" + "0" * 16}},
-}
-
-
-@pytest.mark.parametrize(
-    ("event", "path", "value", "word"),
-    [
-        (RTO, ("name",), "uet:rto", "no event"),
-        (RTO, ("time",), -1, "less"),
-        (RTO, ("time",), "1", "type"),
-        (RTO, ("data", "pdc"), 65_536, "more"),
-        (RTO, ("data", "pdc"), True, "type"),
-        (RTO, ("data", "psn"), 1.5, "type"),
-        (RTO, ("data", "speed"), 1, "not in the schema"),
-        (RTO, ("extra",), 1, "not in the schema"),
-        (SENT, ("data", "raw"), {}, "lacks length"),
-        (SENT, ("data", "header", "type"), "ACKK", "fits none"),
-        (SENT, ("data", "header", "clear_psn_offset"), -32_769, "less"),
-        (SENT, ("data", "header", "sack_bitmap"), "0x0", "not like"),
-        (SENT, ("data", "header", "flags"), ["syn", "fin"], "none of"),
-    ],
-)
-def test_the_check_finds_what_is_wrong(
-    event: dict[str, Any], path: tuple[str, ...], value: object, word: str
-) -> None:
-    assert violations(event) == []
-    wrong = copy.deepcopy(event)
-    at: Any = wrong
-    for key in path[:-1]:
-        at = at[key]
-    at[path[-1]] = value
-    (sentence,) = violations(wrong)
-    assert word in sentence

@@ -22,8 +22,7 @@ from hypothesis.stateful import (
 from uet.pds.psn import HALF, MASK, add, after, distance
 from uet.pds.recovery import RetransmissionQueue, RetransmissionTimer
 from uet.pds.window import SACK_BITS, Arrival, ReceiveWindow, SendWindow
-from uet.ses.memory import MemoryRegion
-from uet.ses.messages import InboundMessage
+from uet.ses.inbound import InboundMessage
 
 #: First PSNs: anywhere, and so that a run crosses 2^31 or 2^32.
 STARTS = st.one_of(
@@ -338,8 +337,8 @@ class PlacementModel(RuleBasedStateMachine):
     def begin(self) -> None:
         self.memory = bytearray(self.LENGTH + 20)
         self.expected = bytearray(self.LENGTH + 20)
-        region = MemoryRegion(memoryview(self.memory), 1, True)
-        self.message = InboundMessage(region, 10, self.LENGTH)
+        part = memoryview(self.memory)[10 : 10 + self.LENGTH]
+        self.message = InboundMessage(part, word=0, to=0, key=1, offset=10, length=self.LENGTH)
         self.placed: set[int] = set()
         self.value = 0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any
 
 from uet.config import FepConfig
@@ -55,17 +56,20 @@ def create(config: FepConfig, *, seed: int, log: Log | None = None) -> FabricEnd
 
     :class:`uet.eventlog.sequence.JsonSequence` is one that makes a file of them.
     """
-    return FabricEndpoint(config, seed=seed) if log is None else TracedEndpoint(config, seed, log)
+    if log is None:
+        return FabricEndpoint(config, seed=seed)
+    return TracedEndpoint(config, seed=seed, log=log)
 
 
 class TracedEndpoint(FabricEndpoint):
     """A fabric endpoint whose every event goes to ``log``.
 
     Events come in the order of cause and effect, and in the order of time: those of one call of
-    ``transmit`` before the packets that it returned, a packet before what it did.
+    ``transmit`` before the packets that it returned, a packet before what it did.  What happens
+    in calls that are given no time has the time of the last one that was.
     """
 
-    def __init__(self, config: FepConfig, seed: int, log: Log) -> None:
+    def __init__(self, config: FepConfig, *, seed: int, log: Log) -> None:
         self._log = log
         self._held: list[Event] | None = None
         self._time = 0
@@ -77,6 +81,7 @@ class TracedEndpoint(FabricEndpoint):
         self._keys: dict[int, tuple[int, int]] = {}
         self._latched: set[int] = set()
         self._rooms: dict[str, int] = {}
+        self._touched: set[str] = set()  # peers whose window may have changed
         self._ended = False
         self._parameters: Data | None = _parameters(config, seed)
         super().__init__(config, seed=seed)
@@ -159,6 +164,7 @@ class TracedEndpoint(FabricEndpoint):
             self._release(held)
             self._sealing(moved)
         self._windows()
+        self._look_at_end()
 
     def _arrived(self, data: Data, moved: list[str]) -> None:
         """Say what became of a packet, from the counters that it has ``moved``."""
@@ -175,6 +181,7 @@ class TracedEndpoint(FabricEndpoint):
             self._look_at_latches()
             return
         self._emit("packet_received", data)
+        self._touched.add(data["peer"])
         header = data.get("header")
         if header is None or data.get("trimmed"):
             return
@@ -220,12 +227,14 @@ class TracedEndpoint(FabricEndpoint):
         for header, payload in out:
             self._left(bytes(header) + bytes(payload))
         self._repairs.forget()
-        if out:
-            self._windows()
+        self._windows()
+        self._look_at_end()
+        return out
+
+    def _look_at_end(self) -> None:
         if self._closing and not self._ended and self.closed:
             self._ended = True
             self._emit("endpoint_state_updated", {"new": "closed"})
-        return out
 
     def _left(self, frame: bytes) -> None:
         data = describe(self._reader.read(frame, sent=True), len(frame), sent=True)
@@ -240,6 +249,7 @@ class TracedEndpoint(FabricEndpoint):
             # Nothing but its timer sends a RUDI request again, which is no PDC's to report.
             self._emit("rto_expired", {"pkt_id": again["pkt_id"]})
         self._emit("packet_sent", data)
+        self._touched.add(data["peer"])
         if again is not None:
             self._emit("packet_retransmitted", {"peer": data["peer"], **again})
         if "header" not in data:
@@ -250,18 +260,15 @@ class TracedEndpoint(FabricEndpoint):
 
     def _windows(self) -> None:
         """Where the room of a congestion context is another one, say so."""
-        for peer in self.peers.values():
-            room = peer.congestion.room()
-            if self._rooms.get(peer.address, peer.congestion.window_octets) != room:
-                self._rooms[peer.address] = room
-                self._emit(
-                    "window_updated",
-                    {
-                        "peer": peer.address,
-                        "room": room,
-                        "window": peer.congestion.window_octets,
-                    },
-                )
+        for address in sorted(self._touched):
+            peer = self.peers.get(ip_address(address).packed)
+            if peer is None:
+                continue
+            room, window = peer.congestion.room(), peer.congestion.window_octets
+            if self._rooms.get(address, window) != room:
+                self._rooms[address] = room
+                self._emit("window_updated", {"peer": address, "room": room, "window": window})
+        self._touched.clear()
 
     # -- what PDS and SES report ---------------------------------------------------------------
 
@@ -336,6 +343,7 @@ class TracedEndpoint(FabricEndpoint):
 
     def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
         self._repairs.report(pdc, name, data)
+        self._touched.add(pdc.address)
         if name == "created":
             self._state(pdc)
         elif name in _REPORTS:

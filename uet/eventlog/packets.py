@@ -7,6 +7,7 @@ own keys, which notices nothing of it.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from uet.config import FepConfig
@@ -29,6 +30,8 @@ ECN_NAMES = {
     ECN_CE: "CE",
 }
 _MASK = 0xFFFF_FFFF
+#: No field that names its values is wider.
+_ENUMERATED_BITS = 8
 _CREDITS = {ControlType.CREDIT.name: "credit", ControlType.CREDIT_REQ.name: "request"}
 #: Fields of an ACK's header that its event repeats.
 _ACK_STATE = (
@@ -90,17 +93,33 @@ def is_flag(label: str, field: Field) -> bool:
     return label.startswith("pds.flags.") and field.width == 1
 
 
+@cache
+def _plan(header: Header) -> tuple[tuple[int, str, bool, dict[int, str], int], ...]:
+    """Of each field: its index, key, whether it is a flag, names of values, hexadecimal digits."""
+    plan = []
+    for index, label in shown_fields(header):
+        field = header.fields[index]
+        values = range(1 << field.width) if field.width <= _ENUMERATED_BITS else ()
+        names = {value: meaning(header, field, value) for value in values}
+        shown = presented(label, 0)
+        digits = len(shown) - len("0x") if isinstance(shown, str) else 0
+        known = {value: name for value, name in names.items() if name is not None}
+        plan.append((index, field_name(header, label), is_flag(label, field), known, digits))
+    return tuple(plan)
+
+
 def _fields(header: Header, values: tuple[int, ...]) -> Data:
     named: Data = {}
     flags: list[str] = []
-    for index, label in shown_fields(header):
-        field, value = header.fields[index], values[index]
-        name = field_name(header, label)
-        if is_flag(label, field):
+    for index, name, flag, names, digits in _plan(header):
+        value = values[index]
+        if flag:
             if value:
                 flags.append(name)
+        elif digits:
+            named[name] = f"0x{value:0{digits}x}"
         else:
-            named[name] = meaning(header, field, value) or presented(label, value)
+            named[name] = names.get(value, value)
     if flags:
         named["flags"] = flags
     return named

@@ -463,6 +463,8 @@ class RequestSource:
     def on_timer(self, now: int) -> None:
         """Queue for retransmission whatever has waited too long."""
         expired = self.timer.expired(now)
+        if self._ordered and expired:
+            expired = self._first_of(expired, now)
         for psn in expired:
             timeouts = self.timer.timeouts[psn & _SLOT]
             if timeouts > self._max_timeouts and self._max_timeouts != UNLIMITED_RTO:
@@ -475,10 +477,23 @@ class RequestSource:
         if expired and self._ordered:
             # Whatever was behind the lost one has been refused, or will be.  As nothing is in
             # flight any more, this is when another path may be taken.
-            if self.window.base in expired:
-                self._writer.take_another_path()
+            self._writer.take_another_path()
             self._gone_back_at = None
             self.go_back(self.window.base, now)
+
+    def _first_of(self, expired: list[int], now: int) -> list[int]:
+        """On an ordered PDC: the first open PSN, if its timer is among those that ran out.
+
+        The others wait for it, and nothing says that they were lost: their timers run with its,
+        and count nothing.
+        """
+        base, timer = self.window.base, self.timer
+        for psn in expired:
+            if psn != base:
+                timer.timeouts[psn & _SLOT] = timer.timeouts[base & _SLOT]
+                timer.sent_again(psn, now)
+                timer.timeouts[psn & _SLOT] = 0
+        return [base] if base in expired else []
 
     def next_deadline(self) -> int | None:
         timeout, resend = self.timer.next_deadline(), self.retransmit.next_deadline()

@@ -6,6 +6,7 @@ endpoint's profiles leave out, is a :class:`MessageError` that says so in one se
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
@@ -14,9 +15,11 @@ from typing import Any, Final
 from uet.config import DELIVERY_MODES, FepConfig
 from uet.profiles import Capability
 from uet.ses.address import Address
+from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE
 from uet.ses.atomics import AtomicError, size_of
 from uet.ses.memory import OPTIMIZED
 from uet.ses.operands import pack_operands
+from uet.ses.sync import SYNC_HEADER
 from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
 from uet.wire.codes import (
     CSWAP_OPCODES,
@@ -43,7 +46,14 @@ _STD, _MEDIUM, _SMALL = (
 _RMA: Final = frozenset({Opcode.WRITE, Opcode.READ, Opcode.ATOMIC, Opcode.FETCHING_ATOMIC})
 #: Always with a standard header: they need its tokens or its message id.
 _STANDARD_ONLY: Final = frozenset(
-    {*RENDEZVOUS_OPCODES, *DEFERRABLE_OPCODES, Opcode.DEFERRABLE_RTR, Opcode.DATAGRAM_SEND}
+    {
+        *RENDEZVOUS_OPCODES,
+        *DEFERRABLE_OPCODES,
+        Opcode.DEFERRABLE_RTR,
+        Opcode.DATAGRAM_SEND,
+        SYNC_WRITE,
+        SYNC_ATOMIC,
+    }
 )
 _OPTIONAL: Final = frozenset({"header_data", "tag"})
 _PROTOCOLS: Final = (None, "eager", "rendezvous", "deferrable")
@@ -170,12 +180,14 @@ def _write(
     if delivery == "rudi" and request.header_data is not None:
         raise MessageError("a write with header data is not idempotent: use 'rud', not 'rudi'")
     length = request.payload.nbytes
+    group = _synchronisation(request.synchronise, config)
     return Plan(
         kind="write",
         peer=request.peer,
         delivery=delivery,
         address=address,
-        opcode=int(Opcode.WRITE),
+        opcode=SYNC_WRITE if group else int(Opcode.WRITE),
+        extension=group,
         initiator=config.initiator_id,
         length=length,
         span=length,
@@ -306,6 +318,32 @@ def _choose(length: int, config: FepConfig, held: Capability, delivery: str) -> 
     return protocol
 
 
+def _synchronisation(group: tuple[int, int] | None, config: FepConfig) -> bytes:
+    """The extension header of a synchronised operation, nothing of any other."""
+    if group is None:
+        return b""
+    if not config.compatibility.sync_operations:
+        raise MessageError(
+            "synchronised operations are an extension that UES 1.0 does not have: switch on the"
+            " compatibility sync_operations"
+        )
+    try:
+        return SYNC_HEADER.pack(*group)
+    except (struct.error, TypeError):
+        raise MessageError(
+            f"synchronise is {group!r}; give a group and a number of members below 65536"
+        ) from None
+
+
+#: Opcodes by (tagged, fetching).
+_ATOMIC_OPCODES: Final = {
+    (False, False): int(Opcode.ATOMIC),
+    (False, True): int(Opcode.FETCHING_ATOMIC),
+    (True, False): int(Opcode.TSEND_ATOMIC),
+    (True, True): int(Opcode.TSEND_FETCH_ATOMIC),
+}
+
+
 def _atomic(
     request: Atomic, config: FepConfig, held: Capability, delivery: str, address: Address
 ) -> Plan:
@@ -315,7 +353,9 @@ def _atomic(
     else:
         _need(config, held, Capability.FETCHING_ATOMIC, "a fetching atomic operation")
         check_octets(result, "result", writable=True)
-    _check_numbers(request, "key", "offset")
+    if request.tag is not None:
+        _need(config, held, Capability.TSEND_ATOMIC, "a tagged atomic operation")
+    _check_numbers(request, "key", "offset", "tag")
     size = size_of(request.datatype) or 1
     try:
         extension, payload = pack_operands(
@@ -334,13 +374,19 @@ def _atomic(
         )
     if max(len(payload), touched) > config.payload_mtu:
         raise MessageError(f"an atomic operation is one packet of {config.payload_mtu} octets")
+    opcode = _ATOMIC_OPCODES[request.tag is not None, result is not None]
+    group = _synchronisation(request.synchronise, config)
+    if group:
+        if opcode != Opcode.ATOMIC:
+            raise MessageError("synchronise is for atomics without result and tag, and for writes")
+        opcode, extension = SYNC_ATOMIC, group + extension
     length = _CSWAP_LENGTH if request.operation in CSWAP_OPCODES else len(payload) or touched
     return Plan(
         kind="atomic",
         peer=request.peer,
         delivery=delivery,
         address=address,
-        opcode=int(Opcode.ATOMIC if result is None else Opcode.FETCHING_ATOMIC),
+        opcode=opcode,
         initiator=config.initiator_id,
         length=length,
         span=len(payload),
@@ -349,7 +395,7 @@ def _atomic(
         memory=result,
         datatype=request.datatype,
         buffer_offset=request.offset,
-        match_bits=request.key,
+        match_bits=request.key if request.tag is None else request.tag,
         extension=extension,
         context=request.context,
     )

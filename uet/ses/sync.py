@@ -13,7 +13,8 @@ from typing import Final
 
 from uet.transport import Completion
 
-_EXTENSION: Final = struct.Struct(">HH")
+#: Extension header of a member: group, and how many the group has where this one tells it.
+SYNC_HEADER: Final = struct.Struct(">HH")
 #: Groups that may be open at once, and for how long (ns), as the UEC reference provider has it.
 MOST_GROUPS: Final = 4_096
 LIFETIME: Final = 60_000_000_000
@@ -41,7 +42,7 @@ class SyncGroups:
     @staticmethod
     def read(extension: memoryview, initiator: int) -> tuple[int, int, int]:
         """(initiator, group, number of members or 0) of an operation."""
-        group, expected = _EXTENSION.unpack_from(extension)
+        group, expected = SYNC_HEADER.unpack_from(extension)
         return initiator, group, expected
 
     def arrived(

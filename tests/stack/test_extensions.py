@@ -1,0 +1,89 @@
+"""Requests beyond the everyday ones: tagged atomics, and the provider's synchronised operations."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.stack.network import Impairment, Network, endpoint
+from uet.compatibility import REFERENCE_PROVIDER
+from uet.ses.requests import MessageError
+from uet.transport import Atomic, Receive, Write
+from uet.wire.codes import AtomicOpcode, Datatype
+
+A, B = "10.0.1.1", "10.0.1.2"
+KEY = 0x99
+SUM = {"operation": AtomicOpcode.SUM, "datatype": Datatype.UINT64}
+
+
+def network(seed: int, **parameters: Any) -> Network:
+    feps = {address: endpoint(address, seed=seed, **parameters) for address in (A, B)}
+    return Network(feps, random.Random(seed), Impairment(loss=0.05, jitter_ns=3_000))
+
+
+def number(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("delivery", ["rud", "rod"])
+def test_an_atomic_on_the_memory_of_a_receive(delivery: str) -> None:
+    """TSEND_ATOMIC and TSEND_FETCH_ATOMIC find their memory by tag."""
+    net = network(1)
+    here, there = net.endpoints[A], net.endpoints[B]
+    memory = bytearray(number(1000) * 2)
+    result = bytearray(8)
+    for index in range(2):
+        there.post_receive(
+            Receive(memory=memoryview(memory)[8 * index : 8 * index + 8], tag=7 + index)
+        )
+    here.post(Atomic(peer=B, offset=0, tag=7, operand=number(5), delivery=delivery, **SUM))
+    here.post(
+        Atomic(
+            peer=B, offset=0, tag=8, operand=number(6), result=memoryview(result),
+            delivery=delivery, **SUM,
+        )
+    )  # fmt: skip
+    done = net.completions
+    assert net.run(lambda: len(done[A]) == 2 and len(done[B]) == 2)
+    assert [c.error for c in done[A] + done[B]] == [None] * 4
+    assert sorted(c.tag for c in done[B] if c.tag is not None) == [7, 8]
+    assert memory == number(1005) + number(1006)
+    assert result == number(1000)
+
+
+def test_a_tagged_atomic_needs_the_profile() -> None:
+    net = network(1, profiles=("ai_full",))
+    with pytest.raises(MessageError, match="tagged atomic operation"):
+        net.endpoints[A].post(Atomic(peer=B, offset=0, tag=7, operand=number(5), **SUM))
+
+
+def test_the_end_of_a_group_is_reported_once() -> None:
+    """Two writes and an atomic that tells how many they are."""
+    net = network(2, compatibility=REFERENCE_PROVIDER, delivery="rod", rod_reorder=True)
+    memory = bytearray(4096)
+    net.endpoints[B].register(memoryview(memory), key=KEY)
+    here = net.endpoints[A]
+    data = random.Random(2).randbytes(900)
+    for offset in (100, 1100):
+        here.post(
+            Write(peer=B, key=KEY, offset=offset, payload=memoryview(data), synchronise=(3, 0))
+        )
+    here.post(Atomic(peer=B, key=KEY, offset=8, operand=number(5), synchronise=(3, 3), **SUM))
+    done = net.completions
+    assert net.run(lambda: len(done[A]) == 3 and bool(done[B]))
+    net.settle()
+    assert [c.error for c in done[A]] == [None] * 3
+    assert len(done[B]) == 1
+    assert memory[100:1000] == memory[1100:2000] == data
+    assert memory[8:16] == number(5)
+
+
+def test_synchronised_operations_are_asked_for() -> None:
+    """They are no part of UES 1.0."""
+    net = network(3)
+    with pytest.raises(MessageError, match="sync_operations"):
+        net.endpoints[A].post(
+            Write(peer=B, key=KEY, offset=0, payload=memoryview(b"x"), synchronise=(1, 1))
+        )

@@ -1,0 +1,407 @@
+"""``uetemu fep``: what its words mean, and what is said of wrong ones.  No sockets here."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.utils import RawPcapNgReader
+
+from emulator.cli.main import cli
+from emulator.errors import UserError
+from emulator.fep import parameters
+from emulator.fep.capture_file import CaptureFile
+from emulator.fep.contents import pattern, summary
+from emulator.fep.elements import decode, encode
+from emulator.fep.offers import receives, region
+from emulator.fep.operations import DEFAULT_KEY, Around, Message, elements, messages_of
+from emulator.fep.phrases import duration, number, phrase, switch
+from uet.compatibility import REFERENCE_PROVIDER, Compatibility
+from uet.config import FepConfig
+from uet.ses.address import Address
+from uet.transport import Atomic, Read, Send, Write
+from uet.wire.codes import AtomicOpcode, Datatype
+
+PEERS = ["10.0.0.2", "10.0.0.3"]
+HOME = Address(job_id=7)
+
+
+def made(*phrases: str, script: str | None = None) -> list[Message]:
+    return messages_of(phrases, script, Around(peer=PEERS[0], peers=PEERS, home=HOME))
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3000", 3000), ("0xbeef", 0xBEEF), ("64k", 65536), ("1M", 2**20), ("2Gi", 2**31),
+     ("0x4000_0000_0000_0123", DEFAULT_KEY), (12, 12)],
+)  # fmt: skip
+def test_numbers(text: object, value: int) -> None:
+    assert number(text, "it") == value
+
+
+@pytest.mark.parametrize("text", ["", "many", "1.5", "4kk", "k", "-1", "0x1k", True, None])
+def test_no_numbers(text: object) -> None:
+    with pytest.raises(UserError, match=r"^it is "):
+        number(text, "it")
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("5ms", 5 * 10**6),
+        ("1.5", 1_500_000_000),
+        ("250us", 250_000),
+        ("7ns", 7),
+        ("2 s", 2 * 10**9),
+    ],
+)
+def test_times(text: str, ns: int) -> None:
+    assert duration(text, "it") == ns
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "5m", "nan", "inf", "1e30s"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(UserError, match=r"^it is "):
+        duration(text, "it")
+
+
+def test_a_phrase() -> None:
+    told = phrase("write:3000,offset=4k,header-data=1,dc")
+    assert (told.head, told.size) == ("write", "3000")
+    assert told.fields == {"offset": "4k", "header_data": "1", "dc": "true"}
+    assert switch("yes", "it") is True
+    for wrong in (":3", "", "a,=1", "a,b=1,b=2"):
+        with pytest.raises(UserError):
+            phrase(wrong)
+
+
+# --- data --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [0, 1, 300])
+def test_the_reference_pattern(index: int) -> None:
+    octets = pattern("reference", "it").octets(3000, index)
+    assert octets == bytes((7 * index + 13 * j + j // 256) % 256 for j in range(3000))
+
+
+def test_patterns(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"abc")
+    assert pattern("counter", "it").octets(257)[255:] == b"\xff\x00"
+    assert pattern("byte:0x5a", "it").octets(3) == b"ZZZ"
+    assert pattern("hex:0102", "it").octets(3) == b"\1\2\1"
+    assert pattern(f"file:{tmp_path}/data", "it").octets(5) == b"abc\0\0"
+    assert pattern("uint64:1000", "it").octets(9) == b"\xe8\x03" + bytes(7)
+    same = pattern("random", "it")
+    assert same.octets(9, 1, 5) == same.octets(9, 1, 5) != same.octets(9, 2, 5)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "byte:256", "hex:0", "hex:", "file:/no/such"])
+def test_no_patterns(text: str) -> None:
+    with pytest.raises(UserError):
+        pattern(text, "it")
+
+
+def test_a_summary_shows_short_data() -> None:
+    assert summary(b"123456789")["crc32c"] == "e3069283"  # the check value of RFC 3720's CRC
+    assert summary(b"123456789")["data"] == b"123456789".hex()
+    assert "data" not in summary(bytes(33))
+
+
+@given(st.sampled_from(list(Datatype)), st.integers(-100, 100))
+@settings(max_examples=60, deadline=None)
+def test_elements_come_back(datatype: Datatype, value: int) -> None:
+    if datatype.name.startswith(("UINT", "INT")):
+        value = abs(value)
+        assert decode(datatype, encode(datatype, [value], "it")) == [value]
+    elif datatype.size is not None and "COMPLEX" not in datatype.name:
+        assert decode(datatype, encode(datatype, [value], "it")) == [float(value)]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"),
+    [
+        (Datatype.UINT8, "256"),
+        (Datatype.UINT64, "-1"),
+        (Datatype.INT8, "x"),
+        (Datatype.FP16, "1e9"),
+    ],
+)
+def test_elements_that_do_not_fit(datatype: Datatype, value: str) -> None:
+    with pytest.raises(UserError, match=datatype.name.lower()):
+        encode(datatype, [value], "it")
+
+
+# --- operations --------------------------------------------------------------------------------
+
+
+def test_writes_lie_one_after_the_other() -> None:
+    first, second = (message.request for message in made("write:3000,count=2,offset=4k,hd=0x11"))
+    assert isinstance(first, Write)
+    assert isinstance(second, Write)
+    assert (first.key, first.offset, second.offset) == (DEFAULT_KEY, 4096, 7096)
+    assert bytes(second.payload) == pattern("reference", "").octets(3000, 1)
+    assert first.header_data == 0x11
+    assert first.destination == HOME
+
+
+def test_reads_know_what_they_expect() -> None:
+    (message,) = made("read:16,expect=uint64:1000,delivery=rod,peer=10.0.0.3")
+    assert isinstance(message.request, Read)
+    assert message.request.memory is message.memory
+    assert message.expected == b"\xe8\x03" + bytes(14)
+    assert (message.request.peer, message.request.delivery) == ("10.0.0.3", "rod")
+
+
+def test_sends() -> None:
+    plain, first, second, datagram = made(
+        "send:10,protocol=rendezvous,dc", "tsend:10,tag=0x10,count=2", "datagram:5"
+    )
+    assert isinstance(plain.request, Send)
+    assert (plain.request.protocol, plain.request.delivery_complete) == ("rendezvous", True)
+    tags = [message.request.tag for message in (first, second)]  # type: ignore[attr-defined]
+    assert tags == [0x10, 0x11]
+    assert datagram.request.delivery == "uud"
+
+
+def test_atomics() -> None:
+    add, *fetches, swap = made(
+        "atomic:sum,operand=1/2,type=uint32", "fetch:sum,operand=5,count=2,expect=1000/1005",
+        "cswap,operand=5,compare=1000,type=int16",
+    )  # fmt: skip
+    assert isinstance(add.request, Atomic)
+    assert add.request.operand == b"\1\0\0\0\2\0\0\0"
+    assert add.request.result is None
+    assert [message.expected for message in fetches] == [
+        value.to_bytes(8, "little") for value in (1000, 1005)
+    ]
+    assert isinstance(swap.request, Atomic)
+    assert (swap.request.operation, swap.request.compare) == (AtomicOpcode.CSWAP, b"\xe8\x03")
+    assert elements(swap) == [0]
+
+
+def test_a_script_says_the_same_as_phrases(tmp_path: Path) -> None:
+    script = tmp_path / "operations.json"
+    script.write_text(json.dumps([{"op": "write", "size": 30, "offset": 4096}, "read:12",
+                                  {"op": "fetch", "operation": "sum", "operand": [5],
+                                   "expect": 1}]))  # fmt: skip
+    told = made(script=str(script))
+    meant = made("write:30,offset=4k", "read:12", "fetch:sum,operand=5,expect=1")
+    assert [(m.name, m.size, m.expected, m.said) for m in told] == [
+        (m.name, m.size, m.expected, m.said) for m in meant
+    ]
+    assert [m.number for m in told] == [0, 1, 2]
+
+
+def test_a_script_may_be_yaml(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    script = tmp_path / "operations.yaml"
+    script.write_text("operations:\n  - op: send\n    size: 4k\n  - noop\n")
+    assert [message.name for message in made(script=str(script))] == ["send", "noop"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("wrte:3", "there is no operation 'wrte'"),
+        ("write", "say how many octets"),
+        ("write:3,ofset=1", "did you mean offset"),
+        ("write:x", "size is 'x'"),
+        ("write:3,peer=10.0.0.9", "10.0.0.9 is no peer"),
+        ("write:3,delivery=best", "delivery is 'best'"),
+        ("write:3,pid_on_fep=4096", "pid_on_fep is 4096"),
+        ("send:3,tag=1", "has no 'tag'"),
+        ("atomic:sum", "needs an operand"),
+        ("atomic:add,operand=1", "there is no atomic operation 'ADD'"),
+        ("fetch:sum,operand=1,compare=2", "compare=... goes with"),
+        ("cswap,operand=1", "compare=... goes with"),
+        ("fetch:sum,operand=1,type=word", "there is no type 'word'"),
+        ("write:3,count=0", "count is 0"),
+        ("read:3,expect=nothing", "expect is 'nothing'"),
+        ("write:3,size=4", "says size twice"),
+    ],
+)
+def test_wrong_operations(text: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        made(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "holds no operations"), ("[3]", "operation 1 is neither"), ("[{", "not a JSON script"),
+     ("{}", "holds no operations"), ('[{"op": "write"}]', "operation 1: say how many")],
+)  # fmt: skip
+def test_wrong_scripts(tmp_path: Path, text: str, said: str) -> None:
+    script = tmp_path / "script"
+    script.write_text(text)
+    with pytest.raises(UserError, match=said):
+        made(script=str(script))
+
+
+# --- offers ------------------------------------------------------------------------------------
+
+
+def test_regions() -> None:
+    one = region("default:4k,fill=uint64:1000,access=r", 1)
+    assert (one.key, len(one.memory), one.readable, one.writable) == (
+        DEFAULT_KEY,
+        4096,
+        True,
+        False,
+    )
+    assert bytes(one.memory[:2]) == b"\xe8\x03"
+    assert region("0x99", 1).key == 0x99
+    for wrong in ("x:1", "1:0", "1:1,access=x", "1:1,fil=zero", "1:1,fill=x"):
+        with pytest.raises(UserError, match="--region"):
+            region(wrong, 1)
+
+
+def test_receives() -> None:
+    first, second = receives("3000x2,tag=0x11,ignore=0xf,peer=10.0.0.2,index=4", 5)
+    assert (first.size, first.tag, first.ignore, first.after) == (3000, 0x11, 0xF, 5)
+    assert (first.index, second.index) == (4, 5)
+    assert first.receive().context is first
+    assert receives("0x400x3", 0)[2].size == 1024
+    assert len(receives("0x400", 0)) == 1
+    assert receives("64k,after=250ms", 0)[0].after == 250_000_000
+    for wrong in ("x3", "3x", "3x0", "3:4", "3,tga=1", "3,peer=x", "3,multi=2,repost"):
+        with pytest.raises(UserError, match="--receive"):
+            receives(wrong, 0)
+
+
+# --- parameters --------------------------------------------------------------------------------
+
+
+def test_every_switch_and_every_parameter_is_reached() -> None:
+    for switch_ in fields(Compatibility):
+        value = "3" if "None" in str(switch_.type) else "true"
+        chosen, _ = parameters.compatibility([f"{switch_.name}={value}"])
+        assert getattr(chosen, switch_.name) == (3 if value == "3" else True)
+    elsewhere = {"address", "mac", "neighbours", "domains", "compatibility"}
+    for field in fields(FepConfig):
+        if field.name in elsewhere:
+            with pytest.raises(UserError, match=f"--set {field.name}: use"):
+                parameters.settings([f"{field.name}=1"])
+            continue
+        default = field.default
+        text = ",".join(default) if isinstance(default, tuple) else str(default)
+        assert parameters.settings([f"{field.name}={text}"]) == {field.name: default}
+
+
+def test_presets_and_switches_in_turn() -> None:
+    chosen, with_it = parameters.compatibility(["reference-provider"])
+    assert chosen == REFERENCE_PROVIDER
+    assert with_it["mpr"] == 1
+    chosen, _ = parameters.compatibility(["reference-provider", "constant-rto=false"])
+    assert not chosen.constant_rto
+    assert chosen.sync_operations
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["mrp=3"], "did you mean mpr"), (["mpr"], "says no value"), (["crc=maybe"], "true or false"),
+     (["rto_init_time=fast"], "give a time")],
+)  # fmt: skip
+def test_wrong_settings(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parameters.settings(words)
+
+
+def test_the_payload_fits_the_interface() -> None:
+    plain = {"version": 4, "native": False, "crc": False, "secure": False}
+    assert parameters.payload_for(1500, **plain, wanted=None) == 1024  # type: ignore[arg-type]
+    assert parameters.payload_for(9000, **plain, wanted=None) == 4096  # type: ignore[arg-type]
+    assert parameters.payload_for(9000, **plain, wanted=8192) == 8192  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="too small"):
+        parameters.payload_for(1000, **plain, wanted=None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="needs an interface MTU"):
+        parameters.payload_for(4000, **plain, wanted=4096)  # type: ignore[arg-type]
+
+
+def test_a_report_shows_no_keys() -> None:
+    from uet.tss.domain import SecureDomain
+
+    domain = SecureDomain(sdi=1, mode="direct", keys={0: bytes(range(32))})
+    config = FepConfig(address="10.0.0.1", mac="02:00:00:00:00:01", domains=(domain,))
+    shown = json.dumps(parameters.as_data(config))
+    assert bytes(range(32)).hex() not in shown
+    assert '"sdi": 1' in shown
+
+
+# --- the capture file --------------------------------------------------------------------------
+
+
+def test_a_capture_is_whole_at_every_flush(tmp_path: Path) -> None:
+    path = tmp_path / "c.pcapng"
+    capture = CaptureFile(path, "eth0", "a comment")
+    capture.sent([(b"header", memoryview(b"payload"))])
+    capture.received([memoryview(b"x" * 61)])
+    capture.flush()
+    with RawPcapNgReader(str(path)) as reader:
+        frames = list(reader)
+    assert [frame for frame, _ in frames] == [b"headerpayload", b"x" * 61]
+    assert frames[0][1].ifname == b"eth0"
+    capture.close()
+    with pytest.raises(UserError, match="cannot write"):
+        CaptureFile(tmp_path / "no" / "c.pcapng", "eth0", "")
+
+
+# --- the command line --------------------------------------------------------------------------
+
+
+def failure(*words: str) -> str:
+    """What is said of a command line that cannot be."""
+    result = CliRunner().invoke(cli, ["fep", *words])
+    assert result.exit_code != 0
+    return str(result.exception) if isinstance(result.exception, UserError) else result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("initiator", "-i", "e0", "-p", "10.0.0.2"), "no operation is given"),
+        (("initiator", "-i", "e0", "noop"), "name the target with --peer"),
+        (("initiator", "-i", "e0", "-p", "nowhere", "noop"), "'nowhere' is not an IP address"),
+        (("initiator", "-i", "e0", "-p", "::1", "-p", "::1", "noop"), "given twice"),
+        (("target", "-i", "e0", "--peer-mac", "02:00:00:00:00:01"), "name it with --peer"),
+        (("target", "-i", "e0", "--keys", "/no/such/file"), "/no/such/file cannot be read"),
+        (("target",), "Missing option"),
+        (("target", "-i", "e0", "--job-id", "many"), "--job-id is 'many'"),
+    ],
+)
+def test_wrong_command_lines(words: tuple[str, ...], said: str) -> None:
+    assert said in failure(*words)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is asked for before these are looked at")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("target", "-i", "e0", "-n", "no-such-namespace"), "no network namespace 'no-such-names"),
+        (("target", "-i", "no-such-port"), "there is no interface 'no-such-port'"),
+        (("target", "-i", "e0", "--job-id", "0x1000000"), "job_id is 16777216"),
+        (("target", "-i", "e0", "--compat", "quirky"), "--compat has no 'quirky'"),
+        (("target", "-i", "e0", "--set", "ttl=0"), "ttl is 0; it must lie in 1..255"),
+        (("target", "-i", "e0", "--sdi", "3"), "sdi 0x3 is not among the domains"),
+    ],
+)
+def test_wrong_endpoints(words: tuple[str, ...], said: str) -> None:
+    assert said in failure(*words)
+
+
+@pytest.mark.parametrize("role", ["target", "initiator"])
+def test_the_help_has_examples_and_every_switch(role: str) -> None:
+    shown = CliRunner().invoke(cli, ["fep", role, "--help"]).output
+    assert f"uetemu fep {role} -i eth0" in shown
+    for switch_ in fields(Compatibility):
+        assert switch_.name in shown.replace("\n  ", " ")
