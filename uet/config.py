@@ -134,6 +134,8 @@ class FepConfig:
     max_pdcs: int = 1_000
     reserved_pdcs: int = 0
     use_reserved_pdcs: bool = False
+    # PDC identifiers are 1..last_pdcid (0 is never assigned, UES 3.5.8.2).
+    last_pdcid: int = 65_535
     max_inbound_messages: int = 4_096
     inbound_message_idle_time: int = 5_000_000_000  # as the UEC reference provider has it
 
@@ -184,6 +186,7 @@ class FepConfig:
             "max_restarts": (0, 2**16),
             "max_pdcs": (1, 65_535),
             "reserved_pdcs": (0, 65_535),
+            "last_pdcid": (1, 65_535),
             "max_inbound_messages": (1, 65_536),
         }
         for name, (low, high) in limits.items():

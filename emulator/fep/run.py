@@ -36,8 +36,9 @@ from uet.ses.address import Address
 from uet.tss.domain import SecureDomain
 from uet.wire.headers import ETHERNET
 
-#: Frames that wait in the receive ring while this process is busy elsewhere.
-_SLOTS = 1024
+#: Frames that wait in the receive ring while this process is busy elsewhere, if they take no
+#: more octets than this together.
+_SLOTS, _RING = 4096, 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ def _live(
             clock,
             frames=frames,
             frame_octets=port.mtu + ETHERNET.size,
-            slots=_SLOTS,
+            slots=min(_SLOTS, _RING // port.mtu),
         )
     except PermissionError:
         raise UserError(

@@ -140,14 +140,12 @@ class Session:
                 self._capture.received(frames)
             self._learn(frames)
         endpoint.receive(frames, now)  # without frames too: it tells the time
-        endpoint.look()
         self._post(now)
         out = endpoint.transmit(now, nic.room())
         if out or nic.backlog:
             if self._capture is not None:
                 self._capture.sent(out)
             nic.send(out)
-            endpoint.look()
         done = endpoint.completions()
         for completion in done:
             self._completed(completion, now)

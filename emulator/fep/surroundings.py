@@ -121,7 +121,8 @@ def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False)
     """The MAC address behind ``port`` that reaches ``peer``: its own, or its route's gateway's.
 
     The kernel is asked for the route and, by its own ARP or neighbour discovery, for the
-    neighbour.  Raises :class:`UserError` when it knows no way, or nobody answers.
+    neighbour.  Raises :class:`UserError` when it knows no way, or nobody answers, and KeyboardInterrupt when
+    ``stop`` says so.
     """
     with IPRoute() as kernel:
         hop = _next_hop(kernel, port, peer)
@@ -138,7 +139,9 @@ def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False)
                     "replace", dst=hop, ifindex=port.index, family=family, flags=_NTF_USE, state=0
                 )
                 asked = True
-            if time.monotonic() > give_up or stop():
+            if stop():
+                raise KeyboardInterrupt
+            if time.monotonic() > give_up:
                 gateway = "" if hop == peer else f" (the gateway to {peer})"
                 raise UserError(
                     f"{hop}{gateway} does not answer on {port.name}; check the link, or give its"

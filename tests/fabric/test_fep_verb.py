@@ -119,7 +119,7 @@ def test_a_deferred_send_is_asked_for_when_its_receive_is_posted(wire: Wire) -> 
     assert_all_ok(here, there)
     assert here.counters["tx_message_restarts"] == 1
     own = [item for item in there.events if item["event"] == "pdc" and item["initiator"]]
-    assert own[0]["what"] == "opened"  # the target asks on a PDC of its own
+    assert own[0]["what"] == "created"  # the target asks on a PDC of its own
 
 
 def test_a_rendezvous_send_is_fetched(wire: Wire) -> None:

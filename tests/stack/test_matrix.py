@@ -20,7 +20,7 @@ def is_sensible(case: tuple[Any, ...]) -> bool:
     """Without CRC or TSS nothing tells that octets have changed; UES asks for nothing there."""
     _, wire, _, protection, _ = case
     guarded = protection != "plain"
-    return (wire not in ("corruption", "all") or guarded) and (wire != "all_unharmed" or not guarded)
+    return (wire not in ("corruption", "all") or guarded) and (wire != "all_but_corruption" or not guarded)
 
 
 def pairwise_cover(dimensions: tuple[tuple[Any, ...], ...], rng: random.Random) -> list[Case]:

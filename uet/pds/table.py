@@ -13,8 +13,6 @@ from uet.pds.psn import MASK, after, distance
 from uet.peer import Peer
 from uet.tss.domain import SealError
 
-#: PDCID 0 is never assigned (UES 3.5.8.2).
-LAST_ID = 0xFFFF
 #: Start_PSN lies in [2^16, 2^31), and at least 2^16 from the last PSN used under the same id.
 START_FIRST, START_END, _START_DISTANCE = 1 << 16, 1 << 31, 1 << 16
 #: Closed targets remembered.
@@ -57,7 +55,8 @@ class PdcTable:
         # each would wait for all others.
         self._most_initiators = self._limit - self._limit // 2
         self._initiating = 0
-        self._newest_id = rng.randrange(LAST_ID)
+        self._last_id = config.last_pdcid
+        self._newest_id = rng.randrange(self._last_id)
         self._last_psn: dict[int, int] = {}
         self._quarantine: dict[int, int] = {}  # id -> when it may be used again (ns)
         self._closed: dict[tuple[bytes, int], ClosedTarget] = {}  # by (peer, its id), oldest first
@@ -162,8 +161,8 @@ class PdcTable:
 
         One whose SYN was sent more than once waits for Syn_Retx_Safety_Time (UES 1.0.3, 3.5.8).
         """
-        for _ in range(LAST_ID):
-            self._newest_id = local_id = self._newest_id % LAST_ID + 1
+        for _ in range(self._last_id):
+            self._newest_id = local_id = self._newest_id % self._last_id + 1
             if local_id in self.by_id or self._quarantine.get(local_id, now) > now:
                 continue
             self._quarantine.pop(local_id, None)
