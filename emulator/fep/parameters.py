@@ -164,6 +164,11 @@ def _converted(kind: Any, name: str, text: str, where: str) -> Any:
         if name.endswith("_time"):
             return duration(text, what, plain="ns")
         return number(text, what)
+    if kind is float:
+        try:
+            return float(text)
+        except ValueError:
+            raise UserError(f"{what} is {text!r}; give a number") from None
     if typing.get_origin(kind) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text

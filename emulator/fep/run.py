@@ -77,6 +77,16 @@ class Wanted:
     with_pdcs: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What there is to do, and the seed of all that is random in it."""
+
+    seed: int
+    offers: Sequence[Offer]
+    regions: Sequence[Region]
+    messages: Sequence[Message]
+
+
 def run(wanted: Wanted) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
     seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
@@ -89,9 +99,12 @@ def run(wanted: Wanted) -> int:
         values.setdefault("sdi", wanted.domains[0].sdi)
     # What needs nothing of the kernel is judged first, with an address that stands for any.
     draft = parameters.endpoint({**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"})
-    offers = [offer for text in wanted.receives for offer in receives(text, wanted.receive_after)]
-    regions = [region(text, seed) for text in wanted.regions]
-    messages = _messages(wanted, draft, seed)
+    work = _Work(
+        seed,
+        [offer for text in wanted.receives for offer in receives(text, wanted.receive_after)],
+        [region(text, seed) for text in wanted.regions],
+        _messages(wanted, draft, seed),
+    )
     if wanted.save is not None:
         _make_folder(wanted.save)
 
@@ -101,8 +114,7 @@ def run(wanted: Wanted) -> int:
         port = interface(wanted.interface)
         config = _configured(wanted, values, port, stop)
         with contextlib.ExitStack() as stack:
-            report = Report(sys.stdout, table=wanted.table)
-            return _live(wanted, config, port, seed, stop, report, offers, regions, messages, stack)
+            return _live(wanted, work, config, port, stop, stack)
 
 
 def _messages(wanted: Wanted, draft: FepConfig, seed: int) -> list[Message]:
@@ -154,23 +166,21 @@ def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: S
 
 def _live(
     wanted: Wanted,
+    work: _Work,
     config: FepConfig,
     port: Interface,
-    seed: int,
     stop: Stop,
-    report: Report,
-    offers: Sequence[Offer],
-    regions: Sequence[Region],
-    messages: Sequence[Message],
     stack: contextlib.ExitStack,
 ) -> int:
+    report = Report(sys.stdout, table=wanted.table)
+
     def on_pdc(what: str, known: dict[str, object]) -> None:
         if wanted.with_pdcs:
             report.event("pdc", what=what, **known)
 
     try:
-        endpoint = WatchedEndpoint(config, seed=seed, listener=on_pdc)
-        for one in regions:
+        endpoint = WatchedEndpoint(config, seed=work.seed, listener=on_pdc)
+        for one in work.regions:
             endpoint.register(one.memory, key=one.key, writable=one.writable, readable=one.readable)
     except ValueError as error:
         raise UserError(str(error)) from None
@@ -197,7 +207,7 @@ def _live(
             " and CAP_NET_ADMIN"
         ) from None
     stack.callback(nic.close)
-    outcomes = Outcomes(report, regions, save=wanted.save, seed=seed)
+    outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
     session = Session(
         endpoint,
         nic,
@@ -206,9 +216,9 @@ def _live(
         outcomes,
         stop,
         limits=wanted.limits,
-        messages=messages,
+        messages=work.messages,
         in_flight=wanted.in_flight,
-        offers=offers,
+        offers=work.offers,
         capture=capture,
     )
     report.event(
@@ -220,12 +230,12 @@ def _live(
         mac=port.mac,
         mtu=port.mtu,
         neighbours=dict(config.neighbours),
-        seed=seed,
+        seed=work.seed,
         silence=silence,
         pcap=None if wanted.pcap is None else str(wanted.pcap),
-        regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in regions],
-        receives=len(offers),
-        operations=len(messages),
+        regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in work.regions],
+        receives=len(work.offers),
+        operations=len(work.messages),
         config=parameters.as_data(config),
     )
     reason = session.run()

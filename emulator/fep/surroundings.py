@@ -121,8 +121,8 @@ def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False)
     """The MAC address behind ``port`` that reaches ``peer``: its own, or its route's gateway's.
 
     The kernel is asked for the route and, by its own ARP or neighbour discovery, for the
-    neighbour.  Raises :class:`UserError` when it knows no way, or nobody answers, and KeyboardInterrupt when
-    ``stop`` says so.
+    neighbour.  Raises :class:`UserError` when it knows no way, or nobody answers, and
+    ``KeyboardInterrupt`` when ``stop`` says so.
     """
     with IPRoute() as kernel:
         hop = _next_hop(kernel, port, peer)

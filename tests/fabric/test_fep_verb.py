@@ -345,3 +345,37 @@ def test_what_the_kernel_cannot_do_is_said(wire: Wire, words: Sequence[str], sai
     assert said in here.error
     assert here.error.count("\n") == 1
     assert not here.events
+
+
+def test_data_that_arrives_is_saved(wire: Wire, tmp_path: Path) -> None:
+    save = ("--save", str(tmp_path), "--count", "2")
+    with target(
+        wire, "--region", "default:100,expect=reference", "--receive", "99", *save
+    ) as there:
+        here = initiate(wire, "write:100,header_data=1", "send:50,pattern=text:hello")
+        there.end()
+    assert_all_ok(here, there)
+    (sent,) = there.completions("receive")
+    assert Path(sent["saved"]).read_bytes() == b"hello" * 10
+    assert (tmp_path / "region-0x4000000000000123.bin").read_bytes()[:2] == b"\x00\x0d"
+
+
+def test_what_does_not_come_is_a_failure(wire: Wire) -> None:
+    with target(wire, "--receive", "99", "--count", "1", "--duration", "200ms") as there:
+        assert there.end() == 1
+    assert there.error == "uetemu: 1 of the completions to wait for did not come\n"
+    here = initiate(wire, "--timeout", "200ms", "write:1,after=9s")
+    assert here.process.returncode == 1
+    assert here.events[-1]["operations"]["unfinished"] == 1
+    assert "the time allowed is over" in here.error
+
+
+def test_a_reader_that_goes_away_ends_it(wire: Wire) -> None:
+    there = Endpoint("target", "-n", wire.target, "-i", "e0", "--region", "default:4k")
+    there.wait_for("start")
+    assert there.process.stdout is not None
+    there.process.stdout.close()
+    here = initiate(wire, "write:100,header_data=1", "--no-close", "--linger", "0",
+                    "--rto", "10ms", "--retries", "1")  # fmt: skip
+    assert here.events
+    assert there.process.wait(timeout=20) != 0

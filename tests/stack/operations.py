@@ -25,7 +25,7 @@ def other(exchange: Exchange, side: Side) -> Side:
 # -- registered memory -----------------------------------------------------------------------------
 
 
-def _write(exchange: Exchange, side: Side, delivery: str, length: int, **fields: Any) -> int:
+def write_one(exchange: Exchange, side: Side, delivery: str, length: int, **fields: Any) -> int:
     there, data = other(exchange, side), exchange.data(length)
     offset = there.room(length)
     exchange.post(
@@ -42,19 +42,19 @@ def _write(exchange: Exchange, side: Side, delivery: str, length: int, **fields:
 
 def write(exchange: Exchange, side: Side, delivery: str) -> None:
     for length in LENGTHS:
-        _write(exchange, side, delivery, length)
+        write_one(exchange, side, delivery, length)
 
 
 def write_complete(exchange: Exchange, side: Side, delivery: str) -> None:
     """With delivery complete."""
     for length in LENGTHS:
-        _write(exchange, side, delivery, length, delivery_complete=True)
+        write_one(exchange, side, delivery, length, delivery_complete=True)
 
 
 def write_header_data(exchange: Exchange, side: Side, delivery: str) -> None:
     for length in LENGTHS:
         number = exchange.rng.getrandbits(64)
-        offset = _write(exchange, side, delivery, length, header_data=number)
+        offset = write_one(exchange, side, delivery, length, header_data=number)
         other(exchange, side).announced.append((number, offset, length))
 
 

@@ -127,6 +127,7 @@ def test_no_room_for_another_opening() -> None:
     for _ in range(room):
         assert script.fep.open_pdc(THERE)
     assert not script.fep.open_pdc(THERE)
+    script.take()
     check(script.fep, script.now)
 
 
@@ -209,10 +210,11 @@ def test_a_probe_for_a_base_that_no_ack_could_name() -> None:
 @pytest.mark.conformance("C-056")
 def test_a_probe_opens_no_pdc() -> None:
     script = Script()
-    for fields in ({"syn": 1, "psn_offset": 0, "dpdcid": 0}, {"dpdcid": 99}):
-        fields = {name: value for name, value in fields.items() if name != "dpdcid" or value}
-        dpdcid = fields.pop("dpdcid", 0)
-        (nack,) = script.give(control(ControlType.PROBE, START, dpdcid=dpdcid, ar=1, **fields))
+    for packet in (
+        control(ControlType.PROBE, START, dpdcid=0, ar=1, syn=1, psn_offset=0),
+        control(ControlType.PROBE, START, dpdcid=99, ar=1),
+    ):
+        (nack,) = script.give(packet)
         assert (nack.nack, nack.spdcid) == (NackCode.INV_DPDCID, 0)
     assert script.pdcs == []
 
@@ -264,11 +266,14 @@ def test_answers_to_probes_never_sent() -> None:
     wrong: list[Any] = [
         probe_ack(probe, cack=first, base=first, bitmap=255, probe_opaque=probe.probe_opaque + 1),
         probe_ack(probe, cack=first + 50, base=first, bitmap=255),
-        probe_ack(probe, cack=first, base=first, bitmap=255, spdcid=0)
-        if False
-        else UET_ACK(p=1, probe_opaque=probe.probe_opaque, cack_psn=first,
-                     spdcid=TARGET, dpdcid=probe.spdcid),
-    ]  # fmt: skip
+        UET_ACK(
+            p=1,
+            probe_opaque=probe.probe_opaque,
+            cack_psn=first,
+            spdcid=TARGET,
+            dpdcid=probe.spdcid,
+        ),
+    ]
     for packet in wrong:
         assert script.give(packet) == []
     assert script.pdc.source.window.delivered == 0
@@ -363,10 +368,9 @@ def test_a_clear_reaches_the_destination_of_the_return_direction() -> None:
 
 
 @pytest.mark.conformance("C-055")
-@pytest.mark.parametrize("kind", [9, 12, 15])
+@pytest.mark.parametrize("kind", [10, 12, 15])
 def test_types_that_do_not_exist(kind: int) -> None:
-    if kind in [int(known) for known in ControlType]:
-        pytest.skip("exists")
+    assert kind not in set(ControlType)
     script = Script()
     own = script.establish_target()
     (nack,) = script.give(UET_CP(ctl_type=kind, psn=START + 1, spdcid=INITIATOR, dpdcid=own))
@@ -468,9 +472,7 @@ def test_each_may_be_lost_or_doubled(kind: ControlType, copies: int, ordered: bo
             Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x"), context=k)
         )
         network.settle()
-    assert [c.error for c in network.completions[HERE]] == ["BAD_KEY"] * 3 or all(
-        c.error for c in network.completions[HERE]
-    )
+    assert [c.error for c in network.completions[HERE]] == ["INVALID_KEY"] * 3
     (pdc,) = there.table.by_id.values()
     assert pdc.destination.stored == {}
     there.control.append(pdc.ask_to_close(network.now))

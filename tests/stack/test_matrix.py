@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 
 from tests.stack.exchange import ENDS, PROTECTIONS, WIRES, Exchange
-from tests.stack.operations import CARRIED, TOGETHER, Operation, write
+from tests.stack.exchange import MTU
+from tests.stack.operations import CARRIED, TOGETHER, Operation, send, write_one
 
 Case = tuple[tuple[Operation, str], str, tuple[str, bool], str, bool]
 CARRIERS: Final = tuple(product(ENDS, (False, True)))
@@ -71,4 +72,69 @@ def test_one_operation(case: Case) -> None:
     )
     for side in exchange.sides:
         operation(exchange, side, delivery)
+    exchange.prove()
+
+
+def everything(exchange: Exchange, delivery: str | None = None) -> None:
+    """Both sides ask for all operations, of one delivery mode or of all, in mixed order."""
+    asked = [
+        (side, operation, mode)
+        for side in exchange.sides
+        for operation, mode in TOGETHER
+        if delivery in (None, mode) or (operation is send and mode != "rudi")
+    ]
+    exchange.rng.shuffle(asked)
+    for side, operation, mode in asked:
+        operation(exchange, side, delivery or mode)
+
+
+BUSY: Final = [
+    (wire, protection)
+    for wire, protection in product(WIRES, PROTECTIONS)
+    if is_sensible((None, wire, None, protection, None))
+]
+
+
+@pytest.mark.parametrize(("wire", "protection"), BUSY)
+def test_everything_together(wire: str, protection: str) -> None:
+    """All at once in both directions; the wire does what its name says, and keys change."""
+    number = BUSY.index((wire, protection))
+    exchange = Exchange(
+        WIRES[wire],
+        seed=1_000 + number,
+        ip=("ipv4", "ipv6")[number % 2],
+        native=bool(number & 2),
+        optimized_headers=bool(number & 4),
+        unexpected="keep" if number % 3 else "refuse",
+        rod_reorder=bool(number & 8),
+        **PROTECTIONS[protection],
+    )
+    everything(exchange)
+    write_one(exchange, exchange.sides[0], "rud", 300 * MTU)
+    exchange.prove()
+    counters = [side.fep.counters() for side in exchange.sides]
+    for each in counters:
+        impairment = WIRES[wire]
+        if impairment.trimming:
+            assert each["rx_trimmed"] > 10
+        if impairment.corrupt:
+            assert each["rx_drop_bad_crc" if protection == "crc" else "tss_bad_tag"] > 10
+        if not impairment.loses_nothing:
+            assert each["tx_retransmitted_packets"] > 10
+
+
+@pytest.mark.parametrize("delivery", ["rud", "rod"])
+@pytest.mark.parametrize("wire", ["perfect", "all_but_corruption"])
+@pytest.mark.parametrize("before", [1, 2, 7, 40, 200])
+@pytest.mark.conformance("C-020")
+def test_the_psn_wraps(delivery: str, wire: str, before: int) -> None:
+    """Every PDC passes from 2^32 - 1 to 0, in the middle of one operation or another."""
+    exchange = Exchange(
+        WIRES[wire], seed=before, start_psn=(1 << 32) - before, limit_psn_range=False
+    )
+    everything(exchange, delivery)
+    exchange.run()
+    for side in exchange.sides:
+        for pdc in side.fep.table.by_id.values():
+            assert pdc.source.window.next < 1 << 16 or not pdc.initiator
     exchange.prove()

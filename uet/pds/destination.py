@@ -450,6 +450,9 @@ class RequestDestination:
     # -- clear -------------------------------------------------------------------------------
 
     def _apply_clear(self, psn: int) -> None:
+        for unanswered in self.busy:  # nobody can know a response that there is not
+            if ((psn - unanswered) & MASK) < HALF:
+                psn = (unanswered - 1) & MASK
         if self.window.clear(psn) and self.stored:
             for kept in [p for p in self.stored if ((psn - p) & MASK) < HALF]:
                 del self.stored[kept]
