@@ -10,6 +10,7 @@ import difflib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
@@ -90,15 +91,26 @@ UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
 _SDI = 1
 
 
-def uet_endpoint(*, seed: int, **config: object) -> FabricEndpoint:
+def uet_endpoint(
+    *, seed: int, event_log: str | None = None, name: str = "", **config: object
+) -> FabricEndpoint:
     """An Ultra Ethernet endpoint.
 
     ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data.
+    With ``event_log`` it writes what it does into that new file, under its ``name``.
     """
     domains = config.get("domains")
     if isinstance(domains, list):
         config["domains"] = tuple(map(domain_from_data, domains))
-    return FabricEndpoint(FepConfig(**config), seed=seed)  # type: ignore[arg-type]
+    fields = FepConfig(**config)  # type: ignore[arg-type]
+    if event_log is None:
+        return FabricEndpoint(fields, seed=seed)
+    from uet.eventlog.endpoint import create
+    from uet.eventlog.sequence import JsonSequence
+
+    # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
+    file = Path(event_log).open("x", buffering=1, encoding="utf-8")  # noqa: SIM115
+    return create(fields, seed=seed, log=JsonSequence(file.write, name=name))
 
 
 def _secure_domain(mode: str, seed: int) -> SecureDomain:

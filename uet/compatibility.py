@@ -55,6 +55,13 @@ class Compatibility:
     #: extension (UEC reference provider; reserved in UES 1.0).
     sync_operations: bool = False
 
+    #: EOM does not mark the only packet of a read (UEC reference provider).
+    single_read_without_eom: bool = False
+
+    #: DEFERRABLE_RTR goes to resource index 0, rather than to that of the message (UEC reference
+    #: provider).
+    restarts_at_index_zero: bool = False
+
     #: Datagrams go as SEND with a message id of their own (UEC reference provider), rather than
     #: as DATAGRAM_SEND with id 0.
     datagrams_as_send: bool = False
@@ -87,6 +94,8 @@ REFERENCE_PROVIDER: Final = Compatibility(
     clear_at_once=True,
     message_ids_from_zero=True,
     sync_operations=True,
+    single_read_without_eom=True,
+    restarts_at_index_zero=True,
     region_overrun_is_unsupported_size=True,
     datagrams_as_send=True,
     constant_rto=True,

@@ -60,6 +60,11 @@ PATIENCE_S = 2.0
 @click.option(
     "--snaplen", default="headers", show_default=True, metavar="headers|N|full", help="per frame"
 )
+@click.option(
+    "--event-log",
+    metavar="GPU,...|all",
+    help="endpoints that write what they do as qlog, which slows them down several times",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
 @click.option("--name", metavar="LAB", help="name of the lab while it stands")
 @click.option(
@@ -81,6 +86,7 @@ def command(
     dilation: str,
     capture: str | None,
     snaplen: str,
+    event_log: str | None,
     output: Path | None,
     name: str | None,
     form: str,
@@ -101,6 +107,7 @@ def command(
             dilation=parse_dilation(dilation),
             capture=capture,
             snaplen=parse_snaplen(snaplen),
+            event_log=event_log,
             output=output,
             lab=name,
         )

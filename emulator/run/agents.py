@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.nvlink import ScaleUpLink
@@ -21,12 +22,15 @@ def agent_specs(
     nic_delays: bool,
     seed: int,
     memory_octets: int,
+    event_logs: Mapping[str, Path] | None = None,
 ) -> list[AgentSpec]:
     """A spec for each GPU in rank order.
 
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
-    for the cables' delay (else the links do).  Every GPU gets ``memory_octets``.
+    for the cables' delay (else the links do).  Every GPU gets ``memory_octets``; those in
+    ``event_logs`` write what their endpoint does into a file.
     """
+    logs = event_logs or {}
     gpus = topology.gpus
     addresses = {rank: str(gpu_address(gpu).ip) for rank, gpu in enumerate(gpus)}
     rng = random.Random(f"agents {seed}")
@@ -45,7 +49,7 @@ def agent_specs(
                 address=addresses[rank],
                 peers={peer: address for peer, address in addresses.items() if peer != rank},
                 transport=transport.factory,
-                transport_config=transport.configs[gpu.name],
+                transport_config=_config(transport, gpu.name, logs.get(gpu.name)),
                 frames=transport.frames,
                 seed=rng.getrandbits(63),
                 server_peers={
@@ -67,6 +71,13 @@ def agent_specs(
             )
         )
     return specs
+
+
+def _config(transport: TransportChoice, gpu: str, event_log: Path | None) -> Mapping[str, object]:
+    config = transport.configs[gpu]
+    if event_log is None:
+        return config
+    return {**config, "event_log": str(event_log.absolute()), "name": gpu}
 
 
 def _path_delays(topology: Topology, gpu: str, *, propagation: bool) -> dict[str, PathDelay]:

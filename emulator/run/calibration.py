@@ -25,6 +25,8 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.schedule import Copy, Operation, Receive, Reduce, Region, Schedule, Write
@@ -75,10 +77,14 @@ def calibrate(
     loads: Sequence[Load],
     *,
     seed: int,
+    logged: bool = False,
     progress: Callable[[str], None],
 ) -> Calibration:
-    """Probe the machine and choose the dilation for ``loads`` on ``topology``."""
-    probe = _probe(topology, transport.name, seed, progress)
+    """Probe the machine and choose the dilation for ``loads`` on ``topology``.
+
+    ``logged``: the endpoints will write event logs, and do so in the probe too.
+    """
+    probe = _probe(topology, transport.name, seed, logged, progress)
     per_packet, per_operation = solve(probe)
     return choose(topology, transport, loads, per_packet, per_operation, probe)
 
@@ -139,7 +145,11 @@ def round_up(dilation: float) -> float:
 
 
 def _probe(
-    topology: Topology, transport_name: str, seed: int, progress: Callable[[str], None]
+    topology: Topology,
+    transport_name: str,
+    seed: int,
+    logged: bool,
+    progress: Callable[[str], None],
 ) -> list[dict[str, float]]:
     nic = topology.link_at(End(topology.gpus[0].name, topology.gpus[0].ports[0].name))
     spec = f"rail_clos:hosts=2,gpus_per_host=2,spines=1,nic_rate={nic.rate_bps}bps,mtu={nic.mtu}"
@@ -148,7 +158,10 @@ def _probe(
     progress("calibrating")
     dilation = min(float(LARGEST_DILATION), _PROBE_DILATION_PER_GPU * max(4, len(topology.gpus)))
     name = f"probe-{secrets.token_hex(4)}"
-    with Lab.create(name, small_fabric, dilation=dilation, seed=seed, spec=spec) as lab:
+    with (
+        TemporaryDirectory(prefix="uetemu-") as logs,
+        Lab.create(name, small_fabric, dilation=dilation, seed=seed, spec=spec) as lab,
+    ):
         clock = Clock.start(dilation)
         specs = agent_specs(
             small_fabric,
@@ -157,6 +170,7 @@ def _probe(
             nic_delays=lab.cable_delay == "nic",
             seed=seed,
             memory_octets=1 << 26,
+            event_logs={gpu.name: Path(logs, gpu.name) for gpu in small_fabric.gpus if logged},
         )
         with AgentPool(name, specs, clock) as pool:
             pool.start()

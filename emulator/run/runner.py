@@ -49,6 +49,9 @@ LONGEST_TIMEOUT_S = 2_000_000.0
 #: What ``result.json`` has for an error until the run has ended.
 UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
 
+#: Folder of the endpoints' event logs in a run folder.
+EVENT_LOGS = "event-logs"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -64,6 +67,8 @@ class Request:
     snaplen: int = SNAPLEN_HEADERS
     output: Path | None = None
     lab: str | None = None
+    #: GPUs whose endpoints write event logs, by name and separated by commas, or "all"
+    event_log: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +84,7 @@ class Plan:
     loads: Sequence[Load]
     taps: Sequence[Tap]
     capabilities: Capabilities
+    logged: Sequence[str] = ()
 
 
 class Observer(Protocol):
@@ -123,7 +129,24 @@ def prepare(request: Request) -> Plan:
         loads=loads,
         taps=taps,
         capabilities=capabilities,
+        logged=_logged(request.event_log, topology),
     )
+
+
+def _logged(wanted: str | None, topology: Topology) -> Sequence[str]:
+    """The GPUs whose endpoints write event logs."""
+    if wanted is None:
+        return ()
+    known = [gpu.name for gpu in topology.gpus]
+    if wanted == "all":
+        return known
+    chosen = [name.strip() for name in wanted.split(",") if name.strip()]
+    for name in chosen:
+        if name not in known:
+            raise UserError(
+                f"--event-log: there is no GPU {name!r}; they are called {known[0]} to {known[-1]}"
+            )
+    return chosen
 
 
 def default_capture(topology: Topology) -> str:
@@ -210,6 +233,15 @@ class _Run:
             self._measure()
             self._count()
 
+    def _event_logs(self) -> Mapping[str, Path]:
+        """Where the endpoints that are to do so write what they do."""
+        if not self.plan.logged:
+            return {}
+        self.environment["event_logs"] = list(self.plan.logged)
+        logs = self.folder.path / EVENT_LOGS
+        logs.mkdir()
+        return {gpu: logs / f"{gpu}.sqlog" for gpu in self.plan.logged}
+
     def _choose_dilation(self) -> float:
         plan = self.plan
         if plan.request.dilation is not None:
@@ -220,6 +252,7 @@ class _Run:
             plan.transport,
             plan.loads,
             seed=plan.request.seed,
+            logged=bool(plan.logged),
             progress=lambda what: self.observer.progress(what, None),
         )
         self.environment["calibration"] = calibration.as_dict()
@@ -252,6 +285,7 @@ class _Run:
             nic_delays=lab.cable_delay == "nic",
             seed=plan.request.seed,
             memory_octets=max(max(load.memory_octets) for load in plan.loads) or 1,
+            event_logs=self._event_logs(),
         )
         sniffers = Capture(
             plan.taps,

@@ -127,7 +127,7 @@ def test_no_room_for_another_opening() -> None:
     for _ in range(room):
         assert script.fep.open_pdc(THERE)
     assert not script.fep.open_pdc(THERE)
-    script.take()
+    script.take(2_000)
     check(script.fep, script.now)
 
 
@@ -472,7 +472,7 @@ def test_each_may_be_lost_or_doubled(kind: ControlType, copies: int, ordered: bo
             Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x"), context=k)
         )
         network.settle()
-    assert [c.error for c in network.completions[HERE]] == ["INVALID_KEY"] * 3
+    assert [c.error for c in network.completions[HERE]] == ["BAD_MKEY"] * 3
     (pdc,) = there.table.by_id.values()
     assert pdc.destination.stored == {}
     there.control.append(pdc.ask_to_close(network.now))

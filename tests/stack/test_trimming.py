@@ -19,9 +19,12 @@ from tests.stack.script import (
     Seen,
     ack,
     control,
+    refusal,
+    rod,
     rud,
     write,
 )
+from uet.compatibility import Compatibility
 from uet.transport import Write
 from uet.wire.codes import ControlType, NackCode
 
@@ -149,3 +152,90 @@ def test_a_transfer_through_a_trimming_switch(crc: bool) -> None:
     assert feps[HERE].counters()["tx_retransmitted_packets"] > 20
     # Trimming tells of every loss at once; only trimmed SYN packets wait for their timer.
     assert network.now < 3 * MS
+
+
+@pytest.mark.conformance("C-121")
+@pytest.mark.parametrize("old", [False, True])
+def test_a_trimmed_ack_by_revision(old: bool) -> None:
+    """NACK TRIMMED_ACK until UES 1.0.2, for the PSN that it answers; since then silence."""
+    script = Script(compatibility=Compatibility(trimmed_ack_nack=old))
+    script.establish_initiator()
+    script.post(b"x")
+    (request,) = script.take()
+    packet = ack(request, cack=request.psn - 1, retx=1)
+    seen = give_trimmed(script, packet, dscp=TRIMMED, ev=51_111, ecn=3)
+    assert len(seen) == old
+    for nack in seen:
+        assert (nack.nack, nack.nack_psn) == (NackCode.TRIMMED_ACK, request.psn)
+        assert (nack.ev, nack.m, nack.retx) == (51_111, 1, 1)
+        assert (nack.spdcid, nack.dpdcid) == (request.spdcid, TARGET)
+    assert script.pdc.source.window.is_open(request.psn)
+    # Of another PDC, or of a probe, it draws nothing in any revision.
+    for other in (ack(request, spdcid=TARGET + 1), ack(request, dpdcid=0, p=1)):
+        assert give_trimmed(script, other, dscp=TRIMMED) == []
+
+
+@pytest.mark.conformance("C-121")
+@pytest.mark.parametrize("old", [False, True])
+def test_a_nack_of_a_trimmed_ack_by_revision(old: bool) -> None:
+    """It asks for the request again until UES 1.0.2; the code is reserved, so ignored, since."""
+    script = Script(compatibility=Compatibility(trimmed_ack_nack=old))
+    script.establish_initiator()
+    script.post(b"x")
+    (request,) = script.take()
+    seen = script.give(refusal(request, code=NackCode.TRIMMED_ACK))
+    assert [(s.psn, s.retx) for s in seen] == [(request.psn, 1)] * old
+
+
+@pytest.mark.conformance("C-069")
+@pytest.mark.parametrize(
+    ("dscp", "code"), [(TRIMMED, NackCode.TRIMMED), (LASTHOP, NackCode.TRIMMED_LASTHOP)]
+)
+def test_a_trimmed_syn_may_be_refused(dscp: int, code: NackCode) -> None:
+    """By a switch, since UES does not say; no PDC is made in any case."""
+    script = Script(compatibility=Compatibility(nack_trimmed_syn=True))
+    packet = rud(START + 3, syn=3, ar=1) / write(b"x" * 500)
+    (nack,) = give_trimmed(script, packet, dscp=dscp)
+    assert (nack.nack, nack.nack_psn, nack.spdcid) == (code, START + 3, 0)
+    assert nack.dpdcid == INITIATOR
+    assert script.pdcs == []
+
+
+@pytest.mark.conformance("C-046")
+@pytest.mark.parametrize("code", [NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP])
+def test_trimming_is_not_counted_against_the_retries(code: NackCode) -> None:
+    """Sent again at once, as often as it takes, whatever Max_NACK_Retx_Cnt says."""
+    script = Script(max_nack_retx_cnt=1)
+    script.establish_initiator()
+    script.post(b"x")
+    (request,) = script.take()
+    for _ in range(50):
+        (request,) = script.give(refusal(request, code=code))
+        assert request.retx == 1
+    # Others are: the second one of them is too many.
+    assert script.give(refusal(request, code=NackCode.NO_PKT_BUFFER)) == []
+    (request,) = script.wait(MS)
+    script.give(refusal(request, code=NackCode.NO_PKT_BUFFER))
+    assert [c.error for c in script.completions] == ["NACK_RETRIES_EXHAUSTED"]
+
+
+@pytest.mark.conformance("C-120")
+def test_a_trimmed_ordered_request() -> None:
+    """It is asked for by name also where it is not its turn: nobody looks at its PSN."""
+    script = Script()
+    (answer,) = script.give(rod(START, syn=0, ar=1) / write(b"x"))
+    packet = rod(START + 5, dpdcid=answer.spdcid) / write(b"x" * 500)
+    (nack,) = give_trimmed(script, packet, dscp=TRIMMED)
+    assert (nack.nack, nack.nack_psn) == (NackCode.TRIMMED, START + 5)
+    assert script.pdc.destination.window.highest == START
+
+
+@pytest.mark.conformance("C-120")
+def test_trimmed_return_data() -> None:
+    script = Script()
+    own = script.establish_initiator()
+    start = script.pdc.start_psn
+    packet = rud(start, dpdcid=own, spdcid=TARGET, clear=start - 1) / write(b"x" * 500)
+    (nack,) = give_trimmed(script, packet, dscp=LASTHOP)
+    assert (nack.nack, nack.nack_psn) == (NackCode.TRIMMED_LASTHOP, start)
+    assert (nack.spdcid, nack.dpdcid) == (own, TARGET)

@@ -333,6 +333,8 @@ class PdcLife:
         if self._config.limit_psn_range or self.sdi is not None:
             self._counts["pdcs_worn_out"] += 1
             self.quiesce()
+            for message in self.source.take_back():
+                self.message_unsent(message)
 
     @property
     def asked_to_close(self) -> bool:

@@ -139,6 +139,12 @@ class RequestSource:
         self._open_rings()
         self.queue.append(message)
 
+    def take_back(self) -> list[Outbound]:
+        """The messages of which nothing was sent; they are not sent here any more."""
+        unsent = list(self.queue)
+        self.queue.clear()
+        return unsent
+
     @property
     def idle(self) -> bool:
         """Nothing queued and every request answered."""
@@ -554,9 +560,8 @@ class RequestSource:
             if size:
                 self._congestion.on_lost(size, now)
                 self._size[slot] = 0
-        unfinished, unsent = list(self.open.values()), list(self.queue)
+        unfinished, unsent = list(self.open.values()), self.take_back()
         self.open.clear()
-        self.queue.clear()
         self._controls.clear()
         self._current = None
         if self._message:

@@ -60,6 +60,21 @@ class Checks:
         self._short = Capability.OPTIMIZED_HEADERS in capabilities
         self._mtu = payload_mtu
 
+    def restart(self, request: Arrival) -> int:
+        """The code of the first check that DEFERRABLE_RTR fails, or 0.
+
+        Its token names a message of this endpoint.  Where that was posted, the message did not
+        say, so that the resource that the RTR is addressed to means nothing.
+        """
+        if request.version:
+            return ReturnCode.UNCOR
+        known = request.opcode in self._opcodes and request.has_id
+        if known and not request.consistent(self._mtu):
+            return ReturnCode.OP_VIOLATION
+        if request.initiator_error:
+            return ReturnCode.INITIATOR_ERR
+        return 0 if known else ReturnCode.UNSUPPORTED_OP
+
     def common(self, request: Arrival, *, datagram: bool = False) -> tuple[int, Resource | None]:
         """The checks up to the opcode: (0, the resource), or the code of the first that fails.
 

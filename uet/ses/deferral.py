@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from uet.config import FepConfig
@@ -87,6 +88,7 @@ class Deferrals:
         # 0 says that there is none, but some peers begin with it.
         self._lowest = 0 if config.compatibility.message_ids_from_zero else 1
         self._token = self._lowest
+        self._to_index_zero = config.compatibility.restarts_at_index_zero
         self.now = 0
 
     def __len__(self) -> int:
@@ -120,8 +122,11 @@ class Deferrals:
         self._by_token.move_to_end(deferred.token)
         if match is None:
             del self._by_token[deferred.token]
+        address = deferred.address
+        if self._to_index_zero:
+            address = replace(address, resource_index=0)
         self._initiator.request_restart(
-            deferred.peer, deferred.address, deferred.initiator_token, deferred.token, "rud"
+            deferred.peer, address, deferred.initiator_token, deferred.token, "rud"
         )
 
     def take(self, peer: str, request: Arrival) -> Match | None:

@@ -70,6 +70,9 @@ class Execution:
             known = self._known(pdc, key, request)
             if known is not None:
                 return known
+        if request.opcode == _RTR:
+            code = self._checks.restart(request)
+            return self._refuse(key, request, code, 0) if code else self._restart(pdc, request)
         code, resource = self._checks.common(request)
         if code or resource is None:
             return self._refuse(key, request, code, resource.generation if resource else 0)
@@ -130,11 +133,6 @@ class Execution:
             return self._confirm(request, answer)
         if opcode == _NO_OP:
             return self._confirm(request, ACCEPTED)
-        if opcode == _RTR:
-            initiator_token, target_token = request.tokens
-            return self._initiator.on_restart(
-                pdc.address, initiator_token, target_token, request.message_id, request.job_id
-            )
         if opcode == _MSG_ERROR:
             if key is not None:
                 self._inbound.end(key, request.start, self.now)
@@ -145,6 +143,12 @@ class Execution:
         kept = message.entry is not None
         answer = self._place(pdc, key, message, request)
         return self._sends.kept_answer(request) if kept else answer
+
+    def _restart(self, pdc: Context, request: Arrival) -> Answer:
+        initiator_token, target_token = request.tokens
+        return self._initiator.on_restart(
+            pdc.address, initiator_token, target_token, request.message_id, request.job_id
+        )
 
     def _write(self, pdc: Context, key: MessageKey | None, request: Arrival) -> Answer:
         region = self._access.region(request, request.length, write=True, read=False)

@@ -82,7 +82,7 @@ class OutboundMessage:
         if self.next_header != _STD:
             self._head = self._short_header()
         else:
-            self._head = self._header(0, eom=not last)
+            self._head = self._header(0, eom=not last and plan.single_eom)
         self._first = payload[:mtu]
         self._tail = b""
         self._rest: memoryview | bytes = b""

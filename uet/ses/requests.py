@@ -99,6 +99,8 @@ class Plan:
     header_data: int | None = None
     delivery_complete: bool = False
     extension: bytes = b""
+    #: EOM marks its packet where it has but one
+    single_eom: bool = True
     restart_tokens: tuple[int, int] = (0, 0)
     next_header: int = _STD
     context: object = None
@@ -234,6 +236,7 @@ def read_plan(
         length=memory.nbytes,
         span=memory.nbytes,
         memory=memory,
+        single_eom=not config.compatibility.single_read_without_eom,
         buffer_offset=offset,
         match_bits=key,
         context=context,
