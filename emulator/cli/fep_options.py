@@ -77,7 +77,7 @@ def _field(name: str, *flags: str, **more: Any) -> Callable[[F], F]:
 _SHARED: tuple[Callable[[Any], Any], ...] = (
     # where
     click.option("-i", "--interface", required=True, metavar="NAME", help="Ethernet interface."),
-    click.option("-n", "--netns", metavar="NAME", help="Network namespace to enter first."),
+    click.option("-n", "--netns", metavar="NAME|PATH", help="Network namespace to enter first."),
     click.option(
         "-a",
         "--address",

@@ -12,7 +12,7 @@ from typing import TextIO
 
 _WIDTH = 10
 #: What a line for people leaves out, because it is long or said elsewhere.
-_HIDDEN = frozenset({"event", "time", "config", "counters", "nic", "sha256", "operation_number"})
+_HIDDEN = frozenset({"config", "counters", "nic", "sha256", "unix_time"})
 
 
 class Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -141,6 +142,8 @@ def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: S
     address = own_address(port, wanted.address, version)
     version = ip_address(address).version
     for peer in wanted.peers:
+        if peer == address:
+            raise UserError(f"--peer {peer} is the endpoint's own address; name another one")
         if ip_address(peer).version != version:
             raise UserError(
                 f"{peer} and the endpoint's own address {address} are not of one IP version;"
@@ -224,6 +227,7 @@ def _live(
     report.event(
         "start",
         role=wanted.role,
+        unix_time=time.time(),
         interface=port.name,
         netns=wanted.netns,
         address=config.address,

@@ -125,10 +125,20 @@ def _tap(interface: str) -> socket.socket:
 class Endpoint:
     """A ``uetemu fep`` process."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, stdin: str | None = None) -> None:
+        source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         self.process = subprocess.Popen(
-            [*UETEMU, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*UETEMU, *words],
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+        if stdin is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.write(stdin)
+            self.process.stdin.close()
+            self.process.stdin = None
         self.events: list[dict[str, Any]] = []
         self.error = ""
 
@@ -185,10 +195,11 @@ def target(wire: Wire, *words: str) -> Iterator[Endpoint]:
             endpoint.end()
 
 
-def initiate(wire: Wire, *words: str, version: int = 4) -> Endpoint:
+def initiate(wire: Wire, *words: str, version: int = 4, stdin: str | None = None) -> Endpoint:
     """An initiator that has ended."""
+    to = ADDRESSES[version][1]
     endpoint = Endpoint(
-        "initiator", "-n", wire.initiator, "-i", "e0", "-p", ADDRESSES[version][1], *words
+        "initiator", "-n", wire.initiator, "-i", "e0", "-p", to, *words, stdin=stdin
     )
     endpoint.end()
     return endpoint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -196,6 +197,58 @@ def test_atomics_happen_once_on_a_bad_wire(wire: Wire, delivery: str, bad: objec
     assert len(there.completions("receive")) == 1
 
 
+class Chaos:
+    """One frame in twenty is lost, one doubled, one held until the next of its direction."""
+
+    def __init__(self, seed: str) -> None:
+        self._rng = random.Random(seed)
+        self._held: dict[bool, list[bytes]] = {True: [], False: []}
+
+    def __call__(self, frame: bytes, number: int, forward: bool) -> Sequence[bytes]:
+        fate, held = self._rng.random(), self._held[forward]
+        if fate < 0.05:
+            return ()
+        if fate < 0.10:
+            return (frame, frame)
+        if fate < 0.15:
+            held.append(frame)
+            return ()
+        out = [frame, *held]
+        held.clear()
+        return out
+
+
+@pytest.mark.parametrize("delivery", ["rud", "rod"])
+@pytest.mark.parametrize("manner", ["standard", "provider", "secured", "secured-provider"])
+def test_everything_arrives_once_on_a_very_bad_wire(
+    wire: Wire, tmp_path: Path, delivery: str, manner: str
+) -> None:
+    wire.policy = Chaos(f"{manner} {delivery}")
+    options = ["--rto", "20ms", "--retries", "9"]
+    if "provider" in manner:
+        options += PROVIDER
+    if "secured" in manner:
+        domain = {"sdi": 1, "mode": "cluster", "keys": {"0": KEY}}
+        (tmp_path / "keys.json").write_text(json.dumps(domain))
+        options += ["--keys", str(tmp_path / "keys.json"), "--secure-start", "1rtt"]
+    offers = (
+        "--region", "default:128k,fill=uint64:1000", "--region", "0xc000000000000123:8k",
+        "--receive", "16k,expect=reference", "--receive", "16k,expect=reference,index=1",
+        "--receive", "16k,tag=0x11,ignore=0xf,expect=reference",
+    )  # fmt: skip
+    with target(wire, *options, *offers) as there:
+        here = initiate(
+            wire, *options, "--delivery", delivery,
+            "write:20000,count=2,offset=8k", "read:20000,offset=8k,expect=reference",
+            "fetch:sum,operand=5,count=6,expect=1000/1005/1010/1015/1020/1025",
+            "cswap,operand=7,compare=1030,expect=1030", "send:3000,count=2",
+            "tsend:9000,tag=0x15", "write:2500,key=0xc000000000000123,delivery=rudi",
+            "read:2500,key=0xc000000000000123,delivery=rudi,expect=reference",
+        )  # fmt: skip
+    assert_all_ok(here, there)
+    assert [item["length"] for item in there.completions("receive")] == [3000, 3000, 9000]
+
+
 @pytest.mark.parametrize("mode", ["direct", "cluster"])
 @pytest.mark.parametrize("start", ["0rtt", "1rtt"])
 @pytest.mark.parametrize("options", [NATIVE[:2], PROVIDER, ()], ids=["native", "provider", "udp"])
@@ -335,6 +388,7 @@ def test_the_neighbour_may_be_a_gateway(wire: Wire) -> None:
         (("-i", "lo", "-p", "10.99.0.2", "noop"), "no Ethernet interface"),
         (("-i", "e0", "-p", "203.0.113.1", "noop"), "the kernel has no route to 203.0.113.1"),
         (("-i", "e0", "-p", "10.99.0.77", "noop"), "10.99.0.77 does not answer"),
+        (("-i", "e0", "-p", "10.99.0.1", "noop"), "is the endpoint's own address"),
         (("-i", "e0", "-p", "10.99.0.2", "--mtu", "4096", "noop"), "needs an interface MTU of"),
         (("-i", "e0", "-p", "10.99.0.2", "-a", "fd99::1", "noop"), "not of one IP version"),
     ],
@@ -379,3 +433,15 @@ def test_a_reader_that_goes_away_ends_it(wire: Wire) -> None:
                     "--rto", "10ms", "--retries", "1")  # fmt: skip
     assert here.events
     assert there.process.wait(timeout=20) != 0
+
+
+def test_a_script_from_standard_input(wire: Wire) -> None:
+    script = [
+        {"op": "write", "size": 3000, "count": 2},
+        {"op": "read", "size": 3000, "offset": 3000, "expect": "reference", "index": 1},
+        "noop",
+    ]
+    with target(wire, "--region", "default:8k") as there:
+        here = initiate(wire, "--in-flight", "1", "--script", "-", stdin=json.dumps(script))
+    assert_all_ok(here, there)
+    assert [item["number"] for item in here.completions()] == [0, 1, 2, 3]

@@ -319,7 +319,12 @@ class Exchange:
     def story(self) -> list[object]:
         """For the message of a failed assertion."""
         return [
-            (side.address, dict(side.fep.counters()), self._missing(side)) for side in self.sides
+            (
+                side.address,
+                {name: count for name, count in side.fep.counters().items() if count},
+                self._missing(side),
+            )
+            for side in self.sides
         ]
 
     def _missing(self, side: Side) -> object:

@@ -18,22 +18,45 @@ from tests.stack.invariants import check, check_idle
 from tests.stack.network import MACS, Impairment, Network, endpoint
 from tests.stack.script import ELSEWHERE, HERE, KEY, MS, THERE
 from uet.fep import FabricEndpoint
-from uet.transport import Write
+from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.transport import Atomic, Read, Receive, Request, Send, Write
 from uet.wire import headers
 from uet.wire.codec import Header
-from uet.wire.codes import PacketType
+from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, Opcode, PacketType
 
 REGION, GUARD = 20_000, 1_000
-READ_ONLY = KEY + 1
+READ_ONLY, SAFE = KEY + 1, KEY | IDEMPOTENT_SAFE
 PARAMETERS = {"payload_mtu": 1024, "mpr": 1, "dscp_trimmed": 4, "dscp_trimmed_lasthop": 5}
-UET = 42
+UET, UET6 = 42, 62
+PEERS, PEERS6 = (HERE, THERE, ELSEWHERE), ("fd00::1", "fd00::2", "fd00::3")
+#: What comes of requests, in contrast to what peers do here.
+_OWN = frozenset({"write", "read", "send", "atomic", "datagram"})
 
 _PDS: dict[int, tuple[Header, ...]] = {
     PacketType.RUD_REQ: (headers.RUD_REQ, headers.RUD_REQ_SYN),
+    PacketType.ROD_REQ: (headers.ROD_REQ, headers.ROD_REQ_SYN),
+    PacketType.RUDI_REQ: (headers.RUDI_REQ,),
+    PacketType.RUDI_RESP: (headers.RUDI_RESP,),
+    PacketType.UUD_REQ: (headers.UUD_REQ,),
     PacketType.ACK_CC: (headers.ACK_CC_NSCC,),
     PacketType.NACK: (headers.NACK,),
     PacketType.CP: (headers.CP, headers.CP_SYN),
 }
+_SES: dict[int, tuple[Header, ...]] = {
+    NextHeader.REQUEST_STD: (headers.SES_STD_SOM, headers.SES_STD_NOSOM),
+    NextHeader.RESPONSE: (headers.SES_RESPONSE,),
+    NextHeader.RESPONSE_DATA: (headers.SES_RESPONSE_DATA,),
+}
+
+
+def peers(seed: int) -> tuple[str, str, str]:
+    """Addresses of the endpoint under test and of two others: one conversation in four is IPv6."""
+    return PEERS6 if seed % 4 == 3 else PEERS
+
+
+def uet_at(frame: bytes | bytearray) -> int:
+    """Where the UET part of a recorded frame begins."""
+    return UET6 if frame[12:14] == b"\x86\xdd" else UET
 
 
 @dataclass
@@ -42,24 +65,36 @@ class Step:
 
     now: int
     frame: bytes | None = None
-    write: Write | None = None
+    request: Request | None = None
 
 
 class Victim:
     """The endpoint that is played again, and the memory around what it has registered."""
 
     def __init__(self, seed: int) -> None:
-        self.fep = endpoint(HERE, seed=seed, max_pdcs=20, max_inbound_messages=20, **PARAMETERS)
+        self.fep = endpoint(
+            peers(seed)[0],
+            seed=seed,
+            max_pdcs=20,
+            max_inbound_messages=20,
+            rod_reorder=seed % 2 == 1,
+            **PARAMETERS,
+        )
         self.all = bytearray(b"\xa5" * (2 * GUARD + REGION))
         self.secret = bytearray(b"\x5a" * 100)
         inside = memoryview(self.all)[GUARD : GUARD + REGION]
         self.fep.register(inside, key=KEY)
+        self.fep.register(inside, key=SAFE)
         self.fep.register(memoryview(self.secret), key=READ_ONLY, writable=False)
+        # Receives for the sends, apart from each other.
+        self.inbox = bytearray(b"\xa5" * 40 * 2_000)
+        for k in range(40):
+            self.fep.post_receive(Receive(memory=memoryview(self.inbox)[k * 2_000 :][:1_500]))
         self.posted = 0
         self.completed = 0
 
-    def post(self, write: Write) -> None:
-        self.fep.post(write)
+    def post(self, request: Request) -> None:
+        self.fep.post(request)
         self.posted += 1
 
     def turn(self, frames: list[bytes], now: int) -> None:
@@ -67,31 +102,78 @@ class Victim:
         self.fep.receive([memoryview(frame) for frame in frames], now)
         while self.fep.transmit(now, 64):
             pass
-        self.completed += sum(c.kind == "write" for c in self.fep.completions())
+        self.completed += sum(c.kind in _OWN for c in self.fep.completions())
 
     def verify(self, now: int) -> None:
         check(self.fep, now)
         assert self.all[:GUARD] == self.all[-GUARD:] == b"\xa5" * GUARD
         assert self.secret == b"\x5a" * 100
+        for k in range(40):
+            assert self.inbox[k * 2_000 + 1_500 : (k + 1) * 2_000] == b"\xa5" * 500
+
+
+def request(to: str, rng: random.Random) -> Request:
+    """A write most of the time, else something else; some of them must be refused."""
+    kind = rng.random()
+    length = rng.choice((0, 10, 1_024, 5_000, 15_000))
+    offset = rng.choice((0, 5_000, REGION - length, REGION))
+    data = memoryview(bytes([rng.randrange(256)]) * length)
+    key = rng.choice((KEY, KEY, KEY, READ_ONLY, 99))
+    mode = rng.choice(("rud", "rud", "rod"))
+    if kind < 0.4:
+        return Write(
+            peer=to, key=key, offset=offset, payload=data, header_data=rng.choice((None, 1)),
+            delivery=mode,
+        )  # fmt: skip
+    if kind < 0.5:
+        return Write(peer=to, key=SAFE, offset=offset, payload=data, delivery="rudi")
+    if kind < 0.7:
+        mine = memoryview(bytearray(max(1, length)))
+        if rng.random() < 0.3:
+            return Read(peer=to, key=SAFE, offset=offset, memory=mine, delivery="rudi")
+        return Read(peer=to, key=key, offset=offset, memory=mine, delivery=mode)
+    if kind < 0.8:
+        return Send(peer=to, payload=data[:1_024], delivery="uud")
+    if kind < 0.9:
+        return Send(peer=to, payload=data[: rng.choice((10, 1_400, 3_000))], delivery=mode)
+    return Atomic(
+        peer=to, key=key, offset=offset & ~7, operation=AtomicOpcode.SUM,
+        datatype=Datatype.UINT64, operand=bytes(7) + b"\1", delivery=mode,
+        result=memoryview(bytearray(8)) if rng.random() < 0.5 else None,
+    )  # fmt: skip
+
+
+def trim(frame: bytes, dscp: int) -> bytes:
+    """What a trimming switch makes of it: 24 octets of IP payload and the UDP length it had."""
+    cut = bytearray(frame[: uet_at(frame) + 16])
+    if uet_at(cut) == UET:
+        cut[15] = dscp << 2
+        cut[16:18] = (44).to_bytes(2, "big")
+    else:
+        cut[14:16] = (6 << 12 | dscp << 6).to_bytes(2, "big")
+        cut[18:20] = (24).to_bytes(2, "big")
+    return bytes(cut)
 
 
 def record(seed: int) -> list[Step]:
     """Messages both ways over a bad network, refusals and closes among them."""
     rng = random.Random(seed)
-    victim, peer = Victim(seed), endpoint(THERE, seed=seed + 1, **PARAMETERS)
-    peer.register(memoryview(bytearray(REGION)), key=KEY)
+    here, there, _ = peers(seed)
+    victim, peer = Victim(seed), endpoint(there, seed=seed + 1, **PARAMETERS)
+    region = memoryview(bytearray(REGION))
+    peer.register(region, key=KEY)
+    peer.register(region, key=SAFE)
+    for _ in range(20):
+        peer.post_receive(Receive(memory=memoryview(bytearray(1_500))))
     steps: list[Step] = []
 
     def tap(frame: bytes, now: int) -> list[bytes]:
-        if rng.random() < 0.05 and len(frame) > 200:  # a trimming switch
-            cut = bytearray(frame[:58])
-            cut[15] = rng.choice((4, 5)) << 2
-            cut[16:18] = (44).to_bytes(2, "big")
-            frame = bytes(cut)
+        if rng.random() < 0.05 and len(frame) > 200:
+            frame = trim(frame, rng.choice((4, 5)))
         return [frame]
 
     network = Network(
-        {HERE: victim.fep, THERE: peer},
+        {here: victim.fep, there: peer},
         random.Random(seed),
         Impairment(loss=0.1, duplicate=0.1, jitter_ns=20_000),
         tap=tap,
@@ -104,19 +186,12 @@ def record(seed: int) -> list[Step]:
 
     victim.fep.receive = note  # type: ignore[method-assign,assignment]
     for _ in range(8):
-        for fep, to in ((victim.fep, THERE), (peer, HERE)):
+        for fep, to in ((victim.fep, there), (peer, here)):
             for _ in range(rng.randrange(1, 5)):
-                length = rng.choice((0, 10, 1_024, 5_000, 15_000))
-                write = Write(
-                    peer=to,
-                    key=rng.choice((KEY, KEY, KEY, READ_ONLY, 99)),
-                    offset=rng.choice((0, 5_000, REGION - length, REGION)),
-                    payload=memoryview(bytes([rng.randrange(256)]) * length),
-                    header_data=rng.choice((None, 1)),
-                )
-                fep.post(write)
+                posted = request(to, rng)
+                fep.post(posted)
                 if fep is victim.fep:
-                    steps.append(Step(network.now, write=write))
+                    steps.append(Step(network.now, request=posted))
         # The next round begins while this one is still under way.
         end = network.now + rng.randrange(2 * MS)
         network.run(lambda end=end: network.now >= end)  # type: ignore[misc]
@@ -128,18 +203,25 @@ def record(seed: int) -> list[Step]:
 
 def fix_lengths(frame: bytearray) -> None:
     """Make IP and UDP lengths agree with the frame."""
-    if len(frame) >= UET:
+    if frame[12:14] == b"\x86\xdd":
+        if len(frame) >= UET6:
+            frame[18:20] = frame[58:60] = (len(frame) - 54 & 0xFFFF).to_bytes(2, "big")
+    elif len(frame) >= UET:
         frame[16:18] = (len(frame) - 14 & 0xFFFF).to_bytes(2, "big")
         frame[38:40] = (len(frame) - 34 & 0xFFFF).to_bytes(2, "big")
 
 
 def edit_field(frame: bytearray, rng: random.Random) -> None:
     """Give a field of the PDS or SES header a value at an edge, near the old one, or any."""
-    if len(frame) < UET + 1:
+    uet = uet_at(frame)
+    if len(frame) < uet + 2:
         return
-    pds = rng.choice(_PDS.get(frame[UET] >> 3, (headers.RUD_REQ,)))
-    ses = headers.SES_RESPONSE if pds is headers.ACK_CC_NSCC else headers.SES_STD_NOSOM
-    header, at = (pds, UET) if rng.random() < 0.6 else (ses, UET + pds.size)
+    pds = rng.choice(_PDS.get(frame[uet] >> 3, (headers.RUD_REQ,)))
+    next_header = (frame[uet] << 8 | frame[uet + 1]) >> 7 & 15
+    ses = rng.choice(_SES.get(next_header, (headers.SES_STD_NOSOM,)))
+    header, at = (pds, uet) if rng.random() < 0.6 else (ses, uet + pds.size)
+    if rng.random() < 0.05:
+        header, at = headers.SES_ATOMIC, uet + pds.size + ses.size
     field = header.fields[rng.randrange(len(header.fields))]
     begin = at * 8 + field.offset
     end = begin + field.width
@@ -168,14 +250,15 @@ def edit_field(frame: bytearray, rng: random.Random) -> None:
 def mutate(corpus: list[bytes], rng: random.Random) -> bytes:
     """A hostile frame made of recorded ones."""
     frame = bytearray(rng.choice(corpus))
+    uet = uet_at(frame)
     kind = rng.random()
     if kind < 0.45:
         for _ in range(rng.randrange(1, 4)):
             edit_field(frame, rng)
     elif kind < 0.65:
-        low = UET * 8 if rng.random() < 0.8 else 0
+        low = uet * 8 if rng.random() < 0.8 else 0
         for _ in range(rng.randrange(1, 9)):
-            bit = rng.randrange(low, min(len(frame), UET + 60) * 8)
+            bit = rng.randrange(low, min(len(frame), uet + 60) * 8)
             frame[bit // 8] ^= 1 << bit % 8
     elif kind < 0.78:
         del frame[rng.randrange(len(frame)) :]
@@ -183,22 +266,22 @@ def mutate(corpus: list[bytes], rng: random.Random) -> bytes:
             fix_lengths(frame)
     elif kind < 0.88:
         other = rng.choice(corpus)
-        cut = rng.randrange(UET, 110)
+        cut = rng.randrange(uet, uet + 68)
         frame[cut:] = other[cut if rng.random() < 0.5 else rng.randrange(len(other)) :]
         if rng.random() < 0.8:
             fix_lengths(frame)
     elif kind < 0.93:
-        del frame[UET:]
+        del frame[uet:]
         frame += rng.randbytes(rng.randrange(120))
-        if len(frame) > UET and rng.random() < 0.8:
-            frame[UET] = rng.choice((2, 7, 8, 9, 10, 11, 13)) << 3 | frame[UET] & 7
+        if len(frame) > uet and rng.random() < 0.8:
+            frame[uet] = rng.randrange(2, 16) << 3 | frame[uet] & 7
         fix_lengths(frame)
     elif kind < 0.95:
         frame = bytearray(rng.randbytes(rng.randrange(200)))
     elif kind < 0.97:
         frame += rng.randbytes(rng.randrange(50))
         fix_lengths(frame)
-    if rng.random() < 0.05 and len(frame) > 16:
+    if rng.random() < 0.05 and len(frame) > 16 and uet == UET:
         frame[15] = rng.choice((4, 5)) << 2  # a switch that trims
     return bytes(frame)
 
@@ -229,8 +312,8 @@ def play(seed: int, frames: int, verify_every: int) -> Victim:
             done += len(batch)
             if done % verify_every < 8:
                 victim.verify(now)
-        if step.write is not None:
-            victim.post(step.write)
+        if step.request is not None:
+            victim.post(step.request)
             victim.turn([], now)
         else:
             assert step.frame is not None
@@ -243,49 +326,81 @@ def play(seed: int, frames: int, verify_every: int) -> Victim:
 def serve(victim: Victim, now: int, seed: int) -> None:
     """After all that: its own messages end, and fresh peers are served both ways."""
     fep = victim.fep
-    feps = {HERE: fep}
+    here, *others = peers(seed)
+    feps = {here: fep}
     memory = {}
-    for number, peer in enumerate((THERE, ELSEWHERE)):
+    for number, peer in enumerate(others):
         feps[peer] = endpoint(peer, seed=seed + 1000 + number, **PARAMETERS)
         memory[peer] = bytearray(REGION)
         feps[peer].register(memoryview(memory[peer]), key=KEY)
     network = Network(feps, random.Random(seed), now=now + 1)
     network.settle()
-    victim.completed += sum(c.kind == "write" for c in network.completions[HERE])
+    victim.completed += sum(c.kind in _OWN for c in network.completions[here])
     assert victim.completed == victim.posted
     check_idle(fep)
-    # To the victim the second peer has restarted, which may cost a message on an old PDC.
-    fep.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x")))
+    # An ordered send that found no receive has disabled the resource until there is one.
+    for each in feps.values():
+        each.post_receive(Receive(memory=memoryview(bytearray(10))))
+    # To the victim the peer of the recording has restarted, which may cost a message on each old
+    # PDC.
+    there, elsewhere = others
+    for delivery in ("rud", "rod"):
+        fep.post(
+            Write(peer=there, key=KEY, offset=0, payload=memoryview(b"x"), delivery=delivery)
+        )
     network.settle()
-    for peer in (ELSEWHERE, THERE):
-        network.completions = {address: [] for address in feps}
-        data = random.Random(seed).randbytes(9_000)
-        for source, target in ((HERE, peer), (peer, HERE)):
-            feps[source].post(
-                Write(peer=target, key=KEY, offset=50, payload=memoryview(data), header_data=5)
-            )
-        network.settle()
-        for address in (HERE, peer):
-            kinds = {c.kind: c.error for c in network.completions[address]}
-            assert kinds == {"write": None, "remote_write": None}, (address, peer)
-        assert memory[peer][50 : 50 + 9_000] == data
-        assert victim.all[GUARD + 50 : GUARD + 50 + 9_000] == data
-        check(fep, network.now)
+    for peer in (elsewhere, there):
+        for delivery in ("rud", "rod"):
+            network.completions = {address: [] for address in feps}
+            data = random.Random(seed).randbytes(9_000)
+            for source, target in ((here, peer), (peer, here)):
+                feps[source].post(
+                    Write(
+                        peer=target, key=KEY, offset=50, payload=memoryview(data), header_data=5,
+                        delivery=delivery,
+                    )
+                )  # fmt: skip
+            network.settle()
+            for address in (here, peer):
+                kinds = {c.kind: c.error for c in network.completions[address]}
+                assert kinds == {"write": None, "remote_write": None}, (address, peer)
+            assert memory[peer][50 : 50 + 9_000] == data
+            assert victim.all[GUARD + 50 : GUARD + 50 + 9_000] == data
+            check(fep, network.now)
     check_idle(fep)
 
 
 def test_the_recording_is_varied() -> None:
-    """All packet types, and the rarer exchanges, are in what is mutated."""
+    """All packet types, operations and the rarer exchanges are in what is mutated."""
     types: set[int] = set()
     controls: set[int] = set()
+    opcodes: set[int] = set()
+    returned: set[int] = set()
+    versions: set[int] = set()
     for seed in range(12):
         for step in record(seed):
-            if step.frame is not None:
-                types.add(step.frame[UET] >> 3)
-                if step.frame[UET] >> 3 == PacketType.CP:
-                    controls.add((step.frame[UET] << 8 | step.frame[UET + 1]) >> 7 & 15)
-    assert types >= {PacketType.RUD_REQ, PacketType.ACK_CC, PacketType.NACK, PacketType.CP}
+            if step.frame is None:
+                continue
+            at = uet_at(step.frame)
+            versions.add(at)
+            kind, number = step.frame[at] >> 3, (step.frame[at] << 8 | step.frame[at + 1]) >> 7 & 15
+            types.add(kind)
+            if kind == PacketType.CP:
+                controls.add(number)
+            elif number == NextHeader.REQUEST_STD and len(step.frame) > at + 60:
+                opcodes.add(step.frame[at + _PDS[kind][0].size] & 0x3F)
+            elif number == NextHeader.RESPONSE_DATA:
+                returned.add(kind)
+    assert types >= set(_PDS)
     assert controls >= {1, 2, 4}
+    assert opcodes >= {
+        Opcode.WRITE, Opcode.READ, Opcode.SEND, Opcode.DATAGRAM_SEND, Opcode.ATOMIC,
+        Opcode.FETCHING_ATOMIC,
+    }  # fmt: skip
+    assert returned >= {
+        PacketType.RUD_REQ, PacketType.ROD_REQ, PacketType.ACK_CC, PacketType.RUDI_RESP
+    }  # fmt: skip
+    assert versions == {UET, UET6}
 
 
 @pytest.mark.parametrize("block", range(4))

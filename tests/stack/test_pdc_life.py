@@ -89,6 +89,7 @@ def test_an_identifier_whose_syn_was_resent_rests(resent: bool) -> None:
     assert (fresh.spdcid == pdc.id) is not resent
     script.give(ack(fresh))
     script.wait(8 * MS)
+    script.take()
     use_up_identifiers(script, pdc.id)
     script.post(b"z", peer="10.0.1.3")
     (again,) = script.take()

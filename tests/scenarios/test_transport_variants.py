@@ -1,0 +1,132 @@
+"""Runs whose endpoints speak Ultra Ethernet in another way, and those that keep event logs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scapy.utils import RawPcapNgReader
+
+from emulator.cli.decode_source import opener, read_domains
+from emulator.errors import UserError
+from emulator.transports import fit
+from tests.scenarios.test_run import SMALL, Run, start  # noqa: F401
+from topologies import catalogue
+from uet.eventlog import sequence
+from uet.eventlog.schema import violations
+from uet.wire.frame import DecodedPacket, decode_frame
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
+TOPOLOGY = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
+
+
+def packets(capture: Path, **options: object) -> list[DecodedPacket]:
+    frames = [frame for frame, _ in RawPcapNgReader(str(capture))]
+    return [decode_frame(frame, **options) for frame in frames]  # type: ignore[arg-type]
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize(
+    ("variant", "layers"),
+    [
+        ("uet:delivery=rod", {"pds.rod_req", "pds.ack_cc"}),
+        ("uet:delivery=rod,reorder=on,encapsulation=native,crc=on", {"pds.rod_req", "crc"}),
+        ("uet:ack=ack", {"pds.rud_req", "pds.ack"}),
+        ("uet:ack=ack_ccx,crc=on", {"pds.rud_req", "pds.ack_ccx", "crc"}),
+    ],
+)
+def test_a_variant_is_what_the_capture_shows(
+    start: Callable[..., Run],  # noqa: F811
+    variant: str,
+    layers: set[str],
+) -> None:
+    run = start(*SMALL, "--sizes", "64KiB", "--transport", variant, "--snaplen", "full")
+    status, out, err = run.finish()
+    assert (status, err) == (0, ""), out
+    assert run.result["transport"] == variant
+    assert [row["wrong"] for row in run.result["rows"]] == [0]
+    decoded = packets(run.folder / "capture.pcapng", crc="on" if "crc=on" in variant else "off")
+    assert [p.errors for p in decoded if p.errors] == []
+    seen = Counter(name for p in decoded for name in p.layer_names)
+    assert layers <= set(seen), seen
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("mode", ["direct", "cluster"])
+def test_the_run_folder_keeps_the_keys_of_a_secured_run(
+    start: Callable[..., Run],  # noqa: F811
+    mode: str,
+) -> None:
+    """Without them there is ciphertext; with them every packet opens."""
+    run = start(*SMALL, "--sizes", "64KiB", "--transport", f"uet:tss={mode}", "--snaplen", "full")
+    status, out, err = run.finish()
+    assert (status, err) == (0, ""), out
+    assert [row["wrong"] for row in run.result["rows"]] == [0]
+    capture = run.folder / "capture.pcapng"
+    sealed = packets(capture)
+    assert sealed
+    assert {name for p in sealed for name in p.layer_names} == {"tss", "payload", "icv"}
+    domains = read_domains(run.folder / "tss_keys.json")
+    opened = packets(capture, open_secure=opener(domains))
+    assert [p.errors for p in opened if p.errors] == []
+    assert all("tss" in p.layer_names for p in opened)
+    kinds = {name for p in opened for name in p.layer_names}
+    assert {"pds.rud_req", "pds.ack_cc", "ses.request_std_som"} <= kinds
+
+
+@pytest.mark.root
+@needs_root
+def test_event_logs_of_chosen_endpoints(start: Callable[..., Run]) -> None:  # noqa: F811
+    run = start(*SMALL, "--sizes", "64KiB", "--event-log", "h0g0,h1g1")
+    status, out, err = run.finish()
+    assert (status, err) == (0, ""), out
+    logs = sorted((run.folder / "event-logs").iterdir())
+    assert [log.name for log in logs] == ["h0g0.sqlog", "h1g1.sqlog"]
+    for log in logs:
+        preamble, events = sequence.read(log.read_text())
+        assert preamble["trace"]["vantage_point"]["name"] == log.stem
+        assert [v for event in events for v in violations(event)] == []
+        names = Counter(event["name"] for event in events)
+        endpoint = run.result["endpoints"][log.stem]
+        sent = [e for e in events if e["name"] == "uet:packet_sent"]
+        data = [e for e in sent if e["data"]["header"]["type"] == "RUD_REQ"]
+        assert len(data) == (
+            endpoint["transport.tx_data_packets"]
+            + endpoint.get("transport.tx_retransmitted_packets", 0)
+        )
+        assert names["uet:message_completed"] > 0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "complaint"),
+    [
+        ("uett", "did you mean uet?"),
+        ("uet:tsss=direct", "did you mean tss?"),
+        ("uet:tss", "takes one of off, direct, cluster"),
+        ("uet:tss=server", "takes one of off, direct, cluster"),
+    ],
+)
+def test_a_variant_that_does_not_exist(wanted: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint.replace("?", r"\?")):
+        fit(wanted, TOPOLOGY)
+
+
+def test_keys_follow_from_the_seed() -> None:
+    first, again = (fit("uet:tss=cluster", TOPOLOGY, seed=1) for _ in range(2))
+    assert first.files == again.files
+    assert first.files != fit("uet:tss=cluster", TOPOLOGY, seed=2).files
+    assert json.loads(json.dumps(first.files)) == first.files
+
+
+def test_the_ideal_counts_what_a_variant_adds() -> None:
+    """TSS header and tag, the CRC, and the shorter entropy header."""
+    plain = fit("uet", TOPOLOGY).wire.around_bytes
+    assert fit("uet:crc=on", TOPOLOGY).wire.around_bytes == plain + 4
+    assert fit("uet:tss=direct", TOPOLOGY).wire.around_bytes == plain + 12 + 16
+    assert fit("uet:encapsulation=native", TOPOLOGY).wire.around_bytes == plain - 4
