@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.fabric import namespaces
+from emulator.fabric.netlink import KernelRefusal
+from emulator.fep import quiet
 from tests.fabric.fep_wire import (
     ADDRESSES,
     Endpoint,
@@ -445,3 +452,24 @@ def test_a_script_from_standard_input(wire: Wire) -> None:
         here = initiate(wire, "--in-flight", "1", "--script", "-", stdin=json.dumps(script))
     assert_all_ok(here, there)
     assert [item["number"] for item in here.completions()] == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="needs the nft command")
+def test_nftables_stand_in_for_a_missing_classifier(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(netlink: object, index: int) -> bool:
+        raise KernelRefusal(errno.ENOENT, "clsact")
+
+    def rules() -> str:
+        return ip("netns", "exec", wire.target, "nft", "list", "ruleset")
+
+    def inside() -> tuple[str, str]:
+        with quiet.quiet(socket.if_nametoindex("e0"), "e0", TransportFrames()) as mechanism:
+            return mechanism, rules()
+
+    monkeypatch.setattr(quiet, "_make_qdisc", refuse)
+    mechanism, meanwhile = namespaces.visitor().inside(namespaces.DIRECTORY / wire.target, inside)
+    assert mechanism == "nftables"
+    assert 'iifname "e0" meta l4proto 253 drop' in meanwhile
+    assert rules() == ""

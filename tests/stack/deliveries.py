@@ -187,8 +187,11 @@ class FakeInitiator:
     ) -> None:
         self.fetches.append((peer, address, key, offset, memory, ended))
 
-    def on_served(self, key: int, offset: int, length: int) -> None:
+    def on_served(self, key: int, offset: int, length: int, by: object = None) -> None:
         self.served.append((key, offset, length))
+
+    def on_read_refused(self, key: int, by: object) -> None:
+        """What is not read needs no note here."""
 
 
 @dataclass(frozen=True)

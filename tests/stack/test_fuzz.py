@@ -387,7 +387,7 @@ def test_the_recording_is_varied() -> None:
             types.add(kind)
             if kind == PacketType.CP:
                 controls.add(number)
-            elif number == NextHeader.REQUEST_STD and len(step.frame) > at + 60:
+            elif number == NextHeader.REQUEST_STD and len(step.frame) > at + 12:
                 opcodes.add(step.frame[at + _PDS[kind][0].size] & 0x3F)
             elif number == NextHeader.RESPONSE_DATA:
                 returned.add(kind)

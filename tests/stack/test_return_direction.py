@@ -158,6 +158,15 @@ def test_close_after_the_data() -> None:
     assert script.pdcs == []
 
 
+def test_data_for_an_initiator_that_is_gone() -> None:
+    """Nothing of it is in flight any more once the initiator says that it has no such PDC."""
+    script = Script()
+    _, (_, back) = asked(script)
+    assert script.give(refusal(back, code=NackCode.INV_DPDCID, spdcid=0)) == []
+    assert script.pdcs == []
+    check_idle(script.fep)
+
+
 def test_an_initiator_that_does_not_take_its_data() -> None:
     """The target gives up after Max_RTO_Retx_Cnt, and the PDC with it."""
     script = Script(max_rto_retx_cnt=2)

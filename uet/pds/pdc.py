@@ -164,7 +164,9 @@ class Pdc(PdcLife):
         if what is Reaction.END:
             closing = self._state is State.CLOSING or not self.initiator
             if closing and code is NackCode.INV_DPDCID:
-                self._closed()  # the other end has closed; only its ACK or CLOSE was lost
+                # The other end has closed; only its ACK or CLOSE was lost, or data is unwanted.
+                source.abandon(code.name, now)
+                self._closed()
             else:
                 self.fail(code.name, now, tell=code not in TARGET_IS_GONE)
             return

@@ -221,6 +221,8 @@ class Execution:
         whole = request.is_first and request.is_last
         if key is not None and not whole and request.opcode != _MSG_ERROR:
             seen += request.weight(self._mtu)
+            if request.opcode == _READ:
+                self._initiator.on_read_refused(request.match_bits, key)
             self._inbound.refuse(
                 key,
                 RefusedMessage(request.signature, code, generation, request.length, seen, self.now),

@@ -26,7 +26,7 @@ from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, ReturnCode
 
 __all__ = ["Initiator", "MessageError"]
 
-_BAD_GENERATION = int(ReturnCode.BAD_GENERATION)
+_BAD_GENERATION, _NO_MATCH = int(ReturnCode.BAD_GENERATION), int(ReturnCode.NO_MATCH)
 _DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
 _RENDEZVOUS = frozenset(map(int, RENDEZVOUS_OPCODES))
 #: A target has no more generations than these (UES 3.4.1): who has been told all of them in turn
@@ -270,7 +270,8 @@ class Initiator:
         """A refusal that a new generation, or time, may mend (UES 3.4.1)."""
         code, operation.code = operation.code, 0
         operation.accepted = None
-        operation.target_token = 0
+        if code == _NO_MATCH:
+            operation.target_token = 0  # what it reserved is gone; else it is still there
         operation.deferred = operation.permitted = False
         stream, config = operation.stream, self._config
         self._release(operation)
@@ -388,19 +389,25 @@ class Initiator:
         delivery = self._config.delivery if self._config.delivery in RELIABLE else "rud"
         self._begin(read_plan(peer, delivery, address, key, offset, memory, self._config), ended)
 
-    def on_served(self, key: int, offset: int, length: int) -> None:
+    def on_served(self, key: int, offset: int, length: int, by: object = None) -> None:
         """A peer has acknowledged ``length`` octets read from ``offset`` of the region ``key``.
 
-        A rendezvous send is complete when all that its eager part left over has been read; any
+        ``by`` names the message that asked for them.  A rendezvous send is complete when all that its eager part left over has been read; any
         other key is nobody's business here.
         """
         operation = self._promises.of_key(key)
         if operation is None or operation.read_by_peer is None:
             return
-        operation.read_by_peer.add(offset, offset + length)
+        operation.read_by_peer.add(by, offset, offset + length)
         operation.touched = self.now
         if operation.waits is Waits.FETCH and operation.rest_is_read:
             self._finish(operation, None)
+
+    def on_read_refused(self, key: int, by: object) -> None:
+        """A packet of the message ``by``, which reads the region ``key``, has been refused."""
+        operation = self._promises.of_key(key)
+        if operation is not None and operation.read_by_peer is not None:
+            operation.read_by_peer.refuse(by)
 
     # -- time ----------------------------------------------------------------------------------
 

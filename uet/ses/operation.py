@@ -13,6 +13,8 @@ from uet.ses.waits import Waits
 
 #: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
 Ended = Callable[[str | None], None]
+#: Messages that are told apart among those that read a rendezvous send; one is enough.
+_MOST_READS = 16
 
 
 class Coverage:
@@ -35,10 +37,55 @@ class Coverage:
         starts[first:last] = [start]
         ends[first:last] = [end]
 
+    def include(self, other: Coverage) -> None:
+        """What is there of ``other``."""
+        for start, end in zip(other._starts, other._ends, strict=True):
+            self.add(start, end)
+
     def covers(self, start: int, end: int) -> bool:
         """Whether all of ``start`` to ``end`` is there."""
         at = bisect_right(self._starts, start) - 1
         return end <= start or (at >= 0 and self._ends[at] >= end)
+
+
+class PeerReads:
+    """What a peer has read of the rest of a rendezvous send, by the message that it asked with.
+
+    A READ of which a packet was refused begins again as another message.  What had been read of
+    it does not count, for it will be read once more, from memory that must still be there.
+    """
+
+    __slots__ = ("_older", "_read", "_refused")
+
+    def __init__(self) -> None:
+        self._read: dict[object, Coverage] = {}
+        self._older = Coverage()  # of more messages than are told apart
+        self._refused: dict[object, None] = {}
+
+    def add(self, by: object, start: int, end: int) -> None:
+        """The message ``by`` has read the octets from ``start`` up to ``end``."""
+        if by in self._refused:
+            return
+        coverage = self._read.get(by)
+        if coverage is None:
+            if len(self._read) >= _MOST_READS:
+                self._older.include(self._read.pop(next(iter(self._read))))
+            coverage = self._read[by] = Coverage()
+        coverage.add(start, end)
+
+    def refuse(self, by: object) -> None:
+        """A packet of the message ``by`` has been refused."""
+        self._read.pop(by, None)
+        self._refused[by] = None
+        if len(self._refused) > _MOST_READS:
+            del self._refused[next(iter(self._refused))]
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of ``start`` to ``end`` has been read."""
+        union = Coverage()
+        for coverage in (self._older, *self._read.values()):
+            union.include(coverage)
+        return union.covers(start, end)
 
 
 class Operation:
@@ -97,7 +144,7 @@ class Operation:
         self.permitted = False
         # Rendezvous sends
         self.key: int | None = None
-        self.read_by_peer: Coverage | None = None
+        self.read_by_peer: PeerReads | None = None
         # Time
         self.waits = Waits.NOTHING
         self.timer = 0
@@ -112,8 +159,8 @@ class Operation:
     def rest_is_read(self) -> bool:
         """Rendezvous: whether the peer has all that it needs."""
         whole = self.plan.length if self.accepted is None else self.accepted
-        coverage = self.read_by_peer
-        return coverage is None or coverage.covers(self.plan.span, whole)
+        reads = self.read_by_peer
+        return reads is None or reads.covers(self.plan.span, whole)
 
     def settle(self, index: int) -> None:
         """No more comes for packet ``index`` of a request for data."""

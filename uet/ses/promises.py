@@ -6,7 +6,7 @@ import random
 
 from uet.ses.address import Address
 from uet.ses.memory import MemoryRegion, MemoryTable
-from uet.ses.operation import Coverage, Operation
+from uet.ses.operation import Operation, PeerReads
 from uet.wire import headers
 
 _HIGHEST_ID = 0xFFFF
@@ -87,7 +87,7 @@ class Promises:
                 MemoryRegion(memory=payload, key=key, writable=False, job_id=made.address.job_id)
             )
             operation.key = key
-            operation.read_by_peer = Coverage()
+            operation.read_by_peer = PeerReads()
             self._by_key[key] = operation
         made.extension = headers.SES_RENDEZVOUS.encode(
             eager_length=made.span,

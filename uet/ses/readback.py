@@ -20,6 +20,7 @@ class Readback:
         "_data",
         "_header",
         "acknowledged",
+        "by",
         "error",
         "id",
         "key",
@@ -36,10 +37,12 @@ class Readback:
         *,
         key: int | None = None,
         offset: int = 0,
+        by: object = None,
     ) -> None:
-        #: the region that was read and where, if one was
+        #: the region that was read, where, and by which message, if one was
         self.key = key
         self.offset = offset
+        self.by = by
         self.id = request.message_id
         self.packets = 1
         self.sent = 0

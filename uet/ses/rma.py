@@ -30,15 +30,15 @@ _FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETC
 class MemoryAccess:
     """Carries out what peers ask of one endpoint's registered memory.
 
-    ``served`` hears (key, offset, length) of what a peer has read: it may be the rest of a
-    rendezvous send.
+    ``served`` hears (key, offset, length, message) of what a peer has read: it may be the rest of
+    a rendezvous send.
     """
 
     def __init__(
         self,
         config: FepConfig,
         memory: MemoryTable,
-        served: Callable[[int, int, int], None],
+        served: Callable[[int, int, int, object], None],
         complete: Callable[[Completion], None],
         counters: dict[str, int],
     ) -> None:
@@ -117,9 +117,10 @@ class MemoryAccess:
             return ACCEPTED
         offset = request.buffer_offset + request.start
         if request.length <= self._inline:
-            self._served(region.key, offset, len(data))
+            self._served(region.key, offset, len(data), (pdc.id, request.message_id))
             return data_response(request, data)
-        pdc.post(Readback(request, data, key=region.key, offset=offset))
+        by = (pdc.id, request.message_id)
+        pdc.post(Readback(request, data, key=region.key, offset=offset, by=by))
         return ACCEPTED
 
     def _data(self, region: MemoryRegion, request: Arrival) -> memoryview:
@@ -138,7 +139,7 @@ class MemoryAccess:
     def readback_end(self, message: Readback) -> None:
         """The initiator has what it asked for, or its PDC has failed."""
         if message.error is None and message.key is not None:
-            self._served(message.key, message.offset, len(message))
+            self._served(message.key, message.offset, len(message), message.by)
 
     # -- atomic ------------------------------------------------------------------------------
 
