@@ -62,7 +62,8 @@ def target(linger: int, **options: Any) -> int:
     uetemu fep target -i eth0 --receive 10000 --receive-after 250ms --count 1
 
     Events are JSON objects, one a line: start, peer (one that was learnt from what it sent),
-    pdc, completion, error, end.  Exit status 0: all that came was as expected.
+    pdc, completion, error, end.  A write without header data completes nothing at its target: it
+    shows in the regions and counters at the end.  Exit status 0: all that came was as expected.
     """
     limits = Limits(duration=options.pop("duration"), count=options.pop("count"), linger=linger)
     return _run("target", limits, options)

@@ -128,7 +128,7 @@ def test_everything_together(wire: str, protection: str) -> None:
 @pytest.mark.parametrize("before", [1, 2, 7, 30])
 @pytest.mark.conformance("C-020")
 def test_the_psn_wraps(delivery: str, wire: str, before: int) -> None:
-    """PDCs pass from 2^32 - 1 to 0, and most of their return directions do, amid everything."""
+    """PDCs pass from 2^32 - 1 to 0 in the middle of one operation or another."""
     exchange = Exchange(
         WIRES[wire],
         seed=before,
