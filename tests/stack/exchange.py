@@ -24,7 +24,7 @@ US, MS = 1_000, 1_000_000
 MTU: Final = 1_024
 SDI: Final = 5
 KEY = OPTIMIZED | IDEMPOTENT_SAFE | 0x123
-REGION: Final = 1 << 19
+REGION: Final = 1 << 20
 TRIMMED, LASTHOP = 4, 5  # DSCP
 #: What an exchange may take of fabric time.  Half of it is for messages that are given up late.
 _HORIZON: Final = 120_000 * MS
@@ -260,9 +260,9 @@ class Exchange:
                 act()
             self.later.clear()
         assert network.run(self._complete, horizon_ns=network.now + _HORIZON), self.story()
+        network.run(lambda: False, horizon_ns=network.now + _HORIZON)
         for side in self.sides:
             check(side.fep, network.now)
-        network.run(lambda: False, horizon_ns=network.now + _HORIZON)
 
     def _complete(self) -> bool:
         done = self.network.completions
