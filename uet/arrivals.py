@@ -18,6 +18,7 @@ from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK
 from uet.pds.secure import SecureStarts
 from uet.pds.table import PdcTable
+from uet.pds.window import Arrival
 from uet.peer import Peer, traffic_class
 from uet.ses.target import Target
 from uet.transport import Frame
@@ -116,7 +117,7 @@ class Arrivals:
         self._table = endpoint.table
         self._by_id = endpoint.table.by_id
         self._domains = endpoint.domains
-        self._clear_nacks = any(domain.accept_clear for domain in config.domains)
+        self._clear_nacks = frozenset(d.sdi for d in config.domains if d.accept_clear)
         self._job_id = config.job_id
         self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
         self._trimmed = frozenset(
@@ -230,7 +231,9 @@ class Arrivals:
                     code = NackCode.CLOSING
                 self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked)
                 return
-            if spdcid != pdc.writer.peer_id and not pdc.learns_peer(spdcid, psn, next_header):
+            if spdcid != pdc.writer.peer_id and (
+                pdc.sdi != sdi or not pdc.learns_peer(spdcid, psn, next_header)
+            ):
                 if not pdc.writer.peer_id:
                     # Data has overtaken the ACK that names the target; it will come again.
                     self._counts["rx_drop_data_before_establishment"] += 1
@@ -284,7 +287,8 @@ class Arrivals:
             return None
         pdc = self._table.find_target(peer.key, spdcid)
         if pdc is not None:
-            return pdc
+            contrary = self._contradicts(pdc, sdi, psn, info_and_offset, word, entropy, marked)
+            return None if contrary else pdc
         if next_header not in _BEGINNING:
             self._refuse(peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
             return None
@@ -295,6 +299,22 @@ class Arrivals:
         return self._accept(
             peer, sdi, ordered, word, psn, spdcid, info_and_offset, entropy, marked, now
         )
+
+    def _contradicts(
+        self, pdc: Pdc, sdi: int | None, psn: int, offset: int, word: int, entropy: int, marked: bool
+    ) -> bool:
+        """A SYN packet that says that its PDC begins elsewhere, where its PSN names another one.
+
+        In a secured PDC it is left over from before NEW_START_PSN, and nobody's fault.
+        """
+        start = (psn - (offset & MAX_PSN_OFFSET)) & MASK
+        if pdc.sdi != sdi or start == pdc.start_psn:
+            return False
+        if sdi is not None and pdc.destination.window.classify(psn) is not Arrival.OUTSIDE:
+            self._counts["rx_drop_syn_of_other_start"] += 1
+        else:
+            pdc.nack(NackCode.INVALID_SYN, psn, word & _RETX, entropy, marked)
+        return True
 
     def _comes_too_early(
         self,
@@ -388,10 +408,16 @@ class Arrivals:
     ) -> None:
         word, psn, _, dpdcid, _ = headers.NACK.unpack_from(packet, at)
         if word >> 16 & NackFlag.NT:
-            self._endpoint.connectionless.on_nack(psn, peer, sdi, now)
+            own = self._endpoint.config.sdi
+            allowed = own if sdi is None and own in self._clear_nacks else sdi
+            self._endpoint.connectionless.on_nack(psn, peer, allowed, now)
             return
         pdc = self._by_id.get(dpdcid)
-        if pdc is None or pdc.peer is not peer or (sdi is not None and pdc.sdi != sdi):
+        if (
+            pdc is None
+            or pdc.peer is not peer
+            or (pdc.sdi != sdi and (sdi is not None or pdc.sdi not in self._clear_nacks))
+        ):
             self._counts["rx_drop_nack_of_unknown_pdc"] += 1
             return
         self._counts["rx_nacks"] += 1
@@ -416,7 +442,12 @@ class Arrivals:
         kind = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
         if word & ControlFlag.SYN:
             pdc = self._table.find_target(peer.key, spdcid)
-            if pdc is None and kind in OPENING and spdcid:
+            if pdc is not None:
+                if kind in OPENING and self._contradicts(
+                    pdc, sdi, psn, dpdcid, word, entropy, marked
+                ):
+                    return
+            elif kind in OPENING and spdcid:
                 ordered = bool(word & ControlFlag.ISROD)
                 if self._comes_too_early(
                     peer, sdi, ordered, word, psn, spdcid, dpdcid, entropy, marked

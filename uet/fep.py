@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,7 @@ class FabricEndpoint:
     def unregister(self, key: int) -> None:
         """Let nobody reach the region any more; ``MemoryRegionError`` if there is none."""
         self._memory.unregister(key)
+        self.target.withdraw(key)
 
     def add_resource(self, address: Address) -> None:
         """Another process or resource index of this endpoint, beside the configured one."""
@@ -128,16 +130,25 @@ class FabricEndpoint:
         """Queue a request; ``MessageError`` for one that could never be carried out."""
         if self._closing:
             raise MessageError("the endpoint is closing and takes no more requests")
-        try:
-            known = ip_address(request.peer).packed in self.peers
-        except ValueError:
-            known = False
-        if not known:
+        peer = self._peer(request.peer)
+        if peer is None:
             raise MessageError(f"{request.peer} is not among the configured neighbours")
+        if peer.address != request.peer:  # IPv6 has several spellings
+            request = replace(request, peer=peer.address)
         self.initiator.post(request)
+
+    def _peer(self, address: str) -> Peer | None:
+        """The neighbour with this address, however that is spelled."""
+        try:
+            return self.peers.get(ip_address(address).packed)
+        except ValueError:
+            return None
 
     def post_receive(self, receive: Receive) -> None:
         """Offer memory for a message; ``MessageError`` for one that nothing could match."""
+        peer = None if receive.peer is None else self._peer(receive.peer)
+        if peer is not None and peer.address != receive.peer:
+            receive = replace(receive, peer=peer.address)
         self.target.post_receive(receive)
 
     def completions(self) -> list[Completion]:

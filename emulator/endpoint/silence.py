@@ -58,7 +58,7 @@ def silence(interface: str, frames: TransportFrames) -> str:
     except OSError as failure:
         if failure.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
             raise
-        _drop_with_nftables(interface, frames, why=os.strerror(failure.errno or 0))
+        drop_with_nftables(interface, frames, why=os.strerror(failure.errno or 0))
         return "nftables"
     return "clsact"
 
@@ -69,6 +69,13 @@ def _clsact(index: int) -> bytes:
 
 
 def _classifier(index: int, frames: TransportFrames) -> bytes:
+    info = _PRIORITY << 16 | socket.htons(0x0003)  # ETH_P_ALL
+    header = _TCMSG.pack(socket.AF_UNSPEC, index, 1, _CLSACT_INGRESS, info)
+    return header + dropping(frames)
+
+
+def dropping(frames: TransportFrames) -> bytes:
+    """What a classifier that drops ``frames`` is, as the attributes of a request (cls_bpf)."""
     program = frames.program(matching=_TC_ACT_SHOT, other=_TC_ACT_UNSPEC, only_for_us=False)
     options = (
         _attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(program)))
@@ -76,9 +83,7 @@ def _classifier(index: int, frames: TransportFrames) -> bytes:
         + _attribute(_TCA_BPF_NAME, b"uetemu-silence\0")
         + _attribute(_TCA_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION))
     )
-    info = _PRIORITY << 16 | socket.htons(0x0003)  # ETH_P_ALL
-    header = _TCMSG.pack(socket.AF_UNSPEC, index, 1, _CLSACT_INGRESS, info)
-    return header + _attribute(_TCA_KIND, b"bpf\0") + _attribute(_TCA_OPTIONS, options)
+    return _attribute(_TCA_KIND, b"bpf\0") + _attribute(_TCA_OPTIONS, options)
 
 
 def _attribute(kind: int, value: bytes) -> bytes:
@@ -95,7 +100,10 @@ def _request(netlink: socket.socket, kind: int, body: bytes, *, tolerate: int) -
         raise OSError(-code, os.strerror(-code))
 
 
-def _drop_with_nftables(interface: str, frames: TransportFrames, *, why: str) -> None:
+def drop_with_nftables(
+    interface: str, frames: TransportFrames, *, why: str, table: str = "uetemu-silence"
+) -> None:
+    """Do the same by rules in a table of that name, which replaces one that is there."""
     if shutil.which("nft") is None:
         raise UserError(
             f"this kernel has no BPF classifier ({why}) and the nft command is missing;"
@@ -108,7 +116,7 @@ def _drop_with_nftables(interface: str, frames: TransportFrames, *, why: str) ->
         rules.append(f'iifname "{interface}" udp dport {{ {ports} }} drop')
     if frames.ip_protocols:
         rules.append(f'iifname "{interface}" meta l4proto {{ {protocols} }} drop')
-    name = "table inet uetemu-silence"
+    name = f"table inet {table}"
     lines = [
         name,
         f"delete {name}",  # so that a second call does not add the rules twice
@@ -122,7 +130,8 @@ def _drop_with_nftables(interface: str, frames: TransportFrames, *, why: str) ->
     script = "\n".join(lines)
     done = subprocess.run(["nft", "-f", "-"], input=script, text=True, capture_output=True)
     if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no reason given"])[0]
         raise UserError(
             f"the kernel can drop transport frames neither by a BPF classifier ({why}) nor by"
-            f" nftables ({done.stderr.strip().splitlines()[0]}); see `uetemu doctor`"
+            f" nftables ({said}); see `uetemu doctor`"
         )

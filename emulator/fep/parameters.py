@@ -14,17 +14,7 @@ from emulator.fep.phrases import check_names, duration, number, switch
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD, Compatibility
 from uet.config import FepConfig
 from uet.tss.domain import SecureDomain
-from uet.wire import headers
-from uet.wire.codes import CRC_SIZE, ICV_SIZE, PAYLOAD_MTUS
 
-#: What differs from FepConfig's own defaults, which are for a fabric's time: an endpoint in
-#: software on an ordinary kernel needs milliseconds where a NIC needs microseconds.
-REAL_TIME: Final[dict[str, object]] = {
-    "rto_init_time": 100_000_000,
-    "close_req_time": 1_000_000_000,
-    "new_pdc_time": 1_000_000_000,
-    "restart_time": 100_000_000,
-}
 #: Besides its switches: what the UEC reference provider is configured to, or cannot do otherwise.
 _LIKE_THE_PROVIDER: Final[dict[str, object]] = {
     "mpr": 1,
@@ -45,7 +35,6 @@ _ELSEWHERE: Final = {
     "compatibility": "--compat",
     "mac": "an interface that has it",
 }
-_LARGEST_EXTENSION = max(headers.SES_RENDEZVOUS.size, headers.SES_CSWAP.size)
 
 
 def compatibility(words: Iterable[str]) -> tuple[Compatibility, dict[str, object]]:
@@ -98,36 +87,6 @@ def endpoint(values: Mapping[str, object]) -> FepConfig:
         return FepConfig(**values)  # type: ignore[arg-type]
     except ValueError as error:
         raise UserError(str(error)) from None
-
-
-def payload_for(
-    mtu: int, *, version: int, native: bool, crc: bool, secure: bool, wanted: int | None
-) -> int:
-    """The payload MTU that was wanted, or the largest (to 4096) that fits an interface's MTU.
-
-    Raises :class:`UserError` where packets would not fit.
-    """
-    ip = headers.IPV4.size if version == 4 else headers.IPV6.size
-    carrier = headers.ENTROPY.size if native else headers.UDP_HEADER.size
-    around = ip + carrier + headers.RUD_REQ.size + headers.SES_STD_SOM.size + _LARGEST_EXTENSION
-    if secure:
-        around += headers.TSS_SSI.size + ICV_SIZE
-    elif crc:
-        around += CRC_SIZE
-    if wanted is not None:
-        if wanted + around > mtu:
-            raise UserError(
-                f"a payload MTU of {wanted} octets needs an interface MTU of {wanted + around},"
-                f" and it has {mtu}; raise that, or choose a smaller --mtu"
-            )
-        return wanted
-    fitting = [size for size in PAYLOAD_MTUS if size + around <= mtu and size <= 4096]
-    if not fitting:
-        raise UserError(
-            f"the interface's MTU of {mtu} octets is too small for UET; raise it to"
-            f" {PAYLOAD_MTUS[0] + around}"
-        )
-    return max(fitting)
 
 
 def as_data(config: FepConfig) -> dict[str, Any]:

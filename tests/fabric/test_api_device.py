@@ -297,7 +297,7 @@ def test_what_no_port_can_do_is_one_sentence(lab: Lab, opened: Opener) -> None:
         return str(refusal.value)
 
     port = gpu.ports[0].name
-    assert "there is no interface nowhere0" in inside(lambda: Device("nowhere0"))
+    assert "there is no interface 'nowhere0'" in inside(lambda: Device("nowhere0"))
     assert "has no IP address" in inside(lambda: Device("lo").config([]))
     unknown = str(gpu_address(gpu).network.broadcast_address - 1)
     assert "no MAC address is known" in inside(lambda: Device(port).config([unknown]))

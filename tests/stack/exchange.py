@@ -114,7 +114,11 @@ class Switch:
 
 
 def secured(**fields: Any) -> dict[str, Any]:
-    """Parameters of an endpoint that has one secure domain and uses it."""
+    """Parameters of an endpoint that has one secure domain and uses it.
+
+    However many packets do not authenticate, it goes on.
+    """
+    fields["failure_threshold"] = 0
     return {"domains": (SecureDomain(sdi=SDI, keys={0: bytes(range(32))}, **fields),), "sdi": SDI}
 
 
@@ -166,6 +170,11 @@ class Side:
         return [c for c in self.completions if c.context == context]
 
 
+def begin_at(side: Side, start_psn: Callable[[], int]) -> None:
+    """Let PDCs that ``side`` initiates begin at PSNs of the test's choice."""
+    side.fep.table._start_psn = lambda local_id: start_psn()  # type: ignore[method-assign]
+
+
 class Exchange:
     """Two endpoints with ``both`` parameters, and those that only ``first`` or ``second`` has."""
 
@@ -199,7 +208,7 @@ class Exchange:
         )
         for side in self.sides:
             if start_psn is not None:
-                side.fep.table._start_psn = lambda _: start_psn  # type: ignore[method-assign]
+                begin_at(side, lambda: start_psn)
         self.network = Network(
             {side.address: side.fep for side in self.sides},
             random.Random(seed),
@@ -213,7 +222,7 @@ class Exchange:
         self.is_lossless = wire.loses_nothing
         self.checks: list[Callable[[], None]] = []
         #: what applications do once everything posted before has had some time
-        self.later: list[Callable[[], None]] = []
+        self.later: list[Callable[[], object]] = []
         self._number = 0
 
     # -- what operations ask for
@@ -294,6 +303,8 @@ class Exchange:
             holds()
         for side in self.sides:
             check_nothing_is_left(side)
+            if self.is_lossless:  # a CLEAR that is lost comes with the next request
+                assert not any(p.destination.stored for p in side.fep.table.by_id.values())
         if close:
             self.close()
 

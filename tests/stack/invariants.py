@@ -17,7 +17,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
     assert len(table._targets) + sum(p.initiator for p in table.by_id.values()) == len(table.by_id)
     assert len(fep.target._inbound.messages) <= config.max_inbound_messages
     assert not fep.control
-    flying: dict[int, int] = {peer.key: 0 for peer in fep.peers.values()}
+    flying: dict[bytes, int] = {peer.key: 0 for peer in fep.peers.values()}
     messages = 0
     for number, pdc in table.by_id.items():
         source, destination = pdc.source, pdc.destination

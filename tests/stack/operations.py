@@ -8,6 +8,7 @@ goes to ``exchange.checks``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -62,9 +63,7 @@ def _read(exchange: Exchange, side: Side, delivery: str, length: int) -> None:
     there, data, memory = other(exchange, side), exchange.data(length), bytearray(length)
     offset = there.room(length)
     there.region[offset : offset + length] = data
-    exchange.post(
-        side, Read, delivery=delivery, key=KEY, offset=offset, memory=memoryview(memory)
-    )
+    exchange.post(side, Read, delivery=delivery, key=KEY, offset=offset, memory=memoryview(memory))
 
     def fetched() -> None:
         assert memory == data
@@ -220,7 +219,7 @@ def _tagged(
     for length in LENGTHS:
         data, tag = exchange.data(length), exchange.tag
         if late:
-            exchange.later.append(lambda data=data, tag=tag: _expect(exchange, side, data, tag))  # type: ignore[misc]
+            exchange.later.append(partial(_expect, exchange, side, data, tag))
         else:
             _expect(exchange, side, data, tag)
         exchange.post(

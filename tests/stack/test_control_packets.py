@@ -151,7 +151,9 @@ def test_what_only_one_can_do() -> None:
     assert agreed_features(feature_request(Compatibility()), Compatibility()) == SYN_RETX_TRANSFER
 
 
-@pytest.mark.parametrize("octets", [b"", FEATURES[:7], b"\x02" + FEATURES[1:], b"\1\3" + FEATURES[2:]])
+@pytest.mark.parametrize(
+    "octets", [b"", FEATURES[:7], b"\x02" + FEATURES[1:], b"\1\3" + FEATURES[2:]]
+)
 def test_a_negotiation_that_is_not_understood(octets: bytes) -> None:
     """It is acknowledged as a packet, and counted; nothing is agreed."""
     script = Script()
@@ -356,9 +358,7 @@ def test_a_clear_reaches_the_destination_of_the_return_direction() -> None:
     script = Script()
     own = script.establish_initiator()
     start = script.pdc.start_psn
-    packet = control(
-        ControlType.CLEAR_CMD, 0, dpdcid=own, spdcid=TARGET, payload_word=start + 5
-    )
+    packet = control(ControlType.CLEAR_CMD, 0, dpdcid=own, spdcid=TARGET, payload_word=start + 5)
     assert script.give(packet) == []
     # Nobody can know responses to what has not arrived.
     assert script.pdc.destination.window.cack == start - 1
@@ -385,9 +385,7 @@ def test_close_and_close_req_have_a_direction() -> None:
     assert nack.nack is NackCode.UNEXP_EVENT
     script = Script()
     own = script.establish_initiator()
-    packet = control(
-        ControlType.CLOSE_CMD, script.pdc.start_psn, dpdcid=own, spdcid=TARGET, ar=1
-    )
+    packet = control(ControlType.CLOSE_CMD, script.pdc.start_psn, dpdcid=own, spdcid=TARGET, ar=1)
     (nack,) = script.give(packet)
     assert nack.nack is NackCode.UNEXP_EVENT
 
@@ -468,9 +466,7 @@ def test_each_may_be_lost_or_doubled(kind: ControlType, copies: int, ordered: bo
     assert here.open_pdc(THERE, ordered=ordered, negotiate=kind is ControlType.NEGOTIATION)
     network.settle()
     for k in range(3):  # refusals, which are kept until they are cleared
-        here.post(
-            Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x"), context=k)
-        )
+        here.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x"), context=k))
         network.settle()
     assert [c.error for c in network.completions[HERE]] == ["BAD_MKEY"] * 3
     (pdc,) = there.table.by_id.values()

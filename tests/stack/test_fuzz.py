@@ -29,7 +29,6 @@ READ_ONLY, SAFE = KEY + 1, KEY | IDEMPOTENT_SAFE
 PARAMETERS = {"payload_mtu": 1024, "mpr": 1, "dscp_trimmed": 4, "dscp_trimmed_lasthop": 5}
 UET, UET6 = 42, 62
 PEERS, PEERS6 = (HERE, THERE, ELSEWHERE), ("fd00::1", "fd00::2", "fd00::3")
-#: What comes of requests, in contrast to what peers do here.
 _OWN = frozenset({"write", "read", "send", "atomic", "datagram"})
 
 _PDS: dict[int, tuple[Header, ...]] = {
@@ -341,13 +340,10 @@ def serve(victim: Victim, now: int, seed: int) -> None:
     # An ordered send that found no receive has disabled the resource until there is one.
     for each in feps.values():
         each.post_receive(Receive(memory=memoryview(bytearray(10))))
-    # To the victim the peer of the recording has restarted, which may cost a message on each old
-    # PDC.
+    # To the victim its peer has restarted, which may cost a message on each old PDC.
     there, elsewhere = others
     for delivery in ("rud", "rod"):
-        fep.post(
-            Write(peer=there, key=KEY, offset=0, payload=memoryview(b"x"), delivery=delivery)
-        )
+        fep.post(Write(peer=there, key=KEY, offset=0, payload=memoryview(b"x"), delivery=delivery))
     network.settle()
     for peer in (elsewhere, there):
         for delivery in ("rud", "rod"):
@@ -462,12 +458,10 @@ def test_a_flood_of_tiny_parts() -> None:
 def frame_of(uet: bytes) -> bytes:
     """A frame from THERE to HERE around a UET packet."""
 
-    def mac(text: str) -> bytes:
-        return bytes.fromhex(text.replace(":", ""))
-
+    dst, src = (bytes.fromhex(MACS[end].replace(":", "")) for end in (HERE, THERE))
     length = len(uet)
     return (
-        headers.ETHERNET.encode(dst=mac(MACS[HERE]), src=mac(MACS[THERE]), type=0x0800)
+        headers.ETHERNET.encode(dst=dst, src=src, type=0x0800)
         + headers.IPV4.encode(
             len=length + 28, proto=17, ttl=64, src=bytes([10, 0, 1, 2]), dst=bytes([10, 0, 1, 1])
         )

@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.stack.exchange import ENDS, PROTECTIONS, WIRES, Exchange
-from tests.stack.exchange import MTU
-from tests.stack.operations import CARRIED, TOGETHER, Operation, send, write_one
+from tests.stack.exchange import ENDS, KEY, MTU, PROTECTIONS, WIRES, Exchange
+from tests.stack.operations import CARRIED, TOGETHER, Operation, fetch, send, write_one
+from uet.ses.operation import PeerReads
+from uet.transport import Atomic, NoOperation
+from uet.wire.codes import AtomicOpcode, Datatype
 
 Case = tuple[tuple[Operation, str], str, tuple[str, bool], str, bool]
 CARRIERS: Final = tuple(product(ENDS, (False, True)))
@@ -21,7 +23,9 @@ def is_sensible(case: tuple[Any, ...]) -> bool:
     """Without CRC or TSS nothing tells that octets have changed; UES asks for nothing there."""
     _, wire, _, protection, _ = case
     guarded = protection != "plain"
-    return (wire not in ("corruption", "all") or guarded) and (wire != "all_but_corruption" or not guarded)
+    return (wire not in ("corruption", "all") or guarded) and (
+        wire != "all_but_corruption" or not guarded
+    )
 
 
 def pairwise_cover(dimensions: tuple[tuple[Any, ...], ...], rng: random.Random) -> list[Case]:
@@ -143,3 +147,64 @@ def test_the_psn_wraps(delivery: str, wire: str, before: int) -> None:
             if pdc.initiator and pdc.ordered is (delivery == "rod"):
                 assert pdc.source.window.next < 1 << 16
     exchange.prove()
+
+
+def test_a_used_up_range_that_no_request_can_report() -> None:
+    """All is answered and cleared, but no ACK has said so: what is posted then must not wait.
+
+    A response that must not be lost holds the CACK back at the first PSN, until a CLEAR; nobody
+    acknowledges that.
+    """
+    exchange = Exchange(WIRES["perfect"], 1, mpr=1)
+    side, there = exchange.sides
+    first = bytearray(8)
+    offset = there.room(8)
+    exchange.post(
+        side, Atomic, key=KEY, offset=offset, operation=AtomicOpcode.SUM, datatype=Datatype.UINT64,
+        operand=b"1" * 8, result=memoryview(first),
+    )  # fmt: skip
+    for _ in range(127):
+        exchange.post(side, NoOperation)
+    exchange.prove(close=False)
+    (pdc,) = side.fep.table.by_id.values()
+    assert pdc.source.window.outstanding == 0
+    assert (pdc.source.window.next - pdc.source.max_cack) == 129, "the range must be used up"
+    exchange.post(side, NoOperation)
+    exchange.prove()
+
+
+@pytest.mark.parametrize("delivery", ["rud", "rod"])
+def test_a_renumbered_pdc_clears(delivery: str) -> None:
+    """A target of a secured PDC that chose an earlier first PSN hears which answers are known."""
+    exchange = Exchange(
+        WIRES["perfect"],
+        2,
+        start_psn=(1 << 31) - 1,
+        secure_start="1rtt",
+        **PROTECTIONS["tss_direct"],
+    )
+    fetch(exchange, exchange.sides[0], delivery)
+    exchange.prove(close=False)
+    (pdc,) = exchange.sides[0].fep.table.by_id.values()
+    assert pdc.start_psn < (1 << 31) - 1
+    exchange.close()
+
+
+def test_what_a_refused_read_has_read_does_not_count() -> None:
+    """It is read again, so that a rendezvous send must not end, and take its memory away, before."""
+    reads = PeerReads()
+    reads.add(1, 0, 500)
+    reads.refuse(1)
+    reads.add(1, 500, 800)
+    reads.add(2, 800, 1_000)
+    assert not reads.covers(0, 1_000)
+    reads.add(2, 0, 800)
+    assert reads.covers(0, 1_000)
+
+
+def test_a_rendezvous_may_be_read_by_many_messages() -> None:
+    reads = PeerReads()
+    for number in range(100):
+        assert not reads.covers(0, 1_000)
+        reads.add(number, number * 10, number * 10 + 10)
+    assert reads.covers(0, 1_000)

@@ -1,4 +1,4 @@
-"""Identifiers, the reserved pool, the peer's range, and what becomes of messages of a failed PDC."""
+"""Identifiers, the reserved pool, the peer's range, and the messages of a PDC that has failed."""
 
 from __future__ import annotations
 
@@ -245,4 +245,3 @@ def test_a_refused_opening_is_tried_again_and_then_fails() -> None:
     assert [c.error for c in script.completions] == ["NACK_RETRIES_EXHAUSTED"]
     assert script.pdcs == []
     check_idle(script.fep)
-

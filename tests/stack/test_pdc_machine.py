@@ -22,9 +22,8 @@ from hypothesis.stateful import (
 
 from tests.stack.invariants import check, check_idle
 from tests.stack.network import Network, destination, endpoint, joined
-from tests.stack.script import HERE, KEY, MS, START, THERE, Script, control, rod, write
+from tests.stack.script import HERE, KEY, START, THERE, Script, control, rod, write
 from tests.stack.stub import StubSemantics, guaranteed, watch
-from uet.fep import FabricEndpoint
 from uet.pds.life import State
 from uet.pds.semantics import LATER, NO_ROOM, Answer
 from uet.transport import NoOperation, Read, Write
@@ -54,7 +53,9 @@ class Conversation(RuleBasedStateMachine):
             "max_nack_retx_cnt": 31, "max_inbound_messages": resource_limit,
             "max_pdcs": 6, "drop_network_duplicates": bool(seed & 1),
         }  # fmt: skip
-        self.feps = {a: endpoint(a, seed=seed + k, **parameters) for k, a in enumerate((HERE, THERE))}
+        self.feps = {
+            a: endpoint(a, seed=seed + k, **parameters) for k, a in enumerate((HERE, THERE))
+        }
         self.memory = {a: bytearray(8_192) for a in self.feps}
         self.taken = {a: watch(fep) for a, fep in self.feps.items()}
         for address, fep in self.feps.items():
@@ -62,9 +63,9 @@ class Conversation(RuleBasedStateMachine):
         self.now = 0
         self.flying: list[bytes] = []
         self.old: list[bytes] = []
-        self.posted = {a: 0 for a in self.feps}
+        self.posted = dict.fromkeys(self.feps, 0)
         self.ended: dict[str, list[Any]] = {a: [] for a in self.feps}
-        self.seen: dict[str, int] = {a: 0 for a in self.feps}
+        self.seen: dict[str, int] = dict.fromkeys(self.feps, 0)
         self.lawful = True
 
     def pump(self) -> None:
@@ -192,7 +193,7 @@ class Conversation(RuleBasedStateMachine):
         for fep in self.feps.values():
             fep.close()
         network.settle()
-        for address, fep in self.feps.items():
+        for address in self.feps:
             for completion in network.completions[address]:
                 if completion.kind == "remote_write":
                     self.seen[address] += 1
@@ -323,9 +324,7 @@ class OrderedWindow(RuleBasedStateMachine):
     def lenient(self, n: int) -> None:
         """Held ones count as received: a CLEAR that names one has no meaning before its turn."""
         window = self.script.pdc.destination.window
-        stored = {
-            (p - self.start) & 0xFFFF_FFFF for p in self.script.pdc.destination.stored
-        }
+        stored = {(p - self.start) & 0xFFFF_FFFF for p in self.script.pdc.destination.stored}
         assert stored <= self.kept
         if self.busy:
             end = min(self.busy) - 1
@@ -359,6 +358,3 @@ class OrderedWindow(RuleBasedStateMachine):
 
 OrderedWindow.TestCase.settings = settings(MACHINE, max_examples=40, stateful_step_count=40)
 TestOrderedWindow = OrderedWindow.TestCase
-
-assert FabricEndpoint
-assert MS

@@ -10,8 +10,8 @@ import pytest
 from tests.stack.invariants import check, check_idle
 from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import HERE, KEY, MASK, MTU, TARGET, THERE, US, Script, ack
+from tests.stack.secured import DOMAINS, SDI
 from tests.stack.stub import watch
-from tests.stack.test_secure_pdc import DOMAINS, SDI
 from uet.pds import source as source_module
 from uet.pds.life import PdcLife, State
 from uet.pds.source import PSN_LIMIT, PSN_LIMIT_MARGIN, RequestSource

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scapy.packet import Packet
 
+from tests.stack.carriage import OPTIMIZED_KEY
 from tests.stack.invariants import check, check_idle
 from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import (
@@ -82,7 +83,7 @@ def asked(script: Script, octets: int = 5_000, *, build: Build = rud) -> tuple[i
 @pytest.mark.conformance("C-016", "C-073")
 @pytest.mark.parametrize("build", [rud, rod])
 def test_data_comes_back_on_the_same_pdc(build: Build) -> None:
-    """The request is answered at once, without data; that has PSNs of its own, from Start_PSN on."""
+    """The request is answered at once, the data has PSNs of its own, from Start_PSN on."""
     script = Script()
     own, (answer, back) = asked(script, build=build)
     assert (answer.is_ack, answer.ack_psn, answer.answer) == (True, START + 1, ReturnCode.OK)
@@ -211,6 +212,8 @@ def test_a_pdc_is_not_closed_while_data_is_to_come() -> None:
         assert script.give(ack(request)) == []
     start = script.pdc.start_psn
     assert script.pdc.locks == 1
+    script.pdc.quiesce()
+    script.fep.activate(script.pdc)
     script.fep.close()
     assert script.wait(20 * MS) == []
     expected = random.Random(3).randbytes(2_500)
@@ -221,7 +224,9 @@ def test_a_pdc_is_not_closed_while_data_is_to_come() -> None:
         assert (answer.is_ack, answer.ack_psn, answer.req) == (True, start + k, 0)
     assert script.completions == []
     packet = rud(start + 1, dpdcid=own, spdcid=TARGET, clear=start - 1, ar=1)
-    answer, close = script.give(packet / data(expected[MTU : 2 * MTU], of=number, at=MTU, total=2_500))
+    answer, close = script.give(
+        packet / data(expected[MTU : 2 * MTU], of=number, at=MTU, total=2_500)
+    )
     assert (answer.cack_psn, close.control) == (start + 2, ControlType.CLOSE_CMD)
     assert [(c.context, c.error) for c in script.completions] == [("read", None)]
     assert memory == expected
@@ -327,6 +332,43 @@ def test_a_target_that_dies_before_its_data() -> None:
         "write": "INV_DPDCID",
     }
     check_idle(script.fep)
+
+
+@pytest.mark.conformance("C-073")
+def test_data_of_a_request_without_message_id() -> None:
+    """A medium header has none: its data names it by its PSN."""
+    network, memory = pair(6, optimized_headers=True)
+    here = network.endpoints[HERE]
+    network.endpoints[THERE].register(memoryview(memory[THERE]), key=OPTIMIZED_KEY)
+    mine = [bytearray(600) for _ in range(5)]
+    for k, each in enumerate(mine):
+        here.post(Read(peer=THERE, key=OPTIMIZED_KEY, offset=k * 700, memory=memoryview(each)))
+    network.settle()
+    assert [c.error for c in network.completions[HERE]] == [None] * 5
+    for k, each in enumerate(mine):
+        assert each == memory[THERE][k * 700 : k * 700 + 600]
+    assert network.endpoints[THERE].counters()["tx_data_packets"] == 5
+    check_idle(here)
+
+
+def test_data_that_overtakes_the_first_ack() -> None:
+    """It tells who the target is just as well, unless its PSN is that of an older PDC."""
+    script = Script()
+    memory = post_read(script, MTU, context="read")
+    (request,) = script.take()
+    start = request.psn
+    for psn in (start - 70_000, start + 70_000):
+        packet = rud(psn, dpdcid=request.spdcid, spdcid=TARGET + 1, clear=psn - 1, ar=1)
+        assert script.give(packet / data(b"o" * MTU, of=request.ses.message_id)) == []
+        assert script.pdc.peer_id == 0
+    assert script.counters["rx_drop_data_before_establishment"] == 2
+    packet = rud(start, dpdcid=request.spdcid, spdcid=TARGET, clear=start - 1, ar=1)
+    (answer,) = script.give(packet / data(b"d" * MTU, of=request.ses.message_id))
+    assert (answer.is_ack, answer.ack_psn, answer.dpdcid) == (True, start, TARGET)
+    assert script.completions == []
+    script.give(ack(request))
+    assert memory == b"d" * MTU
+    assert [c.error for c in script.completions] == [None]
 
 
 # -- both together --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from uet.pds.semantics import LATER, NO_ROOM
 from uet.transport import Write
 from uet.wire.codes import ControlType, NackCode
 
-ROD = {"delivery": "rod"}
+ROD: dict[str, Any] = {"delivery": "rod"}
 
 
 def opened(script: Script) -> int:
@@ -56,7 +57,7 @@ def in_flight(script: Script, packets: int) -> list[Seen]:
 
 @pytest.mark.conformance("C-013")
 def test_an_ordered_pdc_begins_with_its_first_packet() -> None:
-    """Another one that overtook it is refused, with the PSN that is expected, and leaves nothing."""
+    """Another one that overtook it is refused with the PSN expected, and leaves nothing."""
     script = Script()
     (nack,) = script.give(rod(START + 2, syn=2, ar=1) / write(b"x"), ev=55_555)
     assert (nack.nack, nack.nack_psn, nack.payload_word) == (NackCode.ROD_OOO, START + 2, START)
@@ -367,12 +368,10 @@ def test_go_back_to_somewhere_else() -> None:
 
 @pytest.mark.conformance("C-114")
 def test_one_entropy_value() -> None:
-    """All requests take one path; it is left only when a timeout says that nothing arrives there."""
+    """All requests take one path; it is left only when a timeout says that nothing arrives."""
     script = Script(**ROD)
     packets = in_flight(script, 6)
-    resent = script.give(
-        refusal(packets[3], code=NackCode.ROD_OOO, payload_word=packets[2].psn)
-    )
+    resent = script.give(refusal(packets[3], code=NackCode.ROD_OOO, payload_word=packets[2].psn))
     path = {p.ev for p in packets} | {p.ev for p in resent}
     assert len(path) == 1
     again = script.wait(2 * MS)

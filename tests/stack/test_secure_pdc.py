@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scapy.layers.inet import IP, UDP
-from scapy.layers.l2 import Ether
-from scapy.packet import Packet, Raw
 
 from tests.stack.invariants import check, check_idle
-from tests.stack.network import Impairment, Network, endpoint, flip, joined
+from tests.stack.network import Impairment, flip
 from tests.stack.script import (
     HERE,
-    INITIATOR,
     KEY,
     MASK,
     MS,
@@ -33,69 +28,14 @@ from tests.stack.script import (
     rud,
     write,
 )
+from tests.stack.secured import OTHER, SDI, SecureScript, counter_of, opening, pair
+from tests.stack.test_return_direction import data as return_data
 from tests.stack.test_return_direction import read_request
-from tests.tss.wire import parts, sealed_frame
 from uet.compatibility import Compatibility
 from uet.ses.memory import IDEMPOTENT_SAFE
-from uet.transport import Read, Send, Write
-from uet.tss.domain import COUNTER_LIMIT, SecureDomain
-from uet.tss.record import SecureDomains, sdi_of
+from uet.transport import Read, Write
 from uet.wire.codes import ControlType, NackCode
-from uet.wire.frame import decode_frame
-from uet.wire.layers import UET_NACK, UET_RUDI_REQ
-
-SDI, OTHER = 0x123456, 0x77
-DOMAINS = (
-    SecureDomain(sdi=SDI, mode="cluster", keys={0: bytes(range(32))}),
-    SecureDomain(sdi=OTHER, mode="cluster", keys={0: bytes(range(50, 82))}),
-)
-#: An initiator begins anywhere in here when it has not been told where to.
-LATEST = 1 << 31
-
-
-class SecureScript(Script):
-    """The peer speaks in a secure domain, and understands what it is told there."""
-
-    def __init__(self, **parameters: Any) -> None:
-        parameters.setdefault("domains", DOMAINS)
-        parameters.setdefault("sdi", SDI)
-        self.there = SecureDomains(DOMAINS)
-        #: what the endpoint really sent
-        self.sealed: list[bytes] = []
-        super().__init__(**parameters)
-
-    def frame(self, packet: Packet, *, sdi: int | None = SDI, **envelope: Any) -> bytes:
-        """A sealed frame, or one in clear (``sdi=None``)."""
-        if sdi is None:
-            return super().frame(packet, **envelope)
-        records = self.there.find(sdi)
-        assert records is not None
-        return sealed_frame(records, bytes(packet), source=THERE, destination=HERE)
-
-    def take(self, limit: int = 64) -> list[Seen]:
-        seen = []
-        while frames := self.fep.transmit(self.now, limit):
-            for frame in frames:
-                octets = joined(frame)
-                self.sealed.append(octets)
-                prefix, packet, size = parts(octets)
-                plaintext = self.there.open(prefix, packet, size)
-                assert isinstance(plaintext, bytes), plaintext
-                ip = IP(src=HERE, dst=THERE, tos=octets[15], flags="DF")
-                ports = UDP(sport=int.from_bytes(octets[34:36], "big"), dport=4793, chksum=0)
-                clear = bytes(Ether() / ip / ports / Raw(plaintext))
-                seen.append(Seen(decode_frame(clear, crc="off"), clear))
-        return seen
-
-    @property
-    def newest_sdi(self) -> int:
-        return sdi_of(parts(self.sealed[-1])[1])
-
-
-def opening(start: int, *, offset: int = 0, spdcid: int = INITIATOR) -> Packet:
-    """A SYN packet of a PDC that begins at ``start``."""
-    psn = start + offset
-    return rud(psn, syn=offset, clear=start - 1, ar=1, spdcid=spdcid) / write(b"\0")
+from uet.wire.layers import UET_RUDI_REQ
 
 
 def close_at(script: Script, psn: int, own: int) -> Seen:
@@ -316,23 +256,6 @@ def test_the_next_pdc_begins_where_the_target_said() -> None:
 # -- whole transfers ------------------------------------------------------------------------------
 
 
-def pair(seed: int, **parameters: Any) -> tuple[Network, dict[str, bytearray]]:
-    feps, memory = {}, {}
-    parameters = {"domains": DOMAINS, "sdi": SDI, "payload_mtu": 1024} | parameters
-    for k, address in enumerate((HERE, THERE)):
-        feps[address] = endpoint(address, seed=seed + k, **parameters)
-        memory[address] = bytearray(32_768)
-        feps[address].register(memoryview(memory[address]), key=KEY)
-        feps[address].register(memoryview(memory[address]), key=KEY | IDEMPOTENT_SAFE)
-    return Network(feps, random.Random(seed), keep=True), memory
-
-
-def counter_of(frame: bytes) -> tuple[bytes, int, bytes]:
-    """What must be unique: source address, AN, packet counter with epoch."""
-    _, packet, _ = parts(frame)
-    return frame[26:30], packet[0] & 1, packet[4:12]
-
-
 @pytest.mark.conformance("C-061", "C-062", "C-131")
 @pytest.mark.parametrize("delivery", ["rud", "rod"])
 @pytest.mark.parametrize("secure_start", ["0rtt", "1rtt"])
@@ -466,6 +389,23 @@ def test_answers_of_another_domain_are_dropped() -> None:
 
 
 @pytest.mark.conformance("C-134")
+def test_data_of_another_domain_does_not_name_the_target() -> None:
+    """Nor does it end the PDC: it might be anybody's."""
+    script = SecureScript()
+    memory = bytearray(MTU)
+    script.fep.post(Read(peer=THERE, key=KEY, offset=0, memory=memoryview(memory)))
+    (request,) = script.take()
+    packet = rud(
+        request.psn, dpdcid=request.spdcid, spdcid=TARGET, clear=request.psn - 1, ar=1
+    ) / return_data(b"d" * MTU, of=request.ses.message_id)
+    assert script.give_frame(script.frame(packet, sdi=OTHER)) == []
+    assert (script.pdc.peer_id, memory) == (0, bytes(MTU))
+    (answer,) = script.give(packet)
+    assert answer.is_ack
+    assert memory == b"d" * MTU
+
+
+@pytest.mark.conformance("C-134")
 def test_an_idempotent_request_is_answered_in_its_domain() -> None:
     """Though this endpoint speaks in another one, or in clear, when it begins itself."""
     script = SecureScript(sdi=None)
@@ -474,187 +414,3 @@ def test_an_idempotent_request_is_answered_in_its_domain() -> None:
     packet = UET_RUDI_REQ(pkt_id=1) / write(b"x", match_bits=key)
     (answer,) = script.give_frame(script.frame(packet, sdi=OTHER))
     assert (answer.pkt_id, script.newest_sdi) == (1, OTHER)
-
-
-# -- clear packets --------------------------------------------------------------------------------
-
-
-def test_packets_in_clear_are_refused() -> None:
-    script = SecureScript()
-    (answer,) = script.give(opening(START))
-    script.post(b"x")
-    (request,) = script.take()
-    clear = (
-        opening(START + 9, spdcid=9),
-        rud(START + 1, dpdcid=answer.spdcid, ar=1) / write(b"evil"),
-        ack(request),
-        refusal(request, code=NackCode.INV_DPDCID, spdcid=0),
-        control(ControlType.CLOSE_CMD, START + 1, dpdcid=answer.spdcid, ar=1),
-    )
-    for packet in clear:
-        assert script.give_frame(script.frame(packet, sdi=None)) == []
-    assert script.counters["tss_clear_refused"] == len(clear)
-    assert script.completions == []
-    assert len(script.pdcs) == 2
-
-
-def test_a_domain_may_accept_refusals_in_clear() -> None:
-    """As the UEC reference provider sends them where it has no PDC; nothing else in clear."""
-    lax = SecureDomain(sdi=SDI, mode="cluster", keys={0: bytes(range(32))}, accept_clear=True)
-    script = SecureScript(domains=(lax,))
-    script.post(b"x", context="w")
-    (request,) = script.take()
-    assert script.give_frame(script.frame(ack(request), sdi=None)) == []
-    assert script.completions == []
-    nack = refusal(request, code=NackCode.NEW_START_PSN, payload_word=9_000, spdcid=0)
-    (again,) = script.give_frame(script.frame(nack, sdi=None))
-    assert again.psn == 9_000
-    script.give(ack(again))
-    assert [c.error for c in script.completions] == [None]
-
-
-def test_secured_packets_where_there_is_no_security() -> None:
-    script = Script()
-    (domain,) = SecureDomains(DOMAINS[:1])
-    frame = sealed_frame(domain, bytes(opening(START)), source=THERE, destination=HERE)
-    assert script.give_frame(frame) == []
-    assert script.counters["rx_drop_unsupported_type"] == 1
-
-
-# -- keys -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.conformance("C-132")
-def test_keys_change_under_traffic() -> None:
-    """Make before break, each end in its own time: nothing is lost by it, no timer runs out."""
-    network, memory = pair(5)
-    data = random.Random(5).randbytes(30_000)
-    done = 0
-
-    def advance(messages: int) -> None:
-        nonlocal done
-        done += messages
-        for source, target in ((HERE, THERE), (THERE, HERE)):
-            for _ in range(messages):
-                network.endpoints[source].post(
-                    Write(peer=target, key=KEY, offset=0, payload=memoryview(data))
-                )
-        end = network.now + 5 * US
-        network.run(lambda: network.now >= end)
-
-    records = {}
-    for address, fep in network.endpoints.items():
-        assert fep.domains is not None
-        records[address] = fep.domains.find(SDI)
-    seen = []
-    for generation in range(1, 4):
-        an = generation & 1
-        advance(2)
-        for there in records.values():
-            assert there is not None
-            there.set_key(an, bytes([generation]) * 32)
-        advance(1)
-        for there in records.values():
-            assert there is not None
-            assert there.position(an) == (0, 0)
-            there.rotate(an)
-            advance(1)
-        network.run(lambda: all(not f.initiator.open_messages for f in network.endpoints.values()))
-        for there in records.values():
-            assert there is not None
-            there.retire(an ^ 1)
-        seen.append(len(network.sent))
-    network.settle()
-    for address, fep in network.endpoints.items():
-        assert [c.error for c in network.completions[address]] == [None] * done
-        assert memory[address][:30_000] == data
-        counts = fep.counters()
-        assert not [n for n in counts if n.startswith("tss_") and counts[n]]
-        assert counts.get("tx_retransmitted_packets", 0) == 0
-    # The counter began anew with each key.
-    first = {counter_of(frame)[1:] for frame in network.sent[seen[0] :]}
-    assert (0, bytes(8)) in first
-    assert (1, bytes(8)) in first
-
-
-def exhaust(fep: Any, left: int) -> None:
-    """Leave so many packets under the present key."""
-    (records,) = (r for r in fep.domains if r.domain.sdi == SDI)
-    records._sending.counter = COUNTER_LIMIT - left
-
-
-def test_an_exhausted_counter_ends_the_pdc() -> None:
-    """What is under way fails by name; nothing is raised, sent again for ever, or left behind."""
-    script = SecureScript()
-    script.establish_initiator()
-    exhaust(script.fep, 3)
-    script.post(bytes(5 * MTU), context="under way")
-    script.post(b"y", context="behind it")
-    assert len(script.take()) == 3
-    assert {c.context: c.error for c in script.completions} == {
-        "under way": "TSS_COUNTER_EXHAUSTED",
-        "behind it": "TSS_COUNTER_EXHAUSTED",
-    }
-    assert script.pdcs == []
-    check_idle(script.fep)
-    # A new key, and all is well.
-    for records in (*script.fep.domains, script.there.find(SDI)):  # type: ignore[misc]
-        if records.domain.sdi == SDI:
-            records.set_key(1, bytes([1]) * 32)
-            records.rotate(1)
-    script.post(b"z", context="anew")
-    (request,) = script.take()
-    script.give(ack(request))
-    assert [(c.context, c.error) for c in script.completions] == [("anew", None)]
-
-
-def test_an_exhausted_counter_at_a_target() -> None:
-    """It answers no more; its return data fails, and the PDC with it."""
-    script = SecureScript()
-    (answer,) = script.give(opening(START))
-    own = answer.spdcid
-    exhaust(script.fep, 1)
-    (answer,) = script.give(rud(START + 1, dpdcid=own, ar=1) / read_request(100))
-    assert answer.is_ack
-    assert script.pdcs == []
-    assert script.give(rud(START + 2, dpdcid=own, ar=1) / write(b"x")) == []
-    assert script.counters["tss_counter_exhausted"] >= 2
-    assert script.fep.next_deadline() is None
-
-
-@pytest.mark.parametrize("delivery", ["rudi", "uud"])
-def test_an_exhausted_counter_without_a_pdc(delivery: str) -> None:
-    script = SecureScript()
-    exhaust(script.fep, 1)
-    for context in ("first", "second"):
-        if delivery == "rudi":
-            script.post(b"x", key=KEY | IDEMPOTENT_SAFE, delivery="rudi", context=context)
-        else:
-            script.fep.post(
-                Send(peer=THERE, payload=memoryview(b"x"), delivery="uud", context=context)
-            )
-    assert len(script.take()) == 1
-    ended = {c.context: c.error for c in script.completions}
-    assert ended["second"] == "TSS_COUNTER_EXHAUSTED"
-    assert ended.get("first", None) is None
-
-
-def test_control_packets_of_an_exhausted_domain() -> None:
-    script = SecureScript()
-    script.establish_initiator()
-    exhaust(script.fep, 0)
-    assert not script.fep.probe(THERE)
-    assert not script.fep.open_pdc(THERE)
-    assert script.take() == []
-    assert script.pdcs == []
-
-
-def test_clear_refusals_of_rudi_need_leave() -> None:
-    script = SecureScript()
-    script.post(b"x", key=KEY | IDEMPOTENT_SAFE, delivery="rudi")
-    (request,) = script.take()
-    nack = UET_NACK(nt=1, nack_code=7, nack_pkt_id=request.pkt_id)
-    for frame in (script.frame(nack, sdi=None), script.frame(nack, sdi=OTHER)):
-        assert script.give_frame(frame) == []
-    assert script.counters["tss_clear_refused"] == 1
-    assert script.counters["rx_nacks_of_settled_psn"] == 1

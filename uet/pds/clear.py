@@ -42,6 +42,10 @@ class ClearDuty:
         if 0 < ((psn - self._asked) & MASK) < HALF:
             self._asked = psn
 
+    def renumbered(self) -> None:
+        """The PDC begins at another PSN; nothing has been asked about that."""
+        self._asked = self._source.clear_sent
+
     def force(self, now: int) -> None:
         """A CLEAR_REQ: the target wants to hear it now, and again if need be."""
         self._forced = True

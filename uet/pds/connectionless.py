@@ -229,13 +229,13 @@ class Connectionless:
     def on_nack(self, packet_id: int, peer: Peer, sdi: int | None, now: int) -> None:
         """A NACK of RUDI: the target could not take it, send it again (UES 3.5.22).
 
-        ``sdi`` is ``None`` for one that came in clear, which the domain must allow.
+        ``sdi`` is that of the requests also for one that came in clear, if the domain allows it.
         """
         pending = self._pending.get(packet_id)
         if (
             pending is None
             or pending.peer is not peer
-            or (sdi is not None and sdi != self._config.sdi)
+            or sdi != self._config.sdi
         ):
             self._counts["rx_nacks_of_settled_psn"] += 1
             return

@@ -7,7 +7,7 @@ take the same path.  A retransmission is judged by what was sent after it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 from uet.pds.psn import HALF, MASK
 from uet.pds.window import SendWindow
@@ -25,8 +25,8 @@ class LossInference:
         self._one_path = one_path
         self._newest = (start_psn - 1) & MASK  # of the PSNs known to have arrived
         self._judged = start_psn  # first transmissions of those before it are settled
-        # (first PSN sent after the retransmission, PSN), in the order of sending
-        self._again: deque[tuple[int, int]] = deque()
+        # PSN -> first one sent after its last retransmission, in the order of sending
+        self._again: OrderedDict[int, int] = OrderedDict()
 
     def arrived(self, psn: int) -> None:
         """The destination has ``psn``."""
@@ -35,7 +35,8 @@ class LossInference:
 
     def sent_again(self, psn: int) -> None:
         """``psn`` was sent once more."""
-        self._again.append((self._window.next, psn))
+        self._again.pop(psn, None)
+        self._again[psn] = self._window.next
 
     def lost(self, packets_in_window: float) -> list[int]:
         """PSNs whose last transmission is lost, as is known by now."""
@@ -52,8 +53,11 @@ class LossInference:
                 psns.append(judged)
             judged = (judged + 1) & MASK
         self._judged = judged
-        while self._again and ((end - self._again[0][0]) & MASK) < HALF:
-            _, psn = self._again.popleft()
+        while self._again:
+            psn, following = next(iter(self._again.items()))
+            if ((end - following) & MASK) >= HALF:
+                break
+            del self._again[psn]
             if self._is_missing(psn):
                 psns.append(psn)
         return psns

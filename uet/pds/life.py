@@ -108,6 +108,7 @@ class PdcLife:
         self._close_due: int | None = None  # target: when its CLOSE_REQ counts as refused
         self._octets_when_asked = 0
         self._probes = 0
+        self._renumberings = 0
         # Both directions begin at the same PSN.
         wrap, overhead = peer.way(sdi)
         self.writer = PacketWriter(
@@ -233,6 +234,8 @@ class PdcLife:
         if self._state is State.CLOSED:
             return
         source.transmit(out, now, limit)
+        if source.window.base == source.window.next and source.has_unsent:
+            self._clear.consider(now)  # with nothing in flight, no ACK will move the peer's range
         if source.worn_out and self.takes_messages and self.initiator:
             self._wear_out()
         while self._clear.due is not None and self._clear.due <= now and len(out) < limit:
@@ -241,7 +244,7 @@ class PdcLife:
         if (
             self._state is State.QUIESCE
             and source.idle
-            and not self.locks
+            and self.locks <= 0  # those of a PDC that failed are taken off twice
             and not self.destination.busy
             and len(out) < limit
         ):

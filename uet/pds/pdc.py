@@ -10,6 +10,7 @@ from uet.pds.life import PdcLife, State
 from uet.pds.nacks import TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
 from uet.pds.psn import HALF, MASK
+from uet.pds.recovery import UNLIMITED_NACK
 from uet.pds.window import Arrival
 from uet.wire import headers
 from uet.wire.codes import (
@@ -194,9 +195,14 @@ class Pdc(PdcLife):
         if self._state is not State.CREATING or start_psn == self.start_psn:
             self._counts["rx_nacks_of_settled_psn"] += 1
             return
+        self._renumberings += 1
+        if self._renumberings > self._config.max_nack_retx_cnt != UNLIMITED_NACK:
+            self.fail("NACK_RETRIES_EXHAUSTED", now)
+            return
         self._counts["pdcs_renumbered"] += 1
         self._around.pdc_event(self, "renumbered", start_psn=start_psn)
         self.source.renumber(start_psn, now)
+        self._clear.renumbered()
         self.writer.start_psn = start_psn
         self.destination = self._make_destination(start_psn)
 
@@ -274,6 +280,7 @@ class Pdc(PdcLife):
         elif kind in (ControlType.NOOP, ControlType.NEGOTIATION) or (
             kind == ControlType.CLOSE_REQ and self.initiator
         ):
+            again = destination.window.classify(psn) is Arrival.DUPLICATE
             code = destination.accept_control(psn)
             if code is not None:
                 expected = destination.window.first_missing if code is NackCode.ROD_OOO else 0
@@ -283,7 +290,7 @@ class Pdc(PdcLife):
                 self.ack(psn, b"", 0, resent, entropy, marked)
             if kind == ControlType.CLOSE_REQ:
                 self.quiesce()
-            elif kind == ControlType.NEGOTIATION:
+            elif kind == ControlType.NEGOTIATION and not again:
                 self._on_negotiation(payload.to_bytes(4, "big") + bytes(more), now)
         else:
             self.nack(NackCode.UNEXP_EVENT, psn, resent, entropy, marked)
@@ -322,5 +329,5 @@ class Pdc(PdcLife):
             self._counts["rx_negotiations_not_understood"] += 1
             return
         self.negotiated = features
-        if not self.initiator:
+        if not self.initiator and not self.source.is_full:
             self._around.control.append(self.source.send_control(ControlType.NEGOTIATION, now))

@@ -27,14 +27,14 @@ class SecureStarts:
         self._rng = rng
         self._expected: dict[int, int] = {}  # by SDI
         self._told: dict[tuple[bytes, int], int] = {}  # by (peer, SDI)
-        # (peer, its PDC id) -> (first PSN wanted, until when); the oldest first
-        self._pending: dict[tuple[bytes, int], tuple[int, int]] = {}
+        # (peer, its PDC id, SDI) -> (first PSN wanted, until when); the oldest first
+        self._pending: dict[tuple[bytes, int, int], tuple[int, int]] = {}
 
     # -- the target's side ---------------------------------------------------------------------
 
     def refuse(self, peer_key: bytes, peer_id: int, sdi: int, start: int, now: int) -> int | None:
         """The first PSN to demand in place of ``start``; ``None`` where it may be."""
-        key = (peer_key, peer_id)
+        key = (peer_key, peer_id, sdi)
         self.expire(now)
         pending = self._pending.get(key)
         if pending is not None:

@@ -392,8 +392,8 @@ class Initiator:
     def on_served(self, key: int, offset: int, length: int, by: object = None) -> None:
         """A peer has acknowledged ``length`` octets read from ``offset`` of the region ``key``.
 
-        ``by`` names the message that asked for them.  A rendezvous send is complete when all that its eager part left over has been read; any
-        other key is nobody's business here.
+        ``by`` names the message that asked for them.  A rendezvous send is complete when all that
+        its eager part left over has been read; any other key is nobody's business here.
         """
         operation = self._promises.of_key(key)
         if operation is None or operation.read_by_peer is None:

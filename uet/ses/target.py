@@ -242,6 +242,12 @@ class Target:
         self._connectionless.datagram(address, request)
         return None
 
+    def withdraw(self, key: int) -> None:
+        """A region is there no longer: what is being written to it is refused from now on."""
+        for number, message in list(self._messages.items()):
+            if message.key == key and not isinstance(message, InboundSend):
+                self._inbound.stop(number, message, int(ReturnCode.BAD_MKEY))
+
     # -- what ends, and time -----------------------------------------------------------------
 
     def message_end(self, pdc: Context, message: Readback, now: int) -> None:

@@ -291,6 +291,8 @@ class SecureRecords:
         if domain.reject_old_epochs and is_older(epoch, ring.epoch, domain.rx_max_epoch_lifetime):
             return self._refuse(OLD_EPOCH)
         source = prefix[:address_size]
+        if domain.mode == "server" and not by_server and ssi != self._clients.get(source):
+            return self._refuse(UNKNOWN_CLIENT)  # its key must not open what another one sends
         key, fresh = ring.fixed, False
         if key is None:
             named = prefix[address_size : 2 * address_size] if by_server else source

@@ -1,10 +1,10 @@
 """Keep the kernel from answering transport frames, and leave nothing behind.
 
-The kernel may have the endpoint's address itself, and would answer UET with ICMP errors.  As
-:mod:`emulator.endpoint.silence` does for the ports of a lab, a classifier on ingress drops the
-frames behind the endpoint's raw socket.  Here the interface is the user's, so the classifier must
-go when the endpoint does, however it ends: a small process of its own waits for that and takes it
-away, even after SIGKILL.
+The kernel may have the endpoint's address itself, and would answer UET with ICMP errors.  As on
+the ports of a lab, which need not be cleared up (:mod:`emulator.endpoint.silence`), a classifier
+on ingress drops the frames behind the endpoint's raw socket.  Here the interface is the user's, so
+the classifier must go when the endpoint does, however it ends: a small process of its own waits
+for that and takes it away, even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.silence import drop_with_nftables, dropping
 from emulator.errors import UserError
-from emulator.fabric.netlink import U16, U32, KernelRefusal, RouteSocket, attribute
+from emulator.fabric.netlink import KernelRefusal, RouteSocket, attribute
 
 # linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h
 _NEW_QDISC, _DEL_QDISC, _NEW_FILTER, _DEL_FILTER, _GET_FILTER = 36, 37, 44, 45, 46
@@ -29,14 +30,11 @@ _CREATE, _EXCL = 0x400, 0x200
 _TCMSG = struct.Struct("=BxxxiIII")
 _CLSACT, _CLSACT_HANDLE = 0xFFFF_FFF1, 0xFFFF_0000
 _INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3
-_TCA_KIND, _TCA_OPTIONS = 1, 2
-_BPF_OPS_LEN, _BPF_OPS, _BPF_FLAGS = 4, 5, 8
-_DIRECT_ACTION = 1
-_UNSPEC, _DROP = 0xFFFF_FFFF, 2
+_TCA_KIND = 1
 #: After whatever else classifies here, and beside a lab's own silence.
 _PRIORITY = 0xC001
 _INFO = _PRIORITY << 16 | socket.htons(0x0003)  # ETH_P_ALL
-#: Handles of classifiers: the process, and whether such a one has made the qdisc or found it.
+#: Handles of classifiers: the guard, and whether such a one has made the qdisc or found it.
 _GUEST, _OWNER = 1 << 30, 2 << 30
 _PID = (1 << 30) - 1
 _NO_CLASSIFIER = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
@@ -44,54 +42,49 @@ _NO_CLASSIFIER = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
 
 @contextmanager
 def quiet(index: int, name: str, frames: TransportFrames) -> Iterator[str]:
-    """Drop ``frames`` on ingress of an interface while the block, or this process, lives.
+    """Drop ``frames`` on ingress of an interface while the block, or this guard, lives.
 
     Gives the mechanism: ``"clsact"`` or ``"nftables"``.  Raises :class:`UserError` if the kernel
     has neither.
     """
-    process = os.getpid()
     keep, alive = os.pipe()
     guard = os.fork()
     if guard == 0:
-        _stand_guard(keep, alive, index, process)
+        _stand_guard(keep, index)
     os.close(keep)
     try:
-        yield _silence(index, name, process, frames)
+        yield _silence(index, name, guard, frames)
     finally:
         os.close(alive)
         os.waitpid(guard, 0)
 
 
-def _stand_guard(keep: int, alive: int, index: int, process: int) -> None:
+def _stand_guard(keep: int, index: int) -> None:
     """The guard: wait for the endpoint's end, clear up, leave without Python's own end."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
-        os.close(alive)
+        # Nothing of the endpoint's may stay open because of its guard.
+        os.closerange(3, keep)
+        os.closerange(max(keep + 1, 3), os.sysconf("SC_OPEN_MAX"))
         while os.read(keep, 1):
             pass
-        _restore(index, process)
+        _restore(index, os.getpid())
     finally:
         os._exit(0)
 
 
-def _silence(index: int, name: str, process: int, frames: TransportFrames) -> str:
+def _silence(index: int, name: str, guard: int, frames: TransportFrames) -> str:
     netlink = RouteSocket()
     made = False
     try:
         made = _make_qdisc(netlink, index)
         inherited = any(there & _OWNER for there in _ours(netlink, index))
-        program = frames.program(matching=_DROP, other=_UNSPEC, only_for_us=False)
-        options = (
-            attribute(_BPF_OPS_LEN, U16(len(program)))
-            + attribute(_BPF_OPS, b"".join(program))
-            + attribute(_BPF_FLAGS, U32(_DIRECT_ACTION))
-        )
-        handle = process & _PID | (_OWNER if made or inherited else _GUEST)
+        handle = guard & _PID | (_OWNER if made or inherited else _GUEST)
         header = _TCMSG.pack(socket.AF_UNSPEC, index, handle, _INGRESS, _INFO)
-        body = header + attribute(_TCA_KIND, b"bpf\0") + attribute(_TCA_OPTIONS, options)
+        body = header + dropping(frames)
         netlink.queue(_NEW_FILTER, _CREATE, body, f"the classifier on {name}")
         netlink.flush()
     except KernelRefusal as refusal:
@@ -99,7 +92,7 @@ def _silence(index: int, name: str, process: int, frames: TransportFrames) -> st
             raise UserError(f"the kernel cannot be kept from answering UET: {refusal}") from None
         if made:
             _remove_qdisc(netlink, index)
-        _drop_with_nftables(name, process, frames, str(refusal))
+        drop_with_nftables(name, frames, why=str(refusal), table=_table(guard))
         return "nftables"
     finally:
         netlink.close()
@@ -143,11 +136,11 @@ def _ours(netlink: RouteSocket, index: int) -> list[int]:
     ]
 
 
-def _restore(index: int, process: int) -> None:
+def _restore(index: int, guard: int) -> None:
     """Take away what :func:`_silence` may have made; what is gone already is well."""
     netlink = RouteSocket()
     try:
-        mine = [handle for handle in _ours(netlink, index) if handle & _PID == process & _PID]
+        mine = [handle for handle in _ours(netlink, index) if handle & _PID == guard & _PID]
         for handle in mine:
             header = _TCMSG.pack(socket.AF_UNSPEC, index, handle, _INGRESS, _INFO)
             netlink.queue(_DEL_FILTER, 0, header + attribute(_TCA_KIND, b"bpf\0"), "classifier")
@@ -159,37 +152,14 @@ def _restore(index: int, process: int) -> None:
         pass  # the interface itself has gone, and all of this with it
     finally:
         netlink.close()
-    if shutil.which("nft") is not None and _has_table(process):
-        subprocess.run(["nft", "delete", "table", "inet", _table(process)], check=False)
+    if shutil.which("nft") is not None and _has_table(guard):
+        subprocess.run(["nft", "delete", "table", "inet", _table(guard)], check=False)
 
 
-def _table(process: int) -> str:
+def _table(guard: int) -> str:
     return f"uetemu-fep-{process}"
 
 
-def _has_table(process: int) -> bool:
+def _has_table(guard: int) -> bool:
     listed = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=False)
-    return f"{_table(process)}\n" in listed.stdout
-
-
-def _drop_with_nftables(name: str, process: int, frames: TransportFrames, why: str) -> None:
-    if shutil.which("nft") is None:
-        raise UserError(
-            f"this kernel has no BPF classifier ({why}) and the nft command is missing; install"
-            " the package nftables"
-        )
-    ports = ", ".join(map(str, frames.udp_ports))
-    protocols = ", ".join(map(str, frames.ip_protocols))
-    rules = [f'iifname "{name}" udp dport {{ {ports} }} drop'] if ports else []
-    rules += [f'iifname "{name}" meta l4proto {{ {protocols} }} drop'] if protocols else []
-    chain = ["chain ingress {", "type filter hook prerouting priority raw", *rules, "}"]
-    script = "\n".join([f"table inet {_table(process)} {{", *chain, "}"])
-    done = subprocess.run(
-        ["nft", "-f", "-"], input=script, text=True, capture_output=True, check=False
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[0]
-        raise UserError(
-            f"the kernel can drop UET frames neither by a BPF classifier ({why}) nor by nftables"
-            f" ({said}); see uetemu doctor"
-        )
+    return f"{_table(guard)}\n" in listed.stdout

@@ -1,8 +1,7 @@
-"""The kernel's side of an endpoint: its namespace, its interface, and how peers are reached."""
+"""An interface as the kernel has it, and how peers are reached through it."""
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import time
@@ -16,14 +15,12 @@ from ipaddress import (
     ip_address,
     ip_interface,
 )
-from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from emulator.errors import UserError
-from emulator.fabric import namespaces
 
 Ip = IPv4Address | IPv6Address
 
@@ -41,35 +38,26 @@ _LOOK_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An Ethernet interface of the current namespace."""
+    """An interface of the current namespace; ``networks`` has those of wider scope first."""
 
     name: str
     index: int
     mac: str
     mtu: int
     networks: tuple[IPv4Interface | IPv6Interface, ...]
+    ethernet: bool = True
+    up: bool = True
 
     @property
     def addresses(self) -> tuple[Ip, ...]:
         return tuple(network.ip for network in self.networks)
 
-
-def enter_namespace(name: str) -> None:
-    """Move this process's only thread into a namespace, by its name or the path of its file."""
-    path = Path(name) if "/" in name else namespaces.DIRECTORY / name
-    try:
-        namespaces.enter(path)
-    except FileNotFoundError:
-        there = sorted(os.listdir(namespaces.DIRECTORY)) if namespaces.DIRECTORY.is_dir() else []
-        known = f"there are {', '.join(there[:8])}" if there else "there is none"
-        raise UserError(f"there is no network namespace {name!r}; {known}") from None
-    except PermissionError:
-        raise UserError(f"only root may enter the namespace {name}; use sudo") from None
-    except OSError as error:
-        reason = error.strerror
-        if error.errno == errno.EINVAL:
-            reason = "it is no network namespace"
-        raise UserError(f"cannot enter {name}: {reason}; give the name ip netns lists") from None
+    def must_work(self) -> None:
+        """Raise :class:`UserError` if it cannot carry Ethernet frames now."""
+        if not self.ethernet:
+            raise UserError(f"{self.name} is no Ethernet interface; UET needs one, a veth will do")
+        if not self.up:
+            raise UserError(f"{self.name} is down; bring it up: ip link set {self.name} up")
 
 
 def interface(name: str) -> Interface:
@@ -80,13 +68,9 @@ def interface(name: str) -> Interface:
         except OSError:
             names = [str(link.get_attr("IFLA_IFNAME")) for link in kernel.get_links()]
             raise UserError(
-                f"there is no interface {name!r} in this namespace; it has {', '.join(names)}"
+                f"there is no interface {name!r} in this network namespace; it has {', '.join(names)}"
             ) from None
         (link,) = kernel.get_links(index)
-        if link["ifi_type"] != _ETHERNET or link["flags"] & _LOOPBACK:
-            raise UserError(f"{name} is no Ethernet interface; UET needs one, a veth will do")
-        if not link["flags"] & _IFF_UP:
-            raise UserError(f"{name} is down; bring it up: ip link set {name} up")
         found: list[tuple[bool, IPv4Interface | IPv6Interface]] = []
         for record in kernel.get_addr(index=index):
             text = record.get_attr("IFA_LOCAL") or record.get_attr("IFA_ADDRESS")
@@ -100,6 +84,8 @@ def interface(name: str) -> Interface:
             mac=str(link.get_attr("IFLA_ADDRESS")),
             mtu=int(link.get_attr("IFLA_MTU")),
             networks=tuple(networks),
+            ethernet=link["ifi_type"] == _ETHERNET and not link["flags"] & _LOOPBACK,
+            up=bool(link["flags"] & _IFF_UP),
         )
 
 
@@ -144,15 +130,15 @@ def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False)
             if time.monotonic() > give_up:
                 gateway = "" if hop == peer else f" (the gateway to {peer})"
                 raise UserError(
-                    f"{hop}{gateway} does not answer on {port.name}; check the link, or give its"
-                    f" MAC address: --peer {peer}=MAC"
+                    f"no MAC address is known for {hop}{gateway}, which does not answer on"
+                    f" {port.name}; check the link, or give the MAC address with the peer"
                 )
             time.sleep(_LOOK_S)
 
 
 def _next_hop(kernel: Any, port: Interface, peer: str) -> str:
     """The gateway to ``peer``, or ``peer`` itself if it is on the link."""
-    mend = f"add one, or give the MAC address of the next hop: --peer {peer}=MAC"
+    mend = "add one, or give the MAC address of the next hop with the peer"
     if any(ip_address(peer) in network.network for network in port.networks):
         return peer
     try:

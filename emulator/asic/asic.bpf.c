@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The switch ASIC: what a data-center switch does to a packet and Linux does not.
+ *
+ *   arrival    asic_ingress   load balancing (balance.h)
+ *      |
+ *   the kernel's bridge or routing
+ *      |
+ *   departure  asic_egress    queue model: admission, ECN, trimming (queue.h, packet.h),
+ *      |                      faults of the cable (faults.h), priority
+ *      v
+ *     HTB      holds the frame for as long as the link takes
+ *
+ * Both programs serve all ports of a lab; the maps are keyed by the interface index of the port.
+ */
+#include "balance.h"
+#include "faults.h"
+#include "packet.h"
+#include "queue.h"
+
+/* A frame that the program sends to its own port once more carries in its mark what was done. */
+#define MARK_TRIMMED 0x75655401
+#define MARK_DUPLICATE 0x75655402
+
+char _license[] SEC("license") = "GPL";
+
+static __always_inline void count_drop(struct port_state *port, __u32 class_number,
+				       enum drop_reason reason)
+{
+	__sync_fetch_and_add(&port->classes[class_number].drops[reason], 1);
+}
+
+static __always_inline __u32 class_of(const struct port_settings *rules,
+				      const struct packet *packet)
+{
+	__u32 class_number;
+
+	if (!packet->version)
+		return CLASS_OTHER;
+	class_number = rules->class_of[dscp(packet) & (CODE_POINTS - 1)];
+	return class_number < CLASSES ? class_number : CLASS_UNTRIMMED;
+}
+
+/* The kernel has taken down the frame's length before this program runs, and HTB would charge the
+ * link for octets that are gone: so a trimmed frame starts anew at the same port. */
+static __always_inline int trim_and_return(struct __sk_buff *skb, const struct packet *packet,
+					   struct port_state *port,
+					   const struct port_settings *rules, __u32 class_number)
+{
+	if (trim(skb, packet, rules->trim_payload, rules->trimmed_dscp)) {
+		count_drop(port, class_number, DROP_FAILURE);
+		return TC_ACT_SHOT;
+	}
+	skb->mark = MARK_TRIMMED;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+SEC("tc")
+int asic_egress(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex, pass = skb->mark, class_number;
+	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
+	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
+	struct packet packet;
+	int can_trim;
+
+	if (!rules || !port || !rules->rate)
+		return TC_ACT_UNSPEC;
+	if (pass == MARK_TRIMMED || pass == MARK_DUPLICATE)
+		skb->mark = 0;
+	parse(skb, &packet);
+	class_number = class_of(rules, &packet);
+	if (rules->faults.black_hole) {
+		count_drop(port, class_number, DROP_BLACK_HOLE);
+		return TC_ACT_SHOT;
+	}
+	can_trim = packet.payload > rules->trim_payload && pass != MARK_TRIMMED;
+	switch (admit(port, rules, class_number, octets_on_wire(skb), ecn_capable(&packet),
+		      can_trim, bpf_ktime_get_ns())) {
+	case TO_TRIM:
+		return trim_and_return(skb, &packet, port, rules, class_number);
+	case REFUSED:
+		return TC_ACT_SHOT;
+	case MARKED:
+		bpf_skb_ecn_set_ce(skb);
+		break;
+	case ADMITTED:
+		break;
+	}
+	skb->priority = rules->classes[class_number].priority;
+	if (!rules->faults.enabled || pass == MARK_DUPLICATE)
+		return TC_ACT_UNSPEC;
+	switch (suffer(skb, &packet, port, rules, class_number)) {
+	case LOST:
+	case LOST_IN_BURST:
+		return TC_ACT_SHOT;
+	case DUPLICATED:
+		skb->mark = MARK_DUPLICATE; /* the copy waits in the queue like any other frame */
+		bpf_clone_redirect(skb, index, 0);
+		skb->mark = 0;
+		break;
+	case NO_FAULT:
+		break;
+	}
+	return TC_ACT_UNSPEC;
+}
+
+SEC("tc")
+int asic_ingress(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex;
+	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
+	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
+	struct packet packet;
+
+	if (!rules || !port || rules->balancing == BALANCE_NONE)
+		return TC_ACT_UNSPEC;
+	parse(skb, &packet);
+	if (packet.version)
+		balance(skb, &packet, port, rules);
+	return TC_ACT_UNSPEC;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0
+ *
+ * What can go wrong on the cable of a port.  Each kind draws once per packet, so that one kind
+ * does not shift the sequence of another.
+ */
+#ifndef UETEMU_FAULTS_H
+#define UETEMU_FAULTS_H
+
+#include "packet.h"
+#include "random.h"
+
+enum fault_stream { FAULT_LOSS, FAULT_STATE, FAULT_BURST, FAULT_CORRUPTION, FAULT_DUPLICATION,
+		    FAULT_BIT, FAULT_STREAMS };
+
+enum fault { NO_FAULT, LOST, LOST_IN_BURST, DUPLICATED };
+
+static __always_inline __u32 fault_draw(__u64 seed, enum fault_stream kind, __u64 n)
+{
+	return draw(seed, STREAM_FAULT, n * FAULT_STREAMS + kind);
+}
+
+/* One bit of the IP payload, or of what follows the Ethernet header if it is not IP. */
+static __always_inline int corrupt(struct __sk_buff *skb, const struct packet *packet, __u32 where)
+{
+	__u32 start = ETH_HLEN + packet->header;
+	__u32 octets = skb->len - start;
+	__u8 octet;
+
+	if (!octets || start >= skb->len)
+		return -1;
+	start += (where >> 3) % octets;
+	if (bpf_skb_load_bytes(skb, start, &octet, 1))
+		return -1;
+	octet ^= 1 << (where & 7);
+	return bpf_skb_store_bytes(skb, start, &octet, 1, 0);
+}
+
+/* Gilbert (1960), Elliott (1963): a state that changes by chance, and loses packets while bad. */
+static __always_inline int in_burst(struct port_state *port, const struct fault_settings *faults,
+				    __u64 seed, __u64 n)
+{
+	__u32 chance = fault_draw(seed, FAULT_STATE, n);
+
+	if (port->in_burst) {
+		if (chance < faults->bad_to_good)
+			port->in_burst = 0;
+	} else if (chance < faults->good_to_bad) {
+		port->in_burst = 1;
+	}
+	return port->in_burst;
+}
+
+static __always_inline enum fault suffer(struct __sk_buff *skb, const struct packet *packet,
+					 struct port_state *port,
+					 const struct port_settings *rules, __u32 class_number)
+{
+	const struct fault_settings *faults = &rules->faults;
+	struct class_counters *counters = &port->classes[class_number];
+	__u64 n = __sync_fetch_and_add(&port->fault_draws, 1);
+
+	if (in_burst(port, faults, rules->seed, n) &&
+	    fault_draw(rules->seed, FAULT_BURST, n) < faults->loss_in_bad) {
+		__sync_fetch_and_add(&counters->drops[DROP_BURST], 1);
+		return LOST_IN_BURST;
+	}
+	if (fault_draw(rules->seed, FAULT_LOSS, n) < faults->loss) {
+		__sync_fetch_and_add(&counters->drops[DROP_LOSS], 1);
+		return LOST;
+	}
+	if (fault_draw(rules->seed, FAULT_CORRUPTION, n) < faults->corruption &&
+	    !corrupt(skb, packet, fault_draw(rules->seed, FAULT_BIT, n)))
+		__sync_fetch_and_add(&counters->corrupted, 1);
+	if (fault_draw(rules->seed, FAULT_DUPLICATION, n) < faults->duplication) {
+		__sync_fetch_and_add(&counters->duplicated, 1);
+		return DUPLICATED;
+	}
+	return NO_FAULT;
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0
+ *
+ * The egress queues of a port, as a model: octets that arrive, and a link that drains them.
+ *
+ * The kernel's own queue (HTB, below) holds the frames and lets them go in time, but tells nobody
+ * its depth.  So the depth is computed: what was there, less what the link has carried since.
+ * Queues share the link in strict priority, as the classes of the HTB do.
+ */
+#ifndef UETEMU_QUEUE_H
+#define UETEMU_QUEUE_H
+
+#include "asic.h"
+#include "random.h"
+
+#define LONGEST_IDLE (1ULL << 36) /* ns; times the highest rate it still fits 64 bits */
+
+enum verdict { ADMITTED, MARKED, TO_TRIM, REFUSED };
+
+/* Take from the queues what the link has carried up to `now`.  The caller holds the lock. */
+static __always_inline void drain(struct port_state *port, __u64 rate, __u64 now)
+{
+	__u64 idle, served, take;
+	int i;
+
+	if (now <= port->drained_at) /* another processor read the clock later */
+		return;
+	idle = now - port->drained_at;
+	if (idle > LONGEST_IDLE)
+		idle = LONGEST_IDLE;
+	port->drained_at = now;
+	served = idle * rate + port->credit;
+	port->credit = served & ((1 << RATE_SHIFT) - 1);
+	served >>= RATE_SHIFT;
+#pragma unroll
+	for (i = 0; i < QUEUES; i++) {
+		take = port->queues[i].depth < served ? port->queues[i].depth : served;
+		port->queues[i].depth -= take;
+		served -= take;
+	}
+	if (served) /* an idle link does not save up */
+		port->credit = 0;
+}
+
+/* RED on the depth that a packet finds: never up to Kmin, always from Kmax on, between them with a
+ * probability that grows linearly up to Pmax.  Without the usual average: a data-center switch
+ * marks by the depth of this moment. */
+static __always_inline int to_mark(const struct class_settings *class, __u64 depth, __u64 seed,
+				   __u64 *draws)
+{
+	__u64 chance;
+
+	if (!class->mark_all || depth <= class->mark_from)
+		return 0;
+	if (depth >= class->mark_all)
+		return 1;
+	chance = (depth - class->mark_from) * class->mark_slope >> SLOPE_SHIFT;
+	return draw(seed, STREAM_MARK, (*draws)++) < chance;
+}
+
+static __always_inline enum verdict admit(struct port_state *port,
+					  const struct port_settings *rules, __u32 class_number,
+					  __u64 octets, int ecn, int can_trim, __u64 now)
+{
+	const struct class_settings *class = &rules->classes[class_number];
+	struct class_counters *counters = &port->classes[class_number];
+	__u32 number = class->queue;
+	enum verdict verdict = ADMITTED;
+	struct queue *queue;
+	__u64 bin, depth;
+
+	if (number >= QUEUES)
+		number = QUEUE_LOW;
+	queue = &port->queues[number];
+	bpf_spin_lock(&port->lock);
+	drain(port, rules->rate, now);
+	depth = queue->depth;
+	bin = depth >> (rules->bin_shift & 63);
+	if (bin > BINS - 1)
+		bin = BINS - 1;
+	queue->histogram[bin]++;
+	if (can_trim && class->trim_above && depth + octets > class->trim_above) {
+		counters->trimmed++;
+		verdict = TO_TRIM;
+	} else if (class->limit && depth + octets > class->limit) {
+		counters->drops[DROP_TAIL]++;
+		verdict = REFUSED;
+	} else {
+		depth += octets;
+		if (ecn && to_mark(class, queue->depth, rules->seed, &port->mark_draws)) {
+			counters->marked++;
+			verdict = MARKED;
+		}
+		queue->depth = depth;
+		if (depth > queue->deepest)
+			queue->deepest = depth;
+		counters->packets++;
+		counters->bytes += octets;
+	}
+	bpf_spin_unlock(&port->lock);
+	return verdict;
+}
+
+/* Octets that wait at a port at `now`, without touching it: another port wants to know. */
+static __always_inline __u64 waiting(const struct port_state *port, __u64 rate, __u64 now)
+{
+	__u64 depth = 0, idle = 0, served;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < QUEUES; i++)
+		depth += port->queues[i].depth;
+	if (now > port->drained_at)
+		idle = now - port->drained_at;
+	if (idle > LONGEST_IDLE)
+		idle = LONGEST_IDLE;
+	served = idle * rate >> RATE_SHIFT;
+	return depth > served ? depth - served : 0;
+}
+
+#endif

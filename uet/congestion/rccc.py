@@ -1,0 +1,245 @@
+"""Receiver-credit congestion control: nobody sends what its receiver has not granted (UES 3.6.14).
+
+The source (:class:`CreditSource`) says how much credit it would like to have had by now, the
+receiver (:class:`CreditPacer`, one for a port) how much it has granted.  Both numbers are
+cumulative, modulo 2^24 in units of 256 octets, so one that is lost is repaired by the next.
+Retransmissions spend credit too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from uet.congestion.parameters import NEVER, RcccParameters
+from uet.congestion.signals import COUNT_MASK, ahead, units
+from uet.wire.codes import BYTE_COUNT_UNIT
+
+_UNIT = BYTE_COUNT_UNIT
+
+
+class CreditSource:
+    """What a source may send to one destination.
+
+    It begins with a window of credit that nobody granted, for otherwise every message would wait
+    for a round trip; whatever is left of that is void with the first answer.
+    """
+
+    __slots__ = (
+        "_base_rtt",
+        "_max_wnd",
+        "_mtu",
+        "_requested_at",
+        "credit",
+        "granted",
+        "speculative",
+    )
+
+    def __init__(self, parameters: RcccParameters) -> None:
+        self._mtu = parameters.mtu
+        self._max_wnd = parameters.max_wnd
+        self._base_rtt = parameters.base_rtt
+        self._requested_at = -NEVER
+        #: octets; the last packet may make it negative
+        self.credit = parameters.max_wnd
+        #: newest cumulative credit, as on the wire
+        self.granted = 0
+        self.speculative = True
+
+    def room(self) -> int:
+        """Positive while a packet may leave."""
+        return self.credit
+
+    def on_send(self, size: int) -> None:
+        """A packet, new or retransmitted, goes out."""
+        self.credit -= size
+
+    def on_answer(self) -> None:
+        """An ACK or NACK has come: the receiver knows this source, what it did not grant is void."""
+        if self.speculative:
+            self.speculative = False
+            self.credit = min(self.credit, 0)
+
+    def on_credit(self, granted: int) -> int:
+        """Cumulative credit from the wire; how many octets it adds (0 for an old one)."""
+        self.on_answer()
+        news = ahead(granted, self.granted)
+        if news <= 0:
+            return 0
+        self.granted = granted
+        before = self.credit
+        self.credit = min(before + news * _UNIT, self._max_wnd)
+        return self.credit - before
+
+    def target(self, backlog: int, window: int | None = None, destinations: int = 1) -> int:
+        """The cumulative credit to ask for, as on the wire (credit_target).
+
+        ``backlog``: octets that wait, those to be sent again among them.  ``window``: that of NSCC
+        where it runs as well.  A source with many ``destinations`` asks each for its part only.
+        """
+        wanted = backlog
+        if window is not None:
+            wanted = min(wanted, window + self._mtu)
+        wanted = min(wanted, self._max_wnd) - self.credit
+        if self.speculative and backlog and wanted < self._mtu:
+            wanted = self._mtu
+        if wanted <= 0:
+            return self.granted
+        return (self.granted - (-wanted // (_UNIT * destinations))) & COUNT_MASK
+
+    def request_at(self) -> int | None:
+        """When a source with a backlog asks for credit: once per RTT while it has none (ns)."""
+        return None if self.credit > 0 else self._requested_at + self._base_rtt
+
+    def requested(self, now: int) -> None:
+        """A CREDIT_REQ leaves."""
+        self._requested_at = now
+
+
+class _Grantee:
+    """A source, as its receiver sees it."""
+
+    __slots__ = ("granted", "key", "target", "told_at", "unused")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.target = 0  # highest credit_target
+        self.granted = 0  # cumulative
+        self.unused = 0  # octets granted for which nothing has arrived
+        self.told_at = -NEVER
+
+
+class CreditPacer:
+    """Grants what a receiving port can take, in turn to all that have asked.
+
+    When nobody asks, those that have sent before get a window's worth of credit in advance, so
+    that their next message need not wait (``speculate``).  ``key`` names a source: its peer and
+    ccc_id.
+    """
+
+    __slots__ = (
+        "_active",
+        "_base_rtt",
+        "_grant",
+        "_idle",
+        "_least",
+        "_max_wnd",
+        "_next",
+        "_ns_per_unit",
+        "_repeats",
+        "_resting",
+        "_sources",
+        "_speculate",
+    )
+
+    def __init__(self, parameters: RcccParameters, *, speculate: bool = True) -> None:
+        self._grant = max(parameters.grant_mtus * parameters.mtu // _UNIT, 1)
+        self._least = -(-parameters.least_grant // _UNIT)
+        self._max_wnd = parameters.max_wnd
+        self._base_rtt = parameters.base_rtt
+        self._ns_per_unit = _UNIT / (parameters.octets_per_ns * parameters.pacer_share)
+        self._speculate = speculate
+        self._sources: dict[Hashable, _Grantee] = {}
+        # Whose turn comes when: those that want credit, and the others.  A source is in one of
+        # the two at most.
+        self._active: OrderedDict[Hashable, _Grantee] = OrderedDict()
+        self._idle: OrderedDict[Hashable, _Grantee] = OrderedDict()
+        self._repeats: OrderedDict[Hashable, _Grantee] = OrderedDict()
+        self._next = 0.0  # when the port can take more than what has been granted
+        self._resting = True  # nobody wanted anything at the last tick
+
+    def on_target(self, key: Hashable, target: int) -> None:
+        """``credit_target`` of a data packet, whether it was trimmed or not."""
+        source = self._source(key)
+        if ahead(target, source.target) > 0:
+            source.target = target
+        self._queue(source)
+
+    def on_request(self, key: Hashable, target: int, now: int) -> None:
+        """A CREDIT_REQ: a source that has no credit.  If it got all it asks for, that was lost."""
+        self.on_target(key, target)
+        source = self._sources[key]
+        if ahead(source.target, source.granted) <= 0 and now - source.told_at >= self._base_rtt:
+            self._repeats[key] = source
+
+    def on_arrival(self, key: Hashable, octets: int) -> None:
+        """So many octets of data have arrived; several packets' may be told at once."""
+        source = self._source(key)
+        source.unused = max(source.unused - octets, 0)
+        self._queue(source)
+
+    def on_trim(self, key: Hashable, octets: int) -> None:
+        """A packet of so many octets arrived without its payload: it needs credit once more."""
+        source = self._source(key)
+        source.unused = max(source.unused - octets, 0)
+        source.target = (source.target + units(octets)) & COUNT_MASK
+        self._queue(source)
+
+    def forget(self, key: Hashable) -> None:
+        """The peer is gone."""
+        for sources in (self._sources, self._active, self._idle, self._repeats):
+            sources.pop(key, None)
+
+    def grants(self, now: int) -> list[tuple[Hashable, int]]:
+        """The CREDITs that are due: (source, its cumulative credit).
+
+        One that comes late makes up for a base RTT at most: what was not granted before that is
+        lost, as a burst of it would only fill a queue.
+        """
+        due: list[tuple[Hashable, int]] = []
+        while self._repeats:
+            _, source = self._repeats.popitem(last=False)
+            source.told_at = now
+            due.append((source.key, source.granted))
+        if self._resting:
+            self._next = max(self._next, now)  # an idle port saves nothing up
+        else:
+            self._next = max(self._next, now - self._base_rtt)
+        while self._next <= now:
+            turn = self._turn()
+            if turn is None:
+                break
+            source, grant = turn
+            source.granted = (source.granted + grant) & COUNT_MASK
+            source.unused += grant * _UNIT
+            source.told_at = now
+            self._queue(source)
+            self._next += max(grant, self._least) * self._ns_per_unit
+            due.append((source.key, source.granted))
+        self._resting = not self._active and not self._idle
+        return due
+
+    def next_deadline(self) -> int | None:
+        """When :meth:`grants` has something to say, or ``None`` if nobody wants anything."""
+        if self._repeats:
+            return 0
+        if self._active or self._idle:
+            return int(self._next) + 1
+        return None
+
+    def _source(self, key: Hashable) -> _Grantee:
+        source = self._sources.get(key)
+        if source is None:
+            source = self._sources[key] = _Grantee(key)
+        return source
+
+    def _queue(self, source: _Grantee) -> None:
+        """Into the list where it belongs; one that idles moves up when it wants something."""
+        key = source.key
+        if key in self._active:
+            return
+        if ahead(source.target, source.granted) > 0:
+            self._idle.pop(key, None)
+            self._active[key] = source
+        elif self._speculate and source.unused < self._max_wnd:
+            self._idle.setdefault(key, source)
+
+    def _turn(self) -> tuple[_Grantee, int] | None:
+        """Whose turn it is, taken off its list, and how many units it gets."""
+        if self._active:
+            _, source = self._active.popitem(last=False)
+            return source, min(self._grant, ahead(source.target, source.granted))
+        if self._idle:
+            _, source = self._idle.popitem(last=False)
+            return source, self._grant
+        return None

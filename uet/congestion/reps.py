@@ -1,0 +1,141 @@
+"""Recycled entropy (REPS): a path that was clean is used again, once for each clean answer.
+
+UES 3.6.16 (path-aware spraying).  Good EVs come back with the ACKs and wait in a small ring; while
+it is empty EVs are random, so new paths are always being tried.  When packets are lost without a
+word some path is broken: then only EVs that were good are used, over and over ("frozen"), until
+things have calmed down.
+"""
+
+from __future__ import annotations
+
+import random
+
+from uet.congestion.paths import CLEAN, ECN, TIMEOUT, draw_evs
+from uet.congestion.spraying import EV_SET_SIZE
+
+#: Good EVs remembered.
+CACHE_SIZE = 8
+_SLOT = CACHE_SIZE - 1
+#: While it explores after a freeze, one packet in so many has a random EV.
+_EXPLORE_EVERY = 8
+_EMPTY = -1
+
+
+class Reps:
+    """``window_packets``: packets in one bandwidth-delay product, ``freeze_time`` in ns."""
+
+    __slots__ = (
+        "_evs",
+        "_explore",
+        "_freeze_time",
+        "_fresh",
+        "_head",
+        "_replay",
+        "_ring",
+        "_rng",
+        "_thaw_at",
+        "_turn",
+        "_warm_up",
+        "_window",
+        "frozen",
+    )
+
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        window_packets: int,
+        freeze_time: int,
+        size: int = EV_SET_SIZE,
+    ) -> None:
+        self._rng = rng
+        self._evs = draw_evs(rng, size)
+        self._turn = 0
+        self._window = window_packets
+        self._freeze_time = freeze_time
+        self._ring = [_EMPTY] * CACHE_SIZE
+        self._head = 0  # where the next good EV goes
+        self._fresh = 0  # how many of those before it have not been used again
+        self._replay = 0  # while frozen: the next one to use over again
+        self._warm_up = window_packets  # packets until the cache is looked at
+        self._explore = 0  # packets left of the exploration that follows a freeze
+        self._thaw_at = 0
+        #: whether only EVs that were good are used
+        self.frozen = False
+
+    def pick(self) -> int:
+        """The EV of the next packet."""
+        if self.frozen:
+            return self._replayed()
+        if self._warm_up:
+            self._warm_up -= 1
+        elif self._explore and self._explores():
+            pass
+        elif fresh := self._fresh:
+            self._fresh = fresh - 1
+            return self._ring[(self._head - fresh) & _SLOT]
+        return self._random()
+
+    def on_feedback(self, ev: int, how: int, now: int) -> None:
+        """A packet with ``ev`` was answered or lost."""
+        if how == CLEAN:
+            if self.frozen and now >= self._thaw_at:
+                self.frozen = False
+                self._explore = self._window
+            head = self._head
+            self._ring[head] = ev
+            self._head = (head + 1) & _SLOT
+            if self._fresh < CACHE_SIZE:
+                self._fresh += 1
+        elif how == TIMEOUT:
+            self._forget(ev)
+            self._freeze(now)
+        elif how != ECN and self.frozen:
+            self._forget(ev)
+
+    def timed_out(self) -> None:
+        """Packets were lost, nobody knows on which paths: what the EVs' feedback said stands."""
+
+    def _random(self) -> int:
+        """Every EV of the set once, then all again in another order."""
+        turn = self._turn
+        if turn == len(self._evs):
+            self._rng.shuffle(self._evs)
+            turn = 0
+        self._turn = turn + 1
+        return self._evs[turn]
+
+    def _explores(self) -> bool:
+        self._explore -= 1
+        return self._explore % _EXPLORE_EVERY == 0
+
+    def _freeze(self, now: int) -> None:
+        if not self.frozen:
+            self.frozen = True
+            self._warm_up = self._explore = 0
+            self._thaw_at = now + self._freeze_time
+
+    def _replayed(self) -> int:
+        """A fresh EV, else the used ones in turn; random only if there never was a good one."""
+        ring = self._ring
+        if fresh := self._fresh:
+            self._fresh = fresh - 1
+            return ring[(self._head - fresh) & _SLOT]
+        for _ in range(CACHE_SIZE):
+            ev = ring[self._replay]
+            self._replay = (self._replay + 1) & _SLOT
+            if ev != _EMPTY:
+                return ev
+        return self._random()
+
+    def _forget(self, ev: int) -> None:
+        """``ev`` is not good any more: out of the ring, whose order stays."""
+        if ev not in self._ring:
+            return
+        ring, head = self._ring, self._head
+        places = [(head - n) & _SLOT for n in range(CACHE_SIZE, 0, -1)]  # from the oldest on
+        kept = [ring[place] for place in places if ring[place] not in (ev, _EMPTY)]
+        new = [ring[(head - n) & _SLOT] for n in range(self._fresh, 0, -1)]
+        self._fresh -= new.count(ev)
+        self._ring = [_EMPTY] * (CACHE_SIZE - len(kept)) + kept
+        self._head = 0
