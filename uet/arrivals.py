@@ -18,7 +18,6 @@ from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK
 from uet.pds.secure import SecureStarts
 from uet.pds.table import PdcTable
-from uet.pds.window import Arrival
 from uet.peer import Peer, traffic_class
 from uet.ses.target import Target
 from uet.transport import Frame
@@ -287,8 +286,9 @@ class Arrivals:
             return None
         pdc = self._table.find_target(peer.key, spdcid)
         if pdc is not None:
-            contrary = self._contradicts(pdc, sdi, psn, info_and_offset, word, entropy, marked)
-            return None if contrary else pdc
+            if pdc.sdi == sdi and pdc.contradicts(psn, info_and_offset, word, entropy, marked):
+                return None
+            return pdc
         if next_header not in _BEGINNING:
             self._refuse(peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
             return None
@@ -299,22 +299,6 @@ class Arrivals:
         return self._accept(
             peer, sdi, ordered, word, psn, spdcid, info_and_offset, entropy, marked, now
         )
-
-    def _contradicts(
-        self, pdc: Pdc, sdi: int | None, psn: int, offset: int, word: int, entropy: int, marked: bool
-    ) -> bool:
-        """A SYN packet that says that its PDC begins elsewhere, where its PSN names another one.
-
-        In a secured PDC it is left over from before NEW_START_PSN, and nobody's fault.
-        """
-        start = (psn - (offset & MAX_PSN_OFFSET)) & MASK
-        if pdc.sdi != sdi or start == pdc.start_psn:
-            return False
-        if sdi is not None and pdc.destination.window.classify(psn) is not Arrival.OUTSIDE:
-            self._counts["rx_drop_syn_of_other_start"] += 1
-        else:
-            pdc.nack(NackCode.INVALID_SYN, psn, word & _RETX, entropy, marked)
-        return True
 
     def _comes_too_early(
         self,
@@ -443,9 +427,8 @@ class Arrivals:
         if word & ControlFlag.SYN:
             pdc = self._table.find_target(peer.key, spdcid)
             if pdc is not None:
-                if kind in OPENING and self._contradicts(
-                    pdc, sdi, psn, dpdcid, word, entropy, marked
-                ):
+                opens = kind in OPENING and pdc.sdi == sdi
+                if opens and pdc.contradicts(psn, dpdcid, word, entropy, marked):
                     return
             elif kind in OPENING and spdcid:
                 ordered = bool(word & ControlFlag.ISROD)

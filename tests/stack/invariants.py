@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uet.fep import FabricEndpoint
 from uet.pds.life import State
-from uet.pds.source import RING
+from uet.pds.repair import RING
 
 _MOST_CLOSED = 4_096
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.stack.network import MACS, MACS6, Network, endpoint
+from tests.stack.network import MACS6, Network, endpoint
 from tests.stack.script import (
-    INITIATOR,
     KEY,
     MS,
     MTU,
@@ -28,7 +27,7 @@ from tests.stack.test_return_direction import data
 from tests.tss.wire import opened, sealed_frame
 from uet.pds.inference import LossInference
 from uet.pds.window import SendWindow
-from uet.transport import Read, Receive, Send, Write
+from uet.transport import Read, Receive, Send
 from uet.tss.domain import SecureDomain
 from uet.tss.keys import provision_client
 from uet.tss.record import SecureRecords
@@ -243,9 +242,7 @@ def test_an_address_may_be_spelled_in_any_way() -> None:
     network.run(lambda: False, horizon_ns=10 * MS)
     memory = bytearray(3)
     feps[there].post_receive(
-        Receive(
-            memory=memoryview(memory), peer=here.replace("::", ":0:0:0:0:0:0:"), context="r"
-        )
+        Receive(memory=memoryview(memory), peer=here.replace("::", ":0:0:0:0:0:0:"), context="r")
     )
     network.run(lambda: bool(network.completions[here]))
     assert [c.error for c in network.completions[here]] == [None]

@@ -232,11 +232,7 @@ class Connectionless:
         ``sdi`` is that of the requests also for one that came in clear, if the domain allows it.
         """
         pending = self._pending.get(packet_id)
-        if (
-            pending is None
-            or pending.peer is not peer
-            or sdi != self._config.sdi
-        ):
+        if pending is None or pending.peer is not peer or sdi != self._config.sdi:
             self._counts["rx_nacks_of_settled_psn"] += 1
             return
         pending.refusals += 1

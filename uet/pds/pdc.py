@@ -6,6 +6,7 @@ What arrives for it, in order: ACKs, NACKs, requests, control packets.  Its life
 
 from __future__ import annotations
 
+from uet.pds.control import MAX_PSN_OFFSET
 from uet.pds.life import PdcLife, State
 from uet.pds.nacks import TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
@@ -207,6 +208,22 @@ class Pdc(PdcLife):
         self.destination = self._make_destination(start_psn)
 
     # -- what a request does ------------------------------------------------------------------
+
+    def contradicts(
+        self, psn: int, info_and_offset: int, word: int, entropy: int, marked: bool
+    ) -> bool:
+        """Target: whether a SYN packet says that its PDC begins elsewhere; it is not taken then.
+
+        Its PSN names another packet here.  On a secured PDC it is left over from the time before
+        NEW_START_PSN, and nobody's fault; else it is refused.
+        """
+        if (psn - (info_and_offset & MAX_PSN_OFFSET)) & MASK == self.start_psn:
+            return False
+        if self.sdi is not None and self.destination.window.classify(psn) is not Arrival.OUTSIDE:
+            self._counts["rx_drop_syn_of_other_start"] += 1
+        else:
+            self.nack(NackCode.INVALID_SYN, psn, word & _REQ_RETX, entropy, marked)
+        return True
 
     def learns_peer(self, spdcid: int, psn: int, next_header: int) -> bool:
         """Initiator: data that was asked for has overtaken the first ACK; it names the target.

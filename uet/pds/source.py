@@ -1,31 +1,24 @@
 """The source half of a PDC: requests leave, acknowledgements come back.
 
-In order: what is kept, what a new message does, what may be sent, what an ACK does, what a NACK
-does, what the timer does, what a new first PSN does, the end (UES 3.5.12, 3.5.15, 3.5.20, 3.5.21).
+In order: what is kept, what a new message does, what may be sent, what an ACK does, what a new
+first PSN does, the end (UES 3.5.12, 3.5.20, 3.5.21).  Loss is repaired by :mod:`uet.pds.repair`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol, cast
+from typing import cast
 
 from uet.congestion.base import CongestionControl
 from uet.pds.inference import LossInference
 from uet.pds.packets import PacketWriter
 from uet.pds.psn import HALF, MASK
-from uet.pds.recovery import (
-    UNLIMITED_NACK,
-    UNLIMITED_RTO,
-    RetransmissionQueue,
-    RetransmissionTimer,
-)
+from uet.pds.recovery import RetransmissionQueue
+from uet.pds.repair import RING, LossRecovery, Messages
 from uet.pds.semantics import Numbered, Outbound
-from uet.pds.window import SendWindow
 from uet.transport import Frame
 from uet.wire.codes import MPR_UNIT, ControlType, NextHeader
 
-#: Requests in flight that this implementation can remember: records live in rings of this size.
-RING = 1_024
 _SLOT = RING - 1
 #: Requests below this have no message id: return data names them by their PSN.
 _WITH_ID = int(NextHeader.REQUEST_STD)
@@ -36,28 +29,8 @@ PSN_LIMIT = 1 << 31
 PSN_LIMIT_MARGIN = 1 << 23
 
 
-class Messages(Protocol):
-    """Who is told of a message's end; the PDC implements it."""
-
-    def message_end(self, message: Outbound, now: int) -> None:
-        """Every packet of it is answered, or it has failed."""
-        ...
-
-    def message_unsent(self, message: Outbound) -> None:
-        """None of it was sent, and none of it will be here."""
-        ...
-
-    def event(self, name: str, **data: object) -> None:
-        """Something rare that a trace may show."""
-        ...
-
-
-class RequestSource:
-    """Sends the requests of one direction of a PDC and repairs their loss.
-
-    ``ordered``: the destination takes requests in the order of their PSNs only, so that a lost
-    one takes those behind it along (go-back-N).
-    """
+class RequestSource(LossRecovery):
+    """Sends the requests of one direction of a PDC, and again what was lost."""
 
     def __init__(
         self,
@@ -80,49 +53,41 @@ class RequestSource:
         negotiation: bytes,
         counters: dict[str, int],
     ) -> None:
-        self.start_psn = start_psn
-        self.window = SendWindow(start_psn)
-        self.max_cack = (start_psn - 1) & MASK
+        super().__init__(
+            writer=writer,
+            messages=messages,
+            start_psn=start_psn,
+            ordered=ordered,
+            congestion=congestion,
+            rto_init_time=rto_init_time,
+            constant_rto=constant_rto,
+            max_rto_retx_cnt=max_rto_retx_cnt,
+            nack_retx_time=nack_retx_time,
+            max_nack_retx_cnt=max_nack_retx_cnt,
+            infer_loss=infer_loss,
+            counters=counters,
+        )
         self.peer_range = min(default_range, RING)
         self.clear_sent = (start_psn - 1) & MASK
         self.close_psn: int | None = None
-        self.gave_up: str | None = None
         #: a packet with SYN left more than once: a late copy may outlive the PDC
         self.syn_resent = False
         self.queue: deque[Outbound] = deque()
         #: messages of which some packet was sent and some is not answered
         self.open: dict[int, Outbound] = {}
-        self.retransmit = RetransmissionQueue(start_psn)
-        self.timer = RetransmissionTimer(self.window, RING, rto_init_time, constant=constant_rto)
-        self._writer = writer
-        self._messages = messages
-        self._ordered = ordered
-        self._congestion = congestion
-        self._max_timeouts = max_rto_retx_cnt
-        self._nack_retx_time = nack_retx_time
-        self._max_nacks = max_nack_retx_cnt
         self._trigger = ack_gen_trigger
         self._ack_per_packet = ack_per_packet
-        self._largest = 1  # nominal size of the largest request so far
-        self._inference: LossInference | None = None
-        if infer_loss:
-            self._inference = LossInference(self.window, start_psn, one_path=ordered)
         self._keep_syn = keep_syn
         self._negotiation = negotiation
-        self._counters = counters
         self._syn_end = start_psn  # first PSN whose packet never had SYN
         self._renumbered: set[int] = set()  # PSNs that have not been on the wire under this number
         self._current: Outbound | None = None
         self._mpr_cack = (start_psn - 1) & MASK
         self._controls: dict[int, ControlType] = {}  # control packets that took a PSN
-        self._gone_back_at: int | None = None  # CACK at the last go-back-N pass
-        # One record per open PSN: which packet of which message, and its nominal size in flight
-        # (0 once the network no longer holds it).  Made when the first packet leaves: most
-        # targets never send any.
+        # By slot, beside what loss recovery keeps: which packet of which message.  The rings are
+        # made when the first packet leaves: most targets never send any.
         self._message: list[Outbound | None] = []
         self._index: list[int] = []
-        self._size: list[int] = []
-        self._nacks: list[int] = []
 
     def _open_rings(self) -> None:
         if not self._message:
@@ -387,18 +352,6 @@ class RequestSource:
             self._size[slot] = 0
             news ^= low
 
-    def infer_loss(self, now: int) -> None:
-        """Send again what is missing while much newer packets have arrived."""
-        window = self.window
-        if self._inference is None or not window.delivered:
-            return
-        packets = self._congestion.window_octets / self._largest
-        for psn in self._inference.lost(packets):
-            self._counters["losses_inferred"] += 1
-            self._messages.event("loss_inferred", psn=psn)
-            self._lost(psn, now)
-            self.retransmit.add(psn, now, now)
-
     def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
         """The response of ``psn`` is known."""
         slot = psn & _SLOT
@@ -419,93 +372,6 @@ class RequestSource:
             if message is self._current:
                 self._current = None  # cancelled before its last packet was due
             self._messages.message_end(message, now)
-
-    # -- what a NACK does --------------------------------------------------------------------
-
-    def on_nack(self, psn: int, now: int, *, wait: bool, counted: bool = True) -> None:
-        """Send ``psn`` again, after NACK_Retx_Time if ``wait`` (UES 3.5.20.3).
-
-        ``counted`` ones are limited by Max_NACK_Retx_Cnt; trimming may go on for longer.
-        """
-        if self.window.is_delivered(psn):
-            return
-        if counted:
-            slot = psn & _SLOT
-            self._nacks[slot] += 1
-            if self._nacks[slot] > self._max_nacks and self._max_nacks != UNLIMITED_NACK:
-                self.gave_up = "NACK_RETRIES_EXHAUSTED"
-                return
-        self._lost(psn, now)
-        self.retransmit.add(psn, now + self._nack_retx_time if wait else now, now)
-
-    def go_back(self, expected: int, now: int) -> None:
-        """The destination waits for ``expected``: send it and all that follows again.
-
-        One pass answers one loss, however many requests behind it are refused (UES 3.5.21).
-        """
-        if self._gone_back_at == self.max_cack:
-            return
-        self._gone_back_at = self.max_cack
-        self._counters["rod_go_back"] += 1
-        self._messages.event("go_back", expected=expected)
-        window = self.window
-        ahead = (expected - window.base) & MASK
-        psn = expected if ahead < window.outstanding else window.base
-        while psn != window.next:
-            if window.is_open(psn) and not window.is_delivered(psn):
-                self._lost(psn, now)
-                self.retransmit.add(psn, now, now)
-            psn = (psn + 1) & MASK
-
-    def _lost(self, psn: int, now: int) -> None:
-        slot = psn & _SLOT
-        size = self._size[slot]
-        if size:
-            self._congestion.on_lost(size, now)
-            self._size[slot] = 0
-
-    # -- what the timer does -----------------------------------------------------------------
-
-    def on_timer(self, now: int) -> None:
-        """Queue for retransmission whatever has waited too long."""
-        expired = self.timer.expired(now)
-        if self._ordered and expired:
-            expired = self._first_of(expired, now)
-        for psn in expired:
-            timeouts = self.timer.timeouts[psn & _SLOT]
-            if timeouts > self._max_timeouts and self._max_timeouts != UNLIMITED_RTO:
-                self.gave_up = "RTO_RETRIES_EXHAUSTED"
-                return
-            self._counters["rto_expirations"] += 1
-            self._messages.event("rto", psn=psn, timeouts=timeouts)
-            self._lost(psn, now)
-            self.retransmit.add(psn, now, now)
-        if expired and self._ordered:
-            # Whatever was behind the lost one has been refused, or will be.  As nothing is in
-            # flight any more, this is when another path may be taken.
-            self._writer.take_another_path()
-            self._gone_back_at = None
-            self.go_back(self.window.base, now)
-
-    def _first_of(self, expired: list[int], now: int) -> list[int]:
-        """On an ordered PDC: the first open PSN, if its timer is among those that ran out.
-
-        The others wait for it, and nothing says that they were lost: their timers run with its,
-        and count nothing.
-        """
-        base, timer = self.window.base, self.timer
-        for psn in expired:
-            if psn != base:
-                timer.timeouts[psn & _SLOT] = timer.timeouts[base & _SLOT]
-                timer.sent_again(psn, now)
-                timer.timeouts[psn & _SLOT] = 0
-        return [base] if base in expired else []
-
-    def next_deadline(self) -> int | None:
-        timeout, resend = self.timer.next_deadline(), self.retransmit.next_deadline()
-        if timeout is None or resend is None:
-            return resend if timeout is None else timeout
-        return min(timeout, resend)
 
     # -- a new first PSN ---------------------------------------------------------------------
 
