@@ -12,6 +12,7 @@ from uet.compatibility import REFERENCE_PROVIDER
 from uet.ses.requests import MessageError
 from uet.transport import Atomic, Receive, Write
 from uet.wire.codes import AtomicOpcode, Datatype
+from uet.wire.frame import decode_frame
 
 A, B = "10.0.1.1", "10.0.1.2"
 KEY = 0x99
@@ -87,3 +88,34 @@ def test_synchronised_operations_are_asked_for() -> None:
         net.endpoints[A].post(
             Write(peer=B, key=KEY, offset=0, payload=memoryview(b"x"), synchronise=(1, 1))
         )
+
+
+@pytest.mark.conformance("C-081")
+def test_a_copy_of_a_fetching_atomic_gets_the_first_answer() -> None:
+    """Its ACK is lost: the request comes again, memory has changed since, the answer has not."""
+    net = network(4)
+    net.impairment = Impairment()
+    memory, result = bytearray(number(1000)), bytearray(8)
+    there = net.endpoints[B]
+    there.register(memoryview(memory), key=KEY)
+    lost: list[bytes] = []
+
+    def tap(frame: bytes, now: int) -> list[bytes]:
+        decoded = decode_frame(frame)
+        if decoded.envelope.source == B and not lost:
+            assert memory == number(1005)  # carried out, and about to be forgotten
+            memory[:] = number(7)  # the application's own change
+            lost.append(frame)
+            return []
+        return [frame]
+
+    net.tap = tap
+    net.endpoints[A].post(
+        Atomic(peer=B, key=KEY, offset=0, operand=number(5), result=memoryview(result), **SUM)
+    )
+    assert net.run(lambda: bool(net.completions[A]))
+    assert [c.error for c in net.completions[A]] == [None]
+    assert lost
+    assert result == number(1000)
+    assert memory == number(7)
+    assert there.counters()["rx_duplicates"] == 1
