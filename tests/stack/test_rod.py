@@ -69,7 +69,7 @@ def test_an_ordered_pdc_begins_with_its_first_packet() -> None:
     assert script.pdc.ordered
 
 
-@pytest.mark.conformance("C-013", "C-023")
+@pytest.mark.conformance("C-023")
 def test_what_is_early_is_refused() -> None:
     script = Script()
     semantics = StubSemantics(script)

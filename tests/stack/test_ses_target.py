@@ -306,7 +306,6 @@ def test_lengths_that_contradict_each_other() -> None:
     refused(write(b"", at=0, total=100), violation)
 
 
-@pytest.mark.conformance("C-083")
 def test_parts_that_overlap_or_belong_to_another_message() -> None:
     """The same octets twice, or a message that changes its address: nothing more is written."""
     script = Script()

@@ -129,13 +129,15 @@ class PacketWriter:
         psn: int,
         message: Outbound,
         index: int,
-        *,
-        clear_psn: int,
+        clear_offset: int,
         syn: bool,
         again: bool,
         ar: bool,
     ) -> tuple[Frame, int]:
-        """Packet ``index`` of a message, and its nominal size; CLEAR_PSN rides in every request."""
+        """Packet ``index`` of a message, and its nominal size; CLEAR_PSN rides in every request.
+
+        ``clear_offset`` is CLEAR_PSN relative to ``psn``, never positive.
+        """
         word = self._request_word | message.next_header << _NEXT_HEADER_SHIFT
         if ar:
             word |= _AR
@@ -147,16 +149,7 @@ class PacketWriter:
         else:
             target = self.peer_id
         ses, payload = message.packet(index)
-        uet = (
-            _REQUEST.pack(
-                word,
-                ((clear_psn - psn + 0x8000) & MASK) - 0x8000,
-                psn,
-                self.id,
-                target,
-            )
-            + ses
-        )
+        uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + ses
         size = len(uet) + len(payload) + self.nominal_overhead
         return self._wrap(self._data_class, self._entropy.pick(), uet, payload), size
 

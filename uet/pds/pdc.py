@@ -119,10 +119,10 @@ class Pdc(PdcLife):
 
     def _clear_asked(self, psn: int) -> None:
         """The target keeps the response to ``psn`` until it hears that it is known."""
-        source = self.source
+        self._clear.ask(psn)
         if not self._config.compatibility.clear_at_once:
-            self._clear.ask(psn)
             return
+        source = self.source
         settled = (source.window.base - 1) & MASK
         source.clear_sent = settled
         self._around.control.append(source.clear(settled))

@@ -166,6 +166,7 @@ class RequestSource(LossRecovery):
         window, congestion, timer = self.window, self._congestion, self.timer
         request, syn = self._writer.request, not self._writer.peer_id
         frames = 0
+        clear_offset = -((window.next - window.base) & MASK)
         # How many PSNs the peer tracks beyond its CACK, and how many we can remember.
         room = min(
             self.peer_range - ((window.next - 1 - self.max_cack) & MASK),
@@ -188,14 +189,9 @@ class RequestSource(LossRecovery):
             window.next = (psn + 1) & MASK
             last = index + 1 == message.packets
             room -= 1
+            clear_offset -= 1
             frame, size = request(
-                psn,
-                message,
-                index,
-                clear_psn=window.base - 1,
-                syn=syn,
-                again=False,
-                ar=last or hungry or not room,
+                psn, message, index, clear_offset, syn, False, last or hungry or not room
             )
             self._message[slot] = message
             self._index[slot] = index
@@ -243,10 +239,10 @@ class RequestSource(LossRecovery):
                     psn,
                     message,
                     self._index[slot],
-                    clear_psn=window.base - 1,
-                    syn=self._with_syn(psn),
-                    again=again,
-                    ar=again or self._index[slot] + 1 == message.packets,
+                    -((psn - window.base + 1) & MASK),
+                    self._with_syn(psn),
+                    again,
+                    again or self._index[slot] + 1 == message.packets,
                 )
                 self._renumbered.discard(psn)
                 if self._inference is not None:
