@@ -453,9 +453,16 @@ class RequestDestination:
         for unanswered in self.busy:  # nobody can know a response that there is not
             if ((psn - unanswered) & MASK) < HALF:
                 psn = (unanswered - 1) & MASK
-        if self.window.clear(psn) and self.stored:
-            for kept in [p for p in self.stored if ((psn - p) & MASK) < HALF]:
-                del self.stored[kept]
+        stored = self.stored
+        news = (psn - self.window.max_clear) & MASK
+        if not self.window.clear(psn) or not stored:
+            return
+        if news < len(stored):  # a few at a time, of however many
+            for ahead in range(news):
+                stored.pop((psn - ahead) & MASK, None)
+        else:
+            for kept in [p for p in stored if ((psn - p) & MASK) < HALF]:
+                del stored[kept]
 
     def on_clear(self, psn: int) -> None:
         """A CLEAR control packet."""
