@@ -149,7 +149,10 @@ class Arrivals:
         packet = frame[:end]
         kind = packet[at] >> 3
         if self._trimmed and tos >> 2 in self._trimmed:
-            self._on_trimmed(packet, at, peer, tos >> 2, entropy, marked)
+            if self._domains is None or kind == _TSS:
+                self._on_trimmed(packet, at, peer, tos >> 2, entropy, marked)
+            else:
+                self._counts["tss_clear_refused"] += 1
             return
         sdi = None
         if kind == _TSS:

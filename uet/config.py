@@ -204,6 +204,15 @@ class FepConfig:
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)!r}; choose one of {choices}"
                 )
+        for name in ("dscp_trimmed", "dscp_trimmed_lasthop"):
+            dscp = getattr(self, name)
+            if dscp is not None and not 0 <= dscp <= 63:
+                raise ConfigurationError(f"{name} is {dscp}; it must lie in 0..63")
+            if dscp is not None and dscp in (self.dscp_data, self.dscp_control):
+                raise ConfigurationError(
+                    f"{name} is {dscp}, as dscp_data or dscp_control is; take one that only"
+                    " switches use"
+                )
         try:
             capabilities(self.profiles)
         except ValueError as error:

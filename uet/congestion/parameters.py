@@ -122,7 +122,7 @@ class NsccParameters(PathParameters):
         target = self.target_qdelay
         if target is None:
             target = self.base_rtt * 3 // 4 if self.trimming else self.base_rtt
-        a = self.bdp / REFERENCE_BDP * (REFERENCE_BASE_RTT / self.reference_rtt)
+        a = self.bdp / REFERENCE_BDP
         b = target / self.reference_rtt
         _derive(self, "scaling_a", a)
         _derive(self, "scaling_b", b)

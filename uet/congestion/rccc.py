@@ -27,17 +27,17 @@ class CreditSource:
 
     __slots__ = (
         "_base_rtt",
-        "_max_wnd",
         "_mtu",
         "_requested_at",
         "credit",
         "granted",
+        "max_wnd",
         "speculative",
     )
 
     def __init__(self, parameters: RcccParameters) -> None:
         self._mtu = parameters.mtu
-        self._max_wnd = parameters.max_wnd
+        self.max_wnd = parameters.max_wnd
         self._base_rtt = parameters.base_rtt
         self._requested_at = -NEVER
         #: octets; the last packet may make it negative
@@ -55,7 +55,7 @@ class CreditSource:
         self.credit -= size
 
     def on_answer(self) -> None:
-        """An ACK or NACK has come: the receiver knows this source, what it did not grant is void."""
+        """An ACK or NACK has come: what the receiver did not grant is void."""
         if self.speculative:
             self.speculative = False
             self.credit = min(self.credit, 0)
@@ -68,7 +68,7 @@ class CreditSource:
             return 0
         self.granted = granted
         before = self.credit
-        self.credit = min(before + news * _UNIT, self._max_wnd)
+        self.credit = min(before + news * _UNIT, self.max_wnd)
         return self.credit - before
 
     def target(self, backlog: int, window: int | None = None, destinations: int = 1) -> int:
@@ -80,7 +80,7 @@ class CreditSource:
         wanted = backlog
         if window is not None:
             wanted = min(wanted, window + self._mtu)
-        wanted = min(wanted, self._max_wnd) - self.credit
+        wanted = min(wanted, self.max_wnd) - self.credit
         if self.speculative and backlog and wanted < self._mtu:
             wanted = self._mtu
         if wanted <= 0:
