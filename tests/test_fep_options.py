@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,16 +17,20 @@ from hypothesis import strategies as st
 from scapy.utils import RawPcapNgReader
 
 from emulator.cli.main import cli
+from emulator.endpoint.fitting import payload_for
 from emulator.errors import UserError
 from emulator.fep import parameters
 from emulator.fep.capture_file import CaptureFile
 from emulator.fep.contents import pattern, summary
+from emulator.fep.control import Open, Probe
 from emulator.fep.elements import decode, encode
+from emulator.fep.event_log import EventLog
 from emulator.fep.offers import receives, region
 from emulator.fep.operations import DEFAULT_KEY, Around, Message, elements, messages_of
 from emulator.fep.phrases import duration, number, phrase, switch
 from uet.compatibility import REFERENCE_PROVIDER, Compatibility
 from uet.config import FepConfig
+from uet.eventlog.sequence import read
 from uet.ses.address import Address
 from uet.transport import Atomic, Read, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype
@@ -87,10 +94,10 @@ def test_a_phrase() -> None:
 # --- data --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("index", [0, 1, 300])
-def test_the_reference_pattern(index: int) -> None:
-    octets = pattern("reference", "it").octets(3000, index)
-    assert octets == bytes((7 * index + 13 * j + j // 256) % 256 for j in range(3000))
+@pytest.mark.parametrize(("index", "length"), [(0, 3000), (1, 0), (300, 140_001)])
+def test_the_reference_pattern(index: int, length: int) -> None:
+    octets = pattern("reference", "it").octets(length, index)
+    assert octets == bytes((7 * index + 13 * j + j // 256) % 256 for j in range(length))
 
 
 def test_patterns(tmp_path: Path) -> None:
@@ -201,11 +208,27 @@ def test_a_script_says_the_same_as_phrases(tmp_path: Path) -> None:
     assert [m.number for m in told] == [0, 1, 2]
 
 
-def test_a_script_may_be_yaml(tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
-    script = tmp_path / "operations.yaml"
-    script.write_text("operations:\n  - op: send\n    size: 4k\n  - noop\n")
-    assert [message.name for message in made(script=str(script))] == ["send", "noop"]
+def test_members_of_a_group_and_tagged_atomics() -> None:
+    write, add, fetch = made(
+        "write:30,synchronise=7/0", "atomic:sum,operand=5,sync=0x7/2", "fetch:sum,operand=5,tag=9"
+    )
+    assert isinstance(write.request, Write)
+    assert isinstance(add.request, Atomic)
+    assert isinstance(fetch.request, Atomic)
+    assert (write.request.synchronise, add.request.synchronise) == ((7, 0), (7, 2))
+    assert (add.request.tag, add.request.key) == (None, DEFAULT_KEY)
+    assert (fetch.request.tag, fetch.request.key) == (9, 0)
+    assert fetch.said["tag"] == "0x9"
+    assert "key" not in fetch.said
+
+
+def test_control_packets_are_operations_too() -> None:
+    noop, negotiation, probe = (
+        message.request for message in made("open", "open,negotiate,delivery=rod", "probe,wait=5ms")
+    )
+    assert noop == Open(peer=PEERS[0], ordered=False, negotiate=False)
+    assert negotiation == Open(peer=PEERS[0], ordered=True, negotiate=True)
+    assert probe == Probe(peer=PEERS[0], wait=5_000_000)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +250,14 @@ def test_a_script_may_be_yaml(tmp_path: Path) -> None:
         ("write:3,count=0", "count is 0"),
         ("read:3,expect=nothing", "expect is 'nothing'"),
         ("write:3,size=4", "says size twice"),
+        ("write:4294967294,count=100000", "ask for less"),
+        ("write:3,synchronise=7", "synchronise is GROUP/COUNT"),
+        ("write:3,synchronise=7/65536", "synchronise is 65536"),
+        ("fetch:sum,operand=1,synchronise=7/1", "has no 'synchronise'"),
+        ("atomic:sum,operand=1,tag=1,key=2", "leave one of them out"),
+        ("open,delivery=uud", "PDCs are for rud or rod"),
+        ("probe:3", "has no 'size'"),
+        ("probe,wait=soon", "wait is 'soon'"),
     ],
 )
 def test_wrong_operations(text: str, said: str) -> None:
@@ -238,7 +269,8 @@ def test_wrong_operations(text: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "holds no operations"), ("[3]", "operation 1 is neither"), ("[{", "not a JSON script"),
+    [("", "holds no operations"), ("operations:\n  - noop\n", "not a JSON script"),
+     ("[3]", "operation 1 is neither"), ("[{", "not a JSON script"),
      ("{}", "holds no operations"), ('[{"op": "write"}]', "operation 1: say how many")],
 )  # fmt: skip
 def test_wrong_scripts(tmp_path: Path, text: str, said: str) -> None:
@@ -274,7 +306,7 @@ def test_receives() -> None:
     assert receives("0x400x3", 0)[2].size == 1024
     assert len(receives("0x400", 0)) == 1
     assert receives("64k,after=250ms", 0)[0].after == 250_000_000
-    for wrong in ("x3", "3x", "3x0", "3:4", "3,tga=1", "3,peer=x", "3,multi=2,repost"):
+    for wrong in ("x3", "3x", "3x0", "3:4", "3,tga=1", "3,peer=x", "3,multi=2,repost", "16gx65536"):
         with pytest.raises(UserError, match="--receive"):
             receives(wrong, 0)
 
@@ -319,13 +351,13 @@ def test_wrong_settings(words: list[str], said: str) -> None:
 
 def test_the_payload_fits_the_interface() -> None:
     plain = {"version": 4, "native": False, "crc": False, "secure": False}
-    assert parameters.payload_for(1500, **plain, wanted=None) == 1024  # type: ignore[arg-type]
-    assert parameters.payload_for(9000, **plain, wanted=None) == 4096  # type: ignore[arg-type]
-    assert parameters.payload_for(9000, **plain, wanted=8192) == 8192  # type: ignore[arg-type]
+    assert payload_for(1500, **plain, wanted=None) == 1024  # type: ignore[arg-type]
+    assert payload_for(9000, **plain, wanted=None) == 4096  # type: ignore[arg-type]
+    assert payload_for(9000, **plain, wanted=8192) == 8192  # type: ignore[arg-type]
     with pytest.raises(UserError, match="too small"):
-        parameters.payload_for(1000, **plain, wanted=None)  # type: ignore[arg-type]
+        payload_for(1000, **plain, wanted=None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs an interface MTU"):
-        parameters.payload_for(4000, **plain, wanted=4096)  # type: ignore[arg-type]
+        payload_for(4000, **plain, wanted=4096)  # type: ignore[arg-type]
 
 
 def test_a_report_shows_no_keys() -> None:
@@ -356,6 +388,42 @@ def test_a_capture_is_whole_at_every_flush(tmp_path: Path) -> None:
         CaptureFile(tmp_path / "no" / "c.pcapng", "eth0", "")
 
 
+@contextmanager
+def files_of_at_most(octets: int) -> Iterator[None]:
+    """As on a disk with no more room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (octets, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_said_once(tmp_path: Path) -> None:
+    capture = CaptureFile(tmp_path / "c.pcapng", "eth0", "")
+    log = EventLog(tmp_path / "e.sqlog", name="10.0.0.1", title="a trace")
+    with files_of_at_most(1000):
+        capture.sent([(bytes(2000), b"")])
+        with pytest.raises(UserError, match=r"cannot write .*c\.pcapng: .*; make room"):
+            capture.flush()
+        with pytest.raises(UserError, match=r"cannot write .*e\.sqlog: .*; make room"):
+            log({"time": 0.0, "name": "uet:it", "data": {"long": "x" * 2000}})
+        capture.close()
+        log.close()
+
+
+def test_an_event_log_is_whole_after_every_event(tmp_path: Path) -> None:
+    path = tmp_path / "e.sqlog"
+    log = EventLog(path, name="10.0.0.1", title="a trace")
+    log({"time": 0.5, "name": "uet:it", "data": {}})
+    first, events = read(path.read_text())
+    assert first["trace"]["vantage_point"]["name"] == "10.0.0.1"
+    assert events == [{"time": 0.5, "name": "uet:it", "data": {}}]
+    with pytest.raises(UserError, match="is there already; choose another"):
+        EventLog(path, name="10.0.0.1", title="")
+    log.close()
+
+
 # --- the command line --------------------------------------------------------------------------
 
 
@@ -372,6 +440,7 @@ def failure(*words: str) -> str:
         (("initiator", "-i", "e0", "-p", "10.0.0.2"), "no operation is given"),
         (("initiator", "-i", "e0", "noop"), "name the target with --peer"),
         (("initiator", "-i", "e0", "-p", "nowhere", "noop"), "'nowhere' is not an IP address"),
+        (("initiator", "-i", "e0", "-p", "fe80::1%e0", "noop"), "leave out %e0"),
         (("initiator", "-i", "e0", "-p", "::1", "-p", "::1", "noop"), "given twice"),
         (("target", "-i", "e0", "--peer-mac", "02:00:00:00:00:01"), "name it with --peer"),
         (("target", "-i", "e0", "--keys", "/no/such/file"), "/no/such/file cannot be read"),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from emulator.endpoint.fitting import REAL_TIME
 from emulator.errors import UserError
-from emulator.fep.parameters import PRESETS, REAL_TIME, describe_settings, describe_switches
-from emulator.fep.phrases import duration, number
+from emulator.fep.parameters import PRESETS, describe_settings, describe_switches
+from emulator.fep.phrases import duration, ip, number
 from uet.config import ACK_TYPES, DELIVERY_MODES, FepConfig
 from uet.profiles import PROFILES
 from uet.tss.domain import SecureDomain
@@ -151,10 +151,12 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
                  help="End after N completions of receives and writes with header data."),
     click.option("--pcap", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                  help="Write every frame sent and received (pcapng)."),
+    click.option("--event-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="Write what the endpoint does, packet by packet, into a new file (qlog)."),
     click.option("--save", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
                  help="Write data that arrives, and the regions at the end, into files."),
-    click.option("--seed", type=NUMBER, help="Decides PSNs, PDC ids, entropy and random data."
-                 "  [default: another one each time]"),
+    click.option("--seed", type=NUMBER,
+                 help="Decides random data.  [default: another one each time]"),
     click.option("--format", "style", type=click.Choice(["json", "table"]), default="json",
                  show_default=True, help="json: one object per line."),
     click.option("--no-pdc-events", is_flag=True, help="Leave out the events of PDCs."),
@@ -192,10 +194,7 @@ def peers_from(words: tuple[str, ...], first_mac: str | None) -> dict[str, str |
     peers: dict[str, str | None] = {}
     for word in words:
         text, _, mac = word.partition("=")
-        try:
-            address = str(ip_address(text))
-        except ValueError:
-            raise UserError(f"--peer {text!r} is not an IP address") from None
+        address = ip(text, "--peer")
         if address in peers:
             raise UserError(f"--peer {address} is given twice; leave one out")
         peers[address] = mac or None

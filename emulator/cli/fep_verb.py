@@ -72,7 +72,7 @@ def target(linger: int, **options: Any) -> int:
 @command.command("initiator", short_help="carry out operations at a target", epilog=EPILOG)
 @click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
 @shared
-@click.option("--script", metavar="FILE|-", help="More operations, as JSON (or YAML).")
+@click.option("--script", metavar="FILE|-", help="More operations, as JSON.")
 @click.option(
     "--key",
     type=NUMBER,
@@ -120,15 +120,19 @@ def initiator(
     \b
     OPERATION         FIELDS (those of all: count, peer, delivery, job_id,
                       pid_on_fep, resource_index, absolute, after, error)
-    write:SIZE        key, offset, step, pattern, index, header_data, dc
+    write:SIZE        key, offset, step, pattern, index, header_data, dc,
+                      synchronise
     read:SIZE         key, offset, step, expect, index
     send:SIZE         pattern, index, header_data, dc, protocol
     tsend:SIZE        the same, tag, tag_step
     datagram:SIZE     pattern, index, header_data
-    atomic:NAME       key, offset, step, type, operand, compare
-    fetch:NAME        the same, expect
+    atomic:NAME       key or tag, offset, step, type, operand, compare,
+                      synchronise
+    fetch:NAME        the same but synchronise, expect
     cswap ... mswap   as fetch:cswap
     noop
+    open              count, peer, delivery, negotiate, after, error
+    probe             count, peer, wait, after, error
 
     \b
     uetemu fep initiator -i eth0 -p 10.0.0.2 write:5000,offset=4k,header_data=0xa1
@@ -136,7 +140,16 @@ def initiator(
     uetemu fep initiator -i eth0 -p fd99::2 --delivery rod tsend:2500,tag=0x11,count=2
     uetemu fep initiator -i eth0 -p 10.0.0.2 fetch:sum,operand=5,count=2,expect=1000/1005
     uetemu fep initiator -i eth0 -p 10.0.0.2 write:300,key=0x99,error=BAD_MKEY
+    uetemu fep initiator -i eth0 -p 10.0.0.2 atomic:sum,operand=5,tag=0x11
+    uetemu fep initiator -i eth0 -p 10.0.0.2 open,negotiate probe,count=3
+    uetemu fep initiator -i eth0 -p 10.0.0.2 --compat sync_operations \\
+        write:3000,synchronise=7/0 write:3000,offset=4k,synchronise=7/2
     uetemu fep initiator -i eth0 -p 10.0.0.2 --in-flight 0 --script operations.json
+
+    An atomic with a tag is for the memory of the receive that it matches.  open makes a PDC by a
+    NOOP, or by a NEGOTIATION; probe sends a PROBE on one that is open, and waits so long for its
+    answer.  synchronise=GROUP/COUNT is the UEC reference provider's extension: the target tells of
+    the group once all COUNT members (0: another one says how many) have come.
 
     Messages of one write or read lie one after the other (step).  Several operands, and the
     results expected of several messages, have slashes between them.  error= expects that one.  A

@@ -3,10 +3,12 @@
 ::
 
     device = Device("eth0")
-    domain = Domain(device.config(["10.0.1.2"]), device, seed=1)
+    domain = Domain(device.config(["10.0.1.2"]), device, seed=secrets.randbits(63))
     ...
     domain.close()
 
+The seed must be another one in every run: a peer that still has the PDCs of an earlier run with
+the same identifiers and PSNs would take the first requests for copies of its.
 Fabric time is this machine's time (dilation 1).  One thread uses a device and its domain; only
 :meth:`Device.interrupt` may come from another.
 """
@@ -55,8 +57,8 @@ class Device:
         ``peers`` maps the fabric addresses of peers to the MACs that reach them, or lists only the
         addresses: then the kernel's routes and neighbours say which (:class:`UserError` if they do
         not).  ``parameters`` are those of :class:`uet.config.FepConfig`; what is left out is taken
-        from the port, and times are those of software (:data:`~emulator.endpoint.fitting.REAL_TIME`:
-        an initial retransmission timeout of 100 ms, for one), which is slower than the
+        from the port, and times are those of ``REAL_TIME`` in :mod:`emulator.endpoint.fitting`
+        (an initial retransmission timeout of 100 ms, for one), since software is slower than the
         specification supposes.
         """
         address = parameters.get("address", self.address)
@@ -156,7 +158,7 @@ class Device:
         if frames:
             domain.fep.receive(frames, now)
         out = domain.fep.transmit(now, nic.room())
-        sent = nic.send(out) if out or nic.backlog else 0
+        sent = port.send(out) if out or nic.backlog else 0
         return domain.dispatch() or sent > 0 or bool(frames)
 
     def _opened(self) -> tuple[Domain, Port]:

@@ -68,7 +68,8 @@ def interface(name: str) -> Interface:
         except OSError:
             names = [str(link.get_attr("IFLA_IFNAME")) for link in kernel.get_links()]
             raise UserError(
-                f"there is no interface {name!r} in this network namespace; it has {', '.join(names)}"
+                f"there is no interface {name!r} in this network namespace; it has"
+                f" {', '.join(names)}"
             ) from None
         (link,) = kernel.get_links(index)
         found: list[tuple[bool, IPv4Interface | IPv6Interface]] = []
@@ -92,10 +93,7 @@ def interface(name: str) -> Interface:
 def own_address(port: Interface, wanted: str | None, version: int | None) -> str:
     """The fabric address: the one that was asked for, or the interface's first of the version."""
     if wanted is not None:
-        try:
-            return str(ip_address(wanted))
-        except ValueError:
-            raise UserError(f"--address {wanted!r} is not an IP address") from None
+        return wanted
     for address in port.addresses:
         if version is None or address.version == version:
             return str(address)

@@ -7,7 +7,10 @@ The kernel's answers are suppressed while the port is open, and not a moment lon
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import select
+import struct
+from collections.abc import Sequence
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.frame_filter import TransportFrames
@@ -16,11 +19,18 @@ from emulator.endpoint.nic import Nic
 from emulator.endpoint.quiet import quiet
 from emulator.errors import UserError
 from uet.config import FepConfig
+from uet.transport import Frame
 from uet.wire.headers import ETHERNET
 
 #: Frames that wait in the receive ring while this process is busy elsewhere, if they take no
 #: more octets than this together.
 _SLOTS, _RING = 4096, 32 << 20
+#: How often a link that is down is looked at (s of the machine's time).
+_LOOK_S = 0.2
+# linux/sockios.h, linux/if.h
+_SIOCGIFNAME, _SIOCGIFFLAGS = 0x8910, 0x8913
+_IFREQ = struct.Struct("=16si20x")
+_IFF_UP = 0x1
 
 
 class Port:
@@ -32,6 +42,8 @@ class Port:
     def __init__(self, interface: Interface, config: FepConfig, clock: Clock) -> None:
         interface.must_work()
         self.clock = clock
+        self._name, self._index = interface.name, interface.index
+        self._down = False
         # Both encapsulations' frames are kept from the kernel: a peer may have chosen the other.
         frames = TransportFrames(udp_ports=(config.udp_port,), ip_protocols=(config.ip_protocol,))
         with contextlib.ExitStack() as opened:
@@ -52,6 +64,13 @@ class Port:
             opened.callback(self.nic.close)
             self._opened = opened.pop_all()
 
+    def send(self, frames: Sequence[Frame]) -> int:
+        """Send frames; how many went out now.  :class:`UserError` if they have become too long."""
+        try:
+            return self.nic.send(frames)
+        except ValueError as too_long:
+            raise UserError(str(too_long)) from None
+
     def wait(self, now: int, timer: int | None, end: int | None, descriptor: int) -> bool:
         """Sleep until a frame, room to send, or a deadline gives something to do.
 
@@ -62,16 +81,32 @@ class Port:
         room = nic.room()
         wakes = (timer if room else None, end, nic.next_deadline(now))
         wake = min((at for at in wakes if at is not None), default=None)
+        timeout = None if wake is None else self.clock.host_seconds(max(0, wake - now))
+        if self._down:
+            timeout = _LOOK_S if timeout is None else min(timeout, _LOOK_S)
         socket = nic.fileno()
         readable, _, _ = select.select(
             (socket, descriptor) if nic.pollable else (descriptor,),
             () if room else (socket,),
             (),
-            None if wake is None else self.clock.host_seconds(max(0, wake - now)),
+            timeout,
         )
-        if socket in readable:
-            nic.acknowledge_error()
+        if self._down or (socket in readable and nic.acknowledge_error()):
+            self._look_at_link()
         return descriptor in readable
+
+    def _look_at_link(self) -> None:
+        """A link that is down may come up again; :class:`UserError` for one that is gone."""
+        try:
+            # The socket's namespace, which need not be that of the caller.
+            found = fcntl.ioctl(self.nic, _SIOCGIFNAME, _IFREQ.pack(b"", self._index))
+            flags = fcntl.ioctl(self.nic, _SIOCGIFFLAGS, found)
+        except OSError:
+            raise UserError(
+                f"the interface {self._name} is gone from its namespace; start again once it is"
+                " back"
+            ) from None
+        self._down = not _IFREQ.unpack(flags)[1] & _IFF_UP
 
     def close(self) -> None:
         """Give the interface back to the kernel."""

@@ -42,7 +42,7 @@ _NO_CLASSIFIER = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
 
 @contextmanager
 def quiet(index: int, name: str, frames: TransportFrames) -> Iterator[str]:
-    """Drop ``frames`` on ingress of an interface while the block, or this guard, lives.
+    """Drop ``frames`` on ingress of an interface while the block, or this process, lives.
 
     Gives the mechanism: ``"clsact"`` or ``"nftables"``.  Raises :class:`UserError` if the kernel
     has neither.
@@ -157,7 +157,7 @@ def _restore(index: int, guard: int) -> None:
 
 
 def _table(guard: int) -> str:
-    return f"uetemu-fep-{process}"
+    return f"uetemu-fep-{guard}"
 
 
 def _has_table(guard: int) -> bool:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from emulator.errors import UserError
+from emulator.fep.output_file import OutputFile
 
 _SECTION_HEADER, _INTERFACE, _ENHANCED_PACKET = 0x0A0D0D0A, 1, 6
 _COMMENT, _IF_NAME, _IF_TSRESOL, _USER_APPLICATION = 1, 2, 9, 4
@@ -24,20 +24,16 @@ _BUFFER = 1 << 20
 
 
 class CaptureFile:
-    """A pcapng file that is written as the frames come.  Raises :class:`UserError`."""
+    """A pcapng file that is written as the frames come (see :class:`OutputFile` for errors)."""
 
     def __init__(self, path: Path, interface: str, comment: str) -> None:
         self.frames = 0
-        try:
-            self._file = path.open("wb", buffering=_BUFFER)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}; choose another file") from None
-        self._path = path
+        self._file = OutputFile(path, buffer=_BUFFER)
         section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
         told = _options((_COMMENT, comment.encode()), (_USER_APPLICATION, b"uetemu fep"))
-        self._write(_block(_SECTION_HEADER, section + told))
+        self._file.write(_block(_SECTION_HEADER, section + told))
         named = _options((_IF_NAME, interface.encode()), (_IF_TSRESOL, b"\x09"))
-        self._write(_block(_INTERFACE, struct.pack("<HHI", _ETHERNET, 0, 0) + named))
+        self._file.write(_block(_INTERFACE, struct.pack("<HHI", _ETHERNET, 0, 0) + named))
         self.flush()
 
     def sent(self, frames: Iterable[tuple[bytes, memoryview | bytes]]) -> None:
@@ -59,25 +55,15 @@ class CaptureFile:
         total = 8 + 20 + length + len(padding) + 8 + 4 + 4
         head = _PACKET.pack(_ENHANCED_PACKET, total, 0, at >> 32, at & 0xFFFF_FFFF, length, length)
         tail = _FLAGS.pack(2, 4, direction) + bytes(4) + struct.pack("<I", total)
-        self._write(b"".join((head, frame, padding, tail)))
+        self._file.write(b"".join((head, frame, padding, tail)))
         self.frames += 1
-
-    def _write(self, octets: bytes) -> None:
-        try:
-            self._file.write(octets)
-        except OSError as error:
-            raise UserError(f"cannot write {self._path}: {error.strerror}; make room") from None
 
     def flush(self) -> None:
         """Bring the file up to date."""
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise UserError(f"cannot write {self._path}: {error.strerror}; make room") from None
+        self._file.flush()
 
     def close(self) -> None:
         """The file is complete."""
-        self.flush()
         self._file.close()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from emulator.errors import UserError
 from emulator.fep.elements import encode, type_of
@@ -16,6 +17,9 @@ from uet.wire.crc import crc32c
 
 #: Octets up to which data is shown itself, beside its checksums.
 _SHOWN = 32
+
+#: Octets after which the reference pattern begins anew: 256 times 256.
+_PERIOD = 1 << 16
 
 NAMED = {
     "reference": "octet j of message i is (7*i + 13*j + j//256) mod 256",
@@ -41,16 +45,23 @@ class Pattern:
         """``length`` octets of message ``index``."""
         match self.name:
             case "reference":
-                j = np.arange(length, dtype=np.uint64)
-                return (7 * index + 13 * j + j // 256).astype(np.uint8).tobytes()
+                j = np.arange(min(length, _PERIOD), dtype=np.uint64)
+                return _repeated((7 * index + 13 * j + j // 256).astype(np.uint8).tobytes(), length)
             case "counter":
-                return np.arange(length, dtype=np.uint64).astype(np.uint8).tobytes()
+                return _repeated(bytes(range(256)), length)
             case "random":
                 return random.Random(f"{seed}/{index}").randbytes(length)
             case "repeat":
-                whole = -(-length // len(self.argument))
-                return (self.argument * whole)[:length]
+                return _repeated(self.argument, length)
+            case "zero":
+                return bytes(length)
         return self.argument[:length].ljust(length, b"\0")
+
+
+def _repeated(octets: bytes, length: int) -> bytes:
+    if len(octets) == length:
+        return octets
+    return (octets * -(-length // len(octets)))[:length]
 
 
 def pattern(text: str, what: str) -> Pattern:
@@ -77,6 +88,15 @@ def pattern(text: str, what: str) -> Pattern:
         f"{what} is {text!r}; choose {', '.join(NAMED)}, byte:0xNN, hex:..., text:..., file:PATH"
         " or an element such as uint64:1000"
     )
+
+
+def must_fit(octets: int, what: str) -> None:
+    """Raise :class:`UserError` where so many octets would drive the machine out of memory."""
+    free = psutil.virtual_memory().available
+    if octets > free:
+        raise UserError(
+            f"{what} needs {octets} octets of memory, and {free} are free; ask for less"
+        )
 
 
 def summary(octets: bytes | memoryview) -> dict[str, object]:

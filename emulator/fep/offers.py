@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 from emulator.errors import UserError
-from emulator.fep.contents import Pattern, pattern
+from emulator.fep.contents import Pattern, must_fit, pattern
 from emulator.fep.operations import DEFAULT_KEY
-from emulator.fep.phrases import check_names, duration, number, phrase, switch
+from emulator.fep.phrases import check_names, duration, ip, number, phrase, switch
 from uet.transport import Receive
 
 #: Octets of a region whose size is not said, and the most that one may have.
@@ -79,10 +78,8 @@ def region(text: str, seed: int) -> Region:
         raise UserError(f"{where}: access is {access!r}; choose one of {', '.join(_ACCESS)}")
     index = number(told.fields.get("index", 0), f"{where}: index", high=2**32)
     fill = pattern(told.fields.get("fill", "zero"), f"{where}: fill")
-    try:
-        memory = memoryview(bytearray(fill.octets(size, index, seed)))
-    except MemoryError:
-        raise UserError(f"{where}: no memory for {size} octets; register less") from None
+    must_fit(2 * size, where)
+    memory = memoryview(bytearray(fill.octets(size, index, seed)))
     expect = told.fields.get("expect")
     return Region(
         key=key,
@@ -110,6 +107,7 @@ def receives(text: str, default_after: int) -> list[Offer]:
         raise UserError(f"{where}: write SIZExCOUNT, for example --receive 4096x3")
     size = number(size_text, f"{where}: the size", high=_LARGEST)
     count = number(count_text, f"{where}: the count", low=1, high=65_536) if times else 1
+    must_fit(size * count, where)
     fields = told.fields
 
     def maybe(name: str, bits: int = 64) -> int | None:
@@ -118,10 +116,7 @@ def receives(text: str, default_after: int) -> list[Offer]:
 
     peer = fields.get("peer")
     if peer is not None:
-        try:
-            peer = str(ip_address(peer))
-        except ValueError:
-            raise UserError(f"{where}: peer {peer!r} is not an IP address") from None
+        peer = ip(peer, f"{where}: peer")
     after = default_after
     if "after" in fields:
         after = duration(fields["after"], f"{where}: after")

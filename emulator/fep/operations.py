@@ -6,7 +6,6 @@ A phrase such as ``write:3000,offset=4k,count=3`` and a script's object ``{"op":
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from emulator.errors import UserError
-from emulator.fep.contents import Pattern, pattern
+from emulator.fep.contents import Pattern, must_fit, pattern
+from emulator.fep.control import Open, Probe
 from emulator.fep.elements import decode, encode, type_of
-from emulator.fep.phrases import check_names, duration, number, phrase, switch
+from emulator.fep.phrases import check_names, duration, ip, number, phrase, switch
 from uet.config import DELIVERY_MODES
 from uet.ses.address import Address
 from uet.ses.atomics import size_of
@@ -32,18 +32,21 @@ _COMMON = ("size", "count", "peer", "delivery", "job_id", "pid_on_fep", "resourc
            "absolute", "error", "after")  # fmt: skip
 _RMA = ("key", "offset", "step")
 _DATA = ("pattern", "index", "header_data", "dc")
+_ATOMIC = ("operation", "type", "operand", "compare", "tag", "tag_step")
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "write": (*_COMMON, *_RMA, *_DATA),
+    "write": (*_COMMON, *_RMA, *_DATA, "synchronise"),
     "read": (*_COMMON, *_RMA, "expect", "index"),
     "send": (*_COMMON, *_DATA, "protocol"),
     "tsend": (*_COMMON, *_DATA, "protocol", "tag", "tag_step"),
     "datagram": (*_COMMON, "pattern", "index", "header_data"),
-    "atomic": (*_COMMON, *_RMA, "operation", "type", "operand", "compare"),
-    "fetch": (*_COMMON, *_RMA, "operation", "type", "operand", "compare", "expect"),
+    "atomic": (*_COMMON, *_RMA, *_ATOMIC, "synchronise"),
+    "fetch": (*_COMMON, *_RMA, *_ATOMIC, "expect"),
     "noop": _COMMON,
+    "open": ("count", "peer", "delivery", "negotiate", "after", "error"),
+    "probe": ("count", "peer", "wait", "after", "error"),
 }
 _SHORT: Final = {"hd": "header_data", "length": "size", "data": "pattern", "ri": "resource_index",
-                 "pid": "pid_on_fep", "job": "job_id"}  # fmt: skip
+                 "pid": "pid_on_fep", "job": "job_id", "sync": "synchronise"}  # fmt: skip
 #: Atomic operations that have a verb of their own.
 _VERBS: Final = ("cswap", "cswap_ne", "cswap_le", "cswap_lt", "cswap_ge", "cswap_gt", "mswap")
 
@@ -126,29 +129,12 @@ def _read_script(source: str) -> list[Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as fault:
-        data = _as_yaml(text, where, fault)
+        raise UserError(f"{where} is not a JSON script: {fault}; correct it") from None
     if isinstance(data, dict):
         data = data.get("operations", [data] if "op" in data else None)
     if not isinstance(data, list) or not data:
         raise UserError(f"{where} holds no operations; give a list of objects with an op each")
     return data
-
-
-def _as_yaml(text: str, where: str, fault: Exception) -> Any:
-    """YAML where there is a reader for it; the project itself needs none."""
-    if text.lstrip()[:1] in "[{":
-        raise UserError(f"{where} is not a JSON script: {fault}; correct it") from None
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError:
-        raise UserError(
-            f"{where} is not a JSON script: {fault}; for YAML, install the package PyYAML"
-        ) from None
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        said = " ".join(str(error).split())
-        raise UserError(f"{where} is neither JSON nor YAML: {said}; correct it") from None
 
 
 class _Maker:
@@ -198,6 +184,8 @@ class _Maker:
         if error is not None:
             error = str(error).upper().removeprefix("RC_")
         after = duration(self._item.get("after", 0), f"{self._where}: after")
+        if "size" in self._item:
+            must_fit(count * self._size() * (2 if "expect" in self._item else 1), self._where)
         for index in range(count):
             message = self._message(index)
             message.error, message.after = error, after
@@ -206,11 +194,15 @@ class _Maker:
 
     # -- parts of a request --------------------------------------------------------------------
 
-    def _route(self) -> dict[str, Any]:
-        around, home = self._around, self._around.home
-        peer = str(self._item.get("peer", around.peer))
+    def _peer(self) -> str:
+        around = self._around
+        peer = ip(self._item.get("peer", around.peer), f"{self._where}: peer")
         if peer not in around.peers:
             raise UserError(f"{self._where}: {peer} is no peer; name it with --peer too")
+        return peer
+
+    def _route(self) -> dict[str, Any]:
+        home = self._around.home
         delivery = self._item.get("delivery")
         if delivery is not None and delivery not in DELIVERY_MODES:
             known = ", ".join(DELIVERY_MODES)
@@ -224,7 +216,7 @@ class _Maker:
             )
         except ValueError as fault:
             raise UserError(f"{self._where}: {fault}") from None
-        return {"peer": peer, "delivery": delivery, "destination": to}
+        return {"peer": self._peer(), "delivery": delivery, "destination": to}
 
     def _place(self, index: int, size: int) -> dict[str, Any]:
         step = self._number("step", size)
@@ -261,11 +253,40 @@ class _Maker:
                     payload=self._payload(index, size),
                     header_data=self._maybe("header_data"),
                     delivery_complete=self._switch("dc"),
+                    synchronise=self._group(),
                 )
                 return Message("write", write, size, said=_told(place, write.header_data))
             case "atomic" | "fetch":
                 return self._atomic(index)
+            case "open":
+                return self._open()
+            case "probe":
+                wait = duration(self._item.get("wait", "1s"), f"{self._where}: wait")
+                return Message("probe", Probe(peer=self._peer(), wait=wait), 0)
         return self._send(index)
+
+    def _open(self) -> Message:
+        delivery = str(self._item.get("delivery", "rud"))
+        if delivery not in ("rud", "rod"):
+            raise UserError(f"{self._where}: delivery is {delivery!r}; PDCs are for rud or rod")
+        negotiate = self._switch("negotiate")
+        request = Open(peer=self._peer(), ordered=delivery == "rod", negotiate=negotiate)
+        by = "negotiation" if negotiate else "noop"
+        return Message("open", request, 0, said={"delivery": delivery, "by": by})
+
+    def _group(self) -> tuple[int, int] | None:
+        """The group, and the number of its members, of ``synchronise=GROUP/COUNT``."""
+        words = self._list("synchronise")
+        if not words:
+            return None
+        what = f"{self._where}: synchronise"
+        if len(words) != 2:
+            raise UserError(
+                f"{what} is GROUP/COUNT: COUNT is the number of the group's members in the last of"
+                " them, and 0 in the others"
+            )
+        group, members = (number(word, what, high=0xFFFF) for word in words)
+        return group, members
 
     def _read(self, index: int) -> Message:
         size = self._size()
@@ -280,10 +301,8 @@ class _Maker:
     def _send(self, index: int) -> Message:
         size = self._size()
         route = self._route()
-        tag = None
-        if self._verb == "tsend":
-            tag = self._number("tag", 0) + index * self._number("tag_step", 1)
-        elif self._verb == "datagram":
+        tag = self._tag(index) if self._verb == "tsend" else None
+        if self._verb == "datagram":
             route["delivery"] = route["delivery"] or "uud"
         send = Send(
             **route,
@@ -295,6 +314,9 @@ class _Maker:
         )
         said: dict[str, object] = {} if tag is None else {"tag": f"{tag:#x}"}
         return Message(self._verb, send, size, said=said | _told({}, send.header_data))
+
+    def _tag(self, index: int) -> int:
+        return self._number("tag", 0) + index * self._number("tag_step", 1)
 
     def _atomic(self, index: int) -> Message:
         item, where = self._item, self._where
@@ -318,6 +340,13 @@ class _Maker:
         operand = encode(datatype, operands, f"{where}: operand")
         size = self._number("size", len(operand) or width)
         place = self._place(index, 0)  # one word, again and again, unless there is a step
+        tag = self._tag(index) if "tag" in item else None
+        if tag is not None:
+            if "key" in item:
+                raise UserError(
+                    f"{where}: a tag names a receive and a key a region; leave one of them out"
+                )
+            del place["key"]
         fetches = self._verb == "fetch"
         memory = memoryview(bytearray(size)) if fetches else None
         request = Atomic(
@@ -328,8 +357,12 @@ class _Maker:
             operand=operand,
             compare=encode(datatype, compare, f"{where}: compare") if compare else None,
             result=memory,
+            tag=tag,
+            synchronise=self._group(),
         )
         said: dict[str, object] = {"operation": name.lower(), **_told(place, None)}
+        if tag is not None:
+            said["tag"] = f"{tag:#x}"
         message = Message(self._verb, request, size, memory, datatype=datatype, said=said)
         expect = encode(datatype, self._list("expect"), f"{where}: expect")
         if expect:
@@ -341,7 +374,9 @@ class _Maker:
 def _told(place: Mapping[str, int], header_data: int | None) -> dict[str, object]:
     said: dict[str, object] = {}
     if place:
-        said = {"key": f"{place['key']:#x}", "offset": place["offset"]}
+        said = {"offset": place["offset"]}
+    if "key" in place:
+        said = {"key": f"{place['key']:#x}", **said}
     if header_data is not None:
         said["header_data"] = f"{header_data:#x}"
     return said

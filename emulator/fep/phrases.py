@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from emulator.errors import UserError
 
@@ -74,6 +75,18 @@ def number(value: object, what: str, *, low: int = 0, high: int = 2**64 - 1) -> 
     if not low <= result <= high:
         raise UserError(f"{what} is {result}; it must lie in {low}..{high}")
     return result
+
+
+def ip(value: object, what: str) -> str:
+    """An IP address, as the stack writes it.  It has no zone: the interface is the endpoint's."""
+    text, percent, zone = str(value).partition("%")
+    try:
+        address = str(ip_address(text))
+    except ValueError:
+        raise UserError(f"{what} {str(value)!r} is not an IP address") from None
+    if percent:
+        raise UserError(f"{what} {value}: leave out %{zone}; --interface says which link it is on")
+    return address
 
 
 def duration(value: object, what: str, *, plain: str = "s") -> int:

@@ -13,33 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.fitting import REAL_TIME, payload_for
+from emulator.endpoint.interface import Interface, interface, mac_of, own_address
 from emulator.endpoint.nic import Nic
+from emulator.endpoint.port import Port
 from emulator.errors import UserError
 from emulator.fep import parameters
 from emulator.fep.capture_file import CaptureFile
+from emulator.fep.namespace import enter_namespace
 from emulator.fep.offers import Offer, Region, receives, region
 from emulator.fep.operations import DEFAULT_KEY, Around, Message, messages_of
 from emulator.fep.outcomes import Outcomes
-from emulator.fep.quiet import quiet
+from emulator.fep.phrases import ip
 from emulator.fep.report import Report
 from emulator.fep.session import Limits, Session, Stop
-from emulator.fep.surroundings import (
-    Interface,
-    enter_namespace,
-    interface,
-    mac_of,
-    own_address,
-)
-from emulator.fep.watched import WatchedEndpoint
+from emulator.fep.watched import Listener, WatchedEndpoint
 from uet.config import FepConfig
 from uet.ses.address import Address
 from uet.tss.domain import SecureDomain
-from uet.wire.headers import ETHERNET
 
-#: Frames that wait in the receive ring while this process is busy elsewhere, if they take no
-#: more octets than this together.
-_SLOTS, _RING = 4096, 32 << 20
+#: The reason for an end that neither the user nor the work has asked for.
+_BROKEN = "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +68,7 @@ class Wanted:
     seed: int | None = None
     table: bool = False
     pcap: Path | None = None
+    event_log: Path | None = None
     save: Path | None = None
     with_pdcs: bool = True
 
@@ -92,7 +87,7 @@ def run(wanted: Wanted) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
     seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
     compatibility, like = parameters.compatibility(wanted.compat)
-    values: dict[str, Any] = {**parameters.REAL_TIME, **like, **wanted.values}
+    values: dict[str, Any] = {**REAL_TIME, **like, **wanted.values}
     values |= parameters.settings(wanted.settings)
     values["compatibility"] = compatibility
     values["domains"] = parameters.compatible(wanted.domains, wanted.compat)
@@ -112,10 +107,11 @@ def run(wanted: Wanted) -> int:
     with Stop().listening() as stop:
         if wanted.netns is not None:
             enter_namespace(wanted.netns)
-        port = interface(wanted.interface)
-        config = _configured(wanted, values, port, stop)
+        found = interface(wanted.interface)
+        found.must_work()
+        config = _configured(wanted, values, found, stop)
         with contextlib.ExitStack() as stack:
-            return _live(wanted, work, config, port, stop, stack)
+            return _live(wanted, work, config, found, stop, stack)
 
 
 def _messages(wanted: Wanted, draft: FepConfig, seed: int) -> list[Message]:
@@ -139,7 +135,7 @@ def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: S
     version = wanted.version
     if version is None and wanted.peers:
         version = ip_address(next(iter(wanted.peers))).version
-    address = own_address(port, wanted.address, version)
+    address = own_address(port, wanted.address and ip(wanted.address, "--address"), version)
     version = ip_address(address).version
     for peer in wanted.peers:
         if peer == address:
@@ -150,7 +146,7 @@ def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: S
                 " choose the own one with --address"
             )
     defaults = {item: FepConfig.__dataclass_fields__[item].default for item in ("native", "crc")}
-    values["payload_mtu"] = parameters.payload_for(
+    values["payload_mtu"] = payload_for(
         port.mtu,
         version=version,
         native=bool(values.get("native", defaults["native"])),
@@ -171,7 +167,7 @@ def _live(
     wanted: Wanted,
     work: _Work,
     config: FepConfig,
-    port: Interface,
+    found: Interface,
     stop: Stop,
     stack: contextlib.ExitStack,
 ) -> int:
@@ -181,40 +177,18 @@ def _live(
         if wanted.with_pdcs:
             report.event("pdc", what=what, **known)
 
-    try:
-        endpoint = WatchedEndpoint(config, seed=work.seed, listener=on_pdc)
-        for one in work.regions:
-            endpoint.register(one.memory, key=one.key, writable=one.writable, readable=one.readable)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    # Both encapsulations' frames are kept from the kernel: the peer may have chosen the other.
-    frames = TransportFrames(udp_ports=(config.udp_port,), ip_protocols=(config.ip_protocol,))
+    what = f"uetemu fep {wanted.role}"
+    endpoint = _endpoint(wanted, work, config, on_pdc, what, stack)
     capture = None
     if wanted.pcap is not None:
-        comment = f"uetemu fep {wanted.role} {config.address}"
-        capture = CaptureFile(wanted.pcap, port.name, comment)
+        capture = CaptureFile(wanted.pcap, found.name, f"{what} {config.address}")
         stack.callback(capture.close)
-    try:
-        silence = stack.enter_context(quiet(port.index, port.name, frames))
-        clock = Clock.start(1.0)
-        nic = Nic(
-            port.name,
-            clock,
-            frames=frames,
-            frame_octets=port.mtu + ETHERNET.size,
-            slots=min(_SLOTS, _RING // port.mtu),
-        )
-    except PermissionError:
-        raise UserError(
-            f"raw sockets on {port.name} are for root only; run with sudo, or with CAP_NET_RAW"
-            " and CAP_NET_ADMIN"
-        ) from None
-    stack.callback(nic.close)
+    port = Port(found, config, Clock.start(1.0))
+    stack.callback(port.close)
     outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
     session = Session(
         endpoint,
-        nic,
-        clock,
+        port,
         report,
         outcomes,
         stop,
@@ -228,22 +202,57 @@ def _live(
         "start",
         role=wanted.role,
         unix_time=time.time(),
-        interface=port.name,
+        interface=found.name,
         netns=wanted.netns,
         address=config.address,
-        mac=port.mac,
-        mtu=port.mtu,
+        mac=found.mac,
+        mtu=found.mtu,
         neighbours=dict(config.neighbours),
         seed=work.seed,
-        silence=silence,
+        silence=port.silence,
         pcap=None if wanted.pcap is None else str(wanted.pcap),
+        event_log=None if wanted.event_log is None else str(wanted.event_log),
         regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in work.regions],
         receives=len(work.offers),
         operations=len(work.messages),
         config=parameters.as_data(config),
     )
-    reason = session.run()
-    return _end(session, endpoint, nic, outcomes, report, reason)
+    try:
+        reason = session.run()
+    except UserError as error:  # what it has done so far is told all the same
+        outcomes.tally.errors.append(str(error))
+        reason = _BROKEN
+    return _end(session, endpoint, port.nic, outcomes, report, reason)
+
+
+def _endpoint(
+    wanted: Wanted,
+    work: _Work,
+    config: FepConfig,
+    listener: Listener,
+    what: str,
+    stack: contextlib.ExitStack,
+) -> WatchedEndpoint:
+    """The endpoint with its regions; it writes an event log if there is to be one.
+
+    Its PDC ids and first PSNs are never those of an earlier run: a peer that still has that run's
+    PDCs would take the first requests for copies, and answer them without carrying them out.
+    """
+    fresh = secrets.randbits(63)
+    try:
+        if wanted.event_log is None:
+            endpoint = WatchedEndpoint(config, seed=fresh, listener=listener)
+        else:
+            from emulator.fep.event_log import EventLog, WatchedTrace
+
+            log = EventLog(wanted.event_log, name=config.address, title=what)
+            stack.callback(log.close)
+            endpoint = WatchedTrace(config, seed=fresh, listener=listener, log=log)
+        for one in work.regions:
+            endpoint.register(one.memory, key=one.key, writable=one.writable, readable=one.readable)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return endpoint
 
 
 def _end(
@@ -257,9 +266,9 @@ def _end(
     at_end = list(outcomes.regions_at_end())
     tally = outcomes.tally
     errors = list(tally.errors)
-    if session.unfinished:
+    if session.unfinished and reason != _BROKEN:
         errors.append(f"{session.unfinished} operations had not ended")
-    if session.missing:
+    if session.missing and reason != _BROKEN:
         errors.append(f"{session.missing} of the completions to wait for did not come")
     status = 1 if tally.failed or errors else 0
     report.event(

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import select
 import signal
 import socket
 from collections import deque
@@ -18,9 +17,9 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from types import FrameType
 
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic import Nic
+from emulator.endpoint.port import Port
 from emulator.fep.capture_file import CaptureFile
+from emulator.fep.control import Answer, Open, Probe
 from emulator.fep.offers import Offer
 from emulator.fep.operations import Message
 from emulator.fep.outcomes import Outcomes
@@ -86,8 +85,7 @@ class Session:
     def __init__(
         self,
         endpoint: WatchedEndpoint,
-        nic: Nic,
-        clock: Clock,
+        port: Port,
         report: Report,
         outcomes: Outcomes,
         stop: Stop,
@@ -98,13 +96,14 @@ class Session:
         offers: Sequence[Offer] = (),
         capture: CaptureFile | None = None,
     ) -> None:
-        self._endpoint, self._nic, self._clock = endpoint, nic, clock
+        self._endpoint, self._port = endpoint, port
         self._report, self._outcomes, self._stop = report, outcomes, stop
         self._limits = limits
         self._tally = outcomes.tally
         self._messages = deque(messages)
         self._in_flight = in_flight or len(messages)
         self._open = 0
+        self._answer: tuple[Message, Answer] | None = None  # that is being waited for
         self._offers = deque(sorted(offers, key=lambda offer: offer.after))
         self._first_at: int | None = None  # when the first packet came
         self._capture = capture
@@ -117,7 +116,7 @@ class Session:
 
     def run(self) -> str:
         """Work until there is a reason to end, and return it."""
-        clock = self._clock
+        clock = self._port.clock
         while True:
             now = clock.now()
             busy = self._turn(now)
@@ -131,7 +130,7 @@ class Session:
 
     def _turn(self, now: int) -> bool:
         """A bounded share of everything; true when there was something to do."""
-        endpoint, nic = self._endpoint, self._nic
+        endpoint, nic = self._endpoint, self._port.nic
         frames = nic.receive(now, _BATCH)
         if frames:
             if self._first_at is None:
@@ -145,30 +144,24 @@ class Session:
         if out or nic.backlog:
             if self._capture is not None:
                 self._capture.sent(out)
-            nic.send(out)
+            self._port.send(out)
         done = endpoint.completions()
         for completion in done:
             self._completed(completion, now)
-        return bool(frames or out or done)
+        answered = self._answer is not None and self._answered(now)
+        return bool(frames or out or done or answered)
 
     def _wait(self, now: int) -> None:
-        nic = self._nic
-        room = nic.room()
-        wakes = [self._endpoint.next_deadline() if room else None, *self._own_deadlines(now)]
-        wake = min((at for at in wakes if at is not None), default=None)
-        timeout = None if wake is None else self._clock.host_seconds(max(0, wake - now))
-        writers = () if room else (nic.fileno(),)
-        stop = self._stop.reader.fileno()
-        readable, _, _ = select.select((nic.fileno(), stop), writers, (), timeout)
-        if nic.fileno() in readable:
-            nic.acknowledge_error()
-        if stop in readable:
+        end = min((at for at in self._own_deadlines(now) if at is not None), default=None)
+        if self._port.wait(now, self._endpoint.next_deadline(), end, self._stop.reader.fileno()):
             self._stop.reader.recv(64)
 
     def _own_deadlines(self, now: int) -> Iterator[int | None]:
         limits = self._limits
         yield limits.duration
         yield limits.timeout
+        if self._answer is not None:
+            yield self._answer[1].deadline
         if self._offers and self._first_at is not None:
             yield self._first_at + self._offers[0].after
         if self._messages and self._open < self._in_flight and self._messages[0].after > now:
@@ -208,11 +201,17 @@ class Session:
             message = self._messages[0]
             if message.after > now or self._stop.number is not None:
                 break
+            request = message.request
+            if self._answer is not None and isinstance(request, Probe | Open):
+                break
             self._messages.popleft()
             message.posted_at = now
             self._tally.posted += 1
             try:
-                self._endpoint.post(replace(message.request, context=message))
+                if isinstance(request, Probe | Open):
+                    self._answer = message, Answer(self._endpoint, request, now)
+                else:
+                    self._endpoint.post(replace(request, context=message))
             except ValueError as refusal:
                 self._outcomes.operation(message, "REFUSED_HERE", now, reason=str(refusal))
             else:
@@ -239,6 +238,17 @@ class Session:
         else:
             outcomes.remote_write(completion)
 
+    def _answered(self, now: int) -> bool:
+        """Whether a PROBE, or what opens a PDC, has ended."""
+        assert self._answer is not None
+        message, answer = self._answer
+        ended, error = answer.outcome(now)
+        if ended:
+            self._answer = None
+            self._open -= 1
+            self._outcomes.operation(message, error, now)
+        return ended
+
     # -- the end -------------------------------------------------------------------------------
 
     def _ended(self, now: int) -> str | None:
@@ -258,7 +268,7 @@ class Session:
         if self._to_close:
             self._to_close, self._closing = False, True
             self._endpoint.close()
-        if self._nic.backlog:
+        if self._port.nic.backlog:
             return None
         if self._closing:
             if not self._endpoint.closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
@@ -13,11 +14,16 @@ Listener = Callable[[str, dict[str, object]], None]
 
 
 class WatchedEndpoint(FabricEndpoint):
-    """Tells ``listener`` of PDCs; else a :class:`FabricEndpoint`."""
+    """Tells ``listener`` of PDCs; else a :class:`FabricEndpoint`.
 
-    def __init__(self, config: FepConfig, *, seed: int, listener: Listener) -> None:
+    ``more`` is for the next class in line, where this one is combined with another.
+    """
+
+    def __init__(self, config: FepConfig, *, seed: int, listener: Listener, **more: Any) -> None:
         self._listener = listener
-        super().__init__(config, seed=seed)
+        #: errors that the latest PDC of an id has failed with
+        self.failures: dict[int, str] = {}
+        super().__init__(config, seed=seed, **more)
 
     def pdc_changed(self, pdc: PdcLife) -> None:
         self._tell(pdc, pdc.state.name.lower())
@@ -25,9 +31,12 @@ class WatchedEndpoint(FabricEndpoint):
 
     def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
         if name == "created":
+            self.failures.pop(pdc.id, None)  # of an older one
             data |= {"ordered": pdc.ordered, "start_psn": pdc.start_psn}
             if pdc.sdi is not None:
                 data["sdi"] = pdc.sdi
+        elif name == "failed":
+            self.failures[pdc.id] = str(data["error"])
         self._tell(pdc, name, **data)
         super().pdc_event(pdc, name, **data)
 

@@ -14,13 +14,22 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+import emulator.fep.event_log
+import emulator.fep.run
+import uet.tss.record
+from emulator.cli.main import cli, main
 from emulator.fabric import namespaces
 
 UETEMU = (sys.executable, "-c", "from emulator.cli.main import main; main()", "fep")
+#: What a process of its own would spend most of its time on.
+_PRELOADED = (cli, uet.tss.record, emulator.fep.run, emulator.fep.event_log)
 ADDRESSES = {4: ("10.99.0.1", "10.99.0.2"), 6: ("fd99::1", "fd99::2")}
 _SOL_PACKET, _IGNORE_OUTGOING = 263, 23
 #: A frame, its number among the UET frames of that direction, and whether it goes to the target;
@@ -122,13 +131,42 @@ def _tap(interface: str) -> socket.socket:
     return tap
 
 
-class Endpoint:
-    """A ``uetemu fep`` process."""
+class _Forked:
+    """Runs the command in the child of a fork, where Python and the stack are loaded already."""
 
-    def __init__(self, *words: str, stdin: str | None = None) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def __call__(self) -> None:
+        """Called in the child, with the standard streams in place; never comes back."""
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode, encoding="utf-8")  # noqa: SIM115
+            for number, mode in enumerate("rww")
+        )
+        sys.argv = ["uetemu", "fep", *self._words]
+        status = 1
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:  # noqa: BLE001  # as the end of an interpreter would
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+
+class Endpoint:
+    """A ``uetemu fep`` process; ``fresh``: started as a user starts it, which takes a while."""
+
+    def __init__(self, *words: str, stdin: str | None = None, fresh: bool = False) -> None:
         source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
         self.process = subprocess.Popen(
             [*UETEMU, *words],
+            preexec_fn=None if fresh else _Forked(words),
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -182,9 +220,9 @@ class Endpoint:
 
 
 @contextlib.contextmanager
-def target(wire: Wire, *words: str) -> Iterator[Endpoint]:
+def target(wire: Wire, *words: str, fresh: bool = False) -> Iterator[Endpoint]:
     """A target that is ready; ended by SIGTERM if it has not ended by itself."""
-    endpoint = Endpoint("target", "-n", wire.target, "-i", "e0", *words)
+    endpoint = Endpoint("target", "-n", wire.target, "-i", "e0", *words, fresh=fresh)
     try:
         endpoint.wait_for("start")
         yield endpoint
@@ -195,20 +233,21 @@ def target(wire: Wire, *words: str) -> Iterator[Endpoint]:
             endpoint.end()
 
 
-def initiate(wire: Wire, *words: str, version: int = 4, stdin: str | None = None) -> Endpoint:
+def initiate(
+    wire: Wire, *words: str, version: int = 4, stdin: str | None = None, fresh: bool = False
+) -> Endpoint:
     """An initiator that has ended."""
     to = ADDRESSES[version][1]
-    endpoint = Endpoint(
-        "initiator", "-n", wire.initiator, "-i", "e0", "-p", to, *words, stdin=stdin
-    )
+    route = ("-n", wire.initiator, "-i", "e0", "-p", to)
+    endpoint = Endpoint("initiator", *route, *words, stdin=stdin, fresh=fresh)
     endpoint.end()
     return endpoint
 
 
 def decoded(path: Path, *words: str) -> list[dict[str, Any]]:
     """The frames of a capture, as ``uetemu decode`` has them."""
-    command = [*UETEMU[:-1], "decode", "--format", "json", *words, str(path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = CliRunner().invoke(cli, ["decode", "--format", "json", *words, str(path)])
+    assert done.exit_code == 0, done.output
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -222,3 +261,11 @@ def filters(namespace: str) -> str:
         for words in (("qdisc", "show", "dev", "e0"), ("filter", "show", "dev", "e0", "ingress"))
     ]
     return "".join(line for line in "".join(shown).splitlines(True) if "noqueue" not in line)
+
+
+def assert_all_ok(*endpoints: Endpoint) -> None:
+    for endpoint in endpoints:
+        wrong = [item for item in endpoint.completions() if not item["ok"]]
+        assert not wrong, endpoint.error
+        assert endpoint.events[-1]["status"] == 0, (endpoint.events[-1], endpoint.error)
+        assert endpoint.process.returncode == 0

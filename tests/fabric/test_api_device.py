@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from emulator.endpoint import interface
 from emulator.endpoint.device import Device
 from emulator.errors import UserError
 from emulator.lab import Lab
@@ -287,7 +288,10 @@ def test_a_configuration_takes_what_the_port_says(lab: Lab) -> None:
     assert config.payload_mtu <= device.mtu  # type: ignore[attr-defined]
 
 
-def test_what_no_port_can_do_is_one_sentence(lab: Lab, opened: Opener) -> None:
+def test_what_no_port_can_do_is_one_sentence(
+    lab: Lab, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interface, "NEIGHBOUR_S", 0.05)
     gpu = lab.topology.gpus[0]
 
     def inside(work: Callable[[], object]) -> str:

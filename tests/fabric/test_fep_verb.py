@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
-import shutil
-import signal
-import socket
-import time
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from emulator.endpoint.frame_filter import TransportFrames
-from emulator.fabric import namespaces
-from emulator.fabric.netlink import KernelRefusal
-from emulator.fep import quiet
 from tests.fabric.fep_wire import (
-    ADDRESSES,
-    Endpoint,
     Wire,
+    assert_all_ok,
     decoded,
     filters,
     initiate,
-    ip,
     target,
 )
+from uet.eventlog.sequence import read
+from uet.wire.codes import ControlType
 
 pytestmark = [
     pytest.mark.root,
@@ -79,14 +71,6 @@ def wire(good_wire: Wire) -> Iterator[Wire]:
     assert filters(good_wire.initiator) == filters(good_wire.target) == ""
 
 
-def assert_all_ok(*endpoints: Endpoint) -> None:
-    for endpoint in endpoints:
-        wrong = [item for item in endpoint.completions() if not item["ok"]]
-        assert not wrong, endpoint.error
-        assert endpoint.events[-1]["status"] == 0, (endpoint.events[-1], endpoint.error)
-        assert endpoint.process.returncode == 0
-
-
 @pytest.mark.parametrize(
     ("version", "options"),
     [(4, ()), (6, NATIVE), (4, PROVIDER), (6, ("--crc",))],
@@ -95,8 +79,11 @@ def assert_all_ok(*endpoints: Endpoint) -> None:
 def test_every_operation(wire: Wire, tmp_path: Path, version: int, options: Sequence[str]) -> None:
     pcaps = [tmp_path / "target.pcapng", tmp_path / "initiator.pcapng"]
     family = f"-{version}"
-    with target(wire, family, *options, *OFFERS, "--pcap", str(pcaps[0])) as there:
-        here = initiate(wire, *options, *OPERATIONS, "--pcap", str(pcaps[1]), version=version)
+    fresh = not options  # once from beginning to end; the others are forked
+    with target(wire, family, *options, *OFFERS, "--pcap", str(pcaps[0]), fresh=fresh) as there:
+        here = initiate(
+            wire, *options, *OPERATIONS, "--pcap", str(pcaps[1]), version=version, fresh=fresh
+        )
     assert_all_ok(here, there)
     assert len(here.completions()) == len(OPERATIONS) + 1  # one operation has two messages
     assert [item["tag"] for item in there.completions("receive") if "tag" in item] == ["0x15"]
@@ -135,6 +122,110 @@ def test_a_rendezvous_send_is_fetched(wire: Wire) -> None:
         here = initiate(wire, "send:30000,protocol=rendezvous", "--set", "eager_size=4096")
         there.end()
     assert_all_ok(here, there)
+
+
+def test_tagged_atomics_work_on_a_receive(wire: Wire) -> None:
+    with target(wire, "--receive", "8x2,tag=0x10,ignore=0xf", "--count", "2") as there:
+        here = initiate(
+            wire, "atomic:sum,operand=5,tag=0x11", "fetch:sum,operand=6,tag=0x12,expect=0"
+        )
+        there.end()
+    assert_all_ok(here, there)
+    assert [(item["tag"], item["data"][:2]) for item in there.completions("receive")] == [
+        ("0x11", "05"),
+        ("0x12", "06"),
+    ]
+
+
+def test_a_group_of_operations_is_told_of_once(wire: Wire) -> None:
+    compat = ("--compat", "sync_operations")
+    with target(wire, *compat, "--region", "default:64k", "--count", "1") as there:
+        here = initiate(
+            wire, *compat, "write:3000,synchronise=7/0", "write:3000,offset=4k,sync=7/0",
+            "atomic:sum,offset=8k,operand=5,synchronise=7/3",
+        )  # fmt: skip
+        there.end()
+    assert_all_ok(here, there)
+    (told,) = there.completions("remote_write")
+    assert told["length"] == 6008
+
+
+def test_a_group_needs_the_extension(wire: Wire) -> None:
+    with target(wire, "--region", "default:64k"):
+        here = initiate(wire, "write:3000,synchronise=7/1")
+    (refused,) = here.completions()
+    assert refused["error"] == "REFUSED_HERE"
+    assert "sync_operations" in refused["reason"]
+    assert here.process.returncode == 1
+
+
+@pytest.mark.parametrize("delivery", ["rud", "rod"])
+def test_control_packets_open_pdcs_and_probe_them(
+    wire: Wire, tmp_path: Path, delivery: str
+) -> None:
+    pcap = tmp_path / "i.pcapng"
+    wire.policy = drop(1)  # the NEGOTIATION is sent again by itself
+    with target(wire) as there:
+        here = initiate(
+            wire, "--pcap", str(pcap), "probe,error=REFUSED_HERE", f"open,delivery={delivery}",
+            f"open,negotiate,delivery={delivery}", "probe,count=2",
+        )  # fmt: skip
+    assert_all_ok(here, there)
+    assert here.counters["rx_probe_acks"] == there.counters["rx_probes"] == 2
+    assert len([item for item in here.events if item.get("what") == "created"]) == 1
+    kinds = [frame["fields"].get("pds.ctl_type") for frame in decoded(pcap)]
+    assert kinds.count(int(ControlType.NOOP)) == 1
+    assert (
+        kinds.count(int(ControlType.NEGOTIATION)) == 3
+    )  # asked twice, since the first was lost, and answered
+
+
+def test_control_packets_that_nobody_answers_fail(wire: Wire) -> None:
+    with target(wire):
+        wire.policy = lambda frame, number, forward: () if forward and number else (frame,)
+        here = initiate(
+            wire, "--rto", "10ms", "--retries", "1", "--set", "close_req_time=50ms",
+            "open", "probe,wait=50ms,error=TIMEOUT", "open", "--no-close", "--linger", "0",
+        )  # fmt: skip
+    assert [item["error"] for item in here.completions() if "error" in item] == [
+        "TIMEOUT",
+        "RTO_RETRIES_EXHAUSTED",
+    ]
+    assert here.process.returncode == 1
+
+
+def test_an_event_log_tells_of_every_packet(wire: Wire, tmp_path: Path) -> None:
+    logs = [tmp_path / "target.sqlog", tmp_path / "initiator.sqlog"]
+    wire.policy = drop(1)
+    with target(wire, "--region", "default:64k", "--event-log", str(logs[0])) as there:
+        here = initiate(
+            wire, "write:6000", "probe", "read:600,expect=reference", "--event-log", str(logs[1])
+        )
+    assert_all_ok(here, there)
+    for log, endpoint in zip(logs, (there, here), strict=True):
+        first, events = read(log.read_text())
+        assert first["trace"]["vantage_point"]["name"] == endpoint.events[0]["address"]
+        names = [event["name"].partition(":")[2] for event in events]
+        assert names[0] == "parameters_set"
+        assert names.count("packet_sent") == endpoint.events[-1]["nic"]["frames_out"]
+    assert "packet_retransmitted" in names
+    again = initiate(wire, "write:6", "--event-log", str(logs[1]))
+    assert again.process.returncode == 1
+    assert again.error.endswith("initiator.sqlog is there already; choose another file\n")
+
+
+@pytest.mark.parametrize("option", ["--event-log", "--pcap"])
+def test_a_full_disk_ends_it_with_one_sentence(wire: Wire, tmp_path: Path, option: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=True)
+    try:
+        with target(wire, "--region", "default:64k"):
+            here = initiate(wire, option, str(tmp_path / "out"), "write:60000,count=20")
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+    assert here.process.returncode == 1
+    assert (
+        here.error == f"uetemu: cannot write {tmp_path}/out: No space left on device; make room\n"
+    )
 
 
 def drop(*numbers: int) -> Callable[[bytes, int, bool], Sequence[bytes]]:
@@ -317,159 +408,3 @@ def test_another_address(wire: Wire) -> None:
             "--peer-resource-index", "683", "write:1200,header_data=1",
         )  # fmt: skip
     assert_all_ok(here, there)
-
-
-def test_the_kernel_sends_no_icmp(wire: Wire) -> None:
-    """It has the same address, and neither such a port nor such a protocol."""
-    before = _icmp_errors(wire)
-    for options in ((), NATIVE):
-        with target(wire, *options, "--region", "default:4k") as there:
-            here = initiate(wire, *options, "write:1000")
-        assert_all_ok(here, there)
-    assert _icmp_errors(wire) == before
-
-
-def _icmp_errors(wire: Wire) -> list[str]:
-    """The kernels' counters of ICMP messages, but for neighbour discovery."""
-    shown: list[str] = []
-    for name in (wire.initiator, wire.target):
-        text = ip("netns", "exec", name, "cat", "/proc/net/snmp", "/proc/net/snmp6")
-        shown += [
-            line
-            for line in text.splitlines()
-            if line.startswith(("Icmp:", "Icmp6OutDestUnreachs", "Icmp6OutParmProblems"))
-        ]
-    return shown
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it_in_order(wire: Wire, tmp_path: Path, number: int) -> None:
-    pcap = tmp_path / "t.pcapng"
-    with target(wire, "--region", "default:64k", "--pcap", str(pcap)) as there:
-        here = initiate(wire, "--no-close", "--linger", "0", "write:20000,header_data=1")
-        there.wait_for("completion")
-        assert there.end(number) == 0
-    assert here.process.returncode == 0
-    assert there.events[-1]["reason"] == signal.Signals(number).name
-    frames = decoded(pcap)
-    assert len(frames) > 20
-    assert not [frame for frame in frames if frame["errors"]]
-
-
-def test_nothing_is_left_after_sigkill(wire: Wire) -> None:
-    with target(wire, "--region", "default:4k") as there:
-        assert "bpf" in filters(wire.target)
-        there.end(signal.SIGKILL)
-        _until_silent(wire.target)
-
-
-def _until_silent(namespace: str) -> None:
-    give_up = time.monotonic() + 10
-    while filters(namespace):
-        assert time.monotonic() < give_up, filters(namespace)
-
-
-def test_two_endpoints_on_one_interface_do_not_unsilence_each_other(wire: Wire) -> None:
-    ip("-n", wire.target, "addr", "add", "10.99.0.3/24", "dev", "e0")
-    with target(wire, "-a", "10.99.0.3", "--region", "default:4k"):
-        with target(wire, "-a", "10.99.0.2", "--region", "default:4k"):
-            assert filters(wire.target).count("direct-action") == 2
-        assert filters(wire.target).count("direct-action") == 1
-
-
-def test_the_neighbour_may_be_a_gateway(wire: Wire) -> None:
-    ip("-n", wire.target, "addr", "add", "192.0.2.7/32", "dev", "e0")
-    ip("-n", wire.initiator, "route", "add", "192.0.2.0/24", "via", ADDRESSES[4][1])
-    with target(wire, "-a", "192.0.2.7", "--region", "default:4k") as there:
-        here = Endpoint(
-            "initiator", "-n", wire.initiator, "-i", "e0", "-p", "192.0.2.7", "write:100"
-        )
-        here.end()
-    assert_all_ok(here, there)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("-i", "nope", "-p", "10.99.0.2", "noop"), "there is no interface 'nope'"),
-        (("-i", "lo", "-p", "10.99.0.2", "noop"), "no Ethernet interface"),
-        (("-i", "e0", "-p", "203.0.113.1", "noop"), "the kernel has no route to 203.0.113.1"),
-        (("-i", "e0", "-p", "10.99.0.77", "noop"), "10.99.0.77 does not answer"),
-        (("-i", "e0", "-p", "10.99.0.1", "noop"), "is the endpoint's own address"),
-        (("-i", "e0", "-p", "10.99.0.2", "--mtu", "4096", "noop"), "needs an interface MTU of"),
-        (("-i", "e0", "-p", "10.99.0.2", "-a", "fd99::1", "noop"), "not of one IP version"),
-    ],
-)
-def test_what_the_kernel_cannot_do_is_said(wire: Wire, words: Sequence[str], said: str) -> None:
-    here = Endpoint("initiator", "-n", wire.initiator, *words)
-    assert here.end() == 1
-    assert said in here.error
-    assert here.error.count("\n") == 1
-    assert not here.events
-
-
-def test_data_that_arrives_is_saved(wire: Wire, tmp_path: Path) -> None:
-    save = ("--save", str(tmp_path), "--count", "2")
-    with target(
-        wire, "--region", "default:100,expect=reference", "--receive", "99", *save
-    ) as there:
-        here = initiate(wire, "write:100,header_data=1", "send:50,pattern=text:hello")
-        there.end()
-    assert_all_ok(here, there)
-    (sent,) = there.completions("receive")
-    assert Path(sent["saved"]).read_bytes() == b"hello" * 10
-    assert (tmp_path / "region-0x4000000000000123.bin").read_bytes()[:2] == b"\x00\x0d"
-
-
-def test_what_does_not_come_is_a_failure(wire: Wire) -> None:
-    with target(wire, "--receive", "99", "--count", "1", "--duration", "200ms") as there:
-        assert there.end() == 1
-    assert there.error == "uetemu: 1 of the completions to wait for did not come\n"
-    here = initiate(wire, "--timeout", "200ms", "write:1,after=9s")
-    assert here.process.returncode == 1
-    assert here.events[-1]["operations"]["unfinished"] == 1
-    assert "the time allowed is over" in here.error
-
-
-def test_a_reader_that_goes_away_ends_it(wire: Wire) -> None:
-    there = Endpoint("target", "-n", wire.target, "-i", "e0", "--region", "default:4k")
-    there.wait_for("start")
-    assert there.process.stdout is not None
-    there.process.stdout.close()
-    here = initiate(wire, "write:100,header_data=1", "--no-close", "--linger", "0",
-                    "--rto", "10ms", "--retries", "1")  # fmt: skip
-    assert here.events
-    assert there.process.wait(timeout=20) != 0
-
-
-def test_a_script_from_standard_input(wire: Wire) -> None:
-    script = [
-        {"op": "write", "size": 3000, "count": 2},
-        {"op": "read", "size": 3000, "offset": 3000, "expect": "reference", "index": 1},
-        "noop",
-    ]
-    with target(wire, "--region", "default:8k") as there:
-        here = initiate(wire, "--in-flight", "1", "--script", "-", stdin=json.dumps(script))
-    assert_all_ok(here, there)
-    assert [item["number"] for item in here.completions()] == [0, 1, 2, 3]
-
-
-@pytest.mark.skipif(shutil.which("nft") is None, reason="needs the nft command")
-def test_nftables_stand_in_for_a_missing_classifier(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(netlink: object, index: int) -> bool:
-        raise KernelRefusal(errno.ENOENT, "clsact")
-
-    def rules() -> str:
-        return ip("netns", "exec", wire.target, "nft", "list", "ruleset")
-
-    def inside() -> tuple[str, str]:
-        with quiet.quiet(socket.if_nametoindex("e0"), "e0", TransportFrames()) as mechanism:
-            return mechanism, rules()
-
-    monkeypatch.setattr(quiet, "_make_qdisc", refuse)
-    mechanism, meanwhile = namespaces.visitor().inside(namespaces.DIRECTORY / wire.target, inside)
-    assert mechanism == "nftables"
-    assert 'iifname "e0" meta l4proto 253 drop' in meanwhile
-    assert rules() == ""

@@ -39,6 +39,8 @@ OPTIMIZED_KEY = 1 << 62 | 0x123
 class FakePdc:
     """A PDC that keeps what is posted on it."""
 
+    backlog = 0
+
     def __init__(self, number: int, address: str, delivery: str) -> None:
         self.id = number
         self.locks = 0

@@ -142,6 +142,10 @@ class FakePdc:
     locks: int = 0
     posted: list[Outbound] = field(default_factory=list)
 
+    @property
+    def backlog(self) -> int:
+        return len(self.posted)
+
     def post(self, message: Outbound) -> None:
         self.posted.append(message)
 

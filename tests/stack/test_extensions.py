@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from tests.stack.network import Impairment, Network, endpoint
+from tests.stack.script import START, Script, rud, write
 from uet.compatibility import REFERENCE_PROVIDER
+from uet.ses.replies import READ_AHEAD
 from uet.ses.requests import MessageError
-from uet.transport import Atomic, Receive, Write
-from uet.wire.codes import AtomicOpcode, Datatype
+from uet.ses.rma import MOST_READBACKS
+from uet.transport import Atomic, Read, Receive, Write
+from uet.wire.codes import AtomicOpcode, Datatype, NackCode, Opcode
 from uet.wire.frame import decode_frame
 
 A, B = "10.0.1.1", "10.0.1.2"
@@ -119,3 +122,37 @@ def test_a_copy_of_a_fetching_atomic_gets_the_first_answer() -> None:
     assert result == number(1000)
     assert memory == number(7)
     assert there.counters()["rx_duplicates"] == 1
+
+
+def test_a_large_read_asks_for_no_more_than_is_on_its_way() -> None:
+    """The target queues what the path can carry, not the whole region."""
+    net = network(5, payload_mtu=1024)
+    net.impairment = Impairment()
+    memory, mine = bytearray(random.Random(5).randbytes(4 << 20)), bytearray(4 << 20)
+    there = net.endpoints[B]
+    there.register(memoryview(memory), key=KEY)
+    net.endpoints[A].post(Read(peer=B, key=KEY, offset=0, memory=memoryview(mine)))
+    most = 0
+
+    def watch() -> bool:
+        nonlocal most
+        most = max([most, *(pdc.backlog for pdc in there.table.by_id.values())])
+        return bool(net.completions[A])
+
+    assert net.run(watch)
+    assert [c.error for c in net.completions[A]] == [None]
+    assert mine == memory
+    assert 0 < most <= READ_AHEAD
+
+
+def test_a_target_bounds_what_it_queues_for_a_reader() -> None:
+    """However many packets are asked for: the rest is refused for now, and nothing is lost."""
+    script = Script(mpr=255, max_ack_data_size=0)
+    own = script.establish_target()
+    refused = 0
+    for k in range(MOST_READBACKS + 1_200):
+        request = write(b"", message_id=k % 60_000 + 1, opcode=Opcode.READ, request_length=32)
+        for answer in script.give(rud(START + 1 + k, dpdcid=own, clear=START) / request):
+            refused += answer.nack is NackCode.NO_SES_MSG_AVAIL
+    assert script.pdc.backlog <= MOST_READBACKS
+    assert refused > 0

@@ -26,7 +26,8 @@ class Domain:
     """A FEP, driven by ``driver``: ``fi_domain``.
 
     ``config`` holds its addresses, profiles, parameters and secure domains; ``seed`` decides all
-    that is random in it.
+    that is random in it, PDC ids and first PSNs too: where peers outlive the domain, take another
+    one each time.
 
     >>> from uet.api import Domain, Flag
     >>> from uet.api.loopback import Loopback

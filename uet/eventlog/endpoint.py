@@ -152,6 +152,8 @@ class TracedEndpoint(FabricEndpoint):
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         self._time = now
+        if not frames:
+            super().receive(frames, now)
         for frame in frames:
             # Decoded before the endpoint has changed anything, above all its keys.
             decoded = self._reader.read(frame, sent=False)

@@ -55,6 +55,7 @@ class Anywhere:
 
     id = 0
     ordered = False
+    backlog = 0
 
     def __init__(self, address: str) -> None:
         self.locks = 0

@@ -183,6 +183,10 @@ class PdcLife:
         return self.source.start_psn
 
     @property
+    def backlog(self) -> int:
+        return len(self.source.queue)
+
+    @property
     def address(self) -> str:
         return self.peer.address
 

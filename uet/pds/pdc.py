@@ -134,13 +134,13 @@ class Pdc(PdcLife):
         if not self._probes or opaque != self._probes & 0xFFFF:
             self._counts["rx_drop_unexpected_probe_ack"] += 1
             return
-        if kind == _PLAIN_ACK or len(packet) < at + _ACK_CC.size:
-            return
         if self.source.acknowledges_the_future(cack):
             self._counts["rx_drop_ack_of_unsent"] += 1
             return
-        *_, sack_offset, bitmap, _, _, _ = _ACK_CC.unpack_from(packet, at)
         self._counts["rx_probe_acks"] += 1
+        if kind == _PLAIN_ACK or len(packet) < at + _ACK_CC.size:
+            return  # it tells that the PDC is there, and no more
+        *_, sack_offset, bitmap, _, _, _ = _ACK_CC.unpack_from(packet, at)
         self.source.on_sack((cack + sack_offset) & MASK, bitmap, now)
 
     # -- what a NACK does ---------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Outbound(Protocol):
     id: int
     #: how many packets it has (a message that is cancelled may shrink)
     packets: int
+    #: how many of them may leave as yet; at least ``packets`` for one that need not be paced
+    ready: int
     #: packets handed to the wire at least once
     sent: int
     #: packets whose response is known
@@ -97,6 +99,11 @@ class Context(Protocol):
     @property
     def ordered(self) -> bool:
         """Whether the PDC is a ROD one."""
+        ...
+
+    @property
+    def backlog(self) -> int:
+        """Messages posted here of which nothing has left yet."""
         ...
 
     def post(self, message: Outbound) -> None:

@@ -184,6 +184,8 @@ class RequestSource(LossRecovery):
             psn = window.next
             slot = psn & _SLOT
             index = message.sent
+            if index >= message.ready:
+                break
             if message.next_header < _WITH_ID:
                 cast(Numbered, message).psn = psn
             window.next = (psn + 1) & MASK

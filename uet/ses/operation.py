@@ -167,6 +167,8 @@ class Operation:
         if self.missing and index < len(self.settled) and not self.settled[index]:
             self.settled[index] = 1
             self.missing -= 1
+            if self.message is not None:
+                self.message.ready += 1
 
 
 class Stream:

@@ -50,6 +50,7 @@ class OutboundMessage:
         "packets",
         "plan",
         "psn",
+        "ready",
         "sent",
     )
 
@@ -67,6 +68,7 @@ class OutboundMessage:
         self.id = message_id
         self.next_header = plan.next_header
         self.packets = max(1, -(-plan.span // mtu))
+        self.ready = self.packets
         self.sent = 0
         self.acknowledged = 0
         self.psn = -1
@@ -122,7 +124,7 @@ class OutboundMessage:
     def _end_early(self, opcode: int) -> None:
         if 0 < self.sent < self.packets and not self._ended_early:
             self._ended_early = True
-            self.packets = self.sent + 1
+            self.ready = self.packets = self.sent + 1
             self._tail = self._header(self.sent, eom=True, opcode=opcode, empty=True)
             self._rest = b""
 

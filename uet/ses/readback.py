@@ -27,6 +27,7 @@ class Readback:
         "next_header",
         "offset",
         "packets",
+        "ready",
         "sent",
     )
 
@@ -44,7 +45,7 @@ class Readback:
         self.offset = offset
         self.by = by
         self.id = request.message_id
-        self.packets = 1
+        self.packets = self.ready = 1
         self.sent = 0
         self.acknowledged = 0
         self.next_header = _RESPONSE_DATA if request.has_id else _RESPONSE_DATA_SMALL

@@ -33,6 +33,9 @@ _TEMPORARY = frozenset({int(ReturnCode.NO_MATCH), int(ReturnCode.DISABLED_GEN)})
 _OVERFLOW = int(ResponseList.OVERFLOW)
 _DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
 #: Delivery modes that have PDCs.
+#: Packets of a READ that may wait for their data, so that a large one does not make its target
+#: queue all of it at once.  As many keep any path busy: the return direction has no more in flight.
+READ_AHEAD = 1_024
 RELIABLE = ("rud", "rod")
 MALFORMED = "MALFORMED_RESPONSE"
 
@@ -83,6 +86,9 @@ class Replies:
         made = operation.plan
         operation.settled = bytearray(packets)
         operation.missing = packets if made.length else 0
+        if packets > READ_AHEAD and operation.message is not None:
+            # Each packet asks for one packet of data; those settled let as many follow.
+            operation.message.ready = READ_AHEAD
         if made.delivery in RELIABLE:
             # A read or a fetching atomic operation keeps its PDC open (UES 3.5.8).
             pdc.locks += 1

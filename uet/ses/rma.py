@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from uet.config import FepConfig
-from uet.pds.semantics import ACCEPTED, Answer, Context, Response
+from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.profiles import Capability
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, Arrival
 from uet.ses.atomics import execute
@@ -24,6 +24,8 @@ from uet.transport import Completion
 from uet.wire.codes import CSWAP_OPCODES, Opcode, ReturnCode
 
 _OK = int(ReturnCode.OK)
+#: Packets of return data that may wait on one PDC; a request that finds so many comes again.
+MOST_READBACKS: Final = 4_096
 _FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})
 
 
@@ -112,6 +114,8 @@ class MemoryAccess:
         region = self.region(request, request.length, write=False, read=True)
         if isinstance(region, int):
             return region
+        if pdc.backlog >= MOST_READBACKS:
+            return NO_ROOM
         data = self._data(region, request)
         if not data:
             return ACCEPTED

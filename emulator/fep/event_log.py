@@ -1,0 +1,46 @@
+"""What an endpoint did, as a qlog trace (:mod:`uet.eventlog.schema`).
+
+Only an endpoint with a trace brings any of this along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from emulator.fep.output_file import OutputFile
+from emulator.fep.watched import WatchedEndpoint
+from uet.eventlog.endpoint import TracedEndpoint
+from uet.eventlog.sequence import Event, JsonSequence
+from uet.fep import FabricEndpoint
+
+_BUFFER = 1 << 16
+
+
+class EventLog:
+    """A new trace file.  Each event reaches it at once: a kill loses one at most."""
+
+    def __init__(self, path: Path, *, name: str, title: str) -> None:
+        self._file = OutputFile(path, buffer=_BUFFER, new=True)
+        self._sequence = JsonSequence(self._write, name=name, title=title)
+
+    def __call__(self, event: Event) -> None:
+        """Write one event.  Raises :class:`UserError`."""
+        self._sequence(event)
+
+    def _write(self, record: str) -> None:
+        self._file.write(record.encode())
+        self._file.flush()
+
+    def close(self) -> None:
+        """The trace is complete."""
+        self._file.close()
+
+
+class WatchedTrace(WatchedEndpoint, TracedEndpoint):
+    """A watched endpoint that is traced too."""
+
+    def receive(self, frames: Sequence[memoryview], now: int) -> None:
+        if not frames:  # then a trace has nothing to say, but the endpoint is told the time
+            FabricEndpoint.receive(self, frames, now)
+        super().receive(frames, now)
