@@ -124,6 +124,7 @@ class Arrivals:
         )
         self._opener = Opener(encapsulation, self._trimmed)
         self._open = self._opener.open
+        self._compatibility = config.compatibility
         self._on_trimmed = TrimmedArrivals(
             endpoint.table,
             config.compatibility,
@@ -385,7 +386,7 @@ class Arrivals:
         nack = nack_packet(
             code, psn, 0, dpdcid, resent=bool(flags & _RETX), marked=marked, payload=payload
         )
-        wrap, _ = peer.way(sdi)
+        wrap, _ = peer.way(None if self._compatibility.clear_nack_without_pdc else sdi)
         self._endpoint.control.append(wrap(self._control_class, entropy, nack, b""))
 
     # -- refusals ------------------------------------------------------------------------------

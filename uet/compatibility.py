@@ -70,6 +70,25 @@ class Compatibility:
     #: BAD_ADDR (UEC reference provider).
     region_overrun_is_unsupported_size: bool = False
 
+    #: ACKs repeat neither RETX nor the congestion mark of what they answer (UEC reference
+    #: provider).
+    ack_without_echo: bool = False
+
+    #: An ACK_REQ for what CACK covers already draws no ACK the first time (the UEC reference
+    #: provider never answers it; a lost ACK would then end the PDC).
+    ack_req_below_cack_is_ignored: bool = False
+
+    #: ACK_REQ packets do not set AR (UEC reference provider).
+    ack_req_without_ar: bool = False
+
+    #: RUDI responses go in the class of data, rather than in that of ACKs (UEC reference
+    #: provider).
+    rudi_responses_as_data: bool = False
+
+    #: NACKs of packets that belong to no PDC leave a secure domain without security (UEC
+    #: reference provider).  Anyone can forge such packets.
+    clear_nack_without_pdc: bool = False
+
     #: RTO does not double from one retry to the next (UEC reference provider).
     constant_rto: bool = False
 
@@ -98,6 +117,11 @@ REFERENCE_PROVIDER: Final = Compatibility(
     restarts_at_index_zero=True,
     region_overrun_is_unsupported_size=True,
     datagrams_as_send=True,
+    ack_without_echo=True,
+    ack_req_below_cack_is_ignored=True,
+    ack_req_without_ar=True,
+    rudi_responses_as_data=True,
+    clear_nack_without_pdc=True,
     constant_rto=True,
     rudi_without_retx=True,
 )

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tests.replay.conversation import Canonical
-from uet.wire.codes import ReturnCode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,40 +23,11 @@ class Departure:
     besides: int | None = None
 
 
-_RETX = "an ACK repeats RETX of what it answers (UES 3.5.12); the provider's never says it"
-_DSCP = "the code point of RUDI responses is the operator's choice; ours is that of ACKs"
 _CLEAR = "CLEAR_PSN is the newest in a resend, too; the provider sends the octets of the first time"
 _ID = "every attempt is a message with an id of its own; the provider uses the first one again"
-_AR = "ACK_REQ asks for an ACK with or without AR; UES does not say which"
-_ACK_REQ = "ACK_REQ below CACK is answered, for the ACK may have been lost; the provider is silent"
-_CLEAR_NACK = "NACKs without a PDC are secured like all else; the provider sends them in clear"
 
 #: By capture, what our target answers otherwise.
-OF_TARGET: dict[str, tuple[Departure, ...]] = {
-    "rud_write_ackloss": (Departure(packets=(0, 1), fields={"pds.flags.retx": 1}, reason=_RETX),),
-    "rud_write_loss": (Departure(packets=(5,), fields={"pds.flags.retx": 1}, reason=_RETX),),
-    "rud_write_loss_ackcc": (
-        Departure(packets=(22,), fields={"pds.flags.retx": 1}, reason=_RETX),
-        *(
-            Departure(
-                packets=(23 + i,),
-                besides=22,
-                fields={
-                    "pds.flags.retx": 0,
-                    "ack_psn": psn,
-                    "ev": 16962,
-                    "ses.return_code": ReturnCode.NULL,
-                    "ses.modified_length": 0,
-                },
-                reason=_ACK_REQ,
-            )
-            for i, psn in enumerate((32, 33, 34, 35, 37, 38))
-        ),
-    ),
-    "rudi_read_2500": (Departure(packets=range(3), fields={"dscp": 46}, reason=_DSCP),),
-    "rudi_write_2500": (Departure(packets=range(3), fields={"dscp": 46}, reason=_DSCP),),
-    "tss_cluster_1rtt": (Departure(packets=(0, 1), fields={"secured": True}, reason=_CLEAR_NACK),),
-}
+OF_TARGET: dict[str, tuple[Departure, ...]] = {}
 
 #: By capture, what our initiator requests otherwise.
 OF_INITIATOR: dict[str, tuple[Departure, ...]] = {
@@ -73,10 +43,7 @@ OF_INITIATOR: dict[str, tuple[Departure, ...]] = {
         Departure(packets=range(10, 20), fields={"ses.message_id": 1}, reason=_ID),
     ),
     "rud_write_loss": (Departure(packets=(5,), fields={"clear_psn": 1}, reason=_CLEAR),),
-    "rud_write_loss_ackcc": (
-        Departure(packets=(39,), fields={"clear_psn": 30}, reason=_CLEAR),
-        Departure(packets=range(40, 46), fields={"pds.flags.ar": 1}, reason=_AR),
-    ),
+    "rud_write_loss_ackcc": (Departure(packets=(39,), fields={"clear_psn": 30}, reason=_CLEAR),),
 }
 
 

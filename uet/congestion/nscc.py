@@ -117,6 +117,11 @@ class Nscc:
         """Positive while a full packet may leave: inflight + MTU <= cwnd."""
         return int(self.cwnd) - self.inflight - self._mtu + 1
 
+    @property
+    def window_octets(self) -> int:
+        """How many octets may be in flight."""
+        return int(self.cwnd)
+
     def wants_ack(self, trigger: int) -> bool:
         """Whether what was just sent has used up the window, so that an ACK must open it.
 

@@ -35,17 +35,18 @@ def ahead(a: int, b: int) -> int:
 class ReceivedOctets:
     """The ``rcvd_bytes`` that a PDC's destination has reported so far (UES 3.6.13.4)."""
 
-    __slots__ = ("_newest",)
+    __slots__ = ("newest",)
 
     def __init__(self) -> None:
-        self._newest = 0
+        #: the counter on the wire that was reported last
+        self.newest = 0
 
     def advance(self, counter: int) -> int:
         """New octets since the newest report; 0 for an ACK that was overtaken by another."""
-        difference = (counter - self._newest) & COUNT_MASK
+        difference = (counter - self.newest) & COUNT_MASK
         if difference >= COUNT_HALF:
             return 0
-        self._newest = counter
+        self.newest = counter
         return difference * _UNIT
 
 

@@ -258,5 +258,6 @@ class Connectionless:
         word = _RESP_WORD | response.next_header << _NEXT_SHIFT | (_M if marked else 0)
         wrap, _ = peer.way(sdi)
         big = len(response.octets) > self._config.trimmable_ack_size
+        big = big or self._config.compatibility.rudi_responses_as_data
         kind = self._data_class if big else self._control_class
         return wrap(kind, entropy, _RESP.pack(word, 0, packet_id) + response.octets, b"")

@@ -111,6 +111,7 @@ class RequestDestination:
         drop_network_duplicates: bool,
         lengths_in_default: bool,
         null_to_duplicates: bool,
+        silent_below_cack: bool,
         deliver: Deliver,
         acknowledger: Acknowledger,
         counters: dict[str, int],
@@ -132,6 +133,8 @@ class RequestDestination:
         self._ack_on_ecn = ack_on_ecn
         self._drop_network_duplicates = drop_network_duplicates
         self._lengths_in_default = lengths_in_default
+        self._silent_below_cack = silent_below_cack
+        self._asked: set[int] = set()  # what was not answered the first time
         self._to_duplicates = _DEFAULT_NULL if null_to_duplicates else _DEFAULT_OK
         self._counters = counters
         self._judged = start_psn  # those before it have arrived, or were asked for once more
@@ -376,6 +379,8 @@ class RequestDestination:
             self._out.nack(NackCode.PKT_NOT_RCVD, psn, resent, entropy, marked)
         elif psn in self.busy or psn in self._early:
             self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
+        elif self._silent_below_cack and self._is_first_ask(psn):
+            self._counters["rx_ack_request_outside_window"] += 1
         else:
             stored = self.stored.get(psn)
             if stored is not None:
@@ -383,6 +388,18 @@ class RequestDestination:
             else:
                 octets = default_response(message_id, job_id, word=self._to_duplicates)
                 self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
+
+    def _is_first_ask(self, psn: int) -> bool:
+        """Whether ``psn`` lies below CACK and is asked about for the first time.
+
+        An ACK that covers it has left already; if it is asked about again that ACK was lost.
+        """
+        if ((psn - self.window.base) & MASK) < HALF or psn in self._asked:
+            return False
+        if len(self._asked) >= self.window.size:
+            self._asked.clear()
+        self._asked.add(psn)
+        return True
 
     def accept_control(self, psn: int) -> NackCode | None:
         """A control packet that takes a PSN (CLOSE_REQ, NOOP, NEGOTIATION).

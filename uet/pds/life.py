@@ -165,6 +165,7 @@ class PdcLife:
             drop_network_duplicates=config.drop_network_duplicates,
             lengths_in_default=config.compatibility.modified_length_in_default_response,
             null_to_duplicates=config.compatibility.null_response_to_duplicate,
+            silent_below_cack=config.compatibility.ack_req_below_cack_is_ignored,
             deliver=partial(semantics.deliver_data if self.initiator else semantics.deliver, self),
             acknowledger=self,
             counters=self._around.counts,

@@ -65,6 +65,7 @@ class PacketWriter:
         "_control_class",
         "_counts",
         "_data_class",
+        "_echo",
         "_entropy",
         "_mpr",
         "_ordered",
@@ -103,6 +104,7 @@ class PacketWriter:
         #: set REQ_CLOSE in every ACK
         self.asks_to_close = False
         self._compatibility: Compatibility = config.compatibility
+        self._echo = not config.compatibility.ack_without_echo
         self._ordered = ordered
         kind = PacketType.ROD_REQ if ordered else PacketType.RUD_REQ
         self._request_word = _REQUEST.word(type=kind, next_hdr=NextHeader.NONE)
@@ -173,9 +175,9 @@ class PacketWriter:
         if cack is None:
             cack = (window.base - 1) & MASK
         word = self._ack_word | flags | next_header << _NEXT_HEADER_SHIFT
-        if marked:
+        if marked and self._echo:
             word |= _ACK_M
-        if resent:
+        if resent and self._echo:
             word |= _ACK_RETX
         if destination.stored and psn in destination.stored:
             word |= _ACK_REQ_CLEAR
@@ -297,6 +299,8 @@ class PacketWriter:
     ) -> Frame:
         """A control packet; while the peer's identifier is not known, one with SYN."""
         self._counts["tx_control_packets"] += 1
+        if kind is ControlType.ACK_REQ and self._compatibility.ack_req_without_ar:
+            ar = False
         packet = control_packet(
             kind,
             psn=psn,

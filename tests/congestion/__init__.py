@@ -1,0 +1,1 @@
+"""Congestion control and path selection by themselves: no packets, time as an argument."""

@@ -1,0 +1,301 @@
+"""What PDCs to one peer share, and what each of them has by itself (UES 3.6)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from uet.congestion.context import SPRAYING, CongestionContext, CongestionProfile
+from uet.congestion.nscc import Nscc
+from uet.congestion.parameters import NsccParameters, ParameterError, RcccParameters
+from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT
+from uet.congestion.rccc import CreditPacer, CreditSource
+from uet.congestion.signals import NO_SAMPLE, units
+from uet.wire.codes import NackCode
+
+MTU = 4_096
+US = 1_000
+TRIMMED, LASTHOP = int(NackCode.TRIMMED), int(NackCode.TRIMMED_LASTHOP)
+
+
+class Notes:
+    """A path selection that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, int, int]] = []
+
+    def pick(self) -> int:
+        return 7
+
+    def on_feedback(self, ev: int, how: int, now: int) -> None:
+        self.heard.append((ev, how, now))
+
+    def timed_out(self) -> None:
+        """Nothing."""
+
+
+def context(*, nscc: bool = True, rccc: bool = False) -> CongestionContext:
+    profile = CongestionProfile(
+        nscc=NsccParameters() if nscc else None, rccc=RcccParameters() if rccc else None
+    )
+    opened = profile.open(random.Random(1), 0, ccc_id=5)
+    opened.paths = Notes()
+    return opened
+
+
+def nscc_of(ccc: CongestionContext) -> Nscc:
+    assert isinstance(ccc.window, Nscc)
+    return ccc.window
+
+
+def credit_of(ccc: CongestionContext) -> CreditSource:
+    assert ccc.credit is not None
+    return ccc.credit
+
+
+def test_flows_share_one_window() -> None:
+    ccc = context()
+    one, two = ccc.flow(), ccc.flow()
+    room = ccc.room()
+    one.on_send(MTU)
+    two.on_send(2 * MTU)
+    assert ccc.room() == room - 3 * MTU
+    one.on_ack(units(MTU), 0, 7, False, NO_SAMPLE, 0)
+    assert ccc.room() == room - 2 * MTU
+    two.on_nack(MTU, int(NackCode.ROD_OOO), 7, False, 0)
+    assert ccc.room() == room - MTU
+    two.on_discard(MTU)
+    assert (ccc.room(), two.inflight) == (room, 0)
+    two.on_send(MTU)
+    two.drained()
+    assert ccc.room() == room
+
+
+def test_acks_that_overtake_each_other_count_once() -> None:
+    ccc = context()
+    flow = ccc.flow()
+    flow.on_send(10 * MTU)
+    for packets in (3, 1, 2, 3, 5):
+        flow.on_ack(units(packets * MTU), 0, 7, False, NO_SAMPLE, 0)
+    assert flow.inflight == 5 * MTU
+
+
+@pytest.mark.parametrize("counter", [None, 0], ids=["plain ACK", "does not count"])
+def test_what_an_ack_settles_counts_where_the_peer_does_not(counter: int | None) -> None:
+    ccc = context()
+    flow = ccc.flow()
+    flow.on_send(3 * MTU)
+    for left in (2, 1, 0):
+        flow.on_ack(counter, MTU, 7, False, NO_SAMPLE, 0)
+        assert flow.inflight == left * MTU
+
+
+def test_a_counter_is_ahead_of_what_is_settled() -> None:
+    """It tells of packets behind a gap; settling them later adds nothing."""
+    ccc = context()
+    flow = ccc.flow()
+    flow.on_send(20 * MTU)
+    flow.on_ack(units(5 * MTU), MTU, 7, False, NO_SAMPLE, 0)
+    assert flow.inflight == 15 * MTU
+    flow.on_ack(None, 4 * MTU, 7, False, NO_SAMPLE, 0)
+    assert flow.inflight == 15 * MTU
+    flow.on_ack(None, MTU, 7, False, NO_SAMPLE, 0)
+    assert flow.inflight == 14 * MTU
+
+
+def test_a_peer_that_counts_too_little_holds_nothing_up() -> None:
+    ccc = context()
+    flow = ccc.flow()
+    for packets in range(1, 200):
+        flow.on_send(MTU)
+        flow.on_ack(packets, MTU, 7, False, NO_SAMPLE, 0)
+        assert flow.inflight <= 0
+
+
+@pytest.mark.parametrize("counter", [(1 << 23) - 1, 1_000])
+def test_a_peer_that_counts_too_much_gains_little(counter: int) -> None:
+    ccc = context()
+    flow = ccc.flow()
+    flow.on_send(10 * MTU)
+    flow.on_ack(counter, 0, 7, False, NO_SAMPLE, 0)
+    assert flow.inflight == -255
+    flow.drained()
+    assert flow.inflight == 0
+    assert ccc.window is not None
+    assert ccc.window.inflight == 0
+
+
+def test_a_loss_that_was_none_does_not_count_twice() -> None:
+    ccc = context()
+    flow = ccc.flow()
+    for _ in range(100):
+        flow.on_send(MTU)
+        flow.on_loss(MTU, 7, 0)  # its ACK was only late
+        flow.on_ack(units(MTU), 0, 7, False, NO_SAMPLE, 0)
+    assert flow.inflight >= -255
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["send", "ack", "nack", "loss", "drained"])),
+        max_size=200,
+    )
+)
+def test_the_window_holds_the_sum_of_its_flows(events: list[tuple[int, str]]) -> None:
+    ccc = context()
+    flows = [ccc.flow() for _ in range(3)]
+    sent = [0, 0, 0]
+    for who, what in events:
+        flow = flows[who]
+        if what == "send":
+            flow.on_send(MTU)
+            sent[who] += MTU
+        elif what == "ack":
+            flow.on_ack(units(sent[who]), 0, 7, False, NO_SAMPLE, 0)
+        elif what == "nack" and flow.inflight >= MTU:
+            flow.on_nack(MTU, TRIMMED, 7, False, 0)
+        elif what == "loss" and flow.inflight >= MTU:
+            flow.on_loss(MTU, 7, 0)
+        elif what == "drained":
+            flow.drained()
+        assert ccc.window is not None
+        assert ccc.window.inflight == sum(f.inflight for f in flows)
+        assert all(-255 <= f.inflight <= f.unsettled + 255 for f in flows)
+
+
+def test_what_paths_hear() -> None:
+    ccc = context()
+    flow, own = ccc.flow(), Notes()
+    ordered = ccc.flow(own)
+    flow.on_ack(0, 0, 1, False, NO_SAMPLE, 10)
+    flow.on_ack(0, 0, 2, True, NO_SAMPLE, 11)
+    flow.on_nack(0, TRIMMED, 3, True, 12)
+    flow.on_nack(0, LASTHOP, 4, False, 13)  # not the path's fault
+    flow.on_nack(0, LASTHOP, 5, True, 14)
+    flow.on_nack(0, int(NackCode.NO_SES_MSG_AVAIL), 6, False, 15)
+    flow.on_loss(0, 7, 16)
+    ordered.on_ack(0, 0, 8, False, NO_SAMPLE, 17)
+    assert isinstance(ccc.paths, Notes)
+    assert ccc.paths.heard == [
+        (1, CLEAN, 10),
+        (2, ECN, 11),
+        (3, NACK, 12),
+        (4, CLEAN, 13),
+        (5, ECN, 14),
+        (6, CLEAN, 15),
+        (7, TIMEOUT, 16),
+    ]
+    assert own.heard == [(8, CLEAN, 17)]
+
+
+# -- with credit -------------------------------------------------------------------------------
+
+
+def test_a_packet_needs_window_and_credit() -> None:
+    ccc = context(rccc=True)
+    flow = ccc.flow()
+    flow.on_send(MTU)
+    flow.on_ack(units(MTU), 0, 7, False, NO_SAMPLE, 0)
+    assert ccc.room() <= 0  # a window, no credit
+    ccc.on_credit(5, 64, 0)
+    assert ccc.room() == 64 * 256
+    nscc_of(ccc).cwnd = MTU
+    flow.on_send(MTU)
+    assert credit_of(ccc).credit > 0
+    assert ccc.room() <= 0  # credit, no window
+
+
+@pytest.mark.conformance("C-101")
+def test_no_window_needed_with_credit_alone() -> None:
+    ccc = context(nscc=False, rccc=True)
+    flow = ccc.flow()
+    assert ccc.window is None
+    assert ccc.window_octets == RcccParameters().max_wnd
+    flow.on_send(MTU)
+    flow.on_nack(MTU, LASTHOP, 7, False, 0)
+    assert ccc.room() <= 0
+    assert not ccc.wants_ack(16_384)
+    ccc.on_credit(5, 16, 0)
+    assert ccc.room() == MTU
+    flow.on_send(MTU)  # again: a retransmission spends credit too
+    assert ccc.room() == 0
+    flow.on_loss(MTU, 7, 0)
+    assert ccc.room() == 0
+    flow.drained()
+
+
+@pytest.mark.conformance("C-098")
+def test_the_last_hop_is_the_receivers_matter() -> None:
+    for rccc in (False, True):
+        ccc = context(rccc=rccc)
+        flow = ccc.flow()
+        flow.on_send(MTU)
+        before = ccc.window_octets
+        flow.on_nack(MTU, LASTHOP, 7, False, 100 * US)
+        assert (ccc.window_octets < before) is not rccc
+
+
+def test_demand_is_limited_by_the_window() -> None:
+    ccc = context(rccc=True)
+    ccc.flow().on_nack(0, int(NackCode.ROD_OOO), 7, False, 0)
+    nscc_of(ccc).cwnd = 10 * MTU
+    assert ccc.credit_word(10**9) == 5 << 24 | 11 * 16
+    assert ccc.credit_word(MTU) == 5 << 24 | 16
+    assert context().credit_word(10**9) == 5 << 24
+
+
+def test_one_request_per_round_trip() -> None:
+    ccc = context(rccc=True)
+    assert ccc.credit_request(MTU, 0) is None  # it has credit on trust
+    ccc.flow().on_nack(0, int(NackCode.ROD_OOO), 7, False, 0)
+    assert ccc.credit_request(0, 0) is None
+    asked = [at for at in range(0, 50 * US, 100) if ccc.credit_request(MTU, at) is not None]
+    assert asked == [0, 12 * US, 24 * US, 36 * US, 48 * US]
+    assert ccc.next_deadline(MTU) == 60 * US
+    assert ccc.next_deadline(0) is None
+    ccc.on_credit(5, 16, 0)
+    assert ccc.next_deadline(MTU) is None
+    assert context().next_deadline(MTU) is None
+    context().on_credit(5, 16, 0)  # no credit there: nothing
+
+
+def test_credit_is_for_the_context_it_names() -> None:
+    ccc = context(rccc=True)
+    ccc.on_credit(4, 100, 0)
+    assert credit_of(ccc).granted == 0
+    ccc.on_credit(5, 100, 0)
+    assert credit_of(ccc).granted == 100
+
+
+def test_requests_go_to_the_pacer_of_the_port() -> None:
+    pacer = CreditPacer(RcccParameters(), speculate=False)
+    for key in ("one", "other"):
+        profile = CongestionProfile(rccc=RcccParameters())
+        ccc = profile.open(random.Random(1), 0, pacer=pacer, key=key)
+        ccc.on_credit_request(3, 16, 0)
+    granted = pacer.grants(100 * US) + pacer.grants(101 * US)
+    assert granted == [(("one", 3), 16), (("other", 3), 16)]
+    context().on_credit_request(3, 16, 0)
+
+
+# -- profiles ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spraying", SPRAYING)
+def test_every_way_of_spraying_has_a_context(spraying: str) -> None:
+    ccc = CongestionProfile(spraying=spraying).open(random.Random(1), 0)
+    assert len({ccc.paths.pick() for _ in range(36)}) > 8
+    ccc.paths.timed_out()
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(ParameterError, match="spraying is 'ecmp'; choose one of"):
+        CongestionProfile(spraying="ecmp")
+    with pytest.raises(ParameterError, match="needs NSCC, RCCC or both"):
+        CongestionProfile(nscc=None)
+    with pytest.raises(ParameterError, match="needs NSCC, RCCC or both"):
+        CongestionContext(window=None, credit=None, paths=Notes())
