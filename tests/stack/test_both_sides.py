@@ -39,6 +39,10 @@ class End:
         self.late: dict[int, tuple[Outbound, int]] = {}
         self.other: End = self
 
+    @property
+    def backlog(self) -> int:
+        return len(self.queue)
+
     def post(self, message: Outbound) -> None:
         self.queue.append(message)
 
