@@ -1,12 +1,12 @@
-// SPDX-License-Identifier: GPL-2.0
 /*
  * The switch ASIC: what a data-center switch does to a packet and Linux does not.
  *
- *   arrival    asic_ingress   load balancing (balance.h)
+ *   arrival    asic_ingress   the frame has left the queue at the other end (queue.h),
+ *      |                      load balancing (balance.h)
  *      |
  *   the kernel's bridge or routing
  *      |
- *   departure  asic_egress    queue model: admission, ECN, trimming (queue.h, packet.h),
+ *   departure  asic_egress    queues: admission, ECN, trimming (queue.h, packet.h),
  *      |                      faults of the cable (faults.h), priority
  *      v
  *     HTB      holds the frame for as long as the link takes
@@ -22,7 +22,11 @@
 #define MARK_TRIMMED 0x75655401
 #define MARK_DUPLICATE 0x75655402
 
-char _license[] SEC("license") = "GPL";
+/* Not TC_ACT_SHOT: a socket that sends through a port of its own would be told of the loss. */
+#define SWALLOWED TC_ACT_STOLEN
+
+/* What the kernel asks for; some of its functions are for GPL-compatible programs only. */
+char _license[] SEC("license") = "Dual BSD/GPL";
 
 static __always_inline void count_drop(struct port_state *port, __u32 class_number,
 				       enum drop_reason reason)
@@ -49,7 +53,7 @@ static __always_inline int trim_and_return(struct __sk_buff *skb, const struct p
 {
 	if (trim(skb, packet, rules->trim_payload, rules->trimmed_dscp)) {
 		count_drop(port, class_number, DROP_FAILURE);
-		return TC_ACT_SHOT;
+		return SWALLOWED;
 	}
 	skb->mark = MARK_TRIMMED;
 	return bpf_redirect(skb->ifindex, 0);
@@ -62,6 +66,7 @@ int asic_egress(struct __sk_buff *skb)
 	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
 	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
 	struct packet packet;
+	__u64 octets, now;
 	int can_trim;
 
 	if (!rules || !port || !rules->rate)
@@ -72,15 +77,16 @@ int asic_egress(struct __sk_buff *skb)
 	class_number = class_of(rules, &packet);
 	if (rules->faults.black_hole) {
 		count_drop(port, class_number, DROP_BLACK_HOLE);
-		return TC_ACT_SHOT;
+		return SWALLOWED;
 	}
 	can_trim = packet.payload > rules->trim_payload && pass != MARK_TRIMMED;
-	switch (admit(port, rules, class_number, octets_on_wire(skb), ecn_capable(&packet),
-		      can_trim, bpf_ktime_get_ns())) {
+	octets = octets_on_wire(skb);
+	now = bpf_ktime_get_ns();
+	switch (admit(port, rules, class_number, octets, can_mark(&packet), can_trim, now)) {
 	case TO_TRIM:
 		return trim_and_return(skb, &packet, port, rules, class_number);
 	case REFUSED:
-		return TC_ACT_SHOT;
+		return SWALLOWED;
 	case MARKED:
 		bpf_skb_ecn_set_ce(skb);
 		break;
@@ -93,7 +99,9 @@ int asic_egress(struct __sk_buff *skb)
 	switch (suffer(skb, &packet, port, rules, class_number)) {
 	case LOST:
 	case LOST_IN_BURST:
-		return TC_ACT_SHOT;
+		if (rules->measured)
+			depart(port, rules, class_number, octets, now);
+		return SWALLOWED;
 	case DUPLICATED:
 		skb->mark = MARK_DUPLICATE; /* the copy waits in the queue like any other frame */
 		bpf_clone_redirect(skb, index, 0);
@@ -105,6 +113,18 @@ int asic_egress(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
+/* The frame has come over the cable: it is no longer in the queue of the port at the other end. */
+static __always_inline void leave_peer(struct __sk_buff *skb, const struct packet *packet,
+				       __u32 peer)
+{
+	struct port_settings *rules = bpf_map_lookup_elem(&settings, &peer);
+	struct port_state *port = bpf_map_lookup_elem(&ports, &peer);
+
+	if (rules && port && rules->measured)
+		depart(port, rules, class_of(rules, packet), octets_on_wire(skb),
+		       bpf_ktime_get_ns());
+}
+
 SEC("tc")
 int asic_ingress(struct __sk_buff *skb)
 {
@@ -113,10 +133,12 @@ int asic_ingress(struct __sk_buff *skb)
 	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
 	struct packet packet;
 
-	if (!rules || !port || rules->balancing == BALANCE_NONE)
+	if (!rules || !port || (rules->balancing == BALANCE_NONE && !rules->peer))
 		return TC_ACT_UNSPEC;
 	parse(skb, &packet);
-	if (packet.version)
+	if (rules->peer)
+		leave_peer(skb, &packet, rules->peer);
+	if (packet.version && rules->balancing != BALANCE_NONE)
 		balance(skb, &packet, port, rules);
 	return TC_ACT_UNSPEC;
 }

@@ -1,6 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0
- *
- * What the switch program and the emulator share: layouts of settings and counters.
+/* What the switch program and the emulator share: layouts of settings and counters.
  * emulator/asic/layout.py says the same in Python; all integers are of host order.
  */
 #ifndef UETEMU_ASIC_H
@@ -82,6 +80,8 @@ struct port_settings {
 	__u32 balancing;     /* of what arrives at this port */
 	__u32 switch_number;
 	__u32 native_protocol; /* IP protocol whose first octets are an entropy header */
+	__u32 measured; /* depth is what has not arrived at the other end, not what time has left */
+	__u32 peer;	/* the measuring port at the other end of the cable; 0 if it does not */
 	__u64 switch_seed;
 	__u64 flowlet_gap; /* ns of host time */
 };
@@ -105,7 +105,7 @@ struct queue {
 struct port_state {
 	struct bpf_spin_lock lock; /* of the queues and what admission counts */
 	__u32 in_burst;		   /* Gilbert-Elliott: in the bad state */
-	__u64 drained_at;	   /* ns, bpf_ktime_get_ns */
+	__u64 drained_at;	   /* ns, bpf_ktime_get_ns; if measured, of the last departure */
 	__u64 credit;		   /* of an octet, in 2^-RATE_SHIFT */
 	__u64 mark_draws;
 	__u64 fault_draws;

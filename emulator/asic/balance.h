@@ -1,6 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0
- *
- * Which of several equal next hops a packet takes.
+/* Which of several equal next hops a packet takes.
  *
  * The kernel's routing takes a packet's hash, if it has one, divides the range of hashes evenly
  * among the next hops, and never asks where the hash came from.  So whoever sets the hash on
@@ -14,7 +12,7 @@
 #include "queue.h"
 #include "random.h"
 
-#define FRAGMENT_OFFSET 0x1fff
+#define FRAGMENT 0x3fff /* offset and "more fragments": only the first one has the ports */
 
 struct flow {
 	__u64 hash;
@@ -36,7 +34,7 @@ static __always_inline int flow_of(struct __sk_buff *skb, const struct packet *p
 		__builtin_memcpy(words, head + 12, 8);
 		hash = mixed(hash ^ words[0]);
 		protocol = head[9];
-		has_ports = !(word(head + 6) & FRAGMENT_OFFSET);
+		has_ports = !(word(head + 6) & FRAGMENT);
 		__builtin_memset(flow->destination, 0, 10);
 		__builtin_memset(flow->destination + 10, 0xff, 2);
 		__builtin_memcpy(flow->destination + 12, head + 16, 4);
@@ -109,7 +107,7 @@ static __always_inline __u32 least_loaded(const struct route *route, __u32 first
 		port = bpf_map_lookup_elem(&ports, &index);
 		if (!rules || !port)
 			continue;
-		depth = waiting(port, rules->rate, now);
+		depth = waiting(port, rules, now);
 		if (depth < best) {
 			best = depth;
 			chosen = hop;

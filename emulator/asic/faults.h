@@ -1,6 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0
- *
- * What can go wrong on the cable of a port.  Each kind draws once per packet, so that one kind
+/* What can go wrong on the cable of a port.  Each kind draws once per packet, so that one kind
  * does not shift the sequence of another.
  */
 #ifndef UETEMU_FAULTS_H

@@ -1,6 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0
- *
- * The outermost IP header of a frame.
+/* The outermost IP header of a frame.
  *
  * Headers are read by copy: a frame of a packet socket keeps everything behind the Ethernet header
  * in pages that direct access does not reach.
@@ -31,9 +29,12 @@ static __always_inline __u32 dscp(const struct packet *packet)
 	return packet->traffic >> 2;
 }
 
-static __always_inline int ecn_capable(const struct packet *packet)
+/* Whether there is a mark to be set: capable of it, and not marked by an earlier switch. */
+static __always_inline int can_mark(const struct packet *packet)
 {
-	return packet->traffic & ECN_MASK;
+	__u32 ecn = packet->traffic & ECN_MASK;
+
+	return ecn == 1 || ecn == 2;
 }
 
 static __always_inline __u64 octets_on_wire(const struct __sk_buff *skb)

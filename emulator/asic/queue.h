@@ -1,10 +1,12 @@
-/* SPDX-License-Identifier: GPL-2.0
- *
- * The egress queues of a port, as a model: octets that arrive, and a link that drains them.
+/* The egress queues of a port: octets that are admitted, and a link that drains them.
  *
  * The kernel's own queue (HTB, below) holds the frames and lets them go in time, but tells nobody
- * its depth.  So the depth is computed: what was there, less what the link has carried since.
- * Queues share the link in strict priority, as the classes of the HTB do.
+ * its depth.  There are two ways to know:
+ *
+ * - computed: what was there, less what the link has carried since.  Queues share the link in
+ *   strict priority, as the classes of the HTB do.  The link is an ideal one.
+ * - measured: a frame that arrives at the other end of the cable has left the queue.  Where the
+ *   kernel's timers are late and HTB falls behind its rate, this follows it.
  */
 #ifndef UETEMU_QUEUE_H
 #define UETEMU_QUEUE_H
@@ -13,6 +15,8 @@
 #include "random.h"
 
 #define LONGEST_IDLE (1ULL << 36) /* ns; times the highest rate it still fits 64 bits */
+
+#define LOST_AFTER 1000000000ULL /* ns without a departure that the link cannot account for */
 
 enum verdict { ADMITTED, MARKED, TO_TRIM, REFUSED };
 
@@ -57,9 +61,60 @@ static __always_inline int to_mark(const struct class_settings *class, __u64 dep
 	return draw(seed, STREAM_MARK, (*draws)++) < chance;
 }
 
+static __always_inline __u64 octets_in(const struct port_state *port)
+{
+	__u64 depth = 0;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < QUEUES; i++)
+		depth += port->queues[i].depth;
+	return depth;
+}
+
+/* A frame that got lost below (the kernel's buffers were full) never arrives.  When the link could
+ * have carried everything long ago, nothing is there.  The caller holds the lock. */
+static __always_inline void forget_lost(struct port_state *port, __u64 rate, __u64 now)
+{
+	__u64 idle, depth = octets_in(port);
+	int i;
+
+	if (!depth) {
+		port->drained_at = now;
+		return;
+	}
+	if (now < port->drained_at + LOST_AFTER)
+		return;
+	idle = now - port->drained_at - LOST_AFTER;
+	if (idle > LONGEST_IDLE)
+		idle = LONGEST_IDLE;
+	if (idle * rate >> RATE_SHIFT <= depth)
+		return;
+#pragma unroll
+	for (i = 0; i < QUEUES; i++)
+		port->queues[i].depth = 0;
+	port->drained_at = now;
+}
+
+/* Measured queues, told from any processor: a frame of this class is no longer there. */
+static __always_inline void depart(struct port_state *port, const struct port_settings *rules,
+				   __u32 class_number, __u64 octets, __u64 now)
+{
+	__u32 number = rules->classes[class_number].queue;
+	struct queue *queue;
+
+	if (number >= QUEUES)
+		number = QUEUE_LOW;
+	queue = &port->queues[number];
+	bpf_spin_lock(&port->lock);
+	queue->depth -= queue->depth < octets ? queue->depth : octets;
+	port->drained_at = now;
+	bpf_spin_unlock(&port->lock);
+}
+
 static __always_inline enum verdict admit(struct port_state *port,
 					  const struct port_settings *rules, __u32 class_number,
-					  __u64 octets, int ecn, int can_trim, __u64 now)
+					  __u64 octets, int can_mark, int can_trim, __u64 now)
 {
 	const struct class_settings *class = &rules->classes[class_number];
 	struct class_counters *counters = &port->classes[class_number];
@@ -72,7 +127,10 @@ static __always_inline enum verdict admit(struct port_state *port,
 		number = QUEUE_LOW;
 	queue = &port->queues[number];
 	bpf_spin_lock(&port->lock);
-	drain(port, rules->rate, now);
+	if (rules->measured)
+		forget_lost(port, rules->rate, now);
+	else
+		drain(port, rules->rate, now);
 	depth = queue->depth;
 	bin = depth >> (rules->bin_shift & 63);
 	if (bin > BINS - 1)
@@ -86,7 +144,7 @@ static __always_inline enum verdict admit(struct port_state *port,
 		verdict = REFUSED;
 	} else {
 		depth += octets;
-		if (ecn && to_mark(class, queue->depth, rules->seed, &port->mark_draws)) {
+		if (can_mark && to_mark(class, queue->depth, rules->seed, &port->mark_draws)) {
 			counters->marked++;
 			verdict = MARKED;
 		}
@@ -101,19 +159,18 @@ static __always_inline enum verdict admit(struct port_state *port,
 }
 
 /* Octets that wait at a port at `now`, without touching it: another port wants to know. */
-static __always_inline __u64 waiting(const struct port_state *port, __u64 rate, __u64 now)
+static __always_inline __u64 waiting(const struct port_state *port,
+				     const struct port_settings *rules, __u64 now)
 {
-	__u64 depth = 0, idle = 0, served;
-	int i;
+	__u64 depth = octets_in(port), idle = 0, served;
 
-#pragma unroll
-	for (i = 0; i < QUEUES; i++)
-		depth += port->queues[i].depth;
+	if (rules->measured)
+		return depth;
 	if (now > port->drained_at)
 		idle = now - port->drained_at;
 	if (idle > LONGEST_IDLE)
 		idle = LONGEST_IDLE;
-	served = idle * rate >> RATE_SHIFT;
+	served = idle * rules->rate >> RATE_SHIFT;
 	return depth > served ? depth - served : 0;
 }
 

@@ -1,6 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0
- *
- * Pseudo-random numbers that a seed determines.
+/* Pseudo-random numbers that a seed determines.
  *
  * The n-th draw of a stream is a function of (seed, stream, n) alone.  There is no generator whose
  * state two processors could tear: they only have to agree on who is n-th.

@@ -17,7 +17,7 @@ from tests.stack.script import (
     rud,
     write,
 )
-from uet.wire.codes import ControlType, NextHeader, ReturnCode
+from uet.wire.codes import ControlType, NackCode, NextHeader, ReturnCode
 
 # -- the destination -----------------------------------------------------------------------------
 
@@ -113,6 +113,7 @@ def test_an_ack_echoes_its_packet(ecn: int, retx: int) -> None:
     assert (answer.dscp, answer.ecn) == (46, 0)
 
 
+@pytest.mark.conformance("C-099")
 def test_rcvd_bytes_counts_new_data_once() -> None:
     """Nominal sizes of new packets, rounded up to 256 octets (UES 3.6.12)."""
     script = Script()
@@ -336,3 +337,18 @@ def test_plain_ack_types() -> None:
     script.give(UET_ACK_CCX(cack_psn=second.psn, mpr=8, **ids) / UET_SES_RESPONSE(opcode=0))
     assert [c.error for c in script.completions] == [None]
     assert INITIATOR != TARGET
+
+
+@pytest.mark.conformance("C-099")
+def test_rcvd_bytes_wraps_and_leaves_out_what_was_trimmed() -> None:
+    """24 bits of 256 octets; a trimmed packet brings nothing until its data comes."""
+    script = Script()
+    own = script.establish_target()
+    counted = script.pdc.destination
+    counted.received_octets = (1 << 24) * 256 - 100
+    (nack,) = script.give(rud(START + 1, dpdcid=own) / write(bytes(900), message_id=1), dscp=4)
+    assert nack.nack is NackCode.TRIMMED
+    assert counted.received_octets == (1 << 24) * 256 - 100
+    (answer,) = script.give(rud(START + 1, dpdcid=own, ar=1) / write(bytes(900), message_id=1))
+    nominal = 8 + 12 + 44 + 900 + 40
+    assert answer.rcvd_bytes == -(-(nominal - 100) // 256)

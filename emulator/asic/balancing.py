@@ -1,0 +1,57 @@
+"""How a switch chooses among equal next hops.
+
+``flow``
+    one hop per flow: addresses, protocol, and ports or entropy, hashed with the switch's seed.
+``flowlet``
+    a new hop when a flow has paused for longer than a gap.
+``packet``
+    a random hop for each packet.
+``round-robin``
+    each packet to a destination takes the next hop.
+``least-loaded``
+    the hop whose egress queues hold the fewest octets, ties broken in turn.
+
+The last two need the candidates (:func:`emulator.asic.ports.set_route`).  All but ``flow`` and, if
+its gap exceeds the difference between paths, ``flowlet`` reorder whatever passes: ROD PDCs and TCP
+included.  ``kernel`` leaves the choice to the kernel's own hash.  The choice is among routed next
+hops; a bridge has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emulator.asic.layout import Balancing
+from emulator.errors import UserError
+
+NATIVE_PROTOCOL = 253  # for experiments (RFC 3692): UES assigns none
+METHODS = {method.name.lower().replace("_", "-"): method for method in Balancing}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalancing:
+    """One switch's way.  ``switch`` numbers the switches of a lab from 0.
+
+    ``seed`` should differ between switches, or all tiers choose alike and paths stay unused.
+    ``flowlet_gap_ns`` is fabric time.
+    """
+
+    method: Balancing
+    switch: int = 0
+    seed: int = 0
+    flowlet_gap_ns: int = 0
+    native_protocol: int = NATIVE_PROTOCOL
+
+    def __post_init__(self) -> None:
+        if self.method is Balancing.FLOWLET and self.flowlet_gap_ns <= 0:
+            raise UserError("flowlets need a gap: set flowlet_gap_ns, some base RTTs, above 0")
+
+
+KERNEL = LoadBalancing(method=Balancing.KERNEL)
+
+
+def method_named(name: str) -> Balancing:
+    """Raises UserError for a name that is not one of :data:`METHODS`."""
+    if name not in METHODS:
+        raise UserError(f"there is no load balancing {name!r}: choose {', '.join(METHODS)}")
+    return METHODS[name]

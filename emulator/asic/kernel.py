@@ -1,0 +1,80 @@
+"""The ``bpf`` system call, as far as pinned programs and maps need it (kernel ``linux/bpf.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from pathlib import Path
+
+from emulator.fabric.release import BPF_SYSCALL
+
+MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, OBJ_GET, OBJ_INFO = 0, 1, 2, 3, 7, 15
+MAP_TYPE_ARRAY = 2
+LOCKED = 4  # BPF_F_LOCK: take the value's spin lock
+ATTRIBUTE_BYTES = 128
+MAP_INFO = struct.Struct("=IIIII")  # type, id, key size, value size, entries
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def bpf(command: int, attributes: bytes, subject: str) -> int:
+    """The system call.  Raises OSError with ``subject`` as its file name."""
+    number = BPF_SYSCALL.get(platform.machine())
+    if number is None:
+        raise OSError(38, f"eBPF is unknown on {platform.machine()}", subject)
+    union = ctypes.create_string_buffer(attributes, ATTRIBUTE_BYTES)
+    result: int = _libc.syscall(number, command, union, ATTRIBUTE_BYTES)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), subject)
+    return result
+
+
+def available() -> None:
+    """Raise OSError if this process may not make a map."""
+    os.close(bpf(MAP_CREATE, struct.pack("=IIIII", MAP_TYPE_ARRAY, 4, 4, 1, 0), "bpf"))
+
+
+def open_pinned(path: Path) -> int:
+    """A file descriptor of the program or map that is pinned at ``path``."""
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    return bpf(OBJ_GET, struct.pack("=QII", ctypes.addressof(name), 0, 0), str(path))
+
+
+class Map:
+    """A pinned map: fixed-size keys to fixed-size values, both octets here."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self.handle = open_pinned(path)
+        info = ctypes.create_string_buffer(ATTRIBUTE_BYTES)
+        request = struct.pack("=IIQ", self.handle, len(info), ctypes.addressof(info))
+        bpf(OBJ_INFO, request, self.name)
+        _, _, self.key_bytes, self.value_bytes, self.entries = MAP_INFO.unpack_from(info)
+
+    def close(self) -> None:
+        os.close(self.handle)
+
+    def get(self, key: bytes, *, flags: int = 0) -> bytes:
+        """The value at ``key``.  Raises OSError (ENOENT) if there is none."""
+        value = ctypes.create_string_buffer(self.value_bytes)
+        self._call(MAP_LOOKUP, key, ctypes.addressof(value), flags)
+        return value.raw
+
+    def put(self, key: bytes, value: bytes, *, flags: int = 0) -> None:
+        if len(value) != self.value_bytes:
+            raise ValueError(f"{len(value)} octets for map {self.name} of {self.value_bytes}")
+        octets = ctypes.create_string_buffer(value, len(value))
+        self._call(MAP_UPDATE, key, ctypes.addressof(octets), flags)
+
+    def delete(self, key: bytes) -> None:
+        self._call(MAP_DELETE, key, 0, 0)
+
+    def _call(self, command: int, key: bytes, value: int, flags: int) -> None:
+        if len(key) != self.key_bytes:
+            raise ValueError(f"{len(key)} octets for a key of map {self.name}")
+        octets = ctypes.create_string_buffer(key, len(key))
+        request = struct.pack("=IIQQQ", self.handle, 0, ctypes.addressof(octets), value, flags)
+        bpf(command, request, self.name)

@@ -1,0 +1,84 @@
+"""Layouts and numbers that the program and the emulator share: ``asic.h`` in Python."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+RATE_SHIFT = 24
+SLOPE_SHIFT = 16
+BINS = 32
+HOPS = 64
+FLOWLETS = 1024  # of each switch
+CODE_POINTS = 64
+WHOLE = 1 << 32  # probability 1
+WIRE_OVERHEAD_BYTES = 14 + 24  # of an IP packet: Ethernet header, then preamble, FCS, gap
+
+
+class TrafficClass(IntEnum):
+    """What a code point stands for (UES 4.1); the program's number of it."""
+
+    CONTROL = 0
+    TRIMMED = 1
+    DATA = 2
+    RETRANSMISSION = 3
+    UNTRIMMED = 4
+    OTHER = 5
+
+
+class Queue(IntEnum):
+    """Served strictly in this order."""
+
+    HIGH = 0
+    MEDIUM = 1
+    LOW = 2
+
+
+class DropReason(IntEnum):
+    """Why a frame was not passed on."""
+
+    TAIL = 0  # its queue was at the limit
+    LOSS = 1  # fault: independent loss
+    BURST = 2  # fault: Gilbert-Elliott loss
+    BLACK_HOLE = 3  # fault: the port swallows everything
+    FAILURE = 4  # the kernel could not trim it (out of memory)
+
+
+class Balancing(IntEnum):
+    """How a switch chooses among equal next hops."""
+
+    KERNEL = 0  # not at all: the kernel hashes
+    FLOW = 1
+    FLOWLET = 2
+    PACKET = 3
+    ROUND_ROBIN = 4
+    LEAST_LOADED = 5
+
+
+CLASS_SETTINGS = struct.Struct("=5Q2I")
+FAULT_SETTINGS = struct.Struct("=6Q2I")
+#: rate, seed | classes, faults | code points, eight numbers, switch seed, flowlet gap
+PORT_HEAD = struct.Struct("=2Q")
+PORT_TAIL = struct.Struct(f"={CODE_POINTS}s8I2Q")
+PORT_SETTINGS_BYTES = (
+    PORT_HEAD.size + len(TrafficClass) * CLASS_SETTINGS.size + FAULT_SETTINGS.size + PORT_TAIL.size
+)
+
+CLASS_COUNTERS = struct.Struct(f"={6 + len(DropReason)}Q")
+QUEUE_STATE = struct.Struct(f"={2 + BINS}Q")
+STATE_HEAD = struct.Struct("=2I5Q")  # lock, in burst, drained at, credit, draws of three streams
+PORT_STATE_BYTES = (
+    STATE_HEAD.size + len(Queue) * QUEUE_STATE.size + len(TrafficClass) * CLASS_COUNTERS.size
+)
+
+PORT_KEY = struct.Struct("=I")
+ROUTE_KEY = struct.Struct("=II16s")
+ROUTE = struct.Struct(f"=QI{HOPS}II")
+
+#: Octets of a value by map name: what an object file must agree with.
+VALUE_BYTES = {
+    "settings": PORT_SETTINGS_BYTES,
+    "ports": PORT_STATE_BYTES,
+    "routes": ROUTE.size,
+    "flowlets": 16,
+}

@@ -1,0 +1,249 @@
+"""The program's way into the kernel: compiled by clang, loaded and pinned by bpftool.
+
+Pins live in ``/sys/fs/bpf/uetemu/<lab>/``: ``programs/`` and ``maps/``.  They outlive the process,
+so that any other reads the counters; :func:`remove` takes them away by the lab's name, whatever
+state they are in.  A port that the program is attached to keeps it alive beyond that.
+
+Objects are cached by what determines them: sources, flags, and the compiler's own version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator import lab_record
+from emulator.asic.kernel import Map, available, open_pinned
+from emulator.asic.layout import VALUE_BYTES
+from emulator.errors import UserError
+
+SOURCES = Path(__file__).parent
+MAIN_SOURCE = "asic.bpf.c"
+EGRESS, INGRESS = "asic_egress", "asic_ingress"
+BPF_FILE_SYSTEM = Path("/sys/fs/bpf")
+PINS = BPF_FILE_SYSTEM / "uetemu"
+CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu")) / "asic"
+TIMEOUT_S = 120
+LOG_LINES = 3  # of the verifier's, in an error message
+FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much the program's tables hold.
+
+    ``ports``: one more than the highest interface index; ``switches``; ``prefixes``: multipath
+    destinations of all switches together.  Each is rounded up to a power of two, so that labs of
+    like size share an object.
+    """
+
+    ports: int = 64
+    switches: int = 16
+    prefixes: int = 1024
+
+    def definitions(self) -> tuple[str, ...]:
+        sizes = {"PORTS": self.ports, "SWITCHES": self.switches, "PREFIXES": self.prefixes}
+        return tuple(f"-D{name}={_power_of_two(size)}" for name, size in sizes.items())
+
+
+class Program:
+    """The loaded program of one lab, through its pins.  Close it, or use ``with``."""
+
+    def __init__(self, lab: str) -> None:
+        """Raises UserError if the lab has none."""
+        self.lab = lab
+        self._open: list[int] = []
+        directory = pins_of(lab)
+        try:
+            self.egress = self._handle(directory / "programs" / EGRESS)
+            self.ingress = self._handle(directory / "programs" / INGRESS)
+            self.settings = self._map(directory / "maps" / "settings")
+            self.ports = self._map(directory / "maps" / "ports")
+            self.routes = self._map(directory / "maps" / "routes")
+            self.flowlets = self._map(directory / "maps" / "flowlets")
+        except OSError as error:
+            self.close()
+            raise UserError(
+                f"lab {lab} has no switch program ({error.strerror}: {error.filename}): "
+                "bring the lab up with one"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _handle(self, path: Path) -> int:
+        handle = open_pinned(path)
+        self._open.append(handle)
+        return handle
+
+    def _map(self, path: Path) -> Map:
+        opened = Map(path)
+        self._open.append(opened.handle)
+        if opened.value_bytes != VALUE_BYTES[opened.name]:
+            raise UserError(
+                f"the switch program of lab {self.lab} is of another version of uetemu: "
+                "take the lab down and bring it up again"
+            )
+        return opened
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def require() -> None:
+    """Raise UserError if this machine can not run the program.  Makes nothing."""
+    for command, package in (("clang", "clang"), ("bpftool", "bpftool")):
+        if shutil.which(command) is None:
+            raise UserError(
+                f"the switch program needs the command {command}: install the Debian package "
+                f"{package}, or run vagrant/provision.sh"
+            )
+    try:
+        available()
+    except OSError as error:
+        raise UserError(
+            f"the kernel offers this process no eBPF ({error.strerror}): run as root, in a "
+            "container with the capabilities BPF and NET_ADMIN"
+        ) from error
+
+
+def load(
+    lab: str, size: Size | None = None, *, sources: Path = SOURCES, cache: Path = CACHE
+) -> Program:
+    """Bring the program into the kernel for ``lab``, in place of one that the lab had.
+
+    Raises UserError: a tool or eBPF is missing, or the compiler or the kernel refuses the program;
+    nothing of the lab is left then.
+    """
+    require()
+    with built(size or Size(), sources=sources, cache=cache) as target:
+        _mount()
+        remove(lab)
+        directory = pins_of(lab)
+        directory.mkdir(parents=True)
+        command = ["bpftool", "prog", "loadall", str(target), str(directory / "programs")]
+        command += ["type", "classifier", "pinmaps", str(directory / "maps")]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+            if done.returncode:
+                raise UserError(
+                    f"the kernel refuses the switch program ({_verifier_says(done.stderr)}): "
+                    "use a kernel of version 5.15 or newer"
+                )
+            return Program(lab)
+        except BaseException:
+            remove(lab)
+            raise
+
+
+def pins_of(lab: str) -> Path:
+    return PINS / lab_record.check_name(lab)
+
+
+def remove(lab: str) -> bool:
+    """Take away all pins of ``lab``; whether there were any.  Ports keep what is attached."""
+    directory = pins_of(lab)
+    if not directory.exists():
+        return False
+    shutil.rmtree(directory)
+    return True
+
+
+def labs() -> list[str]:
+    """Names of all labs that have pins."""
+    return sorted(path.name for path in PINS.iterdir()) if PINS.is_dir() else []
+
+
+@contextmanager
+def built(size: Size, *, sources: Path = SOURCES, cache: Path = CACHE) -> Iterator[Path]:
+    """The object file: from the cache, or made now and kept there if the cache can be written.
+
+    Raises UserError with the compiler's first error.
+    """
+    flags = (*FLAGS, *size.definitions(), "-idirafter", f"/usr/include/{_multiarch()}")
+    name = f"{_fingerprint(sources, flags)}.o"
+    kept = cache / name
+    if kept.exists():
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="uetemu-asic-") as scratch:
+        target = Path(scratch) / name
+        command = ["clang", *flags, "-c", str(sources / MAIN_SOURCE), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        if done.returncode:
+            raise UserError(
+                f"clang cannot compile the switch program ({_first_error(done.stderr)}): "
+                "install the Debian packages libbpf-dev and linux-libc-dev"
+            )
+        with suppress(OSError):  # a cache that cannot be written costs the next lab half a second
+            cache.mkdir(parents=True, exist_ok=True)
+            part = cache / f"{name}.{os.getpid()}"
+            shutil.copy(target, part)
+            part.rename(kept)  # whole or not at all
+        yield target
+
+
+def _fingerprint(sources: Path, flags: tuple[str, ...]) -> str:
+    version = subprocess.run(
+        ["clang", "--version"], capture_output=True, text=True, timeout=TIMEOUT_S
+    ).stdout
+    digest = hashlib.sha256("\0".join((*flags, version)).encode())
+    for path in sorted([*sources.glob("*.c"), *sources.glob("*.h")]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _multiarch() -> str:
+    return f"{platform.machine()}-linux-gnu"
+
+
+def _mount() -> None:
+    """See to it that pins have their file system; it stays, as systemd would have mounted it."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        if left.split()[4] == str(BPF_FILE_SYSTEM) and right.split()[0] == "bpf":
+            return
+    if _libc.mount(b"bpf", os.fsencode(BPF_FILE_SYSTEM), b"bpf", 0, b"mode=0700") != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise UserError(
+            f"the bpf file system cannot be mounted at {BPF_FILE_SYSTEM} ({reason}): "
+            "mount it there from outside of the container"
+        )
+
+
+def _verifier_says(complaints: str) -> str:
+    """The last lines of the verifier's log, or of whatever else was said."""
+    log = complaints
+    if match := re.search(r"BEGIN PROG LOAD LOG -+\n(.*?)\n?-+ END PROG", complaints, re.S):
+        log = match[1]
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("processed ", "verification time"))]
+    return "; ".join(said[-LOG_LINES:]) or "no reason given"
+
+
+def _first_error(complaints: str) -> str:
+    lines = complaints.splitlines()
+    return next((line for line in lines if "error:" in line), "no reason given").strip()

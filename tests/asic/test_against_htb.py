@@ -1,0 +1,53 @@
+"""The modelled queue against the kernel's own, which holds the same frames.
+
+HTB lets a frame go when its transmission begins, the model counts what is not yet sent of it: so
+the model is deeper by nothing to one frame.  Besides, HTB catches up on what the link could have
+carried in the last 100 us (:data:`emulator.fabric.shaping.CATCH_UP_NS`), and what a timer is late
+beyond that, its link loses.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+
+from emulator.asic.layout import Queue
+from emulator.fabric.counters import read_ports
+from tests.asic.bench import NEAR, WIRE, Bench, needs_root, profile, root, shape, udp, within
+
+pytestmark = [root, needs_root]
+
+SO_SNDBUFFORCE = 32
+RATE, SIZE, COUNT = 8e6, 4000, 60
+OCTETS = SIZE + 28 + WIRE
+
+
+def test_model_follows_the_kernels_backlog(bench: Bench) -> None:
+    shape(bench.near, NEAR, RATE)
+    bench.configure(profile("lossless"), rate_bps=RATE)
+    bench.out.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 64 << 20)
+    frame = udp(SIZE, dscp=20, ecn=0)
+    started = time.monotonic()
+    for _ in range(COUNT):
+        bench.out.send(frame)
+    deeper: list[float] = []
+    backlogs = set()
+
+    def both_are_empty() -> bool:
+        before = bench.counters().queues[Queue.LOW].bytes
+        (port,) = read_ports(bench.near.kernel).values()
+        after = bench.counters().queues[Queue.LOW].bytes
+        kernels = port.data.backlog_bytes + 24 * port.data.backlog_packets
+        if kernels:
+            deeper.append(((before + after) / 2 - kernels) / OCTETS)
+            backlogs.add(port.data.backlog_packets)
+        return not kernels and not after
+
+    within(both_are_empty, "both queues empty")
+    # what the kernel's link has lost by late timers, in frames: next to nothing on an idle machine
+    nominal = COUNT * OCTETS * 8 / RATE
+    late = max(0.0, time.monotonic() - started - nominal) * RATE / 8 / OCTETS
+    assert max(backlogs) > COUNT / 2  # there was something to compare
+    assert len(backlogs) > COUNT / 4
+    assert -0.5 - late < statistics.median(deeper) < 1.5
