@@ -53,11 +53,26 @@ def fit(wanted: str, topology: Topology, *, seed: int = 0) -> TransportChoice:
 
     :class:`UserError` if there is none, it has no such parameter, or it cannot.
     """
+    fitter, options = _parsed(wanted)
+    return fitter(wanted, options, topology, seed)
+
+
+def is_secured(wanted: str) -> bool:
+    """Whether the transport ``wanted`` encrypts, so that captures of headers show nothing.
+
+    :class:`UserError` as for :func:`fit`.
+    """
+    _, options = _parsed(wanted)
+    return options.get("tss", "off") != "off"
+
+
+def _parsed(wanted: str) -> tuple[_Fitter, Mapping[str, str]]:
     name, _, text = wanted.partition(":")
-    known, options = _TRANSPORTS.get(name), {}
+    known = _TRANSPORTS.get(name)
     if known is None:
         raise UserError(f"there is no transport {name!r}{_near(name, _TRANSPORTS)}")
     fitter, choices = known
+    options: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         option, equals, value = part.partition("=")
         if option not in choices:
@@ -66,11 +81,19 @@ def fit(wanted: str, topology: Topology, *, seed: int = 0) -> TransportChoice:
             )
         if not equals or value not in choices[option]:
             raise UserError(
-                f"the parameter {option} of the transport {name} takes one of "
+                f"{part!r}: the parameter {option} of the transport {name} takes one of "
                 f"{', '.join(choices[option])}"
             )
         options[option] = value
-    return fitter(wanted, options, topology, seed)
+    return fitter, options
+
+
+def describe_options() -> str:
+    """The parameters of the transport uet and their values, the default first, a line each."""
+    return "\n".join(
+        f"  {name + '=' + '|'.join(values):<34}{UET_MEANINGS[name]}"
+        for name, values in UET_OPTIONS.items()
+    )
 
 
 def _near(name: str, known: Mapping[str, object]) -> str:
@@ -82,22 +105,37 @@ def _near(name: str, known: Mapping[str, object]) -> str:
 #: What ``--transport uet:...`` can say, with the values of each; the first is the default.
 UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "delivery": ("rud", "rod"),
-    "reorder": ("off", "on"),  # of ordered delivery: keep what arrives early, or refuse it
+    "reorder": ("off", "on"),
     "tss": ("off", "direct", "cluster"),
     "encapsulation": ("udp", "native"),
     "crc": ("off", "on"),
     "ack": ("ack_cc", "ack", "ack_ccx"),
 }
+#: What each of them decides, for people.
+UET_MEANINGS: Mapping[str, str] = {
+    "delivery": "unordered or ordered",
+    "reorder": "with rod: refuse or keep what arrives early",
+    "tss": "encryption, and how keys are derived",
+    "encapsulation": "in UDP, or in IP itself",
+    "crc": "end-to-end CRC; tss has its tag instead",
+    "ack": "format of acknowledgements",
+}
 _SDI = 1
 
 
 def uet_endpoint(
-    *, seed: int, event_log: str | None = None, name: str = "", **config: object
+    *,
+    seed: int,
+    event_log: str | None = None,
+    name: str = "",
+    reference: str | None = None,
+    **config: object,
 ) -> FabricEndpoint:
     """An Ultra Ethernet endpoint.
 
     ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data.
-    With ``event_log`` it writes what it does into that new file, under its ``name``.
+    With ``event_log`` it writes what it does into that new file, under its ``name``;
+    ``reference`` is the wall-clock time (RFC 3339) of fabric time zero, if the caller knows it.
     """
     domains = config.get("domains")
     if isinstance(domains, list):
@@ -110,7 +148,8 @@ def uet_endpoint(
 
     # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
     file = Path(event_log).open("x", buffering=1, encoding="utf-8")  # noqa: SIM115
-    return create(fields, seed=seed, log=JsonSequence(file.write, name=name))
+    log = JsonSequence(file.write, name=name, reference=reference)
+    return create(fields, seed=seed, log=log)
 
 
 def _secure_domain(mode: str, seed: int) -> SecureDomain:
@@ -123,6 +162,11 @@ def _fit_uet(
     wanted: str, options: Mapping[str, str], topology: Topology, seed: int
 ) -> TransportChoice:
     chosen = {name: values[0] for name, values in UET_OPTIONS.items()} | dict(options)
+    if chosen["reorder"] == "on" and chosen["delivery"] != "rod":
+        raise UserError(
+            f"transport {wanted!r}: reorder=on is for ordered delivery; add delivery=rod or leave "
+            "reorder out"
+        )
     native, secure = chosen["encapsulation"] == "native", chosen["tss"] != "off"
     around = (
         headers.ETHERNET,

@@ -238,14 +238,20 @@ def test_control_packets_are_operations_too() -> None:
         ("write", "say how many octets"),
         ("write:3,ofset=1", "did you mean offset"),
         ("write:x", "size is 'x'"),
+        ("write:", "say how many octets, for example write:3000"),
+        ("send:3,protocol=lazy", "choose one of eager, rendezvous, deferrable"),
+        ("cswap,compare=1", "cswap needs compare and operand"),
+        ("write:3,error=BAD_MKY", "did you mean BAD_MKEY?"),
+        ("write:3,error=OK", "which no operation ends with"),
+        ("send:3,idempotent", "has no 'idempotent'"),
         ("write:3,peer=10.0.0.9", "10.0.0.9 is no peer"),
         ("write:3,delivery=best", "delivery is 'best'"),
         ("write:3,pid_on_fep=4096", "pid_on_fep is 4096"),
         ("send:3,tag=1", "has no 'tag'"),
         ("atomic:sum", "needs an operand"),
-        ("atomic:add,operand=1", "there is no atomic operation 'ADD'"),
+        ("atomic:add,operand=1", "there is no atomic operation 'add'"),
         ("fetch:sum,operand=1,compare=2", "compare=... goes with"),
-        ("cswap,operand=1", "compare=... goes with"),
+        ("cswap,operand=1", "needs compare and operand; add compare=7"),
         ("fetch:sum,operand=1,type=word", "there is no type 'word'"),
         ("write:3,count=0", "count is 0"),
         ("read:3,expect=nothing", "expect is 'nothing'"),
@@ -293,7 +299,15 @@ def test_regions() -> None:
     )
     assert bytes(one.memory[:2]) == b"\xe8\x03"
     assert region("0x99", 1).key == 0x99
-    for wrong in ("x:1", "1:0", "1:1,access=x", "1:1,fil=zero", "1:1,fill=x"):
+    for wrong in (
+        "x:1",
+        "1:0",
+        "default:",
+        "1:1,idempotent=3",
+        "1:1,access=x",
+        "1:1,fil=zero",
+        "1:1,fill=x",
+    ):
         with pytest.raises(UserError, match="--region"):
             region(wrong, 1)
 
@@ -384,6 +398,9 @@ def test_a_capture_is_whole_at_every_flush(tmp_path: Path) -> None:
     assert [frame for frame, _ in frames] == [b"headerpayload", b"x" * 61]
     assert frames[0][1].ifname == b"eth0"
     capture.close()
+    with pytest.raises(UserError, match="is there already; choose another"):
+        CaptureFile(path, "eth0", "")
+    assert path.stat().st_size > 100
     with pytest.raises(UserError, match="cannot write"):
         CaptureFile(tmp_path / "no" / "c.pcapng", "eth0", "")
 
@@ -461,7 +478,7 @@ def test_wrong_command_lines(words: tuple[str, ...], said: str) -> None:
         (("target", "-i", "e0", "--job-id", "0x1000000"), "job_id is 16777216"),
         (("target", "-i", "e0", "--compat", "quirky"), "--compat has no 'quirky'"),
         (("target", "-i", "e0", "--set", "ttl=0"), "ttl is 0; it must lie in 1..255"),
-        (("target", "-i", "e0", "--sdi", "3"), "sdi 0x3 is not among the domains"),
+        (("target", "-i", "e0", "--sdi", "3"), "sdi is 3, but there are no secure domains"),
     ],
 )
 def test_wrong_endpoints(words: tuple[str, ...], said: str) -> None:

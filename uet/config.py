@@ -201,8 +201,9 @@ class FepConfig:
             ("secure_start", ("0rtt", "1rtt")),
         ):
             if getattr(self, name) not in choices:
+                listed = ", ".join(map(str, choices))
                 raise ConfigurationError(
-                    f"{name} is {getattr(self, name)!r}; choose one of {choices}"
+                    f"{name} is {getattr(self, name)!r}; choose one of {listed}"
                 )
         for name in ("dscp_trimmed", "dscp_trimmed_lasthop"):
             dscp = getattr(self, name)
@@ -225,7 +226,15 @@ class FepConfig:
         if len(set(known)) < len(known):
             raise ConfigurationError("domains: each SDI may be there once")
         if self.sdi is not None and self.sdi not in known:
-            raise ConfigurationError(f"sdi {self.sdi:#x} is not among the domains")
+            if not known:
+                raise ConfigurationError(
+                    f"sdi is {self.sdi}, but there are no secure domains; give domains with their"
+                    " keys, or leave sdi out"
+                )
+            raise ConfigurationError(
+                f"sdi {self.sdi} is not among the secure domains; choose one of"
+                f" {', '.join(map(str, known))}, or add it to them"
+            )
 
     @property
     def capabilities(self) -> Capability:

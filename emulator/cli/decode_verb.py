@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from emulator.cli.decode_brief import brief_line
 from emulator.cli.decode_source import (
     KEY_FILE,
     CapturedFrame,
@@ -88,18 +89,50 @@ def command(
     without UET are left out and counted on stderr.
 
     Packets with a TSS header show their plaintext if there is a key for their secure domain.  A
-    key file is a JSON list of domains (or an object that has it as "domains"):
+    key file, here and for uetemu fep, is a JSON list of domains (or an object that has it as
+    "domains"):
 
     \b
-      [{"sdi": 1,               secure domain identifier
-        "mode": "cluster",      direct, cluster, server or client
-        "keys": {"0": "07e9.."} hexadecimal, by association number: 32 octets,
-                                a client's 44
-        "rekey_mask": "0xff00", how the packet key follows from the packet
-        "rekey_shift": 8}]      counter, in cluster mode; may be left out
+      [{"sdi": 1, "mode": "cluster", "keys": {"0": "07e9...64 digits"},
+        "rekey_mask": "0xff00", "rekey_shift": 8},
+       {"sdi": 2, "mode": "direct", "ssi": 7, "an": 1,
+        "keys": {"0": "a1b2...64 digits", "1": "c3d4...64 digits"}}]
 
-    A file may name a domain again with other keys: each is tried.  "address_in_ipv6_kdf": true is
-    for peers that derive keys from IPv6 addresses in spite of an SSI.
+    \b
+    Needed:
+      sdi       secure domain identifier, 24 bits
+      mode      direct, cluster, server or client
+      keys      one or two keys in hexadecimal, by association number (AN, "0"
+                or "1"): 32 octets, a client's 44
+    For endpoints, and with their defaults:
+      an        AN that is sent with [the lowest of keys]
+      ssi       own source identifier, 32 bits [none: the address is the
+                identity]; over IPv6 direct and client mode need it
+      clients   server mode: SSIs of the clients, by address [none: their
+                addresses]; over IPv6 server mode needs it
+      rekey_mask, rekey_shift
+                cluster mode: bits of the packet counter that are the number
+                of the packet key, and how far to shift them [0, 0]
+      epoch     epoch of the AN that is sent with, 16 bits [0]
+      reject_old_epochs
+                drop packets of epochs too long ago [false]
+      rx_max_epoch_lifetime
+                how many epochs ago that is [16]
+      failure_threshold
+                after more packets that do not authenticate, drop all
+                [1000; 0: never]
+      accept_clear
+                take unsecured packets from peers of the domain [false]
+      address_in_ipv6_kdf
+                derive keys from IPv6 addresses in spite of an SSI, as the UEC
+                reference provider does [false]
+
+    Numbers may be text, such as "0xff00".  A client's 44 octets are the packet key (32) and the
+    mask of its initialisation vectors (12): NIST SP 800-108 derives them from the server's key
+    with the label U2 and the client's identity, its SSI or address.
+    uet.tss.keys.provision_client makes them.
+
+    A capture's key file may name a domain again with other keys: each is tried.
     """
     key_file = Path(keys) if keys is not None else keys_beside(source)
     open_secure = None if key_file is None else opener(read_domains(key_file))
@@ -149,7 +182,7 @@ class _Printer:
         if self._json:
             click.echo(json.dumps(as_data(frame.number, packet)))
         elif self._brief:
-            self._console.print(_brief(frame, packet), soft_wrap=True)
+            self._console.print(brief_line(frame, packet), soft_wrap=True)
         else:
             self._full(frame, packet)
 
@@ -165,9 +198,9 @@ class _Printer:
             )
             self._put(title, 2)
             self._put(_layer_body(layer, octets), 6)
-        if packet.derived:
+        if derived := packet.presented_derived():
             self._put(Text("derived", "bold cyan"), 2)
-            self._put(_pairs((name, str(value)) for name, value in packet.derived.items()), 6)
+            self._put(_pairs((name, str(value)) for name, value in derived.items()), 6)
         for note in packet.notes:
             self._put(Text(f"note: {note}", "yellow"), 2)
         for error in packet.errors:
@@ -185,7 +218,7 @@ def as_data(number: int, packet: DecodedPacket) -> dict[str, Any]:
         "frame": number,
         "layers": packet.layer_names,
         "fields": packet.presented_fields() if uet else {},
-        "derived": packet.derived,
+        "derived": packet.presented_derived(),
         "errors": packet.errors,
         "notes": packet.notes,
     }
@@ -245,48 +278,3 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> Text:
         text.append(f"{name}=", "dim")
         text.append(value)
     return text
-
-
-def _brief(frame: CapturedFrame, packet: DecodedPacket) -> Text:
-    line = Text.assemble((f"{frame.number:>6}", "bold"))
-    envelope = packet.envelope
-    if envelope.source:
-        line.append(f"  {envelope.source} → {envelope.destination}")
-    for layer in packet.layers:
-        line.append(f"  {_brief_layer(layer)}")
-    for note in packet.notes:
-        line.append(f"  [{note}]", "yellow")
-    for error in packet.errors:
-        line.append(f"  error: {error}", "bold red")
-    return line
-
-
-#: What a line about a layer says beside its name, where the layer has it.
-_TELLING = (
-    "ctl_type",
-    "psn",
-    "cack_psn",
-    "nack_code",
-    "nack_psn",
-    "nack_pkt_id",
-    "pkt_id",
-    "opcode",
-    "return_code",
-    "message_id",
-    "message_offset",
-    "request_length",
-)
-_TELLING_FLAGS = ("syn", "retx", "ar", "m", "p", "nt", "som", "eom")
-
-
-def _brief_layer(layer: Layer) -> str:
-    words = [layer.name]
-    if layer.header is None:
-        return f"{layer.name} {layer.length}"
-    values = dict(zip(layer.header.names, layer.values, strict=False))
-    for name in _TELLING:
-        if name in values:
-            says = meaning(layer.header, layer.header.field(name), values[name])
-            words.append(says or f"{name}={values[name]}")
-    words += [name for name in _TELLING_FLAGS if values.get(name)]
-    return " ".join(words)

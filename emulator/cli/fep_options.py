@@ -130,8 +130,8 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
     click.option("--compat", metavar="NAME|SWITCH=VALUE", multiple=True,
                  help=f"{' or '.join(PRESETS)}, or a single switch (below); may be given again."),
     # security
-    click.option("--keys", metavar="FILE", help="Secure domains (TSS) as JSON, as in uetemu"
-                 " decode --help.  With one domain, requests use it."),
+    click.option("--keys", metavar="FILE", help="Secure domains (TSS) as JSON; uetemu decode"
+                 " --help has the fields and an example.  With one domain, requests use it."),
     _field("sdi", "--sdi", type=NUMBER, help="Secure domain of requests, where there are several."),
     _field("secure_start", "--secure-start", type=click.Choice(["0rtt", "1rtt"]),
            help="How a target begins secured PDCs."),
@@ -150,7 +150,7 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
     click.option("--count", type=click.IntRange(1), metavar="N",
                  help="End after N completions of receives and writes with header data."),
     click.option("--pcap", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                 help="Write every frame sent and received (pcapng)."),
+                 help="Write every frame sent and received into a new file (pcapng)."),
     click.option("--event-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                  help="Write what the endpoint does, packet by packet, into a new file (qlog)."),
     click.option("--save", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -163,13 +163,20 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
 )  # fmt: skip
 
 EPILOG = f"""\b
+TIME is in seconds, or has a unit: 5ms, 250us, 7ns, 1.5s.
+
+\b
 Regions:  KEY[:SIZE][,fill=PATTERN][,index=I][,access=rw|r|w][,expect=PATTERN]
-          KEY may be "default"; expect is judged at the end
+          [,idempotent]
+          KEY may be "default"; expect is judged at the end; idempotent sets
+          bit 63 of the key, which RUDI asks for
 Receives: SIZE[xN][,tag=T][,ignore=BITS][,initiator=ID][,peer=FA][,multi=LEAST]
           [,after=TIME][,repost][,expect=PATTERN][,index=I]
 Patterns: reference (octet j of message i is (7*i + 13*j + j//256) mod 256),
           counter, zero, random, byte:0xNN, hex:..., text:..., file:PATH,
-          or one element in little-endian order: uint64:1000
+          or one element: uint64:1000
+Operands, fill and results are in the order of memory, little-endian; on the
+wire the operands of atomics have network order.
 
 --compat reference-provider sets switches and parameters to what the UEC
 reference provider does (mpr=1, ack_type=ack, deferrable_threshold=8192,

@@ -61,8 +61,14 @@ def target(linger: int, **options: Any) -> int:
         --region default:4k,fill=uint64:1000 --pcap target.pcapng
     uetemu fep target -i eth0 --receive 10000 --receive-after 250ms --count 1
 
+    \b
+    uetemu fep target -i eth0 --region default:64k --region default:64k,idempotent
+
+    The last one serves RUDI too: such a region has another key, that with bit 63 set.
+
     Events are JSON objects, one a line: start, peer (one that was learnt from what it sent),
-    pdc, completion, error, end.  A write without header data completes nothing at its target: it
+    pdc, completion, refused (the first of a kind that was refused or dropped: what is its
+    counter), error, end.  A write without header data completes nothing at its target: it
     shows in the regions and counters at the end.  Exit status 0: all that came was as expected.
     """
     limits = Limits(duration=options.pop("duration"), count=options.pop("count"), linger=linger)
@@ -121,8 +127,8 @@ def initiator(
     OPERATION         FIELDS (those of all: count, peer, delivery, job_id,
                       pid_on_fep, resource_index, absolute, after, error)
     write:SIZE        key, offset, step, pattern, index, header_data, dc,
-                      synchronise
-    read:SIZE         key, offset, step, expect, index
+                      synchronise, idempotent
+    read:SIZE         key, offset, step, expect, index, idempotent
     send:SIZE         pattern, index, header_data, dc, protocol
     tsend:SIZE        the same, tag, tag_step
     datagram:SIZE     pattern, index, header_data
@@ -140,6 +146,7 @@ def initiator(
     uetemu fep initiator -i eth0 -p fd99::2 --delivery rod tsend:2500,tag=0x11,count=2
     uetemu fep initiator -i eth0 -p 10.0.0.2 fetch:sum,operand=5,count=2,expect=1000/1005
     uetemu fep initiator -i eth0 -p 10.0.0.2 write:300,key=0x99,error=BAD_MKEY
+    uetemu fep initiator -i eth0 -p 10.0.0.2 write:100,delivery=rudi
     uetemu fep initiator -i eth0 -p 10.0.0.2 atomic:sum,operand=5,tag=0x11
     uetemu fep initiator -i eth0 -p 10.0.0.2 open,negotiate probe,count=3
     uetemu fep initiator -i eth0 -p 10.0.0.2 --compat sync_operations \\
@@ -150,6 +157,23 @@ def initiator(
     NOOP, or by a NEGOTIATION; probe sends a PROBE on one that is open, and waits so long for its
     answer.  synchronise=GROUP/COUNT is the UEC reference provider's extension: the target tells of
     the group once all COUNT members (0: another one says how many) have come.
+
+    \b
+    protocol   eager, rendezvous or deferrable [the endpoint's thresholds decide]
+    NAME       min, max, sum, diff, prod, lor, land, bor, band, lxor, bxor,
+               read, write, cswap, cswap_ne, cswap_le, cswap_lt, cswap_ge,
+               cswap_gt, mswap, inval
+    type       int8, uint8, int16, uint16, int32, uint32, int64, uint64,
+               int128, uint128, float, double, float_complex, double_complex,
+               long_double, long_double_complex, bf16, fp16 [uint64]
+    step       octets from one message's place to the next [write, read: SIZE;
+               atomics: 0]
+    tag_step   from one message's tag to the next [1]
+    error      an SES return code, a NACK code, or one of TIMEOUT,
+               RTO_RETRIES_EXHAUSTED, NACK_RETRIES_EXHAUSTED, PDC_CLOSED, ...
+
+    cswap... and mswap need compare and operand, as in cswap,operand=5,compare=7.  idempotent sets
+    bit 63 of the key; with delivery=rudi the default key has it unless idempotent=no.
 
     Messages of one write or read lie one after the other (step).  Several operands, and the
     results expected of several messages, have slashes between them.  error= expects that one.  A
@@ -183,7 +207,7 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
     for name in ("peer_job_id", "peer_pid_on_fep", "peer_resource_index"):
         options.pop(name, None)
     values = config_values(options)
-    domains = domains_from(options.pop("keys"))
+    domains = domains_from(options["keys"])
     peers = peers_from(options.pop("peers"), options.pop("peer_mac"))
     require_root("run an endpoint")
     from emulator.fep.run import Wanted, run  # the stack and netlink: not for --help

@@ -31,7 +31,14 @@ from topologies.model import Role, Topology
 from topologies.units import format_rate, format_size, format_time
 
 STATE_DIRECTORY = Path("/run/uetemu")
-SUFFIXES = {".dot": "dot", ".gv": "dot", ".svg": "svg", ".mmd": "mermaid", ".json": "json"}
+SUFFIXES = {
+    ".dot": "dot",
+    ".gv": "dot",
+    ".svg": "svg",
+    ".mmd": "mermaid",
+    ".json": "json",
+    ".txt": "text",
+}
 FORMATS = ("text", "dot", "svg", "mermaid", "json")
 #: Tables longer than this are for `--format json`, not for reading.
 LONGEST_TABLE = 64
@@ -47,7 +54,7 @@ LONGEST_TABLE = 64
     "-f",
     "form",
     type=click.Choice(FORMATS),
-    help="Default: what the suffix of -o says, else text.",
+    help="Default: what the suffix of -o says, text without one.",
 )
 @click.option(
     "--output",
@@ -59,8 +66,21 @@ LONGEST_TABLE = 64
 def command(what: str, form: str | None, output: str) -> None:
     """Draw a topology (NAME or NAME:param=value,...) or the fabric of a running lab."""
     topology = find_topology(what)
-    form = form or SUFFIXES.get(Path(output).suffix, "text")
+    form = form or _form_of(output)
     write(render(topology, form, to_terminal=output == "-"), output)
+
+
+def _form_of(output: str) -> str:
+    """The format that the suffix of a file says.  UserError if it says none that is known."""
+    suffix = Path(output).suffix
+    if not suffix:  # also of -, standard output
+        return "text"
+    if suffix.lower() not in SUFFIXES:
+        raise UserError(
+            f"{output}: the suffix {suffix} is none of {', '.join(SUFFIXES)}; take one of them, "
+            "or say the format with --format"
+        )
+    return SUFFIXES[suffix.lower()]
 
 
 def find_topology(what: str) -> Topology:

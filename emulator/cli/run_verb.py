@@ -21,12 +21,16 @@ from emulator.results import Result, RunFolder
 from emulator.run import table
 from emulator.run.interrupts import Interrupted
 from emulator.run.runner import Plan, Request, execute, prepare
+from emulator.transports import describe_options, is_secured
 
 #: A bar appears once a run has taken this long (s).
 PATIENCE_S = 2.0
 
 
-@click.command(name="run")
+@click.command(
+    name="run",
+    epilog="\b\nParameters of the transport uet, the default first:\n\n\b\n" + describe_options(),
+)
 @click.argument("scenario")
 @click.option(
     "--topology", metavar="SPEC", help="fabric, such as rail_clos:hosts=2,gpus_per_host=2"
@@ -36,7 +40,7 @@ PATIENCE_S = 2.0
     default="uet",
     show_default=True,
     metavar="SPEC",
-    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster",
+    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below)",
 )
 @click.option(
     "--seed",
@@ -58,7 +62,10 @@ PATIENCE_S = 2.0
     help="ports to capture [default: the first rail's port to its first host, and its uplinks]",
 )
 @click.option(
-    "--snaplen", default="headers", show_default=True, metavar="headers|N|full", help="per frame"
+    "--snaplen",
+    metavar="headers|N|full",
+    help="octets of each frame to capture [default: headers; full if the transport encrypts, "
+    "as a packet is decrypted whole or not at all]",
 )
 @click.option(
     "--event-log",
@@ -85,7 +92,7 @@ def command(
     seed: int,
     dilation: str,
     capture: str | None,
-    snaplen: str,
+    snaplen: str | None,
     event_log: str | None,
     output: Path | None,
     name: str | None,
@@ -97,6 +104,8 @@ def command(
     """Run SCENARIO (a name, or the path of a .py file) and leave a run folder."""
     loaded = scenarios.load(scenario)
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
+    if snaplen is None:
+        snaplen = "full" if is_secured(transport) else "headers"
     plan = prepare(
         Request(
             scenario=loaded,

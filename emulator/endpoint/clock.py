@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,12 @@ class Clock:
     def start(cls, dilation: float) -> Clock:
         """A clock whose fabric time is 0 now."""
         return cls(dilation, time.monotonic_ns())
+
+    @property
+    def began(self) -> str:
+        """The wall-clock time of fabric time 0, in UTC (RFC 3339)."""
+        ago = (time.monotonic_ns() - self.epoch_ns) * 1e-9
+        return datetime.fromtimestamp(time.time() - ago, UTC).isoformat(timespec="microseconds")
 
     def now(self) -> int:
         """Fabric time in ns."""

@@ -24,11 +24,11 @@ _BUFFER = 1 << 20
 
 
 class CaptureFile:
-    """A pcapng file that is written as the frames come (see :class:`OutputFile` for errors)."""
+    """A new pcapng file that is written as the frames come (see :class:`OutputFile` for errors)."""
 
     def __init__(self, path: Path, interface: str, comment: str) -> None:
         self.frames = 0
-        self._file = OutputFile(path, buffer=_BUFFER)
+        self._file = OutputFile(path, buffer=_BUFFER, new=True)
         section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
         told = _options((_COMMENT, comment.encode()), (_USER_APPLICATION, b"uetemu fep"))
         self._file.write(_block(_SECTION_HEADER, section + told))

@@ -18,11 +18,14 @@ _BUFFER = 1 << 16
 
 
 class EventLog:
-    """A new trace file.  Each event reaches it at once: a kill loses one at most."""
+    """A new trace file.  Each event reaches it at once: a kill loses one at most.
 
-    def __init__(self, path: Path, *, name: str, title: str) -> None:
+    ``reference`` is the wall-clock time of time 0.
+    """
+
+    def __init__(self, path: Path, *, name: str, title: str, reference: str) -> None:
         self._file = OutputFile(path, buffer=_BUFFER, new=True)
-        self._sequence = JsonSequence(self._write, name=name, title=title)
+        self._sequence = JsonSequence(self._write, name=name, title=title, reference=reference)
 
     def __call__(self, event: Event) -> None:
         """Write one event.  Raises :class:`UserError`."""

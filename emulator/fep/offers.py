@@ -8,6 +8,7 @@ from emulator.errors import UserError
 from emulator.fep.contents import Pattern, must_fit, pattern
 from emulator.fep.operations import DEFAULT_KEY
 from emulator.fep.phrases import check_names, duration, ip, number, phrase, switch
+from uet.ses.memory import IDEMPOTENT_SAFE
 from uet.transport import Receive
 
 #: Octets of a region whose size is not said, and the most that one may have.
@@ -62,15 +63,20 @@ class Offer:
 
 
 def region(text: str, seed: int) -> Region:
-    """A region from ``KEY[:SIZE][,fill=PATTERN][,index=N][,access=rw|r|w]``, zero unless filled.
+    """A region from ``KEY[:SIZE][,fill=PATTERN][,index=N][,access=rw|r|w][,idempotent]``.
 
-    ``KEY`` may be ``default``.
+    It is zero unless filled.  ``KEY`` may be ``default``; ``idempotent`` sets its bit 63, which
+    RUDI asks for (UES Table 2-13).
     """
     told = phrase(text)
     where = f"--region {text}"
-    check_names(told.fields, ("fill", "index", "access", "expect"), where)
+    check_names(told.fields, ("fill", "index", "access", "expect", "idempotent"), where)
     key = DEFAULT_KEY if told.head == "default" else number(told.head, f"{where}: the key")
+    if switch(told.fields.get("idempotent", False), f"{where}: idempotent"):
+        key |= IDEMPOTENT_SAFE
     size = _DEFAULT_SIZE
+    if told.size == "":
+        raise UserError(f"{where}: say how many octets, for example --region {told.head}:64k")
     if told.size is not None:
         size = number(told.size, f"{where}: the size", low=1, high=_LARGEST)
     access = told.fields.get("access", "rw")
@@ -105,6 +111,8 @@ def receives(text: str, default_after: int) -> list[Offer]:
             size_text, times, count_text = f"0x{digits}", second, more
     if told.size is not None:
         raise UserError(f"{where}: write SIZExCOUNT, for example --receive 4096x3")
+    if not size_text:
+        raise UserError(f"{where}: say how many octets, for example --receive 4096x3")
     size = number(size_text, f"{where}: the size", high=_LARGEST)
     count = number(count_text, f"{where}: the count", low=1, high=65_536) if times else 1
     must_fit(size * count, where)

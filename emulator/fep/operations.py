@@ -17,10 +17,12 @@ from emulator.errors import UserError
 from emulator.fep.contents import Pattern, must_fit, pattern
 from emulator.fep.control import Open, Probe
 from emulator.fep.elements import decode, encode, type_of
+from emulator.fep.expected_error import error_name
 from emulator.fep.phrases import check_names, duration, ip, number, phrase, switch
 from uet.config import DELIVERY_MODES
 from uet.ses.address import Address
 from uet.ses.atomics import size_of
+from uet.ses.memory import IDEMPOTENT_SAFE
 from uet.ses.operands import NO_OPERAND, WITH_COMPARE
 from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype
@@ -34,8 +36,8 @@ _RMA = ("key", "offset", "step")
 _DATA = ("pattern", "index", "header_data", "dc")
 _ATOMIC = ("operation", "type", "operand", "compare", "tag", "tag_step")
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "write": (*_COMMON, *_RMA, *_DATA, "synchronise"),
-    "read": (*_COMMON, *_RMA, "expect", "index"),
+    "write": (*_COMMON, *_RMA, *_DATA, "synchronise", "idempotent"),
+    "read": (*_COMMON, *_RMA, "expect", "index", "idempotent"),
     "send": (*_COMMON, *_DATA, "protocol"),
     "tsend": (*_COMMON, *_DATA, "protocol", "tag", "tag_step"),
     "datagram": (*_COMMON, "pattern", "index", "header_data"),
@@ -47,6 +49,7 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 _SHORT: Final = {"hd": "header_data", "length": "size", "data": "pattern", "ri": "resource_index",
                  "pid": "pid_on_fep", "job": "job_id", "sync": "synchronise"}  # fmt: skip
+_PROTOCOLS: Final = ("eager", "rendezvous", "deferrable")
 #: Atomic operations that have a verb of their own.
 _VERBS: Final = ("cswap", "cswap_ne", "cswap_le", "cswap_lt", "cswap_ge", "cswap_gt", "mswap")
 
@@ -75,13 +78,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What an operation need not say: whom it is for, how it goes, and the seed of random data."""
+    """What an operation need not say: whom it is for, how it goes, and the seed of random data.
+
+    ``delivery`` is the endpoint's own delivery mode.
+    """
 
     peer: str
     peers: Sequence[str]
     home: Address
     key: int = DEFAULT_KEY
     seed: int = 0
+    delivery: str = "rud"
 
 
 def messages_of(phrases: Sequence[str], script: str | None, around: Around) -> list[Message]:
@@ -122,8 +129,10 @@ def _read_script(source: str) -> list[Any]:
     where = "standard input" if source == "-" else source
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{where} cannot be read: {error}; check the script") from None
+    except OSError as error:
+        raise UserError(f"{where} cannot be read: {error.strerror}; check the path") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{where} is not text in UTF-8; give a JSON script") from None
     if not text.strip():
         raise UserError(f"{where} holds no operations; give a list of objects with an op each")
     try:
@@ -142,7 +151,7 @@ class _Maker:
 
     def __init__(self, item: Mapping[str, Any], where: str, around: Around) -> None:
         item = {_SHORT.get(str(name), str(name)): value for name, value in item.items()}
-        self._where = where
+        self._where = where.rstrip(":")
         self._around = around
         verb = str(item.pop("op", ""))
         if verb in _VERBS:
@@ -182,7 +191,7 @@ class _Maker:
         count = self._number("count", 1, low=1, high=100_000)
         error = self._item.get("error")
         if error is not None:
-            error = str(error).upper().removeprefix("RC_")
+            error = error_name(str(error), f"{self._where}: error")
         after = duration(self._item.get("after", 0), f"{self._where}: after")
         if "size" in self._item:
             must_fit(count * self._size() * (2 if "expect" in self._item else 1), self._where)
@@ -220,8 +229,13 @@ class _Maker:
 
     def _place(self, index: int, size: int) -> dict[str, Any]:
         step = self._number("step", size)
+        key = self._number("key", self._around.key)
+        by_rudi = (self._item.get("delivery") or self._around.delivery) == "rudi"
+        ours = self._verb in ("read", "write")
+        if ours and self._switch("idempotent", by_rudi and key == DEFAULT_KEY):
+            key |= IDEMPOTENT_SAFE
         return {
-            "key": self._number("key", self._around.key),
+            "key": key,
             "offset": self._number("offset", 0) + index * step,
         }
 
@@ -232,8 +246,9 @@ class _Maker:
         return memoryview(rule.octets(size, first + index, self._around.seed))
 
     def _size(self) -> int:
-        if "size" not in self._item:
-            raise UserError(f"{self._where}: say how many octets, for example {self._verb}:3000")
+        if self._item.get("size") in (None, ""):
+            example = "size=8" if self._verb in ("atomic", "fetch") else f"{self._verb}:3000"
+            raise UserError(f"{self._where}: say how many octets, for example {example}")
         return self._number("size", 0, high=2**32 - 2)
 
     # -- each kind of request ------------------------------------------------------------------
@@ -302,6 +317,11 @@ class _Maker:
         size = self._size()
         route = self._route()
         tag = self._tag(index) if self._verb == "tsend" else None
+        protocol = self._item.get("protocol")
+        if protocol not in (None, *_PROTOCOLS):
+            raise UserError(
+                f"{self._where}: protocol is {protocol!r}; choose one of {', '.join(_PROTOCOLS)}"
+            )
         if self._verb == "datagram":
             route["delivery"] = route["delivery"] or "uud"
         send = Send(
@@ -309,7 +329,7 @@ class _Maker:
             payload=self._payload(index, size),
             tag=tag,
             header_data=self._maybe("header_data"),
-            protocol=self._item.get("protocol"),
+            protocol=protocol,
             delivery_complete=self._switch("dc"),
         )
         said: dict[str, object] = {} if tag is None else {"tag": f"{tag:#x}"}
@@ -320,10 +340,14 @@ class _Maker:
 
     def _atomic(self, index: int) -> Message:
         item, where = self._item, self._where
-        name = str(item.get("operation", "")).upper()
+        name = str(item.get("operation") or "").upper()
+        if not name:
+            raise UserError(f"{where}: say which operation, for example {self._verb}:sum")
         if name not in AtomicOpcode.__members__:
             known = ", ".join(member.lower() for member in AtomicOpcode.__members__)
-            raise UserError(f"{where}: there is no atomic operation {name!r}; choose {known}")
+            raise UserError(
+                f"{where}: there is no atomic operation {name.lower()!r}; choose {known}"
+            )
         opcode = AtomicOpcode[name]
         datatype = type_of(str(item.get("type", "uint64")))
         if datatype is None or (width := size_of(datatype)) is None:
@@ -331,11 +355,13 @@ class _Maker:
             raise UserError(f"{where}: there is no type {item.get('type')!r}; choose {known}")
         operands = self._list("operand")
         if not operands and opcode not in NO_OPERAND:
-            raise UserError(f"{where}: {name.lower()} needs an operand; add operand=5")
+            raise UserError(f"{where}: {name.lower()} needs {_what(opcode)}; add operand=5")
         compare = self._list("compare")
-        if bool(compare) != (opcode in WITH_COMPARE):
+        if not compare and opcode in WITH_COMPARE:
+            raise UserError(f"{where}: {name.lower()} needs {_what(opcode)}; add compare=7")
+        if compare and opcode not in WITH_COMPARE:
             raise UserError(
-                f"{where}: compare=... goes with the cswap operations and mswap, and only them"
+                f"{where}: compare=... goes with the cswap operations and mswap only; leave it out"
             )
         operand = encode(datatype, operands, f"{where}: operand")
         size = self._number("size", len(operand) or width)
@@ -369,6 +395,10 @@ class _Maker:
             at = index * size if len(expect) > size else 0
             message.expected = expect[at : at + size]
         return message
+
+
+def _what(opcode: AtomicOpcode) -> str:
+    return "compare and operand" if opcode in WITH_COMPARE else "an operand"
 
 
 def _told(place: Mapping[str, int], header_data: int | None) -> dict[str, object]:

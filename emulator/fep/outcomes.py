@@ -147,8 +147,11 @@ class Outcomes:
                 wanted = region.expect.octets(len(region.memory), 0, self._seed)
                 said["as_expected"] = bytes(region.memory) == wanted
                 if not said["as_expected"]:
-                    said["first_difference"] = _difference(region.memory, wanted)
+                    at = said["first_difference"] = _difference(region.memory, wanted)
                     self.tally.failed += 1
+                    self.tally.errors.append(
+                        f"region {region.key:#x} is not as expected from octet {at} on"
+                    )
             if self._save is not None:
                 path = self._save / f"region-{region.key:#x}.bin"
                 write_octets(path, region.memory)

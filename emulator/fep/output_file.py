@@ -9,15 +9,17 @@ from emulator.errors import UserError
 
 
 class OutputFile:
-    """``path``, opened for writing; ``new``: it must not be there yet.
+    """``path``, opened for writing; ``new``: it must not be there yet,
+    unless it is a pipe or a device.
 
     ``buffer`` is how many octets may wait in memory.  Every method may raise :class:`UserError`.
     """
 
     def __init__(self, path: Path, *, buffer: int, new: bool = False) -> None:
         self._path = path
+        special = path.exists() and not path.is_file()
         try:
-            self._raw = io.FileIO(path, "x" if new else "w")
+            self._raw = io.FileIO(path, "x" if new and not special else "w")
         except FileExistsError:
             raise UserError(f"{path} is there already; choose another file") from None
         except OSError as error:

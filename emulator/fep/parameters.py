@@ -65,6 +65,20 @@ def compatible(domains: Iterable[SecureDomain], words: Iterable[str]) -> tuple[S
     return tuple(replace(domain, accept_clear=True, address_in_ipv6_kdf=True) for domain in domains)
 
 
+def must_suit_ipv6(domains: Iterable[SecureDomain], where: str) -> None:
+    """Raise :class:`UserError` for a domain whose packets cannot be sealed over IPv6 (UES 3.7)."""
+    for domain in domains:
+        if domain.mode == "cluster" or domain.uses_ssi:
+            continue
+        what, entry = "ssi", '"ssi": NUMBER'
+        if domain.mode == "server":
+            what, entry = "ssi of its clients", '"clients": {"ADDRESS": NUMBER}'
+        raise UserError(
+            f"secure domain (sdi {domain.sdi}) has no {what}, which IPv6 needs in {domain.mode}"
+            f" mode; add {entry} to its entry in {where}"
+        )
+
+
 def settings(words: Iterable[str]) -> dict[str, object]:
     """Fields of FepConfig from ``NAME=VALUE``; times are in ns unless they have a unit."""
     hints = _hints(FepConfig)

@@ -43,7 +43,7 @@ class Wanted:
     ``peers`` maps addresses to MAC addresses, or to ``None`` where the kernel is to find them.
     ``values`` are fields of FepConfig that an option of their own has set, ``settings`` and
     ``compat`` words of ``--set`` and ``--compat``.  ``remote`` are fields of the peer's address
-    that differ from this endpoint's own.
+    that differ from this endpoint's own.  ``keys`` is the file that ``domains`` come from.
     """
 
     role: str
@@ -56,6 +56,7 @@ class Wanted:
     settings: Sequence[str] = ()
     compat: Sequence[str] = ()
     domains: Sequence[SecureDomain] = ()
+    keys: str | None = None
     remote: Mapping[str, int] = field(default_factory=dict)
     regions: Sequence[str] = ()
     receives: Sequence[str] = ()
@@ -127,7 +128,14 @@ def _messages(wanted: Wanted, draft: FepConfig, seed: int) -> list[Message]:
         relative=draft.relative,
     )
     peers = list(wanted.peers)
-    around = Around(peer=peers[0], peers=peers, home=home, key=wanted.key, seed=seed)
+    around = Around(
+        peer=peers[0],
+        peers=peers,
+        home=home,
+        key=wanted.key,
+        seed=seed,
+        delivery=draft.delivery,
+    )
     return messages_of(wanted.phrases, wanted.script, around)
 
 
@@ -145,6 +153,8 @@ def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: S
                 f"{peer} and the endpoint's own address {address} are not of one IP version;"
                 " choose the own one with --address"
             )
+    if version == 6:
+        parameters.must_suit_ipv6(wanted.domains, wanted.keys or "the key file")
     defaults = {item: FepConfig.__dataclass_fields__[item].default for item in ("native", "crc")}
     values["payload_mtu"] = payload_for(
         port.mtu,
@@ -178,12 +188,13 @@ def _live(
             report.event("pdc", what=what, **known)
 
     what = f"uetemu fep {wanted.role}"
-    endpoint = _endpoint(wanted, work, config, on_pdc, what, stack)
+    clock = Clock.start(1.0)
+    endpoint = _endpoint(wanted, work, config, on_pdc, clock, what, stack)
     capture = None
     if wanted.pcap is not None:
         capture = CaptureFile(wanted.pcap, found.name, f"{what} {config.address}")
         stack.callback(capture.close)
-    port = Port(found, config, Clock.start(1.0))
+    port = Port(found, config, clock)
     stack.callback(port.close)
     outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
     session = Session(
@@ -230,6 +241,7 @@ def _endpoint(
     work: _Work,
     config: FepConfig,
     listener: Listener,
+    clock: Clock,
     what: str,
     stack: contextlib.ExitStack,
 ) -> WatchedEndpoint:
@@ -245,7 +257,7 @@ def _endpoint(
         else:
             from emulator.fep.event_log import EventLog, WatchedTrace
 
-            log = EventLog(wanted.event_log, name=config.address, title=what)
+            log = EventLog(wanted.event_log, name=config.address, title=what, reference=clock.began)
             stack.callback(log.close)
             endpoint = WatchedTrace(config, seed=fresh, listener=listener, log=log)
         for one in work.regions:
@@ -267,7 +279,8 @@ def _end(
     tally = outcomes.tally
     errors = list(tally.errors)
     if session.unfinished and reason != _BROKEN:
-        errors.append(f"{session.unfinished} operations had not ended")
+        some = "operation" if session.unfinished == 1 else "operations"
+        errors.append(f"{session.unfinished} {some} had not ended")
     if session.missing and reason != _BROKEN:
         errors.append(f"{session.missing} of the completions to wait for did not come")
     status = 1 if tally.failed or errors else 0

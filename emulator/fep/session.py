@@ -20,9 +20,11 @@ from types import FrameType
 from emulator.endpoint.port import Port
 from emulator.fep.capture_file import CaptureFile
 from emulator.fep.control import Answer, Open, Probe
+from emulator.fep.expected_error import explanation
 from emulator.fep.offers import Offer
 from emulator.fep.operations import Message
 from emulator.fep.outcomes import Outcomes
+from emulator.fep.refusals import Refusals
 from emulator.fep.report import Report
 from emulator.fep.watched import WatchedEndpoint
 from uet.transport import Completion
@@ -107,6 +109,7 @@ class Session:
         self._offers = deque(sorted(offers, key=lambda offer: offer.after))
         self._first_at: int | None = None  # when the first packet came
         self._capture = capture
+        self._refusals = Refusals(endpoint.counts, report)
         self._own = ip_address(endpoint.config.address).packed
         self._to_close = limits.close
         self._closing = False
@@ -149,6 +152,7 @@ class Session:
         for completion in done:
             self._completed(completion, now)
         answered = self._answer is not None and self._answered(now)
+        self._refusals.look(frames)
         return bool(frames or out or done or answered)
 
     def _wait(self, now: int) -> None:
@@ -230,7 +234,9 @@ class Session:
         context, outcomes = completion.context, self._outcomes
         if isinstance(context, Message):
             self._open -= 1
-            outcomes.operation(context, completion.error, now, length=completion.length)
+            error = completion.error
+            reason = explanation(context.request, error, self._endpoint.config.delivery)
+            outcomes.operation(context, error, now, length=completion.length, reason=reason)
         elif isinstance(context, Offer):
             outcomes.receive(completion, context)
             if context.repost and completion.error is None:

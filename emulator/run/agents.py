@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.spec import AgentSpec
@@ -23,12 +24,13 @@ def agent_specs(
     seed: int,
     memory_octets: int,
     event_logs: Mapping[str, Path] | None = None,
+    clock: Clock | None = None,
 ) -> list[AgentSpec]:
     """A spec for each GPU in rank order.
 
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
     for the cables' delay (else the links do).  Every GPU gets ``memory_octets``; those in
-    ``event_logs`` write what their endpoint does into a file.
+    ``event_logs`` write what their endpoint does into a file, which says when ``clock`` began.
     """
     logs = event_logs or {}
     gpus = topology.gpus
@@ -49,7 +51,7 @@ def agent_specs(
                 address=addresses[rank],
                 peers={peer: address for peer, address in addresses.items() if peer != rank},
                 transport=transport.factory,
-                transport_config=_config(transport, gpu.name, logs.get(gpu.name)),
+                transport_config=_config(transport, gpu.name, logs.get(gpu.name), clock),
                 frames=transport.frames,
                 seed=rng.getrandbits(63),
                 server_peers={
@@ -73,11 +75,14 @@ def agent_specs(
     return specs
 
 
-def _config(transport: TransportChoice, gpu: str, event_log: Path | None) -> Mapping[str, object]:
+def _config(
+    transport: TransportChoice, gpu: str, event_log: Path | None, clock: Clock | None
+) -> Mapping[str, object]:
     config = transport.configs[gpu]
     if event_log is None:
         return config
-    return {**config, "event_log": str(event_log.absolute()), "name": gpu}
+    log = {"event_log": str(event_log.absolute()), "name": gpu}
+    return {**config, **log, "reference": None if clock is None else clock.began}
 
 
 def _path_delays(topology: Topology, gpu: str, *, propagation: bool) -> dict[str, PathDelay]:

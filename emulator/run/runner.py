@@ -286,6 +286,7 @@ class _Run:
             seed=plan.request.seed,
             memory_octets=max(max(load.memory_octets) for load in plan.loads) or 1,
             event_logs=self._event_logs(),
+            clock=self.clock,
         )
         sniffers = Capture(
             plan.taps,

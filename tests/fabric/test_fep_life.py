@@ -190,7 +190,16 @@ def test_what_does_not_come_is_a_failure(wire: Wire) -> None:
     here = initiate(wire, "--timeout", "200ms", "write:1,after=9s")
     assert here.process.returncode == 1
     assert here.events[-1]["operations"]["unfinished"] == 1
+    assert "1 operation had not ended" in here.error
     assert "the time allowed is over" in here.error
+
+
+def test_a_region_that_is_not_as_expected_is_said(wire: Wire) -> None:
+    with target(wire, "--region", "default:100,expect=reference", "--duration", "100ms") as there:
+        assert there.end() == 1
+    said = "region 0x4000000000000123 is not as expected from octet 1 on"
+    assert there.error == f"uetemu: {said}\n"
+    assert there.events[-1]["errors"] == [said]
 
 
 def test_a_reader_that_goes_away_ends_it(wire: Wire) -> None:

@@ -381,6 +381,45 @@ def test_security_is_demanded(wire: Wire, tmp_path: Path) -> None:
     assert there.counters["tss_clear_refused"] > 0
 
 
+@pytest.mark.parametrize("mode", ["direct", "server"])
+def test_domains_that_ipv6_cannot_have_are_refused_at_once(
+    wire: Wire, tmp_path: Path, mode: str
+) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"sdi": 5, "mode": mode, "keys": {"0": KEY}}))
+    here = initiate(wire, "--keys", str(keys), "write:100", version=6)
+    assert here.process.returncode == 1
+    assert not here.events
+    assert here.error.startswith("uetemu: secure domain (sdi 5) has no ssi")
+    assert here.error.endswith(f"to its entry in {keys}\n")
+    assert here.error.count("\n") == 1
+
+
+def test_rudi_with_defaults(wire: Wire) -> None:
+    with target(wire, "--region", "default:64k,idempotent") as there:
+        here = initiate(
+            wire, "write:100,delivery=rudi", "read:100,delivery=rudi,expect=reference",
+            "read:100,idempotent,expect=reference",
+        )  # fmt: skip
+    assert_all_ok(here, there)
+
+
+def test_rudi_without_idempotent_memory_is_explained(wire: Wire) -> None:
+    with target(wire, "--region", "default:64k") as there:
+        here = initiate(
+            wire, "write:100,delivery=rudi,error=BAD_MKEY",
+            "write:100,delivery=rudi,idempotent=no,error=OP_VIOLATION",
+        )  # fmt: skip
+    assert_all_ok(here, there)
+    first, second = here.completions()
+    assert "has no region 0xc000000000000123" in first["reason"]
+    assert "not idempotent-safe" in second["reason"]
+    assert [
+        (item["what"], item["peer"]) for item in there.events if item["event"] == "refused"
+    ] == [("rx_requests_refused", "10.99.0.1")]
+    assert there.counters["rx_requests_refused"] == 2
+
+
 def test_refusals_can_be_what_is_expected(wire: Wire) -> None:
     with target(wire, "--region", "default:4k") as there:
         here = initiate(

@@ -9,11 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from scapy.utils import RawPcapNgReader
 
+from emulator.cli import run_verb
 from emulator.cli.decode_source import opener, read_domains
 from emulator.errors import UserError
-from emulator.transports import fit
+from emulator.fabric.capture import SNAPLEN_FULL, SNAPLEN_HEADERS
+from emulator.run.runner import Request
+from emulator.transports import UET_MEANINGS, UET_OPTIONS, fit, uet_endpoint
 from tests.scenarios.test_run import SMALL, Run, start  # noqa: F401
 from topologies import catalogue
 from uet.eventlog import sequence
@@ -63,8 +67,8 @@ def test_the_run_folder_keeps_the_keys_of_a_secured_run(
     start: Callable[..., Run],  # noqa: F811
     mode: str,
 ) -> None:
-    """Without them there is ciphertext; with them every packet opens."""
-    run = start(*SMALL, "--sizes", "64KiB", "--transport", f"uet:tss={mode}", "--snaplen", "full")
+    """Without them there is ciphertext; with them every packet opens, as frames are kept whole."""
+    run = start(*SMALL, "--sizes", "64KiB", "--transport", f"uet:tss={mode}")
     status, out, err = run.finish()
     assert (status, err) == (0, ""), out
     assert [row["wrong"] for row in run.result["rows"]] == [0]
@@ -109,12 +113,56 @@ def test_event_logs_of_chosen_endpoints(start: Callable[..., Run]) -> None:  # n
         ("uett", "did you mean uet?"),
         ("uet:tsss=direct", "did you mean tss?"),
         ("uet:tss", "takes one of off, direct, cluster"),
-        ("uet:tss=server", "takes one of off, direct, cluster"),
+        ("uet:tss=server", "'tss=server': the parameter tss of the transport uet takes one of"),
+        ("uet:delivery=rud,reorder=on", "reorder=on is for ordered delivery; add delivery=rod"),
+        ("uet:reorder=on", "reorder=on is for ordered delivery; add delivery=rod"),
     ],
 )
 def test_a_variant_that_does_not_exist(wanted: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint.replace("?", r"\?")):
         fit(wanted, TOPOLOGY)
+
+
+def test_help_lists_every_parameter_and_value() -> None:
+    shown = CliRunner().invoke(run_verb.command, ["--help"]).output
+    assert set(UET_MEANINGS) == set(UET_OPTIONS)
+    for name, values in UET_OPTIONS.items():
+        assert f"{name}={'|'.join(values)} " in shown
+    assert "full if the transport encrypts" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), SNAPLEN_HEADERS),
+        (("--transport", "uet:tss=off"), SNAPLEN_HEADERS),
+        (("--transport", "uet:delivery=rod,tss=cluster"), SNAPLEN_FULL),
+        (("--transport", "uet:tss=direct", "--snaplen", "headers"), SNAPLEN_HEADERS),
+        (("--transport", "uet:tss=direct", "--snaplen", "96"), 96),
+    ],
+)
+def test_frames_are_captured_whole_where_nothing_less_can_be_decrypted(
+    arguments: tuple[str, ...], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def prepare(request: Request) -> None:
+        asked.append(request.snaplen)
+        raise UserError("that is all")
+
+    monkeypatch.setattr(run_verb, "prepare", prepare)
+    CliRunner().invoke(run_verb.command, ["allreduce", *arguments])
+    assert asked == [expected]
+
+
+def test_an_event_log_has_the_wall_clock_time_that_it_is_given(tmp_path: Path) -> None:
+    chosen = fit("uet", TOPOLOGY)
+    config = next(iter(chosen.configs.values()))
+    log = tmp_path / "a.sqlog"
+    uet_endpoint(seed=1, event_log=str(log), reference="2026-01-31T12:00:00Z", **config)
+    preamble, _ = sequence.read(log.read_text())
+    reference = preamble["trace"]["common_fields"]["reference_time"]
+    assert reference["wall_clock_time"] == "2026-01-31T12:00:00Z"
 
 
 def test_keys_follow_from_the_seed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -71,6 +72,32 @@ def test_what_is_no_trace_is_refused_in_one_sentence(text: str, word: str) -> No
 @pytest.mark.parametrize("ns", [0, 1, 999_999, 12_345_678_901, 2**51 - 1])
 def test_times_come_back_to_the_nanosecond(ns: int) -> None:
     assert nanoseconds(json.loads(json.dumps(milliseconds(ns)))) == ns
+
+
+def test_the_wall_clock_time_of_zero_is_in_the_first_record() -> None:
+    writes: list[str] = []
+    JsonSequence(writes.append, name="a", reference="2026-01-31T12:00:00.5Z")
+    first, _ = read(writes[0])
+    assert first["trace"]["common_fields"]["reference_time"] == {
+        "clock_type": "monotonic",
+        "epoch": "unknown",
+        "wall_clock_time": "2026-01-31T12:00:00.5Z",
+    }
+    for wrong in ("2026-01-31T12:00:00", "noon"):
+        with pytest.raises(ValueError, match=wrong):
+            JsonSequence(writes.append, name="a", reference=wrong)
+    assert len(writes) == 1
+
+
+def test_no_number_is_wider_than_what_json_keeps() -> None:
+    log: list[Event] = []
+    fep = create(config("10.0.1.1"), seed=2**64 - 1, log=log.append)
+    fep.post(dataclasses.replace(write("10.0.1.2", 10), key=2**64 - 2, offset=2**63))
+    first, posted = (event["data"] for event in log[:2])
+    assert first["endpoint_seed"] == str(2**64 - 1)
+    assert "seed" not in first
+    assert (posted["key"], posted["offset"]) == ("0xfffffffffffffffe", "0x8000000000000000")
+    assert [v for event in log for v in violations(event)] == []
 
 
 # -- the schema ----------------------------------------------------------------------------------

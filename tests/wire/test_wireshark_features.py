@@ -139,11 +139,33 @@ def test_the_summary_says_what_an_engineer_asks_first(lua: Path, tmp_path: Path)
     assert summaries(lua, capture) == ["UET\tRUD_REQ WRITE AR PSN 1234 PDC 5->7 msg 1 4 B"]
     assert summaries(lua, CAPTURES / "rud_read_12.pcap") == [
         "UET\tRUD_REQ READ SYN AR PSN 478948930 PDC 1->new msg 0 12 B",
-        "UET\tACK OK REQ=CLEAR PSN 478948930 CACK 478948929 PDC 1->1 msg 0 12 B at 0",
-        "UET\tCP CLEAR_CMD PSN 0 PDC 1->1 clear PSN 478948930",
+        "UET\tACK DATA OK REQ=CLEAR PSN 478948930 CACK 478948929 PDC 1->1 msg 0 12 B at 0",
+        "UET\tCP CLEAR_CMD PDC 1->1 clear PSN 478948930",
     ]
     secured = summaries(lua, CAPTURES / "tss_direct_write.pcap")
     assert secured[0].startswith("UET\tTSS SDI 1 AN 0 epoch 0 counter 0 ")
+
+
+def test_the_summary_of_control_packets_and_return_data(lua: Path, tmp_path: Path) -> None:
+    ids = {"spdcid": 5, "dpdcid": 7}
+    packets = [
+        uet.UET_CP(ctl_type="PROBE", payload_word=9, **ids),
+        uet.UET_CP(ctl_type="CREDIT", payload_word=0x0100_0003, **ids),
+        uet.UET_CP(ctl_type="CLOSE_CMD", psn=8, **ids),
+        uet.UET_CP(ctl_type="NEGOTIATION", psn=8, payload_word=0x01020304, **ids)
+        / Raw(b"\x05\xff"),
+        uet.UET_RUD_REQ(psn=8, next_hdr=5, **ids)
+        / uet.UET_SES_RESPONSE_DATA(response_message_id=3, payload_length=2, modified_length=2)
+        / Raw(b"ab"),
+    ]
+    frames = [bytes(Ether() / IPV4 / UDP(sport=50000) / packet) for packet in packets]
+    assert summaries(lua, write(tmp_path / "a.pcap", frames)) == [
+        "UET\tCP PROBE PDC 5->7 SACK base PSN 9",
+        "UET\tCP CREDIT PDC 5->7 CCC 1 credit 3",
+        "UET\tCP CLOSE_CMD PSN 8 PDC 5->7",
+        "UET\tCP NEGOTIATION PSN 8 PDC 5->7 payload 0102030405ff",
+        "UET\tRUD_REQ DATA OK PSN 8 PDC 5->7 msg 3 2 B at 0",
+    ]
 
 
 def test_requests_and_answers_are_linked(lua: Path) -> None:

@@ -39,7 +39,9 @@ _NACKS = frozenset({"NACK", "NACK_CCX"})
 _KINDS = {"NoOperation": "no_op"}
 #: Parameters with key material, and those that are written in another form.
 _NOT_SHOWN = frozenset({"domains", "neighbours"})
-_WIDE = frozenset({"tag", "ignore", "header_data"})
+_WIDE = frozenset({"tag", "ignore", "header_data", "key", "offset"})
+#: JSON's numbers are exact for whoever reads them up to here (RFC 8259 section 6).
+_EXACT = 1 << 53
 #: What PDCs report (:meth:`uet.pds.life.Surroundings.pdc_event`), by the names of events, with
 #: those of its data that are called otherwise.
 _REPORTS: dict[str, tuple[str, dict[str, str]]] = {
@@ -367,6 +369,11 @@ def _shown(record: Any) -> Data:
     return data
 
 
+def _exact(value: object) -> object:
+    """``value``, as a string if it is a number that readers of JSON may round."""
+    return hex(value) if isinstance(value, int) and abs(value) > _EXACT else value
+
+
 def _request(request: Request) -> Data:
     name = type(request).__name__
     data = {"kind": _KINDS.get(name, name.lower()), **_shown(request)}
@@ -383,8 +390,9 @@ def _parameters(config: FepConfig, seed: int) -> Data:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.name not in _NOT_SHOWN:
-            parameters[field.name] = list(value) if isinstance(value, tuple) else value
+            parameters[field.name] = list(value) if isinstance(value, tuple) else _exact(value)
     parameters["compatibility"] = dataclasses.asdict(config.compatibility)
     parameters["neighbours"] = sorted(config.neighbours)
     parameters["domains"] = [{"sdi": each.sdi, "mode": each.mode} for each in config.domains]
-    return {"seed": seed, "parameters": parameters}
+    # A seed is of any size, and a JSON number is exact to 2^53 only.
+    return {"endpoint_seed": str(seed), "parameters": parameters}

@@ -130,15 +130,16 @@ _MESSAGE = {"message": _COUNT, "message_id": _ID, "packets": _COUNT, "peer": _TE
 _STATES = ("creating", "established", "quiesce", "closing", "closed")
 _REQUEST = {"kind": _TEXT, "peer": _TEXT}
 _REQUEST_MORE = {
-    "length": _COUNT, "delivery": _TEXT, "protocol": _TEXT, "key": _number(64), "offset": _COUNT,
+    "length": _COUNT, "delivery": _TEXT, "protocol": _TEXT, "key": _HEX64, "offset": _HEX64,
     "tag": _HEX64, "header_data": _HEX64, "delivery_complete": _TRUTH, "operation": _OCTET,
     "datatype": _OCTET, "context": _CONTEXT,
 }  # fmt: skip
 
 #: Data of every event, by the name behind ``uet:``.
 EVENTS: Final[dict[str, Schema]] = {
-    # The endpoint.  Parameters are those of uet.config, without keys.
-    "parameters_set": _object({"seed": {"type": "integer"}, "parameters": {"type": "object"}}),
+    # The endpoint.  Parameters are those of uet.config, without keys.  The seed is what this
+    # endpoint was given, which need not be a run's; as decimal digits, since it may exceed 2^53.
+    "parameters_set": _object({"endpoint_seed": _TEXT, "parameters": {"type": "object"}}),
     "endpoint_state_updated": _object({"new": _choice("closing", "closed")}),
     # PDCs.
     "pdc_state_updated": _object(
@@ -230,8 +231,8 @@ EVENTS: Final[dict[str, Schema]] = {
         {
             "header_data": _HEX64,
             "tag": _HEX64,
-            "key": _number(64),
-            "offset": _COUNT,
+            "key": _HEX64,
+            "offset": _HEX64,
             "initiator": _PSN,
             "context": _CONTEXT,
             **_ENDED,

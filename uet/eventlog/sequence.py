@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, Final
 
 #: A record of a trace: ``time`` (ms), ``name`` and ``data``.
@@ -36,16 +37,25 @@ def nanoseconds(ms: float) -> int:
     return round(ms * _NS_PER_MS)
 
 
-def preamble(name: str, *, title: str = "", group_id: str = "") -> Event:
+def preamble(
+    name: str, *, title: str = "", group_id: str = "", reference: str | None = None
+) -> Event:
     """The first record.  ``name`` is the endpoint's, ``group_id`` the run's, if it has one.
 
     Every endpoint begins PDCs and accepts them, so its vantage point is neither client nor
-    server.  Time is the fabric's own, which has no place in the calendar.
+    server.  Time is the fabric's own, which has no place in the calendar by itself;
+    ``reference`` is the wall-clock time at which it was zero (RFC 3339, such as
+    2026-01-31T12:00:00.5Z), approximate and left alone by later steps of that clock.
+    Raises :class:`ValueError` for a ``reference`` that is no such time.
     """
     common: dict[str, Any] = {
         "time_format": "relative_to_epoch",
         "reference_time": {"clock_type": "monotonic", "epoch": "unknown"},
     }
+    if reference is not None:
+        if datetime.fromisoformat(reference).tzinfo is None:
+            raise ValueError(f"reference time {reference!r} has no time zone; append Z for UTC")
+        common["reference_time"]["wall_clock_time"] = reference
     if group_id:
         common["group_id"] = group_id
     first: Event = {"file_schema": FILE_SCHEMA, "serialization_format": SERIALIZATION}
@@ -69,11 +79,17 @@ class JsonSequence:
     __slots__ = ("_encode", "_write")
 
     def __init__(
-        self, write: Callable[[str], object], *, name: str, title: str = "", group_id: str = ""
+        self,
+        write: Callable[[str], object],
+        *,
+        name: str,
+        title: str = "",
+        group_id: str = "",
+        reference: str | None = None,
     ) -> None:
         self._write = write
         self._encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-        self(preamble(name, title=title, group_id=group_id))
+        self(preamble(name, title=title, group_id=group_id, reference=reference))
 
     def __call__(self, record: Event) -> None:
         self._write(f"{_SEPARATOR}{self._encode(record)}{_END}")

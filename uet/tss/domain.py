@@ -85,7 +85,8 @@ class SecureDomain:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
-            raise SecureDomainError(f"mode is {self.mode!r}; choose one of {get_args(Mode)}")
+            modes = ", ".join(get_args(Mode))
+            raise SecureDomainError(f"mode is {self.mode!r}; choose one of {modes}")
         limits = {
             "sdi": (0, 2**24 - 1),
             "ssi": (0, 2**32 - 1),
@@ -191,7 +192,9 @@ def domain_from_data(data: object) -> SecureDomain:
     known = [there.name for there in fields(SecureDomain)]
     for name in data:
         if name not in known:
-            raise SecureDomainError(f"{name!r} is no field of a secure domain; it has {known}")
+            raise SecureDomainError(
+                f"{name!r} is no field of a secure domain; it has {', '.join(known)}"
+            )
     for name in ("sdi", "mode", "keys"):
         if name not in data:
             raise SecureDomainError(f"a secure domain lacks {name!r}; add it")

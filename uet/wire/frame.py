@@ -53,6 +53,12 @@ _REQUEST_NEXT: frozenset[int] = frozenset(
     {NextHeader.NONE, _SMALL, _MEDIUM, _STD, NextHeader.RESPONSE_DATA}
 )
 _ACK_NEXT: frozenset[int] = frozenset({NextHeader.NONE, *RESPONSES})
+#: Control packets whose payload is a PSN, and what that PSN is called (UES Table 3-38).
+_PAYLOAD_PSNS: dict[int, str] = {
+    ControlType.CLEAR_CMD: "clear_psn",
+    ControlType.CLEAR_REQ: "clear_psn",
+    ControlType.PROBE: "sack_base_psn",
+}
 #: What may follow each packet type (UES Table 3-16).
 _SENSIBLE: dict[int, frozenset[int]] = {
     **dict.fromkeys(_REQUESTS, _REQUEST_NEXT),
@@ -116,6 +122,26 @@ class DecodedPacket:
         """Fields for people and JSON: numbers wider than 32 bits as full-width ``0x`` strings."""
         return {name: presented(name, value) for name, value in self.fields.items()}
 
+    def presented_derived(self) -> dict[str, int | str]:
+        """Derived numbers, and what the payload of a control packet says, by name."""
+        shown: dict[str, int | str] = dict(self.derived)
+        word = self.fields.get("pds.payload")
+        kind = self.fields.get("pds.ctl_type")
+        if word is None or kind is None:
+            return shown
+        if kind in _PAYLOAD_PSNS:
+            shown[_PAYLOAD_PSNS[kind]] = word
+        elif kind == ControlType.NEGOTIATION:
+            more = (
+                bytes(self.octets[each.offset : each.offset + each.length])
+                for each in self.layers
+                if each.name == "payload"
+            )
+            shown["negotiation_payload"] = (
+                "0x" + word.to_bytes(4, "big").hex() + b"".join(more).hex()
+            )
+        return shown
+
 
 def decode_frame(
     frame: bytes | memoryview,
@@ -138,7 +164,7 @@ def decode_frame(
     envelope = open_frame(
         frame, udp_port=udp_port, native_protocol=native_protocol, wire_length=wire_length
     )
-    decoder = _Decoder(frame, envelope, open_secure)
+    decoder = _Decoder(frame, envelope, open_secure, wire_length)
     if envelope.uet is not None:
         if envelope.cut:
             decoder.packet.notes.append(f"captured {len(frame)} of {wire_length} octets")
@@ -150,8 +176,13 @@ class _Decoder:
     """A cursor over the UET part: ``at`` moves, ``end`` is where the IP packet or frame ends."""
 
     def __init__(
-        self, frame: bytes | memoryview, envelope: Envelope, open_secure: OpenSecure | None
+        self,
+        frame: bytes | memoryview,
+        envelope: Envelope,
+        open_secure: OpenSecure | None,
+        wire_length: int | None,
     ) -> None:
+        self.wire_length = wire_length
         self.frame = frame
         self.envelope = envelope
         self.open_secure = open_secure
@@ -289,6 +320,11 @@ class _Decoder:
         if self.take(headers.TSS_SSI if with_ssi else headers.TSS) is None:
             return
         if self.packet.trimmed or self.missing:
+            if self.missing and self.open_secure is not None:
+                self.packet.notes.append(
+                    f"not decrypted: the capture has {len(self.frame)} of {self.wire_length}"
+                    " octets; capture with --snaplen full"
+                )
             self.rest("truncated" if self.packet.trimmed else "payload")
             return
         if self.end - self.at < ICV_SIZE:

@@ -67,6 +67,7 @@ local function summary(c)
   add("%s", c.control)
   add("%s", c.opcode)
   add("%s", c.operation)
+  add("%s", c.data)
   add("%s", c.code)
   for _, mark in ipairs(c.marks or {}) do
     add("%s", mark)

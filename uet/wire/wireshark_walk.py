@@ -213,6 +213,7 @@ local function response(c, next_hdr)
   check_version(item, values, whole)
   if whole then
     if values.payload_length then
+      c.data = "DATA"
       payload(c, values.payload_length)
       c.size = string.format("%d B", values.payload_length)
     else
@@ -337,7 +338,8 @@ local function describe_pds(c, kind, values, item)
   if v.req and v.req ~= 0 then
     c.marks[#c.marks + 1] = "REQ=" .. (names_of.req[v.req] or v.req)
   end
-  c.psn = v.psn or acked or v.nack_psn
+  local in_use = kind ~= CP or OWN_PSN[v.ctl_type] -- the others leave their PSN field alone
+  c.psn = in_use and v.psn or acked or v.nack_psn
   c.cack = v.cack_psn
   c.packet = v.pkt_id or v.nack_pkt_id
   if v.spdcid then
@@ -378,6 +380,8 @@ local function pds(c, kind)
   end
   if kind == CP then
     if values.ctl_type == NEGOTIATION then
+      local octets = c.tvb(c.at - 4, math.max(4, math.min(c.stop, c.have) - c.at + 4))
+      c.says = "payload " .. tostring(octets:bytes()):lower()
       rest(c, plain.negotiation)
     end
     trailing(c, "a control packet")
