@@ -23,7 +23,7 @@ class EventLog:
     ``reference`` is the wall-clock time of time 0.
     """
 
-    def __init__(self, path: Path, *, name: str, title: str, reference: str) -> None:
+    def __init__(self, path: Path, *, name: str, title: str, reference: str | None = None) -> None:
         self._file = OutputFile(path, buffer=_BUFFER, new=True)
         self._sequence = JsonSequence(self._write, name=name, title=title, reference=reference)
 
