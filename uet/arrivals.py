@@ -24,8 +24,11 @@ from uet.transport import Frame
 from uet.trimmed import TrimmedArrivals
 from uet.wire import headers
 from uet.wire.codes import (
+    ACK_TYPES,
     ECN_CE,
+    NACK_TYPES,
     PSN_OFFSET_BITS,
+    REQUEST_TYPES,
     USE_RSV_PDC_ACCEPTED,
     ControlFlag,
     NackCode,
@@ -48,10 +51,7 @@ _ACK_DPDCID_AT = headers.ACK.field("dpdcid").offset // 8
 _REQUEST = headers.RUD_REQ
 _RUD, _ROD = int(PacketType.RUD_REQ), int(PacketType.ROD_REQ)
 _RUD_CC, _ROD_CC = int(PacketType.RUD_CC_REQ), int(PacketType.ROD_CC_REQ)
-_REQUESTS = frozenset({_RUD, _ROD, _RUD_CC, _ROD_CC})
 _ORDERED = frozenset({_ROD, _ROD_CC})
-_ACKS = frozenset({int(PacketType.ACK), int(PacketType.ACK_CC), int(PacketType.ACK_CCX)})
-_NACKS = frozenset({int(PacketType.NACK), int(PacketType.NACK_CCX)})
 _TSS, _CP = int(PacketType.TSS), int(PacketType.CP)
 _RUDI_REQ, _RUDI_RESP = int(PacketType.RUDI_REQ), int(PacketType.RUDI_RESP)
 _UUD = int(PacketType.UUD_REQ)
@@ -170,7 +170,7 @@ class Arrivals:
                 self._counts["rx_drop_truncated"] += 1
                 return
             kind = packet[0] >> 3
-        elif self._domains is not None and not (kind in _NACKS and self._clear_nacks):
+        elif self._domains is not None and not (kind in NACK_TYPES and self._clear_nacks):
             self._counts["tss_clear_refused"] += 1
             return
         least = _SIZES.get(kind)
@@ -178,9 +178,9 @@ class Arrivals:
             self._counts["rx_drop_unsupported_type"] += 1
         elif end < at + least:
             self._counts["rx_drop_truncated"] += 1
-        elif kind in _REQUESTS:
+        elif kind in REQUEST_TYPES:
             self._receive_request(packet, peer, kind, sdi, at, at + least, entropy, marked, now)
-        elif kind in _ACKS:
+        elif kind in ACK_TYPES:
             id_at = at + _ACK_DPDCID_AT
             pdc = self._by_id.get(packet[id_at] << 8 | packet[id_at + 1])
             if pdc is None or pdc.peer is not peer or pdc.sdi != sdi:
@@ -190,7 +190,7 @@ class Arrivals:
             pdc.on_ack(packet, at, now)
             if pdc.has_work:
                 self._endpoint.activate(pdc)
-        elif kind in _NACKS:
+        elif kind in NACK_TYPES:
             self._receive_nack(packet, at, peer, sdi, now)
         elif kind == _CP:
             self._receive_control(packet, at, peer, sdi, entropy, marked, now)

@@ -14,16 +14,16 @@ from uet.pds.psn import MASK
 from uet.pds.table import PdcTable
 from uet.peer import Peer
 from uet.wire import headers
-from uet.wire.codes import AckFlag, NackCode, PacketType, RequestFlag
+from uet.wire.codes import (
+    ACK_TYPES,
+    REQUEST_TYPES,
+    AckFlag,
+    NackCode,
+    PacketType,
+    RequestFlag,
+)
 
 _REQUEST, _ACK = headers.RUD_REQ, headers.ACK
-_REQUESTS = frozenset(
-    map(
-        int,
-        (PacketType.RUD_REQ, PacketType.ROD_REQ, PacketType.RUD_CC_REQ, PacketType.ROD_CC_REQ),
-    )
-)
-_ACKS = frozenset(map(int, (PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX)))
 _TSS = int(PacketType.TSS)
 _SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
 
@@ -71,9 +71,9 @@ class TrimmedArrivals:
         if kind == _TSS:
             # Its PDS header is encrypted: the timer brings it again.
             self._counts["rx_trimmed_secured"] += 1
-        elif kind in _ACKS:
+        elif kind in ACK_TYPES:
             self._receive_ack(packet, at, peer, entropy, marked)
-        elif kind in _REQUESTS:
+        elif kind in REQUEST_TYPES:
             code = NackCode.TRIMMED_LASTHOP if dscp == self._lasthop else NackCode.TRIMMED
             self._receive_request(packet, at, peer, code, entropy, marked)
 

@@ -5,14 +5,12 @@ Only an endpoint with a trace brings any of this along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from emulator.fep.output_file import OutputFile
 from emulator.fep.watched import WatchedEndpoint
 from uet.eventlog.endpoint import TracedEndpoint
 from uet.eventlog.sequence import Event, JsonSequence
-from uet.fep import FabricEndpoint
 
 _BUFFER = 1 << 16
 
@@ -42,8 +40,3 @@ class EventLog:
 
 class WatchedTrace(WatchedEndpoint, TracedEndpoint):
     """A watched endpoint that is traced too."""
-
-    def receive(self, frames: Sequence[memoryview], now: int) -> None:
-        if not frames:  # then a trace has nothing to say, but the endpoint is told the time
-            FabricEndpoint.receive(self, frames, now)
-        super().receive(frames, now)

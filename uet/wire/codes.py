@@ -50,6 +50,18 @@ class PacketType(IntEnum):
     ROD_CC_REQ = 14
 
 
+#: Requests, acknowledgements and refusals of a PDC (UES Table 3-32).  Plain numbers, since the data
+#: path looks received ones up in them.
+REQUEST_TYPES: Final = frozenset(
+    map(
+        int,
+        (PacketType.RUD_REQ, PacketType.ROD_REQ, PacketType.RUD_CC_REQ, PacketType.ROD_CC_REQ),
+    )
+)
+ACK_TYPES: Final = frozenset(map(int, (PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX)))
+NACK_TYPES: Final = frozenset(map(int, (PacketType.NACK, PacketType.NACK_CCX)))
+
+
 class NextHeader(IntEnum):
     """Which SES header follows the PDS header (UES Table 3-16)."""
 

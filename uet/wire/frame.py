@@ -13,13 +13,16 @@ from uet.wire import crc as uet_crc
 from uet.wire import headers
 from uet.wire.codec import Header
 from uet.wire.codes import (
+    ACK_TYPES,
     ATOMIC_OPCODES,
     CRC_SIZE,
     CSWAP_OPCODES,
     ICV_SIZE,
+    NACK_TYPES,
     NATIVE_PROTOCOL,
     NO_PAYLOAD_OPCODES,
     RENDEZVOUS_OPCODES,
+    REQUEST_TYPES,
     UDP_PORT,
     ControlType,
     NextHeader,
@@ -38,11 +41,6 @@ OpenSecure = Callable[[bytes, memoryview, int], "bytes | str"]
 
 _MASK32 = 0xFFFFFFFF
 _ADDRESS_SIZES = {4: 4, 6: 16}
-_REQUESTS: frozenset[int] = frozenset(
-    {PacketType.RUD_REQ, PacketType.ROD_REQ, PacketType.RUD_CC_REQ, PacketType.ROD_CC_REQ}
-)
-_ACKS: frozenset[int] = frozenset({PacketType.ACK, PacketType.ACK_CC, PacketType.ACK_CCX})
-_NACKS: frozenset[int] = frozenset({PacketType.NACK, PacketType.NACK_CCX})
 
 _SMALL, _MEDIUM, _STD = (
     NextHeader.REQUEST_SMALL,
@@ -61,9 +59,9 @@ _PAYLOAD_PSNS: dict[int, str] = {
 }
 #: What may follow each packet type (UES Table 3-16).
 _SENSIBLE: dict[int, frozenset[int]] = {
-    **dict.fromkeys(_REQUESTS, _REQUEST_NEXT),
-    **dict.fromkeys(_ACKS, _ACK_NEXT),
-    **dict.fromkeys(_NACKS, frozenset({NextHeader.NONE})),
+    **dict.fromkeys(REQUEST_TYPES, _REQUEST_NEXT),
+    **dict.fromkeys(ACK_TYPES, _ACK_NEXT),
+    **dict.fromkeys(NACK_TYPES, frozenset({NextHeader.NONE})),
     PacketType.RUDI_REQ: frozenset({NextHeader.NONE, _SMALL, _MEDIUM, _STD}),
     PacketType.RUDI_RESP: _ACK_NEXT,
     PacketType.UUD_REQ: frozenset({NextHeader.NONE, _MEDIUM, _STD}),
@@ -385,7 +383,7 @@ class _Decoder:
         next_header = values["next_hdr"]
         if next_header not in _SENSIBLE[kind]:
             self.error(f"next header {next_header} makes no sense in packet type {kind}")
-        if kind in _NACKS:
+        if kind in NACK_TYPES:
             self.trailing("a NACK")
         else:
             self.ses(next_header)
@@ -393,7 +391,7 @@ class _Decoder:
     def derive(self, kind: int, values: dict[str, int]) -> None:
         """Sequence numbers that the packet gives as offsets, modulo 2^32."""
         derived = self.packet.derived
-        if kind in _REQUESTS:
+        if kind in REQUEST_TYPES:
             derived["clear_psn"] = (values["psn"] + values["clear_psn_offset"]) & _MASK32
         if "psn_offset" in values:
             derived["start_psn"] = (values["psn"] - values["psn_offset"]) & _MASK32
