@@ -1,7 +1,8 @@
 """Removing a lab by its name, whatever state it is in.
 
 What belongs to lab L: processes inside its namespaces, and those its record names; every interface
-and namespace ``/run/netns/uetemu.L.*``; GPU memory ``/dev/shm/uetemu.L.*``; ``/run/uetemu/L``.
+and namespace ``/run/netns/uetemu.L.*``; GPU memory ``/dev/shm/uetemu.L.*``; the pins of its switch
+program ``/sys/fs/bpf/uetemu/L``; ``/run/uetemu/L``.
 Nothing else is touched.  Removal can be cut short anywhere and done again.
 """
 
@@ -20,12 +21,15 @@ from pathlib import Path
 from types import FrameType
 
 from emulator import lab_record
+from emulator.asic import program as asic_program
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.kernel_objects import delete_fabric_links
 from emulator.fabric.netlink import KernelRefusal, RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase, Process
 
+#: What of root's rights the work on namespaces, links and queues takes (Linux capability.h).
+CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}
 SHARED_MEMORY = Path("/dev/shm")
 TERMINATE_GRACE_S = 0.5
 #: A run that is told to end saves its captures and removes its fabric first.
@@ -41,11 +45,13 @@ class Removed:
     namespaces: int
     processes: int
     memory: int
+    switch_program: bool
 
     def __str__(self) -> str:
         return (
             f"{self.namespaces} namespaces, {self.processes} processes, "
             f"{self.memory} shared memory segments"
+            + (", the switch program" if self.switch_program else "")
         )
 
 
@@ -55,6 +61,7 @@ def leftovers() -> list[str]:
     One without a record is a leftover only if no process lives in it or has its memory mapped.
     """
     known = set(lab_record.recorded()) | set(namespaces.everywhere()) | _labs_with_memory()
+    known |= set(asic_program.labs())
     abandoned = []
     for lab in sorted(known):
         record = lab_record.load(lab)
@@ -88,6 +95,7 @@ def exists(lab: str) -> bool:
         lab_record.directory_of(lab).exists()
         or bool(namespaces.of_lab(lab))
         or bool(_memory_of(lab))
+        or asic_program.pins_of(lab).exists()
     )
 
 
@@ -136,18 +144,34 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
         memory = _memory_of(lab)
         for segment in memory:
             segment.unlink(missing_ok=True)
+        pinned = asic_program.remove(lab)
         if namespaces.of_lab(lab) or _memory_of(lab):
             raise UserError(
                 f"something keeps making objects of lab {lab}: "
                 f"find it with lsns -t net and run uetemu clean {lab} again"
             )
         lab_record.erase(lab)
-        return Removed(lab=lab, namespaces=len(paths), processes=ended, memory=len(memory))
+        return Removed(
+            lab=lab,
+            namespaces=len(paths),
+            processes=ended,
+            memory=len(memory),
+            switch_program=pinned,
+        )
 
 
 def require_root(purpose: str) -> None:
+    """Raise UserError unless this is root, and not one that a container took its rights from."""
     if os.geteuid() != 0:
         raise UserError(f"only root can {purpose}: run with sudo")
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    effective = int(status["CapEff"], 16)
+    lacking = [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
+    if lacking:
+        raise UserError(
+            f"root has not the capability {' nor '.join(lacking)} here, which it takes to "
+            f"{purpose}: give it to the container (--cap-add, or --privileged)"
+        )
 
 
 def end_processes(processes: Collection[Process], *, grace_s: float = TERMINATE_GRACE_S) -> None:

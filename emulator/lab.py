@@ -6,6 +6,9 @@
         lab.exec("h0g0", ["ping", "-c1", "10.0.1.3"])
         lab.counters()["rail0:down0"].data.drops
 
+With ``switch=parse("shallow:balance=packet")`` each switch port has the ASIC
+(:mod:`emulator.asic`), and ``lab.asic`` is how to read and to change it.
+
 A lab that was brought up with ``persistent=True`` stays when its maker exits; any process can
 :meth:`Lab.attach` to it by name.
 """
@@ -16,13 +19,16 @@ import atexit
 import os
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from emulator import cleanup, lab_record
+from emulator.asic.choice import SwitchChoice
+from emulator.asic.fabric import FabricAsic
+from emulator.asic.fitting import fit
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.build import Fabric, Progress, build_fabric
@@ -57,6 +63,7 @@ class Lab:
         self.fabric = fabric
         self._lock = lock
         self._sockets: dict[str, RouteSocket] = {}
+        self._asic: FabricAsic | None = None
         self._maker = os.getpid()
 
     # ------------------------------------------------------------------ life
@@ -71,6 +78,7 @@ class Lab:
         seed: int,
         spec: str,
         cable_delay: CableDelay = "nic",
+        switch: SwitchChoice | None = None,
         persistent: bool = False,
         progress: Progress | None = None,
     ) -> Self:
@@ -78,10 +86,12 @@ class Lab:
 
         ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote
         the topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise
-        (see :mod:`emulator.fabric.cable_delay`).
+        (see :mod:`emulator.fabric.cable_delay`).  ``switch`` is what the switch ASIC does; None
+        leaves it out, and ports have the kernel's plain queues.
 
-        Raises UserError if the name is taken or this is not root.  Whatever is raised, an
-        interrupt included, nothing of the lab is left.
+        Raises UserError if the name is taken, this is not root, or ``switch`` cannot be in this
+        fabric or on this machine.  Whatever is raised, an interrupt included, nothing of the lab
+        is left.
         """
         cleanup.require_root("build a lab")
         lab_record.check_name(name)
@@ -90,6 +100,7 @@ class Lab:
                 f"dilation {dilation:g} is not in 0..{LARGEST_DILATION:,}: 1 is real time"
             )
         _check_unused(name)
+        fitted = None if switch is None else fit(switch, topology, dilation)
         record = LabRecord(
             lab=name,
             identity=uuid.uuid4().hex,
@@ -102,18 +113,25 @@ class Lab:
             owner=lab_record.this_process(),
             created=lab_record.now(),
             nodes=tuple(node.name for node in topology.nodes),
+            switch=None if switch is None else switch.spec,
         )
         lock: Lock | None = None
+        asic: FabricAsic | None = None
         try:
             lock = lab_record.register(record, topology)
+            lab = cls(record, topology, lock=lock)
+            if fitted is not None:
+                asic = FabricAsic.load(fitted, name, topology, **lab._asic_settings())
             fabric = build_fabric(
                 topology,
                 lab=name,
                 dilation=dilation,
                 cable_delay=cable_delay,
+                asic=asic,
                 progress=progress,
             )
-            lab = cls(lab_record.advance(record, Phase.UP), topology, fabric=fabric, lock=lock)
+            lab.fabric, lab._asic = fabric, asic
+            lab.record = lab_record.advance(record, Phase.UP)
             if persistent:
                 lock.release()
             else:
@@ -121,6 +139,8 @@ class Lab:
             return lab
         except BaseException:
             with cleanup.uninterrupted():
+                if asic is not None:
+                    asic.close()
                 found = lab_record.load(name)
                 if found is not None and found.identity == record.identity:
                     cleanup.remove(name)
@@ -147,6 +167,9 @@ class Lab:
         for kernel in self._sockets.values():
             kernel.close()
         self._sockets.clear()
+        if self._asic is not None:
+            self._asic.close()
+            self._asic = None
         if self.fabric is None or os.getpid() != self._maker:
             return
         with cleanup.uninterrupted():
@@ -195,6 +218,25 @@ class Lab:
     def interface_indices(self) -> Mapping[End, int]:
         """The kernel's index of each port and bridge, unique in the lab."""
         return interface_indices(self.topology)
+
+    @property
+    def asic(self) -> FabricAsic | None:
+        """The switch ASICs, None in a lab without.
+
+        Opened when first asked for in a process that did not make the lab: UserError if this is
+        not root, or the lab is gone.
+        """
+        if self._asic is None and self.record.switch is not None:
+            self._asic = FabricAsic.open(self.name, self.topology, **self._asic_settings())
+        return self._asic
+
+    def _asic_settings(self) -> dict[str, Any]:
+        return {
+            "dilation": self.dilation,
+            "seed": self.seed,
+            "measured": self.cable_delay != "netem",  # see emulator.asic.fabric
+            "kernels": self._kernel,
+        }
 
     # ------------------------------------------------------------------ work
 
@@ -246,10 +288,10 @@ class Lab:
         """Have a helper process outside the lab's namespaces ended with the lab."""
         lab_record.add_process(self.name, pid)
 
-    def counters(self) -> dict[str, PortCounters]:
-        """Counters of every port, by ``node:port``, in the order of the topology."""
+    def counters(self, nodes: Iterable[str] | None = None) -> dict[str, PortCounters]:
+        """Counters of every port, or of those of ``nodes``, by ``node:port``, in their order."""
         found: dict[str, PortCounters] = {}
-        for node in self.topology.nodes:
+        for node in self.topology.nodes if nodes is None else map(self.topology.node, nodes):
             ports = self._read_ports(node.name)
             for port in node.ports:
                 if port.name in ports:
@@ -257,8 +299,13 @@ class Lab:
         return found
 
     def _read_ports(self, node: str) -> dict[str, PortCounters]:
+        return read_ports(self._kernel(node))
+
+    def _kernel(self, node: str) -> RouteSocket:
+        """A netlink socket in the namespace of ``node``."""
         if self.fabric is not None:
-            return read_ports(self.fabric[node].kernel)
+            kernel: RouteSocket = self.fabric[node].kernel
+            return kernel
         if node not in self._sockets:
             try:
                 self._sockets[node] = self.inside(node, RouteSocket)
@@ -267,7 +314,7 @@ class Lab:
                     f"node {node} of lab {self.name} cannot be read ({error.strerror}): "
                     "the lab is gone, or this is not root"
                 ) from None
-        return read_ports(self._sockets[node])
+        return self._sockets[node]
 
 
 def labs() -> list[LabRecord]:

@@ -66,7 +66,8 @@ class Process:
 class LabRecord:
     """``dilation`` is host time per fabric time; ``persistent`` labs outlive their owner.
 
-    ``identity`` tells this lab from another of the same name.
+    ``identity`` tells this lab from another of the same name.  ``switch`` is what the switch ASIC
+    does (as :func:`emulator.asic.choice.parse` reads it), None where there is none.
     """
 
     lab: str
@@ -80,6 +81,7 @@ class LabRecord:
     owner: Process
     created: str
     nodes: tuple[str, ...]
+    switch: str | None = None
     schema: str = SCHEMA
 
     @property
@@ -187,6 +189,14 @@ def advance(record: LabRecord, phase: Phase) -> LabRecord:
     record = replace(record, phase=phase, owner=this_process())
     _write(directory_of(record.lab) / "lab.json", record)
     return record
+
+
+def amend(lab: str, *, switch: str | None) -> None:
+    """Write what the switches of a running lab do from now on."""
+    record = load(lab)
+    if record is None:
+        raise UserError(f"there is no lab {lab!r}; uetemu status lists those that run")
+    _write(directory_of(lab) / "lab.json", replace(record, switch=switch))
 
 
 def _write(path: Path, record: LabRecord) -> None:

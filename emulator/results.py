@@ -9,15 +9,24 @@
 ``environment.json``  machine, kernel, versions, seed, dilation and how it was chosen
 ``timeline.json``     one iteration of the largest size in Chrome's trace format
 ``capture.pcapng``    packets of the chosen ports
+``telemetry.csv``     queues and counts over time of every switch port that has the ASIC
+                      (:mod:`emulator.asic.telemetry`); a row's ``began_us`` says when, on the same
+                      clock, each of its iterations began, and ``time_us`` how long they took
 ====================  ============================================================================
 
 ``result.json`` always holds the keys ``schema``, ``scenario``, ``topology``, ``transport``,
-``ranks``, ``seed``, ``dilation``, ``parameters``, ``units``, ``rows``, ``endpoints``, ``ports``,
-``fidelity``, ``errors`` and ``warnings``.  A row always holds ``transport``, ``collective``,
-``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``,
-``busbw_gbps`` and ``wrong`` (null where it does not apply), plus what the scenario adds; packet
-counts are sums over all ranks and the iterations that count.  Keys may be added under the same
-schema number; a key that changes its meaning or goes away raises it.
+``switch``, ``ranks``, ``seed``, ``dilation``, ``parameters``, ``units``, ``rows``, ``endpoints``,
+``ports``, ``fidelity``, ``errors`` and ``warnings``. A row always holds ``transport``, ``switch``,
+``collective`` (or the name of another pattern of traffic), ``size_bytes``, ``time_us`` (mean over
+the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps`` and ``wrong`` (null where it does not
+apply), plus what the scenario adds; packet counts are sums over all ranks and the iterations that
+count. A traffic scenario adds what :mod:`emulator.run.traffic` measures. The top-level
+``transport`` and ``switch`` are those of all rows, or where rows differ what the user asked for. A
+port holds what the kernel counted (octets from the Ethernet header on) and under ``asic`` what the
+modelled switch did (octets on the wire, 38 more than the IP packet): per traffic class packets,
+octets, marks, trims and drops by reason, per queue the depth, the deepest, and the histogram of
+depths that packets found, in bins of ``bin_bytes``. Keys may be added under the same schema number;
+a key that changes its meaning or goes away raises it.
 """
 
 from __future__ import annotations
@@ -36,6 +45,7 @@ from emulator.errors import UserError
 SCHEMA = "uetemu.result/1"
 ROW_KEYS = (
     "transport",
+    "switch",
     "collective",
     "size_bytes",
     "time_us",
@@ -51,6 +61,10 @@ UNITS = {
     "_s": "seconds of the machine's own time",
     "_gbps": "gigabytes per second of fabric time, 10^9 octets/s, as nccl-tests prints them",
     "efficiency": "ideal_us / time_us",
+    "jain": "Jain's fairness index, 1/n to 1",
+    "max_mean": "load of the busiest link over the mean of its like",
+    "_packets": "packets",
+    "_share": "1 is all that is fair, or possible",
     "dilation": "seconds of the machine's time for one second of fabric time",
 }
 
@@ -64,6 +78,7 @@ class Result:
     transport: str
     ranks: int
     seed: int
+    switch: str | None = None
     dilation: float | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     rows: list[dict[str, object]] = field(default_factory=list)

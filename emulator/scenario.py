@@ -13,8 +13,13 @@ A scenario is a Python module with a docstring that reads like a lab sheet and t
 ``measures(parameters, topology, trial, outcome)``
     What is told about a trial beyond time and errors, by result key.
 
-Optional: ``COLUMNS``, a tuple of :class:`~emulator.run.table.Column`, if the table should differ
-from that of the NCCL tests.
+Optional:
+
+``COLUMNS``
+    A tuple of :class:`~emulator.run.table.Column`, if the table should differ from that of the
+    NCCL tests.
+``capture(parameters, topology)``
+    The ports worth capturing, as ``--capture`` takes them, unless the user names others.
 
 A scenario opens no socket, makes no namespace and names no transport class.
 """
@@ -38,13 +43,44 @@ from typing import Any
 
 import numpy as np
 
+from emulator.asic.faults import Faults
 from emulator.endpoint.schedule import Schedule
 from emulator.errors import UserError
+from emulator.run.ideal import WireCost
+from emulator.run.messages import Iteration
+from emulator.run.port_record import PortRecord
+from emulator.run.queues import QueueSeries
 from topologies.model import Topology, TopologyError
 from topologies.parameters import Kind
 
 #: Buffer contents by buffer name.
 Contents = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultAt:
+    """From ``at_ns`` after the common start on, the switch port ``port`` (``node:port``) has
+    ``faults``; :data:`emulator.asic.faults.NONE` heals it.
+
+    Faults strike what leaves through the port; ``both_ways``: also what comes back over its cable.
+    """
+
+    at_ns: int
+    port: str
+    faults: Faults
+    both_ways: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.at_ns, int) or self.at_ns < 0:
+            raise UserError(
+                f"a fault at {self.port} is to strike at_ns={self.at_ns!r}; that is a whole number "
+                "of ns after the start, 0 or more"
+            )
+        if not isinstance(self.faults, Faults):
+            raise UserError(
+                f"the faults of {self.port} are {self.faults!r}; make them with Faults(loss=...), "
+                "or NONE to heal"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +93,12 @@ class Trial:
     that never happened cannot pass for one that did.  ``memory_bytes`` is about what each GPU's
     buffers take, so that a size beyond the machine is refused before anything is compiled.
     ``facts`` go into the row as they are.
+
+    ``collective`` may be the name of any traffic pattern.  ``transport`` and ``switch`` are what
+    this row needs of them, such as ``"spray=reps"`` or ``"deep:trim=off"``; the rest is the user's
+    choice, and the user cannot contradict them (:mod:`emulator.run.stages`).  ``faults`` befall
+    every iteration that counts, and are healed after it; warm-ups are spared.  ``fresh``: the
+    endpoints begin anew before this row, with nothing learned from those before it.
     """
 
     collective: str
@@ -68,6 +110,10 @@ class Trial:
     warmups: int = 1
     iterations: int = 1
     facts: Mapping[str, object] = field(default_factory=dict)
+    transport: str = ""
+    switch: str = ""
+    faults: Sequence[FaultAt] = ()
+    fresh: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +122,21 @@ class Outcome:
 
     ``times_ns`` holds each iteration's fabric time from the common start until the last rank was
     done; ``ideal_ns`` is the lower bound of :mod:`emulator.run.ideal`; ``counters`` are the changes
-    of the endpoints' counters, summed over all ranks.
+    of the endpoints' counters, summed over all ranks, and ``endpoints`` the same by rank.
+    ``iterations`` are the messages of each iteration, ``ports`` what every port saw, by
+    ``node:port``, ``queues`` the depth of their queues over time, and ``wire`` what the transport
+    spends on each packet.
     """
 
     times_ns: tuple[int, ...]
     ideal_ns: float
     wrong: int
     counters: Mapping[str, int]
+    endpoints: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    iterations: Sequence[Iteration] = ()
+    ports: Mapping[str, PortRecord] = field(default_factory=dict)
+    queues: Mapping[str, QueueSeries] = field(default_factory=dict)
+    wire: WireCost | None = None
 
     @property
     def mean_ns(self) -> float:
@@ -157,6 +211,15 @@ class Scenario:
         if not isinstance(fabric, str | Topology):
             raise self._misfit("topology", fabric, "a specification such as rail_clos")
         return fabric
+
+    def capture(self, parameters: Any, topology: Topology) -> str | None:
+        """The ports to capture that the scenario names, if it does."""
+        if not callable(getattr(self.module, "capture", None)):
+            return None
+        chosen = self._call("capture", parameters, topology)
+        if not isinstance(chosen, str):
+            raise self._misfit("capture", chosen, "ports such as rail0:down0,rail0:up0")
+        return chosen
 
     def schedules(self, parameters: Any, topology: Topology, seed: int) -> list[Trial]:
         trials = self._call("schedules", parameters, topology, seed)

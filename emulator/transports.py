@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from emulator.asic.choice import SwitchChoice
+from emulator.asic.code_points import endpoint_fields
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.run.ideal import WireCost
 from topologies.addressing import gpu_address, next_hops
 from topologies.model import End, Topology
+from topologies.round_trip import base_rtt_ns
+from topologies.units import UnitError, parse_time_ns
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.fep import FabricEndpoint
 from uet.tss.domain import KEY_SIZE, SecureDomain, domain_from_data
@@ -48,13 +53,15 @@ class TransportChoice:
     files: Mapping[str, object] = field(default_factory=dict)
 
 
-def fit(wanted: str, topology: Topology, *, seed: int = 0) -> TransportChoice:
-    """The transport ``NAME[:PARAMETER=VALUE,...]`` for ``topology``.
+def fit(
+    wanted: str, topology: Topology, *, seed: int = 0, switch: SwitchChoice | None = None
+) -> TransportChoice:
+    """The transport ``NAME[:PARAMETER=VALUE,...]`` for ``topology`` behind switches of ``switch``.
 
     :class:`UserError` if there is none, it has no such parameter, or it cannot.
     """
     fitter, options = _parsed(wanted)
-    return fitter(wanted, options, topology, seed)
+    return fitter(wanted, options, topology, seed, switch)
 
 
 def is_secured(wanted: str) -> bool:
@@ -75,6 +82,9 @@ def _parsed(wanted: str) -> tuple[_Fitter, Mapping[str, str]]:
     options: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         option, equals, value = part.partition("=")
+        if _TUNING.fullmatch(option) or option == "rto":
+            options[option] = value
+            continue
         if option not in choices:
             raise UserError(
                 f"the transport {name} has no parameter {option!r}{_near(option, choices)}"
@@ -90,10 +100,16 @@ def _parsed(wanted: str) -> tuple[_Fitter, Mapping[str, str]]:
 
 def describe_options() -> str:
     """The parameters of the transport uet and their values, the default first, a line each."""
-    return "\n".join(
-        f"  {name + '=' + '|'.join(values):<34}{UET_MEANINGS[name]}"
+    lines = [
+        f"  {name + '=' + '|'.join(values):<46}{UET_MEANINGS[name]}"
         for name, values in UET_OPTIONS.items()
+    ]
+    rto = f"first retransmission timeout [default: {RTO_BASE_RTTS} base round trips]"
+    lines.append(f"  {'rto=TIME':<46}{rto}")
+    lines.append(
+        f"  {'nscc.PARAMETER=N, rccc.PARAMETER=N':<46}of the algorithms, such as nscc.gamma"
     )
+    return "\n".join(lines)
 
 
 def _near(name: str, known: Mapping[str, object]) -> str:
@@ -110,6 +126,8 @@ UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "encapsulation": ("udp", "native"),
     "crc": ("off", "on"),
     "ack": ("ack_cc", "ack", "ack_ccx"),
+    "cc": ("nscc", "rccc", "both", "none"),
+    "spray": ("reps", "oblivious", "round_robin", "bitmap"),
 }
 #: What each of them decides, for people.
 UET_MEANINGS: Mapping[str, str] = {
@@ -119,7 +137,16 @@ UET_MEANINGS: Mapping[str, str] = {
     "encapsulation": "in UDP, or in IP itself",
     "crc": "end-to-end CRC; tss has its tag instead",
     "ack": "format of acknowledgements",
+    "cc": "congestion control; none: a window of one bandwidth-delay product",
+    "spray": "how unordered packets choose paths",
 }
+#: RTO_Init_Time of a run in base RTTs (UES leaves it to the operator; its 1 ms suits networks with
+#: RTTs far above these).  Full queues of the deepest switch profile at each of three hops fit in.
+RTO_BASE_RTTS = 20
+#: Tail_Loss_Time likewise: what three full queues delay a packet, which trim at one
+#: bandwidth-delay product or drop at five.
+TAIL_TRIMMED, TAIL_DROPPED = 4, 16
+_TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
 _SDI = 1
 
 
@@ -159,7 +186,11 @@ def _secure_domain(mode: str, seed: int) -> SecureDomain:
 
 
 def _fit_uet(
-    wanted: str, options: Mapping[str, str], topology: Topology, seed: int
+    wanted: str,
+    options: Mapping[str, str],
+    topology: Topology,
+    seed: int,
+    switch: SwitchChoice | None,
 ) -> TransportChoice:
     chosen = {name: values[0] for name, values in UET_OPTIONS.items()} | dict(options)
     if chosen["reorder"] == "on" and chosen["delivery"] != "rod":
@@ -176,7 +207,15 @@ def _fit_uet(
         headers.SES_STD_SOM,
     )
     header_octets = sum(header.size for header in around)
+    if chosen["cc"] in ("rccc", "both"):
+        header_octets += headers.REQ_CC_STATE.size
+    trims = switch is not None and switch.trims
     fields: dict[str, object] = {
+        "congestion_control": chosen["cc"],
+        "spraying": chosen["spray"],
+        "network_trims": trims,
+        **_tuning(wanted, options),
+        **endpoint_fields(),
         "delivery": chosen["delivery"],
         "rod_reorder": chosen["reorder"] == "on",
         "native": native,
@@ -201,9 +240,15 @@ def _fit_uet(
             f"{smallest_mtu - room + PAYLOAD_MTUS[0]}"
         )
     wire = WireCost(around_bytes=header_octets + _FRAMING, payload_mtu=max(fitting))
+    base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
+    rto = _rto(wanted, options, base_rtt)
     configs = {}
     for gpu in topology.gpus:
         configs[gpu.name] = {
+            "base_rtt": base_rtt,
+            "rto_init_time": rto,
+            "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if trims else TAIL_DROPPED)),
+            "link_rate": _port_rate(topology, gpu.name),
             "address": str(gpu_address(gpu).ip),
             "mac": gpu.ports[0].mac,
             "neighbours": next_hops(topology, gpu.name),
@@ -211,6 +256,10 @@ def _fit_uet(
             "window_bytes": _window(topology, gpu.name, wire),
             **fields,
         }
+    try:
+        FepConfig(**{**next(iter(configs.values())), "domains": (), "sdi": None})  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(f"transport {wanted!r}: {error}") from None
     return TransportChoice(
         name=wanted,
         factory="emulator.transports:uet_endpoint",
@@ -229,7 +278,7 @@ def _window(topology: Topology, gpu: str, wire: WireCost) -> int:
     Rate times round trip; and as much as the receiver may leave unacknowledged (UES 3.5.12), and
     one packet that is being serialised at each hop.
     """
-    rate = topology.link_at(End(gpu, topology.node(gpu).ports[0].name)).rate_bps
+    rate = _port_rate(topology, gpu)
     reached = topology.paths(gpu)
     paths = [reached.get(peer.name, ()) for peer in topology.gpus]
     round_trip = 2 * max(sum(link.delay_ns for link in path) for path in paths)
@@ -239,7 +288,36 @@ def _window(topology: Topology, gpu: str, wire: WireCost) -> int:
     return rate * round_trip // (8 * 10**9) + trigger + (hops + 1) * packet
 
 
-_Fitter = Callable[[str, Mapping[str, str], Topology, int], TransportChoice]
+def _port_rate(topology: Topology, gpu: str) -> int:
+    return topology.link_at(End(gpu, topology.node(gpu).ports[0].name)).rate_bps
+
+
+def _rto(wanted: str, options: Mapping[str, str], base_rtt: int) -> int:
+    """RTO_Init_Time in ns."""
+    if "rto" not in options:
+        return RTO_BASE_RTTS * base_rtt
+    try:
+        return parse_time_ns(options["rto"])
+    except UnitError as error:
+        raise UserError(f"transport {wanted!r}: rto: {error}") from None
+
+
+def _tuning(wanted: str, options: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """What was said of the parameters of NSCC and RCCC."""
+    found: dict[str, dict[str, float]] = {"nscc": {}, "rccc": {}}
+    for option, value in options.items():
+        named = _TUNING.fullmatch(option)
+        if named is None:
+            continue
+        try:
+            number = float(value)
+        except ValueError:
+            raise UserError(f"transport {wanted!r}: {option} is {value!r}; give a number") from None
+        found[named[1]][named[2]] = int(number) if number.is_integer() else number
+    return found
+
+
+_Fitter = Callable[[str, Mapping[str, str], Topology, int, SwitchChoice | None], TransportChoice]
 _TRANSPORTS: Mapping[str, tuple[_Fitter, Mapping[str, tuple[str, ...]]]] = {
     "uet": (_fit_uet, UET_OPTIONS),
 }

@@ -339,6 +339,9 @@ def test_every_switch_and_every_parameter_is_reached() -> None:
             with pytest.raises(UserError, match=f"--set {field.name}: use"):
                 parameters.settings([f"{field.name}=1"])
             continue
+        if field.name in ("nscc", "rccc"):
+            assert parameters.settings([f"{field.name}.gamma=1"]) == {field.name: {"gamma": 1.0}}
+            continue
         default = field.default
         text = ",".join(default) if isinstance(default, tuple) else str(default)
         assert parameters.settings([f"{field.name}={text}"]) == {field.name: default}
@@ -351,6 +354,25 @@ def test_presets_and_switches_in_turn() -> None:
     chosen, _ = parameters.compatibility(["reference-provider", "constant-rto=false"])
     assert not chosen.constant_rto
     assert chosen.sync_operations
+
+
+def test_parameters_of_congestion_control_have_two_names() -> None:
+    wanted = ["congestion_control=both", "base_rtt=12us", "nscc.gamma=0.5", "nscc.qa-gate=2"]
+    values = parameters.settings(wanted)
+    assert values == {
+        "congestion_control": "both",
+        "base_rtt": 12_000,
+        "nscc": {"gamma": 0.5, "qa_gate": 2.0},
+    }
+    config = parameters.endpoint({"address": "10.0.0.1", "mac": "02:00:00:00:00:01", **values})
+    assert config.nscc["gamma"] == 0.5
+    for wrong, complaint in (
+        ("nscc=3", "is for nscc.PARAMETER=NUMBER"),
+        ("nscc.gamma=much", "give a number"),
+        ("ttl.x=3", "ttl has no parameters of its own"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            parameters.settings([wrong])
 
 
 @pytest.mark.parametrize(

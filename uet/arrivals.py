@@ -14,6 +14,7 @@ from uet.config import FepConfig
 from uet.encapsulation import Encapsulation, Opener
 from uet.pds.connectionless import Connectionless
 from uet.pds.control import MAX_PSN_OFFSET, OPENING, nack_packet
+from uet.pds.credits import CreditDesk
 from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK
 from uet.pds.secure import SecureStarts
@@ -52,6 +53,7 @@ _REQUEST = headers.RUD_REQ
 _RUD, _ROD = int(PacketType.RUD_REQ), int(PacketType.ROD_REQ)
 _RUD_CC, _ROD_CC = int(PacketType.RUD_CC_REQ), int(PacketType.ROD_CC_REQ)
 _ORDERED = frozenset({_ROD, _ROD_CC})
+_CREDITED = frozenset({_RUD_CC, _ROD_CC})
 _TSS, _CP = int(PacketType.TSS), int(PacketType.CP)
 _RUDI_REQ, _RUDI_RESP = int(PacketType.RUDI_REQ), int(PacketType.RUDI_RESP)
 _UUD = int(PacketType.UUD_REQ)
@@ -101,6 +103,7 @@ class Endpoint(Protocol):
     table: PdcTable
     secure: SecureStarts
     connectionless: Connectionless
+    credits: CreditDesk
 
     def activate(self, pdc: Pdc) -> None: ...
 
@@ -127,6 +130,7 @@ class Arrivals:
         self._compatibility = config.compatibility
         self._on_trimmed = TrimmedArrivals(
             endpoint.table,
+            endpoint.credits,
             config.compatibility,
             config.dscp_trimmed_lasthop,
             endpoint.counts,
@@ -187,11 +191,11 @@ class Arrivals:
                 self._counts["rx_drop_ack_of_unknown_pdc"] += 1
                 return
             self._counts["rx_acks"] += 1
-            pdc.on_ack(packet, at, now)
+            pdc.on_ack(packet, at, entropy, now)
             if pdc.has_work:
                 self._endpoint.activate(pdc)
         elif kind in NACK_TYPES:
-            self._receive_nack(packet, at, peer, sdi, now)
+            self._receive_nack(packet, at, peer, sdi, entropy, now)
         elif kind == _CP:
             self._receive_control(packet, at, peer, sdi, entropy, marked, now)
         else:
@@ -256,6 +260,14 @@ class Arrivals:
             return
         if pdc.initiator and not pdc.takes_return_data(next_header, psn, word, entropy, marked):
             return
+        if kind in _CREDITED:
+            state_at = at + _REQUEST.size
+            self._endpoint.credits.on_data(
+                pdc,
+                int.from_bytes(packet[state_at : state_at + 4], "big"),
+                len(packet) - at + pdc.writer.nominal_overhead,
+                entropy,
+            )
         pdc.destination.on_request(
             psn,
             (psn + clear_offset) & MASK,
@@ -392,7 +404,7 @@ class Arrivals:
     # -- refusals ------------------------------------------------------------------------------
 
     def _receive_nack(
-        self, packet: memoryview, at: int, peer: Peer, sdi: int | None, now: int
+        self, packet: memoryview, at: int, peer: Peer, sdi: int | None, entropy: int, now: int
     ) -> None:
         word, psn, _, dpdcid, _ = headers.NACK.unpack_from(packet, at)
         if word >> 16 & NackFlag.NT:
@@ -409,7 +421,7 @@ class Arrivals:
             self._counts["rx_drop_nack_of_unknown_pdc"] += 1
             return
         self._counts["rx_nacks"] += 1
-        pdc.on_nack(packet, at, now)
+        pdc.on_nack(packet, at, entropy, now)
         if pdc.has_work:
             self._endpoint.activate(pdc)
 

@@ -95,9 +95,9 @@ class Compatibility:
     #: Retransmitted RUDI requests do not set RETX (UEC reference provider).
     rudi_without_retx: bool = False
 
-    #: A trimmed packet with SYN that belongs to no PDC is refused with spdcid 0 rather than
-    #: dropped (UES does not say which).
-    nack_trimmed_syn: bool = False
+    #: A trimmed packet with SYN that belongs to no PDC is dropped in silence, so that only a timer
+    #: brings it again, rather than refused with spdcid 0 (UES does not say which).
+    silent_trimmed_syn: bool = False
 
 
 #: UE Specification 1.0.3.

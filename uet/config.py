@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from uet.compatibility import STANDARD, Compatibility
+from uet.congestion.parameters import ParameterError
+from uet.congestion.profile import CongestionProfile, profile
 from uet.profiles import Capability, capabilities
 from uet.wire.codes import NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
 
@@ -70,11 +72,25 @@ class FepConfig:
     delivery: str = "rud"
     rod_reorder: bool = False
 
-    # Windows.  `mpr` is Default_MPR, in units of 128 PSNs; `window_bytes` is the fixed window,
-    # one bandwidth-delay product, in octets of nominal packet size (UES 3.6.12).
+    # Windows: `mpr` is Default_MPR, in units of 128 PSNs.
     mpr: int = 8
-    congestion_control: str = "fixed"
+
+    # Congestion control (UES 3.6): "nscc", "rccc", "both", or "none", which is a fixed window of
+    # `window_bytes` octets of nominal packet size (UES 3.6.12).  What it is derived from: the
+    # round trip of a full packet on the longest idle path (Config_Base_RTT), the rate of the
+    # port, whether switches trim.  `nscc` and `rccc` override their parameters by name.
+    congestion_control: str = "none"
     window_bytes: int = 262_144
+    base_rtt: int = 12_000
+    link_rate: int = 100 * 10**9
+    network_trims: bool = True
+    nscc: Mapping[str, float] = field(default_factory=dict)
+    rccc: Mapping[str, float] = field(default_factory=dict)
+
+    # Load balancing of unordered PDCs (UES 3.6.16): "oblivious", "round_robin", "bitmap" or
+    # "reps", which for `reps_freeze_time` after a loss takes only paths that were good.
+    spraying: str = "oblivious"
+    reps_freeze_time: int = 10_000_000
 
     # Acknowledgement (UES 3.5.12).
     ack_type: str = "ack_cc"
@@ -91,6 +107,10 @@ class FepConfig:
     nack_retx_time: int = 1_000_000
     max_nack_retx_cnt: int = 5
     pds_clear_time: int = 1_000_000
+    # After `tail_loss_time` without a word a PROBE asks what has arrived, `max_tail_loss_retx`
+    # times at most; what left that long ago and is missing counts as lost (optional; 0 is off).
+    tail_loss_time: int = 0
+    max_tail_loss_retx: int = 5
     infer_loss: bool = True  # from what SACK says about newer packets (UES: optional)
 
     # Life of a PDC (UES 3.5.8): how long a target waits for the CLOSE it has asked for
@@ -166,11 +186,14 @@ class FepConfig:
             "ttl": (1, 255),
             "mpr": (1, 255),
             "window_bytes": (1, 2**40),
+            "reps_freeze_time": (0, 8 * second),
             "ack_gen_trigger": (0, 32_768),
             "ack_gen_min_pkt_add": (0, 2_048),
             "max_ack_data_size": (0, 8_192),
             "rto_init_time": (1, 8 * second),
             "max_rto_retx_cnt": (0, 15),
+            "tail_loss_time": (0, 8 * second),
+            "max_tail_loss_retx": (0, 31),
             "nack_retx_time": (0, 8 * second),
             "max_nack_retx_cnt": (0, 31),
             "pds_clear_time": (0, 8 * second),
@@ -218,6 +241,10 @@ class FepConfig:
             capabilities(self.profiles)
         except ValueError as error:
             raise ConfigurationError(f"profiles: {error}") from None
+        try:
+            self.congestion(self.payload_mtu)
+        except ParameterError as error:
+            raise ConfigurationError(str(error)) from None
         if self.address in self.neighbours:
             raise ConfigurationError(f"neighbours holds the endpoint's own address {self.address}")
         if self.reserved_pdcs >= self.max_pdcs:
@@ -235,6 +262,22 @@ class FepConfig:
                 f"sdi {self.sdi} is not among the secure domains; choose one of"
                 f" {', '.join(map(str, known))}, or add it to them"
             )
+
+    def congestion(self, full_size: int) -> CongestionProfile:
+        """Of what its congestion control is made; a full packet's nominal size is ``full_size``."""
+        return profile(
+            self.congestion_control,
+            spraying=self.spraying,
+            base_rtt=self.base_rtt,
+            link_rate=self.link_rate,
+            mtu=full_size,
+            trimming=self.network_trims,
+            fixed_window=self.window_bytes,
+            freeze_time=self.reps_freeze_time,
+            credit_timeout=self.rto_init_time,
+            nscc=self.nscc,
+            rccc=self.rccc,
+        )
 
     @property
     def capabilities(self) -> Capability:

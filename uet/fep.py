@@ -14,17 +14,16 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-import uet.congestion.fixed  # noqa: F401  registers itself
 from uet.arrivals import Arrivals
 from uet.config import FepConfig
-from uet.congestion import base as congestion
 from uet.encapsulation import Encapsulation, Envelope
 from uet.pds.connectionless import Connectionless
+from uet.pds.credits import CreditDesk
 from uet.pds.life import PdcLife, State
 from uet.pds.secure import SecureStarts
 from uet.pds.semantics import Context, Outbound, Semantics
 from uet.pds.table import PdcTable
-from uet.peer import Peer
+from uet.peer import NOMINAL_OVERHEAD, Peer
 from uet.ses.address import Address
 from uet.ses.initiator import Initiator
 from uet.ses.memory import MemoryRegion, MemoryTable
@@ -33,10 +32,14 @@ from uet.ses.requests import MessageError
 from uet.ses.target import Target
 from uet.transport import Completion, Frame, Receive, Request
 from uet.tss.domain import SealError
-from uet.wire.codes import ControlType
+from uet.wire import headers
+from uet.wire.codes import CRC_SIZE, ControlType
 
 if TYPE_CHECKING:
     from uet.tss.record import SecureDomains
+
+#: PDS and SES headers of the largest request.
+_HEADERS = headers.RUD_REQ.size + headers.REQ_CC_STATE.size + headers.SES_STD_SOM.size
 
 
 class FabricEndpoint:
@@ -50,7 +53,6 @@ class FabricEndpoint:
         self.counts: Counter[str] = Counter()
         self.control: list[Frame] = []
         rng = random.Random(seed)
-        self._rng = rng
         self._now = 0
         self._completions: list[Completion] = []
         self.domains: SecureDomains | None = None
@@ -69,6 +71,17 @@ class FabricEndpoint:
             ttl=config.ttl,
         )
         self._encapsulation = encapsulation
+        self.full_size = (
+            config.payload_mtu
+            + _HEADERS
+            + encapsulation.overhead
+            + NOMINAL_OVERHEAD
+            + (CRC_SIZE if config.crc else 0)
+            + max((records.overhead for records in self.domains or ()), default=0)
+        )
+        self._congestion = config.congestion(self.full_size)
+        self._rng = rng
+        self.credits = CreditDesk(self._congestion.rccc, self.full_size)
         self.peers: dict[bytes, Peer] = {}
         for peer, mac in config.neighbours.items():
             self.add_peer(peer, mac)
@@ -98,7 +111,7 @@ class FabricEndpoint:
         peer = Peer(
             address,
             Envelope(self._encapsulation, address, mac),
-            congestion.create(self.config.congestion_control, self.config.window_bytes),
+            self._congestion.open(self._rng, self._now),
             domains,
         )
         self.peers[peer.key] = peer
@@ -164,7 +177,7 @@ class FabricEndpoint:
         for pdc in self.table.by_id.values():
             if pdc.initiator and pdc.address == peer and pdc.peer_id:
                 try:
-                    self.control.append(pdc.probe())
+                    self.control.append(pdc.probe(self._now))
                 except SealError:
                     return False
                 return True
@@ -254,6 +267,7 @@ class FabricEndpoint:
             if due is not None and due <= now:
                 side.on_timer(now)
         self.secure.expire(now)
+        self.credits.transmit(self.control, now)
         if self._retry_at is not None:
             self._retry(now)
 
@@ -269,7 +283,13 @@ class FabricEndpoint:
     def next_deadline(self) -> int | None:
         """The earliest timer (ns)."""
         earliest = self._retry_at
-        for side in (self.initiator, self.target, self.connectionless, self.secure):
+        for side in (
+            self.initiator,
+            self.target,
+            self.connectionless,
+            self.secure,
+            self.credits,
+        ):
             deadline = side.next_deadline()
             if deadline is not None and (earliest is None or deadline < earliest):
                 earliest = deadline
@@ -333,11 +353,18 @@ class FabricEndpoint:
             if not pdc.initiator:
                 self.secure.ended(pdc.sdi, pdc.start_psn)
             self.table.remove(pdc, self._now)
+            self.credits.forget(pdc)
             self._active.pop(pdc.id, None)
             self.pdc_closed(pdc)
 
     def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
         """Nobody watches."""
+
+    def pressure(self) -> int:
+        return self.target.pressure()
+
+    def credit_wanted(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
+        self.credits.on_request(pdc, state, entropy, now)
 
     def next_start(self, peer: Peer, sdi: int | None) -> int | None:
         return self.secure.next_start(peer.key, sdi)

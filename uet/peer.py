@@ -6,7 +6,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from uet.congestion.base import CongestionControl
+from uet.congestion.context import CongestionContext
 from uet.encapsulation import Envelope
 from uet.transport import Frame
 from uet.wire.codes import ECN_ECT0, ECN_NOT_ECT
@@ -38,7 +38,7 @@ class Peer:
         self,
         address: str,
         envelope: Envelope,
-        congestion: CongestionControl,
+        congestion: CongestionContext,
         domains: dict[int, SecureRecords],
     ) -> None:
         self.address = address

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Protocol
 
 from uet.compatibility import Compatibility
+from uet.pds.credits import CreditDesk
 from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK
 from uet.pds.table import PdcTable
@@ -25,6 +26,7 @@ from uet.wire.codes import (
 
 _REQUEST, _ACK = headers.RUD_REQ, headers.ACK
 _TSS = int(PacketType.TSS)
+_CREDITED = frozenset({int(PacketType.RUD_CC_REQ), int(PacketType.ROD_CC_REQ)})
 _SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
 
 
@@ -51,12 +53,14 @@ class TrimmedArrivals:
     def __init__(
         self,
         table: PdcTable,
+        credits: CreditDesk,
         compatibility: Compatibility,
         lasthop: int | None,
         counts: Counter[str],
         refuse: Refuse,
     ) -> None:
         self._table = table
+        self._credits = credits
         self._compatibility = compatibility
         self._lasthop = lasthop  # the DSCP of those trimmed by the last switch
         self._counts = counts
@@ -87,13 +91,18 @@ class TrimmedArrivals:
         pdc: Pdc | None
         if word & _SYN:
             pdc = self._table.find_target(peer.key, spdcid)
-            if pdc is None and self._compatibility.nack_trimmed_syn:
-                self._refuse(peer, None, code, psn, spdcid, word, entropy, marked)
+            if pdc is None:
+                if not self._compatibility.silent_trimmed_syn:
+                    self._refuse(peer, None, code, psn, spdcid, word, entropy, marked)
                 return
         else:
             pdc = self._table.by_id.get(dpdcid)
         if pdc is None or pdc.peer is not peer or pdc.peer_id != spdcid or pdc.sdi is not None:
             return  # a trimmed packet never makes a PDC; its timer will bring it again
+        state_at = at + _REQUEST.size
+        if packet[at] >> 3 in _CREDITED and len(packet) >= state_at + 4:
+            state = int.from_bytes(packet[state_at : state_at + 4], "big")
+            self._credits.on_trimmed(pdc, state, entropy)
         pdc.nack(code, psn, word & _RETX, entropy, marked)
 
     def _receive_ack(

@@ -88,6 +88,8 @@ int asic_egress(struct __sk_buff *skb)
 	case REFUSED:
 		return SWALLOWED;
 	case MARKED:
+		/* Octets that others share (a tap, the sender's copy) cannot be marked. */
+		bpf_skb_pull_data(skb, ETH_HLEN + packet.header);
 		bpf_skb_ecn_set_ce(skb);
 		break;
 	case ADMITTED:

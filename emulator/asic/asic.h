@@ -22,6 +22,7 @@
 
 #define RATE_SHIFT 24 /* rates are octets per ns of host time, with so many binary places */
 #define SLOPE_SHIFT 16
+#define SHARE_SHIFT 16
 #define BINS 32
 #define HOPS 64
 #define FLOWLETS 1024 /* per switch */
@@ -37,7 +38,7 @@ enum traffic_class {
 	CLASSES,
 };
 
-/* Served strictly in this order. */
+/* Served in this order, but for the share of the link that the low queue owns. */
 enum queue_name { QUEUE_HIGH, QUEUE_MEDIUM, QUEUE_LOW, QUEUES };
 
 enum drop_reason { DROP_TAIL, DROP_LOSS, DROP_BURST, DROP_BLACK_HOLE, DROP_FAILURE, DROP_REASONS };
@@ -64,6 +65,7 @@ struct fault_settings {
 	__u64 loss_in_bad;
 	__u64 corruption;
 	__u64 duplication;
+	__u64 reordering;
 	__u32 black_hole;
 	__u32 enabled; /* any of the above */
 };
@@ -82,6 +84,7 @@ struct port_settings {
 	__u32 native_protocol; /* IP protocol whose first octets are an entropy header */
 	__u32 measured; /* depth is what has not arrived at the other end, not what time has left */
 	__u32 peer;	/* the measuring port at the other end of the cable; 0 if it does not */
+	__u64 low_share; /* of the link that the low queue owns, 2^-SHARE_SHIFT */
 	__u64 switch_seed;
 	__u64 flowlet_gap; /* ns of host time */
 };
@@ -93,6 +96,7 @@ struct class_counters {
 	__u64 trimmed;
 	__u64 corrupted;
 	__u64 duplicated;
+	__u64 reordered; /* sent ahead of what waited */
 	__u64 drops[DROP_REASONS];
 };
 
@@ -107,6 +111,7 @@ struct port_state {
 	__u32 in_burst;		   /* Gilbert-Elliott: in the bad state */
 	__u64 drained_at;	   /* ns, bpf_ktime_get_ns; if measured, of the last departure */
 	__u64 credit;		   /* of an octet, in 2^-RATE_SHIFT */
+	__u64 low_credit;	   /* of an octet of the low queue's share, in 2^-SHARE_SHIFT */
 	__u64 mark_draws;
 	__u64 fault_draws;
 	__u64 hash_draws;

@@ -48,10 +48,3 @@ class LoadBalancing:
 
 
 KERNEL = LoadBalancing(method=Balancing.KERNEL)
-
-
-def method_named(name: str) -> Balancing:
-    """Raises UserError for a name that is not one of :data:`METHODS`."""
-    if name not in METHODS:
-        raise UserError(f"there is no load balancing {name!r}: choose {', '.join(METHODS)}")
-    return METHODS[name]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from emulator.asic.kernel import LOCKED
 from emulator.asic.layout import (
     CLASS_COUNTERS,
-    CLASS_SETTINGS,
-    FAULT_SETTINGS,
     PORT_HEAD,
     PORT_KEY,
+    PORT_SETTINGS_BYTES,
     PORT_STATE_BYTES,
     PORT_TAIL,
     QUEUE_STATE,
     RATE_SHIFT,
+    SHARE_SHIFT,
     STATE_HEAD,
+    TAIL_AT,
     DropReason,
     Queue,
     TrafficClass,
@@ -25,8 +26,7 @@ from emulator.asic.layout import (
 from emulator.asic.ports import check_index
 from emulator.asic.program import Program
 
-TAIL_OFFSET = PORT_HEAD.size + len(TrafficClass) * CLASS_SETTINGS.size + FAULT_SETTINGS.size
-BIN_SHIFT_FIELD, MEASURED_FIELD = 3, 7  # of PORT_TAIL
+BIN_SHIFT_FIELD, MEASURED_FIELD, LOW_SHARE_FIELD = 3, 7, 9  # of PORT_TAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ClassCounters:
     """One traffic class at one port.  Octets are those on the wire, 38 more than the IP packet.
 
     ``packets`` found room in the queue; those trimmed here did not and count in the class
-    ``trimmed``, too.  ``drops`` by reason.
+    ``trimmed``, too.  ``reordered`` ones went ahead of others that waited.  ``drops`` by reason.
     """
 
     packets: int
@@ -43,6 +43,7 @@ class ClassCounters:
     trimmed: int
     corrupted: int
     duplicated: int
+    reordered: int
     drops: Mapping[DropReason, int]
 
     @property
@@ -84,32 +85,61 @@ def read(program: Program, index: int) -> AsicCounters:
     """The counters of port ``index``, all of one moment, and the depths at this one."""
     check_index(program, index)
     key = PORT_KEY.pack(index)
-    settings, state = program.settings.get(key), program.ports.get(key, flags=LOCKED)
+    return _counted(program.settings.get(key), program.ports.get(key, flags=LOCKED))
+
+
+def read_all(program: Program, indices: Sequence[int]) -> list[AsicCounters]:
+    """As :func:`read` for all of ``indices``, in a few system calls."""
+    for index in indices:
+        check_index(program, index)
+    count = max(indices, default=-1) + 1
+    settings = memoryview(program.settings.first(count))
+    states = memoryview(program.ports.first(count, flags=LOCKED))
+    return [
+        _counted(settings[index * PORT_SETTINGS_BYTES :], states[index * PORT_STATE_BYTES :])
+        for index in indices
+    ]
+
+
+def _counted(settings: bytes | memoryview, state: bytes | memoryview) -> AsicCounters:
     rate, _ = PORT_HEAD.unpack_from(settings)
-    numbers = PORT_TAIL.unpack_from(settings, TAIL_OFFSET)
+    numbers = PORT_TAIL.unpack_from(settings, TAIL_AT)
     bin_bytes = 1 << numbers[BIN_SHIFT_FIELD]
-    _, _, drained_at, credit, *_ = STATE_HEAD.unpack_from(state)
+    _, _, drained_at, credit, low_credit, *_ = STATE_HEAD.unpack_from(state)
     measured = numbers[MEASURED_FIELD]
     idle = 0 if measured else max(0, time.monotonic_ns() - drained_at)
     served = (idle * rate + credit) >> RATE_SHIFT
+    owned = (served * numbers[LOW_SHARE_FIELD] + low_credit) >> SHARE_SHIFT
     offset = STATE_HEAD.size
-    queues = {}
+    rows = {}
     for queue in Queue:
-        depth, deepest, *histogram = QUEUE_STATE.unpack_from(state, offset)
+        rows[queue] = QUEUE_STATE.unpack_from(state, offset)
         offset += QUEUE_STATE.size
-        taken = min(depth, served)
-        served -= taken
-        queues[queue] = QueueDepth(depth - taken, deepest, tuple(histogram), bin_bytes)
+    left = _drained({queue: depth for queue, (depth, *_) in rows.items()}, served, owned)
+    queues = {
+        queue: QueueDepth(left[queue], deepest, tuple(histogram), bin_bytes)
+        for queue, (_, deepest, *histogram) in rows.items()
+    }
     classes = {}
     for traffic_class in TrafficClass:
         *counts, tail, loss, burst, hole, failure = CLASS_COUNTERS.unpack_from(state, offset)
         offset += CLASS_COUNTERS.size
         drops = dict(zip(DropReason, (tail, loss, burst, hole, failure), strict=True))
-        packets, octets, marked, trimmed, corrupted, duplicated = counts
+        packets, octets, marked, trimmed, corrupted, duplicated, reordered = counts
         classes[traffic_class] = ClassCounters(
-            packets, octets, marked, trimmed, corrupted, duplicated, drops
+            packets, octets, marked, trimmed, corrupted, duplicated, reordered, drops
         )
     return AsicCounters(classes, queues)
+
+
+def _drained(depths: Mapping[Queue, int], served: int, owned: int) -> dict[Queue, int]:
+    """What ``served`` octets leave, ``owned`` of which are the low queue's (queue.h, drain)."""
+    left = dict(depths)
+    for queue, most in ((Queue.LOW, owned), *((queue, served) for queue in Queue)):
+        taken = min(left[queue], most, served)
+        left[queue] -= taken
+        served -= taken
+    return left
 
 
 def reset(program: Program, index: int) -> None:

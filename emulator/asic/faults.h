@@ -8,7 +8,8 @@
 #include "random.h"
 
 enum fault_stream { FAULT_LOSS, FAULT_STATE, FAULT_BURST, FAULT_CORRUPTION, FAULT_DUPLICATION,
-		    FAULT_BIT, FAULT_STREAMS };
+		    FAULT_BIT, FAULT_REORDERING,
+		    FAULT_STREAMS = 16 /* with room, lest a new one shifts all */ };
 
 enum fault { NO_FAULT, LOST, LOST_IN_BURST, DUPLICATED };
 
@@ -48,6 +49,21 @@ static __always_inline int in_burst(struct port_state *port, const struct fault_
 	return port->in_burst;
 }
 
+/* Put the frame into the class of the HTB that is served before its own: it overtakes what waits
+ * there.  It stays one of its own queue in the model, which knows neither of the order within a
+ * queue, and is told by the class of a frame, whichever way it went, that it has arrived. */
+static __always_inline void overtake(struct __sk_buff *skb, const struct port_state *port,
+				     const struct port_settings *rules, __u32 class_number,
+				     struct class_counters *counters)
+{
+	if (rules->classes[class_number].queue != QUEUE_LOW)
+		return;
+	if (port->queues[QUEUE_LOW].depth <= octets_on_wire(skb)) /* there is nothing but itself */
+		return;
+	skb->priority = rules->classes[CLASS_CONTROL].priority;
+	__sync_fetch_and_add(&counters->reordered, 1);
+}
+
 static __always_inline enum fault suffer(struct __sk_buff *skb, const struct packet *packet,
 					 struct port_state *port,
 					 const struct port_settings *rules, __u32 class_number)
@@ -68,6 +84,8 @@ static __always_inline enum fault suffer(struct __sk_buff *skb, const struct pac
 	if (fault_draw(rules->seed, FAULT_CORRUPTION, n) < faults->corruption &&
 	    !corrupt(skb, packet, fault_draw(rules->seed, FAULT_BIT, n)))
 		__sync_fetch_and_add(&counters->corrupted, 1);
+	if (fault_draw(rules->seed, FAULT_REORDERING, n) < faults->reordering)
+		overtake(skb, port, rules, class_number, counters);
 	if (fault_draw(rules->seed, FAULT_DUPLICATION, n) < faults->duplication) {
 		__sync_fetch_and_add(&counters->duplicated, 1);
 		return DUPLICATED;

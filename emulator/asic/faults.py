@@ -1,12 +1,18 @@
-"""What goes wrong on the cable of a port.
+"""What goes wrong on a port and its cable.
 
 Faults strike frames that leave through the port and have found room in its queue: the model has
 charged the link for them.  Lost ones do not reach the kernel's queue below, which is that much
 ahead of the model.  A duplicate is charged like any frame.  A black hole swallows everything, ARP
 and routing protocols included, before it is queued.
 
-Reordering is not among them: a classifier has no place to keep a frame, and none of the kernel's
-queues below would give one back later by choice.  netem does that where the kernel has it.
+Reordering lets a frame go ahead, as netem's ``reorder`` does, and not others wait: a classifier has
+no place to keep a frame, but the kernel's queue below has a class that is served first.  So a frame
+overtakes those that wait in its port's queue, and nothing if none does: on an idle port there is no
+reordering.  Those that overtake keep their own order.
+
+A reduced rate strikes the port itself: the model here
+(:func:`~emulator.asic.profile.port_settings`), and the kernel's queue by
+:func:`emulator.fabric.shaping.rate_requests`.
 """
 
 from __future__ import annotations
@@ -24,7 +30,10 @@ class Faults:
     ``burst_begin`` and ``burst_end`` are the Gilbert-Elliott model's chances to enter and to leave
     its bad state; bursts last 1 / ``burst_end`` frames on average, in which ``burst_loss`` of the
     frames are lost.  ``corruption`` inverts one bit of the IP payload (the frame check sequence of
-    a real cable would have caught it: this is a fault inside a switch).
+    a real cable would have caught it: this is a fault inside a switch).  ``reordering`` is the
+    chance of a data frame to overtake those that wait, and has no effect on control.
+
+    ``rate`` is no probability but the share of the link's rate that is left, above 0 and at most 1.
     """
 
     loss: float = 0.0
@@ -33,13 +42,23 @@ class Faults:
     burst_loss: float = 1.0
     corruption: float = 0.0
     duplication: float = 0.0
+    reordering: float = 0.0
+    rate: float = 1.0
     black_hole: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.black_hole, bool):
+            raise UserError(f"the fault black_hole is {self.black_hole!r}: it is True or False")
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise UserError(f"the fault {field.name} is {value!r}: a probability is 0 to 1")
+                what = "a share of the link's rate" if field.name == "rate" else "a probability"
+                raise UserError(f"the fault {field.name} is {value!r}: {what} is 0 to 1")
+        if not self.rate:
+            raise UserError(
+                "the fault rate leaves nothing of the link: set black_hole, which swallows "
+                "everything, or a rate above 0"
+            )
         if self.burst_begin and not self.burst_end:
             raise UserError(
                 "bursts of loss begin but never end: set burst_end above 0, or use loss instead"
@@ -54,10 +73,13 @@ class Faults:
             self.burst_loss,
             self.corruption,
             self.duplication,
+            self.reordering,
         )
-        striking = self.loss or self.burst_begin or self.corruption or self.duplication
+        striking = any(
+            (self.loss, self.burst_begin, self.corruption, self.duplication, self.reordering)
+        )
         return FAULT_SETTINGS.pack(
-            *(round(chance * WHOLE) for chance in chances), self.black_hole, bool(striking)
+            *(round(chance * WHOLE) for chance in chances), self.black_hole, striking
         )
 
 

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 RATE_SHIFT = 24
 SLOPE_SHIFT = 16
+SHARE_SHIFT = 16
 BINS = 32
 HOPS = 64
 FLOWLETS = 1024  # of each switch
@@ -27,7 +28,7 @@ class TrafficClass(IntEnum):
 
 
 class Queue(IntEnum):
-    """Served strictly in this order."""
+    """Served in this order, but for the share of the link that the low queue owns."""
 
     HIGH = 0
     MEDIUM = 1
@@ -56,17 +57,19 @@ class Balancing(IntEnum):
 
 
 CLASS_SETTINGS = struct.Struct("=5Q2I")
-FAULT_SETTINGS = struct.Struct("=6Q2I")
-#: rate, seed | classes, faults | code points, eight numbers, switch seed, flowlet gap
+FAULT_SETTINGS = struct.Struct("=7Q2I")
+#: rate, seed | classes, faults | code points, eight numbers, low share, switch seed, flowlet gap
 PORT_HEAD = struct.Struct("=2Q")
-PORT_TAIL = struct.Struct(f"={CODE_POINTS}s8I2Q")
-PORT_SETTINGS_BYTES = (
-    PORT_HEAD.size + len(TrafficClass) * CLASS_SETTINGS.size + FAULT_SETTINGS.size + PORT_TAIL.size
-)
+PORT_TAIL = struct.Struct(f"={CODE_POINTS}s8I3Q")
+#: Where in a port's settings its faults are, and what comes after them.
+FAULTS_AT = PORT_HEAD.size + len(TrafficClass) * CLASS_SETTINGS.size
+TAIL_AT = FAULTS_AT + FAULT_SETTINGS.size
+PORT_SETTINGS_BYTES = TAIL_AT + PORT_TAIL.size
 
-CLASS_COUNTERS = struct.Struct(f"={6 + len(DropReason)}Q")
+CLASS_COUNTERS = struct.Struct(f"={7 + len(DropReason)}Q")
 QUEUE_STATE = struct.Struct(f"={2 + BINS}Q")
-STATE_HEAD = struct.Struct("=2I5Q")  # lock, in burst, drained at, credit, draws of three streams
+#: lock, in burst | drained at, credit, low credit, draws of three streams
+STATE_HEAD = struct.Struct("=2I6Q")
 PORT_STATE_BYTES = (
     STATE_HEAD.size + len(Queue) * QUEUE_STATE.size + len(TrafficClass) * CLASS_COUNTERS.size
 )

@@ -13,7 +13,17 @@ from ipaddress import IPv4Network, IPv6Network
 from pyroute2.netlink import NLM_F_CREATE
 from pyroute2.netlink.rtnl import RTM_DELTFILTER, RTM_NEWQDISC, RTM_NEWTFILTER
 
-from emulator.asic.layout import FLOWLETS, HOPS, PORT_KEY, PORT_TAIL, ROUTE, ROUTE_KEY
+from emulator.asic.layout import (
+    FAULTS_AT,
+    FLOWLETS,
+    HOPS,
+    PORT_HEAD,
+    PORT_KEY,
+    PORT_TAIL,
+    ROUTE,
+    ROUTE_KEY,
+    TAIL_AT,
+)
 from emulator.asic.program import Program
 from emulator.errors import UserError
 from emulator.fabric.netlink import U32, KernelRefusal, RouteSocket, attribute, nested, text
@@ -35,15 +45,20 @@ HANDLE = 1
 SWITCH_FIELD = 5  # of PORT_TAIL
 
 
-def attach(kernel: RouteSocket, index: int, program: Program, *, subject: str) -> None:
+def attach(
+    kernel: RouteSocket, index: int, program: Program, *, subject: str, arrival_only: bool = False
+) -> None:
     """Queue what attaches both programs to port ``index`` (lab-unique); replaces older ones.
 
+    With ``arrival_only`` just the one for what arrives: a NIC's port, which has no switch's queue.
     The port does nothing before :func:`configure`.  The caller flushes ``kernel``.
     """
     # Without NLM_F_EXCL it is no error if a clsact is there already.
     header = TCMSG.pack(0, 0, 0, index, CLSACT_HANDLE, CLSACT, 0)
     kernel.queue(RTM_NEWQDISC, NLM_F_CREATE, header + text(TCA_KIND, "clsact"), f"{subject}, ASIC")
     for parent, handle, name in _places(program):
+        if arrival_only and parent != CLSACT_INGRESS:
+            continue
         options = nested(
             TCA_OPTIONS,
             attribute(TCA_BPF_FD, U32(handle)),
@@ -75,6 +90,19 @@ def configure(program: Program, index: int, settings: bytes) -> None:
     numbers = PORT_TAIL.unpack_from(settings, len(settings) - PORT_TAIL.size)
     check_switch(program, numbers[SWITCH_FIELD])
     program.settings.put(PORT_KEY.pack(index), settings)
+
+
+def with_faults_of(settings: bytes, other: bytes) -> bytes:
+    """``settings`` of a port, with the faults and the rate, which faults reduce, of ``other``."""
+    (rate, _), (_, seed) = PORT_HEAD.unpack_from(other), PORT_HEAD.unpack_from(settings)
+    return b"".join(
+        (
+            PORT_HEAD.pack(rate, seed),
+            settings[PORT_HEAD.size : FAULTS_AT],
+            other[FAULTS_AT:TAIL_AT],
+            settings[TAIL_AT:],
+        )
+    )
 
 
 def set_route(

@@ -21,6 +21,7 @@ from emulator.asic.layout import (
     PORT_SETTINGS_BYTES,
     PORT_TAIL,
     RATE_SHIFT,
+    SHARE_SHIFT,
     SLOPE_SHIFT,
     WHOLE,
     WIRE_OVERHEAD_BYTES,
@@ -29,7 +30,12 @@ from emulator.asic.layout import (
     TrafficClass,
 )
 from emulator.errors import UserError
-from emulator.fabric.shaping import CONTROL_CLASS, DATA_CLASS
+from emulator.fabric.shaping import (
+    CONTROL_CLASS,
+    DATA_CLASS,
+    DATA_SHARE,
+    LARGEST_DATA_SHARE,
+)
 
 MIN_TRIM_SIZE = 24  # octets of IP payload: UDP header and a PDS request header (UES 4.1)
 LARGEST_HOST_RATE = 2 ** (28 - RATE_SHIFT) * 8e9  # bit/s; 68 s of it still fit 64 bits
@@ -106,7 +112,7 @@ class ClassRules:
 
 NO_RULES = ClassRules()
 CLASS_NAMES = ("data", "retransmission", "untrimmed", "trimmed", "control")
-PLAIN_NAMES = ("mtu", "trim_size", "trimmed_queue")
+PLAIN_NAMES = ("mtu", "trim_size", "trimmed_queue", "data_share", "last_hop_ecn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,10 @@ class Profile:
 
     Data of all kinds share the low queue; control packets have the high one.  ``trimmed_queue`` is
     ``"high"``, as the two classes of the HTB have it, or ``"medium"``.
+
+    Queues are served in strict priority, but for ``data_share``, the share of the link that the low
+    queue owns: data must not starve under trimmed packets and control.  The HTB below has to be
+    told the same (:func:`emulator.fabric.shaping.rate_requests`) if it is not its default.
     """
 
     mtu: int
@@ -126,6 +136,9 @@ class Profile:
     control: ClassRules = NO_RULES
     trim_size: int = MIN_TRIM_SIZE
     trimmed_queue: str = "high"
+    data_share: float = DATA_SHARE
+    #: whether ports that face a NIC mark; RCCC looks after those queues itself (UES 3.6.14)
+    last_hop_ecn: bool = True
     #: skb->priority by queue: the class of the HTB below that serves it
     htb_classes: Mapping[Queue, int] = field(
         default_factory=lambda: {
@@ -161,6 +174,13 @@ class Profile:
             raise UserError(
                 f"trimmed_queue is {self.trimmed_queue!r}: trimmed packets go to the queue "
                 "'high' or 'medium'"
+            )
+        if not isinstance(self.data_share, int | float) or not (
+            0 <= self.data_share <= LARGEST_DATA_SHARE
+        ):
+            raise UserError(
+                f"data_share is {self.data_share!r}: data own a share of 0 to "
+                f"{LARGEST_DATA_SHARE:g} of the link, and what control leaves of the rest"
             )
 
     @property
@@ -208,8 +228,9 @@ def named(
     ``deep``
         marks alike, drops at five BDP, never trims.
     ``lossless``
-        marks alike, never drops or trims.  Something else has to keep the queues finite
-        (congestion control, PFC): the kernel's own queue below drops when it is full.
+        marks alike, never trims, and has no limit of its own: what it is named after takes PFC,
+        which this switch does not have.  Unless congestion control keeps queues short, the port's
+        buffer (:mod:`emulator.asic.fitting`) or the kernel's own queue below is full, and drops.
     """
     if name not in PROFILES:
         raise UserError(f"there is no switch profile {name!r}: choose {', '.join(PROFILES)}")
@@ -288,14 +309,16 @@ def port_settings(
 ) -> bytes:
     """What one port of a switch does, as its program reads it.
 
-    ``rate_bps`` is the link's in the fabric; ``seed`` (any integer) fixes all that the port draws;
-    ``balancing`` is that of the switch, for what arrives at this port.
+    ``rate_bps`` is the link's in the fabric, before ``faults`` reduce it; ``seed`` (any integer)
+    fixes all that the port draws; ``balancing`` is that of the switch, for what arrives at this
+    port.
 
     Queues are as deep as an ideal link leaves them, or, if ``measured``, as the kernel's own are:
     then the port at the other end of the cable has to tell what arrives, being given the index of
     this one as ``peer`` (a NIC's port by :func:`arrival_settings`).  Not for ports whose cable
     delay is netem's, which would be part of the queue.
     """
+    rate_bps *= faults.rate
     host_rate = rate_bps / dilation
     if not SMALLEST_HOST_RATE <= host_rate <= LARGEST_HOST_RATE:
         raise UserError(
@@ -308,7 +331,8 @@ def port_settings(
     if faces_nic and points.trimmed_last_hop is not None:
         trimmed = points.trimmed_last_hop
     head = PORT_HEAD.pack(round(host_rate / 8e9 * 2**RATE_SHIFT), seed & SEED_MASK)
-    classes = (_packed_class(profile, traffic_class) for traffic_class in TrafficClass)
+    marks = profile.last_hop_ecn or not faces_nic
+    classes = (_packed_class(profile, traffic_class, marks) for traffic_class in TrafficClass)
     tail = PORT_TAIL.pack(
         points.classes(),
         profile.trim_size,
@@ -319,6 +343,7 @@ def port_settings(
         balancing.native_protocol,
         measured,
         peer,
+        round(profile.data_share * 2**SHARE_SHIFT),
         balancing.seed & SEED_MASK,
         round(balancing.flowlet_gap_ns * dilation),
     )
@@ -328,18 +353,18 @@ def port_settings(
 def arrival_settings(peer: int) -> bytes:
     """For a port that is no switch's: tell port ``peer``, which measures, what has arrived."""
     numbers = (0, 0, 0, Balancing.KERNEL, 0, 0, False, peer)
-    tail = PORT_TAIL.pack(bytes(CODE_POINTS), *numbers, 0, 0)
+    tail = PORT_TAIL.pack(bytes(CODE_POINTS), *numbers, 0, 0, 0)
     return bytes(PORT_SETTINGS_BYTES - PORT_TAIL.size) + tail
 
 
-def _packed_class(profile: Profile, traffic_class: TrafficClass) -> bytes:
+def _packed_class(profile: Profile, traffic_class: TrafficClass, marks: bool) -> bytes:
     rules, queue = profile.rules(traffic_class), profile.queue(traffic_class)
     span = (rules.kmax_bytes or 0) - rules.kmin_bytes
     slope = round(rules.pmax * WHOLE * 2**SLOPE_SHIFT / span) if span > 0 else 0
     return CLASS_SETTINGS.pack(
         rules.kmin_bytes,
-        rules.kmax_bytes or 0,
-        slope,
+        (rules.kmax_bytes or 0) if marks else 0,
+        slope if marks else 0,
         rules.trim_bytes or 0,
         rules.limit_bytes or 0,
         profile.htb_classes[queue],

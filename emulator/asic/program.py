@@ -115,7 +115,7 @@ def require() -> None:
         if shutil.which(command) is None:
             raise UserError(
                 f"the switch program needs the command {command}: install the Debian package "
-                f"{package}, or run vagrant/provision.sh"
+                f"{package}, or run vagrant/provision.sh; switches without need --switch none"
             )
     try:
         available()
@@ -136,23 +136,37 @@ def load(
     """
     require()
     with built(size or Size(), sources=sources, cache=cache) as target:
-        _mount()
+        mount()
         remove(lab)
         directory = pins_of(lab)
         directory.mkdir(parents=True)
         command = ["bpftool", "prog", "loadall", str(target), str(directory / "programs")]
         command += ["type", "classifier", "pinmaps", str(directory / "maps")]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-            if done.returncode:
-                raise UserError(
-                    f"the kernel refuses the switch program ({_verifier_says(done.stderr)}): "
-                    "use a kernel of version 5.15 or newer"
-                )
+            _pin(lab, command)
             return Program(lab)
         except BaseException:
             remove(lab)
             raise
+
+
+def _pin(lab: str, command: list[str]) -> None:
+    """Run bpftool; if it is cut short, what ends a lab ends it, so that it pins nothing later."""
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            if lab_record.directory_of(lab).is_dir():
+                lab_record.add_process(lab, process.pid)
+            _, complaints = process.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise UserError(
+            f"the kernel refuses the switch program ({_verifier_says(complaints)}): "
+            "use a kernel of version 5.15 or newer, or switches without (--switch none)"
+        )
 
 
 def pins_of(lab: str) -> Path:
@@ -170,7 +184,9 @@ def remove(lab: str) -> bool:
 
 def labs() -> list[str]:
     """Names of all labs that have pins."""
-    return sorted(path.name for path in PINS.iterdir()) if PINS.is_dir() else []
+    if not PINS.is_dir():
+        return []
+    return sorted(path.name for path in PINS.iterdir() if lab_record.LAB_NAME.fullmatch(path.name))
 
 
 @contextmanager
@@ -220,7 +236,7 @@ def _multiarch() -> str:
     return f"{platform.machine()}-linux-gnu"
 
 
-def _mount() -> None:
+def mount() -> None:
     """See to it that pins have their file system; it stays, as systemd would have mounted it."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")

@@ -4,7 +4,8 @@
  * its depth.  There are two ways to know:
  *
  * - computed: what was there, less what the link has carried since.  Queues share the link in
- *   strict priority, as the classes of the HTB do.  The link is an ideal one.
+ *   strict priority, as the classes of the HTB do, but for what the low one owns: so much of the
+ *   link is its own whatever waits above it.  The link is an ideal one.
  * - measured: a frame that arrives at the other end of the cable has left the queue.  Where the
  *   kernel's timers are late and HTB falls behind its rate, this follows it.
  */
@@ -20,10 +21,26 @@
 
 enum verdict { ADMITTED, MARKED, TO_TRIM, REFUSED };
 
-/* Take from the queues what the link has carried up to `now`.  The caller holds the lock. */
-static __always_inline void drain(struct port_state *port, __u64 rate, __u64 now)
+/* The queue of a class.  The number is hidden from the compiler once it is known to be small: it
+ * would keep a copy from before the comparison, of which the verifier of Linux 6.1 knows nothing. */
+static __always_inline struct queue *queue_of(struct port_state *port,
+					      const struct port_settings *rules,
+					      __u32 class_number)
 {
-	__u64 idle, served, take;
+	__u32 number = rules->classes[class_number].queue;
+
+	if (number >= QUEUES)
+		number = QUEUE_LOW;
+	barrier_var(number);
+	return &port->queues[number];
+}
+
+/* Take from the queues what the link has carried up to `now`.  The caller holds the lock. */
+static __always_inline void drain(struct port_state *port, const struct port_settings *rules,
+				  __u64 now)
+{
+	struct queue *low = &port->queues[QUEUE_LOW];
+	__u64 idle, served, owned, take;
 	int i;
 
 	if (now <= port->drained_at) /* another processor read the clock later */
@@ -32,9 +49,15 @@ static __always_inline void drain(struct port_state *port, __u64 rate, __u64 now
 	if (idle > LONGEST_IDLE)
 		idle = LONGEST_IDLE;
 	port->drained_at = now;
-	served = idle * rate + port->credit;
+	served = idle * rules->rate + port->credit;
 	port->credit = served & ((1 << RATE_SHIFT) - 1);
 	served >>= RATE_SHIFT;
+	owned = served * rules->low_share + port->low_credit;
+	port->low_credit = owned & ((1 << SHARE_SHIFT) - 1);
+	owned >>= SHARE_SHIFT; /* at most `served`, as the share is less than 1 */
+	take = low->depth < owned ? low->depth : owned;
+	low->depth -= take;
+	served -= take;
 #pragma unroll
 	for (i = 0; i < QUEUES; i++) {
 		take = port->queues[i].depth < served ? port->queues[i].depth : served;
@@ -100,12 +123,8 @@ static __always_inline void forget_lost(struct port_state *port, __u64 rate, __u
 static __always_inline void depart(struct port_state *port, const struct port_settings *rules,
 				   __u32 class_number, __u64 octets, __u64 now)
 {
-	__u32 number = rules->classes[class_number].queue;
-	struct queue *queue;
+	struct queue *queue = queue_of(port, rules, class_number);
 
-	if (number >= QUEUES)
-		number = QUEUE_LOW;
-	queue = &port->queues[number];
 	bpf_spin_lock(&port->lock);
 	queue->depth -= queue->depth < octets ? queue->depth : octets;
 	port->drained_at = now;
@@ -118,19 +137,15 @@ static __always_inline enum verdict admit(struct port_state *port,
 {
 	const struct class_settings *class = &rules->classes[class_number];
 	struct class_counters *counters = &port->classes[class_number];
-	__u32 number = class->queue;
+	struct queue *queue = queue_of(port, rules, class_number);
 	enum verdict verdict = ADMITTED;
-	struct queue *queue;
 	__u64 bin, depth;
 
-	if (number >= QUEUES)
-		number = QUEUE_LOW;
-	queue = &port->queues[number];
 	bpf_spin_lock(&port->lock);
 	if (rules->measured)
 		forget_lost(port, rules->rate, now);
 	else
-		drain(port, rules->rate, now);
+		drain(port, rules, now);
 	depth = queue->depth;
 	bin = depth >> (rules->bin_shift & 63);
 	if (bin > BINS - 1)

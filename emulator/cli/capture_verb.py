@@ -10,23 +10,11 @@ from collections.abc import Sequence
 import click
 
 from emulator.cleanup import require_root
+from emulator.cli.lab_choice import only_lab
 from emulator.errors import UserError
 from emulator.fabric.capture import Tap, describe, parse_snaplen, ports_of, select
 from emulator.fabric.stream import Stream
-from emulator.lab import Lab, labs
-from emulator.lab_record import Phase
-
-
-def only_lab() -> str:
-    """The name of the lab, if just one is running."""
-    running = [record.lab for record in labs() if record.phase is Phase.UP and not record.abandoned]
-    if len(running) == 1:
-        return running[0]
-    raise UserError(
-        f"say which lab with --lab; running: {', '.join(running)}"
-        if running
-        else "no lab is running; start one: uetemu up"
-    )
+from emulator.lab import Lab
 
 
 def _named(taps: Sequence[Tap], most: int = 8) -> str:
@@ -79,7 +67,7 @@ def command(
             "append | wireshark -k -i - or | tshark -r -, or name a file with -w"
         )
     require_root("capture")
-    running = Lab.attach(lab or only_lab())
+    running = Lab.attach(lab or only_lab("with --lab"))
     taps = select(ports, ports_of(running.topology))
     if not taps:
         raise UserError("nothing to capture: name at least one node, or all")

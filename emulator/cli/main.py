@@ -20,6 +20,7 @@ VERBS = {
     "up": "build a fabric and leave it running",
     "down": "take a running lab down",
     "status": "show running labs, their nodes and ports",
+    "top": "watch the links of a running lab: rates, queues, marks, trims, drops",
     "exec": "run a command inside a node of a running lab",
     "capture": "stream a port's packets as pcapng to standard output",
     "graph": "draw a topology or a running lab",

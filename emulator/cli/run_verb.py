@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from emulator import scenario as scenarios
+from emulator.asic import choice
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.lab import LARGEST_DILATION
@@ -21,6 +22,7 @@ from emulator.results import Result, RunFolder
 from emulator.run import table
 from emulator.run.interrupts import Interrupted
 from emulator.run.runner import Plan, Request, execute, prepare
+from emulator.run.stages import DEFAULT_SWITCH, DEFAULT_TRANSPORT
 from emulator.transports import describe_options, is_secured
 
 #: A bar appears once a run has taken this long (s).
@@ -29,7 +31,10 @@ PATIENCE_S = 2.0
 
 @click.command(
     name="run",
-    epilog="\b\nParameters of the transport uet, the default first:\n\n\b\n" + describe_options(),
+    epilog="\b\nParameters of the transport uet, the default first:\n\n\b\n"
+    + describe_options()
+    + "\n\n\b\n"
+    + choice.describe(),
 )
 @click.argument("scenario")
 @click.option(
@@ -37,10 +42,15 @@ PATIENCE_S = 2.0
 )
 @click.option(
     "--transport",
-    default="uet",
-    show_default=True,
     metavar="SPEC",
-    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below)",
+    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below) "
+    f"[default: {DEFAULT_TRANSPORT}]",
+)
+@click.option(
+    "--switch",
+    metavar="SPEC",
+    help="what the switches do, such as deep:balance=packet (see below) "
+    f"[default: {DEFAULT_SWITCH}]",
 )
 @click.option(
     "--seed",
@@ -59,7 +69,8 @@ PATIENCE_S = 2.0
 @click.option(
     "--capture",
     metavar="all|none|NODE[:PORT],...",
-    help="ports to capture [default: the first rail's port to its first host, and its uplinks]",
+    help="ports to capture [default: as the scenario says, or the first rail's port to its first "
+    "host, and its uplinks]",
 )
 @click.option(
     "--snaplen",
@@ -88,7 +99,8 @@ PATIENCE_S = 2.0
 def command(
     scenario: str,
     topology: str | None,
-    transport: str,
+    transport: str | None,
+    switch: str | None,
     seed: int,
     dilation: str,
     capture: str | None,
@@ -105,13 +117,14 @@ def command(
     loaded = scenarios.load(scenario)
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
     if snaplen is None:
-        snaplen = "full" if is_secured(transport) else "headers"
+        snaplen = "full" if is_secured(transport or DEFAULT_TRANSPORT) else "headers"
     plan = prepare(
         Request(
             scenario=loaded,
             parameters=loaded.parameters(given),
             topology=topology,
             transport=transport,
+            switch=switch,
             seed=seed,
             dilation=parse_dilation(dilation),
             capture=capture,
@@ -261,6 +274,7 @@ class Terminal:
             f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
             f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
             f"# Transport            : {result.transport}",
+            f"# Switch               : {result.switch}",
             f"# Dilation             : {result.dilation:g} ({chosen}); "
             "all times below are the fabric's own",
             f"# Seed                 : {result.seed}",

@@ -12,11 +12,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from emulator.asic.counters import AsicCounters
 from emulator.fabric.counters import PortCounters
 from emulator.lab import Lab, labs
 from emulator.lab_record import LabRecord
 from topologies.model import End
 from topologies.units import format_rate
+
+WIDEST = 1000  # columns: no cell is cut
 
 
 @click.command("status")
@@ -35,10 +38,11 @@ def command(lab: str | None, form: str) -> None:
         return
     with Lab.attach(lab) as running:
         counters = running.counters()
+        switches = running.asic.counters() if running.asic is not None else {}
         if form == "json":
-            click.echo(json.dumps(_facts(running, counters), indent=2))
+            click.echo(json.dumps(_facts(running, counters, switches), indent=2))
         else:
-            _show_ports(running, counters)
+            _show_ports(running, counters, switches)
 
 
 def state_of(record: LabRecord) -> str:
@@ -50,7 +54,9 @@ def _lab_facts(record: LabRecord) -> dict[str, object]:
     return asdict(record) | {"nodes": len(record.nodes), "state": state_of(record)}
 
 
-def _facts(lab: Lab, counters: dict[str, PortCounters]) -> dict[str, object]:
+def _facts(
+    lab: Lab, counters: dict[str, PortCounters], switches: dict[str, AsicCounters]
+) -> dict[str, object]:
     nodes = [
         {
             "name": node.name,
@@ -63,6 +69,11 @@ def _facts(lab: Lab, counters: dict[str, PortCounters]) -> dict[str, object]:
                 for port in node.ports
                 if f"{node.name}:{port.name}" in counters
             },
+            "asic": {
+                port.name: switches[f"{node.name}:{port.name}"].as_dict()
+                for port in node.ports
+                if f"{node.name}:{port.name}" in switches
+            },
         }
         for node in lab.topology.nodes
     ]
@@ -71,7 +82,7 @@ def _facts(lab: Lab, counters: dict[str, PortCounters]) -> dict[str, object]:
 
 def _show_labs(records: Sequence[LabRecord]) -> None:
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("lab", "state", "topology", "nodes", "dilation", "owner", "created"):
+    for column in ("lab", "state", "topology", "switch", "nodes", "dilation", "owner", "created"):
         right = column in ("nodes", "dilation", "owner")
         table.add_column(column, justify="right" if right else "left")
     for record in records:
@@ -79,6 +90,7 @@ def _show_labs(records: Sequence[LabRecord]) -> None:
             record.lab,
             state_of(record),
             record.topology_spec,
+            record.switch or "none",
             str(len(record.nodes)),
             f"{record.dilation:g}",
             str(record.owner.pid) if record.in_use else "-",
@@ -90,15 +102,19 @@ def _show_labs(records: Sequence[LabRecord]) -> None:
             click.echo(f"lab {record.lab} was left behind; remove it: uetemu clean {record.lab}")
 
 
-def _show_ports(lab: Lab, counters: dict[str, PortCounters]) -> None:
+def _show_ports(
+    lab: Lab, counters: dict[str, PortCounters], switches: dict[str, AsicCounters]
+) -> None:
     click.echo(
         f"lab {lab.name}: {lab.record.topology_spec}, {state_of(lab.record)}, "
-        f"dilation {lab.dilation:g}, seed {lab.seed}"
+        f"switch {lab.record.switch or 'none'}, dilation {lab.dilation:g}, seed {lab.seed}"
     )
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("port", "to", "address", "rate"):
         table.add_column(column)
     for column in ("rx packets", "tx packets", "tx bytes", "queued bytes", "drops"):
+        table.add_column(column, justify="right")
+    for column in ("marked", "trimmed") if switches else ():
         table.add_column(column, justify="right")
     for node in lab.topology.nodes:
         gateways = {bridge.name: str(bridge.gateway) for bridge in node.bridges}
@@ -106,9 +122,9 @@ def _show_ports(lab: Lab, counters: dict[str, PortCounters]) -> None:
         for port in node.ports:
             link, far = cables[port.name]
             end = str(End(node.name, port.name))
-            seen = counters.get(end)
+            seen, asic = counters.get(end), switches.get(end)
             if seen is None:
-                table.add_row(end, str(far), "gone", *[""] * 6)
+                table.add_row(end, str(far), "gone")
                 continue
             address = port.address or (f"({gateways[port.bridge]})" if port.bridge else "")
             table.add_row(
@@ -120,13 +136,27 @@ def _show_ports(lab: Lab, counters: dict[str, PortCounters]) -> None:
                 str(seen.tx_packets),
                 str(seen.tx_bytes),
                 str(seen.data.backlog_bytes + seen.control.backlog_bytes),
-                str(seen.data.drops + seen.control.drops + seen.tx_dropped),
+                str(seen.data.drops + seen.control.drops + seen.tx_dropped + _dropped(asic)),
+                *_marks(asic),
             )
     _show(table)
+
+
+def _dropped(asic: AsicCounters | None) -> int:
+    """What the ASIC dropped, faults included, before the kernel's queues saw it."""
+    return sum(row.dropped for row in asic.classes.values()) if asic is not None else 0
+
+
+def _marks(asic: AsicCounters | None) -> tuple[str, ...]:
+    """Packets marked and trimmed."""
+    if asic is None:
+        return ()
+    rows = asic.classes.values()
+    return str(sum(row.marked for row in rows)), str(sum(row.trimmed for row in rows))
 
 
 def _show(table: Table) -> None:
     """Print as wide as the table is; what reads it may be a pipe."""
     text = io.StringIO()
-    Console(file=text, width=200).print(table)
+    Console(file=text, width=WIDEST).print(table)
     click.echo("\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines()))

@@ -9,6 +9,7 @@ from types import FrameType
 
 import click
 
+from emulator.asic import choice
 from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
 from emulator.fabric.cable_delay import for_kernel_traffic
@@ -21,7 +22,10 @@ DEFAULT_DILATION = 1000.0
 
 @click.command(
     "up",
-    epilog="\b\nTopologies and their parameters:\n\n\b\n" + catalogue.describe(),
+    epilog="\b\nTopologies and their parameters:\n\n\b\n"
+    + catalogue.describe()
+    + "\n\n\b\n"
+    + choice.describe(),
 )
 @click.argument("topology", metavar="[TOPOLOGY]", default=catalogue.DEFAULT)
 @click.option("--name", metavar="LAB", help="Name of the lab; default: that of the topology.")
@@ -33,6 +37,13 @@ DEFAULT_DILATION = 1000.0
     help="Host time per fabric time: at 1000 a 400 Gb/s link runs at 400 Mb/s.",
 )
 @click.option(
+    "--switch",
+    metavar="SWITCH",
+    default=choice.DEFAULT,
+    show_default=True,
+    help="What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues.",
+)
+@click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=1,
@@ -40,10 +51,13 @@ DEFAULT_DILATION = 1000.0
     help="Seed of all randomness.",
 )
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
-def command(topology: str, name: str | None, dilation: float, seed: int, form: str) -> None:
+def command(
+    topology: str, name: str | None, dilation: float, switch: str, seed: int, form: str
+) -> None:
     """Build TOPOLOGY (NAME or NAME:param=value,...) and leave it running as a lab."""
     require_root("build a lab")
     model = catalogue.load(topology)
+    asic = choice.wanted(switch)
     lab = model.name.replace("_", "-") if name is None else name
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -57,6 +71,7 @@ def command(topology: str, name: str | None, dilation: float, seed: int, form: s
             seed=seed,
             spec=topology,
             cable_delay=for_kernel_traffic(),
+            switch=asic,
             persistent=True,
             progress=progress,
         ),
@@ -64,10 +79,10 @@ def command(topology: str, name: str | None, dilation: float, seed: int, form: s
         pass
     took = time.monotonic() - started
     if form == "json":
-        click.echo(json.dumps(_facts(lab, topology, model, took), indent=2))
+        click.echo(json.dumps(_facts(lab, topology, model, switch, took), indent=2))
     else:
         click.echo(
-            f"lab {lab} is up: {_inventory(model)}, in {took:.1f} s\n"
+            f"lab {lab} is up: {_inventory(model)}, switch {switch}, in {took:.1f} s\n"
             f"  uetemu status {lab}\n"
             f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
             f"  uetemu down {lab}"
@@ -83,10 +98,11 @@ def _inventory(model: Topology) -> str:
     return f"{len(model.gpus)} GPUs, {len(model.switches)} switches, {len(model.links)} links"
 
 
-def _facts(lab: str, spec: str, model: Topology, took: float) -> dict[str, object]:
+def _facts(lab: str, spec: str, model: Topology, switch: str, took: float) -> dict[str, object]:
     return {
         "lab": lab,
         "topology": spec,
+        "switch": None if switch == choice.NONE else switch,
         "gpus": len(model.gpus),
         "switches": len(model.switches),
         "links": len(model.links),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 
 from emulator.endpoint.agent_processes import (
@@ -45,6 +45,8 @@ START_SECONDS = 30.0
 #: From the order to run until the common start, so that every agent has the order by then (s).
 LEAD_SECONDS = 0.02
 CLOSE_SECONDS = 2.0
+#: Fabric time in which a frame on its way through idle queues surely arrives.
+QUIET_NS = 5_000
 
 
 class AgentPool:
@@ -114,12 +116,18 @@ class AgentPool:
                 processes.send(rank, Load(schedule, layouts))
             processes.gather(Loaded, ANSWER_SECONDS, "did not take its schedule")
 
-    def run(self, start_in_ns: int | None = None, timeout: float = 60.0) -> list[RankResult]:
+    def run(
+        self,
+        start_in_ns: int | None = None,
+        timeout: float = 60.0,
+        started: Callable[[int], None] | None = None,
+    ) -> list[RankResult]:
         """Execute the loaded schedules once, from a common start; results in rank order.
 
         The start is ``start_in_ns`` of fabric time from now (by default as soon as every agent
-        has surely heard of it).  An execution that lasts longer than ``timeout`` host seconds
-        fails.  Raises :class:`AgentError` when any rank fails; the pool is stopped then.
+        has surely heard of it); ``started`` is told when it will be (fabric ns).  An execution
+        that lasts longer than ``timeout`` host seconds fails.  Raises :class:`AgentError` when any
+        rank fails; the pool is stopped then.
         """
         processes, clock = self.processes, self.clock
         self._execution += 1
@@ -130,6 +138,8 @@ class AgentPool:
         with self._stopping_on_failure():
             for rank in self.specs:
                 processes.send(rank, Run(self._execution, start_at, deadline))
+            if started is not None:
+                started(start_at)
             waiting = clock.host_seconds(start_in_ns) + timeout + ANSWER_SECONDS
             by_rank = self._collect(time.monotonic() + waiting)
             results = [by_rank[rank] for rank in sorted(by_rank)]
@@ -198,6 +208,22 @@ class AgentPool:
             processes.send(rank, ReadCounters())
         answers = processes.gather(Counters, ANSWER_SECONDS, "did not send its counters")
         return {rank: answers[rank].layers for rank in sorted(answers)}
+
+    def close(self) -> dict[int, Mapping[str, Mapping[str, int]]]:
+        """Close the transports, for at most :data:`CLOSE_SECONDS`, and read the last counters.
+
+        An answer to what crossed a CLOSE may come after it, so they are read until none does (or
+        for as long again): then they are all that was ever sent and received.
+        """
+        self._close_transports(self.processes)
+        give_up = time.monotonic() + CLOSE_SECONDS
+        last = self.counters()
+        while time.monotonic() < give_up:
+            time.sleep(self.clock.host_seconds(QUIET_NS))
+            before, last = last, self.counters()
+            if all(last[rank]["nic"] == before[rank]["nic"] for rank in last):
+                break
+        return last
 
     def stop(self, orderly: bool = True) -> None:
         """End all agents and remove their memories; safe to call again and in any state.

@@ -12,7 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mininet.net import Mininet
 
@@ -24,7 +24,10 @@ from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.fabric.routes import Neighbour, Route, static_neighbours, static_routes
 from emulator.fabric.shaping import Egress
 from topologies.mininet_topo import FabricTopo
-from topologies.model import End, Link, Port, Topology
+from topologies.model import End, Link, Node, Port, Topology
+
+if TYPE_CHECKING:
+    from emulator.asic.fabric import FabricAsic
 
 Progress = Callable[[int, int, str], None]
 
@@ -38,7 +41,7 @@ class Plan:
 
     ``cable_delay`` says who delays frames by the length of a cable: ``netem`` at each port, or
     ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
-    explained in :mod:`emulator.fabric.cable_delay`.
+    explained in :mod:`emulator.fabric.cable_delay`.  ``asic`` goes on every port that it wants.
     """
 
     def __init__(
@@ -48,8 +51,10 @@ class Plan:
         lab: str,
         dilation: float,
         cable_delay: CableDelay = "nic",
+        asic: FabricAsic | None = None,
         progress: Progress | None = None,
     ) -> None:
+        self.asic = asic
         self.topology = topology
         self.lab = lab
         self.dilation = dilation
@@ -67,14 +72,17 @@ class Plan:
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total, label)
 
-    def egress(self, cable: Link) -> Egress:
-        """The egress of both ends of ``cable``, in host terms."""
-        return Egress(
+    def egress(self, cable: Link, node: Node) -> Egress:
+        """The egress of the end of ``cable`` at ``node``, in host terms."""
+        plain = Egress(
             rate_bps=cable.rate_bps / self.dilation,
             mtu=cable.mtu,
             buffer_bytes=cable.buffer_bytes,
             delay_ns=round(cable.delay_ns * self.dilation) if self.cable_delay == "netem" else 0,
         )
+        if self.asic is None or not node.is_switch:
+            return plain
+        return self.asic.egress(cable, plain)
 
     def alias(self, end: End) -> str:
         return alias_of(self.lab, end)
@@ -177,6 +185,7 @@ def build_fabric(
     lab: str,
     dilation: float,
     cable_delay: CableDelay = "nic",
+    asic: FabricAsic | None = None,
     progress: Progress | None = None,
 ) -> Fabric:
     """Build ``topology`` as the lab named ``lab`` and bring it to work.
@@ -184,7 +193,14 @@ def build_fabric(
     The caller has recorded the lab beforehand and removes it by its name if this raises:
     UserError, TopologyError, or :class:`~emulator.fabric.netlink.KernelRefusal`.
     """
-    plan = Plan(topology, lab=lab, dilation=dilation, cable_delay=cable_delay, progress=progress)
+    plan = Plan(
+        topology,
+        lab=lab,
+        dilation=dilation,
+        cable_delay=cable_delay,
+        asic=asic,
+        progress=progress,
+    )
     fabric = Fabric(FabricTopo(topology), plan=plan)
     try:
         fabric.start()

@@ -249,17 +249,24 @@ FEATURES: Mapping[str, Feature] = {
         _kernel("packet-ignore-outgoing", "the NIC of an endpoint", needed=True),
         _kernel(
             "clsact",
-            "no ICMP errors for transport frames",
-            stands_in="an nftables rule",
+            "no ICMP errors for transport frames; switch ASIC",
+            stands_in="an nftables rule; --switch none",
             needed=True,
         ),
         _kernel("nftables", "filters of your own; stands in for clsact"),
         _kernel(
             "netem",
             "cable delay of ping in uetemu up",
-            stands_in="none; endpoints have a delay line",
+            stands_in="a delay line at endpoints; the switch ASIC for loss, duplication, ...",
         ),
-        _kernel("ebpf", "rail switches that own what they queue", needed=True),
+        _kernel("red", "comparing the switch ASIC's marks", stands_in="none; the ASIC marks"),
+        _kernel("ebpf", "rail switches that own what they queue, switch ASIC", needed=True),
+        _kernel("bpf-filesystem", "counters of the switch ASIC", stands_in="--switch none"),
+        _kernel(
+            "switch-asic",
+            "ECN, trimming, load balancing, faults, counters",
+            stands_in="--switch none: plain queues",
+        ),
         _kernel("tbf", "nothing yet"),
         _kernel("vlan", "nothing yet"),
         _kernel("vrf", "nothing yet"),
@@ -270,7 +277,8 @@ FEATURES: Mapping[str, Feature] = {
         _tool("tshark", "tshark", "reading captures"),
         _tool("dot", "graphviz", "uetemu graph as SVG", stands_in="--format text, dot or mermaid"),
         _tool("mnexec", "mininet", "Mininet's own command mn"),
-        _tool("clang", "clang", "nothing yet"),
+        _tool("clang", "clang", "switch ASIC", stands_in="--switch none"),
+        _tool("bpftool", "bpftool", "switch ASIC", stands_in="--switch none"),
         _tool("vtysh", "frr", "nothing yet"),
     )
 }

@@ -19,6 +19,7 @@ from emulator.fabric.shaping import Egress, egress_requests
 from topologies.model import End, Link, Port, Topology
 
 if TYPE_CHECKING:
+    from emulator.asic.fabric import FabricAsic
     from emulator.fabric.nodes import NamespaceNode
 
 FIRST_INDEX = 2  # the loopback has 1 in every namespace
@@ -61,8 +62,8 @@ class VethPort(Intf):
     def end(self) -> End:
         return End(self.node.name, self.model.name)
 
-    def configure(self, egress: Egress, *, bridge: int) -> None:
-        """Queue what makes the port work: shaping, then up, address, bridge membership.
+    def configure(self, egress: Egress, *, bridge: int, asic: FabricAsic | None = None) -> None:
+        """Queue what makes the port work: shaping, ASIC, then up, address, bridge membership.
 
         A queueing discipline is exchanged ten times faster while its interface is down.
         """
@@ -75,6 +76,8 @@ class VethPort(Intf):
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, release"
             )
+        if asic is not None:
+            asic.attach(kernel, self.end)
         alias = alias_of(self.node.lab, self.end)
         kernel_object.raise_link(kernel, self.index, alias=alias, bridge=bridge, subject=subject)
         if self.model.address is not None:

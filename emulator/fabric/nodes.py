@@ -115,7 +115,8 @@ class NamespaceNode(MininetNode):
         self.configure_bridges()
         for port in self.ports_in_order():
             bridge = self.index_of(port.model.bridge) if port.model.bridge else 0
-            port.configure(self.plan.egress(port.cable), bridge=bridge)
+            egress = self.plan.egress(port.cable, self.model)
+            port.configure(egress, bridge=bridge, asic=self.plan.asic)
         self.configure_addresses()
         for neighbour in self.plan.neighbours[self.name]:
             kernel_object.neighbour(

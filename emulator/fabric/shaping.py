@@ -4,13 +4,15 @@
 
     1:   HTB                                    (below netem 2: where the cable delay is netem's)
     1:1  rate = ceil = link rate
-      1:10  control, strict priority       10: bfifo
+      1:10  control, served first          10: bfifo, limit = its control buffer
       1:20  data (default), what is left   20: bfifo, limit = the port's buffer
 
-HTB serves a class inside its own rate before one that borrows.  Control owns the whole rate and
-data owns next to nothing but may borrow all of it, which is strict priority; what control sends is
-charged to 1:1, so that both together never exceed the link.  A frame is charged as on the wire:
-preamble, frame check sequence and inter-packet gap included (IEEE 802.3).
+HTB serves a class inside its own rate before one that borrows, and among equals the one of higher
+priority.  Data own a small share of the link (:data:`DATA_SHARE`) and control the rest; either may
+borrow all of it.  So control goes first, except that data never starve under it: while control
+asks for the whole link, one frame in twenty is of data.  What either sends is charged to 1:1, so
+that both together never exceed the link.  A frame is charged as on the wire: preamble, frame check
+sequence and inter-packet gap included (IEEE 802.3).
 
 netem has HTB for a child and hands it what has been delayed, so a frame passes its cable first and
 the queue to it afterwards.  The sum over a path is the same, and all frames that meet in a queue do
@@ -33,10 +35,13 @@ ETHERNET_HEADER_BYTES = 14  # what the kernel counts of a frame besides its IP p
 WIRE_OVERHEAD_BYTES = 24  # preamble 8, FCS 4, inter-packet gap 12
 SMALLEST_FRAME_BYTES = 84  # 64 with FCS, plus preamble and gap
 CONTROL_BUFFER_BYTES = 256 * 1024
+LARGEST_QUEUE_BYTES = 2**32 - 1  # the kernel's own counter has 32 bits
 CATCH_UP_NS = 100_000  # host time: a timer may fire this late and the link loses no rate
+DATA_SHARE, LARGEST_DATA_SHARE = 0.05, 0.5
 DSFIELD_CONTROL = 0xB8  # DSCP EF, 46 (RFC 3246)
 DSCP_MASK = 0xFC
 
+NEW = NLM_F_CREATE | NLM_F_EXCL
 HTB, NETEM = 0x1_0000, 0x2_0000  # handles 1: and 2:
 LINK_CLASS, CONTROL_CLASS, DATA_CLASS = HTB | 0x1, HTB | 0x10, HTB | 0x20
 CONTROL_QUEUE, DATA_QUEUE = 0x10_0000, 0x20_0000  # handles 10: and 20:
@@ -63,13 +68,18 @@ ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD
 class Egress:
     """A port's egress in host terms: ``rate_bps`` and ``delay_ns`` are dilated already.
 
-    ``delay_ns`` is the cable delay that netem shall add, 0 for none.
+    ``buffer_bytes`` is what the data queue holds, ``control_buffer_bytes`` the control queue.
+    ``delay_ns`` is the cable delay that netem shall add, 0 for none.  ``data_share`` of the rate is
+    what data own whatever control asks for, 0 to :data:`LARGEST_DATA_SHARE`; with 0, control has
+    strict priority.
     """
 
     rate_bps: float
     mtu: int
     buffer_bytes: int
     delay_ns: int = 0
+    data_share: float = DATA_SHARE
+    control_buffer_bytes: int = CONTROL_BUFFER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +101,26 @@ def egress_requests(egress: Egress) -> tuple[Request, ...]:
     return tuple(_requests(egress))
 
 
+@lru_cache(maxsize=256)
+def rate_requests(egress: Egress) -> tuple[Request, ...]:
+    """What gives a port that has its queues already the rate and the share of ``egress``.
+
+    The classes are changed where they are: what waits in them stays, and leaves at the new rate
+    as soon as the frame ahead of it has had its time at the old one.
+    """
+    return tuple(_classes(egress, flags=0))
+
+
+@lru_cache(maxsize=256)
+def size_requests(egress: Egress) -> tuple[Request, ...]:
+    """What gives both queues of a port that is there the size of ``egress``; what is in them stays.
+
+    One that holds more than its new size lets nothing in until it holds less.
+    """
+    return tuple(_queues(egress, flags=0))
+
+
 def _requests(egress: Egress) -> Iterator[Request]:
-    rate = max(1, round(egress.rate_bps / 8))
-    frame = egress.mtu + ETHERNET_HEADER_BYTES
     root = TC_H_ROOT
     if egress.delay_ns:
         # netem above HTB: frames on the cable do not count against the port's buffer.
@@ -107,22 +134,33 @@ def _requests(egress: Egress) -> Iterator[Request]:
     yield _request(
         RTM_NEWQDISC, HTB, root, "htb", nested(TCA_OPTIONS, attribute(TCA_HTB_INIT, settings))
     )
-    classes = (
-        (LINK_CLASS, HTB, rate, 0),
-        (CONTROL_CLASS, LINK_CLASS, rate, 0),
-        (DATA_CLASS, LINK_CLASS, 1, 1),
-    )
-    for handle, parent, own, priority in classes:
-        options = _class_options(own, rate, frame + WIRE_OVERHEAD_BYTES, priority)
-        yield _request(RTM_NEWTCLASS, handle, parent, "htb", options)
-    for handle, parent, limit in (
-        (CONTROL_QUEUE, CONTROL_CLASS, CONTROL_BUFFER_BYTES),
-        (DATA_QUEUE, DATA_CLASS, egress.buffer_bytes),
-    ):
-        yield _request(RTM_NEWQDISC, handle, parent, "bfifo", attribute(TCA_OPTIONS, U32(limit)))
+    yield from _classes(egress, flags=NEW)
+    yield from _queues(egress, flags=NEW)
     # the DS field is octet 1 of IPv4 and bits 4..11 of IPv6
     for order, (protocol, shift) in enumerate(((ETH_P_IP, 16), (ETH_P_IPV6, 20)), start=1):
         yield _filter(order, protocol, DSFIELD_CONTROL << shift, DSCP_MASK << shift)
+
+
+def _classes(egress: Egress, *, flags: int) -> Iterator[Request]:
+    rate = max(1, round(egress.rate_bps / 8))
+    frame = egress.mtu + ETHERNET_HEADER_BYTES + WIRE_OVERHEAD_BYTES
+    datas = max(1, round(rate * egress.data_share))  # HTB knows no class that owns nothing
+    for handle, parent, own, priority in (
+        (LINK_CLASS, HTB, rate, 0),
+        (CONTROL_CLASS, LINK_CLASS, max(1, rate - datas), 0),
+        (DATA_CLASS, LINK_CLASS, datas, 1),
+    ):
+        options = _class_options(own, rate, frame, priority)
+        yield _request(RTM_NEWTCLASS, handle, parent, "htb", options, flags=flags)
+
+
+def _queues(egress: Egress, *, flags: int) -> Iterator[Request]:
+    for handle, parent, limit in (
+        (CONTROL_QUEUE, CONTROL_CLASS, egress.control_buffer_bytes),
+        (DATA_QUEUE, DATA_CLASS, egress.buffer_bytes),
+    ):
+        options = attribute(TCA_OPTIONS, U32(min(limit, LARGEST_QUEUE_BYTES)))
+        yield _request(RTM_NEWQDISC, handle, parent, "bfifo", options, flags=flags)
 
 
 def _class_options(own: int, ceiling: int, frame: int, priority: int) -> bytes:
@@ -144,7 +182,7 @@ def _class_options(own: int, ceiling: int, frame: int, priority: int) -> bytes:
     parameters = (
         specification(own)
         + specification(ceiling)
-        + HTB_CLASS_TAIL.pack(burst if own == ceiling else 1, burst, frame, 0, priority)
+        + HTB_CLASS_TAIL.pack(burst, burst, frame, 0, priority)
     )
     return nested(
         TCA_OPTIONS,
@@ -169,9 +207,14 @@ def _filter(order: int, protocol: int, value: int, mask: int) -> Request:
 
 
 def _request(
-    kind: int, handle: int, parent: int, name: str, options: bytes, info: int = 0
+    kind: int,
+    handle: int,
+    parent: int,
+    name: str,
+    options: bytes,
+    info: int = 0,
+    *,
+    flags: int = NEW,
 ) -> Request:
     header = TCMSG.pack(0, 0, 0, 0, handle, parent, info)
-    return Request(
-        kind, NLM_F_CREATE | NLM_F_EXCL, header[:4], header[8:] + text(TCA_KIND, name) + options
-    )
+    return Request(kind, flags, header[:4], header[8:] + text(TCA_KIND, name) + options)

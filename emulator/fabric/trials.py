@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import shutil
 import socket
 import struct
@@ -22,6 +23,9 @@ from pathlib import Path
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import RTM_NEWLINK, RTM_NEWQDISC, RTM_NEWTFILTER
 
+from emulator.asic import ports as asic_ports
+from emulator.asic import program as asic_program
+from emulator.asic.program import Size
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.silence import silence
 from emulator.errors import UserError
@@ -45,8 +49,10 @@ NEW = NLM_F_CREATE | NLM_F_EXCL
 IFLA_LINK, IFLA_INFO_KIND, IFLA_INFO_DATA = 5, 1, 2
 IFLA_VLAN_ID, IFLA_VRF_TABLE = 1, 1
 TCA_TBF_PARMS = 1
+TCA_RED_PARMS, TCA_RED_STAB = 1, 2
 SOL_PACKET, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 10, 23
 ETH_P_ALL = 0x0003
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 #: A port that is shaped like any other, and one whose cable delay netem adds.
 SHAPED = Egress(rate_bps=1e9, mtu=4500, buffer_bytes=1 << 20)
@@ -182,6 +188,46 @@ def ebpf(bench: Bench) -> None:
         bench.request(request.kind, request.flags, request.body(PORT_INDEX))
 
 
+def switch_asic(bench: Bench) -> None:
+    """The switch program: compiled, past the verifier, pinned, and on a port."""
+    _leave_mounts()
+    name = f"trial-{secrets.token_hex(5)}"
+    try:
+        with asic_program.load(name, Size(ports=2, switches=1, prefixes=1)) as program:
+            asic_ports.attach(bench.kernel, PORT_INDEX, program, subject="")
+            bench.flush()
+    except UserError as error:
+        raise Refused(str(error)) from error
+    finally:
+        asic_program.remove(name)
+
+
+def _leave_mounts() -> None:
+    """What the calling thread mounts from here on goes with it."""
+    if _libc.unshare(CLONE_NEWNS) != 0:
+        raise Refused(os.strerror(ctypes.get_errno()))
+    if _libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        raise Refused(os.strerror(ctypes.get_errno()))
+
+
+def bpf_filesystem(bench: Bench) -> None:
+    """Where the switch program's maps are kept: mounted, or to be mounted."""
+    _leave_mounts()
+    try:
+        asic_program.mount()
+    except UserError as error:
+        raise Refused(str(error)) from error
+
+
+def red(bench: Bench) -> None:
+    """RED with ECN (kernel ``struct tc_red_qopt``)."""
+    parameters = struct.pack("=IIIBBBB", 400_000, 30_000, 90_000, 1, 10, 10, 1)
+    table = attribute(TCA_RED_STAB, bytes(256))
+    bench.queueing_discipline(
+        "red", nested(TCA_OPTIONS, attribute(TCA_RED_PARMS, parameters), table)
+    )
+
+
 def vlan(bench: Bench) -> None:
     bench.link("vlan", attribute(IFLA_VLAN_ID, struct.pack("=H", 10)), lower=True)
 
@@ -246,8 +292,11 @@ TRIALS: Mapping[str, Callable[[Bench], None]] = {
     "packet-ignore-outgoing": packet_ignore_outgoing,
     "clsact": clsact,
     "ebpf": ebpf,
+    "bpf-filesystem": bpf_filesystem,
+    "switch-asic": switch_asic,
     "nftables": nftables,
     "netem": netem,
+    "red": red,
     "tbf": tbf,
     "vlan": vlan,
     "vrf": vrf,

@@ -85,12 +85,21 @@ def settings(words: Iterable[str]) -> dict[str, object]:
     values: dict[str, object] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        name = name.strip().replace("-", "_")
+        name, dot, parameter = name.strip().replace("-", "_").partition(".")
         if name in _ELSEWHERE:
             raise UserError(f"--set {name}: use {_ELSEWHERE[name]} for it")
         check_names([name], [item for item in hints if item not in _ELSEWHERE], "--set")
+        if dot and typing.get_origin(hints[name]) is not Mapping:
+            raise UserError(f"--set {name}.{parameter}: {name} has no parameters of its own")
         if not equals:
             raise UserError(f"--set {word} says no value; write {name}=VALUE")
+        if typing.get_origin(hints[name]) is Mapping:
+            if not parameter:
+                raise UserError(f"--set {name} is for {name}.PARAMETER=NUMBER, each by itself")
+            inner = values.setdefault(name, {})
+            assert isinstance(inner, dict)
+            inner[parameter] = _converted(float, f"{name}.{parameter}", value.strip(), "--set")
+            continue
         values[name] = _converted(hints[name], name, value.strip(), "--set")
     return values
 
@@ -134,7 +143,7 @@ def _converted(kind: Any, name: str, text: str, where: str) -> Any:
     if kind is bool:
         return switch(text, what)
     if kind is int:
-        if name.endswith("_time"):
+        if name.endswith("_time") or name == "base_rtt":
             return duration(text, what, plain="ns")
         return number(text, what)
     if kind is float:

@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from emulator.asic.choice import SwitchChoice
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.schedule import Copy, Operation, Receive, Reduce, Region, Schedule, Write
 from emulator.endpoint.spawn import AgentPool
@@ -71,22 +72,38 @@ class Calibration:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Work:
+    """What trials of ``loads`` run on."""
+
+    transport: TransportChoice
+    switch: SwitchChoice | None
+    loads: Sequence[Load]
+
+
 def calibrate(
     topology: Topology,
-    transport: TransportChoice,
-    loads: Sequence[Load],
+    works: Sequence[Work],
     *,
     seed: int,
     logged: bool = False,
     progress: Callable[[str], None],
 ) -> Calibration:
-    """Probe the machine and choose the dilation for ``loads`` on ``topology``.
+    """Probe the machine and choose the dilation for the most demanding of ``works``.
 
-    ``logged``: the endpoints will write event logs, and do so in the probe too.
+    Each transport is probed once, on the first switch that it is to run on: what switches do costs
+    far less than what endpoints do.  ``logged``: the endpoints will write event logs, and do so in
+    the probe too.
     """
-    probe = _probe(topology, transport.name, seed, logged, progress)
-    per_packet, per_operation = solve(probe)
-    return choose(topology, transport, loads, per_packet, per_operation, probe)
+    probes: dict[str, list[dict[str, float]]] = {}
+    found = []
+    for work in works:
+        name = work.transport.name
+        if name not in probes:
+            probes[name] = _probe(topology, name, work.switch, seed, logged, progress)
+        costs = solve(probes[name])
+        found.append(choose(topology, work.transport, work.loads, *costs, probes[name]))
+    return max(found, key=lambda calibration: calibration.dilation)
 
 
 def solve(probe: Sequence[dict[str, float]]) -> tuple[float, float]:
@@ -147,6 +164,7 @@ def round_up(dilation: float) -> float:
 def _probe(
     topology: Topology,
     transport_name: str,
+    switch: SwitchChoice | None,
     seed: int,
     logged: bool,
     progress: Callable[[str], None],
@@ -154,13 +172,15 @@ def _probe(
     nic = topology.link_at(End(topology.gpus[0].name, topology.gpus[0].ports[0].name))
     spec = f"rail_clos:hosts=2,gpus_per_host=2,spines=1,nic_rate={nic.rate_bps}bps,mtu={nic.mtu}"
     small_fabric = catalogue.load(spec)
-    transport = fit(transport_name, small_fabric)
+    transport = fit(transport_name, small_fabric, switch=switch)
     progress("calibrating")
     dilation = min(float(LARGEST_DILATION), _PROBE_DILATION_PER_GPU * max(4, len(topology.gpus)))
     name = f"probe-{secrets.token_hex(4)}"
     with (
         TemporaryDirectory(prefix="uetemu-") as logs,
-        Lab.create(name, small_fabric, dilation=dilation, seed=seed, spec=spec) as lab,
+        Lab.create(
+            name, small_fabric, dilation=dilation, seed=seed, spec=spec, switch=switch
+        ) as lab,
     ):
         clock = Clock.start(dilation)
         specs = agent_specs(

@@ -1,8 +1,9 @@
 """Was the run limited by the fabric, as it should be, or by the computer underneath?
 
-Three things spoil an emulation without any error: processes that wake up too late, processors
-that are busy all the time, and packets that are lost where no modelled queue is.  Each is measured
-and held against a threshold; if one is above it, the verdict is ``host-limited`` and says why.
+These things spoil an emulation without any error: processes that wake up too late, processors that
+are busy all the time, packets that are lost where no modelled queue is, and faults or samples that
+are not on time. Each is measured and held against a threshold; if one is above it, the verdict is
+``host-limited`` and says why.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import asdict, dataclass
 SLIP_P99 = 0.25
 #: ... and once in a while this much (one hiccup delays a ring once, not at every hop).
 SLIP_MAX = 4.0
+#: A fault may come this much of a base round-trip time late.
+FAULT_LATE = 1.0
 #: Busy share of all processors during the measured iterations; above it queues form for the CPU.
 BUSY = 0.95
 
@@ -40,12 +43,19 @@ class Slip:
 
 
 def judge(
-    *, slip: Slip, base_rtt_ns: int, busy: float, foreign_drops: Mapping[str, int]
+    *,
+    slip: Slip,
+    base_rtt_ns: int,
+    busy: float,
+    foreign_drops: Mapping[str, int],
+    late_fault_ns: int = 0,
 ) -> dict[str, object]:
     """The verdict with its inputs and reasons, as it stands in ``result.json``.
 
     ``busy`` is the share of processor time in use during the measured iterations (0..1),
-    ``foreign_drops`` the packets lost outside the modelled queues, by place.
+    ``foreign_drops`` the packets lost outside the modelled queues, by place: of a switch with an
+    ASIC these are the drops of the kernel's queues below the model.  ``late_fault_ns`` is how late
+    (fabric time) the latest fault of a trial was applied.
     """
     lost = {place: count for place, count in foreign_drops.items() if count}
     inputs = [
@@ -77,6 +87,13 @@ def judge(
             0,
             "losses in sockets and interfaces, where the fabric has no queue",
         ),
+        _held(
+            "fault_lateness",
+            late_fault_ns,
+            "ns",
+            FAULT_LATE * base_rtt_ns,
+            "how late a fault of a trial was applied at worst, against the base round trip",
+        ),
     ]
     reasons = list(_reasons(inputs, lost, base_rtt_ns))
     return {
@@ -101,6 +118,11 @@ def _reasons(inputs: Iterable[Input], lost: Mapping[str, int], base_rtt_ns: int)
         if item.name == "drops_outside_queues":
             places = ", ".join(f"{place} {count}" for place, count in lost.items())
             yield f"packets were lost outside the modelled queues ({places}); {slower}"
+        elif item.name == "fault_lateness":
+            yield (
+                f"a fault was applied {item.value:.0f} ns of fabric time late (limit "
+                f"{item.threshold:.0f} ns); {slower}"
+            )
         elif item.name == "processors_busy":
             yield (
                 f"the processors were {100 * item.value:.0f} % busy (limit "

@@ -13,7 +13,9 @@ larger of
 1. the longest chain of dependent operations, every message alone on its path;
 2. for each NIC and each direction (and each GPU's NVLink port likewise): the earliest moment
    anything can start there, plus the service of everything that passes, plus the shortest way from
-   the end of any such message to the end of the program.
+   the end of any such message to the end of the program;
+3. for each border between tiers of the fabric and each direction, the time that the links have
+   which the trial's faults leave (:mod:`emulator.run.cuts`).
 
 The octets around a payload are the headers of an uncongested data packet from the Ethernet header
 on, and the preamble, frame check sequence and inter-packet gap that a link spends on each frame
@@ -25,11 +27,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.endpoint.program import describe
 from emulator.endpoint.schedule import Compute, Copy, Operation, Receive, Schedule, Write
+from emulator.run.cuts import Change, Crossing, cut_bound_ns
 from topologies.model import End, Topology
 
 
@@ -44,19 +47,33 @@ class WireCost:
         """What a message of ``length`` octets puts on the wire."""
         return length + self.packets(length) * self.around_bytes
 
+    @property
+    def payload_share(self) -> float:
+        """Payload over all octets of a full packet."""
+        return self.payload_mtu / (self.payload_mtu + self.around_bytes)
+
     def packets(self, length: int) -> int:
         return max(1, math.ceil(length / self.payload_mtu))
 
 
-def ideal_ns(topology: Topology, schedules: Sequence[Schedule], wire: WireCost) -> float:
-    """The bound described above, in ns of fabric time.
+def ideal_ns(
+    topology: Topology,
+    schedules: Sequence[Schedule],
+    wire: WireCost,
+    changes: Sequence[Change] = (),
+) -> float:
+    """The bound described above, in ns of fabric time; ``changes`` are those of the links.
 
     Raises ValueError if the schedules wait for what never happens.
     """
-    return _Bound(topology, schedules, wire).value()
+    bound = _Bound(topology, schedules, wire, changes).value()
+    if math.isinf(bound):
+        raise ValueError("its faults leave a part of the fabric without any link; heal one of them")
+    return bound
 
 
 Key = tuple[int, int]  # rank, index
+Pair = tuple[int, int]  # ranks: source, destination
 
 
 def _where(rank: int, index: int, operation: Operation) -> str:
@@ -64,7 +81,15 @@ def _where(rank: int, index: int, operation: Operation) -> str:
 
 
 class _Bound:
-    def __init__(self, topology: Topology, schedules: Sequence[Schedule], wire: WireCost) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        schedules: Sequence[Schedule],
+        wire: WireCost,
+        changes: Sequence[Change],
+    ) -> None:
+        self.topology = topology
+        self.changes = changes
         self.schedules = schedules
         self.wire = wire
         self.gpus = topology.gpus
@@ -125,7 +150,33 @@ class _Bound:
                 first[place] = min(first.get(place, math.inf), starts)
                 last[place] = min(last.get(place, math.inf), remains)
         busiest = max((first[p] + load[p] + last[p] for p in load), default=0.0)
-        return max(longest, busiest)
+        return max(longest, busiest, self._fabric(partner, head, tail))
+
+    def _fabric(
+        self, partner: Mapping[Key, Key], head: Mapping[Key, float], tail: Mapping[Key, float]
+    ) -> float:
+        # All messages of a pair are one to a cut: only sums and least values count.
+        octets: dict[Pair, int] = defaultdict(int)
+        begin: dict[Pair, float] = {}
+        rest: dict[Pair, float] = {}
+        for receive, sender in partner.items():
+            operation = self._operation(sender)
+            if isinstance(operation, Write):
+                pair = sender[0], receive[0]
+                octets[pair] += self.wire.octets(operation.local.length)
+                begin[pair] = min(begin.get(pair, math.inf), head[sender])
+                rest[pair] = min(rest.get(pair, math.inf), tail.get(receive, 0.0))
+        crossings = [
+            Crossing(
+                source=self.gpus[source].name,
+                destination=self.gpus[destination].name,
+                octets=octets[source, destination],
+                head_ns=begin[source, destination],
+                tail_ns=rest[source, destination],
+            )
+            for source, destination in octets
+        ]
+        return cut_bound_ns(self.topology, crossings, self.changes)
 
     def _operation(self, key: Key) -> Operation:
         return self.schedules[key[0]].operations[key[1]]

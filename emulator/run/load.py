@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from emulator.endpoint.gpu import Layout
 from emulator.endpoint.schedule import Schedule, Write
 from emulator.errors import UserError
+from emulator.run.cuts import Change
+from emulator.run.fault_timeline import link_changes
 from emulator.run.ideal import WireCost, ideal_ns
 from emulator.scenario import Trial
 from topologies.model import Topology
@@ -37,7 +39,8 @@ class Load:
                 f"the fabric {len(topology.gpus)} GPUs; compile one for each, in rank order"
             )
         try:
-            return cls.weigh(trial.size_bytes, schedules, topology, wire)
+            changes = link_changes(trial.faults, topology)
+            return cls.weigh(trial.size_bytes, schedules, topology, wire, changes)
         except ValueError as wrong:
             raise UserError(
                 f"the schedules of {trial.collective} of {trial.size_bytes} B cannot be run: "
@@ -46,11 +49,16 @@ class Load:
 
     @classmethod
     def weigh(
-        cls, size_bytes: int, schedules: Sequence[Schedule], topology: Topology, wire: WireCost
+        cls,
+        size_bytes: int,
+        schedules: Sequence[Schedule],
+        topology: Topology,
+        wire: WireCost,
+        changes: Sequence[Change] = (),
     ) -> Load:
         return cls(
             size_bytes=size_bytes,
-            ideal_ns=ideal_ns(topology, schedules, wire),
+            ideal_ns=ideal_ns(topology, schedules, wire, changes),
             packets=sum(
                 wire.packets(operation.local.length)
                 for schedule in schedules

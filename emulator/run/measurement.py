@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,11 +13,18 @@ from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import RankResult
 from emulator.errors import UserError
+from emulator.run.fault_timeline import FaultPlayer
 from emulator.run.fidelity import Slip
+from emulator.run.ideal import WireCost
+from emulator.run.messages import Recorder
+from emulator.run.observation import PortObserver
 from emulator.scenario import Contents, Outcome, Trial
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.
 POISON = 0xFF
+
+#: Words in the names of counters that are no counts.
+_EXTREMES = frozenset({"max", "mean", "p99"})
 
 #: Counters by rank, layer and name.
 Counts = Mapping[int, Mapping[str, Mapping[str, int]]]
@@ -64,12 +70,16 @@ def measure(
     ideal_ns: float,
     timeout_s: float,
     host: HostLoad,
+    ports: PortObserver,
+    faults: FaultPlayer,
+    wire: WireCost,
     progress: Callable[[], None],
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations.
 
-    ``host`` is added to by those that count, ``progress`` called after each.  Every iteration is
-    verified, warm-ups too.  Raises :class:`~emulator.endpoint.spawn.AgentError` if a rank fails.
+    ``host`` is added to by those that count, ``ports`` read around them and ``faults`` applied to
+    them; ``progress`` is called after each.  Every iteration is verified, warm-ups too.  Raises
+    :class:`~emulator.endpoint.spawn.AgentError` if a rank fails.
     """
     schedules = trial.compile()
     pool.load(schedules)
@@ -83,6 +93,7 @@ def measure(
         _fill(memory, inputs[rank])
     wrong = 0
     times: list[int] = []
+    messages = Recorder(schedules)
     results: Sequence[RankResult] = ()
     before: Counts = {}
     for iteration in range(-trial.warmups, trial.iterations):
@@ -92,8 +103,12 @@ def measure(
             _fill(memory, {n: c for n, c in inputs[rank].items() if n in expected[rank]})
         if iteration == 0:
             before = pool.counters()
+            ports.begin()
         processors = psutil.cpu_times()
-        results = pool.run(timeout=timeout_s)
+        try:
+            results = pool.run(timeout=timeout_s, started=faults.begin if iteration >= 0 else None)
+        finally:
+            faults.end()
         busy, available = processor_seconds(processors)
         wrong += sum(
             _wrong(memory.array(name, content.dtype), content)
@@ -104,13 +119,20 @@ def measure(
             host.busy_s += busy
             host.available_s += available
             times.append(duration_ns(results))
+            messages.add(results)
             host.slips += slips(pool.counters())
         progress()
+    endpoints = differences(before, pool.counters())
     outcome = Outcome(
         times_ns=tuple(times),
         ideal_ns=ideal_ns,
         wrong=wrong,
-        counters=difference(before, pool.counters()),
+        counters=summed(endpoints),
+        endpoints=endpoints,
+        iterations=tuple(messages),
+        ports=ports.end(),
+        queues=ports.queues(),
+        wire=wire,
     )
     return Measured(outcome, schedules, results)
 
@@ -149,14 +171,37 @@ def slips(counters: Counts) -> list[Slip]:
     ]
 
 
-def difference(before: Counts, after: Counts) -> dict[str, int]:
-    """What the transports counted in between, summed over all ranks."""
-    total: Counter[str] = Counter()
-    for counters, sign in ((after, 1), (before, -1)):
-        for layers in counters.values():
-            for name, value in layers["transport"].items():
-                total[name] += sign * value
-    return dict(total)
+def differences(before: Counts, after: Counts) -> dict[int, dict[str, int]]:
+    """What each rank's transport counted in between; extremes (``..._max``) are the later ones."""
+    return {
+        rank: {
+            name: value if is_extreme(name) else value - before[rank]["transport"].get(name, 0)
+            for name, value in layers["transport"].items()
+        }
+        for rank, layers in after.items()
+    }
+
+
+def summed(endpoints: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
+    """Counters of all ranks together: sums, and the largest of extremes."""
+    total: dict[str, int] = {}
+    for counters in endpoints.values():
+        add(total, counters)
+    return total
+
+
+def add(total: dict[str, int], counters: Mapping[str, int]) -> None:
+    """Add ``counters`` to ``total`` by name."""
+    for name, value in counters.items():
+        if is_extreme(name):
+            total[name] = max(total.get(name, value), value)
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+def is_extreme(name: str) -> bool:
+    """Whether a counter is a largest or typical value, which is not to be added up."""
+    return any(part in _EXTREMES for part in name.split("_"))
 
 
 def processor_seconds(since: object) -> tuple[float, float]:

@@ -5,45 +5,58 @@ an interrupt included, everything that was made is removed and what was measured
 
 ::
 
-    plan = prepare(request)            # pure, but for reading the machine's state
+    plan = prepare(request)            # emulator.run.plan: touches no kernel
     result = execute(plan, observer)   # builds, runs, removes, writes
+
+The fabric is built once.  Stage by stage (:mod:`emulator.run.stages`) its switches are told what to
+do and, where the transport changes, its agents are started anew.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from emulator.asic import telemetry
+from emulator.asic.fabric import FabricAsic
+from emulator.asic.faults import Faults
+from emulator.asic.telemetry import Telemetry
 from emulator.cleanup import uninterrupted
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentError, AgentPool
 from emulator.errors import UserError
-from emulator.fabric.capabilities import Capabilities
-from emulator.fabric.capture import SNAPLEN_HEADERS, Capture, Tap, describe, ports_of, select
-from emulator.fabric.counters import PortCounters
+from emulator.fabric.capture import Capture, describe
 from emulator.lab import Lab
 from emulator.results import Result, RunFolder
-from emulator.run import fidelity, preflight
+from emulator.run import fidelity
 from emulator.run.agents import agent_specs
-from emulator.run.calibration import calibrate
+from emulator.run.calibration import Work, calibrate
 from emulator.run.environment import describe_machine
+from emulator.run.fault_timeline import FaultPlayer
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.load import Load
-from emulator.run.measurement import HostLoad, Measured, measure
+from emulator.run.losses import cable_rtt_ns, nic_losses, port_losses
+from emulator.run.measurement import HostLoad, Measured, add, measure
+from emulator.run.observation import PortObserver
+from emulator.run.plan import Plan, PlannedStage, Request, default_capture, prepare
+from emulator.run.port_record import failures
+from emulator.run.queues import sampling_troubles
 from emulator.run.timeline import timeline
-from emulator.scenario import Scenario, Trial
-from emulator.transports import TransportChoice, fit
-from topologies import catalogue, export
-from topologies.model import Role, Topology
+from emulator.scenario import Trial
+from topologies import export
+
+__all__ = ["Observer", "Plan", "Request", "default_capture", "execute", "prepare"]
 
 #: Host seconds that an iteration may take beyond what its ideal time, dilated, would be.
 TIMEOUT_S = 60.0
 TIMEOUT_FACTOR = 20.0
+#: Fabric time that retransmission timers, doubling, may add to it.
+RECOVERY_NS = 4_000_000
 #: No longer than poll(2) can wait, which counts milliseconds in 31 bits.
 LONGEST_TIMEOUT_S = 2_000_000.0
 #: What ``result.json`` has for an error until the run has ended.
@@ -51,40 +64,6 @@ UNFINISHED = "the run has not ended yet, or it was killed before it could say wh
 
 #: Folder of the endpoints' event logs in a run folder.
 EVENT_LOGS = "event-logs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What the user asked for.  ``dilation`` and ``capture`` None: the run decides."""
-
-    scenario: Scenario
-    parameters: Any
-    topology: str | None = None
-    transport: str = "uet"
-    seed: int = 1
-    dilation: float | None = None
-    capture: str | None = None
-    snaplen: int = SNAPLEN_HEADERS
-    output: Path | None = None
-    lab: str | None = None
-    #: GPUs whose endpoints write event logs, by name and separated by commas, or "all"
-    event_log: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A validated request: what will be built and run."""
-
-    request: Request
-    lab: str
-    spec: str
-    topology: Topology
-    transport: TransportChoice
-    trials: Sequence[Trial]
-    loads: Sequence[Load]
-    taps: Sequence[Tap]
-    capabilities: Capabilities
-    logged: Sequence[str] = ()
 
 
 class Observer(Protocol):
@@ -100,65 +79,6 @@ class Observer(Protocol):
         """A trial is done."""
 
 
-def prepare(request: Request) -> Plan:
-    """Validate everything; raises UserError or TopologyError with one sentence."""
-    wanted: str | Topology | None = request.topology
-    if wanted is None:
-        wanted = request.scenario.topology(request.parameters)
-    if isinstance(wanted, Topology):
-        topology, spec = wanted, wanted.name
-    else:
-        topology, spec = catalogue.load(wanted), wanted
-    preflight.check_agents(len(topology.gpus))
-    transport = fit(request.transport, topology, seed=request.seed)
-    trials = request.scenario.schedules(request.parameters, topology, request.seed)
-    selection = default_capture(topology) if request.capture is None else request.capture
-    taps = select(selection, ports_of(topology))
-    lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
-    capabilities = preflight.check(lab, taps, trials, len(topology.gpus))
-    loads = [Load.of(trial, topology, transport.wire) for trial in trials]
-    for load in loads:
-        preflight.check_memory(load.size_bytes, load.memory_octets)
-    return Plan(
-        request=request,
-        lab=lab,
-        spec=spec,
-        topology=topology,
-        transport=transport,
-        trials=trials,
-        loads=loads,
-        taps=taps,
-        capabilities=capabilities,
-        logged=_logged(request.event_log, topology),
-    )
-
-
-def _logged(wanted: str | None, topology: Topology) -> Sequence[str]:
-    """The GPUs whose endpoints write event logs."""
-    if wanted is None:
-        return ()
-    known = [gpu.name for gpu in topology.gpus]
-    if wanted == "all":
-        return known
-    chosen = [name.strip() for name in wanted.split(",") if name.strip()]
-    for name in chosen:
-        if name not in known:
-            raise UserError(
-                f"--event-log: there is no GPU {name!r}; they are called {known[0]} to {known[-1]}"
-            )
-    return chosen
-
-
-def default_capture(topology: Topology) -> str:
-    """The first rail switch's port to its first host, and its uplinks."""
-    rail = next((node for node in topology.nodes if node.role is Role.RAIL), None)
-    if rail is None:
-        return topology.gpus[0].name
-    chosen = [port.name for port in rail.ports if port.bridge is not None][:1]
-    chosen += [port.name for port in rail.ports if port.bridge is None]
-    return ",".join(f"{rail.name}:{port}" for port in chosen)
-
-
 def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
     """Run ``plan``.  Failures of the run stand in ``Result.errors``; :class:`Interrupted` passes.
 
@@ -169,7 +89,8 @@ def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
     result = Result(
         scenario=request.scenario.name,
         topology=plan.spec,
-        transport=plan.transport.name,
+        transport=plan.transport,
+        switch=plan.switch,
         ranks=len(plan.topology.gpus),
         seed=request.seed,
         parameters=dataclasses.asdict(request.parameters),
@@ -215,14 +136,19 @@ class _Run:
         self.host = HostLoad()
         self.pool: AgentPool | None = None
         self.lab: Lab | None = None
+        self.ports: PortObserver | None = None
+        self.telemetry: Telemetry | None = None
         self.clock = Clock.start(1)
+        self.late_fault_ns = 0
+        self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
 
     def work(self) -> None:
         self.folder.event("begin", scenario=self.result.scenario, lab=self.plan.lab)
         self.folder.write("fabric.json", export.as_data(self.plan.topology))
-        for name, content in self.plan.transport.files.items():
-            self.folder.write(name, content)
+        for stage in self.plan.stages:
+            for name, content in stage.transport.files.items():
+                self.folder.write(name, content)
         self.result.dilation = self._choose_dilation()
         self.environment["dilation"] = self.result.dilation
         self.folder.write("environment.json", self.environment)
@@ -230,17 +156,40 @@ class _Run:
         self.observer.began(self.plan, self.result)
         with ExitStack() as stack:
             self._build(stack)
-            self._measure()
+            for agents in self._by_agents():
+                with ExitStack() as lives:
+                    self._start_agents(lives, agents)
+                    for number in agents:
+                        self._run_stage(number)
+                    self._take_endpoints(self._pool.close())
             self._count()
 
-    def _event_logs(self) -> Mapping[str, Path]:
-        """Where the endpoints that are to do so write what they do."""
+    def _by_agents(self) -> list[list[int]]:
+        """The numbers of the stages, those together that can use the same agents."""
+        groups: list[list[int]] = []
+        stages = self.plan.stages
+        for number, stage in enumerate(stages):
+            same = groups and stages[groups[-1][-1]].transport == stage.transport
+            if same and not stage.stage.fresh:
+                groups[-1].append(number)
+            else:
+                groups.append([number])
+        return groups
+
+    @property
+    def _pool(self) -> AgentPool:
+        assert self.pool is not None
+        return self.pool
+
+    def _event_logs(self, stage: int) -> Mapping[str, Path]:
+        """Where the endpoints that are to do so write what they do, from ``stage`` on."""
         if not self.plan.logged:
             return {}
         self.environment["event_logs"] = list(self.plan.logged)
         logs = self.folder.path / EVENT_LOGS
-        logs.mkdir()
-        return {gpu: logs / f"{gpu}.sqlog" for gpu in self.plan.logged}
+        logs.mkdir(exist_ok=True)
+        later = f"-{stage + 1}" if stage else ""
+        return {gpu: logs / f"{gpu}{later}.sqlog" for gpu in self.plan.logged}
 
     def _choose_dilation(self) -> float:
         plan = self.plan
@@ -249,8 +198,7 @@ class _Run:
             return plan.request.dilation
         calibration = calibrate(
             plan.topology,
-            plan.transport,
-            plan.loads,
+            [Work(stage.transport, stage.switch, stage.loads) for stage in plan.stages],
             seed=plan.request.seed,
             logged=bool(plan.logged),
             progress=lambda what: self.observer.progress(what, None),
@@ -270,6 +218,7 @@ class _Run:
                 dilation=dilation,
                 seed=plan.request.seed,
                 spec=plan.spec,
+                switch=plan.stages[0].switch,
                 progress=lambda done, total, what: observer.progress(f"building {what}", None),
             )
         )
@@ -278,16 +227,6 @@ class _Run:
         self.folder.write("environment.json", self.environment)
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.clock = Clock.start(dilation)
-        specs = agent_specs(
-            plan.topology,
-            plan.transport,
-            namespace=lambda node: str(lab.netns(node)),
-            nic_delays=lab.cable_delay == "nic",
-            seed=plan.request.seed,
-            memory_octets=max(max(load.memory_octets) for load in plan.loads) or 1,
-            event_logs=self._event_logs(),
-            clock=self.clock,
-        )
         sniffers = Capture(
             plan.taps,
             namespace=lambda node: lab.netns(node).name,
@@ -295,14 +234,47 @@ class _Run:
             snaplen=plan.request.snaplen,
             comment=describe(plan.lab, dilation),
         )
+        if lab.asic is not None:
+            path = self.folder.path / telemetry.FILE
+            self.telemetry = Telemetry(lab.asic, path, self.clock)
+            with uninterrupted():  # a thread that is half started could not be ended
+                self.telemetry.start()
+                stack.callback(self._end_telemetry, self.telemetry)
+        self.ports = PortObserver(lab, self.telemetry)
         observer.progress("starting captures", None)
         stack.callback(self._end_capture, sniffers)
         sniffers.start()
-        self.pool = stack.enter_context(AgentPool(plan.lab, specs, self.clock))
+
+    def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:
+        """The agents for ``stages``, which share a transport; they end with ``lives``."""
+        plan, lab, observer = self.plan, self.lab, self.observer
+        assert lab is not None
+        first = plan.stages[stages[0]]
+        memories = [load.memory_octets for number in stages for load in plan.stages[number].loads]
+        specs = agent_specs(
+            plan.topology,
+            first.transport,
+            namespace=lambda node: str(lab.netns(node)),
+            nic_delays=lab.cable_delay == "nic",
+            seed=plan.request.seed,
+            memory_octets=max(max(memory) for memory in memories) or 1,
+            event_logs=self._event_logs(stages[0]),
+            clock=self.clock,
+        )
+        self.pool = lives.enter_context(AgentPool(plan.lab, specs, self.clock))
         self.pool.start(
             lambda done, total: observer.progress(f"starting agents ({done}/{total})", None)
         )
-        self.folder.event("started", agents=self.pool.pids)
+        self.folder.event("started", agents=self.pool.pids, transport=first.stage.transport)
+
+    def _end_telemetry(self, sampler: Telemetry) -> None:
+        sampler.stop()
+        self.result.warnings += sampling_troubles(sampler, self.clock.now())
+        self.folder.event(
+            "telemetry",
+            file=sampler.path.name,
+            samples=sampler.samples,
+        )
 
     def _end_capture(self, sniffers: Capture) -> None:
         record = sniffers.stop()
@@ -314,28 +286,27 @@ class _Run:
             ports=[dataclasses.asdict(count) for count in record.ports],
         )
 
-    def _measure(self) -> None:
-        plan = self.plan
-        assert self.pool is not None
-        # Small trials are bound by latency, so ideal time plus a constant tells the share best.
-        weights = [
-            (load.ideal_ns + 20_000) * (trial.warmups + trial.iterations)
-            for trial, load in zip(plan.trials, plan.loads, strict=True)
-        ]
+    def _run_stage(self, number: int) -> None:
+        """Tell the switches what to do, and run the stage's trials."""
+        plan, stage, lab = self.plan, self.plan.stages[number], self.lab
+        assert lab is not None
+        assert self.ports is not None
+        if stage.switch is not None and stage.switch != plan.stages[max(0, number - 1)].switch:
+            self.ports.restart()
+            _asic(lab).apply(stage.switch)
+        self.folder.event(
+            "stage", number=number, transport=stage.stage.transport, switch=stage.stage.switch
+        )
         largest = max(plan.trials, key=lambda trial: trial.size_bytes)
-        for trial, load, weight in zip(plan.trials, plan.loads, weights, strict=True):
+        weights = [
+            _weight(trial, load) for trial, load in zip(plan.trials, plan.loads, strict=True)
+        ]
+        for trial, load in zip(stage.trials, stage.loads, strict=True):
             what = f"{trial.collective} {trial.size_bytes} B"
-            step = weight / sum(weights) / (trial.warmups + trial.iterations)
+            step = _weight(trial, load) / sum(weights) / (trial.warmups + trial.iterations)
             self.observer.progress(what, self._done)
-            measured = measure(
-                trial,
-                self.pool,
-                ideal_ns=load.ideal_ns,
-                timeout_s=self._timeout(load),
-                host=self.host,
-                progress=lambda what=what, step=step: self._advance(what, step),  # type: ignore[misc]
-            )
-            row = self.result.add_row(self._row(trial, measured))
+            measured = self._measure(stage, trial, load, partial(self._advance, what, step))
+            row = self.result.add_row(self._row(stage, trial, measured))
             self.folder.event("row", **row)
             self._save()
             self.observer.row(row)
@@ -344,19 +315,53 @@ class _Run:
                 trace = timeline(names, measured.schedules, measured.results)
                 self.folder.write("timeline.json", trace)
 
+    def _measure(
+        self, stage: PlannedStage, trial: Trial, load: Load, progress: Callable[[], None]
+    ) -> Measured:
+        lab = self.lab
+        assert lab is not None
+        assert self.ports is not None
+        faults = FaultPlayer(
+            trial.faults,
+            self.plan.topology,
+            inject=partial(_inject, lab),
+            clock=self.clock,
+            tell=self.folder.event,
+        )
+        measured = measure(
+            trial,
+            self._pool,
+            ideal_ns=load.ideal_ns,
+            timeout_s=self._timeout(load),
+            host=self.host,
+            ports=self.ports,
+            faults=faults,
+            wire=stage.transport.wire,
+            progress=progress,
+        )
+        self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
+        if faults.missed:
+            self.result.warnings.append(
+                f"{faults.missed} faults of {trial.collective} {trial.size_bytes} B were never "
+                "due: the iterations ended before; take a larger size or earlier faults"
+            )
+        return measured
+
     def _advance(self, what: str, step: float) -> None:
         self._done += step
         self.observer.progress(what, min(1.0, self._done))
 
     def _timeout(self, load: Load) -> float:
         ideal_s = self.clock.host_seconds(math.ceil(load.ideal_ns))
-        return min(LONGEST_TIMEOUT_S, TIMEOUT_S + TIMEOUT_FACTOR * ideal_s)
+        recovery_s = self.clock.host_seconds(RECOVERY_NS)
+        return min(LONGEST_TIMEOUT_S, TIMEOUT_S + TIMEOUT_FACTOR * ideal_s + recovery_s)
 
-    def _row(self, trial: Trial, measured: Measured) -> dict[str, object]:
-        outcome, transport, request = measured.outcome, self.plan.transport, self.plan.request
+    def _row(self, stage: PlannedStage, trial: Trial, measured: Measured) -> dict[str, object]:
+        outcome, transport, request = measured.outcome, stage.transport, self.plan.request
         scenario = request.scenario
         return {
-            "transport": transport.name,
+            "transport": stage.stage.transport,
+            "switch": stage.stage.switch,
             "collective": trial.collective,
             "size_bytes": trial.size_bytes,
             "time_us": outcome.mean_ns / 1000,
@@ -368,42 +373,41 @@ class _Run:
             "wrong": outcome.wrong,
             "data_packets": outcome.counters.get(transport.data_packets, 0),
             "retransmitted_packets": outcome.counters.get(transport.retransmitted, 0),
+            "began_us": [one.origin_ns / 1000 for one in outcome.iterations],
             **trial.facts,
             **scenario.measures(request.parameters, self.plan.topology, trial, outcome),
         }
 
     def _count(self) -> None:
         """Read all counters and judge; called while the fabric still stands."""
-        assert self.pool is not None
         assert self.lab is not None
+        assert self.ports is not None
         self.observer.progress("reading counters", 1.0)
-        self._take_endpoints(self.pool.counters())
-        ports = self.lab.counters()
-        self.result.ports = {name: port.as_dict() for name, port in ports.items()}
+        kernel, asic = self.lab.counters(), self.ports.totals()
+        self.result.ports = {
+            name: port.as_dict() | ({"asic": asic[name].as_dict()} if name in asic else {})
+            for name, port in kernel.items()
+        }
         self.result.fidelity = fidelity.judge(
             slip=self.host.slip(),
-            base_rtt_ns=base_rtt_ns(self.plan.topology),
+            base_rtt_ns=cable_rtt_ns(self.plan.topology),
             busy=self.host.busy,
-            foreign_drops={**self._nic_losses(), **port_losses(ports)},
+            foreign_drops={
+                **nic_losses(self.result.endpoints),
+                **port_losses(kernel, modelled=asic.keys()),
+                **failures(asic),
+            },
+            late_fault_ns=self.late_fault_ns,
         )
 
     def _take_endpoints(self, counters: Mapping[int, Mapping[str, Mapping[str, int]]]) -> None:
+        """Add what the endpoints of some stages counted to what those of earlier stages did."""
         gpus = self.plan.topology.gpus
-        self.result.endpoints = {
-            gpus[rank].name: {
-                f"{layer}.{name}": value
-                for layer, values in layers.items()
-                for name, value in values.items()
-            }
-            for rank, layers in counters.items()
-        }
-
-    def _nic_losses(self) -> dict[str, int]:
-        return {
-            f"{node} {name}": counters.get(f"nic.{name}", 0)
-            for node, counters in self.result.endpoints.items()
-            for name in ("socket_drops", "send_refused", "oversized")
-        }
+        for rank, layers in counters.items():
+            total = self._endpoints.setdefault(gpus[rank].name, {})
+            for layer, values in layers.items():
+                add(total, {f"{layer}.{name}": value for name, value in values.items()})
+        self.result.endpoints = self._endpoints
 
     def salvage(self, error: AgentError) -> None:
         """Keep what the ranks that still answered had counted when one failed."""
@@ -422,23 +426,16 @@ class _Run:
         self.folder.close()
 
 
-def base_rtt_ns(topology: Topology) -> int:
-    """There and back over cables on the shortest path between GPUs that the fabric joins."""
-    delays = []
-    for gpu in topology.gpus:
-        paths = topology.paths(gpu.name)
-        for peer in topology.gpus:
-            if peer.name in paths and peer.server != gpu.server:
-                delays.append(sum(link.delay_ns for link in paths[peer.name]))
-    if not delays:  # one server: its scale-up network is all there is
-        return 2 * topology.servers[0].scale_up.latency_ns
-    return 2 * min(delays)
+def _weight(trial: Trial, load: Load) -> float:
+    """A trial's share of the run's time: small ones are bound by latency."""
+    return (load.ideal_ns + 20_000) * (trial.warmups + trial.iterations)
 
 
-def port_losses(ports: Mapping[str, PortCounters]) -> dict[str, int]:
-    """Drops that interfaces count and no modelled queue, by port."""
-    return {
-        f"{name} {what}": getattr(port, what)
-        for name, port in ports.items()
-        for what in ("rx_dropped", "tx_dropped")
-    }
+def _inject(lab: Lab, port: str, faults: Faults) -> None:
+    _asic(lab).inject(port, faults)
+
+
+def _asic(lab: Lab) -> FabricAsic:
+    if lab.asic is None:
+        raise UserError("faults need a switch; run without --switch none")
+    return lab.asic

@@ -16,7 +16,7 @@ _ABSENT = "N/A"
 class Column:
     """One column: the row's key, its heading, unit, width, and decimals for a fraction.
 
-    ``percent`` shows a ratio as per cent.
+    ``percent`` shows a ratio as per cent, ``divisor`` a value in a larger unit.
     """
 
     key: str
@@ -25,11 +25,14 @@ class Column:
     width: int = 9
     decimals: int = 2
     percent: bool = False
+    divisor: float = 1
 
     def cell(self, row: Mapping[str, object]) -> str:
         value = row.get(self.key)
         if isinstance(value, int | float) and self.percent:
             text = f"{100 * value:.{self.decimals}f}"
+        elif isinstance(value, int | float) and self.divisor != 1:
+            text = f"{value / self.divisor:.{self.decimals}f}"
         elif isinstance(value, float):
             text = f"{value:.{self.decimals}f}"
         else:
@@ -53,6 +56,26 @@ FABRIC_COLUMNS = (
     Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
     Column("data_packets", "packets", "(data)", 9),
     Column("retransmitted_packets", "resent", "(data)", 7),
+)
+#: What traffic scenarios print behind the columns of their own (:mod:`emulator.run.traffic`).
+TRAFFIC_COLUMNS = (
+    Column("size_bytes", "size", "(B)", 9),
+    Column("time_us", "time", "(us)", 8),
+    Column("ideal_us", "ideal", "(us)", 8),
+    Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    Column("goodput_gbps", "goodput", "(GB/s)", 8),
+    Column("message_p50_us", "p50", "(us)", 8),
+    Column("message_p99_us", "p99", "(us)", 8),
+    Column("jain", "Jain", "", 6, 3),
+    Column("marked_packets", "marks", "", 7),
+    Column("trimmed_packets", "trims", "", 7),
+    Column("dropped_packets", "drops", "", 6),
+    Column("retransmitted_packets", "resent", "", 6),
+    Column("timeouts", "RTOs", "", 5),
+    Column("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000),
+    Column("links_max_mean", "max/mean", "links", 8),
+    Column("reordered_packets", "reord", "", 6),
+    Column("wrong", "#wrong", "", 6),
 )
 
 

@@ -74,6 +74,16 @@ def udp(
     return bytes(Ether(src=NEAR_MAC, dst=FAR_MAC) / ip / udp_header / Raw(octets))
 
 
+def numbered(count: int, payload: int, **fields: Any) -> list[bytes]:
+    """:func:`udp` frames that :func:`number_of` tells apart, by their source port."""
+    frame = udp(payload, **fields)  # building one takes longer than sending it
+    return [frame[:34] + struct.pack("!H", n) + frame[36:] for n in range(count)]
+
+
+def number_of(frame: bytes) -> int:
+    return int.from_bytes(frame[34:36], "big")
+
+
 def native(payload: int, *, dscp: int = 0, ecn: int = 2, entropy: int = 7) -> bytes:
     """A frame of native encapsulation: an entropy header and ``payload`` octets."""
     ip = IP(src="10.0.0.1", dst="10.0.0.2", tos=dscp << 2 | ecn, ttl=61, flags="DF", proto=253)

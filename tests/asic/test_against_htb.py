@@ -14,6 +14,7 @@ import time
 
 from emulator.asic.layout import Queue
 from emulator.fabric.counters import read_ports
+from emulator.fabric.shaping import DATA_SHARE
 from tests.asic.bench import NEAR, WIRE, Bench, needs_root, profile, root, shape, udp, within
 
 pytestmark = [root, needs_root]
@@ -51,3 +52,41 @@ def test_model_follows_the_kernels_backlog(bench: Bench) -> None:
     assert max(backlogs) > COUNT / 2  # there was something to compare
     assert len(backlogs) > COUNT / 4
     assert -0.5 - late < statistics.median(deeper) < 1.5
+
+
+def test_data_have_their_share_in_both(bench: Bench) -> None:
+    """While control waits, as much of data leaves the model as leaves the kernel.
+
+    The model pours where HTB sends whole frames, so they differ by a frame or two.
+    """
+    rate, size, count = 1e6, 400, 300
+    octets = size + 28 + WIRE  # 3.7 ms
+    shape(bench.near, NEAR, rate)
+    bench.configure(profile("lossless"), rate_bps=rate)
+    bench.out.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 64 << 20)
+    for frame in [udp(size, dscp=20, ecn=0)] * count + [udp(size, dscp=46, ecn=0)] * count:
+        bench.out.send(frame)
+    (first,) = read_ports(bench.near.kernel).values()
+    deeper: dict[Queue, list[float]] = {Queue.LOW: [], Queue.HIGH: []}
+    while True:
+        before = bench.counters().queues
+        (port,) = read_ports(bench.near.kernel).values()
+        after = bench.counters().queues
+        if not (port.control.backlog_packets and after[Queue.HIGH].bytes):
+            break
+        for queue, row in ((Queue.LOW, port.data), (Queue.HIGH, port.control)):
+            mean = (before[queue].bytes + after[queue].bytes) / 2
+            kernels = row.backlog_bytes + 24 * row.backlog_packets
+            deeper[queue].append((mean - kernels) / octets)
+        latest = port
+    control, data = (
+        before.backlog_packets - after.backlog_packets
+        for before, after in ((first.control, latest.control), (first.data, latest.data))
+    )
+    assert control > count / 5
+    assert 0.7 * DATA_SHARE < data / (data + control) < 1.4 * DATA_SHARE  # HTB itself
+    # what the kernel's link loses by late timers, data lose by their share of it
+    late = max(0.0, -min(deeper[Queue.HIGH])) * 2 * DATA_SHARE
+    assert -2 - late < statistics.median(deeper[Queue.LOW]) < 3
+    assert -3 - late < min(deeper[Queue.LOW])
+    assert max(deeper[Queue.LOW]) < 4

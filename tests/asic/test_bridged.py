@@ -107,11 +107,13 @@ def test_trimmed_ones_go_round_once(bridged: BridgedPort) -> None:
     assert seen[TrafficClass.DATA].trimmed == seen[TrafficClass.TRIMMED].packets == 40
 
 
-def test_marks_do_not_reach_into_the_senders_copy(bridged: BridgedPort) -> None:
-    # the freed frame shares its octets with the first: a mark needs a copy of its own
+@pytest.mark.parametrize("size", [SIZE, 4120])  # less and more than a page of memory
+def test_marks_need_a_copy_of_their_own(bridged: BridgedPort, size: int) -> None:
+    """The freed frame shares its octets with the first, which the mark must not reach."""
     bridged.configure(profile("deep", untrimmed__kmin_bytes=0, untrimmed__kmax_bytes=1))
-    arrived = bridged.exchange([udp(SIZE, dscp=20, ecn=2)] * 20)
+    arrived = bridged.exchange([udp(size, dscp=20, ecn=2)] * 20)
     assert [frame[15] & 3 for frame in arrived] == [2] + [3] * 19
+    assert bridged.counters().classes[TrafficClass.UNTRIMMED].marked == 19
 
 
 def test_duplicates_and_trimming_together(bridged: BridgedPort) -> None:

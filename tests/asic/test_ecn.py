@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from scapy.layers.inet import IP
 from scapy.layers.inet6 import IPv6
@@ -59,6 +61,17 @@ def test_only_capable_packets_are_marked(bench: Bench) -> None:
     frames = [udp(SIZE, dscp=20, ecn=ecn) for ecn in (NOT_CAPABLE, CONGESTED) * 10]
     assert bench.exchange(frames) == frames
     assert bench.counters().classes[TrafficClass.UNTRIMMED].marked == 0
+
+
+@pytest.mark.parametrize(("faces_nic", "marks"), [(True, False), (False, True)])
+def test_the_last_hop_may_be_left_to_the_receiver(
+    bench: Bench, faces_nic: bool, marks: bool
+) -> None:
+    rules = profile("deep", untrimmed__kmin_bytes=0, untrimmed__kmax_bytes=1)
+    bench.configure(replace(rules, last_hop_ecn=False), faces_nic=faces_nic)
+    arrived = bench.exchange([udp(SIZE, dscp=20, ecn=2)] * 20)
+    assert (CONGESTED in map(ecn_of, arrived)) is marks
+    assert bool(bench.counters().classes[TrafficClass.UNTRIMMED].marked) is marks
 
 
 def test_control_is_never_marked(bench: Bench) -> None:

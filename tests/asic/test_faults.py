@@ -6,11 +6,26 @@ from itertools import groupby, pairwise
 
 import pytest
 
+from emulator.asic import ports
 from emulator.asic.counters import reset
 from emulator.asic.faults import Faults
-from emulator.asic.layout import DropReason, TrafficClass
+from emulator.asic.layout import PORT_HEAD, DropReason, Queue, TrafficClass
+from emulator.asic.profile import arrival_settings, port_settings
 from emulator.errors import UserError
-from tests.asic.bench import NEAR, Bench, needs_root, profile, root, udp
+from emulator.fabric.counters import read_ports
+from tests.asic.bench import (
+    FAR,
+    NEAR,
+    Bench,
+    needs_root,
+    number_of,
+    numbered,
+    profile,
+    root,
+    shape,
+    udp,
+    within,
+)
 
 pytestmark = [root, needs_root]
 
@@ -19,11 +34,7 @@ DATA = TrafficClass.UNTRIMMED
 
 
 def frames(count: int = COUNT, size: int = 64) -> list[bytes]:
-    return [udp(size, dscp=20, ecn=0, sport=n) for n in range(count)]
-
-
-def sport(frame: bytes) -> int:
-    return int.from_bytes(frame[34:36], "big")
+    return numbered(count, size, dscp=20, ecn=0)
 
 
 def lost(bench: Bench, faults: Faults, seed: int = 1) -> list[bool]:
@@ -34,7 +45,7 @@ def lost(bench: Bench, faults: Faults, seed: int = 1) -> list[bool]:
     for frame in sent:
         bench.out.send(frame)
     bench.configure(profile("lossless"))
-    arrived = {sport(frame) for frame in bench.exchange([])}
+    arrived = {number_of(frame) for frame in bench.exchange([])}
     return [n not in arrived for n in range(COUNT)]
 
 
@@ -88,7 +99,10 @@ def test_black_hole(bench: Bench) -> None:
 def test_corruption_inverts_one_bit_behind_the_ip_header(bench: Bench) -> None:
     bench.configure(profile("lossless"), faults=Faults(corruption=0.5))
     sent = frames(1000)
-    arrived = bench.exchange(sent)
+    for frame in sent:
+        bench.out.send(frame)
+    bench.configure(profile("lossless"))  # or the last frame, too, might be another
+    arrived = bench.exchange([])
     differences = []
     for before, after in zip(sent, arrived, strict=True):
         assert before[:34] == after[:34]
@@ -115,6 +129,86 @@ def test_duplication(bench: Bench) -> None:
     assert row.packets == len(arrived)  # copies take room in the queue like any frame
 
 
+def overtakers(order: list[int]) -> list[int]:
+    """Those that arrived before one that had been sent before them."""
+    return [n for place, n in enumerate(order) if any(m < n for m in order[place + 1 :])]
+
+
+def receive(bench: Bench, count: int) -> list[int]:
+    return [number_of(bench.heard.recv(65536)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("measured", [False, True], ids=["computed", "measured"])
+def test_reordering(bench: Bench, measured: bool) -> None:
+    """60 frames wait; a fifth of them goes first, and the model's queue is empty afterwards."""
+    rate, count, size = 8e6, 60, 4000
+    shape(bench.near, NEAR, rate)
+    ports.configure(bench.program, FAR, arrival_settings(peer=NEAR if measured else 0))
+    ports.attach(bench.far.kernel, FAR, bench.program, subject="far")
+    bench.far.kernel.flush()
+    bench.configure(
+        profile("lossless"), rate_bps=rate, measured=measured, faults=Faults(reordering=0.2)
+    )
+    for frame in frames(count, size):
+        bench.out.send(frame)
+    order = receive(bench, count)
+    assert sorted(order) == list(range(count))
+    early = overtakers(order)
+    assert early == sorted(early)  # each kept its place among its kind
+    late = [n for n in order if n not in early]
+    assert late == sorted(late)
+    seen = bench.counters()
+    row = seen.classes[DATA]
+    # the first ones may have been told to overtake a frame that was being sent already
+    assert len(early) <= row.reordered <= len(early) + 3
+    assert near(row.reordered, 0.2 * count)
+    assert row.packets == count
+    assert seen.queues[Queue.HIGH].max_bytes == 0  # by the rules of its own class, in its queue
+    within(lambda: bench.counters().queues[Queue.LOW].bytes == 0, "an empty queue")
+    (port,) = read_ports(bench.near.kernel).values()
+    assert port.control.packets == row.reordered
+    assert port.data.packets == count - row.reordered
+
+
+def test_an_idle_port_cannot_reorder(bench: Bench) -> None:
+    shape(bench.near, NEAR, 1e9)
+    bench.configure(profile("lossless"), rate_bps=1e9, faults=Faults(reordering=1.0))
+    for n, frame in enumerate(frames(20)):
+        within(lambda: bench.counters().queues[Queue.LOW].bytes == 0, "an empty queue")
+        bench.out.send(frame)
+        assert receive(bench, 1) == [n]
+    assert bench.counters().classes[DATA].reordered == 0
+
+
+def test_control_is_not_reordered(bench: Bench) -> None:
+    bench.configure(profile("lossless"), faults=Faults(reordering=1.0))
+    bench.exchange([udp(64, dscp=46)] * 20)
+    assert bench.counters().classes[TrafficClass.CONTROL].reordered == 0
+
+
+def test_the_same_seed_reorders_the_same_packets(bench: Bench) -> None:
+    # a link that carries nothing: only the first frame finds nobody to overtake
+    def counted(seed: int) -> int:
+        reset(bench.program, NEAR)
+        bench.configure(profile("lossless"), seed=seed, faults=Faults(reordering=0.5))
+        bench.exchange(frames(1000))
+        return bench.counters().classes[DATA].reordered
+
+    first = counted(3)
+    assert counted(3) == first
+    assert {counted(seed) for seed in (4, 5, 6)} != {first}
+
+
+def test_half_the_rate() -> None:
+    """The model's link; the kernel's is in test_rate.py."""
+    whole = port_settings(profile(), rate_bps=8e9, dilation=10, seed=1)
+    half = port_settings(profile(), rate_bps=8e9, dilation=10, seed=1, faults=Faults(rate=0.5))
+    assert PORT_HEAD.unpack_from(half)[0] == pytest.approx(
+        PORT_HEAD.unpack_from(whole)[0] / 2, rel=1e-5
+    )
+    assert half[8:] == whole[8:]
+
+
 def test_faults_end_when_they_are_taken_back(bench: Bench) -> None:
     bench.configure(profile("lossless"), faults=Faults(loss=1.0))
     bench.configure(profile("lossless"))
@@ -128,7 +222,12 @@ def test_faults_end_when_they_are_taken_back(bench: Bench) -> None:
         ({"loss": 1.5}, "the fault loss is 1.5: a probability is 0 to 1"),
         ({"duplication": "often"}, "the fault duplication is 'often'"),
         ({"corruption": -0.1}, "the fault corruption is -0.1"),
+        ({"reordering": 2}, "the fault reordering is 2: a probability is 0 to 1"),
+        ({"rate": 1.25}, "the fault rate is 1.25: a share of the link's rate is 0 to 1"),
+        ({"rate": 0}, "leaves nothing of the link: set black_hole"),
         ({"burst_begin": 0.1, "burst_end": 0.0}, "begin but never end"),
+        ({"black_hole": 0.5}, "black_hole is 0.5: it is True or False"),
+        ({"loss": float("nan")}, "the fault loss is nan"),
     ],
 )
 def test_faults_that_cannot_be(settings: dict[str, float], sentence: str) -> None:

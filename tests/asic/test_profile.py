@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emulator.asic.balancing import METHODS, LoadBalancing, method_named
+from emulator.asic.balancing import METHODS, LoadBalancing
 from emulator.asic.layout import (
     PORT_HEAD,
     PORT_SETTINGS_BYTES,
@@ -80,6 +80,8 @@ def test_histogram_spans_the_queue(name: str) -> None:
         ({"trim_size": 23}, "leaves at least 24 octets"),
         ({"trim_size": 4500}, "less than the MTU"),
         ({"trimmed_queue": "low"}, "'high' or 'medium'"),
+        ({"data_share": 0.6}, "data_share is 0.6: data own a share of 0 to 0.5"),
+        ({"data_share": "half"}, "data_share is 'half'"),
         ({"data__limit_bytes": "1 MB"}, "data.limit_bytes is '1 MB': give a whole number"),
         ({"data__kmin_bytes": None}, "data.kmin_bytes is None: give a whole number"),
         ({"code_points__data": "EF"}, "code_points.data is 'EF'"),
@@ -98,9 +100,7 @@ def test_values_that_cannot_be(changes: dict[str, Any], sentence: str) -> None:
 def test_names_that_are_none() -> None:
     with pytest.raises(UserError, match="choose shallow, deep, lossless"):
         profile("huge")
-    with pytest.raises(UserError, match="there is no load balancing 'magic'"):
-        method_named("magic")
-    assert method_named("least-loaded") is METHODS["least-loaded"] is Balancing.LEAST_LOADED
+    assert METHODS["least-loaded"] is Balancing.LEAST_LOADED
 
 
 def test_rates_beyond_what_the_model_counts() -> None:

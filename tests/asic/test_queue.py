@@ -95,6 +95,27 @@ def test_control_is_drained_first(bench: Bench) -> None:
     within(lambda: bench.counters().queues[Queue.LOW].bytes == 0, "no data waits")
 
 
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.25])
+def test_data_own_a_share(bench: Bench, share: float) -> None:
+    """Both queues wait: what leaves them is in the ratio of what they own."""
+    rules = profile("lossless", data_share=share)
+    bench.configure(rules)  # a link at a standstill while they fill
+    bench.exchange([udp(SIZE, dscp=20)] * 60 + [udp(SIZE, dscp=46)] * 60)
+    first = bench.counters().queues
+    bench.configure(rules, rate_bps=4e6)
+    within(lambda: bench.counters().queues[Queue.HIGH].bytes < 20 * OCTETS, "control served")
+    last = bench.counters().queues
+    assert last[Queue.HIGH].bytes > 0
+    high, low = (first[queue].bytes - last[queue].bytes for queue in (Queue.HIGH, Queue.LOW))
+    # the frame that ended the exchange is the last that the program saw: all is one step of it
+    assert low == pytest.approx(share * (high + low), abs=OCTETS / 10)
+    bench.exchange([])  # and the program takes the step
+    now = bench.counters().queues
+    high, low = (first[queue].bytes - now[queue].bytes for queue in (Queue.HIGH, Queue.LOW))
+    assert low + 84 == pytest.approx(share * (high + low + 84), abs=OCTETS / 4)
+    within(lambda: not bench.counters().queues[Queue.LOW].bytes, "an empty queue")
+
+
 def test_high_queue_has_a_limit_of_its_own(bench: Bench) -> None:
     bench.configure(profile("deep", control__limit_bytes=5 * OCTETS))
     data, control = udp(SIZE, dscp=20, ecn=0), udp(SIZE, dscp=46)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, Raw
 
 from emulator.asic.layout import DropReason, Queue, TrafficClass
 from emulator.fabric.counters import read_ports
 from tests.asic.bench import (
+    FAR_MAC,
     NEAR,
+    NEAR_MAC,
     POINTS,
     WIRE,
     Bench,
@@ -69,6 +77,81 @@ def test_native_encapsulation(bench: Bench) -> None:
     frames = [native(SIZE, entropy=n) for n in range(12)]
     arrived = bench.exchange(frames)
     assert arrived[10:] == [expected(frame, 4, POINTS.trimmed or 0) for frame in frames[10:]]
+
+
+def ipv6(payload: Packet, *, dscp: int = 0, next_header: int | None = None) -> bytes:
+    fields: dict[str, Any] = {} if next_header is None else {"nh": next_header}
+    header = IPv6(src="fd00::1", dst="fd00::2", tc=dscp << 2 | 2, hlim=61, fl=0xABCDE, **fields)
+    return bytes(Ether(src=NEAR_MAC, dst=FAR_MAC) / header / payload)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: ipv6(Raw(struct.pack("!HH", n, 0) + bytes([n]) * SIZE), next_header=253),
+        lambda n: ipv6(IPv6ExtHdrDestOpt() / UDP(sport=n, dport=4793) / Raw(bytes([n]) * SIZE)),
+        lambda n: ipv6(IPv6ExtHdrFragment(offset=n) / Raw(bytes([n]) * SIZE)),
+    ],
+    ids=["native", "extension header", "fragment"],
+)
+def test_everything_behind_the_ipv6_header_is_payload(
+    bench: Bench, make: Callable[[int], bytes]
+) -> None:
+    bench.configure(profile(data__trim_bytes=ROOM))
+    frames = [make(n) for n in range(12)]
+    arrived = bench.exchange(frames)
+    assert arrived[:10] == frames[:10]
+    assert arrived[10:] == [expected(frame, 6, POINTS.trimmed or 0) for frame in frames[10:]]
+
+
+@pytest.mark.conformance("C-122")
+def test_only_the_code_point_decides(bench: Bench) -> None:
+    """UES 4.1 looks neither at the protocol nor at a port."""
+    bench.configure(
+        profile(data__trim_bytes=ROOM, retransmission__trim_bytes=ROOM, untrimmed__kmax_bytes=None)
+    )
+    full = [udp(SIZE)] * 10
+    over_all = [udp(1400, dscp=dscp) for dscp in range(64)]
+    arrived = bench.exchange(full + over_all)
+    trimmable = (POINTS.data, POINTS.retransmission)
+    cut = [dscp for dscp, (b, a) in enumerate(zip(over_all, arrived[10:], strict=True)) if a != b]
+    assert cut == sorted(point for point in trimmable if point is not None)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        TCP(sport=179, dport=50_000, seq=7) / Raw(bytes(SIZE)),
+        UDP(sport=1, dport=4791) / Raw(bytes(SIZE)),
+        UDP(sport=1, dport=4793) / Raw(bytes(SIZE)),
+        ICMP() / Raw(bytes(SIZE)),
+    ],
+    ids=["TCP", "RoCEv2", "UDP checksum", "ICMP"],
+)
+def test_any_packet_of_a_trimmable_code_point(bench: Bench, payload: Packet) -> None:
+    """What the payload says of itself stays: checksums and the length in the UDP header."""
+    bench.configure(profile(data__trim_bytes=ROOM))
+    frame = bytes(
+        Ether(src=NEAR_MAC, dst=FAR_MAC) / IP(src="10.0.0.1", dst="10.0.0.2", tos=2) / payload
+    )
+    assert bench.exchange([frame] * 12)[-1] == expected(frame, 4, POINTS.trimmed or 0)
+
+
+def test_ethernet_padding_is_no_payload(bench: Bench) -> None:
+    bench.configure(profile(data__trim_bytes=ROOM))
+    small = udp(16) + bytes(1400)  # 24 octets of IP payload, and a trailer
+    larger = udp(17) + bytes(1400)
+    arrived = bench.exchange([udp(SIZE)] * 10 + [small, larger])
+    assert arrived[-2:] == [small, expected(larger, 4, POINTS.trimmed or 0)]
+
+
+@pytest.mark.parametrize("code_point", [POINTS.trimmed, POINTS.trimmed_last_hop])
+def test_trimmed_by_an_earlier_switch(bench: Bench, code_point: int) -> None:
+    """The last hop neither cuts again nor rewrites what another switch wrote."""
+    bench.configure(profile(data__trim_bytes=ROOM), faces_nic=True)
+    early = expected(udp(SIZE), 4, code_point, 64)
+    assert bench.exchange([udp(SIZE)] * 10 + [early]) == [udp(SIZE)] * 10 + [early]
+    assert bench.counters().classes[TrafficClass.TRIMMED].packets == 1
 
 
 def test_ip_options_stay(bench: Bench) -> None:

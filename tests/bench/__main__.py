@@ -1,5 +1,8 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
+Parts that are asked for more often than the rest have a name of their own (``switch``,
+``telemetry``).
+
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
 """
@@ -21,7 +24,7 @@ from rich.table import Table
 from emulator import cleanup
 from emulator.errors import UserError
 from emulator.lab import Lab
-from tests.bench import codec, endpoint, fabric, machine
+from tests.bench import codec, endpoint, fabric, machine, switch, telemetry
 from topologies import catalogue
 
 CODEC_SECONDS = 3.0
@@ -61,6 +64,13 @@ FIGURES: Mapping[str, Figure] = {
     "end_to_end_ratio": Figure(
         "packet rate of an endpoint over that of a raw socket", "x", True, 0.25
     ),
+    "switch_us_a_hop": Figure(
+        "what the switch ASIC adds to a hop, with its costliest balancing", "us", False, 1.0
+    ),
+    "switch_ratio": Figure("a hop with it over one of plain forwarding", "x", False),
+    "telemetry_ratio": Figure(
+        "packet rate while all switch ports are sampled over that without", "x", True, 0.97
+    ),
 }
 
 
@@ -71,6 +81,8 @@ def first_light() -> dict[str, float]:
         ("the codec against scapy", lambda: codec.measure(CODEC_SECONDS)),
         ("the fabric against Mininet's builder", fabric.measure),
         ("the endpoint against a raw socket", _endpoint),
+        ("the switch ASIC against plain forwarding", switch.measure),
+        ("telemetry against none", telemetry.measure),
     )
     for what, work in parts:
         click.echo(f"measuring {what}", err=True)
@@ -85,7 +97,11 @@ def _endpoint() -> dict[str, float]:
         return endpoint.measure(lab)
 
 
-BENCHMARKS = {"first-light": first_light}
+BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
+    "first-light": first_light,
+    "switch": switch.measure,
+    "telemetry": telemetry.measure,
+}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -104,7 +120,7 @@ def main(benchmark: str, form: str) -> None:
         targets = {
             key: {"bound": figure.bound, "verdict": figure.verdict(measured[key])}
             for key, figure in FIGURES.items()
-            if figure.target is not None
+            if figure.target is not None and key in measured
         }
         report = {"benchmark": benchmark, **measured, "machine": host, "targets": targets}
         click.echo(json.dumps(report, indent=2))
@@ -121,6 +137,8 @@ def _drawn(measured: Mapping[str, float], host: Mapping[str, object]) -> str:
     table.add_column("")
     table.add_column("what it is")
     for key, figure in FIGURES.items():
+        if key not in measured:
+            continue
         value = measured[key]
         row = (key, f"{value:.3g}", figure.unit, figure.bound, figure.verdict(value))
         table.add_row(*row, figure.meaning)

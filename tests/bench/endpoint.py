@@ -30,9 +30,16 @@ from emulator.transports import fit
 from tests.bench import raw
 from topologies import catalogue
 
+#: Congestion control would take the host for a fabric whose queues never end.
+PLAIN = "uet:cc=none,spray=oblivious"
 #: Window and timers for a host that is much slower than the fabric: an agent's turn must not look
 #: like a loss.
-SLOW_HOST = {"window_bytes": 1 << 20, "rto_init_time": 500_000_000, "nack_retx_time": 500_000_000}
+SLOW_HOST = {
+    "window_bytes": 1 << 20,
+    "rto_init_time": 500_000_000,
+    "nack_retx_time": 500_000_000,
+    "tail_loss_time": 0,
+}
 MESSAGE_OCTETS = 4 << 20
 
 
@@ -44,11 +51,11 @@ def measure(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, flo
     over ``rounds`` of data packets per second of an endpoint over those of a bare socket.
     ``tss_ratio``: the same of an endpoint whose packets are secured over one whose are not.
     """
-    specs = _specs(lab, "uet")
+    specs = _specs(lab, PLAIN)
     facts = start_cost(lab, specs)
     per_server = _per_server(lab)
     source, target = specs[0], specs[per_server + 1]
-    secure = _specs(lab, "uet:tss=cluster")
+    secure = _specs(lab, f"{PLAIN},tss=cluster")
     secure_source, secure_target = secure[1], secure[per_server]
     raw_source, raw_target = specs[1].node, specs[per_server].node
     bare: list[float] = []

@@ -15,6 +15,8 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from emulator.endpoint.frame_filter import TransportFrames
@@ -35,6 +37,18 @@ _IDLE_SECONDS = 10.0
 
 def packet_rate(lab: Lab, source: str, target: str, seconds: float) -> float:
     """Packets per second received at GPU ``target`` from GPU ``source`` over ``seconds``."""
+    with flow(lab, source, target, seconds) as receiver:
+        assert receiver.stdout is not None
+        report = json.loads(receiver.stdout.readline())
+    return float(report["packets"] / report["seconds"])
+
+
+@contextmanager
+def flow(lab: Lab, source: str, target: str, seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """A sender at ``source`` and a receiver at ``target``, which is yielded, while in the block.
+
+    The receiver reports after ``seconds``; they end with the block at the latest.
+    """
     header = frame_header(lab, source, target).hex()
     module = [sys.executable, "-m", "tests.bench.raw"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -49,13 +63,12 @@ def packet_rate(lab: Lab, source: str, target: str, seconds: float) -> float:
     receiver.stdout.readline()  # it listens
     sender = lab.popen(source, [*module, "send", header], env=environment)
     try:
-        report = json.loads(receiver.stdout.readline())
+        yield receiver
     finally:
         for process in (sender, receiver):
             process.kill()
             process.wait()
         receiver.stdout.close()
-    return float(report["packets"] / report["seconds"])
 
 
 def frame_header(lab: Lab, source: str, target: str) -> bytes:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uet.congestion.context import SPRAYING, CongestionContext, CongestionProfile
+from uet.congestion.context import CongestionContext
+from uet.congestion.fixed import FixedWindow
 from uet.congestion.nscc import Nscc
-from uet.congestion.parameters import NsccParameters, ParameterError, RcccParameters
+from uet.congestion.parameters import ParameterError, RcccParameters
 from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT
-from uet.congestion.rccc import CreditPacer, CreditSource
+from uet.congestion.profile import SPRAYING, CongestionProfile, profile
+from uet.congestion.rccc import CreditSource
 from uet.congestion.signals import NO_SAMPLE, units
 from uet.wire.codes import NackCode
 
@@ -26,22 +29,30 @@ class Notes:
 
     def __init__(self) -> None:
         self.heard: list[tuple[int, int, int]] = []
+        self.packets: list[int] = []
 
     def pick(self) -> int:
         return 7
 
-    def on_feedback(self, ev: int, how: int, now: int) -> None:
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
         self.heard.append((ev, how, now))
+        self.packets.append(packets)
 
     def timed_out(self) -> None:
         """Nothing."""
 
 
+def made(algorithm: str = "nscc", **changes: Any) -> CongestionProfile:
+    """A profile of the reference network."""
+    settings = {"spraying": "reps", "base_rtt": 12 * US, "link_rate": 100 * 10**9, "mtu": MTU}
+    settings |= {"trimming": True, "fixed_window": 10 * MTU, "freeze_time": 10_000 * US}
+    settings |= {"credit_timeout": 100 * US}
+    return profile(algorithm, **(settings | changes))
+
+
 def context(*, nscc: bool = True, rccc: bool = False) -> CongestionContext:
-    profile = CongestionProfile(
-        nscc=NsccParameters() if nscc else None, rccc=RcccParameters() if rccc else None
-    )
-    opened = profile.open(random.Random(1), 0, ccc_id=5)
+    algorithm = {(1, 0): "nscc", (0, 1): "rccc", (1, 1): "both"}[nscc, rccc]
+    opened = made(algorithm).open(random.Random(1), 0, ccc_id=5)
     opened.paths = Notes()
     return opened
 
@@ -192,6 +203,17 @@ def test_what_paths_hear() -> None:
     assert own.heard == [(8, CLEAN, 17)]
 
 
+def test_an_answer_stands_for_all_that_it_settles() -> None:
+    ccc = context()
+    notes = ccc.paths
+    assert isinstance(notes, Notes)
+    flow = ccc.flow()
+    flow.on_send(6 * MTU)
+    for settled in (0, MTU - 1, MTU, 4 * MTU + 100):
+        flow.on_ack(None, settled, 7, False, NO_SAMPLE, 0)
+    assert notes.packets == [1, 1, 1, 4]
+
+
 # -- with credit -------------------------------------------------------------------------------
 
 
@@ -201,7 +223,7 @@ def test_a_packet_needs_window_and_credit() -> None:
     flow.on_send(MTU)
     flow.on_ack(units(MTU), 0, 7, False, NO_SAMPLE, 0)
     assert ccc.room() <= 0  # a window, no credit
-    ccc.on_credit(5, 64, 0)
+    ccc.on_credit(5, 64)
     assert ccc.room() == 64 * 256
     nscc_of(ccc).cwnd = MTU
     flow.on_send(MTU)
@@ -219,7 +241,7 @@ def test_no_window_needed_with_credit_alone() -> None:
     flow.on_nack(MTU, LASTHOP, 7, False, 0)
     assert ccc.room() <= 0
     assert not ccc.wants_ack(16_384)
-    ccc.on_credit(5, 16, 0)
+    ccc.on_credit(5, 16)
     assert ccc.room() == MTU
     flow.on_send(MTU)  # again: a retransmission spends credit too
     assert ccc.room() == 0
@@ -241,45 +263,47 @@ def test_the_last_hop_is_the_receivers_matter() -> None:
 
 def test_demand_is_limited_by_the_window() -> None:
     ccc = context(rccc=True)
-    ccc.flow().on_nack(0, int(NackCode.ROD_OOO), 7, False, 0)
+    flow = ccc.flow()
+    flow.on_nack(0, int(NackCode.ROD_OOO), 7, False, 0)
     nscc_of(ccc).cwnd = 10 * MTU
-    assert ccc.credit_word(10**9) == 5 << 24 | 11 * 16
-    assert ccc.credit_word(MTU) == 5 << 24 | 16
-    assert context().credit_word(10**9) == 5 << 24
+    flow.waits(10**9)
+    assert ccc.credit_word() == 5 << 24 | 11 * 16
+    flow.waits(MTU)
+    assert ccc.credit_word() == 5 << 24 | 16
+    ccc.flow().waits(MTU)  # those of another PDC wait as well
+    assert ccc.credit_word() == 5 << 24 | 32
+    other = context()
+    other.flow().waits(10**9)
+    assert other.credit_word() == 5 << 24
 
 
 def test_one_request_per_round_trip() -> None:
     ccc = context(rccc=True)
-    assert ccc.credit_request(MTU, 0) is None  # it has credit on trust
-    ccc.flow().on_nack(0, int(NackCode.ROD_OOO), 7, False, 0)
-    assert ccc.credit_request(0, 0) is None
-    asked = [at for at in range(0, 50 * US, 100) if ccc.credit_request(MTU, at) is not None]
+    flow = ccc.flow()
+    flow.waits(MTU)
+    assert ccc.credit_request(0) is None  # it has credit on trust
+    flow.on_nack(0, int(NackCode.ROD_OOO), 7, False, 0)
+    flow.waits(0)
+    assert ccc.credit_request(0) is None
+    assert ccc.next_deadline() is None
+    flow.waits(MTU)
+    asked = [at for at in range(0, 50 * US, 100) if ccc.credit_request(at) is not None]
     assert asked == [0, 12 * US, 24 * US, 36 * US, 48 * US]
-    assert ccc.next_deadline(MTU) == 60 * US
-    assert ccc.next_deadline(0) is None
-    ccc.on_credit(5, 16, 0)
-    assert ccc.next_deadline(MTU) is None
-    assert context().next_deadline(MTU) is None
-    context().on_credit(5, 16, 0)  # no credit there: nothing
+    assert ccc.next_deadline() == 60 * US
+    ccc.on_credit(5, 16)
+    assert ccc.next_deadline() is None
+    other = context()
+    other.flow().waits(MTU)
+    assert other.next_deadline() is None
+    context().on_credit(5, 16)  # no credit there: nothing
 
 
 def test_credit_is_for_the_context_it_names() -> None:
     ccc = context(rccc=True)
-    ccc.on_credit(4, 100, 0)
+    ccc.on_credit(4, 100)
     assert credit_of(ccc).granted == 0
-    ccc.on_credit(5, 100, 0)
+    ccc.on_credit(5, 100)
     assert credit_of(ccc).granted == 100
-
-
-def test_requests_go_to_the_pacer_of_the_port() -> None:
-    pacer = CreditPacer(RcccParameters(), speculate=False)
-    for key in ("one", "other"):
-        profile = CongestionProfile(rccc=RcccParameters())
-        ccc = profile.open(random.Random(1), 0, pacer=pacer, key=key)
-        ccc.on_credit_request(3, 16, 0)
-    granted = pacer.grants(100 * US) + pacer.grants(101 * US)
-    assert granted == [(("one", 3), 16), (("other", 3), 16)]
-    context().on_credit_request(3, 16, 0)
 
 
 # -- profiles ----------------------------------------------------------------------------------
@@ -287,15 +311,37 @@ def test_requests_go_to_the_pacer_of_the_port() -> None:
 
 @pytest.mark.parametrize("spraying", SPRAYING)
 def test_every_way_of_spraying_has_a_context(spraying: str) -> None:
-    ccc = CongestionProfile(spraying=spraying).open(random.Random(1), 0)
+    ccc = made(spraying=spraying).open(random.Random(1), 0)
     assert len({ccc.paths.pick() for _ in range(36)}) > 8
     ccc.paths.timed_out()
 
 
-def test_what_cannot_be() -> None:
-    with pytest.raises(ParameterError, match="spraying is 'ecmp'; choose one of"):
-        CongestionProfile(spraying="ecmp")
-    with pytest.raises(ParameterError, match="needs NSCC, RCCC or both"):
-        CongestionProfile(nscc=None)
-    with pytest.raises(ParameterError, match="needs NSCC, RCCC or both"):
+def test_algorithms() -> None:
+    opened = {name: made(name).open(random.Random(1), 0) for name in ("none", "rccc", "both")}
+    assert isinstance(opened["none"].window, FixedWindow)
+    assert opened["none"].credit is opened["rccc"].window is None
+    assert nscc_of(opened["both"]).credited
+    assert credit_of(opened["both"]).max_wnd == 225_000
+    tuned = made(nscc={"gamma": 0.5}, rccc={"grant_mtus": 8})
+    assert (tuned.nscc.gamma, tuned.rccc.grant_mtus) == (0.5, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"spraying": "ecmp"}, "spraying is 'ecmp'; choose one of oblivious"),
+        ({"algorithm": "dcqcn"}, "'dcqcn' is not known; choose one of none, nscc, rccc, both"),
+        ({"base_rtt": 0}, "base_rtt is 0"),
+        ({"nscc": {"gain": 1}}, "nscc has no parameter 'gain'; it has base_rtt, "),
+        ({"nscc": {"gamma": 7}}, "gamma is 7"),
+        ({"rccc": {"grant_mtus": "four"}}, "rccc.grant_mtus is 'four'; give a number"),
+    ],
+)
+def test_what_cannot_be(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ParameterError, match=complaint):
+        made(**({"algorithm": "nscc"} | changes))
+
+
+def test_a_context_limits_something() -> None:
+    with pytest.raises(ValueError, match="needs a window, credit or both"):
         CongestionContext(window=None, credit=None, paths=Notes())

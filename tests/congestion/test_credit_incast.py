@@ -7,9 +7,11 @@ import random
 import pytest
 
 from tests.congestion.bottleneck import Bottleneck, Measured, Port
-from uet.congestion.context import CongestionProfile
+from uet.congestion.context import CongestionContext
+from uet.congestion.nscc import Nscc
 from uet.congestion.parameters import NsccParameters, RcccParameters
-from uet.congestion.rccc import CreditPacer
+from uet.congestion.paths import RoundRobin
+from uet.congestion.rccc import CreditPacer, CreditSource
 from uet.wire.codes import NackCode
 
 MS = 1_000_000
@@ -21,9 +23,13 @@ class CreditedSender:
     """A context with credit, with NSCC beside it or without, and one flow; never out of data."""
 
     def __init__(self, *, nscc: bool, now: int) -> None:
-        profile = CongestionProfile(nscc=P if nscc else None, rccc=RcccParameters())
-        self.context = profile.open(random.Random(1), now)
+        self.context = CongestionContext(
+            window=Nscc(P, now, credited=True) if nscc else None,
+            credit=CreditSource(RcccParameters()),
+            paths=RoundRobin(random.Random(1)),
+        )
         self.flow = self.context.flow()
+        self.flow.waits(1 << 30)
         self.room = self.context.room
         self.wants_ack = self.context.wants_ack
 
@@ -55,13 +61,13 @@ class CreditedBottleneck(Bottleneck):
             seed=seed,
             make=lambda now: CreditedSender(nscc=nscc, now=now),
         )
-        self.pacer = CreditPacer(RcccParameters())
+        self.pacer: CreditPacer[int] = CreditPacer(RcccParameters())
         self.loss = loss
         self.next_tick = -1
 
     def received(self, sender: int, now: int, *, trimmed: bool) -> None:
         # The target that the packet left with, or a newer one: it only grows.
-        word = self.of(sender).context.credit_word(1 << 30)
+        word = self.of(sender).context.credit_word()
         self.pacer.on_target(sender, word & 0xFF_FFFF)
         if trimmed:
             self.pacer.on_trim(sender, self.size)
@@ -73,13 +79,12 @@ class CreditedBottleneck(Bottleneck):
         if now == self.next_tick:
             self.next_tick = -1
         for sender, granted in self.pacer.grants(now):
-            assert isinstance(sender, int)
             if self.rng.random() >= self.loss:
                 self.send_credit(sender, granted, now)
         self.plan(now)
 
     def credit(self, sender: int, granted: int) -> None:
-        self.of(sender).context.on_credit(0, granted, 0)
+        self.of(sender).context.on_credit(0, granted)
 
     def plan(self, now: int) -> None:
         deadline = self.pacer.next_deadline()

@@ -65,6 +65,32 @@ def test_a_clean_ev_is_used_once_more_oldest_first() -> None:
 
 
 @pytest.mark.conformance("C-111")
+def test_a_clean_ev_is_used_for_as_many_packets_as_its_answer_stands_for() -> None:
+    policy = reps()
+    policy.on_feedback(1, CLEAN, 0, 3)
+    policy.on_feedback(2, CLEAN, 0)
+    policy.on_feedback(3, CLEAN, 0, 2)
+    assert [policy.pick() for _ in range(6)] == [1, 1, 1, 2, 3, 3]
+    assert policy.pick() >= EV_FIRST
+    policy.on_feedback(1, CLEAN, 0, 4)
+    policy.on_feedback(2, CLEAN, 0, 2)
+    policy.pick()
+    policy.on_feedback(1, TIMEOUT, 0)  # what is left of it is not used any more
+    assert [policy.pick() for _ in range(2)] == [2, 2]
+
+
+def test_a_frozen_cache_does_not_end_with_one_path() -> None:
+    """Answers on one good path, however many, leave the others in."""
+    policy = reps()
+    for ev in range(CACHE_SIZE):
+        policy.on_feedback(ev, CLEAN, 0)
+    policy.on_feedback(99, TIMEOUT, 1)
+    for _ in range(100):
+        policy.on_feedback(3, CLEAN, 2)
+    assert {policy.pick() for _ in range(3 * CACHE_SIZE)} == set(range(CACHE_SIZE))
+
+
+@pytest.mark.conformance("C-111")
 def test_the_newest_eight_are_kept() -> None:
     policy = reps()
     for ev in range(20):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ MTU = 4_096
 P = RcccParameters(mtu=MTU)  # 100 Gb/s, 12 us
 RATE = 12.5  # octets/ns
 WRAP = 1 << 24
+FAR = 4 * P.max_wnd // 256  # units that a counter may be ahead of the other end's
 
 
 def granted_source() -> CreditSource:
@@ -81,8 +83,23 @@ def test_credit_wraps(start: int, steps: list[int]) -> None:
 
 def test_no_more_credit_than_a_window() -> None:
     source = granted_source()
-    source.on_credit(WRAP // 2 - 1)
+    source.on_credit(FAR)
     assert source.credit == P.max_wnd
+
+
+@pytest.mark.parametrize("ahead_by", [FAR + 1, WRAP // 2 - 1])
+def test_what_nobody_can_have_granted_or_want_is_not_believed(ahead_by: int) -> None:
+    """A forged counter must not make all honest ones look old."""
+    source = granted_source()
+    credit = source.credit
+    assert source.on_credit(source.granted + ahead_by) == 0
+    assert source.credit == credit
+    assert source.on_credit(source.granted + 10) == 2_560
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
+    pacer.on_target(0, ahead_by)
+    assert pacer.grants(0) == []
+    pacer.on_target(0, 10)
+    assert pacer.grants(0) == [(0, 10)]
 
 
 def test_what_it_asks_for() -> None:
@@ -119,11 +136,18 @@ def test_it_asks_once_per_round_trip_while_it_has_none() -> None:
 # -- the receiver ----------------------------------------------------------------------------
 
 
-def granted(pacer: CreditPacer, until: int) -> tuple[dict[object, int], list[tuple[int, int]]]:
-    """Cumulative units by source, and (time, octets) of every grant."""
+def granted(
+    pacer: CreditPacer[int], until: int, *, insatiable: Sequence[int] = ()
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """Cumulative units by source, and (time, octets) of every grant.
+
+    ``insatiable`` sources always want a window more than they have.
+    """
     now = 0
-    sums: dict[object, int] = {}
+    sums: dict[int, int] = dict.fromkeys(insatiable, 0)
     when = []
+    for key in insatiable:
+        pacer.on_target(key, FAR)
     while (at := pacer.next_deadline()) is not None and max(at, now) <= until:
         now = max(at, now)
         for key, credit in pacer.grants(now):
@@ -131,6 +155,8 @@ def granted(pacer: CreditPacer, until: int) -> tuple[dict[object, int], list[tup
             if news:
                 when.append((now, news * 256))
                 sums[key] = sums.get(key, 0) + news
+        for key in insatiable:
+            pacer.on_target(key, (sums[key] + FAR) % WRAP)
     return sums, when
 
 
@@ -138,9 +164,7 @@ def granted(pacer: CreditPacer, until: int) -> tuple[dict[object, int], list[tup
 @pytest.mark.parametrize("sources", [1, 2, 3, 16])
 def test_grants_are_paced_a_little_below_line_rate_and_equal(sources: int) -> None:
     pacer = CreditPacer(P)
-    for key in range(sources):
-        pacer.on_target(key, WRAP // 2 - 1)
-    sums, when = granted(pacer, 10_000_000)
+    sums, when = granted(pacer, 10_000_000, insatiable=range(sources))
     total = sum(octets for _, octets in when)
     assert 0.985 < total / (10_000_000 * RATE) < 0.991
     assert max(sums.values()) - min(sums.values()) <= 64
@@ -177,7 +201,7 @@ def test_everybody_gets_what_they_ask_for_and_not_much_more(asked: list[int], se
 
 def test_a_late_tick_makes_up_for_a_round_trip_only() -> None:
     pacer = CreditPacer(P)
-    pacer.on_target(0, WRAP // 2 - 1)
+    pacer.on_target(0, FAR)
     pacer.grants(0)
     burst = len(pacer.grants(10_000_000)) * 4 * MTU
     assert P.bdp * 0.9 < burst < P.bdp * 1.25
@@ -188,7 +212,7 @@ def test_a_port_at_rest_saves_nothing_up() -> None:
     pacer.on_target(0, 1)
     assert pacer.grants(0) == [(0, 1)]
     assert pacer.next_deadline() is None
-    pacer.on_target(0, WRAP // 4)
+    pacer.on_target(0, FAR)
     assert len(pacer.grants(50_000)) == 1
 
 
@@ -249,15 +273,17 @@ def test_lost_credit_is_said_again_to_those_who_ask() -> None:
     assert pacer.grants(12_000) == []
 
 
-def test_a_peer_that_is_gone_gets_nothing() -> None:
-    pacer = CreditPacer(P)
-    pacer.on_target(0, 10_000)
+def test_a_peer_that_rests_gets_nothing_until_it_is_heard_of_again() -> None:
+    pacer: CreditPacer[int] = CreditPacer(P, speculate=False)
+    pacer.on_target(0, 100)
+    assert pacer.grants(0) == [(0, 64)]
     pacer.on_arrival(1, 1)
-    pacer.forget(0)
-    pacer.forget(1)
-    pacer.forget(2)
+    for source in range(3):
+        pacer.rest(source)
     assert pacer.next_deadline() is None
-    assert pacer.grants(0) == []
+    assert pacer.grants(1_000) == []
+    pacer.on_target(0, 110)
+    assert pacer.grants(20_000) == [(0, 110)]  # from where it was on
 
 
 # -- both together ---------------------------------------------------------------------------

@@ -144,6 +144,7 @@ def test_a_small_run_leaves_a_complete_folder_and_nothing_else(start: Callable[.
         "environment.json",
         "timeline.json",
         "capture.pcapng",
+        "telemetry.csv",
     }
     environment = json.loads((run.folder / "environment.json").read_text())
     assert environment["dilation"] == 8000

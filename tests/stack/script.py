@@ -23,7 +23,7 @@ from scapy.packet import Packet
 from tests.stack.network import MACS, endpoint, joined
 from uet.pds.pdc import Pdc
 from uet.pds.psn import distance
-from uet.transport import Completion, Write
+from uet.transport import Completion, Frame, Write
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import DecodedPacket, decode_frame
 from uet.wire.layers import (
@@ -139,12 +139,18 @@ class Script:
     def take(self, limit: int = 64) -> list[Seen]:
         """All that may leave now."""
         seen: list[Seen] = []
-        while frames := self.fep.transmit(self.now, limit):
-            assert len(frames) <= limit
+        while frames := self._transmit(limit):
             for frame in frames:
                 octets = joined(frame)
                 seen.append(Seen(decode_frame(octets, crc="off"), octets))
         return seen
+
+    def _transmit(self, limit: int) -> list[Frame]:
+        """Every answer that is due, and then ``limit`` frames at most."""
+        answers = len(self.fep.control)
+        frames = self.fep.transmit(self.now, limit)
+        assert len(frames) <= limit + answers
+        return frames
 
     def wait(self, ns: int) -> list[Seen]:
         """What leaves until ``ns`` later, at the endpoint's own deadlines."""

@@ -311,25 +311,34 @@ def test_any_probe(opaque: int, base: int) -> None:
 # -- CREDIT, CREDIT_REQ ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [ControlType.CREDIT, ControlType.CREDIT_REQ])
-def test_credit_reaches_congestion_control(kind: ControlType) -> None:
-    """Context and amount, at either end; nothing is answered, and a fixed window ignores it."""
+@pytest.mark.parametrize("ccc_id", [0, 0x12])
+def test_credit_is_for_the_context_it_names(ccc_id: int) -> None:
+    """It is cumulative, and what a context may send; a fixed window ignores it."""
+    fixed, script = Script(), Script(congestion_control="rccc")
+    for one in (fixed, script):
+        own = one.establish_initiator()
+        credit = control(
+            ControlType.CREDIT, 0, dpdcid=own, spdcid=TARGET, payload_word=ccc_id << 24 | 100
+        )
+        assert one.give(credit) == one.give(credit) == []
+    context = script.pdc.peer.congestion
+    assert context.credit is not None
+    assert context.credit.credit == (0 if ccc_id else 25_600)
+    assert script.fep.counts["rx_credits"] == 2
+    assert fixed.pdc.peer.congestion.credit is None
+
+
+def test_a_credit_request_is_granted() -> None:
+    """By any endpoint, whatever limits what it sends itself; on the PDC that asked."""
     script = Script()
-    own = script.establish_initiator()
-    given: list[tuple[int, int, int]] = []
-    congestion = script.pdc.peer.congestion
-    name = "on_credit" if kind is ControlType.CREDIT else "on_credit_request"
-    packet = control(kind, 0, dpdcid=own, spdcid=TARGET, payload_word=0x12_ABCDEF)
-    assert script.give(packet) == []
-
-    class Noting(type(congestion)):  # type: ignore[misc]
-        """Remembers what it is told."""
-
-    setattr(Noting, name, lambda self, *what: given.append(what))
-    congestion.__class__ = Noting
-    script.now = 5
-    assert script.give(packet) == []
-    assert given == [(0x12, 0xABCDEF, 5)]
+    own = script.establish_target()
+    ask = control(ControlType.CREDIT_REQ, 0, dpdcid=own, payload_word=0x12_000010)
+    answers = script.give(ask)
+    assert [(a.ctl_type, a.psn, a.ar, a.dpdcid) for a in answers[:1]] == [
+        (ControlType.CREDIT, 0, 0, script.pdc.peer_id)
+    ]
+    assert answers[0].payload_word == 0x12_000010
+    assert script.fep.counts["rx_credit_requests"] == 1
 
 
 # -- CLEAR_REQ ------------------------------------------------------------------------------------

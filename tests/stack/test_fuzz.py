@@ -17,6 +17,7 @@ import pytest
 from tests.stack.invariants import check, check_idle
 from tests.stack.network import MACS, Impairment, Network, endpoint
 from tests.stack.script import ELSEWHERE, HERE, KEY, MS, THERE
+from uet.congestion.profile import ALGORITHMS, SPRAYING
 from uet.fep import FabricEndpoint
 from uet.ses.memory import IDEMPOTENT_SAFE
 from uet.transport import Atomic, Read, Receive, Request, Send, Write
@@ -26,7 +27,18 @@ from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, Opcode, PacketTyp
 
 REGION, GUARD = 20_000, 1_000
 READ_ONLY, SAFE = KEY + 1, KEY | IDEMPOTENT_SAFE
-PARAMETERS = {"payload_mtu": 1024, "mpr": 1, "dscp_trimmed": 4, "dscp_trimmed_lasthop": 5}
+_COMMON = {"payload_mtu": 1024, "mpr": 1, "dscp_trimmed": 4, "dscp_trimmed_lasthop": 5}
+
+
+def parameters(seed: int) -> dict[str, object]:
+    """Of all endpoints of a conversation: every kind of congestion control has its turn."""
+    return {
+        **_COMMON,
+        "congestion_control": ALGORITHMS[seed % len(ALGORITHMS)],
+        "spraying": SPRAYING[seed // 4 % len(SPRAYING)],
+    }
+
+
 UET, UET6 = 42, 62
 PEERS, PEERS6 = (HERE, THERE, ELSEWHERE), ("fd00::1", "fd00::2", "fd00::3")
 _OWN = frozenset({"write", "read", "send", "atomic", "datagram"})
@@ -34,6 +46,8 @@ _OWN = frozenset({"write", "read", "send", "atomic", "datagram"})
 _PDS: dict[int, tuple[Header, ...]] = {
     PacketType.RUD_REQ: (headers.RUD_REQ, headers.RUD_REQ_SYN),
     PacketType.ROD_REQ: (headers.ROD_REQ, headers.ROD_REQ_SYN),
+    PacketType.RUD_CC_REQ: (headers.RUD_REQ, headers.RUD_REQ_SYN),
+    PacketType.ROD_CC_REQ: (headers.ROD_REQ, headers.ROD_REQ_SYN),
     PacketType.RUDI_REQ: (headers.RUDI_REQ,),
     PacketType.RUDI_RESP: (headers.RUDI_RESP,),
     PacketType.UUD_REQ: (headers.UUD_REQ,),
@@ -77,7 +91,7 @@ class Victim:
             max_pdcs=20,
             max_inbound_messages=20,
             rod_reorder=seed % 2 == 1,
-            **PARAMETERS,
+            **parameters(seed),
         )
         self.all = bytearray(b"\xa5" * (2 * GUARD + REGION))
         self.secret = bytearray(b"\x5a" * 100)
@@ -158,7 +172,7 @@ def record(seed: int) -> list[Step]:
     """Messages both ways over a bad network, refusals and closes among them."""
     rng = random.Random(seed)
     here, there, _ = peers(seed)
-    victim, peer = Victim(seed), endpoint(there, seed=seed + 1, **PARAMETERS)
+    victim, peer = Victim(seed), endpoint(there, seed=seed + 1, **parameters(seed))
     region = memoryview(bytearray(REGION))
     peer.register(region, key=KEY)
     peer.register(region, key=SAFE)
@@ -329,7 +343,7 @@ def serve(victim: Victim, now: int, seed: int) -> None:
     feps = {here: fep}
     memory = {}
     for number, peer in enumerate(others):
-        feps[peer] = endpoint(peer, seed=seed + 1000 + number, **PARAMETERS)
+        feps[peer] = endpoint(peer, seed=seed + 1000 + number, **parameters(seed))
         memory[peer] = bytearray(REGION)
         feps[peer].register(memoryview(memory[peer]), key=KEY)
     network = Network(feps, random.Random(seed), now=now + 1)

@@ -28,7 +28,6 @@ from tests.stack.secured import DOMAINS, OTHER, SDI, SecureScript, opening
 from tests.stack.stub import StubSemantics, guaranteed
 from tests.stack.test_return_direction import data
 from tests.tss.wire import opened, sealed_frame
-from uet.compatibility import Compatibility
 from uet.config import ConfigurationError
 from uet.pds.inference import LossInference
 from uet.pds.window import SendWindow
@@ -126,7 +125,7 @@ def test_half_open_pdcs_of_two_domains_are_not_one() -> None:
 
 
 def test_a_secured_endpoint_says_nothing_in_clear_about_trimmed_packets() -> None:
-    script = SecureScript(compatibility=Compatibility(nack_trimmed_syn=True))
+    script = SecureScript()
     frame = script.frame(rud(START, syn=0) / write(b"x" * 100), sdi=None, dscp=4)
     script.fep.receive([memoryview(frame)], script.now)
     assert script.fep.transmit(script.now, 16) == []

@@ -66,7 +66,7 @@ def test_a_trimmed_request_is_asked_for_again(dscp: int, code: NackCode) -> None
 
 @pytest.mark.conformance("C-069", "C-120")
 def test_a_trimmed_syn_makes_no_pdc() -> None:
-    script = Script()
+    script = Script(compatibility=Compatibility(silent_trimmed_syn=True))
     packet = rud(START, syn=0, ar=1) / write(b"x" * 500)
     assert give_trimmed(script, packet, dscp=TRIMMED) == []
     assert script.pdcs == []
@@ -191,9 +191,8 @@ def test_a_nack_of_a_trimmed_ack_by_revision(old: bool) -> None:
 @pytest.mark.parametrize(
     ("dscp", "code"), [(TRIMMED, NackCode.TRIMMED), (LASTHOP, NackCode.TRIMMED_LASTHOP)]
 )
-def test_a_trimmed_syn_may_be_refused(dscp: int, code: NackCode) -> None:
-    """By a switch, since UES does not say; no PDC is made in any case."""
-    script = Script(compatibility=Compatibility(nack_trimmed_syn=True))
+def test_a_trimmed_syn_is_refused_without_a_pdc(dscp: int, code: NackCode) -> None:
+    script = Script()
     packet = rud(START + 3, syn=3, ar=1) / write(b"x" * 500)
     (nack,) = give_trimmed(script, packet, dscp=dscp)
     assert (nack.nack, nack.nack_psn, nack.spdcid) == (code, START + 3, 0)

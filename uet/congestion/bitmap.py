@@ -61,7 +61,7 @@ class PenaltySpraying:
                 ev = self._turn()
         return ev
 
-    def on_feedback(self, ev: int, how: int, now: int) -> None:
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
         """A packet with ``ev`` was answered or lost."""
         if now > self._now:
             self._now = now

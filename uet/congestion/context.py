@@ -7,26 +7,17 @@ flight is that PDC's.  Sizes are nominal packet sizes in octets (UES 3.6.12), ti
 
 from __future__ import annotations
 
-import random
-from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from uet.congestion.bitmap import PenaltySpraying
-from uet.congestion.nscc import Nscc
-from uet.congestion.parameters import NsccParameters, ParameterError, PathParameters, RcccParameters
-from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection, RoundRobin, ev_set_size
-from uet.congestion.rccc import CreditPacer, CreditSource
-from uet.congestion.reps import Reps
+from uet.congestion.parameters import NEVER
+from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
+from uet.congestion.rccc import CreditSource
 from uet.congestion.signals import NO_SAMPLE, ReceivedOctets
 from uet.wire.codes import BYTE_COUNT_UNIT, NackCode
 
 _TRIMMED = int(NackCode.TRIMMED)
 #: By so much rounded counters may be ahead of what was sent.
 _ROUNDING = BYTE_COUNT_UNIT - 1
-
-#: Ways of spraying that this module makes.
-SPRAYING = ("round_robin", "reps", "bitmap")
 
 
 class Window(Protocol):
@@ -64,6 +55,10 @@ class Window(Protocol):
         """A packet was refused."""
         ...
 
+    def on_probe(self, rtt: int) -> None:
+        """A PROBE, which waits in no queue of data, took so long (ns)."""
+        ...
+
     def on_loss(self, size: int) -> None:
         """A packet is taken to be lost."""
         ...
@@ -75,7 +70,17 @@ class CongestionContext:
     With NSCC and RCCC a packet needs both: a window for the network, credit for the last hop.
     """
 
-    __slots__ = ("ccc_id", "credit", "key", "pacer", "paths", "window")
+    __slots__ = (
+        "adaptive",
+        "backlog",
+        "ccc_id",
+        "credit",
+        "credit_timeout",
+        "full_size",
+        "paths",
+        "probes",
+        "window",
+    )
 
     def __init__(
         self,
@@ -84,19 +89,27 @@ class CongestionContext:
         credit: CreditSource | None,
         paths: PathSelection,
         ccc_id: int = 0,
-        pacer: CreditPacer | None = None,
-        key: Hashable = None,
+        adaptive: bool = False,
+        credit_timeout: int = NEVER,
+        full_size: int = 4_096,
     ) -> None:
         if window is None and credit is None:
-            raise ParameterError("a congestion control context needs NSCC, RCCC or both")
+            raise ValueError("a congestion control context needs a window, credit or both")
         self.window = window
         self.credit = credit
         self.paths = paths
         #: names the context on the wire; one peer may have several, by traffic class
         self.ccc_id = ccc_id
-        #: where the peer's requests for credit go, and its name there (its ccc_id beside it)
-        self.pacer = pacer
-        self.key = key
+        #: of a packet
+        self.full_size = full_size
+        #: how long credit is asked for in vain (ns)
+        self.credit_timeout = credit_timeout
+        #: the window follows the network
+        self.adaptive = adaptive
+        #: a PROBE is still to be sent, to learn the base RTT before queues hide it
+        self.probes = adaptive
+        #: octets that wait in all flows, as they said last
+        self.backlog = 0
 
     def flow(self, paths: PathSelection | None = None) -> Flow:
         """For one direction of one PDC; an ordered one brings the one path it takes."""
@@ -129,41 +142,58 @@ class CongestionContext:
 
     # -- credit ----------------------------------------------------------------------------------
 
-    def credit_word(self, backlog: int, destinations: int = 1) -> int:
-        """``ccc_id`` and ``credit_target`` for RUD_CC_REQ, ROD_CC_REQ or CREDIT_REQ.
-
-        ``backlog``: octets that wait to be sent, again or for the first time.
-        """
+    def credit_word(self, destinations: int = 1) -> int:
+        """``ccc_id`` and ``credit_target`` for RUD_CC_REQ, ROD_CC_REQ or CREDIT_REQ."""
         credit, window = self.credit, self.window
         if credit is None:
             return self.ccc_id << 24
         limit = None if window is None else window.window_octets
-        return self.ccc_id << 24 | credit.target(backlog, limit, destinations)
+        return self.ccc_id << 24 | credit.target(self.backlog, limit, destinations)
 
-    def credit_request(self, backlog: int, now: int, destinations: int = 1) -> int | None:
-        """The payload of a CREDIT_REQ that is due now, if one is: data waits and has no credit."""
+    def restart_credit(self) -> None:
+        """Begin anew, on trust, and under another name, for counters of old mean nothing now.
+
+        The destination may have forgotten what it had granted: it is another one, or its PDCs are.
+        """
+        if self.credit is not None:
+            self.credit = CreditSource(self.credit.parameters)
+            self.ccc_id = (self.ccc_id + 1) & 0xFF
+
+    def expire_credit(self, now: int) -> None:
+        """Begin anew if credit was asked for in vain for too long."""
         credit = self.credit
-        if credit is None or backlog <= 0:
-            return None
-        at = credit.request_at()
-        if at is None or now < at:
-            return None
-        credit.requested(now)
-        return self.credit_word(backlog, destinations)
+        if credit is None or credit.waits_since is None or credit.credit > 0:
+            return
+        if now - credit.waits_since >= self.credit_timeout:
+            self.restart_credit()
 
-    def on_credit(self, ccc_id: int, granted: int, now: int) -> None:
+    def credit_for_a_new_pdc(self) -> None:
+        """A PDC is to be opened: it cannot ask for credit before somebody has answered it."""
+        if self.credit is not None and self.credit.credit <= 0:
+            self.restart_credit()
+
+    def credit_asked(self, now: int) -> None:
+        """Packets with the :meth:`credit_word` leave: no CREDIT_REQ need repeat that soon."""
+        if self.credit is not None:
+            self.credit.requested(now)
+
+    def credit_request(self, now: int, destinations: int = 1) -> int | None:
+        """The payload of a CREDIT_REQ that is due now, if one is: data waits and has no credit."""
+        due = self.next_deadline()
+        if due is None or now < due:
+            return None
+        assert self.credit is not None
+        self.credit.requested(now)
+        return self.credit_word(destinations)
+
+    def on_credit(self, ccc_id: int, granted: int) -> None:
         """CREDIT: the destination has granted so much to one of our contexts; cumulative."""
         if self.credit is not None and ccc_id == self.ccc_id:
             self.credit.on_credit(granted)
 
-    def on_credit_request(self, ccc_id: int, target: int, now: int) -> None:
-        """CREDIT_REQ: one of the peer's contexts has no credit."""
-        if self.pacer is not None:
-            self.pacer.on_request((self.key, ccc_id), target, now)
-
-    def next_deadline(self, backlog: int) -> int | None:
+    def next_deadline(self) -> int | None:
         """When a CREDIT_REQ is due that no packet from the peer would cause."""
-        if self.credit is None or backlog <= 0:
+        if self.credit is None or self.backlog <= 0:
             return None
         return self.credit.request_at()
 
@@ -171,7 +201,7 @@ class CongestionContext:
 class Flow:
     """The packets of one direction of one PDC in their context."""
 
-    __slots__ = ("_received", "context", "inflight", "paths", "unsettled")
+    __slots__ = ("_received", "_waiting", "context", "inflight", "paths", "unsettled")
 
     def __init__(self, context: CongestionContext, paths: PathSelection) -> None:
         self.context = context
@@ -180,7 +210,13 @@ class Flow:
         self.inflight = 0
         #: octets sent of which no CACK, SACK, NACK or loss has told; never less than in flight
         self.unsettled = 0
+        self._waiting = 0
         self._received = ReceivedOctets()
+
+    def waits(self, octets: int) -> None:
+        """So many octets of this PDC wait to be sent, again or for the first time."""
+        self.context.backlog += octets - self._waiting
+        self._waiting = octets
 
     def on_send(self, octets: int) -> None:
         """Packets of so many octets, new or retransmitted, go out; several may be told at once."""
@@ -209,7 +245,23 @@ class Flow:
         octets that it has settled by CACK and SACK.  ``ev`` came back in it, ``rtt`` is the sample
         of the packet that caused it (:func:`uet.congestion.signals.rtt_sample`).
         """
-        self.paths.on_feedback(ev, ECN if marked else CLEAN, now)
+        packets = settled // self.context.full_size
+        self.paths.on_feedback(ev, ECN if marked else CLEAN, now, packets if packets > 1 else 1)
+        octets = self._arrived(counter, settled)
+        context = self.context
+        if context.window is not None:
+            context.window.on_ack(octets, marked, rtt, now, penalty, restore)
+        if context.credit is not None and context.credit.speculative:
+            context.credit.on_answer()
+
+    def on_report(self, counter: int | None, settled: int, now: int) -> None:
+        """The answer to a PROBE: it says as much as an ACK, but nothing about a path of data."""
+        octets = self._arrived(counter, settled)
+        if self.context.window is not None:
+            self.context.window.on_ack(octets, False, NO_SAMPLE, now)
+
+    def _arrived(self, counter: int | None, settled: int) -> int:
+        """How many octets are known now to have arrived, which were in flight before."""
         inflight = self.inflight
         self.unsettled -= settled
         octets = 0 if counter is None else self._received.advance(counter)
@@ -221,44 +273,50 @@ class Flow:
         if octets > most:
             octets = most if most > 0 else 0
         self.inflight = inflight - octets
-        context = self.context
-        if context.window is not None:
-            context.window.on_ack(octets, marked, rtt, now, penalty, restore)
-        if context.credit is not None and context.credit.speculative:
-            context.credit.on_answer()
+        return octets
 
     def on_nack(
         self, size: int, code: int, ev: int, marked: bool, now: int, rtt: int = NO_SAMPLE
     ) -> None:
         """A packet of ``size`` octets was refused; 0 for one that counts as lost already."""
-        self.inflight -= size
-        self.unsettled -= size
+        excess = self._gone(size)
         # What was trimmed at the last hop came by a good path.
         how = NACK if code == _TRIMMED else ECN if marked else CLEAN
         self.paths.on_feedback(ev, how, now)
         context = self.context
         if context.window is not None:
             context.window.on_nack(size, code, now, rtt)
+            context.window.inflight += excess
         if context.credit is not None and context.credit.speculative:
             context.credit.on_answer()
 
     def on_loss(self, size: int, ev: int, now: int) -> None:
         """A packet is taken to be lost, inferred or by its timer; ``ev`` was its path."""
-        self.inflight -= size
-        self.unsettled -= size
+        excess = self._gone(size)
         self.paths.on_feedback(ev, TIMEOUT, now)
         if self.context.window is not None:
             self.context.window.on_loss(size)
+            self.context.window.inflight += excess
 
     def on_discard(self, size: int) -> None:
         """A packet is not in flight any more, and the network has nothing to do with it.
 
         So it is when an ordered destination refuses what comes early, or a PDC is renumbered.
         """
-        self.inflight -= size
-        self.unsettled -= size
+        excess = self._gone(size)
         if self.context.window is not None:
-            self.context.window.inflight -= size
+            self.context.window.inflight -= size - excess
+
+    def _gone(self, size: int) -> int:
+        """A packet is in flight no more, and has not arrived; how much of it was not, before.
+
+        That is so if the peer has counted more than it can have received.
+        """
+        self.unsettled -= size
+        most = self.inflight + _ROUNDING
+        taken = size if size <= most else max(most, 0)
+        self.inflight -= taken
+        return size - taken
 
     def drained(self) -> None:
         """No packet of the PDC is outstanding, or it is gone: nothing of it is in flight.
@@ -270,60 +328,3 @@ class Flow:
             if self.context.window is not None:
                 self.context.window.inflight -= self.inflight
             self.inflight = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CongestionProfile:
-    """Of what contexts are made: one for all peers of an endpoint.
-
-    ``spraying`` is one of ``SPRAYING``; ``freeze_time`` (ns) is for REPS.
-    """
-
-    nscc: NsccParameters | None = field(default_factory=NsccParameters)
-    rccc: RcccParameters | None = None
-    spraying: str = "reps"
-    freeze_time: int = 10_000_000
-
-    def __post_init__(self) -> None:
-        if self.nscc is None and self.rccc is None:
-            raise ParameterError("congestion control needs NSCC, RCCC or both: give nscc or rccc")
-        if self.spraying not in SPRAYING:
-            raise ParameterError(f"spraying is {self.spraying!r}; choose one of {SPRAYING}")
-
-    @property
-    def path(self) -> PathParameters:
-        """What the paths are like."""
-        path = self.nscc or self.rccc
-        assert path is not None
-        return path
-
-    def open(
-        self,
-        rng: random.Random,
-        now: int,
-        *,
-        ccc_id: int = 0,
-        pacer: CreditPacer | None = None,
-        key: Hashable = None,
-    ) -> CongestionContext:
-        """A new context, at its start; ``pacer`` is the port's, ``key`` the peer's name there."""
-        return CongestionContext(
-            window=None
-            if self.nscc is None
-            else Nscc(self.nscc, now, credited=self.rccc is not None),
-            credit=None if self.rccc is None else CreditSource(self.rccc),
-            paths=self._spray(rng),
-            ccc_id=ccc_id,
-            pacer=pacer,
-            key=key,
-        )
-
-    def _spray(self, rng: random.Random) -> PathSelection:
-        path = self.path
-        if self.spraying == "reps":
-            packets = max(path.bdp // path.mtu, 1)
-            return Reps(rng, window_packets=packets, freeze_time=self.freeze_time)
-        size = ev_set_size(path.bdp, path.mtu)
-        if self.spraying == "bitmap":
-            return PenaltySpraying(rng, size=size, rest=path.base_rtt)
-        return RoundRobin(rng, size)

@@ -1,41 +1,50 @@
-"""A fixed window of one bandwidth-delay product: no reaction to congestion at all.
+"""No congestion control: a fixed window of one bandwidth-delay product.
 
-It keeps a non-blocking path full and no more, which is what a first look at a fabric needs; on
-an oversubscribed one it shows what congestion control is for.
+It keeps a non-blocking path full and no more; on an oversubscribed one it shows what congestion
+control is for.
 """
 
 from __future__ import annotations
 
-from uet.congestion import base
+from uet.congestion.signals import NO_SAMPLE
 
 
-class FixedWindow(base.CongestionControl):
+class FixedWindow:
     """At most ``window`` octets in flight."""
 
-    __slots__ = ("inflight", "window")
+    __slots__ = ("inflight", "window_octets")
 
     def __init__(self, window: int) -> None:
-        self.window = window
+        self.window_octets = window
         self.inflight = 0
 
     def room(self) -> int:
-        return self.window - self.inflight
+        """How many octets may be sent now; the last packet may go beyond it."""
+        return self.window_octets - self.inflight
 
-    @property
-    def window_octets(self) -> int:
-        return self.window
+    def wants_ack(self, trigger: int) -> bool:
+        """Whether the window is too small to wait until ``trigger`` octets are coalesced."""
+        return self.window_octets < 2 * trigger
 
-    def on_send(self, size: int, now: int) -> None:
-        self.inflight += size
+    def on_ack(
+        self,
+        octets: int,
+        marked: bool,
+        rtt: int,
+        now: int,
+        penalty: int = 0,
+        restore: bool = False,
+    ) -> None:
+        """So many octets have arrived; nothing else matters."""
+        self.inflight -= octets
 
-    def on_delivered(self, size: int, now: int) -> None:
+    def on_nack(self, size: int, code: int, now: int, rtt: int = NO_SAMPLE) -> None:
+        """A packet was refused."""
         self.inflight -= size
 
-    def on_lost(self, size: int, now: int) -> None:
+    def on_probe(self, rtt: int) -> None:
+        """Nothing."""
+
+    def on_loss(self, size: int) -> None:
+        """A packet is taken to be lost."""
         self.inflight -= size
-
-    def want_ack(self, trigger: int) -> bool:
-        return self.window < 2 * trigger
-
-
-base.register("fixed", FixedWindow)

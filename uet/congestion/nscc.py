@@ -278,6 +278,11 @@ class Nscc:
         elif now < self.quick_adapt_end or not self._quick_adapt(True, 0, now):
             self.cwnd = max(self.cwnd - size, float(self._mtu))
 
+    def on_probe(self, rtt: int) -> None:
+        """A PROBE, which waits in no queue of data, took so long (ns): the base RTT at most."""
+        if 0 < rtt < self.base_rtt:
+            self._lower_base_rtt(rtt)
+
     def on_loss(self, size: int) -> None:
         """A packet is taken to be lost: inferred, or timed out."""
         self.inflight -= size

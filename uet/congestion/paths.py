@@ -26,8 +26,11 @@ class PathSelection(Protocol):
         """The EV of the next packet."""
         ...
 
-    def on_feedback(self, ev: int, how: int, now: int) -> None:
-        """A packet with ``ev`` was answered or lost: ``CLEAN``, ``ECN``, ``NACK``, ``TIMEOUT``."""
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
+        """A packet with ``ev`` was answered or lost: ``CLEAN``, ``ECN``, ``NACK``, ``TIMEOUT``.
+
+        ``packets``: so many were answered together with it.
+        """
         ...
 
     def timed_out(self) -> None:
@@ -65,7 +68,7 @@ class RoundRobin:
         self._next = position if position < len(self._evs) else 0
         return ev
 
-    def on_feedback(self, ev: int, how: int, now: int) -> None:
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
         """Nothing."""
 
     def timed_out(self) -> None:

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 from uet.congestion.parameters import NEVER, RcccParameters
 from uet.congestion.signals import COUNT_MASK, ahead, units
 from uet.wire.codes import BYTE_COUNT_UNIT
 
 _UNIT = BYTE_COUNT_UNIT
+
+#: So many windows may a counter be ahead of the other end's; both may not have the same window.
+_SANE_WINDOWS = 4
+
+#: Who asks for credit: its peer and ccc_id.
+K = TypeVar("K", bound=Hashable)
 
 
 class CreditSource:
@@ -32,10 +39,13 @@ class CreditSource:
         "credit",
         "granted",
         "max_wnd",
+        "parameters",
         "speculative",
+        "waits_since",
     )
 
     def __init__(self, parameters: RcccParameters) -> None:
+        self.parameters = parameters
         self._mtu = parameters.mtu
         self.max_wnd = parameters.max_wnd
         self._base_rtt = parameters.base_rtt
@@ -45,6 +55,8 @@ class CreditSource:
         #: newest cumulative credit, as on the wire
         self.granted = 0
         self.speculative = True
+        #: when it asked first, of all times that no credit came since (ns)
+        self.waits_since: int | None = None
 
     def room(self) -> int:
         """Positive while a packet may leave."""
@@ -61,12 +73,20 @@ class CreditSource:
             self.credit = min(self.credit, 0)
 
     def on_credit(self, granted: int) -> int:
-        """Cumulative credit from the wire; how many octets it adds (0 for an old one)."""
-        self.on_answer()
+        """Cumulative credit from the wire; how many octets it adds.
+
+        0 for an old one, and for one that no receiver can have granted: what was asked for is a
+        window ahead at most, what is granted in advance another.  Believing it would make all
+        that follow old.
+        """
         news = ahead(granted, self.granted)
+        if news * _UNIT > _SANE_WINDOWS * self.max_wnd:
+            return 0
+        self.on_answer()
         if news <= 0:
             return 0
         self.granted = granted
+        self.waits_since = None
         before = self.credit
         self.credit = min(before + news * _UNIT, self.max_wnd)
         return self.credit - before
@@ -92,16 +112,18 @@ class CreditSource:
         return None if self.credit > 0 else self._requested_at + self._base_rtt
 
     def requested(self, now: int) -> None:
-        """A CREDIT_REQ leaves."""
+        """A CREDIT_REQ leaves, or data that say the same."""
         self._requested_at = now
+        if self.waits_since is None:
+            self.waits_since = now
 
 
-class _Grantee:
+class _Grantee(Generic[K]):
     """A source, as its receiver sees it."""
 
     __slots__ = ("granted", "key", "target", "told_at", "unused")
 
-    def __init__(self, key: Hashable) -> None:
+    def __init__(self, key: K) -> None:
         self.key = key
         self.target = 0  # highest credit_target
         self.granted = 0  # cumulative
@@ -109,7 +131,7 @@ class _Grantee:
         self.told_at = -NEVER
 
 
-class CreditPacer:
+class CreditPacer(Generic[K]):
     """Grants what a receiving port can take, in turn to all that have asked.
 
     When nobody asks, those that have sent before get a window's worth of credit in advance, so
@@ -139,54 +161,61 @@ class CreditPacer:
         self._base_rtt = parameters.base_rtt
         self._ns_per_unit = _UNIT / (parameters.octets_per_ns * parameters.pacer_share)
         self._speculate = speculate
-        self._sources: dict[Hashable, _Grantee] = {}
+        self._sources: dict[K, _Grantee[K]] = {}
         # Whose turn comes when: those that want credit, and the others.  A source is in one of
         # the two at most.
-        self._active: OrderedDict[Hashable, _Grantee] = OrderedDict()
-        self._idle: OrderedDict[Hashable, _Grantee] = OrderedDict()
-        self._repeats: OrderedDict[Hashable, _Grantee] = OrderedDict()
+        self._active: OrderedDict[K, _Grantee[K]] = OrderedDict()
+        self._idle: OrderedDict[K, _Grantee[K]] = OrderedDict()
+        self._repeats: OrderedDict[K, _Grantee[K]] = OrderedDict()
         self._next = 0.0  # when the port can take more than what has been granted
         self._resting = True  # nobody wanted anything at the last tick
 
-    def on_target(self, key: Hashable, target: int) -> None:
-        """``credit_target`` of a data packet, whether it was trimmed or not."""
+    def on_target(self, key: K, target: int) -> None:
+        """``credit_target`` of a data packet, whether it was trimmed or not.
+
+        One that no source can have is not believed, see :meth:`CreditSource.on_credit`.
+        """
         source = self._source(key)
-        if ahead(target, source.target) > 0:
+        sane = ahead(target, source.granted) * _UNIT <= _SANE_WINDOWS * self._max_wnd
+        if sane and ahead(target, source.target) > 0:
             source.target = target
         self._queue(source)
 
-    def on_request(self, key: Hashable, target: int, now: int) -> None:
+    def on_request(self, key: K, target: int, now: int) -> None:
         """A CREDIT_REQ: a source that has no credit.  If it got all it asks for, that was lost."""
         self.on_target(key, target)
         source = self._sources[key]
         if ahead(source.target, source.granted) <= 0 and now - source.told_at >= self._base_rtt:
             self._repeats[key] = source
 
-    def on_arrival(self, key: Hashable, octets: int) -> None:
+    def on_arrival(self, key: K, octets: int) -> None:
         """So many octets of data have arrived; several packets' may be told at once."""
         source = self._source(key)
         source.unused = max(source.unused - octets, 0)
         self._queue(source)
 
-    def on_trim(self, key: Hashable, octets: int) -> None:
+    def on_trim(self, key: K, octets: int) -> None:
         """A packet of so many octets arrived without its payload: it needs credit once more."""
         source = self._source(key)
         source.unused = max(source.unused - octets, 0)
         source.target = (source.target + units(octets)) & COUNT_MASK
         self._queue(source)
 
-    def forget(self, key: Hashable) -> None:
-        """The peer is gone."""
-        for sources in (self._sources, self._active, self._idle, self._repeats):
+    def rest(self, key: K) -> None:
+        """Nothing can be told to the source now: no grants before it is heard of again.
+
+        What it was granted is remembered, as the counters go on where they were.
+        """
+        for sources in (self._active, self._idle, self._repeats):
             sources.pop(key, None)
 
-    def grants(self, now: int) -> list[tuple[Hashable, int]]:
+    def grants(self, now: int) -> list[tuple[K, int]]:
         """The CREDITs that are due: (source, its cumulative credit).
 
         One that comes late makes up for a base RTT at most: what was not granted before that is
         lost, as a burst of it would only fill a queue.
         """
-        due: list[tuple[Hashable, int]] = []
+        due: list[tuple[K, int]] = []
         while self._repeats:
             _, source = self._repeats.popitem(last=False)
             source.told_at = now
@@ -217,13 +246,13 @@ class CreditPacer:
             return int(self._next) + 1
         return None
 
-    def _source(self, key: Hashable) -> _Grantee:
+    def _source(self, key: K) -> _Grantee[K]:
         source = self._sources.get(key)
         if source is None:
             source = self._sources[key] = _Grantee(key)
         return source
 
-    def _queue(self, source: _Grantee) -> None:
+    def _queue(self, source: _Grantee[K]) -> None:
         """Into the list where it belongs; one that idles moves up when it wants something."""
         key = source.key
         if key in self._active:
@@ -234,7 +263,7 @@ class CreditPacer:
         elif self._speculate and source.unused < self._max_wnd:
             self._idle.setdefault(key, source)
 
-    def _turn(self) -> tuple[_Grantee, int] | None:
+    def _turn(self) -> tuple[_Grantee[K], int] | None:
         """Whose turn it is, taken off its list, and how many units it gets."""
         if self._active:
             _, source = self._active.popitem(last=False)

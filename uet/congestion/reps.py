@@ -1,4 +1,4 @@
-"""Recycled entropy (REPS): a path that was clean is used again, once for each clean answer.
+"""Recycled entropy (REPS): a path that was clean is used again, once for each packet answered.
 
 UES 3.6.16 (path-aware spraying).  Good EVs come back with the ACKs and wait in a small ring; while
 it is empty EVs are random, so new paths are always being tried.  When packets are lost without a
@@ -30,6 +30,7 @@ class Reps:
         "_freeze_time",
         "_fresh",
         "_head",
+        "_left",
         "_replay",
         "_ring",
         "_rng",
@@ -54,6 +55,7 @@ class Reps:
         self._window = window_packets
         self._freeze_time = freeze_time
         self._ring = [_EMPTY] * CACHE_SIZE
+        self._left = [0] * CACHE_SIZE  # by slot: packets that may still use it
         self._head = 0  # where the next good EV goes
         self._fresh = 0  # how many of those before it have not been used again
         self._replay = 0  # while frozen: the next one to use over again
@@ -71,19 +73,25 @@ class Reps:
             self._warm_up -= 1
         elif self._explore and self._explores():
             pass
-        elif fresh := self._fresh:
-            self._fresh = fresh - 1
-            return self._ring[(self._head - fresh) & _SLOT]
+        elif self._fresh:
+            return self._recycled()
         return self._random()
 
-    def on_feedback(self, ev: int, how: int, now: int) -> None:
-        """A packet with ``ev`` was answered or lost."""
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
+        """``packets`` were answered by what came back with ``ev``, or one was lost.
+
+        An answer that stands for several packets has the EV of one of them only.  It is used for
+        as many as it answers, or most packets would have to take their chance.
+        """
         if how == CLEAN:
             if self.frozen and now >= self._thaw_at:
                 self.frozen = False
                 self._explore = self._window
+            if self.frozen and ev in self._ring:
+                return  # stored twice it would displace others, until one path is left of all
             head = self._head
             self._ring[head] = ev
+            self._left[head] = packets
             self._head = (head + 1) & _SLOT
             if self._fresh < CACHE_SIZE:
                 self._fresh += 1
@@ -95,6 +103,15 @@ class Reps:
 
     def timed_out(self) -> None:
         """Packets were lost, nobody knows on which paths: what the EVs' feedback said stands."""
+
+    def _recycled(self) -> int:
+        """The oldest fresh EV."""
+        slot = (self._head - self._fresh) & _SLOT
+        left = self._left[slot] - 1
+        self._left[slot] = left
+        if left <= 0:
+            self._fresh -= 1
+        return self._ring[slot]
 
     def _random(self) -> int:
         """Every EV of the set once, then all again in another order."""
@@ -117,10 +134,9 @@ class Reps:
 
     def _replayed(self) -> int:
         """A fresh EV, else the used ones in turn; random only if there never was a good one."""
+        if self._fresh:
+            return self._recycled()
         ring = self._ring
-        if fresh := self._fresh:
-            self._fresh = fresh - 1
-            return ring[(self._head - fresh) & _SLOT]
         for _ in range(CACHE_SIZE):
             ev = ring[self._replay]
             self._replay = (self._replay + 1) & _SLOT
@@ -134,8 +150,10 @@ class Reps:
             return
         ring, head = self._ring, self._head
         places = [(head - n) & _SLOT for n in range(CACHE_SIZE, 0, -1)]  # from the oldest on
-        kept = [ring[place] for place in places if ring[place] not in (ev, _EMPTY)]
+        kept = [place for place in places if ring[place] not in (ev, _EMPTY)]
         new = [ring[(head - n) & _SLOT] for n in range(self._fresh, 0, -1)]
         self._fresh -= new.count(ev)
-        self._ring = [_EMPTY] * (CACHE_SIZE - len(kept)) + kept
+        empty = CACHE_SIZE - len(kept)
+        self._ring = [_EMPTY] * empty + [ring[place] for place in kept]
+        self._left = [0] * empty + [self._left[place] for place in kept]
         self._head = 0

@@ -44,6 +44,9 @@ class ObliviousSpraying:
         self._next = position + 1
         return self._evs[position]
 
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
+        """Nothing."""
+
     def timed_out(self) -> None:
         """Nothing: the next packets take other paths anyway."""
 
@@ -63,6 +66,9 @@ class SinglePath:
     def pick(self) -> int:
         """The EV of every packet."""
         return self._ev
+
+    def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
+        """Nothing: packets in flight keep to their path."""
 
     def timed_out(self) -> None:
         """Another EV from now on."""

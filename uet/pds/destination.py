@@ -169,6 +169,8 @@ class RequestDestination:
                 return
             self._again(psn, clear_psn, next_header, resent, entropy, marked, packet, ses_at)
             return
+        if not resent and ((psn - window.highest) & MASK) >= HALF:
+            self._counters["rx_reordered"] += 1
         if clear_psn != window.max_clear:
             self._apply_clear(clear_psn)
         if self._ordered and (self._early or psn != window.first_missing):

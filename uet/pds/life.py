@@ -13,10 +13,11 @@ from functools import partial
 from typing import Protocol
 
 from uet.config import FepConfig
+from uet.congestion.paths import PathSelection
 from uet.pds.clear import ClearDuty
 from uet.pds.destination import RequestDestination
 from uet.pds.negotiation import feature_request
-from uet.pds.packets import EntropySource, PacketWriter
+from uet.pds.packets import PacketWriter
 from uet.pds.psn import MASK
 from uet.pds.semantics import Answer, Outbound, Semantics
 from uet.pds.source import RequestSource
@@ -47,6 +48,8 @@ class Surroundings(Protocol):
     #: ACKs, NACKs and control packets waiting to leave
     control: list[Frame]
     semantics: Semantics
+    #: nominal size of a full request (UES 3.6.12)
+    full_size: int
 
     def activate(self, pdc: PdcLife) -> None:
         """It has, or may have, something to send."""
@@ -58,6 +61,14 @@ class Surroundings(Protocol):
 
     def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
         """Something rare that a trace may show."""
+        ...
+
+    def pressure(self) -> int:
+        """How much the peers should hold back, as memory fills (rcv_cwnd_pend, 0 to 127)."""
+        ...
+
+    def credit_wanted(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
+        """CREDIT_REQ: a context of the peer (8 bits) asks for so much credit (24 bits)."""
         ...
 
     def next_start(self, peer: Peer, sdi: int | None) -> int | None:
@@ -88,7 +99,7 @@ class PdcLife:
         ordered: bool,
         sdi: int | None,
         reserved: bool,
-        entropy: EntropySource,
+        entropy: PathSelection,
     ) -> None:
         config = around.config
         compatibility = config.compatibility
@@ -108,6 +119,7 @@ class PdcLife:
         self._close_due: int | None = None  # target: when its CLOSE_REQ counts as refused
         self._octets_when_asked = 0
         self._probes = 0
+        self._probed_at = 0
         self._renumberings = 0
         # Both directions begin at the same PSN.
         wrap, overhead = peer.way(sdi)
@@ -121,6 +133,8 @@ class PdcLife:
             wrap=wrap,
             nominal_overhead=overhead,
             entropy=entropy,
+            # only unexpected messages are kept in memory of ours
+            pressure=around.pressure if config.unexpected == "keep" else None,
             outbox=around.control,
             counts=around.counts,
         )
@@ -129,7 +143,8 @@ class PdcLife:
             messages=self,
             start_psn=start_psn,
             ordered=ordered,
-            congestion=peer.congestion,
+            flow=peer.congestion.flow(entropy),
+            full_size=around.full_size,
             default_range=config.mpr * MPR_UNIT,
             rto_init_time=config.rto_init_time,
             constant_rto=compatibility.constant_rto,
@@ -139,6 +154,8 @@ class PdcLife:
             ack_gen_trigger=config.ack_gen_trigger,
             ack_per_packet=config.ack_per_packet,
             infer_loss=config.infer_loss,
+            tail_loss_time=0 if ordered else config.tail_loss_time,
+            max_tail_loss_retx=config.max_tail_loss_retx,
             keep_syn=compatibility.keep_syn_on_retransmission,
             negotiation=feature_request(compatibility),
             counters=around.counts,
@@ -149,6 +166,8 @@ class PdcLife:
             max_stalls=config.max_rto_retx_cnt,
         )
         self.destination = self._make_destination(start_psn)
+        if initiator:
+            peer.congestion.credit_for_a_new_pdc()
         self.event("created")
 
     def _make_destination(self, start_psn: int) -> RequestDestination:
@@ -238,7 +257,22 @@ class PdcLife:
             self._close_is_missing(now)
         if self._state is State.CLOSED:
             return
+        if source.credited:
+            self.peer.congestion.expire_credit(now)
         source.transmit(out, now, limit)
+        tail = source.tail_deadline()
+        if tail is not None and tail <= now and self.writer.peer_id and len(out) < limit:
+            out.append(source.ask_about_tail(now) or self.probe(now))
+        elif source.adaptive and source.unheard() and self.writer.peer_id and len(out) < limit:
+            source.asked()
+            out.append(self.probe(now))
+        if source.credited and self.writer.peer_id and len(out) < limit:
+            wanted = self.peer.congestion.credit_request(now)
+            if wanted is not None:
+                self._counts["tx_credit_requests"] += 1
+                out.append(
+                    self.writer.control(ControlType.CREDIT_REQ, psn=0, payload=wanted, syn=False)
+                )
         if source.window.base == source.window.next and source.has_unsent:
             self._clear.consider(now)  # with nothing in flight, no ACK will move the peer's range
         if source.worn_out and self.takes_messages and self.initiator:
@@ -258,7 +292,12 @@ class PdcLife:
 
     def next_deadline(self) -> int | None:
         deadline = self.source.next_deadline()
-        for due in (self._clear.due, self._close_due):
+        tail = self.source.tail_deadline() if self.writer.peer_id else None
+        for due in (self._clear.due, self._close_due, tail):
+            if due is not None and (deadline is None or due < deadline):
+                deadline = due
+        if self.source.credited and self.writer.peer_id:
+            due = self.peer.congestion.next_deadline()
             if due is not None and (deadline is None or due < deadline):
                 deadline = due
         return deadline
@@ -297,9 +336,10 @@ class PdcLife:
 
     # -- control packets of our own -----------------------------------------------------------
 
-    def probe(self) -> Frame:
+    def probe(self, now: int) -> Frame:
         """Ask for the state of the peer's window, and measure the path (UES 3.6.13.7)."""
         self._probes += 1
+        self._probed_at = now
         return self.writer.control(
             ControlType.PROBE,
             psn=0,
@@ -307,6 +347,13 @@ class PdcLife:
             payload=(self.source.max_cack + 1) & MASK,
             opaque=self._probes & 0xFFFF,
             syn=False,
+        )
+
+    def credit(self, granted: int, entropy: int) -> Frame:
+        """CREDIT: the peer's context (8 bits) has been granted so much (24 bits, UES 3.6.14)."""
+        self._counts["tx_credits"] += 1
+        return self.writer.control(
+            ControlType.CREDIT, psn=0, payload=granted, syn=False, ev=entropy
         )
 
     def send_tracked(self, kind: ControlType, now: int) -> Frame:
@@ -371,6 +418,7 @@ class PdcLife:
         it need not keep it (UES 3.5.8, closing in error).
         """
         self._around.pdc_event(self, "failed", error=error)
+        self.peer.congestion.restart_credit()
         if self._state is State.CLOSING:
             self._counts["pdcs_closed_unanswered"] += 1
             tell = False

@@ -5,10 +5,12 @@ Everything that stays the same for the life of the PDC is put together once.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from struct import Struct
 
 from uet.compatibility import Compatibility
 from uet.config import FepConfig
+from uet.congestion.paths import PathSelection
 from uet.pds.control import MAX_PSN_OFFSET, control_packet, nack_packet
 from uet.pds.destination import RequestDestination
 from uet.pds.psn import MASK, distance
@@ -31,6 +33,17 @@ from uet.wire.codes import (
 _REQUEST = headers.RUD_REQ
 _ACK, _ACK_CC, _ACK_CCX = headers.ACK, headers.ACK_CC_NSCC, headers.ACK_CCX
 _NEXT_HEADER_SHIFT = _REQUEST.shift("next_hdr")
+#: restore_cwnd and rcv_cwnd_pend stand above the 24 bits of rcvd_bytes.
+_RESTORE, _PENALTY_SHIFT = 1 << 31, 24
+_CREDIT = Struct(">I")  # UET_REQ_CC_STATE as one word
+#: From the type of a request to that with congestion control state, unordered and ordered.
+_WITH_CREDIT = tuple(
+    (with_state - plain) << _REQUEST.shift("type")
+    for plain, with_state in (
+        (PacketType.RUD_REQ, PacketType.RUD_CC_REQ),
+        (PacketType.ROD_REQ, PacketType.ROD_CC_REQ),
+    )
+)
 #: First word of an ACK without flags and without SES header, by the name of its type.
 _ACK_WORDS = {
     "ack": _ACK.word(type=PacketType.ACK, next_hdr=NextHeader.NONE),
@@ -44,15 +57,6 @@ _ACK_M, _ACK_RETX, _ACK_P = int(AckFlag.M), int(AckFlag.RETX), int(AckFlag.P)
 _ACK_REQ_CLEAR, _ACK_REQ_CLOSE = int(AckFlag.REQ_CLEAR), int(AckFlag.REQ_CLOSE)
 #: Flag of the UEC reference provider: the Expected_PSN follows the ACK's twelve octets.
 _ACK_EPSN = 0x40
-
-
-class EntropySource(Protocol):
-    """Chooses the entropy value of a packet."""
-
-    def pick(self) -> int: ...
-
-    def timed_out(self) -> None:
-        """Packets are lost without a word: their path may be broken."""
 
 
 class PacketWriter:
@@ -71,6 +75,8 @@ class PacketWriter:
         "_ordered",
         "_outbox",
         "_pdc_info",
+        "_penalised",
+        "_pressure",
         "_request_word",
         "_trimmable_ack_size",
         "_wrap",
@@ -92,7 +98,8 @@ class PacketWriter:
         reserved: bool,
         wrap: Wrap,
         nominal_overhead: int,
-        entropy: EntropySource,
+        entropy: PathSelection,
+        pressure: Callable[[], int] | None,
         outbox: list[Frame],
         counts: dict[str, int],
     ) -> None:
@@ -117,6 +124,8 @@ class PacketWriter:
         self._pdc_info = (USE_RSV_PDC if reserved else 0) << PSN_OFFSET_BITS
         self._wrap = wrap
         self._entropy = entropy
+        self._pressure = pressure
+        self._penalised = False
         self._outbox = outbox
         self._counts = counts
 
@@ -135,10 +144,13 @@ class PacketWriter:
         syn: bool,
         again: bool,
         ar: bool,
+        ev: int,
+        credit: int | None,
     ) -> tuple[Frame, int]:
         """Packet ``index`` of a message, and its nominal size; CLEAR_PSN rides in every request.
 
-        ``clear_offset`` is CLEAR_PSN relative to ``psn``, never positive.
+        ``clear_offset`` is CLEAR_PSN relative to ``psn``, never positive; ``credit`` is the
+        ccc_id and credit_target of a context that needs credit.
         """
         word = self._request_word | message.next_header << _NEXT_HEADER_SHIFT
         if ar:
@@ -151,9 +163,14 @@ class PacketWriter:
         else:
             target = self.peer_id
         ses, payload = message.packet(index)
-        uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + ses
+        if credit is None:
+            uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + ses
+        else:
+            word += _WITH_CREDIT[self._ordered]
+            uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + _CREDIT.pack(credit)
+            uet += ses
         size = len(uet) + len(payload) + self.nominal_overhead
-        return self._wrap(self._data_class, self._entropy.pick(), uet, payload), size
+        return self._wrap(self._data_class, ev, uet, payload), size
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -214,6 +231,9 @@ class PacketWriter:
             base, bitmap = destination.sack(sack_base)
             sack_offset = ((base - cack + 0x8000) & MASK) - 0x8000
             if self._ack_type == "ack_cc":
+                octets = -(-destination.received_octets // BYTE_COUNT_UNIT) & 0xFF_FFFF
+                if self._pressure is not None:
+                    octets |= self._congestion_flags(self._pressure())
                 packet = _ACK_CC.pack(
                     word,
                     offset,
@@ -224,7 +244,7 @@ class PacketWriter:
                     sack_offset,
                     bitmap,
                     SERVICE_TIME_INVALID,  # answered in the same instant, nothing to take off
-                    -(-destination.received_octets // BYTE_COUNT_UNIT) & 0xFF_FFFF,
+                    octets,
                     min(destination.window.out_of_order, 0xFFFE),
                 )
             else:
@@ -238,6 +258,13 @@ class PacketWriter:
                 self._data_class if big else self._control_class, entropy, packet + answer, b""
             )
         )
+
+    def _congestion_flags(self, penalty: int) -> int:
+        """rcv_cwnd_pend; once there was one, restore_cwnd says that there is none any more."""
+        if penalty:
+            self._penalised = True
+            return penalty << _PENALTY_SHIFT
+        return _RESTORE if self._penalised else 0
 
     def closing_ack(
         self,
@@ -296,8 +323,12 @@ class PacketWriter:
         opaque: int = 0,
         syn: bool | None = None,
         more: bytes = b"",
+        ev: int | None = None,
     ) -> Frame:
-        """A control packet; while the peer's identifier is not known, one with SYN."""
+        """A control packet; while the peer's identifier is not known, one with SYN.
+
+        ``ev`` is that of the packet which it answers, if it answers one.
+        """
         self._counts["tx_control_packets"] += 1
         if kind is ControlType.ACK_REQ and self._compatibility.ack_req_without_ar:
             ar = False
@@ -313,4 +344,6 @@ class PacketWriter:
             payload=payload,
             opaque=opaque,
         )
-        return self._wrap(self._control_class, self._entropy.pick(), packet + more, b"")
+        if ev is None:
+            ev = self._entropy.pick()
+        return self._wrap(self._control_class, ev, packet + more, b"")

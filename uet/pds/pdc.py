@@ -6,6 +6,7 @@ What arrives for it, in order: ACKs, NACKs, requests, control packets.  Its life
 
 from __future__ import annotations
 
+from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.pds.control import MAX_PSN_OFFSET
 from uet.pds.life import PdcLife, State
 from uet.pds.nacks import TARGET_IS_GONE, Reaction, reaction
@@ -32,6 +33,7 @@ _TYPE_SHIFT = _ACK.shift("type")
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
 _REQ_RETX = int(RequestFlag.RETX)
 _ACK_P, _ACK_EPSN = int(AckFlag.P), 0x40
+_ACK_M, _ACK_RETX = int(AckFlag.M), int(AckFlag.RETX)
 _ACK_REQ, _ACK_REQ_CLEAR = int(AckFlag.REQ_MASK), int(AckFlag.REQ_CLEAR)
 _ACK_REQ_CLOSE = int(AckFlag.REQ_CLOSE)
 _PLAIN_ACK, _ACK_CCX = int(PacketType.ACK), int(PacketType.ACK_CCX)
@@ -52,7 +54,7 @@ class Pdc(PdcLife):
 
     # -- what an ACK does ---------------------------------------------------------------------
 
-    def on_ack(self, packet: memoryview, at: int, now: int) -> None:
+    def on_ack(self, packet: memoryview, at: int, entropy: int, now: int) -> None:
         """ACK, ACK_CC or ACK_CCX (UES Tables 3-35 to 3-37)."""
         word, ack_offset, cack, spdcid, _ = _ACK.unpack_from(packet, at)
         kind = word >> _TYPE_SHIFT
@@ -73,13 +75,18 @@ class Pdc(PdcLife):
             self._counts["rx_drop_ack_of_unsent"] += 1
             return
         end = at + _ACK.size
-        bitmap = 0
+        bitmap = service = state = 0
+        counter: int | None = None
         if kind != _PLAIN_ACK:
             end = at + (headers.ACK_CCX if kind == _ACK_CCX else _ACK_CC).size
             if len(packet) < end:
                 self._counts["rx_drop_truncated"] += 1
                 return
-            *_, cc, sack_offset, bitmap, _, _, _ = _ACK_CC.unpack_from(packet, at)
+            *_, cc, sack_offset, bitmap, service, state, _ = _ACK_CC.unpack_from(packet, at)
+            if kind == _ACK_CCX or cc >> 12:
+                service = state = 0
+            else:
+                counter = state & 0xFF_FFFF
         next_header = (word & _NEXT_HEADER) >> _NEXT_SHIFT
         response: memoryview | None = None
         if next_header:
@@ -98,12 +105,27 @@ class Pdc(PdcLife):
             if not mpr:
                 mpr = self._config.compatibility.override_mpr_zero_value or 0
             source.on_range(mpr, cack)
+        rtt = source.sample(ack_psn, word & _ACK_RETX, service, now)
         source.on_ack(
             ack_psn=ack_psn, cack=cack, next_header=next_header, response=response, now=now
         )
         if bitmap:
-            source.on_sack((cack + sack_offset) & MASK, bitmap, now)
+            source.on_sack((cack + sack_offset) & MASK, bitmap)
+        source.acknowledged(
+            counter,
+            entropy,
+            bool(word & _ACK_M),
+            rtt,
+            now,
+            state >> 24 & 0x7F,
+            bool(state >> 31),
+        )
+        if self.peer.congestion.probes and source.has_unsent:
+            self.peer.congestion.probes = False
+            self._around.control.append(self.probe(now))
+        if bitmap:
             source.infer_loss(now)
+            source.infer_overdue((cack + sack_offset) & MASK, bitmap, now)
         if word & _ACK_REQ:
             if word & _ACK_REQ == _ACK_REQ_CLEAR:
                 self._clear_asked(ack_psn)
@@ -140,12 +162,23 @@ class Pdc(PdcLife):
         self._counts["rx_probe_acks"] += 1
         if kind == _PLAIN_ACK or len(packet) < at + _ACK_CC.size:
             return  # it tells that the PDC is there, and no more
-        *_, sack_offset, bitmap, _, _, _ = _ACK_CC.unpack_from(packet, at)
-        self.source.on_sack((cack + sack_offset) & MASK, bitmap, now)
+        *_, cc, sack_offset, bitmap, service, state, _ = _ACK_CC.unpack_from(packet, at)
+        counter: int | None = state & 0xFF_FFFF
+        if kind == _ACK_CCX or cc >> 12:
+            service, counter = 0, None
+        rtt = rtt_sample(now, self._probed_at, 1, 0, service)
+        if rtt != NO_SAMPLE and self.peer.congestion.window is not None:
+            self.peer.congestion.window.on_probe(rtt)
+        source = self.source
+        base = (cack + sack_offset) & MASK
+        source.on_sack(base, bitmap)
+        source.reported(counter, now)
+        source.infer_loss(now)
+        source.infer_overdue(base, bitmap, now)
 
     # -- what a NACK does ---------------------------------------------------------------------
 
-    def on_nack(self, packet: memoryview, at: int, now: int) -> None:
+    def on_nack(self, packet: memoryview, at: int, entropy: int, now: int) -> None:
         """Each code with its required reaction (UES Tables 3-58 to 3-61)."""
         word, psn, spdcid, _, payload = headers.NACK.unpack_from(packet, at)
         if spdcid and self.peer_id and spdcid != self.peer_id:
@@ -185,6 +218,7 @@ class Pdc(PdcLife):
             source.window.withdraw(psn)
         at_once = what is Reaction.RESEND_AT_ONCE
         trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
+        source.refused(psn, int(code), entropy, bool(word & _ACK_M), word & _ACK_RETX, now)
         source.on_nack(psn, now, wait=not at_once, counted=not trimmed)
         if source.gave_up:
             self.fail(source.gave_up, now)
@@ -289,10 +323,10 @@ class Pdc(PdcLife):
             self._counts["rx_probes"] += 1
             self.writer.probe_ack(opaque, payload, destination, marked=marked, ev=entropy)
         elif kind == ControlType.CREDIT:
-            self.peer.congestion.on_credit(payload >> 24, payload & 0xFF_FFFF, now)
+            self.peer.congestion.on_credit(payload >> 24, payload & 0xFF_FFFF)
             self._counts["rx_credits"] += 1
         elif kind == ControlType.CREDIT_REQ:
-            self.peer.congestion.on_credit_request(payload >> 24, payload & 0xFF_FFFF, now)
+            self._around.credit_wanted(self, payload, entropy, now)
             self._counts["rx_credit_requests"] += 1
         elif kind in (ControlType.NOOP, ControlType.NEGOTIATION) or (
             kind == ControlType.CLOSE_REQ and self.initiator

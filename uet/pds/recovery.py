@@ -167,6 +167,12 @@ class RetransmissionQueue:
     def __bool__(self) -> bool:
         return bool(self._members)
 
+    def __contains__(self, psn: int) -> bool:
+        return psn in self._members
+
+    def __len__(self) -> int:
+        return len(self._members)
+
     def next_deadline(self) -> int | None:
         """When a delayed PSN falls due."""
         return self._delayed[0][0] if self._delayed else None

@@ -1,14 +1,15 @@
 """What a source does about packets that were lost, refused or left unanswered (UES 3.5.15).
 
-In order: what a NACK does, what much newer packets tell, what the timer does.  The requests
-themselves are :mod:`uet.pds.source`.
+In order: what a NACK does, what much newer packets tell, what silence tells, what the timer does.
+The requests themselves are :mod:`uet.pds.source`.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from uet.congestion.base import CongestionControl
+from uet.congestion.context import Flow
+from uet.congestion.signals import rtt_sample
 from uet.pds.inference import LossInference
 from uet.pds.packets import PacketWriter
 from uet.pds.psn import MASK
@@ -19,7 +20,7 @@ from uet.pds.recovery import (
     RetransmissionTimer,
 )
 from uet.pds.semantics import Outbound
-from uet.pds.window import SendWindow
+from uet.pds.window import SACK_BITS, SendWindow
 
 #: Requests in flight that this implementation can remember: records live in rings of this size.
 RING = 1_024
@@ -56,13 +57,15 @@ class LossRecovery:
         messages: Messages,
         start_psn: int,
         ordered: bool,
-        congestion: CongestionControl,
+        flow: Flow,
         rto_init_time: int,
         constant_rto: bool,
         max_rto_retx_cnt: int,
         nack_retx_time: int,
         max_nack_retx_cnt: int,
         infer_loss: bool,
+        tail_loss_time: int,
+        max_tail_loss_retx: int,
         counters: dict[str, int],
     ) -> None:
         self.start_psn = start_psn
@@ -75,7 +78,10 @@ class LossRecovery:
         self._writer = writer
         self._messages = messages
         self._ordered = ordered
-        self._congestion = congestion
+        self._flow = flow
+        self._context = flow.context
+        #: octets that the present ACK has settled
+        self.settled = 0
         self._counters = counters
         self._max_timeouts = max_rto_retx_cnt
         self._nack_retx_time = nack_retx_time
@@ -84,9 +90,17 @@ class LossRecovery:
         self._inference: LossInference | None = None
         if infer_loss:
             self._inference = LossInference(self.window, start_psn, one_path=ordered)
+        self._tail_loss_time = tail_loss_time
+        self._max_tail_probes = max_tail_loss_retx
+        self._tail_probes = 0  # since something was heard
+        self._heard_at = 0
+        self._told = True  # something was heard since the last question
+        self._look_at = 0  # when to look for overdue packets next
         self._gone_back_at: int | None = None  # CACK at the last go-back-N pass
         # By slot: nominal size in flight (0 once the network no longer holds it), and refusals.
         self._size: list[int] = []
+        self._ev: list[int] = []  # of the last transmission
+        self._copies: list[int] = []  # transmissions
         self._nacks: list[int] = []
 
     # -- what a NACK does --------------------------------------------------------------------
@@ -104,7 +118,6 @@ class LossRecovery:
             if self._nacks[slot] > self._max_nacks and self._max_nacks != UNLIMITED_NACK:
                 self.gave_up = "NACK_RETRIES_EXHAUSTED"
                 return
-        self._lost(psn, now)
         self.retransmit.add(psn, now + self._nack_retx_time if wait else now, now)
 
     def go_back(self, expected: int, now: int) -> None:
@@ -122,15 +135,32 @@ class LossRecovery:
         psn = expected if ahead < window.outstanding else window.base
         while psn != window.next:
             if window.is_open(psn) and not window.is_delivered(psn):
-                self._lost(psn, now)
+                self._discard(psn)
                 self.retransmit.add(psn, now, now)
             psn = (psn + 1) & MASK
 
+    def refused(
+        self, psn: int, code: int, entropy: int, marked: bool, resent: int, now: int
+    ) -> None:
+        """What a NACK says to congestion control."""
+        slot = psn & _SLOT
+        if self.window.is_delivered(psn) or not self._copies[slot]:
+            return
+        rtt = rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent)
+        self._flow.on_nack(self._size[slot], code, entropy, marked, now, rtt)
+        self._size[slot] = 0
+
+    def _discard(self, psn: int) -> None:
+        """A packet is not in flight, and the network has nothing to do with it."""
+        slot = psn & _SLOT
+        if self._size[slot]:
+            self._flow.on_discard(self._size[slot])
+            self._size[slot] = 0
+
     def _lost(self, psn: int, now: int) -> None:
         slot = psn & _SLOT
-        size = self._size[slot]
-        if size:
-            self._congestion.on_lost(size, now)
+        if self._size[slot]:
+            self._flow.on_loss(self._size[slot], self._ev[slot], now)
             self._size[slot] = 0
 
     # -- what newer packets tell ---------------------------------------------------------------
@@ -140,12 +170,55 @@ class LossRecovery:
         window = self.window
         if self._inference is None or not window.delivered:
             return
-        packets = self._congestion.window_octets / self._largest
+        packets = self._context.window_octets / self._largest
         for psn in self._inference.lost(packets):
             self._counters["losses_inferred"] += 1
             self._messages.event("loss_inferred", psn=psn)
             self._lost(psn, now)
             self.retransmit.add(psn, now, now)
+
+    # -- what silence tells --------------------------------------------------------------------
+
+    def tail_deadline(self) -> int | None:
+        """When a PROBE asks for what is in flight, should nothing be heard before (ns)."""
+        if (
+            not self._tail_loss_time
+            or self.window.base == self.window.next
+            or self._tail_probes >= self._max_tail_probes
+        ):
+            return None
+        return self._heard_at + self._tail_loss_time
+
+    def _heard(self, now: int) -> None:
+        self._told = True
+        self._tail_probes = 0
+        self._heard_at = now
+
+    def infer_overdue(self, base: int, bitmap: int, now: int) -> None:
+        """What an ACK shows as missing ``base`` on, and left too long ago to be still on its way.
+
+        Queues that trim delay a packet by a few round trips at most; a path that swallows packets
+        is found so even if nothing newer is sent.
+        """
+        limit, window = self._tail_loss_time, self.window
+        if not limit or now < self._look_at or self._flow.unsettled <= 0:
+            return
+        self._look_at = now + limit // 4  # not at every ACK
+        sent_at = self.timer.sent_at
+        overdue = now - limit
+        for ahead in range(SACK_BITS):
+            psn = (base + ahead) & MASK
+            slot = psn & _SLOT
+            if (
+                not bitmap >> ahead & 1
+                and window.is_open(psn)
+                and self._size[slot]
+                and sent_at[slot] <= overdue
+            ):
+                self._counters["losses_inferred"] += 1
+                self._messages.event("loss_inferred", psn=psn)
+                self._lost(psn, now)
+                self.retransmit.add(psn, now, now)
 
     # -- what the timer does -----------------------------------------------------------------
 
@@ -155,6 +228,10 @@ class LossRecovery:
         if self._ordered and expired:
             expired = self._first_of(expired, now)
         for psn in expired:
+            if psn in self.retransmit:
+                # It waits for its turn, refused or lost long since: nothing of it is overdue.
+                self.timer.timeouts[psn & _SLOT] -= 1
+                continue
             timeouts = self.timer.timeouts[psn & _SLOT]
             if timeouts > self._max_timeouts and self._max_timeouts != UNLIMITED_RTO:
                 self.gave_up = "RTO_RETRIES_EXHAUSTED"

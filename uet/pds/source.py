@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import cast
 
-from uet.congestion.base import CongestionControl
+from uet.congestion.context import Flow
+from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.pds.inference import LossInference
 from uet.pds.packets import PacketWriter
 from uet.pds.psn import HALF, MASK
@@ -39,7 +40,8 @@ class RequestSource(LossRecovery):
         messages: Messages,
         start_psn: int,
         ordered: bool,
-        congestion: CongestionControl,
+        flow: Flow,
+        full_size: int,
         default_range: int,
         rto_init_time: int,
         constant_rto: bool,
@@ -49,6 +51,8 @@ class RequestSource(LossRecovery):
         ack_gen_trigger: int,
         ack_per_packet: bool,
         infer_loss: bool,
+        tail_loss_time: int,
+        max_tail_loss_retx: int,
         keep_syn: bool,
         negotiation: bytes,
         counters: dict[str, int],
@@ -58,13 +62,15 @@ class RequestSource(LossRecovery):
             messages=messages,
             start_psn=start_psn,
             ordered=ordered,
-            congestion=congestion,
+            flow=flow,
             rto_init_time=rto_init_time,
             constant_rto=constant_rto,
             max_rto_retx_cnt=max_rto_retx_cnt,
             nack_retx_time=nack_retx_time,
             max_nack_retx_cnt=max_nack_retx_cnt,
             infer_loss=infer_loss,
+            tail_loss_time=tail_loss_time,
+            max_tail_loss_retx=max_tail_loss_retx,
             counters=counters,
         )
         self.peer_range = min(default_range, RING)
@@ -72,6 +78,10 @@ class RequestSource(LossRecovery):
         self.close_psn: int | None = None
         #: a packet with SYN left more than once: a late copy may outlive the PDC
         self.syn_resent = False
+        #: it needs credit (RCCC), and says in every request how much
+        self.credited = flow.context.credit is not None
+        #: its window may shrink below what is in flight
+        self.adaptive = flow.context.adaptive
         self.queue: deque[Outbound] = deque()
         #: messages of which some packet was sent and some is not answered
         self.open: dict[int, Outbound] = {}
@@ -82,6 +92,9 @@ class RequestSource(LossRecovery):
         self._syn_end = start_psn  # first PSN whose packet never had SYN
         self._renumbered: set[int] = set()  # PSNs that have not been on the wire under this number
         self._current: Outbound | None = None
+        self._queued = 0  # packets of what is in the queue
+        self._full_size = full_size
+        self._asked: int | None = None  # PSN of the newest packet that asked for an ACK
         self._mpr_cack = (start_psn - 1) & MASK
         self._controls: dict[int, ControlType] = {}  # control packets that took a PSN
         # By slot, beside what loss recovery keeps: which packet of which message.  The rings are
@@ -95,6 +108,8 @@ class RequestSource(LossRecovery):
             self._index = [0] * RING
             self._size = [0] * RING
             self._nacks = [0] * RING
+            self._ev = [0] * RING
+            self._copies = [0] * RING
             self.timer.open()
 
     # -- new messages ------------------------------------------------------------------------
@@ -103,11 +118,13 @@ class RequestSource(LossRecovery):
         """Packets of two messages are never interleaved on a PDC (UES 3.5.6): first come, first."""
         self._open_rings()
         self.queue.append(message)
+        self._queued += message.packets
 
     def take_back(self) -> list[Outbound]:
         """The messages of which nothing was sent; they are not sent here any more."""
         unsent = list(self.queue)
         self.queue.clear()
+        self._queued = 0
         return unsent
 
     @property
@@ -148,6 +165,12 @@ class RequestSource(LossRecovery):
             waiting = self.window.next
         return waiting not in self._controls and self._beyond_range(waiting)
 
+    def _waiting(self) -> int:
+        """How many packets wait to be sent, again or for the first time."""
+        current = self._current
+        unsent = 0 if current is None else current.packets - current.sent
+        return unsent + self._queued + len(self.retransmit)
+
     def _beyond_range(self, psn: int) -> bool:
         """Whether the peer does not track ``psn`` yet."""
         return ((psn - self.max_cack) & MASK) > self.peer_range
@@ -156,6 +179,8 @@ class RequestSource(LossRecovery):
 
     def transmit(self, out: list[Frame], now: int, limit: int) -> None:
         """Append what may leave now: what the network lost first, then new packets."""
+        if self.credited:
+            self._flow.waits(self._waiting() * self._full_size)
         if self.retransmit:
             self._resend(out, now, limit)
             if self._ordered and self.retransmit:
@@ -163,23 +188,26 @@ class RequestSource(LossRecovery):
         message = self._current
         if message is None and not self.queue:
             return
-        window, congestion, timer = self.window, self._congestion, self.timer
+        window, timer, pick = self.window, self.timer, self._flow.paths.pick
         request, syn = self._writer.request, not self._writer.peer_id
-        frames = 0
+        adaptive, frames = self.adaptive, 0
+        first = window.next
         clear_offset = -((window.next - window.base) & MASK)
         # How many PSNs the peer tracks beyond its CACK, and how many we can remember.
         room = min(
             self.peer_range - ((window.next - 1 - self.max_cack) & MASK),
             RING - ((window.next - window.base) & MASK),
         )
-        credit = congestion.room()
-        hungry = self._ack_per_packet or congestion.want_ack(self._trigger)
+        state = self._context.credit_word() if self.credited else None
+        credit = before = self._context.room()
+        hungry = self._ack_per_packet or self._context.wants_ack(self._trigger)
         limit -= len(out)
         while room > 0 and credit > 0 and frames < limit:
             if message is None:
                 if not self.queue:
                     break
                 message = self.queue.popleft()
+                self._queued -= message.packets
                 self.open[id(message)] = message
             psn = window.next
             slot = psn & _SLOT
@@ -192,15 +220,28 @@ class RequestSource(LossRecovery):
             last = index + 1 == message.packets
             room -= 1
             clear_offset -= 1
+            ev = pick()
+            asks = last or hungry or not room or (adaptive and credit <= self._largest)
+            if asks:
+                self._asked = psn
             frame, size = request(
-                psn, message, index, clear_offset, syn, False, last or hungry or not room
+                psn,
+                message,
+                index,
+                clear_offset,
+                syn,
+                False,
+                asks,
+                ev,
+                state,
             )
             self._message[slot] = message
             self._index[slot] = index
             self._size[slot] = size
             self._nacks[slot] = 0
+            self._ev[slot] = ev
+            self._copies[slot] = 1
             timer.sent(psn, now)
-            congestion.on_send(size, now)
             credit -= size
             message.sent = index + 1
             frames += 1
@@ -209,6 +250,12 @@ class RequestSource(LossRecovery):
                 message = None
         self._current = message
         if frames:
+            if window.base == first:
+                self._heard_at = now  # nothing was expected before
+            self._flow.on_send(before - credit)
+            if self.credited:
+                self._context.credit_asked(now)
+                self._flow.waits(self._waiting() * self._full_size)
             if syn:
                 self._syn_end = window.next
             if size > self._largest:
@@ -217,7 +264,7 @@ class RequestSource(LossRecovery):
             self._counters["tx_data_packets"] += frames
 
     def _resend(self, out: list[Frame], now: int, limit: int) -> None:
-        window, congestion = self.window, self._congestion
+        window, context = self.window, self._context
         while len(out) < limit and (psn := self.retransmit.head(now)) is not None:
             if not window.is_open(psn):
                 self.retransmit.pop()
@@ -234,9 +281,12 @@ class RequestSource(LossRecovery):
                 message_id = message.id if message is not None else 0
                 out.append(self.ask_again(psn, message_id))
             elif message is not None:
-                if congestion.room() <= 0:
-                    return
+                if context.room() <= 0 and (self._writer.peer_id or not self.credited):
+                    return  # who has no peer yet cannot ask for credit but by what is sent
                 again = psn not in self._renumbered
+                asks = again or self._index[slot] + 1 == message.packets
+                if asks:
+                    self._asked = psn
                 frame, size = self._writer.request(
                     psn,
                     message,
@@ -244,15 +294,21 @@ class RequestSource(LossRecovery):
                     -((psn - window.base + 1) & MASK),
                     self._with_syn(psn),
                     again,
-                    again or self._index[slot] + 1 == message.packets,
+                    asks,
+                    ev := self._flow.paths.pick(),
+                    context.credit_word() if self.credited else None,
                 )
+                self._ev[slot] = ev
+                self._copies[slot] += 1
                 self._renumbered.discard(psn)
                 if self._inference is not None:
                     self._inference.sent_again(psn)
                 if again and not self._writer.peer_id:
                     self.syn_resent = True
                 self._size[slot] = size
-                congestion.on_send(size, now)
+                self._flow.on_send(size)
+                if self.credited:
+                    context.credit_asked(now)
                 out.append(frame)
                 self.clear_sent = (window.base - 1) & MASK
                 self._counters["tx_retransmitted_packets"] += 1
@@ -297,6 +353,7 @@ class RequestSource(LossRecovery):
         self._message[psn & _SLOT] = None
         self._size[psn & _SLOT] = 0
         self._nacks[psn & _SLOT] = 0
+        self._copies[psn & _SLOT] = 0
         self.timer.sent(psn, now)
         return self._tracked(kind, psn, again=False)
 
@@ -337,7 +394,7 @@ class RequestSource(LossRecovery):
             self._mpr_cack = cack
             self.peer_range = min(mpr * MPR_UNIT, RING)
 
-    def on_sack(self, base: int, bitmap: int, now: int) -> None:
+    def on_sack(self, base: int, bitmap: int) -> None:
         """A set bit says received; a clear one says nothing (UES 3.5.12)."""
         news = self.window.sacked(base, bitmap)
         first = self.window.base
@@ -346,16 +403,77 @@ class RequestSource(LossRecovery):
         while news:
             low = news & -news
             slot = (first + low.bit_length() - 1) & _SLOT
-            self._congestion.on_delivered(self._size[slot], now)
+            self.settled += self._size[slot]
             self._size[slot] = 0
             news ^= low
+
+    def sample(self, psn: int, resent: int, service_time: int, now: int) -> int:
+        """The RTT that an ACK which ``psn`` caused shows; before it is settled."""
+        slot = psn & _SLOT
+        if not self.window.is_open(psn) or psn in self._controls:
+            return NO_SAMPLE
+        return rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent, service_time)
+
+    def unheard(self) -> bool:
+        """Whether packets wait for a window that nobody has been asked to open.
+
+        Those that asked for an ACK were refused or lost, the window has shrunk below what else is
+        in flight, and that is too little to be acknowledged by itself.
+        """
+        if not self._told or self._flow.unsettled <= 0 or self._context.room() > 0:
+            return False
+        asked = self._asked
+        if asked is not None and self.window.is_open(asked) and self._size[asked & _SLOT]:
+            return False
+        return bool(self.retransmit) or self._current is not None or bool(self.queue)
+
+    def ask_about_tail(self, now: int) -> Frame | None:
+        """That time has come: an ACK_REQ if only responses are missing, else ``None``: PROBE."""
+        self._tail_probes += 1
+        self._heard_at = now
+        self._told = False
+        self._counters["tx_tail_loss_probes"] += 1
+        base = self.window.base
+        if self._flow.unsettled > 0 or base in self._controls:
+            return None
+        message = self._message[base & _SLOT]
+        return self.ask_again(base, 0 if message is None else message.id)
+
+    def asked(self) -> None:
+        """A PROBE leaves: one is enough until something is heard."""
+        self._told = False
+
+    def reported(self, counter: int | None, now: int) -> None:
+        """What the answer to a PROBE says to congestion control."""
+        self._heard(now)
+        settled, self.settled = self.settled, 0
+        self._flow.on_report(counter, settled, now)
+        if self.window.base == self.window.next:
+            self._flow.drained()
+
+    def acknowledged(
+        self,
+        counter: int | None,
+        entropy: int,
+        marked: bool,
+        rtt: int,
+        now: int,
+        penalty: int,
+        restore: bool,
+    ) -> None:
+        """What an ACK says to congestion control, after all it says about PSNs."""
+        self._heard(now)
+        settled, self.settled = self.settled, 0
+        self._flow.on_ack(counter, settled, entropy, marked, rtt, now, penalty, restore)
+        if self.window.base == self.window.next:
+            self._flow.drained()
 
     def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
         """The response of ``psn`` is known."""
         slot = psn & _SLOT
         size = self._size[slot]
         if size:
-            self._congestion.on_delivered(size, now)
+            self.settled += size
             self._size[slot] = 0
         message = self._message[slot]
         if message is None:
@@ -385,6 +503,8 @@ class RequestSource(LossRecovery):
             self._message = self._message[-turn:] + self._message[:-turn]
             self._index = self._index[-turn:] + self._index[:-turn]
             self._size = self._size[-turn:] + self._size[:-turn]
+            self._ev = self._ev[-turn:] + self._ev[:-turn]
+            self._copies = self._copies[-turn:] + self._copies[:-turn]
             self._nacks = self._nacks[-turn:] + self._nacks[:-turn]
         self.start_psn = start_psn
         window.base = (window.base + shift) & MASK
@@ -407,7 +527,8 @@ class RequestSource(LossRecovery):
                 if message is not None and message.next_header < _WITH_ID:
                     cast(Numbered, message).psn = psn
                 self._nacks[psn & _SLOT] = 0
-                self._lost(psn, now)
+                self._discard(psn)
+                self._copies[psn & _SLOT] = 0
                 self.timer.sent(psn, now)
                 self.retransmit.add(psn, now, now)
                 self._renumbered.add(psn)
@@ -420,10 +541,9 @@ class RequestSource(LossRecovery):
 
         A message of which nothing was sent may go elsewhere.
         """
-        for slot, size in enumerate(self._size):
-            if size:
-                self._congestion.on_lost(size, now)
-                self._size[slot] = 0
+        self._flow.drained()
+        if self._size:
+            self._size = [0] * RING
         unfinished, unsent = list(self.open.values()), self.take_back()
         self.open.clear()
         self._controls.clear()

@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 
-from uet.congestion.spraying import ObliviousSpraying, SinglePath
+from uet.congestion.spraying import SinglePath
 from uet.pds.life import PdcLife, State, Surroundings
 from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK, after, distance
@@ -150,7 +150,7 @@ class PdcTable:
             ordered=ordered,
             sdi=sdi,
             reserved=reserved,
-            entropy=SinglePath(self._rng) if ordered else ObliviousSpraying(self._rng),
+            entropy=SinglePath(self._rng) if ordered else peer.congestion.paths,
         )
         self.by_id[local_id] = pdc
         self._initiating += initiator

@@ -6,6 +6,8 @@ resource index} in absolute addressing, where the JobID authorises but does not 
 
 from __future__ import annotations
 
+from itertools import chain
+
 from uet.ses.address import Address
 from uet.ses.arrival import Arrival
 from uet.ses.matching import ReceiveQueue
@@ -87,6 +89,17 @@ class ResourceTable:
             self._absolute.setdefault(place, resource)
         if taken:
             raise ResourceError(f"{address} is in use; choose another resource index")
+
+    @property
+    def fullest(self) -> int:
+        """Octets of unexpected messages that the fullest one buffers."""
+        absolute = (resource.queue.unexpected_octets for resource in self._absolute.values())
+        relative = (
+            resource.queue.unexpected_octets
+            for jobs in self._relative.values()
+            for resource in jobs.values()
+        )
+        return max(chain(absolute, relative), default=0)
 
     def at(self, address: Address) -> Resource:
         """The resource at an address of its own; :class:`ResourceError` if there is none."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from uet.config import FepConfig
+from uet.congestion.signals import congestion_penalty
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.ses.address import Address
 from uet.ses.arrival import FREE, parse
@@ -120,6 +121,10 @@ class Target:
         )
         self._resources.add(resource)
         return resource
+
+    def pressure(self) -> int:
+        """rcv_cwnd_pend (0 to 127): how full the buffers for unexpected messages are."""
+        return congestion_penalty(self._resources.fullest, self._config.max_unexpected_octets)
 
     def add_resource(self, address: Address) -> None:
         """Serve one more resource; :class:`uet.ses.resources.ResourceError` if it is there."""

@@ -1,0 +1,293 @@
+"""The switch that a user asks for: ``shallow:balance=packet,trim=off,data.kmin_bytes=20KiB``.
+
+A profile of :mod:`emulator.asic.profile`, and what shall be different.  Thresholds are octets, or
+multiples of the fabric's bandwidth-delay product (``0.2bdp``), which only a topology has: see
+:mod:`emulator.asic.fitting`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from emulator.asic.balancing import METHODS
+from emulator.asic.layout import Balancing
+from emulator.asic.profile import CLASS_NAMES, PROFILES, ClassRules
+from emulator.errors import UserError
+from emulator.fabric.shaping import LARGEST_DATA_SHARE
+from topologies.units import UnitError, parse_size, parse_time_ns
+
+DEFAULT = "shallow"
+NONE = "none"
+OF_BDP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*bdp", re.IGNORECASE)
+#: What ``trim=on`` sets where the profile does not trim (UES 4.1, in units of the BDP).
+TRIM_DATA, TRIM_RETRANSMISSION = Fraction(1), Fraction(3, 2)
+TRIMMING = ("data.trim_bytes", "retransmission.trim_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class OfBdp:
+    """A depth as a multiple of the bandwidth-delay product of the fabric."""
+
+    multiple: Fraction
+
+    def __str__(self) -> str:
+        return f"{float(self.multiple):.9f}".rstrip("0").rstrip(".") + "bdp"
+
+    def octets(self, bdp_bytes: int) -> int:
+        return round(self.multiple * bdp_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchChoice:
+    """What all switches of a lab do.
+
+    ``name`` is the choice as the user wrote it.  ``balance`` is one of
+    :data:`~emulator.asic.balancing.METHODS`; ``flowlet_gap_ns`` (fabric time) is for flowlets, 0
+    stands for one base RTT of the fabric.  ``changes`` are overrides of
+    :func:`emulator.asic.profile.named`: by parameter, where a depth may be an :class:`OfBdp`.
+    """
+
+    name: str
+    profile: str
+    balance: str = "flow"
+    flowlet_gap_ns: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.profile not in PROFILES:
+            raise UserError(f"there is no switch {self.profile!r}{_near(self.profile, PROFILES)}")
+        if self.balance not in METHODS:
+            raise UserError(
+                f"the switch has no load balancing {self.balance!r}{_near(self.balance, METHODS)}"
+            )
+        if self.flowlet_gap_ns < 0:
+            raise UserError(f"flowlet_gap is {self.flowlet_gap_ns} ns: a pause is not negative")
+        if self.flowlet_gap_ns and self.method is not Balancing.FLOWLET:
+            raise UserError(
+                f"flowlet_gap says nothing with balance={self.balance}: "
+                "say balance=flowlet, or leave it out"
+            )
+        for key in self.changes:
+            if key not in CHANGES:
+                raise UserError(f"a switch has no parameter {key!r}{_near(key, CHANGES)}")
+        object.__setattr__(self, "changes", MappingProxyType(dict(self.changes)))
+
+    @property
+    def method(self) -> Balancing:
+        return METHODS[self.balance]
+
+    @property
+    def trims(self) -> bool:
+        """Whether a data packet that finds its queue full is cut to its headers."""
+        rules = PROFILES[self.profile](1)
+        key = "data.trim_bytes"
+        return self.changes.get(key, rules["data"].trim_bytes) is not None
+
+    @property
+    def spec(self) -> str:
+        """The choice as :func:`parse` reads it, complete whoever made it."""
+        parts = {"balance": self.balance}
+        if self.flowlet_gap_ns:
+            parts["flowlet_gap"] = f"{self.flowlet_gap_ns}ns"
+        parts |= {key: _written(value) for key, value in self.changes.items()}
+        return f"{self.profile}:{','.join(f'{key}={value}' for key, value in parts.items())}"
+
+
+def parse(text: str) -> SwitchChoice:
+    """The switch ``PROFILE[:PARAMETER=VALUE,...]``.
+
+    Raises UserError, one sentence, for anything that cannot be in any fabric; what cannot be in a
+    given one, :func:`emulator.asic.fitting.fit` tells.
+    """
+    profile, _, rest = text.strip().partition(":")
+    if profile == NONE:
+        raise UserError(f"switch {text!r}: {NONE} is no ASIC and takes no parameters; write {NONE}")
+    if profile not in PROFILES:
+        raise UserError(f"there is no switch {profile!r}{_near(profile, (*PROFILES, NONE))}")
+    written: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not (key and equals and value):
+            raise UserError(f"{item!r} in switch {text!r} is not param=value, such as trim=off")
+        if key not in PARAMETERS:
+            raise UserError(f"a switch has no parameter {key!r}{_near(key, PARAMETERS)}")
+        if key in written:
+            raise UserError(f"{key} is given twice in switch {text!r}: keep one of them")
+        written[key] = value
+    return SwitchChoice(
+        name=text.strip(),
+        profile=profile,
+        balance=written.pop("balance", "flow"),
+        flowlet_gap_ns=_read("flowlet_gap", written.pop("flowlet_gap", "0"), parse_time_ns),
+        changes=_changes(profile, written),
+    )
+
+
+def wanted(text: str) -> SwitchChoice | None:
+    """As :func:`parse`; ``none`` is None: no ASIC, what the kernel's own queues do and no more."""
+    return None if text.strip() == NONE else parse(text)
+
+
+def describe() -> str:
+    """The profiles, and the parameters of :func:`describe_options`, for --help."""
+    profiles = "\n".join(f"  {name:<30}{meaning}" for name, meaning in MEANINGS.items())
+    return f"Switches:\n{profiles}\nParameters of a switch:\n{describe_options()}"
+
+
+def describe_options() -> str:
+    """The parameters of a switch and their values, a line each, for --help."""
+    lines = (f"  {name + '=' + values:<30}{text}" for name, (values, text) in DESCRIBED.items())
+    return "\n".join((*lines, *(f"  {line}" for line in EXPLAINED)))
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return NONE if value is None else str(value)
+
+
+def _changes(profile: str, written: Mapping[str, str]) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    rest = dict(written)
+    if "trim" in rest:
+        trim = rest.pop("trim")
+        if trim not in ("on", "off"):
+            raise UserError(f"trim is {trim!r}: a switch takes trim=on or trim=off")
+        for key in TRIMMING:
+            if key in rest and (trim == "off") is not (rest[key] == NONE):
+                raise UserError(
+                    f"trim={trim} and {key}={rest[key]} contradict each other: "
+                    "leave one of them out"
+                )
+        if trim == "off":
+            changes |= dict.fromkeys(TRIMMING)
+        elif profile != DEFAULT:
+            changes |= dict(
+                zip(TRIMMING, (OfBdp(TRIM_DATA), OfBdp(TRIM_RETRANSMISSION)), strict=True)
+            )
+    return changes | {key: CHANGES[key](key, value) for key, value in rest.items()}
+
+
+def _read(key: str, value: str, reader: Callable[[str], int]) -> int:
+    try:
+        return reader(value)
+    except UnitError as error:
+        raise UserError(f"{key} of the switch: {error}") from None
+
+
+def _depth(key: str, value: str) -> int | OfBdp:
+    if match := OF_BDP.fullmatch(value):
+        return OfBdp(Fraction(match[1]))
+    try:
+        return parse_size(value)
+    except UnitError as error:
+        raise UserError(f"{key} of the switch: {error}, or 0.2bdp") from None
+
+
+def _depth_or_none(key: str, value: str) -> int | OfBdp | None:
+    return None if value == NONE else _depth(key, value)
+
+
+def _octets(key: str, value: str) -> int:
+    return _read(key, value, parse_size)
+
+
+def _chance(key: str, value: str) -> float:
+    chance = _number(value)
+    if not 0 < chance <= 1:
+        raise UserError(f"{key} is {value!r}: a marking probability is above 0, at most 1")
+    return chance
+
+
+def _share(key: str, value: str) -> float:
+    share = _number(value)
+    if not 0 <= share <= LARGEST_DATA_SHARE:
+        raise UserError(
+            f"{key} is {value!r}: data own a share of 0 to {LARGEST_DATA_SHARE:g} of the link"
+        )
+    return share
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+
+
+def _switch(key: str, value: str) -> bool:
+    if value not in ("on", "off"):
+        raise UserError(f"{key} is {value!r}: a switch takes {key}=on or {key}=off")
+    return value == "on"
+
+
+def _queue(key: str, value: str) -> str:
+    if value not in ("high", "medium"):
+        raise UserError(f"{key} is {value!r}: trimmed packets go to the queue high or medium")
+    return value
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{hint}; known are {_brief(names)}"
+
+
+def _brief(names: Iterable[str]) -> str:
+    """``names`` with the parameters of classes told once."""
+    listed = [name for name in names if "." not in name]
+    if len(listed) < len(list(names)):
+        rules = "|".join(part.name for part in fields(ClassRules))
+        listed.append(f"{{{'|'.join(CLASS_NAMES)}}}.{{{rules}}}")
+    return ", ".join(listed)
+
+
+_RULES: Mapping[str, Callable[[str, str], Any]] = {
+    "kmin_bytes": _depth,
+    "kmax_bytes": _depth_or_none,
+    "pmax": _chance,
+    "trim_bytes": _depth_or_none,
+    "limit_bytes": _depth_or_none,
+}
+#: What can be changed in a profile, with its reader.
+CHANGES: Mapping[str, Callable[[str, str], Any]] = {
+    "trim_size": _octets,
+    "trimmed_queue": _queue,
+    "data_share": _share,
+    "last_hop_ecn": _switch,
+} | {f"{name}.{rule}": reader for name in CLASS_NAMES for rule, reader in _RULES.items()}
+PARAMETERS = ("balance", "flowlet_gap", "trim", *CHANGES)
+
+MEANINGS: Mapping[str, str] = {
+    "shallow": "trims beyond one BDP, drops beyond two",
+    "deep": "drops beyond five BDP",
+    "lossless": "marks; as there is no PFC, it still drops beyond the port's buffer",
+    NONE: "no ASIC: plain queues of the kernel, no marks",
+}
+DESCRIBED: Mapping[str, tuple[str, str]] = {
+    "balance": ("METHOD", f"the next hop of a packet: {', '.join(METHODS)}; default flow"),
+    "flowlet_gap": ("TIME", "balance=flowlet: pause that ends a burst; default one base RTT"),
+    "trim": ("on|off", "cut packets that find no room, or drop them at the limit"),
+    "trim_size": ("SIZE", "octets of IP payload that trimming leaves; default 24"),
+    "trimmed_queue": ("high|medium", "where trimmed packets wait; default high, with control"),
+    "data_share": ("0..0.5", "of the link, that control cannot take from data; default 0.05"),
+    "last_hop_ecn": ("on|off", "ports that face a NIC mark, or leave that hop to RCCC"),
+    "CLASS.kmin_bytes": ("DEPTH", "queue from which packets are marked (ECN); default 0.2bdp"),
+    "CLASS.kmax_bytes": ("DEPTH|none", "queue from which all are; default 0.8bdp"),
+    "CLASS.pmax": ("0..1", "share marked just below that; default 1"),
+    "CLASS.trim_bytes": ("DEPTH|none", "queue from which packets are trimmed"),
+    "CLASS.limit_bytes": ("DEPTH|none", "queue from which packets are dropped"),
+}
+EXPLAINED = (
+    f"CLASS is one of {', '.join(CLASS_NAMES)}.",
+    "Endpoints of a lab repeat with the code point of data: those are no class retransmission.",
+    "DEPTH is a size (20KiB) or a multiple of slowest link x base RTT (0.2bdp).",
+)

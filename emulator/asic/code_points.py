@@ -1,0 +1,32 @@
+"""The code points of a lab, for its switches and its endpoints alike.
+
+UES 4.1 gives roles and leaves the numbers to the operator.  Data and control are what endpoints
+default to; what switches write is told to endpoints by :func:`endpoint_fields`.
+"""
+
+from __future__ import annotations
+
+from emulator.asic.profile import CodePoints
+from uet.config import FepConfig
+
+#: Of a lab: trimmed packets are AF11, those of the last hop AF12 (RFC 2597).
+LAB = CodePoints(
+    data=FepConfig.dscp_data,
+    control=FepConfig.dscp_control,
+    trimmed=10,
+    trimmed_last_hop=12,
+)
+
+
+def endpoint_fields(points: CodePoints = LAB) -> dict[str, int | None]:
+    """What of :class:`uet.config.FepConfig` an endpoint behind switches of ``points`` must have.
+
+    A trimmed packet is known by its code point alone, and the NACK it draws says by it whether
+    the last hop was the one that trimmed (UES 3.5.15: TRIMMED, TRIMMED_LASTHOP).
+    """
+    return {
+        "dscp_data": points.data,
+        "dscp_control": points.control,
+        "dscp_trimmed": points.trimmed,
+        "dscp_trimmed_lasthop": points.trimmed_last_hop,
+    }

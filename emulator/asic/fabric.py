@@ -1,0 +1,348 @@
+"""The switch ASICs of one lab: the program on every switch port, told what to do there.
+
+The program is loaded before the fabric is built (:meth:`FabricAsic.load`) and put on each port as
+the port comes up.  Its maps are pinned, so another process opens the same thing later
+(:meth:`FabricAsic.open`).
+
+Queues are as deep as the kernel's own really are: each port is told what has arrived at the other
+end of its cable.  Where netem delays frames on the cable they would count as waiting, so there
+queues are computed from the link's rate (:mod:`emulator.asic.profile`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from emulator import lab_record
+from emulator.asic import counters as counting
+from emulator.asic import fitting, ports
+from emulator.asic import program as asic_program
+from emulator.asic.choice import SwitchChoice, parse
+from emulator.asic.counters import AsicCounters
+from emulator.asic.faults import NONE, Faults
+from emulator.asic.fitting import FittedSwitch
+from emulator.asic.layout import PORT_HEAD, PORT_KEY
+from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
+from emulator.asic.program import Program
+from emulator.errors import UserError
+from emulator.fabric.links import interface_indices
+from emulator.fabric.netlink import RouteSocket
+from emulator.fabric.shaping import Egress, Request, rate_requests, size_requests
+from topologies.model import End, Link, Topology
+
+#: A netlink socket in the namespace of a node.
+Kernels = Callable[[str], RouteSocket]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchPort:
+    """One port of a switch.  ``peer`` is the switch port at the other end, 0 if that is a NIC."""
+
+    end: End
+    index: int
+    cable: Link
+    switch: int
+    faces_nic: bool
+    peer: int
+
+
+class FabricAsic:
+    """All switch ports of one lab, by ``node:port`` in the order of the topology.
+
+    Octets are those on the wire, 38 more than the IP packet.
+    """
+
+    def __init__(
+        self,
+        lab: str,
+        topology: Topology,
+        program: Program,
+        *,
+        dilation: float,
+        seed: int,
+        measured: bool,
+        kernels: Kernels,
+    ) -> None:
+        self.lab = lab
+        self.topology = topology
+        self.program = program
+        self.dilation = dilation
+        self.measured = measured
+        self._seed = seed
+        self._kernels = kernels
+        self._indices = interface_indices(topology)
+        self.ports: Mapping[str, SwitchPort] = {str(p.end): p for p in self._switch_ports()}
+        self._nics = self._nic_cables() if measured else {}
+        self._fitted: FittedSwitch | None = None
+
+    @classmethod
+    def load(
+        cls,
+        fitted: FittedSwitch,
+        lab: str,
+        topology: Topology,
+        *,
+        dilation: float,
+        seed: int,
+        measured: bool,
+        kernels: Kernels,
+    ) -> Self:
+        """Bring the program into the kernel for ``lab`` and configure all ports to come.
+
+        Raises UserError if the machine cannot; nothing is left then.
+        """
+        program = asic_program.load(lab, fitting.size_of(topology))
+        try:
+            asic = cls(
+                lab,
+                topology,
+                program,
+                dilation=dilation,
+                seed=seed,
+                measured=measured,
+                kernels=kernels,
+            )
+            asic._configure(fitted)
+            return asic
+        except BaseException:
+            program.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        lab: str,
+        topology: Topology,
+        *,
+        dilation: float,
+        seed: int,
+        measured: bool,
+        kernels: Kernels,
+    ) -> Self:
+        """That of a running lab.  Raises UserError if its program is gone."""
+        return cls(
+            lab,
+            topology,
+            Program(lab),
+            dilation=dilation,
+            seed=seed,
+            measured=measured,
+            kernels=kernels,
+        )
+
+    def close(self) -> None:
+        """Let go of the program.  What is attached goes on."""
+        self.program.close()
+
+    # ------------------------------------------------------------------ what it does
+
+    @property
+    def choice(self) -> SwitchChoice:
+        """What the switches do now, whoever chose it."""
+        return self.fitted.choice
+
+    @property
+    def fitted(self) -> FittedSwitch:
+        """The choice in octets and times of this fabric."""
+        record = lab_record.load(self.lab)
+        if record is None or record.switch is None:
+            raise UserError(f"lab {self.lab} is gone: its record says nothing of a switch")
+        if self._fitted is None or self._fitted.choice.spec != record.switch:
+            self._fitted = fitting.fit(parse(record.switch), self.topology, self.dilation)
+        return self._fitted
+
+    def apply(self, choice: SwitchChoice) -> None:
+        """Let all switches work by ``choice`` from the next packet on, and count anew.
+
+        Faults that were injected stay.  Frames that wait at this moment are still sent, but the
+        queues count from zero.  Raises UserError, with nothing changed, for a choice that cannot
+        be in this fabric.
+        """
+        fitted = fitting.fit(choice, self.topology, self.dilation)
+        self._reshape(fitted)
+        self._configure(fitted)
+        lab_record.amend(self.lab, switch=choice.spec)
+
+    def reset(self) -> None:
+        """Set the counters and the modelled queues of all ports to zero, and draws to their start.
+
+        What the kernel still holds at this moment is not counted as queued afterwards.
+        """
+        for port in self.ports.values():
+            counting.reset(self.program, port.index)
+
+    def counters(self) -> dict[str, AsicCounters]:
+        """Of every switch port, by ``node:port``; since the lab's start or the last reset."""
+        indices = [port.index for port in self.ports.values()]
+        return dict(zip(self.ports, counting.read_all(self.program, indices), strict=True))
+
+    def inject(self, port: str, faults: Faults) -> None:
+        """Let ``faults`` strike what leaves through ``port`` (``rail0:up1``).
+
+        Replaces what was injected there before; :data:`~emulator.asic.faults.NONE` heals.  The
+        other direction of a cable is the port at its other end.  Raises UserError for a port that
+        no switch has, and for a rate below what the program counts in.
+        """
+        struck = self.port(port)
+        least = SMALLEST_HOST_RATE * self.dilation / struck.cable.rate_bps
+        if faults.rate < least:
+            raise UserError(
+                f"the fault rate leaves {faults.rate:g} of {port}, too little to count in at "
+                f"dilation {self.dilation:g}: choose a share of at least {1.1 * least:.2g}"
+            )
+        before = self._settings(struck)
+        after = self._nominal(self.fitted, struck, faults)
+        ports.configure(self.program, struck.index, ports.with_faults_of(before, after))
+        if PORT_HEAD.unpack_from(after)[0] != PORT_HEAD.unpack_from(before)[0]:
+            egress = self._egress(self.fitted, struck, faults.rate)
+            self._request(struck, rate_requests(egress))
+            self._kernels(struck.end.node).flush()
+
+    def port(self, name: str) -> SwitchPort:
+        """The port ``node:port``.  Raises UserError if no switch has it."""
+        if name in self.ports:
+            return self.ports[name]
+        for nic, end in self._nic_cables().items():
+            if name == str(nic):
+                raise UserError(f"{name} is the port of a NIC, no switch's: the switch has {end}")
+        near = difflib.get_close_matches(name, self.ports, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        known = ", ".join(list(self.ports)[:8]) + (", ..." if len(self.ports) > 8 else "")
+        raise UserError(f"no switch has a port {name!r}; {hint}known are {known}")
+
+    # ------------------------------------------------------------------ while it is built
+
+    def attach(self, kernel: RouteSocket, end: End) -> None:
+        """Queue what puts the program on port ``end``, which is there and need not be up."""
+        if str(end) in self.ports:
+            ports.attach(kernel, self._indices[end], self.program, subject=str(end))
+        elif end in self._nics:
+            index = self._indices[end]
+            ports.attach(kernel, index, self.program, subject=str(end), arrival_only=True)
+
+    def egress(self, cable: Link, plain: Egress) -> Egress:
+        """The kernel's queues below a switch port of ``cable``; ``plain`` is a NIC's."""
+        return (self._fitted or self.fitted).egress(cable, plain)
+
+    # ------------------------------------------------------------------ inside
+
+    def _configure(self, fitted: FittedSwitch) -> None:
+        """Write the settings of all ports, and routes where the balancing asks for them."""
+        self._tell_routes(fitted)
+        for port in self.ports.values():
+            settings, before = self._nominal(fitted, port, NONE), self._settings(port)
+            if PORT_HEAD.unpack_from(before)[0]:  # it worked before: what strikes it, stays
+                settings = ports.with_faults_of(settings, before)
+            ports.configure(self.program, port.index, settings)
+        for end, switch_port in self._nics.items():
+            settings = arrival_settings(peer=self._indices[switch_port])
+            ports.configure(self.program, self._indices[end], settings)
+        self.reset()
+        self._fitted = fitted
+
+    def _nominal(self, fitted: FittedSwitch, port: SwitchPort, faults: Faults) -> bytes:
+        name = self.topology.switches[port.switch].name
+        return port_settings(
+            fitted.profile(port.cable),
+            rate_bps=port.cable.rate_bps,
+            dilation=self.dilation,
+            seed=_derived(self._seed, "port", str(port.end)),
+            faces_nic=port.faces_nic,
+            faults=faults,
+            balancing=fitted.balancing(switch=port.switch, seed=_derived(self._seed, "hash", name)),
+            measured=self.measured,
+            peer=port.peer if self.measured else 0,
+        )
+
+    def _settings(self, port: SwitchPort) -> bytes:
+        """What the port works by now."""
+        return self.program.settings.get(PORT_KEY.pack(port.index))
+
+    def _egress(self, fitted: FittedSwitch, port: SwitchPort, share: float = 1.0) -> Egress:
+        """The kernel's queues below ``port`` with ``share`` of the cable's rate left."""
+        cable = port.cable
+        plain = Egress(
+            rate_bps=cable.rate_bps * share / self.dilation,
+            mtu=cable.mtu,
+            buffer_bytes=cable.buffer_bytes,
+        )
+        return fitted.egress(cable, plain)
+
+    def _request(self, port: SwitchPort, requests: Iterable[Request]) -> None:
+        kernel = self._kernels(port.end.node)
+        for request in requests:
+            body = request.body(port.index)
+            kernel.queue(request.kind, request.flags, body, f"{port.end}, egress queues")
+
+    def _tell_routes(self, fitted: FittedSwitch) -> None:
+        if fitted.choice.method not in fitting.TOLD_METHODS:
+            return
+        numbers = {switch.name: number for number, switch in enumerate(self.topology.switches)}
+        for name, routes in fitting.multipath(self.topology).items():
+            for route in routes:
+                hops = [self._indices[End(name, hop.port)] for hop in route.hops]
+                ports.set_route(self.program, numbers[name], route.destination, hops)
+
+    def _reshape(self, fitted: FittedSwitch) -> None:
+        """Give the kernel's queues below the sizes and shares that ``fitted`` needs."""
+        present = self.fitted
+        for port in self.ports.values():
+            before, after = self._egress(present, port), self._egress(fitted, port)
+            if after == before:
+                continue
+            self._request(port, size_requests(after))
+            if after.data_share != before.data_share:
+                share = self._rate_left(fitted, port)
+                self._request(port, rate_requests(self._egress(fitted, port, share)))
+        for switch in self.topology.switches:
+            self._kernels(switch.name).flush()
+
+    def _rate_left(self, fitted: FittedSwitch, port: SwitchPort) -> float:
+        """The share of the cable's rate that faults leave of it."""
+        (nominal, _), (now, _) = (
+            PORT_HEAD.unpack_from(settings)
+            for settings in (self._nominal(fitted, port, NONE), self._settings(port))
+        )
+        return float(f"{now / nominal:.4g}")  # both are rounded to what the program counts in
+
+    def _switch_ports(self) -> list[SwitchPort]:
+        found = []
+        for number, switch in enumerate(self.topology.switches):
+            cables = {
+                ours: (link, far) for link, ours, far in self.topology.neighbours(switch.name)
+            }
+            for model in switch.ports:
+                end = End(switch.name, model.name)
+                cable, far = cables[end]
+                faces_nic = not self.topology.node(far.node).is_switch
+                found.append(
+                    SwitchPort(
+                        end=end,
+                        index=self._indices[end],
+                        cable=cable,
+                        switch=number,
+                        faces_nic=faces_nic,
+                        peer=0 if faces_nic else self._indices[far],
+                    )
+                )
+        return found
+
+    def _nic_cables(self) -> Mapping[End, End]:
+        """NIC port -> the switch port at the other end."""
+        return {
+            far: port.end
+            for port in self.ports.values()
+            if port.faces_nic
+            for far in port.cable.ends
+            if far != port.end
+        }
+
+
+def _derived(seed: int, *names: str) -> int:
+    """64 bits that ``seed`` and ``names`` fix, unlike for any other names."""
+    text = "\0".join((str(seed), *names)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big")

@@ -1,0 +1,230 @@
+"""A switch fitted to a fabric: thresholds in octets, for every kind of cable, checked.
+
+Two things of a topology bear on a switch: the bandwidth-delay product of its plane
+(:mod:`topologies.round_trip`), which is the unit of thresholds, and the ``buffer`` of each port.
+The buffer is a port's share of the memory on the chip, so no queue of the profiles ``shallow`` and
+``lossless`` gets deeper: what they would hold beyond it is trimmed or dropped there.  ``deep`` is
+a switch with packet memory outside of the chip, and holds what it says.
+
+The kernel's own queues below, which hold the frames, are more than twice as large: a frame that
+the model has let in is not to be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from emulator.asic.balancing import LoadBalancing
+from emulator.asic.choice import OfBdp, SwitchChoice
+from emulator.asic.code_points import LAB
+from emulator.asic.layout import HOPS, WIRE_OVERHEAD_BYTES, Balancing, Queue, TrafficClass
+from emulator.asic.profile import (
+    CLASS_NAMES,
+    LARGEST_HOST_RATE,
+    SMALLEST_HOST_RATE,
+    ClassRules,
+    CodePoints,
+    Profile,
+    named,
+)
+from emulator.asic.program import Size
+from emulator.errors import UserError
+from emulator.fabric.links import interface_indices
+from emulator.fabric.routes import Route, static_routes
+from emulator.fabric.shaping import CONTROL_BUFFER_BYTES, Egress
+from topologies.model import Link, Topology
+from topologies.round_trip import base_rtt_ns, mtu_frame_bytes, plane_bdp_bytes
+from topologies.units import format_size
+
+#: Profiles of switches that have only the chip's own memory.
+ON_CHIP = frozenset({"shallow", "lossless"})
+#: How much larger the kernel's queue is than the model's: frames that are not yet told to have
+#: arrived, and those that one duplicates.
+MARGIN = 2
+DEEPEST = 2**31 - 1  # octets; twice that still fits the kernel's 32 bits
+LONGEST_GAP_NS = 86_400 * 10**9  # of host time: a day; the program counts in 64 bits
+TOLD_METHODS = frozenset({Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedSwitch:
+    """``choice`` in one fabric.  Times are fabric time; profiles go by the buffer of a cable."""
+
+    choice: SwitchChoice
+    base_rtt_ns: int
+    bdp_bytes: int
+    flowlet_gap_ns: int
+    profiles: Mapping[int, Profile]
+
+    def profile(self, cable: Link) -> Profile:
+        return self.profiles[cable.buffer_bytes]
+
+    def balancing(self, *, switch: int, seed: int) -> LoadBalancing:
+        return LoadBalancing(
+            method=self.choice.method,
+            switch=switch,
+            seed=seed,
+            flowlet_gap_ns=self.flowlet_gap_ns,
+        )
+
+    def egress(self, cable: Link, plain: Egress) -> Egress:
+        """The kernel's queues below a switch port of ``cable``; ``plain`` is a NIC's."""
+        deepest = dict.fromkeys(Queue, 0)
+        rules = self.profile(cable)
+        for traffic_class in TrafficClass:
+            queue = rules.queue(traffic_class)
+            deepest[queue] = max(deepest[queue], rules.rules(traffic_class).limit_bytes or 0)
+        return replace(
+            plain,
+            data_share=rules.data_share,
+            buffer_bytes=MARGIN * max(deepest[Queue.LOW], cable.buffer_bytes),
+            control_buffer_bytes=max(
+                MARGIN * (deepest[Queue.HIGH] + deepest[Queue.MEDIUM]), CONTROL_BUFFER_BYTES
+            ),
+        )
+
+
+def fit(
+    choice: SwitchChoice, topology: Topology, dilation: float, *, code_points: CodePoints = LAB
+) -> FittedSwitch:
+    """``choice`` for ``topology`` at ``dilation``.  Touches no kernel.
+
+    Raises UserError for thresholds that make no sense here, link rates beyond what the program
+    counts in, and more next hops than it balances over.
+    """
+    frame = mtu_frame_bytes(topology)
+    round_trip = base_rtt_ns(topology, frame)
+    bdp = plane_bdp_bytes(topology, frame)
+    changes = {
+        key: value.octets(bdp) if isinstance(value, OfBdp) else value
+        for key, value in choice.changes.items()
+    }
+    mtu = max(link.mtu for link in topology.links)
+    try:
+        rules = named(
+            choice.profile, bdp_bytes=bdp, mtu=mtu, code_points=code_points, changes=changes
+        )
+    except UserError as error:
+        raise UserError(
+            f"{error} (switch {choice.name}; one BDP of this fabric is {format_size(bdp)})"
+        ) from None
+    if choice.flowlet_gap_ns * dilation > LONGEST_GAP_NS:
+        raise UserError(
+            f"flowlet_gap is {choice.flowlet_gap_ns * 1e-9:g} s of fabric time, a day or more at "
+            f"dilation {dilation:g}: no flow pauses that long; balance=flow never changes its hop"
+        )
+    switches = {switch.name for switch in topology.switches}
+    cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
+    fitted = FittedSwitch(
+        choice=choice,
+        base_rtt_ns=round_trip,
+        bdp_bytes=bdp,
+        flowlet_gap_ns=choice.flowlet_gap_ns or round_trip,
+        profiles={
+            buffer: _within(rules, choice, changes, buffer)
+            for buffer in {cable.buffer_bytes for cable in cables}
+        },
+    )
+    _check_rates(cables, dilation)
+    if choice.method in TOLD_METHODS:
+        _check_hops(topology, choice)
+    return fitted
+
+
+def size_of(topology: Topology) -> Size:
+    """How large the program's tables must be for ``topology``."""
+    return Size(
+        ports=max(interface_indices(topology).values()) + 1,
+        switches=max(1, len(topology.switches)),
+        prefixes=max(1, sum(len(routes) for routes in multipath(topology).values())),
+    )
+
+
+def multipath(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
+    """Routes over several next hops, by switch."""
+    routes = static_routes(topology)
+    return {
+        switch.name: tuple(route for route in routes[switch.name] if len(route.hops) > 1)
+        for switch in topology.switches
+    }
+
+
+def _within(
+    rules: Profile, choice: SwitchChoice, changes: Mapping[str, Any], buffer: int
+) -> Profile:
+    """``rules`` for a port of ``buffer`` octets."""
+    if (frame := rules.mtu + WIRE_OVERHEAD_BYTES) > buffer:
+        raise UserError(
+            f"the topology's buffer of {format_size(buffer)} is less than a frame of its MTU on "
+            f"the wire ({frame} octets), and a switch queues whole frames: take a larger one"
+        )
+    limited = {}
+    for name in CLASS_NAMES:
+        before: ClassRules = getattr(rules, name)
+        if before.limit_bytes is None:
+            after = replace(before, limit_bytes=max(buffer, before.trim_bytes or 0))
+        else:
+            after = before
+        if choice.profile in ON_CHIP:
+            for what in ("trim_bytes", "limit_bytes"):
+                depth = getattr(after, what)
+                if depth is None or depth <= buffer:
+                    continue
+                if changes.get(f"{name}.{what}") is not None:
+                    raise UserError(
+                        f"{name}.{what} of the switch is {format_size(depth)}, and a port of this "
+                        f"fabric holds {format_size(buffer)}: raise the topology's buffer, or take "
+                        "a deep switch"
+                    )
+                after = replace(after, **{what: buffer})
+        for what in ("kmin_bytes", "kmax_bytes", "trim_bytes", "limit_bytes"):
+            if ((depth := getattr(after, what)) or 0) > DEEPEST:
+                raise UserError(
+                    f"{name}.{what} of the switch is {format_size(depth)}, and the kernel queues "
+                    f"at most {format_size(DEEPEST)}: take less"
+                )
+        _check_marks(name, after, changes)
+        limited[name] = after
+    return replace(rules, **limited)  # type: ignore[arg-type]
+
+
+def _check_marks(name: str, rules: ClassRules, changes: Mapping[str, Any]) -> None:
+    """Whoever chose when packets of class ``name`` are marked gets marks."""
+    kmin, kmax = f"{name}.kmin_bytes", f"{name}.kmax_bytes"
+    if rules.kmax_bytes is None:
+        if kmin in changes:
+            raise UserError(
+                f"{kmin} of the switch says nothing without {kmax}: set that too, or leave out both"
+            )
+        return
+    full = min(depth for depth in (rules.trim_bytes, rules.limit_bytes) if depth is not None)
+    if {kmin, kmax} & changes.keys() and rules.kmin_bytes >= full:
+        raise UserError(
+            f"{kmin} of the switch is {format_size(rules.kmin_bytes)}, and its queue is full at "
+            f"{format_size(full)}, before anything is marked: lower it, or set {kmax}=none"
+        )
+
+
+def _check_rates(cables: Iterable[Link], dilation: float) -> None:
+    rates = [cable.rate_bps for cable in cables]
+    if not rates:
+        return
+    lowest, highest = max(rates) / LARGEST_HOST_RATE, min(rates) / SMALLEST_HOST_RATE
+    if not lowest <= dilation <= highest:
+        raise UserError(
+            f"at dilation {dilation:g} this fabric's links are outside of the rates that the "
+            f"switch ASIC counts in: choose a dilation of {lowest:g} to {highest:g}"
+        )
+
+
+def _check_hops(topology: Topology, choice: SwitchChoice) -> None:
+    for switch, routes in multipath(topology).items():
+        for route in routes:
+            if len(route.hops) > HOPS:
+                raise UserError(
+                    f"{switch} has {len(route.hops)} next hops to {route.destination}, and "
+                    f"balance={choice.balance} chooses among at most {HOPS}: take another, such "
+                    "as balance=packet"
+                )

@@ -1,0 +1,205 @@
+"""How long the fabric between the NICs needs at least: the bound of its cuts.
+
+Take any set of nodes, such as a rail switch with its GPUs.  Whatever a schedule sends from inside
+to outside has to cross the links that leave the set, at their rates and no faster.  Message m,
+sent at ``head(m)`` or later, reaches the first of these links ``before(m)`` after that at the
+earliest, and from the last of them ``after(m)`` pass until it is received, and ``tail(m)`` until
+the program ends.  So all octets of all messages cross between ``min head + before`` and
+``end - min(after + tail)``, and the links' capacity over that time is at least their sum::
+
+    octets  <=  integral of capacity(t) dt  from  min(head + before)  to  end - min(after + tail)
+
+which bounds ``end`` from below, whatever the paths, the order and the load balancing.  Nothing that
+costs time is assumed away from the true fabric: queues, headers of acknowledgements, retransmitted
+and trimmed packets would only add octets, and ``before`` and ``after`` are least delays over any
+path.  The same holds from outside to inside.
+
+Faults that are part of a trial change the capacity as they come and go: a black hole takes a link
+away, a reduced rate keeps a share of it.  Loss and corruption are left out, their effect being one
+of chance.
+
+The sets looked at are, for each tier of switches, the groups that are joined below it and at it
+(a switch and what hangs under it; a pod), and each GPU whose own cable has a fault.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from emulator.asic.faults import Faults
+from topologies.capacity import TIERS
+from topologies.model import End, Role, Topology
+
+_HEIGHT = {role: height for height, role in enumerate(TIERS)}
+
+
+@dataclass(frozen=True)
+class Change:
+    """From ``at_ns`` on the port ``end`` sends at ``share`` of its link's rate."""
+
+    at_ns: int
+    end: End
+    share: float
+
+
+def share_left(faults: Faults) -> float:
+    """How much of a link's rate is left under ``faults`` (0..1)."""
+    return 0.0 if faults.black_hole else faults.rate
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """All messages from one GPU to another.
+
+    ``octets`` on the wire; ``head_ns`` is the earliest start of any, ``tail_ns`` the least time
+    from the reception of any to the end of the program.
+    """
+
+    source: str
+    destination: str
+    octets: int
+    head_ns: float
+    tail_ns: float
+
+
+def cut_bound_ns(
+    topology: Topology, messages: Sequence[Crossing], changes: Sequence[Change] = ()
+) -> float:
+    """The bound described above over all cuts, in ns; infinite if a cut stays without capacity."""
+    struck = {end.node for change in changes for end in _both(topology, change.end)}
+    delays = _Delays(topology)
+    bound = 0.0
+    for inside in _groups(topology, struck):
+        leaving = [
+            (ours, theirs)
+            for name in inside
+            for _, ours, theirs in topology.neighbours(name)
+            if theirs.node not in inside
+        ]
+        entering = [(theirs, ours) for ours, theirs in leaving]
+        for ways, out in ((leaving, True), (entering, False)):
+            crossing = [
+                message
+                for message in messages
+                if (message.source in inside) is out and (message.destination in inside) is not out
+            ]
+            if crossing:
+                capacity = _capacity(topology, [near for near, _ in ways], changes)
+                bound = max(bound, _bound(crossing, capacity, delays.of(ways, topology)))
+    return bound
+
+
+def _both(topology: Topology, end: End) -> tuple[End, End]:
+    return topology.link_at(end).ends
+
+
+def _groups(topology: Topology, struck: Iterable[str]) -> list[frozenset[str]]:
+    """The sets of nodes whose borders are looked at."""
+    gpus = {gpu.name for gpu in topology.gpus}
+    found = {frozenset({name}) for name in struck if name in gpus}
+    for height in range(_HEIGHT[Role.RAIL], _HEIGHT[Role.SUPER_SPINE] + 1):
+        below = {node.name for node in topology.nodes if _HEIGHT[node.role] <= height}
+        left = set(below)
+        while left:
+            group, edge = set(), [left.pop()]
+            while edge:
+                name = edge.pop()
+                group.add(name)
+                for _, _, theirs in topology.neighbours(name):
+                    if theirs.node in left:
+                        left.discard(theirs.node)
+                        edge.append(theirs.node)
+            found.add(frozenset(group))
+    everything = len(topology.nodes)
+    return sorted((group for group in found if len(group) < everything), key=sorted)
+
+
+#: Octets per ns from a time on, ordered by time; the first from 0.
+Capacity = list[tuple[float, float]]
+
+
+def _capacity(topology: Topology, ends: Sequence[End], changes: Sequence[Change]) -> Capacity:
+    rates = {end: topology.link_at(end).rate_bps / 8e9 for end in ends}
+    now = dict(rates)
+    steps = [(0.0, sum(now.values()))]
+    for change in sorted(changes, key=lambda one: one.at_ns):
+        if change.end in rates:
+            now[change.end] = rates[change.end] * change.share
+            steps.append((float(change.at_ns), sum(now.values())))
+    return steps
+
+
+def crossed_by(octets: float, begin: float, capacity: Capacity) -> float:
+    """When ``octets`` have crossed, if they start at ``begin`` and ``capacity`` is all used."""
+    for place, (since, rate) in enumerate(capacity):
+        until = capacity[place + 1][0] if place + 1 < len(capacity) else math.inf
+        start = max(begin, since)
+        if start >= until:
+            continue
+        if rate and octets <= rate * (until - start):
+            return start + octets / rate
+        octets -= rate * (until - start) if rate else 0.0
+    return math.inf
+
+
+def _bound(crossing: Sequence[Crossing], capacity: Capacity, delays: _Border) -> float:
+    begin = min(one.head_ns + delays.before(one.source) for one in crossing)
+    rest = min(delays.after(one.destination) + one.tail_ns for one in crossing)
+    return crossed_by(sum(one.octets for one in crossing), begin, capacity) + rest
+
+
+class _Border:
+    """Least delays to and from the links of one cut, in ns."""
+
+    def __init__(
+        self, near: Mapping[str, float], far: Mapping[str, float]
+    ) -> None:  # by node: to the nearest sending end, from the nearest sending end
+        self._near, self._far = near, far
+
+    def before(self, source: str) -> float:
+        return self._near.get(source, 0.0)
+
+    def after(self, destination: str) -> float:
+        return self._far.get(destination, 0.0)
+
+
+class _Delays:
+    """Least propagation delays over any path, GPUs not forwarding."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._edges: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for link in topology.links:
+            self._edges[link.a.node].append((link.b.node, float(link.delay_ns)))
+            self._edges[link.b.node].append((link.a.node, float(link.delay_ns)))
+        self._switches = {switch.name for switch in topology.switches}
+        self._reach = cache(self._shortest)
+
+    def of(self, ways: Sequence[tuple[End, End]], topology: Topology) -> _Border:
+        near = self._reach(frozenset((end.node, 0.0) for end, _ in ways))
+        far = self._reach(
+            frozenset(
+                (theirs.node, float(topology.link_at(ours).delay_ns)) for ours, theirs in ways
+            )
+        )
+        return _Border(near, far)
+
+    def _shortest(self, starts: frozenset[tuple[str, float]]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        heap = [(delay, name) for name, delay in starts]
+        heapq.heapify(heap)
+        first = {name for name, _ in starts}
+        while heap:
+            delay, name = heapq.heappop(heap)
+            if name in found:
+                continue
+            found[name] = delay
+            if name in self._switches or name in first:
+                for neighbour, further in self._edges[name]:
+                    if neighbour not in found:
+                        heapq.heappush(heap, (delay + further, neighbour))
+        return found

@@ -1,0 +1,98 @@
+"""Every message of a trial: from whom to whom, how long, and when.
+
+A message is one write (or copy) of a schedule.  It starts when its operation does and ends when
+its receive is over: the data is in the receiver's memory and its checksum is right.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.endpoint.schedule import Copy, Receive, Schedule, Write
+from emulator.endpoint.spec import RankResult
+from emulator.run.metrics import Progress
+
+#: Messages kept of one trial; of a longer one the earlier iterations are forgotten.
+KEPT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The messages of one iteration, one array element each.
+
+    ``source`` and ``destination`` are ranks, ``length`` octets, ``start_ns`` and ``end_ns`` fabric
+    time from the common start, which was at ``origin_ns`` of the run's clock.
+    """
+
+    origin_ns: int
+    source: npt.NDArray[np.int64]
+    destination: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def flows(self) -> dict[tuple[int, int], Progress]:
+        """What went from each rank to each other, as it was delivered, by (source, destination)."""
+        starts: dict[tuple[int, int], int] = {}
+        deliveries: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+        columns = (self.source, self.destination, self.length, self.start_ns, self.end_ns)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for source, destination, length, start, end in rows:
+            flow = (source, destination)
+            starts[flow] = min(starts.get(flow, start), start)
+            deliveries[flow].append((end, length))
+        return {flow: Progress.of(starts[flow], ends) for flow, ends in deliveries.items()}
+
+
+class Recorder:
+    """Collects the messages of a trial's iterations, at most :data:`KEPT` of them."""
+
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        sends = {
+            (schedule.rank, operation.peer, operation.tag): (index, operation.local.length)
+            for schedule in schedules
+            for index, operation in enumerate(schedule.operations)
+            if isinstance(operation, Write | Copy)
+        }
+        pairs = [
+            (operation.peer, sends[key][0], schedule.rank, index, sends[key][1])
+            for schedule in schedules
+            for index, operation in enumerate(schedule.operations)
+            if isinstance(operation, Receive)
+            and (key := (operation.peer, schedule.rank, operation.tag)) in sends
+        ]
+        table = np.array(pairs, dtype=np.int64).reshape(-1, 5)
+        self._source, self._send, self._destination, self._receive, self._length = table.T
+        kept = max(1, KEPT // max(1, len(table)))
+        self._iterations: deque[Iteration] = deque(maxlen=kept)
+
+    def add(self, results: Sequence[RankResult]) -> None:
+        """The results of one iteration, by rank."""
+        origin = min(result.start_ns for result in results)
+        starts = np.empty(len(self._length), dtype=np.int64)
+        ends = np.empty(len(self._length), dtype=np.int64)
+        for result in results:
+            sent, received = self._source == result.rank, self._destination == result.rank
+            starts[sent] = result.operation_start[self._send[sent]]
+            ends[received] = result.operation_end[self._receive[received]]
+        self._iterations.append(
+            Iteration(
+                origin_ns=origin,
+                source=self._source,
+                destination=self._destination,
+                length=self._length,
+                start_ns=starts - origin,
+                end_ns=ends - origin,
+            )
+        )
+
+    def __iter__(self) -> Iterator[Iteration]:
+        return iter(self._iterations)

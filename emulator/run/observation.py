@@ -1,0 +1,60 @@
+"""Reads the ports of a lab around the measured iterations, and keeps the sums of the whole run.
+
+The switches count anew for each trial, so that the deepest queue is that trial's and whatever they
+draw at random is the same for every row; what they had counted before is added up here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from emulator.asic.counters import AsicCounters
+from emulator.asic.telemetry import Telemetry
+from emulator.fabric.counters import PortCounters
+from emulator.lab import Lab
+from emulator.run.port_record import PortRecord, changes, total
+from emulator.run.queues import QueueReader, QueueSeries
+
+Asic = Mapping[str, AsicCounters]
+
+
+class PortObserver:
+    """The ports of ``lab``; one without ASIC has the kernel's counters alone, and no
+    ``telemetry``."""
+
+    def __init__(self, lab: Lab, telemetry: Telemetry | None = None) -> None:
+        self._lab = lab
+        self._queues = None if telemetry is None else QueueReader(telemetry)
+        self._totals: dict[str, AsicCounters] = {}
+        self._before: tuple[Mapping[str, PortCounters], Asic] = ({}, {})
+
+    def begin(self) -> None:
+        """The iterations that count start now."""
+        self.restart()
+        if self._queues is not None:
+            self._queues.restart()  # what was before is not of interest
+        self._before = (self._lab.counters(), self._asic())
+
+    def end(self) -> dict[str, PortRecord]:
+        """What every port has seen since :meth:`begin`, by ``node:port``."""
+        kernel, asic = self._before
+        return changes((kernel, self._lab.counters()), (asic, self._asic()))
+
+    def queues(self) -> dict[str, QueueSeries]:
+        """The depth of every port's queue since the last call or :meth:`begin`, by sample."""
+        return {} if self._queues is None else self._queues.read()
+
+    def restart(self) -> None:
+        """Have the switches count from zero, and keep what they had."""
+        if self._lab.asic is not None:
+            self._totals = self.totals()
+            self._lab.asic.reset()
+
+    def totals(self) -> dict[str, AsicCounters]:
+        """Of every switch port since the fabric was built."""
+        return {
+            name: total(self._totals.get(name), counters) for name, counters in self._asic().items()
+        }
+
+    def _asic(self) -> Asic:
+        return self._lab.asic.counters() if self._lab.asic is not None else {}

@@ -1,0 +1,215 @@
+"""What a run will be, validated before the first kernel object exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulator.asic import fitting
+from emulator.asic import program as asic_program
+from emulator.asic.choice import SwitchChoice
+from emulator.asic.choice import wanted as wanted_switch
+from emulator.errors import UserError
+from emulator.fabric.capabilities import Capabilities
+from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
+from emulator.run import preflight
+from emulator.run.load import Load
+from emulator.run.stages import Stage, stages
+from emulator.scenario import Scenario, Trial
+from emulator.transports import TransportChoice, fit
+from topologies import catalogue
+from topologies.model import Role, Topology
+
+#: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
+#: while the dilation is not known yet.
+NOMINAL_HOST_RATE = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for.
+
+    ``dilation``, ``capture``, ``transport`` and ``switch`` None: the user leaves it to the run.
+    """
+
+    scenario: Scenario
+    parameters: Any
+    topology: str | None = None
+    transport: str | None = None
+    switch: str | None = None
+    seed: int = 1
+    dilation: float | None = None
+    capture: str | None = None
+    snaplen: int = SNAPLEN_HEADERS
+    output: Path | None = None
+    lab: str | None = None
+    #: GPUs whose endpoints write event logs, by name and separated by commas, or "all"
+    event_log: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """Trials in a row, with their loads, on one transport and one switch (None: no ASIC)."""
+
+    stage: Stage
+    transport: TransportChoice
+    switch: SwitchChoice | None
+    trials: Sequence[Trial]
+    loads: Sequence[Load]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A validated request: what will be built and run."""
+
+    request: Request
+    lab: str
+    spec: str
+    topology: Topology
+    stages: Sequence[PlannedStage]
+    taps: Sequence[Tap]
+    capabilities: Capabilities
+    logged: Sequence[str] = ()
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [trial for stage in self.stages for trial in stage.trials]
+
+    @property
+    def loads(self) -> list[Load]:
+        return [load for stage in self.stages for load in stage.loads]
+
+    @property
+    def transport(self) -> str:
+        """What all stages use, or what they have in common: the user's choice."""
+        return self._common([stage.stage.transport for stage in self.stages], "transport", "uet")
+
+    @property
+    def switch(self) -> str:
+        """As :attr:`transport`, of the switches."""
+        return self._common([stage.stage.switch for stage in self.stages], "switch", "shallow")
+
+    def _common(self, used: Sequence[str], option: str, default: str) -> str:
+        asked: str | None = getattr(self.request, option)
+        return used[0] if len(set(used)) == 1 else asked or default
+
+
+def prepare(request: Request) -> Plan:
+    """Validate everything; raises UserError or TopologyError with one sentence."""
+    wanted: str | Topology | None = request.topology
+    if wanted is None:
+        wanted = request.scenario.topology(request.parameters)
+    if isinstance(wanted, Topology):
+        topology, spec = wanted, wanted.name
+    else:
+        topology, spec = catalogue.load(wanted), wanted
+    preflight.check_agents(len(topology.gpus))
+    trials = request.scenario.schedules(request.parameters, topology, request.seed)
+    planned = [
+        _planned(stage, trials, topology, request)
+        for stage in stages(trials, transport=request.transport, switch=request.switch)
+    ]
+    _check_switches(planned)
+    selection = request.capture
+    if selection is None:
+        selection = request.scenario.capture(request.parameters, topology)
+    if selection is None:
+        selection = default_capture(topology)
+    taps = select(selection, ports_of(topology))
+    lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
+    capabilities = preflight.check(lab, taps, trials, len(topology.gpus))
+    if any(stage.switch is not None for stage in planned):
+        asic_program.require()
+        if not (tried := capabilities["switch-asic"]).present:
+            raise UserError(f"the switch ASIC does not work here: {tried.detail}")
+    plan = Plan(
+        request=request,
+        lab=lab,
+        spec=spec,
+        topology=topology,
+        stages=[_weighed(stage, topology) for stage in planned],
+        taps=taps,
+        capabilities=capabilities,
+        logged=_logged(request.event_log, topology),
+    )
+    for load in plan.loads:
+        preflight.check_memory(load.size_bytes, load.memory_octets)
+    return plan
+
+
+def _planned(
+    stage: Stage, trials: Sequence[Trial], topology: Topology, request: Request
+) -> PlannedStage:
+    switch = wanted_switch(stage.switch)
+    if switch is not None:
+        fastest = max(link.rate_bps for link in topology.links)
+        fitting.fit(switch, topology, request.dilation or max(1.0, fastest / NOMINAL_HOST_RATE))
+    for place in stage.trials:
+        if trials[place].faults and switch is None:
+            raise UserError(
+                "faults are the switch's to inject and --switch none leaves no switch; choose "
+                "another, such as shallow"
+            )
+    return PlannedStage(
+        stage=stage,
+        transport=fit(stage.transport, topology, seed=request.seed, switch=switch),
+        switch=switch,
+        trials=[trials[place] for place in stage.trials],
+        loads=(),
+    )
+
+
+def _weighed(planned: PlannedStage, topology: Topology) -> PlannedStage:
+    wire = planned.transport.wire
+    loads = [Load.of(trial, topology, wire) for trial in planned.trials]
+    return PlannedStage(
+        stage=planned.stage,
+        transport=planned.transport,
+        switch=planned.switch,
+        trials=planned.trials,
+        loads=loads,
+    )
+
+
+def _check_switches(planned: Sequence[PlannedStage]) -> None:
+    if len({stage.switch is None for stage in planned}) > 1:
+        raise UserError(
+            "some rows of the scenario run without a switch ASIC and some with one; one fabric is "
+            "built for all, so use --switch none for all or for none"
+        )
+    files: dict[str, object] = {}
+    for stage in planned:
+        for name, content in stage.transport.files.items():
+            if files.setdefault(name, content) != content:
+                raise UserError(
+                    f"rows of the scenario need different contents of {name} in the run folder; "
+                    "choose with --transport what all of them use"
+                )
+
+
+def _logged(wanted: str | None, topology: Topology) -> Sequence[str]:
+    """The GPUs whose endpoints write event logs."""
+    if wanted is None:
+        return ()
+    known = [gpu.name for gpu in topology.gpus]
+    if wanted == "all":
+        return known
+    chosen = [name.strip() for name in wanted.split(",") if name.strip()]
+    for name in chosen:
+        if name not in known:
+            raise UserError(
+                f"--event-log: there is no GPU {name!r}; they are called {known[0]} to {known[-1]}"
+            )
+    return chosen
+
+
+def default_capture(topology: Topology) -> str:
+    """The first rail switch's port to its first host, and its uplinks."""
+    rail = next((node for node in topology.nodes if node.role is Role.RAIL), None)
+    if rail is None:
+        return topology.gpus[0].name
+    chosen = [port.name for port in rail.ports if port.bridge is not None][:1]
+    chosen += [port.name for port in rail.ports if port.bridge is None]
+    return ",".join(f"{rail.name}:{port}" for port in chosen)

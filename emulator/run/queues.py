@@ -1,0 +1,127 @@
+"""How deep the queues were, moment by moment: what the telemetry of a run wrote, read back.
+
+The file is read on as it grows, so that a trial sees its own samples and nothing is read twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from emulator.asic.telemetry import COLUMNS, Telemetry
+
+#: Samples kept of one trial, all ports together; later ones are not read into memory.
+KEPT = 2_000_000
+#: Samples may be this much further apart than asked for, before the run says so.
+LATE = 3.0
+
+_T, _PORT, _QUEUE, _DATA = (
+    COLUMNS.index(name) for name in ("t_us", "port", "queue_bytes", "data_bytes")
+)
+
+
+#: Time (ns), octets in the queue, octets of data admitted.
+Sample = tuple[float, float, float]
+_COUNT = 2
+
+
+@dataclass(frozen=True)
+class QueueSeries:
+    """The data queue of one port.  ``t_ns`` is the time of the run's clock, growing; ``octets``
+    holds from there until the next sample.  ``admitted`` is what had been let into it since
+    counting began, octets on the wire."""
+
+    t_ns: npt.NDArray[np.float64]
+    octets: npt.NDArray[np.float64]
+    admitted: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    def rate(self, begin_ns: float, end_ns: float) -> float | None:
+        """Octets of data per ns that left between two times; None where samples do not reach."""
+        if not len(self.admitted) or begin_ns < self.t_ns[0]:
+            return None
+        end_ns = min(end_ns, float(self.t_ns[-1]))  # nothing is known of what left later
+        if end_ns <= begin_ns:
+            return None
+        left = np.interp([begin_ns, end_ns], self.t_ns, self.admitted - self.octets)
+        return float((left[1] - left[0]) / (end_ns - begin_ns))
+
+    def mean(self, begin_ns: float, end_ns: float) -> float | None:
+        """The mean depth from ``begin_ns`` to ``end_ns``, weighted by time; None before the first
+        sample or for no time at all."""
+        if not len(self.t_ns) or end_ns <= begin_ns or begin_ns < self.t_ns[0]:
+            return None
+        first = int(np.searchsorted(self.t_ns, begin_ns, side="right")) - 1
+        last = int(np.searchsorted(self.t_ns, end_ns, side="left"))
+        edges = np.clip(np.append(self.t_ns[first:last], end_ns), begin_ns, end_ns)
+        return float(np.dot(self.octets[first:last], np.diff(edges)) / (end_ns - begin_ns))
+
+
+class QueueReader:
+    """Reads what ``telemetry`` has written since the last call."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._position = 0
+        self._rest = ""
+        self._last: dict[str, Sample] = {}
+
+    def read(self) -> dict[str, QueueSeries]:
+        """The series of every port since the last call, with the value it had then.
+
+        All of them end with the latest sample: a port that has no line of it had not changed.
+        """
+        self._telemetry.flush()
+        found = {port: [sample] for port, sample in self._last.items()}
+        kept = 0
+        for line in self._lines(self._telemetry.path):
+            fields = line.split(",")
+            if fields[_T] == COLUMNS[_T]:
+                continue
+            port = fields[_PORT]
+            sample = float(fields[_T]) * 1000, float(fields[_QUEUE]), float(fields[_DATA])
+            last = self._last.get(port)
+            self._last[port] = sample
+            kept += 1
+            if kept > KEPT:
+                continue
+            if last is not None and sample[_COUNT] < last[_COUNT]:  # counting began again
+                found[port] = [(last[0], 0.0, 0.0)]
+            found.setdefault(port, []).append(sample)
+        latest = max((samples[-1][0] for samples in found.values()), default=0.0)
+        for samples in found.values():
+            if samples[-1][0] < latest:
+                samples.append((latest, *samples[-1][1:]))
+        return {port: QueueSeries(*np.array(samples).T) for port, samples in found.items()}
+
+    def restart(self) -> None:
+        """The switches have just begun to count anew, with empty queues."""
+        self.read()
+        self._last = {port: (sample[0], 0.0, 0.0) for port, sample in self._last.items()}
+
+    def _lines(self, path: Path) -> list[str]:
+        with path.open(encoding="ascii") as stream:
+            stream.seek(self._position)
+            text = self._rest + stream.read()
+            self._position = stream.tell()
+        *lines, self._rest = text.split("\n")
+        return lines
+
+
+def sampling_troubles(telemetry: Telemetry, ran_ns: int) -> list[str]:
+    """Sentences about a series that ends early, or that is much coarser than it was to be.
+
+    ``ran_ns`` is how long (fabric time) it has been sampled.
+    """
+    every = ran_ns / max(1, telemetry.samples)
+    wanted = max(telemetry.interval_ns, telemetry.shortest_ns)
+    if telemetry.error is not None:
+        return [f"the telemetry ends early: {telemetry.error}"]
+    if every > LATE * wanted:
+        return [
+            f"queues were sampled every {every / 1000:.2f} us on average instead of every "
+            f"{wanted / 1000:.2f} us of fabric time, as the machine was busy; raise --dilation"
+        ]
+    return []

@@ -1,0 +1,100 @@
+"""What each trial runs on: the user's choice of transport and switch, and the trial's own.
+
+Both are written ``NAME[:PARAMETER=VALUE,...]``.  A scenario that compares, say, spraying policies
+has trials that say ``spray=reps`` and ``spray=oblivious``; whatever a trial leaves open is the
+user's, and what the user leaves open is the default.  Where both speak of the same parameter and
+do not agree the run is refused: the row would not be what its scenario says it is, nor what the
+user asked for.
+
+Trials in a row that share both form a stage.  Between stages the switches are told anew, and where
+the transport changes the agents are started anew; the fabric stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emulator.errors import UserError
+from emulator.scenario import Trial
+
+DEFAULT_TRANSPORT = "uet"
+DEFAULT_SWITCH = "shallow"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``NAME[:PARAMETER=VALUE,...]``; ``name`` is empty where only parameters are given."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Choice:
+        name, colon, rest = text.partition(":")
+        if not colon and "=" in name:
+            name, rest = "", name
+        pairs = []
+        for part in filter(None, (part.strip() for part in rest.split(","))):
+            key, _, value = part.partition("=")
+            pairs.append((key.strip(), value.strip()))
+        return cls(name.strip(), tuple(pairs))
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={value}" if value else key for key, value in self.options)
+        return f"{self.name}:{options}" if options else self.name
+
+
+def merged(option: str, asked: str | None, own: str, default: str) -> str:
+    """The choice of a trial: ``asked`` by the user with ``option`` and the trial's ``own``.
+
+    Raises :class:`UserError` if they contradict each other.
+    """
+    if asked is not None and not asked.strip():
+        raise UserError(f"{option} is empty; leave it out, or write for example {default}")
+    user, trial = Choice.parse(asked or ""), Choice.parse(own)
+    if user.name and trial.name and user.name != trial.name:
+        raise _contradiction(option, user.name, trial.name)
+    given = dict(user.options)
+    for key, value in trial.options:
+        if given.get(key, value) != value:
+            raise _contradiction(option, f"{key}={given[key]}", f"{key}={value}")
+    options = [*user.options, *((k, v) for k, v in trial.options if k not in given)]
+    return str(Choice(user.name or trial.name or default, tuple(options)))
+
+
+def _contradiction(option: str, user: str, trial: str) -> UserError:
+    return UserError(
+        f"{option} says {user} and a row of this scenario is to be run with {trial}; leave "
+        f"{user.partition('=')[0]} out of {option}, and choose the rows by the scenario's "
+        "parameters"
+    )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive trials (by their places in the list) on one transport and switch.
+
+    ``fresh``: the first of them wants endpoints that have learned nothing from earlier ones.
+    """
+
+    transport: str
+    switch: str
+    trials: tuple[int, ...]
+    fresh: bool = False
+
+
+def stages(trials: Sequence[Trial], *, transport: str | None, switch: str | None) -> list[Stage]:
+    """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for."""
+    found: list[Stage] = []
+    for place, trial in enumerate(trials):
+        mine = (
+            merged("--transport", transport, trial.transport, DEFAULT_TRANSPORT),
+            merged("--switch", switch, trial.switch, DEFAULT_SWITCH),
+        )
+        last = found[-1] if found else None
+        if last and (last.transport, last.switch) == mine and not trial.fresh:
+            found[-1] = Stage(*mine, (*last.trials, place), last.fresh)
+        else:
+            found.append(Stage(*mine, (place,), trial.fresh))
+    return found

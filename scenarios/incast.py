@@ -1,0 +1,136 @@
+"""Incast: N GPUs send to one at the same time.
+
+::
+
+       h1g0  h2g0  h3g0  . . .  hNg0          senders
+         |     |     |            |
+      +-----------------------------+
+      |            rail0            |
+      +-----------------------------+
+         |  <- the one queue where all of it meets
+       h0g0                                   receiver
+
+Traffic: each of N senders writes ``size`` octets of random data to the same receiver, as RDMA
+writes of ``message`` octets of which ``in_flight`` are under way. All begin at once; one row for
+each N of ``senders``. ``placement=rail`` takes senders on the receiver's own rail (one switch in
+between), ``spines`` takes them on other rails (the incast crosses the spines, and still meets at
+the last hop), ``any`` both. Every octet is compared with what was sent.
+
+Measured: completion time against the ideal (N flows through one NIC); goodput of the receiver's
+link while all senders are active, and its share of the payload that link can carry
+(``goodput_share``); message times; fairness between senders; marks, trims and drops by the switch;
+retransmissions and timeouts; the deepest queue, and its course in the telemetry of the run folder.
+
+What should be seen, and why: the ideal is the same for any N at equal total volume, because one
+link carries everything.  At the start no sender knows of the others, and each sends its whole
+window: N - 1 windows have to wait, or are trimmed.  Then
+
+- with NSCC each sender reduces its window by ECN and delay until the queue stays around the target
+  delay (0.75 base RTT with trimming); goodput stays near the link's payload capacity and fair;
+- with a fixed window (``cc=none``) the queue stays as deep as the switch allows for as long as the
+  incast lasts, whatever exceeds it is trimmed again and again, and the share of wasted packets
+  grows with N;
+- with trimming a packet that finds no room comes back as a NACK within an RTT: no retransmission
+  timer should expire.  Without (``--switch shallow:trim=off``) losses are found by timers or gaps.
+
+Expected from public work: the UEC's simulator and the SMaRTT paper (arXiv 2404.01630) show incasts
+finishing close to the ideal, with completion times of the flows close to each other; the order of
+algorithms is to be compared, not the numbers, which are of their fabrics.
+
+Came out (seed 1, defaults, NSCC with REPS, dilation 80000): completion at 88, 76, 93 and 96 % of
+the ideal for N = 2, 4, 8 and 16, no timer expired, nothing dropped; for 16 the link at 99.8 % of
+its payload capacity, mean queue 95 KB where the target delay is 101 KB.  Fairness is below what the
+papers show while flows are this short: Jain's index 0.74 for N = 4, 0.98 for N = 16, and 0.91 to
+0.98 for N = 16 with 2 MiB, over seeds 1 to 3 and with a warm-up or without: windows of three
+packets become alike by a seventh of a packet in each round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from emulator.errors import UserError
+from emulator.run import traffic
+from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.scenario import Outcome, Trial, parameter
+from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
+from scenarios.workloads.places import nic_payload_gbps, switch_of, switch_port
+from topologies.model import Topology
+from topologies.parameters import COUNT, SIZE
+
+COLUMNS = (
+    Column("senders", "senders", "", 8),
+    *TRAFFIC_COLUMNS[:5],
+    Column("goodput_share", "of link", "(%)", 8, 1, percent=True),
+    Column("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
+    *TRAFFIC_COLUMNS[5:],
+)
+RECEIVER = 0
+RAILS_ACROSS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TrafficParameters):
+    message: int = parameter(16 * 2**10, SIZE, help="octets of each write")
+    in_flight: int = parameter(8, COUNT, help="writes of a flow that may be under way")
+    senders: tuple[int, ...] = parameter((2, 4, 8, 16), COUNT, many=True, help="N, a row for each")
+    placement: str = parameter(
+        "rail", choices=("rail", "spines", "any"), help="senders on the receiver's rail, or others"
+    )
+
+
+def topology(parameters: Parameters) -> str:
+    """Just large enough: one rail, or four of which the senders have three."""
+    most = max(parameters.senders)
+    if parameters.placement == "rail":
+        return f"rail_clos:hosts={most + 1},gpus_per_host=1,spines=1,uplinks_per_spine=1"
+    hosts = 1 + -(-most // (RAILS_ACROSS - 1))
+    return f"rail_clos:hosts={hosts},gpus_per_host={RAILS_ACROSS}"
+
+
+def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    return [_trial(parameters, topology, senders, seed) for senders in parameters.senders]
+
+
+def _trial(parameters: Parameters, topology: Topology, senders: int, seed: int) -> Trial:
+    chosen = incast_senders(topology, RECEIVER, senders, parameters.placement)
+    flows = tuple(
+        Flow(source=rank, destination=RECEIVER, length=parameters.size) for rank in chosen
+    )
+    pattern = Traffic(topology, flows, parameters.message, parameters.in_flight, seed)
+    facts = {"senders": senders, "placement": parameters.placement}
+    return pattern.trial("incast", parameters, facts=facts)
+
+
+def incast_senders(topology: Topology, receiver: int, count: int, placement: str) -> list[int]:
+    """Ranks on other servers than ``receiver``, on its rail switch, on others, or on any."""
+    gpus = topology.gpus
+    rail = switch_of(topology, receiver)
+    able = [
+        rank
+        for rank, gpu in enumerate(gpus)
+        if gpu.server != gpus[receiver].server
+        and (placement == "any" or (switch_of(topology, rank) == rail) is (placement == "rail"))
+    ]
+    if count > len(able):
+        where = {"rail": "on the rail of", "spines": "on other rails than", "any": "beside"}
+        raise UserError(
+            f"an incast of {count} senders needs as many GPUs {where[placement]} "
+            f"{gpus[receiver].name} on other servers, and topology {topology.name} has "
+            f"{len(able)}; take fewer senders, another placement or more hosts"
+        )
+    return able[:count]
+
+
+def measures(
+    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
+) -> Mapping[str, object]:
+    capacity = nic_payload_gbps(topology, RECEIVER, outcome.wire) if outcome.wire else None
+    hot = switch_port(topology, RECEIVER)
+    return traffic.measured(topology, outcome, capacity_gbps=capacity, bottleneck=hot)
+
+
+def capture(parameters: Parameters, topology: Topology) -> str:
+    """The receiver's port: everything passes it."""
+    return switch_port(topology, RECEIVER)

@@ -1,0 +1,139 @@
+"""Linkfail: an uplink goes black in mid-transfer, or falls to a quarter of its rate.
+
+::
+
+      spine0   spine1   spine2   spine3
+         X        :        |        |           X  black from ``black_at`` on, both ways
+         +------+ +---+ +--+ +------+           :  a quarter of its rate from ``slow_at`` on
+                | |   | |
+              +-----------+    +-----------+
+              |   rail0   |    |   rail1   |
+              +-----------+    +-----------+
+               |  |  |  |       |  |  |  |
+              h0 h1 h2 h3      h0 h1 h2 h3      each sends to another host on the other rail
+
+Traffic: the permutation of the scenario of that name, on a fabric where each rail has four
+uplinks for four NICs. ``fail`` chooses what befalls the first rail switch: ``black`` its first
+uplink, ``slow`` its second, ``both``, or ``none`` to compare with; one row for each of these and
+each spraying policy of ``sprays``. Nobody tells the endpoints, and routing does not react: they
+only see packets that never arrive, or that are marked. The link heals after the iteration. Every
+octet is compared with what was sent.
+
+Measured: completion time against the ideal *of the remaining capacity*: each rail has three of four
+links left, or 3.25 (``emulator.run.cuts``); timeouts, retransmissions, what the black port
+swallowed (``drops``), and the balance of the uplinks.  When the faults really came is in
+``events.jsonl``.
+
+What should be seen, and why: oblivious spraying goes on sending a quarter of all packets into the
+black link until the transfer is over, and a quarter of the repeats, each found missing by a timer
+or a gap. REPS reuses entropies whose packets were acknowledged: after the first timeouts it sends
+only on paths that work, so it ends close to what the remaining links allow. With a slowed link
+the same happens by marks instead of losses: oblivious spraying is bound by the slow link, REPS
+spreads by what each link returns.
+
+Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 us and up to 5 times
+(ECMP) and 2 times (oblivious) shorter completion on asymmetric fabrics, much more with failures.
+
+Came out (dilation 40000): REPS with the black link needs 1.21 to 1.56 times the ideal of the
+remaining capacity for 8 MiB (seeds 1 to 3), more for less, as some 20 us go by, four round trips of
+silence, before anybody knows; with the slow one 1.34 (4 MiB).  Oblivious spraying needs 2.6 times
+the ideal with the slow link, and with the black one 27 times: each loss takes a packet off the
+window of NSCC, which ends at a packet or two, and what is lost several times over waits for timers
+that double.  So the order is that of the papers, and the distance in the black case is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from emulator.asic.faults import Faults
+from emulator.errors import UserError
+from emulator.run import traffic
+from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.scenario import FaultAt, Outcome, Trial, parameter
+from scenarios.permutation import all_nics_gbps, permutation
+from scenarios.workloads.flows import WARMUPS, TrafficParameters
+from scenarios.workloads.places import switch_of, uplinks
+from topologies.model import Topology
+from topologies.parameters import COUNT, SIZE, TIME
+
+COLUMNS = (
+    Column("fail", "fail", "", 6),
+    Column("spray", "spray", "", 11),
+    *TRAFFIC_COLUMNS,
+)
+SPRAYS = ("reps", "oblivious", "round_robin", "bitmap", "default")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TrafficParameters):
+    size: int = parameter(4 * 2**20, SIZE, help="octets of each flow")
+    in_flight: int = parameter(64, COUNT, help="writes of a flow that may be under way")
+    warmups: int = parameter(0, WARMUPS, help="iterations before, without any fault")
+    fail: tuple[str, ...] = parameter(
+        ("black", "slow"),
+        choices=("none", "black", "slow", "both"),
+        many=True,
+        help="what befalls the uplinks",
+    )
+    sprays: tuple[str, ...] = parameter(
+        ("reps", "oblivious"),
+        choices=SPRAYS,
+        many=True,
+        help="spraying policies; default: that of --transport",
+    )
+    black_at: int = parameter(20_000, TIME, help="when the first uplink goes black")
+    slow_at: int = parameter(20_000, TIME, help="when the second becomes slow")
+    slow_to: int = parameter(4, COUNT, help="what it is divided by")
+
+    def __post_init__(self) -> None:
+        if self.slow_to < 2 and {"slow", "both"} & set(self.fail):
+            raise UserError("slow_to is 1, which leaves the link as it is; take 2 or more")
+
+
+def topology(parameters: Parameters) -> str:
+    """Two rails of four GPUs with four uplinks each."""
+    return "rail_clos:hosts=4,gpus_per_host=2,spines=4,uplinks_per_spine=1"
+
+
+def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    ports = list(map(str, uplinks(topology, switch_of(topology, 0))))
+    if len(ports) < 3:
+        raise UserError(
+            f"two uplinks may fail and one has to remain, and the rail switches of "
+            f"{topology.name} have {len(ports)}; take more spines or uplinks_per_spine"
+        )
+    black = FaultAt(
+        at_ns=parameters.black_at, port=ports[0], faults=Faults(black_hole=True), both_ways=True
+    )
+    slow = FaultAt(
+        at_ns=parameters.slow_at,
+        port=ports[1],
+        faults=Faults(rate=1 / parameters.slow_to),
+        both_ways=True,
+    )
+    kinds = {"none": (), "black": (black,), "slow": (slow,), "both": (black, slow)}
+    pattern = permutation(parameters, topology, parameters.size, seed)
+    return [
+        pattern.trial(
+            "linkfail",
+            parameters,
+            facts={"fail": fail, "spray": spray},
+            transport="" if spray == "default" else f"spray={spray}",
+            faults=kinds[fail],
+        )
+        for spray in parameters.sprays
+        for fail in parameters.fail
+    ]
+
+
+def measures(
+    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
+) -> Mapping[str, object]:
+    return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
+
+
+def capture(parameters: Parameters, topology: Topology) -> str:
+    """The uplinks of the switch that is struck."""
+    return ",".join(map(str, uplinks(topology, switch_of(topology, 0))))

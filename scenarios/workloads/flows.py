@@ -1,0 +1,171 @@
+"""Flows: so many octets from one GPU to another, as several messages, checked octet for octet.
+
+A flow is a chain of RDMA writes of ``message`` octets each, ``in_flight`` of them at a time: write
+k starts when write k - ``in_flight`` is acknowledged.  The payload is random and follows from the
+seed, so what a receiver must hold in the end is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from emulator.endpoint.schedule import (
+    Compute,
+    Operation,
+    Receive,
+    Region,
+    Schedule,
+    Write,
+)
+from emulator.errors import UserError
+from emulator.scenario import Contents, FaultAt, Trial, parameter
+from topologies.model import Topology
+from topologies.parameters import COUNT, SIZE
+
+WARMUPS = replace(COUNT, minimum=0)
+#: Beyond this, schedules take longer to compile than to run.
+MAX_MESSAGES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficParameters:
+    """What all traffic scenarios can be told; ``Parameters`` of a scenario adds its own."""
+
+    size: int = parameter(512 * 2**10, SIZE, help="octets of each flow")
+    message: int = parameter(32 * 2**10, SIZE, help="octets of each write")
+    in_flight: int = parameter(16, COUNT, help="writes of a flow that may be under way")
+    warmups: int = parameter(1, WARMUPS, help="iterations before those that count")
+    iterations: int = parameter(1, COUNT, help="iterations that count, for each row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """``length`` octets from rank ``source`` to rank ``destination``, from ``start_ns`` on."""
+
+    source: int
+    destination: int
+    length: int
+    start_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All flows of one trial; no two join the same pair of ranks."""
+
+    topology: Topology
+    flows: tuple[Flow, ...]
+    message: int
+    in_flight: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        messages = sum(-(-flow.length // self.message) for flow in self.flows)
+        if messages > MAX_MESSAGES:
+            raise UserError(
+                f"the flows consist of {messages} messages of {self.message} B, more than "
+                f"{MAX_MESSAGES}; take a larger message"
+            )
+        pairs = {(flow.source, flow.destination) for flow in self.flows}
+        if len(pairs) != len(self.flows):
+            raise ValueError("two flows join the same ranks")
+        gpus = self.topology.gpus
+        for source, destination in pairs:
+            if gpus[source].server == gpus[destination].server:
+                raise ValueError(f"{gpus[source].name} and {gpus[destination].name} share a server")
+
+    @property
+    def octets(self) -> int:
+        """What all flows carry together."""
+        return sum(flow.length for flow in self.flows)
+
+    @property
+    def memory_octets(self) -> int:
+        """About what the busiest GPU's buffers take."""
+        held: dict[int, int] = {}
+        for flow in self.flows:
+            held[flow.source] = held.get(flow.source, 0) + flow.length
+            held[flow.destination] = held.get(flow.destination, 0) + flow.length
+        return max(held.values(), default=0)
+
+    def schedules(self) -> Sequence[Schedule]:
+        """One for each rank of the fabric, also for those that take no part."""
+        ranks = range(len(self.topology.gpus))
+        operations: list[list[Operation]] = [[] for _ in ranks]
+        buffers: list[dict[str, int]] = [{} for _ in ranks]
+        for flow in self.flows:
+            source, destination = operations[flow.source], operations[flow.destination]
+            buffers[flow.source][_to(flow)] = flow.length
+            buffers[flow.destination][_from(flow)] = flow.length
+            first: tuple[int, ...] = ()
+            if flow.start_ns:
+                first = (len(source),)
+                source.append(Compute(duration_ns=flow.start_ns))
+            writes: list[int] = []
+            for tag, offset in enumerate(range(0, flow.length, self.message)):
+                length = min(self.message, flow.length - offset)
+                into = Region(_from(flow), offset, length)
+                before = (writes[tag - self.in_flight],) if tag >= self.in_flight else first
+                writes.append(len(source))
+                source.append(
+                    Write(
+                        peer=flow.destination,
+                        tag=tag,
+                        local=Region(_to(flow), offset, length),
+                        remote=into,
+                        after=before,
+                    )
+                )
+                destination.append(Receive(peer=flow.source, tag=tag, into=into))
+        return [
+            Schedule(rank=rank, buffers=buffers[rank], operations=tuple(operations[rank]))
+            for rank in ranks
+        ]
+
+    def inputs(self, rank: int) -> Contents:
+        return {_to(flow): self._payload(flow) for flow in self.flows if flow.source == rank}
+
+    def expected(self, rank: int) -> Contents:
+        return {_from(flow): self._payload(flow) for flow in self.flows if flow.destination == rank}
+
+    def trial(
+        self,
+        pattern: str,
+        parameters: TrafficParameters,
+        *,
+        size_bytes: int | None = None,
+        facts: Mapping[str, object] | None = None,
+        transport: str = "",
+        switch: str = "",
+        faults: Sequence[FaultAt] = (),
+    ) -> Trial:
+        """This traffic as a row of the table; ``size_bytes`` is that of a flow unless given."""
+        return Trial(
+            collective=pattern,
+            size_bytes=parameters.size if size_bytes is None else size_bytes,
+            compile=self.schedules,
+            inputs=self.inputs,
+            expected=self.expected,
+            memory_bytes=self.memory_octets,
+            warmups=parameters.warmups,
+            iterations=parameters.iterations,
+            facts={"flows": len(self.flows), "total_bytes": self.octets, **(facts or {})},
+            transport=transport,
+            switch=switch,
+            faults=faults,
+            fresh=True,
+        )
+
+    def _payload(self, flow: Flow) -> np.ndarray:
+        rng = np.random.default_rng((self.seed, flow.source, flow.destination))
+        return np.frombuffer(rng.bytes(flow.length), np.uint8)
+
+
+def _to(flow: Flow) -> str:
+    return f"to{flow.destination}"
+
+
+def _from(flow: Flow) -> str:
+    return f"from{flow.source}"

@@ -1,0 +1,56 @@
+"""Permutations: every GPU sends to one other, and every GPU receives from one other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from emulator.errors import UserError
+from scenarios.workloads.places import switch_of
+from topologies.model import Topology
+
+
+def across_rails(topology: Topology, seed: int) -> list[int]:
+    """The destination of each rank: another server on another rail switch, each rank once.
+
+    The seed decides which.  :class:`UserError` if the fabric has no such permutation.
+    """
+    gpus = topology.gpus
+    ranks = range(len(gpus))
+    switches = [switch_of(topology, rank) for rank in ranks]
+    allowed = [
+        [
+            to
+            for to in ranks
+            if switches[to] != switches[rank] and gpus[to].server != gpus[rank].server
+        ]
+        for rank in ranks
+    ]
+    rng = random.Random(f"permutation {seed}")
+    for candidates in allowed:
+        rng.shuffle(candidates)
+    order = list(ranks)
+    rng.shuffle(order)
+    sender: dict[int, int] = {}
+    for rank in order:
+        if not _place(rank, allowed, sender, set()):
+            raise UserError(
+                f"in topology {topology.name} not every GPU can have a partner of its own on "
+                "another rail and server; take at least two hosts and two GPUs per host"
+            )
+    destination = {source: to for to, source in sender.items()}
+    return [destination[rank] for rank in ranks]
+
+
+def _place(
+    rank: int, allowed: Sequence[Sequence[int]], sender: dict[int, int], seen: set[int]
+) -> bool:
+    """Find ``rank`` a destination, moving others if need be (augmenting paths, Kuhn 1955)."""
+    for to in allowed[rank]:
+        if to in seen:
+            continue
+        seen.add(to)
+        if to not in sender or _place(sender[to], allowed, sender, seen):
+            sender[to] = rank
+            return True
+    return False

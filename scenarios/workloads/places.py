@@ -1,0 +1,71 @@
+"""Where things stand in a fabric: which port a GPU hangs on, what flows share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from emulator.run.ideal import WireCost
+from emulator.run.metrics import max_min, payload_rate
+from topologies.model import End, Topology
+
+
+def switch_port(topology: Topology, rank: int) -> str:
+    """The switch port (``node:port``) that the GPU of ``rank`` is plugged into."""
+    _, _, theirs = next(topology.neighbours(topology.gpus[rank].name))
+    return str(theirs)
+
+
+def switch_of(topology: Topology, rank: int) -> str:
+    """The rail switch of ``rank``."""
+    return switch_port(topology, rank).partition(":")[0]
+
+
+def uplinks(topology: Topology, switch: str) -> list[End]:
+    """The ports of ``switch`` that lead to other switches."""
+    return [
+        ours
+        for _, ours, theirs in topology.neighbours(switch)
+        if topology.node(theirs.node).is_switch
+    ]
+
+
+def nic_payload_gbps(topology: Topology, rank: int, wire: WireCost) -> float:
+    """Payload that the NIC of ``rank`` can receive at best."""
+    link, _, _ = next(topology.neighbours(topology.gpus[rank].name))
+    return payload_rate(link.rate_bps, wire.payload_mtu, wire.around_bytes)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Max-min fair rates (GB/s on the wire) of flows, by pair of ranks."""
+
+    rates: Mapping[tuple[int, int], float]
+
+    def payload_gbps(self, pair: tuple[int, int], wire: WireCost) -> float:
+        """The fair rate of ``pair`` without headers."""
+        return self.rates[pair] * wire.payload_mtu / (wire.payload_mtu + wire.around_bytes)
+
+
+def fair_shares(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Shares:
+    """What is fair if load balancing were perfect.
+
+    Flows share the NICs of their ends and, where they change the rail switch, all uplinks of the
+    one switch upwards and all of the other downwards.
+    """
+    capacities: dict[str, float] = {}
+    used = []
+    for source, destination in pairs:
+        path = []
+        for rank, way in ((source, "out"), (destination, "in")):
+            link, ours, _ = next(topology.neighbours(topology.gpus[rank].name))
+            path.append(f"{ours} {way}")
+            capacities[path[-1]] = link.rate_bps / 8e9
+        up, down = switch_of(topology, source), switch_of(topology, destination)
+        if up != down:
+            for switch, way in ((up, "up"), (down, "down")):
+                path.append(f"{switch} {way}")
+                rates = [topology.link_at(end).rate_bps for end in uplinks(topology, switch)]
+                capacities[path[-1]] = sum(rates) / 8e9
+        used.append(path)
+    return Shares(dict(zip(pairs, max_min(used, capacities), strict=True)))

@@ -1,0 +1,110 @@
+"""The bound of the fabric's cuts, computed by hand, with and without faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.asic.faults import NONE, Faults
+from emulator.errors import UserError
+from emulator.run.cuts import Change, crossed_by
+from emulator.run.fault_timeline import link_changes
+from emulator.run.ideal import WireCost, ideal_ns
+from emulator.run.load import Load
+from emulator.scenario import FaultAt
+from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
+from topologies.catalogue import load
+from topologies.model import End
+
+WIRE = WireCost(around_bytes=104, payload_mtu=4096)
+ONE = 4096  # octets of a message that take 84 ns at 400 Gb/s
+#: Two rails of two GPUs; one uplink of 400 Gb/s for the two NICs of a rail: 2:1.
+NARROW = load("rail_clos:hosts=4,gpus_per_host=2,spines=1,uplinks_per_spine=2")
+DELAY = 4 * 600  # NIC, uplink, downlink, NIC
+
+#: Ranks: host h has 2h on rail 0 and 2h + 1 on rail 1.
+CROSSING = [(0, 3), (2, 1), (4, 7), (6, 5)]
+
+
+def traffic(topology: object, pairs: list[tuple[int, int]], length: int) -> Traffic:
+    flows = tuple(Flow(source=a, destination=b, length=length) for a, b in pairs)
+    return Traffic(topology, flows, ONE, 1000, 1)  # type: ignore[arg-type]
+
+
+def bound(pairs: list[tuple[int, int]], length: int, changes: list[Change] | None = None) -> float:
+    return ideal_ns(NARROW, traffic(NARROW, pairs, length).schedules(), WIRE, changes or [])
+
+
+def test_what_stays_on_a_rail_is_bound_by_nics() -> None:
+    assert bound([(0, 2), (4, 6)], 10 * ONE) == pytest.approx(10 * 84 + 1200)
+
+
+def test_uplinks_bound_what_crosses() -> None:
+    """Four NICs' worth through two uplinks takes twice as long as one NIC's."""
+    assert bound(CROSSING, 10 * ONE) == pytest.approx(4 * 10 * 84 / 2 + DELAY)
+    assert bound(CROSSING[:2], 10 * ONE) == pytest.approx(10 * 84 + DELAY)
+
+
+def test_other_directions_have_capacities_of_their_own() -> None:
+    both = [*CROSSING[:2], (3, 0), (1, 2)]
+    assert bound(both, 10 * ONE) == pytest.approx(10 * 84 + DELAY)
+
+
+def test_a_fault_takes_capacity_from_its_time_on() -> None:
+    (up0, up1) = (End("rail0", "up0"), End("rail0", "up1"))
+    # 40 messages of 84 ns; they reach the uplinks at 600. From 1000 on only one is left.
+    black = [Change(1000, up0, 0.0)]
+    crossed = 2 * 400 / 84
+    assert bound(CROSSING, 10 * ONE, black) == pytest.approx(
+        1000 + (40 - crossed) * 84 + DELAY - 600
+    )
+    # ... at a quarter, and all of it again from 2000 on
+    slow = [Change(0, up0, 0.25), Change(0, up1, 0.25), Change(2000, up0, 1), Change(2000, up1, 1)]
+    crossed = 0.5 * 1400 / 84
+    assert bound(CROSSING, 10 * ONE, slow) == pytest.approx(
+        2000 + (40 - crossed) * 84 / 2 + DELAY - 600
+    )
+
+
+def test_a_fault_at_a_gpus_own_cable() -> None:
+    slow = [Change(0, End("rail0", "down1"), 0.5)]
+    assert bound([(0, 2)], 10 * ONE, slow) == pytest.approx(2 * 10 * 84 + 1200)
+    assert bound([(2, 0)], 10 * ONE, slow) == pytest.approx(10 * 84 + 1200)  # the other way
+
+
+def test_capacity_over_time() -> None:
+    assert crossed_by(100, 10, [(0, 2)]) == 60
+    assert crossed_by(100, 10, [(0, 2), (20, 0), (50, 1)]) == 130
+    assert crossed_by(1, 0, [(0, 0)]) == float("inf")
+
+
+def test_a_timeline_strikes_both_ends_of_a_cable() -> None:
+    fault = FaultAt(at_ns=5, port="rail0:up0", faults=Faults(black_hole=True), both_ways=True)
+    struck = link_changes([fault], NARROW)
+    assert [str(change.end) for change in struck] == ["rail0:up0", "spine0:down0"]
+    assert {change.share for change in struck} == {0.0}
+    healed = FaultAt(at_ns=9, port="rail0:up0", faults=NONE)
+    assert link_changes([healed], NARROW) == [Change(9, End("rail0", "up0"), 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (FaultAt(at_ns=0, port="rail0:up9", faults=NONE), "no port 'up9'"),
+        (FaultAt(at_ns=0, port="rail7:up0", faults=NONE), "no node 'rail7'"),
+        (FaultAt(at_ns=0, port="h0g0:eth0", faults=NONE), "the port of a NIC"),
+    ],
+)
+def test_faults_that_cannot_be_are_refused(fault: FaultAt, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        link_changes([fault], NARROW)
+
+
+def test_faults_that_leave_no_way_are_refused() -> None:
+    dead = [
+        FaultAt(at_ns=0, port=f"rail0:up{number}", faults=Faults(black_hole=True))
+        for number in range(2)
+    ]
+    pattern = traffic(NARROW, CROSSING, ONE)
+    trial = pattern.trial("p", TrafficParameters(), faults=dead)
+    with pytest.raises(UserError, match="without any link"):
+        Load.of(trial, NARROW, WIRE)

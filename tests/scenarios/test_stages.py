@@ -1,0 +1,67 @@
+"""What a row runs on: the user's transport and switch, and the trial's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from emulator.errors import UserError
+from emulator.run.stages import merged, stages
+from emulator.scenario import Trial
+
+PLAIN = Trial(
+    collective="c",
+    size_bytes=4,
+    compile=list,
+    inputs=lambda rank: {},
+    expected=lambda rank: {},
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "result"),
+    [
+        (None, "", "uet"),
+        ("uet:cc=none", "", "uet:cc=none"),
+        (None, "spray=reps", "uet:spray=reps"),
+        (None, ":spray=reps", "uet:spray=reps"),
+        ("uet:cc=none", "spray=reps", "uet:cc=none,spray=reps"),
+        ("uet:cc=none", "uet:spray=reps,crc=on", "uet:cc=none,spray=reps,crc=on"),
+        ("uet:spray=reps", "spray=reps", "uet:spray=reps"),  # they agree
+        (None, "rocev2", "rocev2"),
+        ("rocev2", "", "rocev2"),
+    ],
+)
+def test_what_the_trial_leaves_open_is_the_users(asked: str | None, own: str, result: str) -> None:
+    assert merged("--transport", asked, own, "uet") == result
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "words"),
+    [
+        ("uet:spray=reps", "spray=oblivious", "spray=reps .* with spray=oblivious; leave spray"),
+        ("deep", "shallow:trim=off", "says deep .* with shallow; leave deep"),
+        (" ", "", "--transport is empty; leave it out, or write for example uet"),
+    ],
+)
+def test_contradictions_are_refused(asked: str, own: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        merged("--transport", asked, own, "uet")
+
+
+def test_trials_in_a_row_share_a_stage() -> None:
+    trials = [
+        PLAIN,
+        PLAIN,
+        replace(PLAIN, switch="deep"),
+        replace(PLAIN, switch="deep", transport="cc=none"),
+        replace(PLAIN, transport="cc=none"),
+    ]
+    found = stages(trials, transport="uet:crc=on", switch=None)
+    assert [(stage.transport, stage.switch, stage.trials) for stage in found] == [
+        ("uet:crc=on", "shallow", (0, 1)),
+        ("uet:crc=on", "deep", (2,)),
+        ("uet:crc=on,cc=none", "deep", (3,)),
+        ("uet:crc=on,cc=none", "shallow", (4,)),
+    ]

@@ -1,0 +1,132 @@
+"""Of what an endpoint's congestion control contexts are made.
+
+The algorithm, the parameters that it derives from the path, and the way of spraying.  Sizes are
+octets of nominal packet size (UES 3.6.12), times ns.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from uet.congestion.bitmap import PenaltySpraying
+from uet.congestion.context import CongestionContext, Window
+from uet.congestion.fixed import FixedWindow
+from uet.congestion.nscc import Nscc
+from uet.congestion.parameters import (
+    NsccParameters,
+    ParameterError,
+    PathParameters,
+    RcccParameters,
+)
+from uet.congestion.paths import PathSelection, RoundRobin, ev_set_size
+from uet.congestion.rccc import CreditSource
+from uet.congestion.reps import Reps
+from uet.congestion.spraying import ObliviousSpraying
+
+#: What limits a source: a fixed window, NSCC (UES 3.6.13), RCCC (UES 3.6.14), or both of these.
+ALGORITHMS = ("none", "nscc", "rccc", "both")
+#: How unordered PDCs choose their paths (UES 3.6.16).
+SPRAYING = ("oblivious", "round_robin", "bitmap", "reps")
+
+P = TypeVar("P", bound=PathParameters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CongestionProfile:
+    """One for all peers of an endpoint: ``algorithm`` is one of :data:`ALGORITHMS`.
+
+    ``rccc`` is also what an endpoint grants credit by, to those of its peers that ask for it;
+    who has asked in vain for ``credit_timeout`` begins anew.  ``freeze_time`` is for REPS.
+    """
+
+    algorithm: str
+    nscc: NsccParameters
+    rccc: RcccParameters
+    fixed_window: int
+    spraying: str
+    freeze_time: int
+    credit_timeout: int
+
+    def open(self, rng: random.Random, now: int, *, ccc_id: int = 0) -> CongestionContext:
+        """A new context, at its start."""
+        windowed = self.algorithm in ("nscc", "both")
+        credited = self.algorithm in ("rccc", "both")
+        window: Window | None = None
+        if windowed:
+            window = Nscc(self.nscc, now, credited=credited)
+        elif not credited:
+            window = FixedWindow(self.fixed_window)
+        return CongestionContext(
+            window=window,
+            credit=CreditSource(self.rccc) if credited else None,
+            paths=self._spray(rng),
+            ccc_id=ccc_id,
+            adaptive=windowed,
+            credit_timeout=self.credit_timeout,
+            full_size=self.nscc.mtu,
+        )
+
+    def _spray(self, rng: random.Random) -> PathSelection:
+        path = self.nscc
+        if self.spraying == "oblivious":
+            return ObliviousSpraying(rng)
+        if self.spraying == "reps":
+            packets = max(path.bdp // path.mtu, 1)
+            return Reps(rng, window_packets=packets, freeze_time=self.freeze_time)
+        size = ev_set_size(path.bdp, path.mtu)
+        if self.spraying == "bitmap":
+            return PenaltySpraying(rng, size=size, rest=path.base_rtt)
+        return RoundRobin(rng, size)
+
+
+def profile(
+    algorithm: str,
+    *,
+    spraying: str,
+    base_rtt: int,
+    link_rate: int,
+    mtu: int,
+    trimming: bool,
+    fixed_window: int,
+    freeze_time: int,
+    credit_timeout: int,
+    nscc: Mapping[str, Any] | None = None,
+    rccc: Mapping[str, Any] | None = None,
+) -> CongestionProfile:
+    """The profile of ``algorithm`` on a path (:class:`~uet.congestion.parameters.PathParameters`).
+
+    ``trimming``: its switches trim.  ``nscc`` and ``rccc`` override parameters by their names.
+    :class:`~uet.congestion.parameters.ParameterError` for what does not exist or cannot be.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ParameterError(
+            f"congestion control {algorithm!r} is not known; choose one of {', '.join(ALGORITHMS)}"
+        )
+    if spraying not in SPRAYING:
+        raise ParameterError(f"spraying is {spraying!r}; choose one of {', '.join(SPRAYING)}")
+    path = {"base_rtt": base_rtt, "link_rate": link_rate, "mtu": mtu}
+    return CongestionProfile(
+        algorithm=algorithm,
+        nscc=_parameters(NsccParameters, "nscc", {**path, "trimming": trimming}, nscc or {}),
+        rccc=_parameters(RcccParameters, "rccc", path, rccc or {}),
+        fixed_window=fixed_window,
+        spraying=spraying,
+        freeze_time=freeze_time,
+        credit_timeout=credit_timeout,
+    )
+
+
+def _parameters(
+    kind: type[P], name: str, given: Mapping[str, Any], overridden: Mapping[str, Any]
+) -> P:
+    known = [field.name for field in fields(kind) if field.init]
+    for parameter, value in overridden.items():
+        if parameter not in known:
+            listed = ", ".join(known)
+            raise ParameterError(f"{name} has no parameter {parameter!r}; it has {listed}")
+        if isinstance(value, str):
+            raise ParameterError(f"{name}.{parameter} is {value!r}; give a number")
+    return kind(**{**given, **overridden})
