@@ -51,6 +51,10 @@ class Window(Protocol):
         """So many octets have arrived (:meth:`uet.congestion.nscc.Nscc.on_ack`)."""
         ...
 
+    def on_report(self, octets: int) -> None:
+        """So many octets have arrived, as the answer to a PROBE says."""
+        ...
+
     def on_nack(self, size: int, code: int, now: int, rtt: int = NO_SAMPLE) -> None:
         """A packet was refused."""
         ...
@@ -254,11 +258,11 @@ class Flow:
         if context.credit is not None and context.credit.speculative:
             context.credit.on_answer()
 
-    def on_report(self, counter: int | None, settled: int, now: int) -> None:
+    def on_report(self, counter: int | None, settled: int) -> None:
         """The answer to a PROBE: it says as much as an ACK, but nothing about a path of data."""
         octets = self._arrived(counter, settled)
         if self.context.window is not None:
-            self.context.window.on_ack(octets, False, NO_SAMPLE, now)
+            self.context.window.on_report(octets)
 
     def _arrived(self, counter: int | None, settled: int) -> int:
         """How many octets are known now to have arrived, which were in flight before."""

@@ -38,6 +38,10 @@ class FixedWindow:
         """So many octets have arrived; nothing else matters."""
         self.inflight -= octets
 
+    def on_report(self, octets: int) -> None:
+        """So many octets have arrived."""
+        self.inflight -= octets
+
     def on_nack(self, size: int, code: int, now: int, rtt: int = NO_SAMPLE) -> None:
         """A packet was refused."""
         self.inflight -= size

@@ -148,25 +148,28 @@ class Nscc:
         """So many more ``octets`` have arrived.
 
         ``marked``: the packet that caused the ACK was marked CE.  ``rtt`` is its sample (ns), or
-        ``NO_SAMPLE``.  ``penalty`` and ``restore`` are the receiver's rcv_cwnd_pend and
-        restore_cwnd.
+        ``NO_SAMPLE``; then the average delay decides, as in the algorithm's public models: a
+        window that a first flight of trimmed packets has cut to one or two would otherwise stay
+        so until the last of them, sent three times by then, is through.  ``penalty`` and
+        ``restore`` are the receiver's rcv_cwnd_pend and restore_cwnd.
         """
         self.inflight -= octets
         self.ignored += octets
         self.achieved += octets
         since = self.since_adjusted = self.since_adjusted + octets
         limited = (penalty > 0 or restore) and self._penalize(penalty, octets)
-        if rtt < 0:
-            return
-        if rtt < self.base_rtt:
-            self._lower_base_rtt(rtt)
-        delay = rtt - self.base_rtt
         target = self._target
-        gain = self._delay_gain
-        if gain is None:
-            elapsed, self.last_sample = now - self.last_sample, now
-            gain = elapsed / self.base_rtt if elapsed < self.base_rtt else 1.0
-        self.average += gain * (delay - self.average)
+        if rtt < 0:
+            delay = int(self.average)
+        else:
+            if rtt < self.base_rtt:
+                self._lower_base_rtt(rtt)
+            delay = rtt - self.base_rtt
+            gain = self._delay_gain
+            if gain is None:
+                elapsed, self.last_sample = now - self.last_sample, now
+                gain = elapsed / self.base_rtt if elapsed < self.base_rtt else 1.0
+            self.average += gain * (delay - self.average)
 
         # Quick adapt: marks that date from before a cut say nothing new.
         if marked and self.ignored < self.to_ignore:
@@ -199,6 +202,12 @@ class Nscc:
             self.cwnd = cwnd if cwnd < self.max_wnd else self.max_wnd
             self.pending = 0.0
             self.since_adjusted = 0
+
+    def on_report(self, octets: int) -> None:
+        """So many more have arrived, as the answer to a PROBE says: nothing about their path."""
+        self.inflight -= octets
+        self.ignored += octets
+        self.achieved += octets
 
     def _penalize(self, penalty: int, octets: int) -> bool:
         """Flow control by the destination; whether it holds the window down."""

@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from uet.config import FepConfig
+from uet.congestion.nscc import Nscc
 from uet.eventlog.packets import (
     Data,
     FrameReader,
@@ -271,7 +272,12 @@ class TracedEndpoint(FabricEndpoint):
             room, window = peer.congestion.room(), peer.congestion.window_octets
             if self._rooms.get(address, window) != room:
                 self._rooms[address] = room
-                self._emit("window_updated", {"peer": address, "room": room, "window": window})
+                data: dict[str, object] = {"peer": address, "room": room, "window": window}
+                steered = peer.congestion.window
+                if isinstance(steered, Nscc):
+                    data["base_rtt"] = steered.base_rtt / 1e6
+                    data["queueing_delay"] = round(steered.average) / 1e6
+                self._emit("window_updated", data)
         self._touched.clear()
 
     # -- what PDS and SES report ---------------------------------------------------------------

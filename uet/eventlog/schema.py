@@ -46,6 +46,7 @@ def _list(items: Schema) -> Schema:
 _TEXT: Schema = {"type": "string"}
 _TRUTH: Schema = {"type": "boolean"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
+_DURATION: Schema = {"type": "number", "minimum": 0}
 _PSN, _ID, _OCTET = _number(32), _number(16), _number(8)
 _HEX64: Schema = {"type": "string", "pattern": "^0x[0-9a-f]{16}$"}
 #: An enumerated value: its name, or the number where it has none.
@@ -193,8 +194,12 @@ EVENTS: Final[dict[str, Schema]] = {
         },
         {**_PDC, "psn": _PSN, "pkt_id": _PSN},
     ),
-    # Congestion, per peer; credit in units of 256 octets.
-    "window_updated": _object({"peer": _TEXT, "room": {"type": "integer"}, "window": _COUNT}),
+    # Congestion, per peer; credit in units of 256 octets.  Base RTT and average queueing delay (ms)
+    # are told where the window follows them.
+    "window_updated": _object(
+        {"peer": _TEXT, "room": {"type": "integer"}, "window": _COUNT},
+        {"base_rtt": _DURATION, "queueing_delay": _DURATION},
+    ),
     "credit_updated": _object(
         {
             "peer": _TEXT,

@@ -447,7 +447,7 @@ class RequestSource(LossRecovery):
         """What the answer to a PROBE says to congestion control."""
         self._heard(now)
         settled, self.settled = self.settled, 0
-        self._flow.on_report(counter, settled, now)
+        self._flow.on_report(counter, settled)
         if self.window.base == self.window.next:
             self._flow.drained()
 
