@@ -7,42 +7,50 @@ from __future__ import annotations
 
 import random
 
-#: EVs in a set (UES 3.6.16: typically 256 or more).
+#: EVs in the set of who learns about each (UES 3.6.16: typically 256 or more).
 EV_SET_SIZE = 256
 
 #: EVs are drawn from the dynamic ports so that captures do not label frames as other services.
 EV_FIRST, EV_LAST = 49_152, 65_535
+EVS = EV_LAST - EV_FIRST + 1  # a power of two
+_EV_MASK = EVS - 1
 
 
 class ObliviousSpraying:
-    """Every EV of a random set once, in random order, then again in a new order (UES 3.6.16).
+    """Every EV there is once, in random order, then again in a new order (UES 3.6.16).
 
-    It takes no notice of what the paths are like.
+    A small set would stay as uneven as its hashes are: 256 EVs on four paths load the fullest by
+    some tenth above the mean, for ever.  Over all of them chance evens out with every packet.  It
+    takes no notice of what the paths are like.
     """
 
-    __slots__ = ("_evs", "_next", "_rng", "_size")
+    __slots__ = ("_left", "_rng", "_state", "_step", "_times")
 
-    def __init__(self, rng: random.Random, size: int = EV_SET_SIZE) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._size = size
-        self._evs: list[int] = []  # drawn when the first packet leaves
-        self._next = 0
+        self._state = 0
+        self._left = 0  # of this round
+        # The order is that of a linear congruential generator of full period (Knuth, TAOCP 2,
+        # 3.2.1.2: an odd step, and a factor of 1 modulo 4): no list of them has to be kept.
+        self._times, self._step = 1, 1
 
     def pick(self) -> int:
         """The EV of the next packet."""
-        position = self._next
-        if position == len(self._evs):
-            if not position:
-                self._evs = self._rng.sample(range(EV_FIRST, EV_LAST + 1), self._size)
-                self._next = 1
-                return self._evs[0]
-            last = self._evs[-1]
-            self._rng.shuffle(self._evs)
-            if self._evs[0] == last:  # a retransmission must not follow its original's path
-                self._evs.append(self._evs.pop(0))
-            position = 0
-        self._next = position + 1
-        return self._evs[position]
+        if not self._left:
+            self._another_round()
+        self._left -= 1
+        self._state = state = (self._state * self._times + self._step) & _EV_MASK
+        return EV_FIRST + state
+
+    def _another_round(self) -> None:
+        rng, last = self._rng, self._state
+        self._left = EVS
+        self._times = 4 * rng.randrange(EVS // 4) + 1
+        self._step = 2 * rng.randrange(EVS // 2) + 1
+        # A retransmission must not follow its original's path: the first one is not the last.
+        self._state = start = rng.randrange(EVS)
+        if (start * self._times + self._step) & _EV_MASK == last:
+            self._state ^= 1
 
     def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
         """Nothing."""
