@@ -8,15 +8,18 @@ the loop took.
 from __future__ import annotations
 
 _BUCKETS = 48
+#: Lateness of so many bits in ns, half a microsecond and more, is a stall: short of that it is what
+#: waking up costs, and most of it is made good by waiting less.
+_STALL_BITS = 10
 
 
 class Durations:
-    """Durations in ns: count, sum, maximum, and a histogram by powers of two."""
+    """Durations in ns: count, sum, sum of the long ones, maximum, a histogram by powers of two."""
 
-    __slots__ = ("_buckets", "count", "maximum", "total")
+    __slots__ = ("_buckets", "count", "long", "maximum", "total")
 
     def __init__(self) -> None:
-        self.count = self.total = self.maximum = 0
+        self.count = self.total = self.long = self.maximum = 0
         self._buckets = [0] * _BUCKETS
 
     def add(self, duration_ns: int) -> None:
@@ -24,7 +27,10 @@ class Durations:
         self.total += duration_ns
         if duration_ns > self.maximum:
             self.maximum = duration_ns
-        self._buckets[min(duration_ns.bit_length(), _BUCKETS - 1)] += 1
+        bits = duration_ns.bit_length()
+        self._buckets[min(bits, _BUCKETS - 1)] += 1
+        if bits >= _STALL_BITS:
+            self.long += duration_ns
 
     def quantile(self, share: float) -> int:
         """Upper bound (ns) of the bucket below which ``share`` of all durations lie."""
@@ -36,12 +42,13 @@ class Durations:
         return self.maximum
 
     def summary(self, name: str) -> dict[str, int]:
-        """``<name>_count``, ``_mean_ns``, ``_p99_ns`` and ``_max_ns``."""
+        """``<name>_count``, ``_mean_ns``, ``_p99_ns``, ``_max_ns`` and ``_long_ns``."""
         return {
             f"{name}_count": self.count,
             f"{name}_mean_ns": self.total // self.count if self.count else 0,
             f"{name}_p99_ns": self.quantile(0.99),
             f"{name}_max_ns": self.maximum,
+            f"{name}_long_ns": self.long,
         }
 
 

@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass
 SLIP_P99 = 0.25
 #: ... and once in a while this much (one hiccup delays a ring once, not at every hop).
 SLIP_MAX = 4.0
+#: All that an agent was late by at least half a microsecond may add up to this share of an
+#: iteration: many hiccups that are harmless one by one cost as much as one that is not.
+STALLED = 0.03
 #: A fault may come this much of a base round-trip time late.
 FAULT_LATE = 1.0
 #: Busy share of all processors during the measured iterations; above it queues form for the CPU.
@@ -35,11 +38,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Slip:
-    """How late agents woke, in ns of fabric time, and out of how many wake-ups."""
+    """How late agents woke, in ns of fabric time, and out of how many wake-ups.
+
+    ``stalled`` is the share (0..1) of the time that long ones among them took up.
+    """
 
     wakeups: int
     p99_ns: float
     max_ns: float
+    stalled: float = 0.0
 
 
 def judge(
@@ -72,6 +79,13 @@ def judge(
             "ns",
             SLIP_MAX * base_rtt_ns,
             "the latest wake-up of any agent",
+        ),
+        _held(
+            "stalled",
+            slip.stalled,
+            "",
+            STALLED,
+            "share of an iteration that an agent lost in wake-ups at least half a microsecond late",
         ),
         _held(
             "processors_busy",
@@ -122,6 +136,11 @@ def _reasons(inputs: Iterable[Input], lost: Mapping[str, int], base_rtt_ns: int)
             yield (
                 f"a fault was applied {item.value:.0f} ns of fabric time late (limit "
                 f"{item.threshold:.0f} ns); {slower}"
+            )
+        elif item.name == "stalled":
+            yield (
+                f"an agent lost {100 * item.value:.0f} % of an iteration in late wake-ups (limit "
+                f"{100 * item.threshold:.0f} %); {slower}, or leave the machine to the run"
             )
         elif item.name == "processors_busy":
             yield (

@@ -51,6 +51,7 @@ class HostLoad:
             wakeups=wakeups,
             p99_ns=weighted / wakeups if wakeups else 0.0,
             max_ns=max((slip.max_ns for slip in self.slips), default=0.0),
+            stalled=max((slip.stalled for slip in self.slips), default=0.0),
         )
 
 
@@ -120,7 +121,7 @@ def measure(
             host.available_s += available
             times.append(duration_ns(results))
             messages.add(results)
-            host.slips += slips(pool.counters())
+            host.slips += slips(pool.counters(), times[-1])
         progress()
     endpoints = differences(before, pool.counters())
     outcome = Outcome(
@@ -159,13 +160,14 @@ def duration_ns(results: Sequence[RankResult]) -> int:
     return max(result.end_ns for result in results) - min(result.start_ns for result in results)
 
 
-def slips(counters: Counts) -> list[Slip]:
-    """The timer slip of every agent during the last execution."""
+def slips(counters: Counts, duration: int) -> list[Slip]:
+    """The timer slip of every agent during the last execution, which took ``duration`` (ns)."""
     return [
         Slip(
             wakeups=layers["loop"]["timer_slip_count"],
             p99_ns=layers["loop"]["timer_slip_p99_ns"],
             max_ns=layers["loop"]["timer_slip_max_ns"],
+            stalled=layers["loop"]["timer_slip_long_ns"] / duration,
         )
         for layers in counters.values()
     ]

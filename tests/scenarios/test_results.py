@@ -144,6 +144,7 @@ def test_a_calm_run_is_ok() -> None:
     [
         ({"slip": fidelity.Slip(1000, 900, 950)}, "1 % of wake-ups"),
         ({"slip": fidelity.Slip(1000, 20, 50_000)}, "one wake-up"),
+        ({"slip": fidelity.Slip(1000, 20, 300, 0.08)}, "lost 8 % of an iteration"),
         ({"busy": 0.97}, "97 % busy"),
         ({"foreign_drops": {"h0g0 nic socket_drops": 3}}, "h0g0 nic socket_drops 3"),
     ],
