@@ -1,7 +1,7 @@
 """What must be seen in traffic scenarios, over several seeds, held against :mod:`bands`.
 
 Sizes are such that start and end, which cost about ten microseconds whatever the size, are a small
-part; NSCC takes some hundred microseconds after a cold start until sixteen windows are alike.
+part, or that a warm-up takes them away.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pytest
 
 from emulator.fabric import namespaces
 from tests.scenarios.bands import (
-    FAIRNESS,
     INCAST,
     LINK_BLACK,
     OBLIVIOUS_SLOWER,
@@ -58,12 +57,12 @@ def marked(test: Any) -> Any:
 
 def test_a_row_is_held_against_every_band() -> None:
     good = {"goodput_share": 0.93, "jain": 0.99, "timeouts": 0, "dropped_packets": 0}
-    assert within(good, (*INCAST, *FAIRNESS)) == []
+    assert within(good, INCAST) == []
     bad = {**good, "goodput_share": 0.5, "timeouts": 2, "jain": None}
-    assert within(bad, (*INCAST, *FAIRNESS)) == [
+    assert within(bad, INCAST) == [
         "goodput_share is 0.5, below 0.9",
-        "timeouts is 2, above 0",
         "jain is None, which is no number",
+        "timeouts is 2, above 0",
     ]
     assert Band("x", low=1, high=2).trouble({"x": 2}) is None
 
@@ -122,7 +121,7 @@ def test_incast_fills_its_link_at_the_target_queue_and_loses_nothing(
     (row,) = result["rows"]
     topology = load(result["topology"])
     queue = around_target(plane_bdp_bytes(topology, mtu_frame_bytes(topology)))
-    for band in (*INCAST, *FAIRNESS, queue):
+    for band in (*INCAST, queue):
         record_property(band.key, row[band.key])
     assert within(row, (*INCAST, queue)) == [], result["fidelity"]
     # Trimming had to be survived, and a single lost packet would have been told.
@@ -130,7 +129,6 @@ def test_incast_fills_its_link_at_the_target_queue_and_loses_nothing(
     lossy = copy.deepcopy(result)
     lossy["ports"]["rail0:down0"]["asic"]["classes"]["data"]["packets"] -= 1
     assert len(troubles(lossy)) == 2  # at the port and in its switch
-    assert within(row, FAIRNESS) == []
 
 
 @marked
@@ -170,8 +168,8 @@ def test_spraying_comes_close_to_the_ideal_and_one_path_does_not(
 
 @marked
 def test_the_victim_keeps_its_share(tmp_path: Path, record_property: Record, seed: int) -> None:
-    # After a cold start its window, cut in the first round trips, grows back by at most 2.5 KB in
-    # each: that is over when the iteration that counts begins.
+    # The first collision, of nine full windows, costs a tenth of so short a transfer: it is over
+    # when the iteration that counts begins.
     result = run(
         tmp_path,
         "victim",
@@ -200,7 +198,7 @@ def test_a_black_uplink_costs_little_more_than_its_capacity(
     assert within(row, LINK_BLACK) == []
     assert row["timeouts"] == 0
     reps, oblivious = run(
-        tmp_path, "linkfail", seed=seed, dilation=40000, size="1MiB", fail="black"
+        tmp_path, "linkfail", seed=seed, dilation=40000, size="2MiB", fail="black"
     )["rows"]
     slower = oblivious["time_us"] / reps["time_us"]
     record_property("oblivious spraying is slower", slower)

@@ -102,6 +102,7 @@ def test_marks_and_delay_close_the_window() -> None:
     script, packets = pushed("nscc", base_rtt=4 * US)
     window = nscc_of(script)
     window.average = 20.0 * US
+    window.pending = 0.0  # growth that establishment has collected
     before = window.cwnd
     script.now += 24 * US
     script.give(acknowledge(packets[-1], m=1))

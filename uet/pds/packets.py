@@ -80,6 +80,7 @@ class PacketWriter:
         "_request_word",
         "_trimmable_ack_size",
         "_wrap",
+        "asked_on",
         "asks_to_close",
         "id",
         "nominal_overhead",
@@ -108,6 +109,8 @@ class PacketWriter:
         self.start_psn = start_psn
         #: what a packet's nominal size has beyond its UET octets (UES 3.6.12)
         self.nominal_overhead = nominal_overhead
+        #: the EV of the last control packet that was no answer
+        self.asked_on = 0
         #: set REQ_CLOSE in every ACK
         self.asks_to_close = False
         self._compatibility: Compatibility = config.compatibility
@@ -345,5 +348,5 @@ class PacketWriter:
             opaque=opaque,
         )
         if ev is None:
-            ev = self._entropy.pick()
+            ev = self.asked_on = self._entropy.pick()
         return self._wrap(self._control_class, ev, packet + more, b"")

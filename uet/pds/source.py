@@ -10,6 +10,7 @@ from collections import deque
 from typing import cast
 
 from uet.congestion.context import Flow
+from uet.congestion.paths import TIMEOUT
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.pds.inference import LossInference
 from uet.pds.packets import PacketWriter
@@ -428,7 +429,12 @@ class RequestSource(LossRecovery):
         return bool(self.retransmit) or self._current is not None or bool(self.queue)
 
     def ask_about_tail(self, now: int) -> Frame | None:
-        """That time has come: an ACK_REQ if only responses are missing, else ``None``: PROBE."""
+        """That time has come: an ACK_REQ if only responses are missing, else ``None``: PROBE.
+
+        If it is not the first, the one before was lost, and so is the next on the same path.
+        """
+        if self._tail_probes:
+            self._flow.paths.on_feedback(self._writer.asked_on, TIMEOUT, now)
         self._tail_probes += 1
         self._heard_at = now
         self._told = False
