@@ -249,14 +249,14 @@ class Envelope:
             return pair
         if len(self._prefixes) >= _KEPT_PREFIXES:
             self._prefixes.clear()
-        octets = self._headers(traffic_class, uet_octets)
+        octets = self.prologue(traffic_class, uet_octets)
         entropy_at = len(octets) - self.transport_overhead
         pair = (octets[:entropy_at], octets[entropy_at + _ENTROPY_SIZE :])
         self._prefixes[key] = pair
         return pair
 
-    def _headers(self, traffic_class: int, uet_octets: int) -> bytes:
-        """All headers in front of UET, with entropy 0."""
+    def prologue(self, traffic_class: int, uet_octets: int) -> bytes:
+        """All headers in front of ``uet_octets``, with entropy 0."""
         octets = bytearray(self._template)
         carried = self.transport_overhead + uet_octets
         try:

@@ -1,0 +1,1 @@
+"""RoCEv2: its wire, its reliable connections, its endpoint."""
