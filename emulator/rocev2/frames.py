@@ -83,7 +83,7 @@ class Frames:
         prologue = bytearray(self._envelope.prologue(traffic_class, length))
         udp_at = len(prologue) - _UDP_SIZE
         prologue[udp_at : udp_at + 2] = self._port
-        made = bytes(prologue) + bth, seed(prologue[_IP_AT:], bth), bytes(pad)
+        made = bytes(prologue) + bth, seed(bytes(prologue[_IP_AT:]), bth), bytes(pad)
         if len(self._prefixes) >= _KEPT_PREFIXES:
             self._prefixes.clear()
         self._prefixes[key] = made

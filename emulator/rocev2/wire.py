@@ -19,7 +19,17 @@ from scapy.packet import Packet, Raw, bind_layers, split_layers
 
 from emulator.rocev2.codes import CNP_OPCODE, EXTENSIONS, Extension, Operation, Service
 
-__all__ = ["AETH", "BTH", "DETH", "IETH", "RETH", "AtomicAckETH", "AtomicETH", "CNPPadding", "ImmDt"]
+__all__ = [
+    "AETH",
+    "BTH",
+    "DETH",
+    "IETH",
+    "RETH",
+    "AtomicAckETH",
+    "AtomicETH",
+    "CNPPadding",
+    "ImmDt",
+]
 
 
 class _ExtensionHeader(Packet):

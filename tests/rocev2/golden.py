@@ -65,7 +65,10 @@ GOLDEN = (
         _hex(_E, "0048000140004011ae12", _FORTH, "003400000bf0ffff0000001280000101",
              "00000000000010000000007700000005deadbeef68656c6c6f000000af8b53dc"),
         {"opcode": 0x0B, "solicited": 1, "padcount": 3, "dqpn": 0x12, "ackreq": 1, "psn": 0x101},
-        ((X.RETH, {"va": 0x1000, "rkey": 0x77, "dmalen": 5}), (X.IMM_DT, {"immediate": 0xDEADBEEF})),
+        (
+            (X.RETH, {"va": 0x1000, "rkey": 0x77, "dmalen": 5}),
+            (X.IMM_DT, {"immediate": 0xDEADBEEF}),
+        ),
         b"hello",
         pad=3,
     ),

@@ -184,7 +184,9 @@ def test_both_codecs_agree_on_every_header(data: st.DataObject) -> None:
         field.name: data.draw(st.integers(0, (1 << field.width) - 1)) for field in header.fields
     }
     octets = header.encode(**drawn)
-    assert bytes(layer(**drawn, **({"icrc": 0} if extension is None else {})))[: header.size] == octets
+    assert (
+        bytes(layer(**drawn, **({"icrc": 0} if extension is None else {})))[: header.size] == octets
+    )
     assert header.values(octets) == drawn
     again = layer(octets + (bytes(4) if extension is None else b""))
     assert {name: getattr(again, name) for name in drawn} == drawn

@@ -1,0 +1,219 @@
+"""What is configured rather than signalled: one frozen class per endpoint.
+
+Times are ns of fabric time, sizes octets.  Where no other source is named, defaults are those of
+NCCL or of Linux's verbs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from emulator.rocev2.codes import (
+    DEFAULT_PKEY,
+    GSI_QPN,
+    MAX_OUTSTANDING,
+    MAX_TIMEOUT_EXPONENT,
+    PATH_MTUS,
+    PSN_MASK,
+    QPN_MASK,
+    RNR_MICROSECONDS,
+    RNR_RETRY_FOREVER,
+)
+
+SERVICES = ("rc", "uc")
+RECOVERIES = ("go_back_n", "selective_repeat")
+CONGESTION_CONTROLS = ("none", "dcqcn")
+ACCESSES = ("write", "read", "atomic")
+
+
+class ConfigurationError(ValueError):
+    """A parameter is out of its range; the sentence names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """What two ends agree on out of band about one pair of queue pairs, as seen from one of them.
+
+    ``first_psn`` is that of the first request sent from here, ``expected_psn`` that of the first
+    one to arrive.
+    """
+
+    local_qpn: int
+    remote_qpn: int
+    first_psn: int = 0
+    expected_psn: int = 0
+    service: str = "rc"
+
+    def __post_init__(self) -> None:
+        for name in ("local_qpn", "remote_qpn"):
+            number = getattr(self, name)
+            if not GSI_QPN < number < QPN_MASK:
+                raise ConfigurationError(
+                    f"connections: {name} is {number}; it must lie in {GSI_QPN + 1}..{QPN_MASK - 1}"
+                )
+        for name in ("first_psn", "expected_psn"):
+            number = getattr(self, name)
+            if not 0 <= number <= PSN_MASK:
+                raise ConfigurationError(
+                    f"connections: {name} is {number}; it must lie in 0..{PSN_MASK}"
+                )
+        if self.service not in SERVICES:
+            raise ConfigurationError(
+                f"connections: service is {self.service!r}; choose one of {', '.join(SERVICES)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HcaConfig:
+    """A host channel adapter's identity, peers and parameters.
+
+    ``neighbours`` maps each peer's address, of the same IP version, to the destination MAC that
+    reaches it: its own in the same subnet, else the gateway's.  ``connections`` are the queue
+    pairs toward each of them.
+    """
+
+    address: str
+    mac: str
+    neighbours: Mapping[str, str] = field(default_factory=dict)
+    connections: Mapping[str, tuple[Connection, ...]] = field(default_factory=dict)
+
+    # Encapsulation: ACKs travel as the data do; NICs give CNPs a class of their own.
+    dscp_data: int = 26
+    dscp_ack: int | None = None
+    dscp_cnp: int = 48
+    ecn_capable: bool = True
+    ttl: int = 64
+    pkey: int = DEFAULT_PKEY
+    #: the path migration state that packets carry ("migrated", as most hardware says)
+    migreq: bool = True
+    #: whether sends and writes with immediate ask for an event at the peer (SE)
+    solicited: bool = False
+
+    #: payload of a full packet: the path MTU
+    mtu: int = 4096
+
+    # Timers and retries, as attributes of a queue pair: exponents and codes of the specification.
+    timeout: int = 14
+    retry_cnt: int = 7
+    rnr_retry: int = RNR_RETRY_FOREVER
+    min_rnr_timer: int = 12
+    max_rd_atomic: int = 16
+    max_dest_rd_atomic: int = 16
+
+    # Acknowledgement: packets after which a long message asks again; packets that may be
+    # unacknowledged at most.
+    ack_interval: int = 64
+    window_packets: int = MAX_OUTSTANDING - 1
+
+    # Loss recovery of RC: what every NIC does, or what newer ones do between each other (see
+    # emulator.rocev2.selective_repeat): the responder keeps `reorder_window` packets that come
+    # early, and takes a packet for lost once one `reorder_tolerance` PSNs later has arrived.
+    recovery: str = "go_back_n"
+    reorder_window: int = 4_096
+    reorder_tolerance: int = 0
+
+    # Congestion control, and pacing by its rate: how many octets may leave at once after a pause.
+    congestion_control: str = "none"
+    dcqcn: Mapping[str, object] = field(default_factory=dict)
+    cnp_interval: int = 4_000
+    line_rate: int = 100 * 10**9
+    pacing_burst: int = 16_384
+
+    # What peers may ask for.
+    remote_access: tuple[str, ...] = ACCESSES
+    #: bits of header data that a write carries: 32 are one immediate, 64 two (emulator.rocev2.work)
+    notification_bits: int = 32
+    #: writes with immediate find a receive always, as under a library that keeps its queue filled
+    endless_receives: bool = False
+
+    # Datagrams: the QP that takes them, its Q_Key.
+    ud_qpn: int = 2
+    qkey: int = 0x1111_1111
+
+    def __post_init__(self) -> None:
+        versions = set()
+        for name, value in (
+            ("address", self.address),
+            *(("neighbours", peer) for peer in self.neighbours),
+        ):
+            try:
+                versions.add(ipaddress.ip_address(value).version)
+            except ValueError:
+                raise ConfigurationError(f"{name}: {value!r} is not an IP address") from None
+        if len(versions) > 1:
+            raise ConfigurationError(
+                f"neighbours must be of the same IP version as the address {self.address}"
+            )
+        if self.address in self.neighbours:
+            raise ConfigurationError(f"neighbours holds the endpoint's own address {self.address}")
+        second = 10**9
+        limits = {
+            "dscp_data": (0, 63),
+            "dscp_cnp": (0, 63),
+            "ttl": (1, 255),
+            "pkey": (1, 0xFFFF),
+            "timeout": (0, MAX_TIMEOUT_EXPONENT),
+            "retry_cnt": (0, 7),
+            "rnr_retry": (0, RNR_RETRY_FOREVER),
+            "min_rnr_timer": (0, len(RNR_MICROSECONDS) - 1),
+            "max_rd_atomic": (1, 255),
+            "max_dest_rd_atomic": (1, 255),
+            "ack_interval": (1, 2**20),
+            "window_packets": (1, MAX_OUTSTANDING - 1),
+            "reorder_window": (1, 2**20),
+            "reorder_tolerance": (0, 2**20),
+            "cnp_interval": (0, second),
+            "line_rate": (1, 10**13),
+            "pacing_burst": (1, 2**30),
+            "ud_qpn": (GSI_QPN, QPN_MASK - 1),
+            "qkey": (0, 2**32 - 1),
+        }
+        for name, (low, high) in limits.items():
+            number = getattr(self, name)
+            if not low <= number <= high:
+                raise ConfigurationError(f"{name} is {number}; it must lie in {low}..{high}")
+        if self.dscp_ack is not None and not 0 <= self.dscp_ack <= 63:
+            raise ConfigurationError(f"dscp_ack is {self.dscp_ack}; it must lie in 0..63")
+        for name, choices in (
+            ("mtu", PATH_MTUS),
+            ("recovery", RECOVERIES),
+            ("congestion_control", CONGESTION_CONTROLS),
+            ("notification_bits", (32, 64)),
+        ):
+            if getattr(self, name) not in choices:
+                listed = ", ".join(map(str, choices))
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)!r}; choose one of {listed}"
+                )
+        for access in self.remote_access:
+            if access not in ACCESSES:
+                raise ConfigurationError(
+                    f"remote_access: {access!r} is none of {', '.join(ACCESSES)}"
+                )
+        self._check_connections()
+
+    def _check_connections(self) -> None:
+        taken = {self.ud_qpn}
+        for peer, connections in self.connections.items():
+            if peer not in self.neighbours:
+                raise ConfigurationError(
+                    f"connections: {peer} is not among the neighbours; add it with its MAC address"
+                )
+            for connection in connections:
+                if connection.local_qpn in taken:
+                    raise ConfigurationError(
+                        f"connections: the QP number {connection.local_qpn} is taken twice"
+                    )
+                taken.add(connection.local_qpn)
+
+    @property
+    def window(self) -> int:
+        """Packets that a requester may have unacknowledged.
+
+        What a selectively repeating responder cannot keep would be lost for nothing.
+        """
+        if self.recovery == "selective_repeat":
+            return min(self.window_packets, self.reorder_window)
+        return self.window_packets

@@ -1,0 +1,383 @@
+"""The host channel adapter: the whole RoCEv2 stack behind one sans-IO face.
+
+In order: what an application does, what leaves, what arrives, what queue pairs ask of it.  See
+:mod:`uet.transport` for the contract.  Queue pairs toward the configured connections are made, and
+brought to RTS, when first needed; the exchange that would have done so is out of band.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+
+from emulator.rocev2 import headers
+from emulator.rocev2.codes import (
+    CNP_OPCODE,
+    CNP_RESERVED,
+    OPERATION_MASK,
+    SERVICE_MASK,
+    Operation,
+    Service,
+    pkeys_match,
+)
+from emulator.rocev2.config import Connection, HcaConfig
+from emulator.rocev2.congestion import Congestion
+from emulator.rocev2.datagrams import Datagrams
+from emulator.rocev2.memory import MemoryRegion, MemoryTable
+from emulator.rocev2.packets import PacketOpener, encapsulation
+from emulator.rocev2.peer import Peer
+from emulator.rocev2.queue_pair import QueuePair
+from emulator.rocev2.receives import ReceiveQueue
+from emulator.rocev2.requester import Requester
+from emulator.rocev2.work import WorkError
+from uet.peer import traffic_class
+from uet.transport import Completion, Frame, Receive, Request, Send
+from uet.wire.codes import ECN_CE
+
+_ACKREQ = 0x80
+_SERVICES = {"rc": Service.RC, "uc": Service.UC}
+_RESPONSES = frozenset(
+    {
+        Operation.READ_RESPONSE_FIRST,
+        Operation.READ_RESPONSE_MIDDLE,
+        Operation.READ_RESPONSE_LAST,
+        Operation.READ_RESPONSE_ONLY,
+        Operation.ATOMIC_ACKNOWLEDGE,
+    }
+)
+_ACKNOWLEDGE = int(Operation.ACKNOWLEDGE)
+_CNP_DATA = bytes(CNP_RESERVED)
+#: Frames that a queue pair sends before the next one has its turn.
+_TURN = 16
+
+
+class HostChannelAdapter:
+    """One endpoint.  ``seed`` decides what is random here: nothing, so far."""
+
+    def __init__(self, config: HcaConfig, *, seed: int = 0) -> None:
+        self.config = config
+        self.counts: Counter[str] = Counter()
+        self.memory = MemoryTable()
+        self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
+        self._opener = PacketOpener(self._encapsulation)
+        self._congestion = Congestion(config)
+        self._peers: dict[bytes, Peer] = {}
+        self._connections: dict[int, tuple[Peer, Connection]] = {}
+        self._queues: dict[tuple[bytes, str], list[int]] = {}
+        self._turns: Counter[tuple[bytes, str]] = Counter()
+        self._qps: dict[int, QueuePair] = {}
+        self._done: list[Completion] = []
+        self._receives = ReceiveQueue(self._done.append, endless=config.endless_receives)
+        self._datagrams = Datagrams(config, self._done.append, self.counts)
+        self._cnp_class = traffic_class(config.dscp_cnp, ecn_capable=config.ecn_capable)
+        migreq = headers.BTH.mask("migreq") if config.migreq else 0
+        self._cnp_word = headers.BTH.word(opcode=CNP_OPCODE) | migreq
+        self._now = 0
+        self._cnps: list[QueuePair] = []  # that owe their peer one
+        self._answering: dict[int, QueuePair] = {}
+        self._ready: dict[int, QueuePair] = {}  # may have something to send
+        self._timers: list[tuple[int, int]] = []  # when to look at a QP; it may be too early
+        self._closing = False
+        for address, mac in config.neighbours.items():
+            self.add_peer(address, mac)
+        for address, connections in config.connections.items():
+            for connection in connections:
+                self.connect(address, connection)
+
+    # -- the application's side ----------------------------------------------------------------
+
+    def add_peer(self, address: str, mac: str) -> None:
+        """Learn how to reach ``address``; ``EncapsulationError`` if that cannot be."""
+        peer = Peer(self._encapsulation, address, mac)
+        self._peers[peer.key] = peer
+
+    def connect(self, address: str, connection: Connection) -> None:
+        """Agree to a connection with a peer that is known."""
+        peer = self._peers[ip_address(address).packed]
+        self._connections[connection.local_qpn] = peer, connection
+        key = peer.key, connection.service
+        self._queues.setdefault(key, []).append(connection.local_qpn)
+
+    def add_queue_pair(self, qpn: int, service: Service = Service.RC) -> QueuePair:
+        """A queue pair in RESET, for the caller to bring up; ``ValueError`` if it is there."""
+        if qpn in self._qps or qpn in self._connections:
+            raise ValueError(f"there is a QP {qpn:#x} already; choose another number")
+        pacer, notification = self._congestion.open(self._now)
+        qp = QueuePair(self, qpn, service, pacer=pacer, notification=notification)
+        self._qps[qpn] = qp
+        return qp
+
+    def register(
+        self,
+        memory: memoryview,
+        *,
+        key: int,
+        writable: bool = True,
+        readable: bool = True,
+        address: int = 0,
+    ) -> None:
+        """Let peers reach ``memory``; ``MemoryRegionError`` for a bad key.
+
+        Its first octet has the virtual address ``address``.
+        """
+        self.memory.register(MemoryRegion(memory, key, writable, readable, address))
+
+    def unregister(self, key: int) -> None:
+        """Let nobody reach the region any more; ``MemoryRegionError`` if there is none."""
+        self.memory.unregister(key)
+
+    def post(self, request: Request) -> None:
+        """Queue a request; ``WorkError`` for one that could never be carried out.
+
+        With several queue pairs to a peer, messages take them in turn.  ``offset`` of a request is
+        the virtual address.
+        """
+        if self._closing:
+            raise WorkError("the endpoint is closing and takes no more requests")
+        try:
+            peer = self._peers.get(ip_address(request.peer).packed)
+        except ValueError:
+            peer = None
+        if peer is None:
+            raise WorkError(f"{request.peer} is not among the configured neighbours")
+        if peer.address != request.peer:  # IPv6 has several spellings
+            request = replace(request, peer=peer.address)
+        delivery = request.delivery or "rc"
+        if delivery == "ud":
+            if not isinstance(request, Send):
+                raise WorkError("a datagram carries a send and nothing else")
+            self._datagrams.post(request, peer)
+            return
+        key = peer.key, delivery
+        queues = self._queues.get(key)
+        if not queues:
+            known = ", ".join(sorted({name for at, name in self._queues if at == peer.key}))
+            raise WorkError(
+                f"there is no queue pair for delivery {delivery!r} to {request.peer}; it has "
+                f"{known or 'none'}, and ud"
+            )
+        qp = self._queue_pair(queues[self._turns[key] % len(queues)])
+        assert qp is not None
+        works = qp.prepare(request)
+        self._turns[key] += 1
+        qp.post(works)
+
+    def post_receive(self, receive: Receive, *, datagram: bool = False) -> None:
+        """Offer memory to sends, or to datagrams (whose first 40 octets are not theirs)."""
+        if datagram:
+            self._datagrams.post_receive(receive)
+        else:
+            self._receives.post(receive)
+
+    def completions(self) -> list[Completion]:
+        """Completions since the last call."""
+        if not self._done:
+            return []
+        done = self._done[:]
+        self._done.clear()
+        return done
+
+    def close(self) -> None:
+        """Finish what was posted; RoCEv2 has no way to say goodbye."""
+        self._closing = True
+
+    @property
+    def closed(self) -> bool:
+        """Nothing of ours is open any more.  Peers may still want answers."""
+        return self._closing and not self._datagrams.queue and all(
+            qp.idle for qp in self._qps.values()
+        )  # fmt: skip
+
+    def counters(self) -> Mapping[str, int]:
+        """Counters by name."""
+        return {**self.counts, "qps_open": len(self._qps)}
+
+    def queue_pair(self, qpn: int) -> QueuePair | None:
+        """The queue pair with this number."""
+        return self._queue_pair(qpn)
+
+    def _queue_pair(self, qpn: int) -> QueuePair | None:
+        qp = self._qps.get(qpn)
+        if qp is None and qpn in self._connections:
+            peer, connection = self._connections[qpn]
+            pacer, notification = self._congestion.open(self._now)
+            service = _SERVICES[connection.service]
+            qp = QueuePair(self, qpn, service, pacer=pacer, notification=notification)
+            self._qps[qpn] = qp
+            qp.connect(peer, connection)
+        return qp
+
+    # -- what leaves ---------------------------------------------------------------------------
+
+    def transmit(self, now: int, limit: int) -> list[Frame]:
+        """Every answer that is due, then at most ``limit`` more frames, queue pairs in turn."""
+        self._now = now
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            _, qpn = heapq.heappop(timers)
+            qp = self._qps.get(qpn)
+            if qp is not None:
+                qp.scheduled = None
+                qp.on_timer(now)
+                self._ready[qpn] = qp
+        out: list[Frame] = []
+        if self._cnps:
+            self._notify(out)
+        if self._answering:
+            for qp in self._answering.values():
+                if qp.responder is not None:
+                    qp.responder.transmit_answers(out)
+            self._answering.clear()
+        limit += len(out)
+        datagrams = self._datagrams.queue
+        while datagrams and len(out) < limit:
+            out.append(datagrams.popleft())
+            self.counts["tx_data_packets"] += 1
+        ready = self._ready
+        while ready and len(out) < limit:
+            qpn, qp = next(iter(ready.items()))
+            del ready[qpn]
+            stop = min(limit, len(out) + _TURN)
+            qp.transmit(out, now, stop)
+            if len(out) >= stop:
+                ready[qpn] = qp  # behind the others
+            self._schedule(qp, now)
+        return out
+
+    def _schedule(self, qp: QueuePair, now: int) -> None:
+        """See to it that its timers run.  One that is put off is found out when it is due."""
+        due = qp.next_deadline(now)
+        if due is not None and (qp.scheduled is None or due < qp.scheduled):
+            qp.scheduled = due
+            heapq.heappush(self._timers, (due, qp.qpn))
+
+    def _notify(self, out: list[Frame]) -> None:
+        """The congestion notification packets that are due."""
+        for qp in self._cnps:
+            self.counts["tx_cnps"] += 1
+            out.append(qp.frames.frame(self._cnp_class, self._cnp_word, 0, _CNP_DATA, becn=1))
+        self._cnps.clear()
+
+    def next_deadline(self) -> int | None:
+        """The earliest timer (ns); perhaps somewhat early."""
+        if self._ready:
+            return self._now
+        return self._timers[0][0] if self._timers else None
+
+    # -- what arrives --------------------------------------------------------------------------
+
+    def receive(self, frames: Sequence[memoryview], now: int) -> None:
+        """Take whole Ethernet frames.  What is not for this endpoint, or hostile, is counted."""
+        self._now = now
+        opening, counts, qps = self._opener.open, self.counts, self._qps
+        for frame in frames:
+            flow = opening(frame)
+            if isinstance(flow, str):
+                counts[flow] += 1
+                continue
+            (
+                _, crc_at, extensions_at, at, end, _, opcode, pkey, dqpn, source, _,
+                traffic_class, _,
+            ) = flow  # fmt: skip
+            qp = qps.get(dqpn) or self._queue_pair(dqpn)
+            if qp is None:
+                self._other(opcode, dqpn, pkey, source, frame, extensions_at, at, end)
+                continue
+            if not qp.receives:
+                counts["rx_drop_qp_state"] += 1
+            elif source != qp.peer_key:
+                counts["rx_drop_other_peer"] += 1
+            elif pkey != qp.pkey and not qp.takes(pkey):
+                counts["rx_drop_bad_pkey"] += 1
+            elif opcode == CNP_OPCODE:
+                self._receive_cnp(qp, now)
+            elif opcode & SERVICE_MASK != qp.service:
+                counts["rx_drop_other_service"] += 1
+            else:
+                if traffic_class & 3 == ECN_CE:
+                    self._marked(qp, now)
+                psn = int.from_bytes(frame[crc_at + 1 : crc_at + 4], "big")
+                operation = opcode & OPERATION_MASK
+                if operation == _ACKNOWLEDGE or operation in _RESPONSES:
+                    self._receive_response(qp, operation, psn, frame, extensions_at, at, end, now)
+                elif qp.responder is not None:
+                    asks = frame[crc_at] & _ACKREQ != 0
+                    qp.responder.on_request(operation, psn, asks, frame, extensions_at, at, end)
+
+    def _receive_response(
+        self,
+        qp: QueuePair,
+        operation: int,
+        psn: int,
+        frame: memoryview,
+        extensions_at: int,
+        at: int,
+        end: int,
+        now: int,
+    ) -> None:
+        requester = qp.requester
+        if not isinstance(requester, Requester):
+            self.counts["rx_drop_unexpected_response"] += 1
+            return
+        if operation == _ACKNOWLEDGE:
+            requester.on_ack(psn, frame, extensions_at, now)
+        else:
+            requester.on_response(operation, psn, frame, at, end, now)
+        self._ready[qp.qpn] = qp
+
+    def _other(
+        self,
+        opcode: int,
+        dqpn: int,
+        pkey: int,
+        source: bytes,
+        frame: memoryview,
+        extensions_at: int,
+        at: int,
+        end: int,
+    ) -> None:
+        """A packet for no connected queue pair."""
+        peer = self._peers.get(source)
+        if dqpn != self.config.ud_qpn:
+            self.counts["rx_drop_unknown_qp"] += 1
+        elif peer is None:
+            self.counts["rx_drop_other_peer"] += 1
+        elif not pkeys_match(pkey, self.config.pkey):
+            self.counts["rx_drop_bad_pkey"] += 1
+        else:
+            self._datagrams.receive(opcode, peer, frame, extensions_at, at, end)
+
+    def _marked(self, qp: QueuePair, now: int) -> None:
+        """A switch has seen its queue grow (RFC 3168): tell the sender, not too often."""
+        self.counts["rx_ecn_marked_packets"] += 1
+        if qp.notification is not None and qp.notification.on_marked(now):
+            self._cnps.append(qp)
+
+    def _receive_cnp(self, qp: QueuePair, now: int) -> None:
+        self.counts["rx_cnps"] += 1
+        if qp.pacer is not None:
+            qp.pacer.limiter.on_cnp(now)
+            self._ready[qp.qpn] = qp
+
+    # -- what queue pairs ask of it ------------------------------------------------------------
+
+    def complete(self, completion: Completion) -> None:
+        self._done.append(completion)
+
+    def activate(self, qp: QueuePair) -> None:
+        self._ready[qp.qpn] = qp
+
+    def answers(self, qp: QueuePair) -> None:
+        self._answering[qp.qpn] = qp
+
+    def take_receive(self) -> Receive | None:
+        return self._receives.take()
+
+    def return_receive(self, receive: Receive) -> None:
+        self._receives.put_back(receive)
+
+    def take_immediate(self) -> bool:
+        return self._receives.take_immediate()

@@ -1,0 +1,76 @@
+"""Memory regions that peers reach by R_Key and virtual address (IBA 10.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KEY_BITS, ADDRESS_BITS = 32, 64
+
+
+class MemoryRegionError(ValueError):
+    """A region cannot be registered as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRegion:
+    """Registered memory, and what peers may do with it.
+
+    ``address`` is the virtual address of its first octet for peers; 0 makes addresses offsets
+    (a zero-based region).  Atomic operations need a region that may be written and read.
+    """
+
+    memory: memoryview
+    key: int
+    writable: bool = True
+    readable: bool = True
+    address: int = 0
+
+
+class MemoryTable:
+    """The regions of one endpoint, by R_Key."""
+
+    def __init__(self) -> None:
+        self._regions: dict[int, MemoryRegion] = {}
+
+    def register(self, region: MemoryRegion) -> None:
+        """Raises :class:`MemoryRegionError` for a bad or taken key or unsuitable memory."""
+        if not 0 <= region.key < 1 << KEY_BITS:
+            raise MemoryRegionError(f"the R_Key {region.key:#x} does not fit into 32 bits")
+        if region.key in self._regions:
+            raise MemoryRegionError(f"the R_Key {region.key:#x} is in use; choose another one")
+        memory = region.memory
+        if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous:
+            raise MemoryRegionError("a memory region must be a flat view of octets: use .cast('B')")
+        if region.writable and memory.readonly:
+            raise MemoryRegionError("read-only memory cannot be registered for remote writes")
+        if not 0 <= region.address <= (1 << ADDRESS_BITS) - len(memory):
+            raise MemoryRegionError(
+                f"a region of {len(memory)} octets at {region.address:#x} leaves the 64-bit"
+                " address space"
+            )
+        self._regions[region.key] = region
+
+    def unregister(self, key: int) -> None:
+        """Forget a key; ``MemoryRegionError`` if it is not registered."""
+        if self._regions.pop(key, None) is None:
+            raise MemoryRegionError(f"the R_Key {key:#x} is not registered")
+
+    def reach(
+        self, key: int, address: int, length: int, *, write: bool = False, read: bool = False
+    ) -> memoryview | None:
+        """The octets that a peer names; ``None`` if it may not do that with all of them."""
+        region = self._regions.get(key)
+        if region is None or (write and not region.writable) or (read and not region.readable):
+            return None
+        at = address - region.address
+        if at < 0 or at + length > len(region.memory):
+            return None
+        return region.memory[at : at + length]
+
+    def address_of(self, key: int) -> int | None:
+        """Where a region begins for peers."""
+        region = self._regions.get(key)
+        return None if region is None else region.address
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._regions

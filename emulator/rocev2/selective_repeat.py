@@ -1,0 +1,67 @@
+"""What a responder keeps that repeats selectively: packets that came early, and what is missing.
+
+Newer NICs resend single packets, in ways that their makers do not publish.  This model stays within
+the format of RC: NAK 0x60 names one missing PSN, and both ends know that it means this one only,
+not all behind it.  A missing packet is named once a packet ``tolerance`` PSNs behind it has
+arrived, since paths may reorder; and again if one that was named later arrives before it.
+"""
+
+from __future__ import annotations
+
+#: Operation, whether it asks for an ACK, octets from the extension headers on, payload in them.
+Kept = tuple[int, bool, bytes, int]
+
+
+class Early:
+    """Packets of a queue pair that came before their turn; PSNs do not wrap here."""
+
+    __slots__ = ("_kept", "_named", "_next", "_tolerance", "_window", "highest")
+
+    def __init__(self, window: int, tolerance: int) -> None:
+        self._window = window
+        self._tolerance = tolerance
+        self._kept: dict[int, Kept] = {}
+        self._named: dict[int, None] = {}  # missing ones, in the order they were named
+        self._next = 0  # all below are here or named
+        #: the newest PSN that has arrived early
+        self.highest = -1
+
+    def keep(self, expected: int, psn: int, packet: Kept) -> bool:
+        """Keep a packet; false if it lies beyond the window."""
+        if psn >= expected + self._window:
+            return False
+        self._kept[psn] = packet
+        if psn > self.highest:
+            self.highest = psn
+        return True
+
+    def lost(self, expected: int) -> list[int]:
+        """The PSNs that now count as lost."""
+        found = []
+        end = self.highest - self._tolerance
+        psn = max(self._next, expected)
+        while psn < end:
+            if psn not in self._kept:
+                found.append(psn)
+                self._named[psn] = None
+            psn += 1
+        self._next = psn
+        return found
+
+    def filled(self, psn: int) -> list[int]:
+        """A missing packet has arrived: those named before it have been lost again."""
+        if psn not in self._named:
+            return []
+        again = []
+        for named in list(self._named):
+            if named == psn:
+                break
+            again.append(named)
+            del self._named[named]
+        del self._named[psn]
+        self._named.update(dict.fromkeys(again))
+        return again
+
+    def pop(self, psn: int) -> Kept | None:
+        """The packet with this PSN, if it is here."""
+        return self._kept.pop(psn, None)

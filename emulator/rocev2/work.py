@@ -1,0 +1,216 @@
+"""What a queue pair is asked to do, cut into packets (IBA 9.7.2, 10.8).
+
+Header data of a write becomes a WRITE with Immediate.  An immediate has 32 bits; two ends that
+have agreed on ``notification_bits`` of 64 send the lower half with the data and the upper half
+with a write of no octets behind it, which the queue pair keeps in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from emulator.rocev2 import headers
+from emulator.rocev2.codes import MAX_MESSAGE, Operation, Service
+from uet.transport import Atomic, Read, Request, Send, Write
+
+_O = Operation
+_OPCODE_SHIFT = headers.BTH.shift("opcode")
+_SOLICITED = headers.BTH.mask("solicited")
+_MIGREQ = headers.BTH.mask("migreq")
+_UINT64 = 8
+_IMMEDIATE_BITS = 32
+
+#: Operations of the only, first, middle and last packet; with immediate, with invalidate.
+_WRITE = (_O.WRITE_ONLY, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST)
+_WRITE_IMM = (_O.WRITE_ONLY_IMM, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST_IMM)
+_SEND = (_O.SEND_ONLY, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST)
+_SEND_IMM = (_O.SEND_ONLY_IMM, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_IMM)
+_SEND_INV = (_O.SEND_ONLY_INVALIDATE, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_INVALIDATE)
+
+#: Atomics by the number that a request names them with.
+ATOMICS: Mapping[int, Operation] = {
+    int(_O.COMPARE_SWAP): _O.COMPARE_SWAP,
+    int(_O.FETCH_ADD): _O.FETCH_ADD,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendInvalidate(Send):
+    """A send that takes the region ``invalidate`` away from the peer that owns it."""
+
+    invalidate: int
+
+
+class WorkError(ValueError):
+    """A request could never be carried out; the sentence says why."""
+
+
+class Work:
+    """One work request in a send queue; its PSNs are ``first`` up to, not including, ``end``.
+
+    A ``fetch`` (READ, atomic) is one request packet at ``next``, which moves on as responses come;
+    ``payload`` is then where they go.  Others are ``end - first`` packets of ``payload``.
+    """
+
+    __slots__ = (
+        "end", "extensions", "fetch", "first", "kind", "length", "next", "payload", "request",
+        "rest", "silent", "words",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kind: str,
+        request: Request,
+        length: int,
+        payload: memoryview | bytes,
+        words: tuple[int, int, int, int],
+        extensions: tuple[bytes, bytes, bytes, bytes],
+        *,
+        fetch: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.request = request
+        self.length = length
+        self.payload = payload
+        #: of the BTH, for the only, first, middle and last packet
+        self.words = words
+        self.extensions = extensions
+        self.fetch = fetch
+        #: the work that goes on with this request, and completes it
+        self.rest: Work | None = None
+        self.silent = False
+        self.first = self.next = self.end = 0
+
+    def packets(self, mtu: int) -> int:
+        """PSNs that it takes."""
+        return max(1, -(-self.length // mtu))
+
+
+class Workshop:
+    """Makes the work of one queue pair from requests."""
+
+    def __init__(
+        self, service: Service, *, migreq: bool, solicited: bool, notification_bits: int
+    ) -> None:
+        self._base = int(service) << _OPCODE_SHIFT | (_MIGREQ if migreq else 0)
+        self._reliable = service is Service.RC
+        self._solicited = _SOLICITED if solicited else 0
+        self._bits = notification_bits
+
+    def make(self, request: Request) -> list[Work]:
+        """The work of a request: one, or two.  ``WorkError`` if it cannot be done."""
+        match request:
+            case Write():
+                return self._write(request)
+            case Send():
+                return [self._send(request)]
+            case Read() if self._reliable:
+                return [self._read(request)]
+            case Atomic() if self._reliable:
+                return [self._atomic(request)]
+        raise WorkError(f"this service of RoCEv2 has no {type(request).__name__}")
+
+    def _words(
+        self, operations: tuple[Operation, Operation, Operation, Operation], *, notifies: bool
+    ) -> tuple[int, int, int, int]:
+        only, first, middle, last = (self._base | o << _OPCODE_SHIFT for o in operations)
+        flag = self._solicited if notifies else 0
+        return only | flag, first, middle, last | flag
+
+    def _write(self, request: Write) -> list[Work]:
+        if request.synchronise is not None:
+            raise WorkError("RoCEv2 knows no groups of operations (synchronise)")
+        if request.header_data is None:
+            return [self._one_write(request, request.offset, request.payload, None)]
+        if not 0 <= request.header_data < 1 << self._bits:
+            raise WorkError(
+                f"header_data {request.header_data:#x} does not fit into {self._bits} bits, which "
+                "is what the immediates of a write carry here"
+            )
+        low = request.header_data & 0xFFFF_FFFF
+        works = [self._one_write(request, request.offset, request.payload, low)]
+        if self._bits > _IMMEDIATE_BITS:
+            high = request.header_data >> _IMMEDIATE_BITS
+            works.append(self._one_write(request, request.offset, b"", high))
+            works[0].rest = works[1]
+        return works
+
+    def _one_write(
+        self, request: Write, address: int, payload: memoryview | bytes, immediate: int | None
+    ) -> Work:
+        length = _checked(len(payload))
+        reth = _reth(address, request.key, length)
+        if immediate is None:
+            words = self._words(_WRITE, notifies=False)
+            return Work("write", request, length, payload, words, (reth, reth, b"", b""))
+        value = headers.IMM_DT.pack(immediate)
+        words = self._words(_WRITE_IMM, notifies=True)
+        return Work("write", request, length, payload, words, (reth + value, reth, b"", value))
+
+    def _send(self, request: Send) -> Work:
+        if request.tag is not None or request.protocol is not None:
+            raise WorkError("RoCEv2 matches sends by order alone: leave out tag and protocol")
+        length = _checked(len(request.payload))
+        operations, extension = _SEND, b""
+        if request.header_data is not None:
+            if not 0 <= request.header_data < 1 << _IMMEDIATE_BITS:
+                raise WorkError(
+                    f"header_data {request.header_data:#x} does not fit into the 32 bits of an"
+                    " immediate"
+                )
+            operations, extension = _SEND_IMM, headers.IMM_DT.pack(request.header_data)
+        elif isinstance(request, SendInvalidate):
+            if not self._reliable:
+                raise WorkError("this service of RoCEv2 has no send with invalidate")
+            operations, extension = _SEND_INV, headers.IETH.pack(request.invalidate)
+        words = self._words(operations, notifies=True)
+        extensions = (extension, b"", b"", extension)
+        return Work("send", request, length, request.payload, words, extensions)
+
+    def _read(self, request: Read) -> Work:
+        length = _checked(request.memory.nbytes)
+        words = self._words((_O.READ_REQUEST,) * 4, notifies=False)
+        return Work("read", request, length, request.memory, words, (b"",) * 4, fetch=True)
+
+    def _atomic(self, request: Atomic) -> Work:
+        operation = ATOMICS.get(request.operation)
+        if operation is None:
+            raise WorkError(
+                f"RoCEv2 has no atomic operation {request.operation:#x}; it has COMPARE_SWAP "
+                f"({_O.COMPARE_SWAP:#x}) and FETCH_ADD ({_O.FETCH_ADD:#x})"
+            )
+        if len(request.operand) != _UINT64 or request.tag is not None:
+            raise WorkError("atomics of RoCEv2 are on 8 octets of a region")
+        if operation is _O.COMPARE_SWAP and len(request.compare or b"") != _UINT64:
+            raise WorkError("COMPARE_SWAP needs 8 octets to compare with")
+        operand = int.from_bytes(request.operand, "little")
+        compare = int.from_bytes(request.compare or b"", "little")
+        extension = headers.ATOMIC_ETH.pack(request.offset, request.key, operand, compare)
+        result = b"" if request.result is None else request.result
+        words = self._words((operation,) * 4, notifies=False)
+        work = Work("atomic", request, 0, result, words, (extension,) * 4, fetch=True)
+        if request.result is not None and len(request.result) != _UINT64:
+            raise WorkError("the result of an atomic needs 8 octets")
+        return work
+
+
+def read_extension(work: Work, mtu: int) -> bytes:
+    """The RETH of a READ request for what has not come yet."""
+    request = work.request
+    assert isinstance(request, Read)
+    come = (work.next - work.first) * mtu
+    return _reth(request.offset + come, request.key, work.length - come)
+
+
+def _reth(address: int, key: int, length: int) -> bytes:
+    try:
+        return headers.RETH.encode(va=address, rkey=key, dmalen=length)
+    except ValueError as error:
+        raise WorkError(str(error)) from None
+
+
+def _checked(length: int) -> int:
+    if length > MAX_MESSAGE:
+        raise WorkError(f"a message of {length} octets is longer than {MAX_MESSAGE}")
+    return length
