@@ -63,7 +63,7 @@ class Requester:
         self._todo: deque[Work] = deque()
         self._sent: deque[Work] = deque()
         self._fetches: deque[Work] = deque()  # requests whose responses are awaited
-        self._ask_at = first_psn  # from this PSN on AckReq is due
+        self._ask_at = first_psn + config.ack_interval  # from this PSN on AckReq is due
         self._asked = first_psn - 1  # the newest PSN whose answer was asked for
         self._lost: dict[int, None] = {}  # to send again by themselves, in this order
         self._repeated: dict[int, None] = {}  # PSNs that were
