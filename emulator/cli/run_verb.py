@@ -31,10 +31,7 @@ PATIENCE_S = 2.0
 
 @click.command(
     name="run",
-    epilog="\b\nParameters of the transport uet, the default first:\n\n\b\n"
-    + describe_options()
-    + "\n\n\b\n"
-    + choice.describe(),
+    epilog=f"\b\n{describe_options()}\n\n\b\n{choice.describe()}",
 )
 @click.argument("scenario")
 @click.option(

@@ -132,7 +132,7 @@ def prepare(request: Request) -> Plan:
         stages=[_weighed(stage, topology) for stage in planned],
         taps=taps,
         capabilities=capabilities,
-        logged=_logged(request.event_log, topology),
+        logged=_logged(request.event_log, topology, planned),
     )
     for load in plan.loads:
         preflight.check_memory(load.size_bytes, load.memory_octets)
@@ -189,10 +189,18 @@ def _check_switches(planned: Sequence[PlannedStage]) -> None:
                 )
 
 
-def _logged(wanted: str | None, topology: Topology) -> Sequence[str]:
+def _logged(
+    wanted: str | None, topology: Topology, planned: Sequence[PlannedStage]
+) -> Sequence[str]:
     """The GPUs whose endpoints write event logs."""
     if wanted is None:
         return ()
+    for stage in planned:
+        if not stage.transport.event_logs:
+            raise UserError(
+                f"--event-log: endpoints of the transport {stage.transport.name} write no event "
+                "logs; leave the option out"
+            )
     known = [gpu.name for gpu in topology.gpus]
     if wanted == "all":
         return known

@@ -78,9 +78,7 @@ def test_packets_with_a_valid_icrc(flavour: dict[str, object], data: st.DataObje
     for _ in range(data.draw(st.integers(1, 12))):
         opcode, number, extensions, payload, to, ask = data.draw(packets())
         before = sum(end.hca.counters().values())
-        answers = end.ask(
-            end.frame(opcode, number, *extensions, payload=payload, ask=ask, dqpn=to)
-        )
+        answers = end.ask(end.frame(opcode, number, *extensions, payload=payload, ask=ask, dqpn=to))
         assert sum(end.hca.counters().values()) > before, "every packet is counted"
         assert len(answers) < 100
         end.done()

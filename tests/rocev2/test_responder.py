@@ -210,9 +210,7 @@ def test_faults_end_the_connection(fault: str) -> None:
         case 7:
             bad = end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY + 5, "dmalen": 1})
         case 8:
-            bad = end.frame(
-                0x14, end.psn, {"va": 4, "rkey": KEY, "swap_or_add": 1, "compare": 0}
-            )
+            bad = end.frame(0x14, end.psn, {"va": 4, "rkey": KEY, "swap_or_add": 1, "compare": 0})
         case 9:
             before, bad = [first], end.frame(0x07, end.psn + 1, payload=bytes(MTU - 4))
         case 10:

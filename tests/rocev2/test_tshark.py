@@ -123,9 +123,7 @@ def test_a_conversation_with_loss(tmp_path: Path, recovery: str, ipv6: bool) -> 
     data = memoryview(bytes([0xA5]) * 5_001)
     for header_data in (None, 1 << 40 | 77):
         for part in (data, data[:3]):
-            here.post(
-                Write(peer=peer, key=KEY, offset=8, payload=part, header_data=header_data)
-            )
+            here.post(Write(peer=peer, key=KEY, offset=8, payload=part, header_data=header_data))
     for length in (5_000, 101):  # in a few octets of a SEND, Wireshark looks for RPC and complains
         here.post(Read(peer=peer, key=KEY, offset=0, memory=memoryview(bytearray(length))))
         here.post(Send(peer=peer, payload=data[:length]))
@@ -137,7 +135,9 @@ def test_a_conversation_with_loss(tmp_path: Path, recovery: str, ipv6: bool) -> 
                    operand=bytes(8), compare=bytes(8), result=memoryview(bytearray(8)))
         )  # fmt: skip
     here.post(
-        Send(peer=peer, delivery="ud", destination=UdAddress(there.config.ud_qpn), payload=data[:99])
+        Send(
+            peer=peer, delivery="ud", destination=UdAddress(there.config.ud_qpn), payload=data[:99]
+        )
     )
     network.run(lambda: network.now > 100_000, horizon_ns=200_000)  # RNR NAKs so far
     for _ in range(12):
@@ -145,9 +145,7 @@ def test_a_conversation_with_loss(tmp_path: Path, recovery: str, ipv6: bool) -> 
     network.settle()
     capture = write_pcap(tmp_path / "conversation.pcap", network.sent)
     assert complaints(capture) == []
-    opcodes = set(
-        map(int, tshark(capture, "-T", "fields", "-e", "infiniband.bth.opcode").split())
-    )
+    opcodes = set(map(int, tshark(capture, "-T", "fields", "-e", "infiniband.bth.opcode").split()))
     assert opcodes >= {*range(0x0E), *range(0x0E, 0x15), 0x16, 0x64}, sorted(opcodes)
     syndromes = set(tshark(capture, "-T", "fields", "-e", "infiniband.aeth.syndrome").split())
     assert {number(text) for text in syndromes} >= {0x1F, 0x21, 0x60}

@@ -17,7 +17,8 @@ from emulator.cli.decode_source import opener, read_domains
 from emulator.errors import UserError
 from emulator.fabric.capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.run.runner import Request
-from emulator.transports import UET_MEANINGS, UET_OPTIONS, fit, uet_endpoint
+from emulator.transports import fit
+from emulator.transports.uet import UET_MEANINGS, UET_OPTIONS, uet_endpoint
 from tests.scenarios.test_run import SMALL, Run, start  # noqa: F401
 from topologies import catalogue
 from uet.eventlog import sequence

@@ -1,16 +1,10 @@
-"""The transports that a run can use, and what each needs to know about a fabric.
-
-The factories named here are called in the agents (see :class:`~emulator.endpoint.spec.AgentSpec`);
-everything else happens in the runner, before any process exists.
-"""
+"""Ultra Ethernet in a run: ``--transport uet:...``."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 from emulator.asic.choice import SwitchChoice
@@ -18,104 +12,27 @@ from emulator.asic.code_points import endpoint_fields
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.run.ideal import WireCost
+from emulator.transports.choice import (
+    FRAMING,
+    RTO_BASE_RTTS,
+    Options,
+    Transport,
+    TransportChoice,
+    number,
+    path_window,
+    port_rate,
+    rto_ns,
+)
 from topologies.addressing import gpu_address, next_hops
-from topologies.model import End, Topology
+from topologies.model import Topology
 from topologies.round_trip import base_rtt_ns
-from topologies.units import UnitError, parse_time_ns
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.fep import FabricEndpoint
 from uet.tss.domain import KEY_SIZE, SecureDomain, domain_from_data
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE
 
-#: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
-_FRAMING = 24
 _PREFERRED_PAYLOAD = 4096  # UES 3.4.1.11: every implementation has it
-
-
-@dataclass(frozen=True)
-class TransportChoice:
-    """A transport fitted to a fabric.
-
-    ``name`` is what the user asked for, parameters included.  ``factory``
-    (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``files`` are what
-    the run folder must keep for readers of its captures, as JSON data by name.  ``data_packets``
-    and ``retransmitted`` name its counters of first transmissions and repeats.
-    """
-
-    name: str
-    factory: str
-    frames: TransportFrames
-    configs: Mapping[str, Mapping[str, object]]
-    wire: WireCost
-    data_packets: str
-    retransmitted: str
-    files: Mapping[str, object] = field(default_factory=dict)
-
-
-def fit(
-    wanted: str, topology: Topology, *, seed: int = 0, switch: SwitchChoice | None = None
-) -> TransportChoice:
-    """The transport ``NAME[:PARAMETER=VALUE,...]`` for ``topology`` behind switches of ``switch``.
-
-    :class:`UserError` if there is none, it has no such parameter, or it cannot.
-    """
-    fitter, options = _parsed(wanted)
-    return fitter(wanted, options, topology, seed, switch)
-
-
-def is_secured(wanted: str) -> bool:
-    """Whether the transport ``wanted`` encrypts, so that captures of headers show nothing.
-
-    :class:`UserError` as for :func:`fit`.
-    """
-    _, options = _parsed(wanted)
-    return options.get("tss", "off") != "off"
-
-
-def _parsed(wanted: str) -> tuple[_Fitter, Mapping[str, str]]:
-    name, _, text = wanted.partition(":")
-    known = _TRANSPORTS.get(name)
-    if known is None:
-        raise UserError(f"there is no transport {name!r}{_near(name, _TRANSPORTS)}")
-    fitter, choices = known
-    options: dict[str, str] = {}
-    for part in filter(None, text.split(",")):
-        option, equals, value = part.partition("=")
-        if _TUNING.fullmatch(option) or option == "rto":
-            options[option] = value
-            continue
-        if option not in choices:
-            raise UserError(
-                f"the transport {name} has no parameter {option!r}{_near(option, choices)}"
-            )
-        if not equals or value not in choices[option]:
-            raise UserError(
-                f"{part!r}: the parameter {option} of the transport {name} takes one of "
-                f"{', '.join(choices[option])}"
-            )
-        options[option] = value
-    return fitter, options
-
-
-def describe_options() -> str:
-    """The parameters of the transport uet and their values, the default first, a line each."""
-    lines = [
-        f"  {name + '=' + '|'.join(values):<46}{UET_MEANINGS[name]}"
-        for name, values in UET_OPTIONS.items()
-    ]
-    rto = f"first retransmission timeout [default: {RTO_BASE_RTTS} base round trips]"
-    lines.append(f"  {'rto=TIME':<46}{rto}")
-    lines.append(
-        f"  {'nscc.PARAMETER=N, rccc.PARAMETER=N':<46}of the algorithms, such as nscc.gamma"
-    )
-    return "\n".join(lines)
-
-
-def _near(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{hint}; known are {', '.join(known)}"
 
 
 #: What ``--transport uet:...`` can say, with the values of each; the first is the default.
@@ -140,10 +57,7 @@ UET_MEANINGS: Mapping[str, str] = {
     "cc": "congestion control; none: a window of one bandwidth-delay product",
     "spray": "how unordered packets choose paths",
 }
-#: RTO_Init_Time of a run in base RTTs (UES leaves it to the operator; its 1 ms suits networks with
-#: RTTs far above these).  Full queues of the deepest switch profile at each of three hops fit in.
-RTO_BASE_RTTS = 20
-#: Tail_Loss_Time likewise: what three full queues delay a packet, which trim at one
+#: Tail_Loss_Time of a run in base RTTs: what three full queues delay a packet, which trim at one
 #: bandwidth-delay product or drop at five.
 TAIL_TRIMMED, TAIL_DROPPED = 4, 16
 _TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
@@ -187,7 +101,7 @@ def _secure_domain(mode: str, seed: int) -> SecureDomain:
 
 def _fit_uet(
     wanted: str,
-    options: Mapping[str, str],
+    options: Options,
     topology: Topology,
     seed: int,
     switch: SwitchChoice | None,
@@ -239,21 +153,23 @@ def _fit_uet(
             f"needs at least {PAYLOAD_MTUS[0]}; raise mtu to "
             f"{smallest_mtu - room + PAYLOAD_MTUS[0]}"
         )
-    wire = WireCost(around_bytes=header_octets + _FRAMING, payload_mtu=max(fitting))
+    wire = WireCost(around_bytes=header_octets + FRAMING, payload_mtu=max(fitting))
     base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
-    rto = _rto(wanted, options, base_rtt)
+    rto = rto_ns(wanted, options, base_rtt)
     configs = {}
     for gpu in topology.gpus:
         configs[gpu.name] = {
             "base_rtt": base_rtt,
             "rto_init_time": rto,
             "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if trims else TAIL_DROPPED)),
-            "link_rate": _port_rate(topology, gpu.name),
+            "link_rate": port_rate(topology, gpu.name),
             "address": str(gpu_address(gpu).ip),
             "mac": gpu.ports[0].mac,
             "neighbours": next_hops(topology, gpu.name),
             "payload_mtu": wire.payload_mtu,
-            "window_bytes": _window(topology, gpu.name, wire),
+            "window_bytes": path_window(
+                topology, gpu.name, wire.payload_mtu + wire.around_bytes, FepConfig.ack_gen_trigger
+            ),
             **fields,
         }
     try:
@@ -262,7 +178,7 @@ def _fit_uet(
         raise UserError(f"transport {wanted!r}: {error}") from None
     return TransportChoice(
         name=wanted,
-        factory="emulator.transports:uet_endpoint",
+        factory="emulator.transports.uet:uet_endpoint",
         frames=TransportFrames(),
         configs=configs,
         wire=wire,
@@ -272,52 +188,23 @@ def _fit_uet(
     )
 
 
-def _window(topology: Topology, gpu: str, wire: WireCost) -> int:
-    """Octets in flight that keep the NIC busy on its longest path, and no more.
-
-    Rate times round trip; and as much as the receiver may leave unacknowledged (UES 3.5.12), and
-    one packet that is being serialised at each hop.
-    """
-    rate = _port_rate(topology, gpu)
-    reached = topology.paths(gpu)
-    paths = [reached.get(peer.name, ()) for peer in topology.gpus]
-    round_trip = 2 * max(sum(link.delay_ns for link in path) for path in paths)
-    hops = max(len(path) for path in paths)
-    trigger = FepConfig.ack_gen_trigger
-    packet = wire.payload_mtu + wire.around_bytes
-    return rate * round_trip // (8 * 10**9) + trigger + (hops + 1) * packet
-
-
-def _port_rate(topology: Topology, gpu: str) -> int:
-    return topology.link_at(End(gpu, topology.node(gpu).ports[0].name)).rate_bps
-
-
-def _rto(wanted: str, options: Mapping[str, str], base_rtt: int) -> int:
-    """RTO_Init_Time in ns."""
-    if "rto" not in options:
-        return RTO_BASE_RTTS * base_rtt
-    try:
-        return parse_time_ns(options["rto"])
-    except UnitError as error:
-        raise UserError(f"transport {wanted!r}: rto: {error}") from None
-
-
-def _tuning(wanted: str, options: Mapping[str, str]) -> dict[str, dict[str, float]]:
+def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:
     """What was said of the parameters of NSCC and RCCC."""
     found: dict[str, dict[str, float]] = {"nscc": {}, "rccc": {}}
     for option, value in options.items():
         named = _TUNING.fullmatch(option)
-        if named is None:
-            continue
-        try:
-            number = float(value)
-        except ValueError:
-            raise UserError(f"transport {wanted!r}: {option} is {value!r}; give a number") from None
-        found[named[1]][named[2]] = int(number) if number.is_integer() else number
+        if named is not None:
+            found[named[1]][named[2]] = number(wanted, option, value)
     return found
 
 
-_Fitter = Callable[[str, Mapping[str, str], Topology, int, SwitchChoice | None], TransportChoice]
-_TRANSPORTS: Mapping[str, tuple[_Fitter, Mapping[str, tuple[str, ...]]]] = {
-    "uet": (_fit_uet, UET_OPTIONS),
-}
+TRANSPORT = Transport(
+    fit=_fit_uet,
+    options=UET_OPTIONS,
+    meanings=UET_MEANINGS,
+    free=re.compile(f"{_TUNING.pattern}|rto"),
+    described={
+        "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base round trips]",
+        "nscc.PARAMETER=N, rccc.PARAMETER=N": "of the algorithms, such as nscc.gamma",
+    },
+)

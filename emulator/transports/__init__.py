@@ -1,0 +1,56 @@
+"""The transports that a run can use, each fitted to the fabric it runs on.
+
+The factories named in a :class:`~emulator.transports.choice.TransportChoice` are called in the
+agents (see :class:`~emulator.endpoint.spec.AgentSpec`); everything else happens in the runner,
+before any process exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from emulator.asic.choice import SwitchChoice
+from emulator.errors import UserError
+from emulator.transports import rocev2, uet
+from emulator.transports.choice import Transport, TransportChoice, near
+from topologies.model import Topology
+
+__all__ = ["TRANSPORTS", "TransportChoice", "describe_options", "fit", "is_secured"]
+
+TRANSPORTS: Mapping[str, Transport] = {"uet": uet.TRANSPORT, "rocev2": rocev2.TRANSPORT}
+
+
+def fit(
+    wanted: str, topology: Topology, *, seed: int = 0, switch: SwitchChoice | None = None
+) -> TransportChoice:
+    """The transport ``NAME[:PARAMETER=VALUE,...]`` for ``topology`` behind switches of ``switch``.
+
+    :class:`UserError` if there is none, it has no such parameter, or it cannot.
+    """
+    transport, options = _parsed(wanted)
+    return transport.fit(wanted, options, topology, seed, switch)
+
+
+def is_secured(wanted: str) -> bool:
+    """Whether the transport ``wanted`` encrypts, so that captures of headers show nothing.
+
+    :class:`UserError` as for :func:`fit`.
+    """
+    _, options = _parsed(wanted)
+    return options.get("tss", "off") != "off"
+
+
+def describe_options() -> str:
+    """The parameters of all transports and their values, the default first, a line each."""
+    return "\n\n\b\n".join(
+        f"Parameters of the transport {name}, the default first:\n\n\b\n{transport.describe()}"
+        for name, transport in TRANSPORTS.items()
+    )
+
+
+def _parsed(wanted: str) -> tuple[Transport, Mapping[str, str]]:
+    name, _, text = wanted.partition(":")
+    transport = TRANSPORTS.get(name)
+    if transport is None:
+        raise UserError(f"there is no transport {name!r}{near(name, TRANSPORTS)}")
+    return transport, transport.parse(name, text)

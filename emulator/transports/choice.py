@@ -1,0 +1,152 @@
+"""What a transport needs to know about a fabric, and how a user says what it shall be like."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from emulator.asic.choice import SwitchChoice
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.errors import UserError
+from emulator.run.ideal import WireCost
+from topologies.model import End, Topology
+from topologies.units import UnitError, parse_time_ns
+
+#: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
+FRAMING = 24
+#: First retransmission timeout of a run in base RTTs (the specifications leave it to the operator,
+#: and their defaults suit networks with far longer ones).  Full queues of the deepest switch
+#: profile at each of three hops fit in.
+RTO_BASE_RTTS = 20
+
+Options = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TransportChoice:
+    """A transport fitted to a fabric.
+
+    ``name`` is what the user asked for, parameters included.  ``factory``
+    (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``files`` are what
+    the run folder must keep for readers of its captures, as JSON data by name.  ``data_packets``
+    and ``retransmitted`` name its counters of first transmissions and repeats.  ``event_logs``:
+    its endpoints can write them.
+    """
+
+    name: str
+    factory: str
+    frames: TransportFrames
+    configs: Mapping[str, Mapping[str, object]]
+    wire: WireCost
+    data_packets: str
+    retransmitted: str
+    files: Mapping[str, object] = field(default_factory=dict)
+    event_logs: bool = True
+
+
+class Fitter(Protocol):
+    """Fits a transport with its options to a fabric; :class:`UserError` if that cannot be."""
+
+    def __call__(
+        self,
+        wanted: str,
+        options: Options,
+        topology: Topology,
+        seed: int,
+        switch: SwitchChoice | None,
+    ) -> TransportChoice: ...
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A transport that runs can use.
+
+    ``options`` maps its parameters to their values, the default first; those that match ``free``
+    take other values, which ``fit`` reads; ``described`` says what these are, for people.
+    """
+
+    fit: Fitter
+    options: Mapping[str, tuple[str, ...]]
+    meanings: Mapping[str, str]
+    free: re.Pattern[str]
+    described: Mapping[str, str]
+
+    def parse(self, name: str, text: str) -> dict[str, str]:
+        """``PARAMETER=VALUE,...``; :class:`UserError` for what it does not have."""
+        found: dict[str, str] = {}
+        for part in filter(None, text.split(",")):
+            option, equals, value = part.partition("=")
+            if self.free.fullmatch(option):
+                found[option] = value
+                continue
+            if option not in self.options:
+                raise UserError(
+                    f"the transport {name} has no parameter {option!r}{near(option, self._names)}"
+                )
+            if not equals or value not in self.options[option]:
+                raise UserError(
+                    f"{part!r}: the parameter {option} of the transport {name} takes one of "
+                    f"{', '.join(self.options[option])}"
+                )
+            found[option] = value
+        return found
+
+    @property
+    def _names(self) -> Mapping[str, object]:
+        return {**self.options, **{line.partition("=")[0]: 0 for line in self.described if line}}
+
+    def describe(self) -> str:
+        """Its parameters and their values, the default first, a line each."""
+        lines = [
+            f"  {name + '=' + '|'.join(values):<46}{self.meanings[name]}"
+            for name, values in self.options.items()
+        ]
+        return "\n".join((*lines, *(f"  {k:<46}{text}" for k, text in self.described.items())))
+
+
+def near(name: str, known: Mapping[str, object]) -> str:
+    """What a user may have meant, and what there is."""
+    matches = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {matches[0]}?)" if matches else ""
+    return f"{hint}; known are {', '.join(known)}"
+
+
+def number(wanted: str, option: str, text: str) -> float:
+    """The value of a parameter that is a number; :class:`UserError` for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise UserError(f"transport {wanted!r}: {option} is {text!r}; give a number") from None
+    return int(value) if value.is_integer() else value
+
+
+def rto_ns(wanted: str, options: Options, base_rtt: int) -> int:
+    """The first retransmission timeout (ns): the user's, or :data:`RTO_BASE_RTTS`."""
+    if "rto" not in options:
+        return RTO_BASE_RTTS * base_rtt
+    try:
+        return parse_time_ns(options["rto"])
+    except UnitError as error:
+        raise UserError(f"transport {wanted!r}: rto: {error}") from None
+
+
+def port_rate(topology: Topology, gpu: str) -> int:
+    """Of a GPU's NIC, in bit/s."""
+    return topology.link_at(End(gpu, topology.node(gpu).ports[0].name)).rate_bps
+
+
+def path_window(topology: Topology, gpu: str, packet_octets: int, more: int) -> int:
+    """Octets in flight that keep the NIC busy on its longest path, and no more.
+
+    Rate times round trip; ``more``, what the receiver may leave unacknowledged; and one packet of
+    ``packet_octets`` that is being serialised at each hop.
+    """
+    reached = topology.paths(gpu)
+    paths = [reached.get(peer.name, ()) for peer in topology.gpus]
+    round_trip = 2 * max(sum(link.delay_ns for link in path) for path in paths)
+    hops = max(len(path) for path in paths)
+    rate = port_rate(topology, gpu)
+    return rate * round_trip // (8 * 10**9) + more + (hops + 1) * packet_octets

@@ -1,0 +1,200 @@
+"""RoCEv2 in a run: ``--transport rocev2:...``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from emulator.asic.choice import SwitchChoice
+from emulator.asic.code_points import rocev2_fields
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.errors import UserError
+from emulator.rocev2 import headers
+from emulator.rocev2.codes import (
+    ICRC_SIZE,
+    MAX_TIMEOUT_EXPONENT,
+    PATH_MTUS,
+    UDP_PORT,
+    timeout_ns,
+)
+from emulator.rocev2.config import ConfigurationError, HcaConfig
+from emulator.rocev2.connections import full_mesh
+from emulator.rocev2.hca import HostChannelAdapter
+from emulator.run.ideal import WireCost
+from emulator.transports.choice import (
+    FRAMING,
+    RTO_BASE_RTTS,
+    Options,
+    Transport,
+    TransportChoice,
+    number,
+    path_window,
+    port_rate,
+    rto_ns,
+)
+from topologies.addressing import gpu_address, next_hops
+from topologies.model import Topology
+from topologies.round_trip import base_rtt_ns
+from uet.wire import headers as below
+
+#: What ``--transport rocev2:...`` can say, with the values of each; the first is the default.
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "recovery": ("go_back_n", "selective_repeat"),
+    "window": ("none", "bdp"),
+}
+MEANINGS: Mapping[str, str] = {
+    "recovery": "from loss: as most NICs, or as newer ones",
+    "window": "octets in flight: as congestion control lets, or one bandwidth-delay product",
+}
+FREE: Mapping[str, str] = {
+    "qps=N": "queue pairs to each peer, which messages take in turn [default: 1]",
+    "mtu=N": f"path MTU, one of {', '.join(map(str, PATH_MTUS))} [default: what fits]",
+    "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
+    "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
+    "rto=TIME": "the same as the least N that makes it at least so long",
+    "retry_cnt=N": "timeouts in a row before an error, 0..7 [default: 7]",
+}
+_MOST_QPS = 64
+#: Headers around the payload, Ethernet's included: of every packet, and of the largest.
+_AROUND = (
+    below.ETHERNET.size + below.IPV4.size + below.UDP_HEADER.size + headers.BTH.size + ICRC_SIZE
+)
+_EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
+
+
+def rocev2_endpoint(
+    *, seed: int, mesh: Mapping[str, object] | None = None, **config: object
+) -> HostChannelAdapter:
+    """A RoCEv2 endpoint.
+
+    ``config`` are the fields of :class:`~emulator.rocev2.config.HcaConfig`; ``mesh`` are the
+    arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections.
+    """
+    if mesh is not None:
+        config["connections"] = full_mesh(**mesh)  # type: ignore[arg-type]
+    return HostChannelAdapter(HcaConfig(**config), seed=seed)  # type: ignore[arg-type]
+
+
+def _fit(
+    wanted: str,
+    options: Options,
+    topology: Topology,
+    seed: int,
+    switch: SwitchChoice | None,
+) -> TransportChoice:
+    chosen = {name: values[0] for name, values in OPTIONS.items()} | dict(options)
+    qps = _whole(wanted, options, "qps", 1, _MOST_QPS, 1)
+    mtu = _mtu(wanted, options, topology)
+    wire = WireCost(around_bytes=_AROUND + FRAMING, payload_mtu=mtu)
+    packet = mtu + wire.around_bytes
+    base_rtt = base_rtt_ns(topology, packet)
+    fields: dict[str, object] = {
+        "mtu": mtu,
+        "timeout": _timeout(wanted, options, base_rtt),
+        "retry_cnt": _whole(wanted, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
+        "recovery": chosen["recovery"],
+        # One operation is one message with header data of 64 bits and a receive that the other
+        # side has not posted: two immediates, from a queue that a library keeps filled.
+        "notification_bits": 64,
+        "endless_receives": True,
+        **rocev2_fields(),
+    }
+    addresses = [str(gpu_address(gpu).ip) for gpu in topology.gpus]
+    configs = {}
+    for place, gpu in enumerate(topology.gpus):
+        configs[gpu.name] = {
+            "address": addresses[place],
+            "mac": gpu.ports[0].mac,
+            "neighbours": next_hops(topology, gpu.name),
+            "mesh": {"addresses": addresses, "own": place, "qps": qps, "seed": seed},
+            "line_rate": port_rate(topology, gpu.name),
+            **fields,
+        }
+        if chosen["window"] == "bdp":
+            unacknowledged = HcaConfig.ack_interval * packet
+            window = path_window(topology, gpu.name, packet, unacknowledged)
+            configs[gpu.name]["window_packets"] = max(1, window // packet)
+    _check(wanted, next(iter(configs.values())))
+    return TransportChoice(
+        name=wanted,
+        factory="emulator.transports.rocev2:rocev2_endpoint",
+        frames=TransportFrames(udp_ports=(UDP_PORT,), ip_protocols=()),
+        configs=configs,
+        wire=wire,
+        data_packets="tx_data_packets",
+        retransmitted="tx_retransmitted_packets",
+        event_logs=False,
+    )
+
+
+def _check(wanted: str, config: Mapping[str, object]) -> None:
+    fields = {name: value for name, value in config.items() if name != "mesh"}
+    try:
+        HcaConfig(**fields)  # type: ignore[arg-type]
+    except ConfigurationError as error:
+        raise UserError(f"transport {wanted!r}: {error}") from None
+
+
+def _mtu(wanted: str, options: Options, topology: Topology) -> int:
+    """The path MTU: what the user wants, or the largest that fits."""
+    smallest = min(link.mtu for link in topology.links)
+    room = smallest + below.ETHERNET.size - _AROUND - _EXTENSIONS
+    fitting = [mtu for mtu in PATH_MTUS if mtu <= room]
+    if "mtu" in options:
+        mtu = number(wanted, "mtu", options["mtu"])
+        if mtu not in PATH_MTUS:
+            raise UserError(
+                f"transport {wanted!r}: mtu is {mtu}; InfiniBand knows {_listed(PATH_MTUS)}"
+            )
+        if mtu not in fitting:
+            raise UserError(
+                f"transport {wanted!r}: links of MTU {smallest} leave room for {room} octets of "
+                f"payload; choose mtu={fitting[-1]}, or raise the MTU of the links"
+                if fitting
+                else f"an MTU of {smallest} octets leaves room for {room} octets of payload and"
+                f" RoCEv2 needs at least {PATH_MTUS[0]}; raise mtu to "
+                f"{smallest - room + PATH_MTUS[0]}"
+            )
+        return int(mtu)
+    if not fitting:
+        raise UserError(
+            f"an MTU of {smallest} octets leaves room for {room} octets of payload and RoCEv2 "
+            f"needs at least {PATH_MTUS[0]}; raise mtu to {smallest - room + PATH_MTUS[0]}"
+        )
+    return fitting[-1]
+
+
+def _timeout(wanted: str, options: Options, base_rtt: int) -> int:
+    """The exponent of the retry timer."""
+    if "timeout" in options:
+        if "rto" in options:
+            raise UserError(f"transport {wanted!r}: timeout and rto say the same; keep one of them")
+        return _whole(wanted, options, "timeout", 0, MAX_TIMEOUT_EXPONENT, 0)
+    least = rto_ns(wanted, options, base_rtt)
+    exponents = range(1, MAX_TIMEOUT_EXPONENT + 1)
+    return next((x for x in exponents if timeout_ns(x) >= least), MAX_TIMEOUT_EXPONENT)
+
+
+def _whole(wanted: str, options: Options, name: str, low: int, high: int, default: int) -> int:
+    """A whole number among the options."""
+    if name not in options:
+        return default
+    value = number(wanted, name, options[name])
+    if not isinstance(value, int) or not low <= value <= high:
+        raise UserError(
+            f"transport {wanted!r}: {name} is {value}; it must be a whole number in {low}..{high}"
+        )
+    return value
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+TRANSPORT = Transport(
+    fit=_fit,
+    options=OPTIONS,
+    meanings=MEANINGS,
+    free=re.compile(r"qps|mtu|timeout|rto|retry_cnt"),
+    described=FREE,
+)
