@@ -1,7 +1,7 @@
 """The answering side of a reliable connection (IBA 9.7.4, 9.7.5).
 
-Requests are carried out in the order of their PSNs.  Answers leave in the same order: an ACK of a
-WRITE cannot overtake the data of an earlier READ.  Acknowledgements that wait are one: the newest.
+Requests are carried out in the order of their PSNs; :mod:`emulator.rocev2.answers` leave in the
+same order.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from emulator.rocev2 import headers
+from emulator.rocev2.answers import Answer, Answers
 from emulator.rocev2.codes import (
     ACK_UNLIMITED,
     MAX_MESSAGE,
     PSN_MASK,
     SHAPES,
     Operation,
-    Service,
     Syndrome,
 )
 from emulator.rocev2.inbound import Inbound
@@ -38,26 +38,6 @@ _UINT64 = (1 << 64) - 1
 _INVALID = int(Syndrome.NAK_INVALID_REQUEST)
 _ACCESS = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
 _NOTHING = memoryview(b"")
-
-
-@dataclass(slots=True)
-class _Answer:
-    """An ACK, NAK or atomic acknowledge: one packet."""
-
-    psn: int
-    aeth: int
-    original: int | None = None
-
-
-@dataclass(slots=True)
-class _ReadJob:
-    """Responses of a READ, from PSN ``psn`` up to ``end``, that are still to be sent."""
-
-    psn: int
-    first: int
-    end: int
-    data: memoryview
-    msn: int
 
 
 @dataclass(slots=True)
@@ -83,24 +63,11 @@ class Responder:
         self.expected = expected_psn
         self.msn = 0
         self._nak_sent = False
-        self._answers: deque[_Answer | _ReadJob] = deque()
-        self._reads_waiting = 0
+        self._answers = Answers(qp)
         self._executed: deque[_Executed] = deque(maxlen=config.max_dest_rd_atomic)
         self._early: Early | None = None
         if config.recovery == "selective_repeat":
             self._early = Early(config.reorder_window, config.reorder_tolerance)
-        base = int(Service.RC) << _OPCODE_SHIFT | (_MIGREQ if config.migreq else 0)
-        self._ack_word = base | _O.ACKNOWLEDGE << _OPCODE_SHIFT
-        self._atomic_word = base | _O.ATOMIC_ACKNOWLEDGE << _OPCODE_SHIFT
-        self._read_words = tuple(
-            base | operation << _OPCODE_SHIFT
-            for operation in (
-                _O.READ_RESPONSE_ONLY,
-                _O.READ_RESPONSE_FIRST,
-                _O.READ_RESPONSE_MIDDLE,
-                _O.READ_RESPONSE_LAST,
-            )
-        )
 
     # -- what arrives --------------------------------------------------------------------------
 
@@ -190,7 +157,7 @@ class Responder:
             psn = self.expected
             self.expected = psn + 1
             if asks:
-                self._ack(psn)
+                self._answers.acknowledge(psn, self.msn)
         elif self._inbound.open or end != at:
             self._refuse(_INVALID)
         elif operation == _O.READ_REQUEST:
@@ -207,7 +174,7 @@ class Responder:
         if (
             "read" not in self._host.config.remote_access
             or length > MAX_MESSAGE
-            or self._reads_waiting >= self._host.config.max_dest_rd_atomic
+            or self._answers.reads >= self._host.config.max_dest_rd_atomic
         ):
             self._refuse(_INVALID)
             return
@@ -227,9 +194,7 @@ class Responder:
         return self._host.memory.reach(key, address, length, read=True)
 
     def _answer_read(self, first: int, end: int, data: memoryview) -> None:
-        self._answers.append(_ReadJob(first, first, end, data, self.msn))
-        self._reads_waiting += 1
-        self._host.activate(self._qp)
+        self._answers.read(first, end, data, self.msn)
 
     def _atomic(self, operation: int, frame: memoryview, extensions_at: int) -> None:
         address, key, operand, compare = headers.ATOMIC_ETH.unpack_from(frame, extensions_at)
@@ -249,21 +214,21 @@ class Responder:
         self.expected = psn + 1
         self.msn += 1
         self._executed.append(_Executed(psn, psn + 1, address, original))
-        self._answer(_Answer(psn, self._aeth(ACK_UNLIMITED), original))
+        self._answers.add(Answer(psn, self._aeth(ACK_UNLIMITED), original))
 
     # -- repetitions ---------------------------------------------------------------------------
 
     def _repeat(self, operation: int, psn: int, frame: memoryview, extensions_at: int) -> None:
         """A request that has been carried out already."""
         if operation in SHAPES:
-            self._ack(self.expected - 1)
+            self._answers.acknowledge(self.expected - 1, self.msn)
             return
         known = next((e for e in self._executed if e.first <= psn < e.end), None)
         if known is None:
             self._counts["rx_drop_forgotten_duplicate"] += 1
         elif operation in _ATOMICS and known.original is not None:
-            self._forget_answers(psn)
-            self._answer(_Answer(psn, self._aeth(ACK_UNLIMITED), known.original))
+            self._answers.forget(psn)
+            self._answers.add(Answer(psn, self._aeth(ACK_UNLIMITED), known.original))
         elif operation == _O.READ_REQUEST and known.original is None:
             address, key, length = headers.RETH.unpack_from(frame, extensions_at)
             end = psn + max(1, -(-length // self._mtu))
@@ -272,51 +237,19 @@ class Responder:
             if data is None or end > known.end or address != known.address + skipped:
                 self._counts["rx_drop_other_duplicate"] += 1
                 return
-            self._forget_answers(psn)
+            self._answers.forget(psn)
             self._answer_read(psn, end, data)
         else:
             self._counts["rx_drop_other_duplicate"] += 1
-
-    def _forget_answers(self, psn: int) -> None:
-        """The requester has gone back to ``psn`` and will ask for all behind it again."""
-        kept: deque[_Answer | _ReadJob] = deque()
-        for answer in self._answers:
-            if isinstance(answer, _ReadJob):
-                answer.end = min(answer.end, psn)
-                if answer.psn >= answer.end:
-                    self._reads_waiting -= 1
-                    continue
-            elif answer.psn >= psn:
-                continue
-            kept.append(answer)
-        self._answers = kept
 
     # -- answers -------------------------------------------------------------------------------
 
     def _aeth(self, syndrome: int) -> int:
         return syndrome << _MSN_SHIFT | self.msn & PSN_MASK
 
-    def _ack(self, psn: int) -> None:
-        """Acknowledge everything up to ``psn``; one that waits already does that as well."""
-        answers = self._answers
-        aeth = ACK_UNLIMITED << _MSN_SHIFT | self.msn & PSN_MASK
-        if answers:
-            last = answers[-1]
-            if isinstance(last, _Answer) and last.original is None and (
-                last.aeth >> _MSN_SHIFT == ACK_UNLIMITED
-            ):  # fmt: skip
-                last.psn, last.aeth = psn, aeth
-                return
-        answers.append(_Answer(psn, aeth))
-        self._host.answers(self._qp)
-
-    def _answer(self, answer: _Answer) -> None:
-        self._answers.append(answer)
-        self._host.answers(self._qp)
-
     def _nak(self, syndrome: int, psn: int) -> None:
         self._counts["tx_naks"] += 1
-        self._answer(_Answer(psn, self._aeth(syndrome)))
+        self._answers.add(Answer(psn, self._aeth(syndrome)))
 
     def _refuse(self, syndrome: int) -> None:
         """The expected request cannot be carried out: not yet, or never."""
@@ -329,58 +262,22 @@ class Responder:
         self._counts["qp_errors"] += 1
         self._qp.fail()
 
-    @property
-    def reading(self) -> bool:
-        """There are responses to READs to send."""
-        return self._reads_waiting > 0
-
-    def transmit_answers(self, out: list[Frame]) -> None:
-        """Everything that is not behind a READ's data."""
-        answers, make, traffic_class = self._answers, self._qp.frames.frame, self._qp.ack_class
-        while answers and isinstance(answer := answers[0], _Answer):
-            answers.popleft()
-            extensions = answer.aeth.to_bytes(headers.AETH.size, "big")
-            word = self._ack_word
-            if answer.original is not None:
-                word = self._atomic_word
-                extensions += headers.ATOMIC_ACK_ETH.pack(answer.original)
-            elif answer.aeth >> _MSN_SHIFT == ACK_UNLIMITED:
-                self._counts["tx_acks"] += 1
-            out.append(make(traffic_class, word, answer.psn & PSN_MASK, extensions))
-
-    def transmit_reads(self, out: list[Frame], now: int, limit: int) -> None:
-        """Data of READs, and the answers behind it, until ``out`` has ``limit`` frames."""
-        pacer = self._qp.pacer
-        mtu, make, traffic_class = self._mtu, self._qp.frames.frame, self._qp.data_class
-        self.transmit_answers(out)
-        while self._answers:
-            job = self._answers[0]
-            assert isinstance(job, _ReadJob)
-            aeth = (ACK_UNLIMITED << _MSN_SHIFT | job.msn & PSN_MASK).to_bytes(4, "big")
-            while job.psn < job.end:
-                if len(out) >= limit or (pacer is not None and now < pacer.next):
-                    return
-                psn, last = job.psn, job.end - 1
-                at = (psn - job.first) * mtu
-                if job.first < psn < last:
-                    word, extensions = self._read_words[2], b""
-                else:
-                    place = 0 if job.first == last else 1 if psn == job.first else 3
-                    word, extensions = self._read_words[place], aeth
-                frame = make(
-                    traffic_class, word, psn & PSN_MASK, extensions, job.data[at : at + mtu]
-                )
-                out.append(frame)
-                self._counts["tx_data_packets"] += 1
-                if pacer is not None:
-                    pacer.sent(len(frame[0]) + len(frame[1]), now)
-                job.psn = psn + 1
-            self._answers.popleft()
-            self._reads_waiting -= 1
-            self.transmit_answers(out)
-
     def stop(self) -> None:
         """Carry out nothing more; what is to be answered still is, READs aside."""
         self._inbound.abandon("WR_FLUSH_ERR")
-        self._answers = deque(a for a in self._answers if isinstance(a, _Answer))
-        self._reads_waiting = 0
+        self._answers.forget_reads()
+
+    # -- what leaves ---------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> bool:
+        """There are responses to READs to send."""
+        return self._answers.reads > 0
+
+    def transmit_answers(self, out: list[Frame]) -> None:
+        """Everything that is not behind a READ's data."""
+        self._answers.transmit(out)
+
+    def transmit_reads(self, out: list[Frame], now: int, limit: int) -> None:
+        """Data of READs, and the answers behind it, until ``out`` has ``limit`` frames."""
+        self._answers.transmit_reads(out, now, limit)

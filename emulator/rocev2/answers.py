@@ -1,0 +1,156 @@
+"""What a responder has to send: acknowledgements and the data of READs (IBA 9.7.5).
+
+Answers leave in the order of the requests: the ACK of a WRITE cannot overtake the data of an
+earlier READ.  Acknowledgements that wait one behind the other are one: the newest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from emulator.rocev2 import headers
+from emulator.rocev2.codes import ACK_UNLIMITED, PSN_MASK, Operation, Service
+from uet.transport import Frame
+
+if TYPE_CHECKING:
+    from emulator.rocev2.queue_pair import QueuePair
+
+_O = Operation
+_MSN_SHIFT = headers.AETH.shift("syndrome")
+_OPCODE_SHIFT = headers.BTH.shift("opcode")
+_MIGREQ = headers.BTH.mask("migreq")
+
+
+@dataclass(slots=True)
+class Answer:
+    """An ACK, NAK or atomic acknowledge: one packet."""
+
+    psn: int
+    aeth: int
+    original: int | None = None
+
+
+@dataclass(slots=True)
+class ReadJob:
+    """Responses of a READ, from PSN ``psn`` up to ``end``, that are still to be sent."""
+
+    psn: int
+    first: int
+    end: int
+    data: memoryview
+    msn: int
+
+
+class Answers:
+    """Those of one queue pair, in order."""
+
+    def __init__(self, qp: QueuePair) -> None:
+        config = qp.host.config
+        self._qp = qp
+        self._counts = qp.host.counts
+        self._mtu = config.mtu
+        self._queue: deque[Answer | ReadJob] = deque()
+        #: READs that are not answered to their end
+        self.reads = 0
+        base = int(Service.RC) << _OPCODE_SHIFT | (_MIGREQ if config.migreq else 0)
+        self._ack_word = base | _O.ACKNOWLEDGE << _OPCODE_SHIFT
+        self._atomic_word = base | _O.ATOMIC_ACKNOWLEDGE << _OPCODE_SHIFT
+        self._read_words = tuple(
+            base | operation << _OPCODE_SHIFT
+            for operation in (
+                _O.READ_RESPONSE_ONLY,
+                _O.READ_RESPONSE_FIRST,
+                _O.READ_RESPONSE_MIDDLE,
+                _O.READ_RESPONSE_LAST,
+            )
+        )
+
+    def acknowledge(self, psn: int, msn: int) -> None:
+        """Acknowledge everything up to ``psn``; one that waits already does that as well."""
+        answers = self._queue
+        aeth = ACK_UNLIMITED << _MSN_SHIFT | msn & PSN_MASK
+        if answers:
+            last = answers[-1]
+            if isinstance(last, Answer) and last.original is None and (
+                last.aeth >> _MSN_SHIFT == ACK_UNLIMITED
+            ):  # fmt: skip
+                last.psn, last.aeth = psn, aeth
+                return
+        answers.append(Answer(psn, aeth))
+        self._qp.host.answers(self._qp)
+
+    def add(self, answer: Answer) -> None:
+        self._queue.append(answer)
+        self._qp.host.answers(self._qp)
+
+    def read(self, first: int, end: int, data: memoryview, msn: int) -> None:
+        """Send ``data`` with the PSNs from ``first`` up to ``end``."""
+        self._queue.append(ReadJob(first, first, end, data, msn))
+        self.reads += 1
+        self._qp.host.activate(self._qp)
+
+    def forget(self, psn: int) -> None:
+        """The requester has gone back to ``psn`` and will ask for all behind it again."""
+        kept: deque[Answer | ReadJob] = deque()
+        for answer in self._queue:
+            if isinstance(answer, ReadJob):
+                answer.end = min(answer.end, psn)
+                if answer.psn >= answer.end:
+                    self.reads -= 1
+                    continue
+            elif answer.psn >= psn:
+                continue
+            kept.append(answer)
+        self._queue = kept
+
+    def forget_reads(self) -> None:
+        """Send no more data; acknowledgements still leave."""
+        self._queue = deque(answer for answer in self._queue if isinstance(answer, Answer))
+        self.reads = 0
+
+    def transmit(self, out: list[Frame]) -> None:
+        """Everything that is not behind a READ's data."""
+        answers, make, traffic_class = self._queue, self._qp.frames.frame, self._qp.ack_class
+        while answers and isinstance(answer := answers[0], Answer):
+            answers.popleft()
+            extensions = answer.aeth.to_bytes(headers.AETH.size, "big")
+            word = self._ack_word
+            if answer.original is not None:
+                word = self._atomic_word
+                extensions += headers.ATOMIC_ACK_ETH.pack(answer.original)
+            elif answer.aeth >> _MSN_SHIFT == ACK_UNLIMITED:
+                self._counts["tx_acks"] += 1
+            out.append(make(traffic_class, word, answer.psn & PSN_MASK, extensions))
+
+    def transmit_reads(self, out: list[Frame], now: int, limit: int) -> None:
+        """Data of READs, and the answers behind it, until ``out`` has ``limit`` frames."""
+        pacer = self._qp.pacer
+        mtu, make, traffic_class = self._mtu, self._qp.frames.frame, self._qp.data_class
+        self.transmit(out)
+        while self._queue:
+            job = self._queue[0]
+            assert isinstance(job, ReadJob)
+            aeth = (ACK_UNLIMITED << _MSN_SHIFT | job.msn & PSN_MASK).to_bytes(4, "big")
+            while job.psn < job.end:
+                if len(out) >= limit or (pacer is not None and now < pacer.next):
+                    return
+                psn, last = job.psn, job.end - 1
+                at = (psn - job.first) * mtu
+                if job.first < psn < last:
+                    word, extensions = self._read_words[2], b""
+                else:
+                    place = 0 if job.first == last else 1 if psn == job.first else 3
+                    word, extensions = self._read_words[place], aeth
+                frame = make(
+                    traffic_class, word, psn & PSN_MASK, extensions, job.data[at : at + mtu]
+                )
+                out.append(frame)
+                self._counts["tx_data_packets"] += 1
+                if pacer is not None:
+                    pacer.sent(len(frame[0]) + len(frame[1]), now)
+                job.psn = psn + 1
+            self._queue.popleft()
+            self.reads -= 1
+            self.transmit(out)
