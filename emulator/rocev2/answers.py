@@ -43,6 +43,10 @@ class ReadJob:
     msn: int
 
 
+def _is_atomic(answer: Answer | ReadJob) -> bool:
+    return isinstance(answer, Answer) and answer.original is not None
+
+
 class Answers:
     """Those of one queue pair, in order."""
 
@@ -91,19 +95,31 @@ class Answers:
         self.reads += 1
         self._qp.host.activate(self._qp)
 
-    def forget(self, psn: int) -> None:
-        """The requester has gone back to ``psn`` and will ask for all behind it again."""
-        kept: deque[Answer | ReadJob] = deque()
-        for answer in self._queue:
-            if isinstance(answer, ReadJob):
-                answer.end = min(answer.end, psn)
-                if answer.psn >= answer.end:
-                    self.reads -= 1
-                    continue
-            elif answer.psn >= psn:
-                continue
-            kept.append(answer)
-        self._queue = kept
+    def repeat(self, again: Answer | ReadJob, limit: int) -> bool:
+        """Answer once more, before all that belongs behind it.
+
+        False if ``limit`` READs are not answered to their end already.
+        """
+        queue = self._queue
+        for place, waiting in enumerate(queue):
+            if isinstance(again, ReadJob) and isinstance(waiting, ReadJob):
+                if waiting.first <= again.first < waiting.end:
+                    queue[place] = again
+                    return True
+            elif _is_atomic(waiting) and _is_atomic(again) and waiting.psn == again.psn:
+                return True  # it has not left yet
+            if waiting.psn >= again.psn:
+                break
+        else:
+            place = len(queue)
+        if isinstance(again, ReadJob):
+            if self.reads >= limit:
+                return False
+            self.reads += 1
+        queue.insert(place, again)
+        self._qp.host.answers(self._qp)
+        self._qp.host.activate(self._qp)
+        return True
 
     def forget_reads(self) -> None:
         """Send no more data; acknowledgements still leave."""

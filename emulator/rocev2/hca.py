@@ -14,41 +14,25 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from emulator.rocev2 import headers
+from emulator.rocev2.arrivals import Arrivals
 from emulator.rocev2.codes import (
     CNP_OPCODE,
     CNP_RESERVED,
-    OPERATION_MASK,
-    SERVICE_MASK,
-    Operation,
     Service,
-    pkeys_match,
 )
 from emulator.rocev2.config import Connection, HcaConfig
 from emulator.rocev2.congestion import Congestion
 from emulator.rocev2.datagrams import Datagrams
 from emulator.rocev2.memory import MemoryRegion, MemoryTable
-from emulator.rocev2.packets import PacketOpener, encapsulation
+from emulator.rocev2.packets import encapsulation
 from emulator.rocev2.peer import Peer
 from emulator.rocev2.queue_pair import QueuePair
 from emulator.rocev2.receives import ReceiveQueue
-from emulator.rocev2.requester import Requester
 from emulator.rocev2.work import WorkError
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, Receive, Request, Send
-from uet.wire.codes import ECN_CE
 
-_ACKREQ = 0x80
 _SERVICES = {"rc": Service.RC, "uc": Service.UC}
-_RESPONSES = frozenset(
-    {
-        Operation.READ_RESPONSE_FIRST,
-        Operation.READ_RESPONSE_MIDDLE,
-        Operation.READ_RESPONSE_LAST,
-        Operation.READ_RESPONSE_ONLY,
-        Operation.ATOMIC_ACKNOWLEDGE,
-    }
-)
-_ACKNOWLEDGE = int(Operation.ACKNOWLEDGE)
 _CNP_DATA = bytes(CNP_RESERVED)
 #: Frames that a queue pair sends before the next one has its turn.
 _TURN = 16
@@ -62,9 +46,8 @@ class HostChannelAdapter:
         self.counts: Counter[str] = Counter()
         self.memory = MemoryTable()
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
-        self._opener = PacketOpener(self._encapsulation)
         self._congestion = Congestion(config)
-        self._peers: dict[bytes, Peer] = {}
+        self.peers: dict[bytes, Peer] = {}
         self._connections: dict[int, tuple[Peer, Connection]] = {}
         self._queues: dict[tuple[bytes, str], list[int]] = {}
         self._turns: Counter[tuple[bytes, str]] = Counter()
@@ -72,6 +55,7 @@ class HostChannelAdapter:
         self._done: list[Completion] = []
         self._receives = ReceiveQueue(self._done.append, endless=config.endless_receives)
         self._datagrams = Datagrams(config, self._done.append, self.counts)
+        self._arrivals = Arrivals(self, self._encapsulation, self._datagrams)
         self._cnp_class = traffic_class(config.dscp_cnp, ecn_capable=config.ecn_capable)
         migreq = headers.BTH.mask("migreq") if config.migreq else 0
         self._cnp_word = headers.BTH.word(opcode=CNP_OPCODE) | migreq
@@ -92,11 +76,11 @@ class HostChannelAdapter:
     def add_peer(self, address: str, mac: str) -> None:
         """Learn how to reach ``address``; ``EncapsulationError`` if that cannot be."""
         peer = Peer(self._encapsulation, address, mac)
-        self._peers[peer.key] = peer
+        self.peers[peer.key] = peer
 
     def connect(self, address: str, connection: Connection) -> None:
         """Agree to a connection with a peer that is known."""
-        peer = self._peers[ip_address(address).packed]
+        peer = self.peers[ip_address(address).packed]
         self._connections[connection.local_qpn] = peer, connection
         key = peer.key, connection.service
         self._queues.setdefault(key, []).append(connection.local_qpn)
@@ -138,7 +122,7 @@ class HostChannelAdapter:
         if self._closing:
             raise WorkError("the endpoint is closing and takes no more requests")
         try:
-            peer = self._peers.get(ip_address(request.peer).packed)
+            peer = self.peers.get(ip_address(request.peer).packed)
         except ValueError:
             peer = None
         if peer is None:
@@ -159,7 +143,7 @@ class HostChannelAdapter:
                 f"there is no queue pair for delivery {delivery!r} to {request.peer}; it has "
                 f"{known or 'none'}, and ud"
             )
-        qp = self._queue_pair(queues[self._turns[key] % len(queues)])
+        qp = self.queue_pair(queues[self._turns[key] % len(queues)])
         assert qp is not None
         works = qp.prepare(request)
         self._turns[key] += 1
@@ -196,10 +180,7 @@ class HostChannelAdapter:
         return {**self.counts, "qps_open": len(self._qps)}
 
     def queue_pair(self, qpn: int) -> QueuePair | None:
-        """The queue pair with this number."""
-        return self._queue_pair(qpn)
-
-    def _queue_pair(self, qpn: int) -> QueuePair | None:
+        """The queue pair with this number; one of a connection is made when first asked for."""
         qp = self._qps.get(qpn)
         if qp is None and qpn in self._connections:
             peer, connection = self._connections[qpn]
@@ -267,105 +248,19 @@ class HostChannelAdapter:
             return self._now
         return self._timers[0][0] if self._timers else None
 
-    # -- what arrives --------------------------------------------------------------------------
-
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames.  What is not for this endpoint, or hostile, is counted."""
         self._now = now
-        opening, counts, qps = self._opener.open, self.counts, self._qps
-        for frame in frames:
-            flow = opening(frame)
-            if isinstance(flow, str):
-                counts[flow] += 1
-                continue
-            (
-                _, crc_at, extensions_at, at, end, _, opcode, pkey, dqpn, source, _,
-                traffic_class, _,
-            ) = flow  # fmt: skip
-            qp = qps.get(dqpn) or self._queue_pair(dqpn)
-            if qp is None:
-                self._other(opcode, dqpn, pkey, source, frame, extensions_at, at, end)
-                continue
-            if not qp.receives:
-                counts["rx_drop_qp_state"] += 1
-            elif source != qp.peer_key:
-                counts["rx_drop_other_peer"] += 1
-            elif pkey != qp.pkey and not qp.takes(pkey):
-                counts["rx_drop_bad_pkey"] += 1
-            elif opcode == CNP_OPCODE:
-                self._receive_cnp(qp, now)
-            elif opcode & SERVICE_MASK != qp.service:
-                counts["rx_drop_other_service"] += 1
-            else:
-                if traffic_class & 3 == ECN_CE:
-                    self._marked(qp, now)
-                psn = int.from_bytes(frame[crc_at + 1 : crc_at + 4], "big")
-                operation = opcode & OPERATION_MASK
-                if operation == _ACKNOWLEDGE or operation in _RESPONSES:
-                    self._receive_response(qp, operation, psn, frame, extensions_at, at, end, now)
-                elif qp.responder is not None:
-                    asks = frame[crc_at] & _ACKREQ != 0
-                    qp.responder.on_request(operation, psn, asks, frame, extensions_at, at, end)
-
-    def _receive_response(
-        self,
-        qp: QueuePair,
-        operation: int,
-        psn: int,
-        frame: memoryview,
-        extensions_at: int,
-        at: int,
-        end: int,
-        now: int,
-    ) -> None:
-        requester = qp.requester
-        if not isinstance(requester, Requester):
-            self.counts["rx_drop_unexpected_response"] += 1
-            return
-        if operation == _ACKNOWLEDGE:
-            requester.on_ack(psn, frame, extensions_at, now)
-        else:
-            requester.on_response(operation, psn, frame, at, end, now)
-        self._ready[qp.qpn] = qp
-
-    def _other(
-        self,
-        opcode: int,
-        dqpn: int,
-        pkey: int,
-        source: bytes,
-        frame: memoryview,
-        extensions_at: int,
-        at: int,
-        end: int,
-    ) -> None:
-        """A packet for no connected queue pair."""
-        peer = self._peers.get(source)
-        if dqpn != self.config.ud_qpn:
-            self.counts["rx_drop_unknown_qp"] += 1
-        elif peer is None:
-            self.counts["rx_drop_other_peer"] += 1
-        elif not pkeys_match(pkey, self.config.pkey):
-            self.counts["rx_drop_bad_pkey"] += 1
-        else:
-            self._datagrams.receive(opcode, peer, frame, extensions_at, at, end)
-
-    def _marked(self, qp: QueuePair, now: int) -> None:
-        """A switch has seen its queue grow (RFC 3168): tell the sender, not too often."""
-        self.counts["rx_ecn_marked_packets"] += 1
-        if qp.notification is not None and qp.notification.on_marked(now):
-            self._cnps.append(qp)
-
-    def _receive_cnp(self, qp: QueuePair, now: int) -> None:
-        self.counts["rx_cnps"] += 1
-        if qp.pacer is not None:
-            qp.pacer.limiter.on_cnp(now)
-            self._ready[qp.qpn] = qp
+        self._arrivals.receive(frames, now)
 
     # -- what queue pairs ask of it ------------------------------------------------------------
 
     def complete(self, completion: Completion) -> None:
         self._done.append(completion)
+
+    def owe_cnp(self, qp: QueuePair) -> None:
+        """Its peer must hear of congestion with what leaves next."""
+        self._cnps.append(qp)
 
     def activate(self, qp: QueuePair) -> None:
         self._ready[qp.qpn] = qp

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from emulator.rocev2 import headers
-from emulator.rocev2.answers import Answer, Answers
+from emulator.rocev2.answers import Answer, Answers, ReadJob
 from emulator.rocev2.codes import (
     ACK_UNLIMITED,
     MAX_MESSAGE,
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _O = Operation
 _MSN_SHIFT = headers.AETH.shift("syndrome")
 _ATOMICS = frozenset({_O.COMPARE_SWAP, _O.FETCH_ADD})
-_OPCODE_SHIFT = headers.BTH.shift("opcode")
-_MIGREQ = headers.BTH.mask("migreq")
 _ATOMIC_OCTETS = 8
 _UINT64 = (1 << 64) - 1
 _INVALID = int(Syndrome.NAK_INVALID_REQUEST)
@@ -227,18 +225,20 @@ class Responder:
         if known is None:
             self._counts["rx_drop_forgotten_duplicate"] += 1
         elif operation in _ATOMICS and known.original is not None:
-            self._answers.forget(psn)
-            self._answers.add(Answer(psn, self._aeth(ACK_UNLIMITED), known.original))
+            self._answers.repeat(Answer(psn, self._aeth(ACK_UNLIMITED), known.original), 0)
         elif operation == _O.READ_REQUEST and known.original is None:
             address, key, length = headers.RETH.unpack_from(frame, extensions_at)
             end = psn + max(1, -(-length // self._mtu))
             data = self._reach(key, address, length)
             skipped = (psn - known.first) * self._mtu
-            if data is None or end > known.end or address != known.address + skipped:
+            limit = self._host.config.max_dest_rd_atomic
+            if (
+                data is None
+                or end > known.end
+                or address != known.address + skipped
+                or not self._answers.repeat(ReadJob(psn, psn, end, data, self.msn), limit)
+            ):
                 self._counts["rx_drop_other_duplicate"] += 1
-                return
-            self._answers.forget(psn)
-            self._answer_read(psn, end, data)
         else:
             self._counts["rx_drop_other_duplicate"] += 1
 

@@ -1,7 +1,7 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
 Parts that are asked for more often than the rest have a name of their own (``switch``,
-``telemetry``).
+``telemetry``, ``transports``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -24,7 +24,7 @@ from rich.table import Table
 from emulator import cleanup
 from emulator.errors import UserError
 from emulator.lab import Lab
-from tests.bench import codec, endpoint, fabric, machine, switch, telemetry
+from tests.bench import codec, endpoint, fabric, machine, switch, telemetry, transports
 from topologies import catalogue
 
 CODEC_SECONDS = 3.0
@@ -68,6 +68,10 @@ FIGURES: Mapping[str, Figure] = {
         "what the switch ASIC adds to a hop, with its costliest balancing", "us", False, 1.0
     ),
     "switch_ratio": Figure("a hop with it over one of plain forwarding", "x", False),
+    "rocev2_memory_ratio": Figure(
+        "packet rate of RoCEv2 over that of Ultra Ethernet, in memory", "x", True, 1
+    ),
+    "rocev2_fabric_ratio": Figure("the same from end to end over a fabric", "x", True, 1),
     "telemetry_ratio": Figure(
         "packet rate while all switch ports are sampled over that without", "x", True, 0.97
     ),
@@ -101,6 +105,7 @@ BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "first-light": first_light,
     "switch": switch.measure,
     "telemetry": telemetry.measure,
+    "transports": transports.measure,
 }
 
 

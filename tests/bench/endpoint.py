@@ -51,13 +51,13 @@ def measure(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, flo
     over ``rounds`` of data packets per second of an endpoint over those of a bare socket.
     ``tss_ratio``: the same of an endpoint whose packets are secured over one whose are not.
     """
-    specs = _specs(lab, PLAIN)
-    facts = start_cost(lab, specs)
+    plain = specs(lab, PLAIN)
+    facts = start_cost(lab, plain)
     per_server = _per_server(lab)
-    source, target = specs[0], specs[per_server + 1]
-    secure = _specs(lab, f"{PLAIN},tss=cluster")
+    source, target = plain[0], plain[per_server + 1]
+    secure = specs(lab, f"{PLAIN},tss=cluster")
     secure_source, secure_target = secure[1], secure[per_server]
-    raw_source, raw_target = specs[1].node, specs[per_server].node
+    raw_source, raw_target = plain[1].node, plain[per_server].node
     bare: list[float] = []
     carried: list[float] = []
     secured: list[float] = []
@@ -68,15 +68,15 @@ def measure(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, flo
     ):
         pool.start()
         secure_pool.start()
-        _load(pool, source, target, seconds)
-        _load(secure_pool, secure_source, secure_target, seconds)
+        load(pool, source, target, seconds)
+        load(secure_pool, secure_source, secure_target, seconds)
         for _ in range(rounds):
             carried.append(flow_rate(pool))
             secured.append(flow_rate(secure_pool))
     # The bare sockets share namespaces with the secured endpoints: these must be gone.
     with AgentPool(lab.name, [_alone(source), _alone(target)], clock) as pool:
         pool.start()
-        _load(pool, source, target, seconds)
+        load(pool, source, target, seconds)
         again: list[float] = []
         for _ in range(rounds):
             bare.append(raw.packet_rate(lab, raw_source, raw_target, seconds))
@@ -93,7 +93,8 @@ def measure(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, flo
     }
 
 
-def _specs(lab: Lab, transport: str) -> Sequence[AgentSpec]:
+def specs(lab: Lab, transport: str) -> Sequence[AgentSpec]:
+    """One for every GPU of ``lab``, all with this transport."""
     return agent_specs(
         lab.topology,
         fit(transport, lab.topology, seed=lab.seed),
@@ -110,7 +111,7 @@ def _alone(spec: AgentSpec) -> AgentSpec:
     return replace(spec, transport_config=config, server_peers={})
 
 
-def _load(pool: AgentPool, source: AgentSpec, target: AgentSpec, seconds: float) -> None:
+def load(pool: AgentPool, source: AgentSpec, target: AgentSpec, seconds: float) -> None:
     """Load a flow that lasts for about ``seconds``."""
     pool.load(one_flow(source.rank, target.rank, 1))
     octets = round(flow_rate(pool) * raw.PAYLOAD * seconds)

@@ -1,19 +1,27 @@
-"""What the two stacks cost in memory: two endpoints in one process, a list as the wire.
+"""What RoCEv2 costs against Ultra Ethernet: one flow of large writes, 4 KiB payloads, in turn.
 
-One flow of large writes, 4 KiB payloads, no congestion control.  Frames are copied once on the way,
-as a socket would.  The rates are those of sender and receiver together on one processor; their
-ratio means the same on any machine.
+In memory: two endpoints in one process, a list as the wire; frames are copied once on the way, as a
+socket would.  Over a fabric: as in :mod:`tests.bench.endpoint`, agents on two GPUs on different
+rails, without congestion control.  Ratios mean the same on any machine.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.spawn import AgentPool
+from emulator.lab import Lab
 from emulator.rocev2.config import Connection, HcaConfig
 from emulator.rocev2.hca import HostChannelAdapter
+from tests.bench import endpoint
+from topologies import catalogue
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
 from uet.transport import Transport, Write
@@ -24,7 +32,8 @@ _KEY = 1
 _MESSAGE = 4 << 20
 _BATCH = 32
 _NS_A_TURN = 2_000
-#: The first half of a notification has a completion of its own; its last one says it all.
+#: With a host that is much slower than the fabric, an agent's turn must not look like a loss.
+ROCEV2 = "rocev2:timeout=17,window=bdp"
 _HEADER_DATA = 7
 
 Ends = tuple[Transport, Transport]
@@ -86,7 +95,7 @@ def packets_per_s(ends: Ends, messages: int) -> float:
     return messages * (_MESSAGE // 4096) / (time.perf_counter() - start)
 
 
-def measure(*, messages: int = 12, rounds: int = 5) -> dict[str, float]:
+def in_memory(*, messages: int = 12, rounds: int = 5) -> dict[str, float]:
     """Median rates of both stacks, and RoCEv2's over Ultra Ethernet's, measured in turn."""
     makers: dict[str, Callable[[], Ends]] = {"uet": uet_ends, "rocev2": rocev2_ends}
     rates: dict[str, list[float]] = {name: [] for name in makers}
@@ -100,6 +109,44 @@ def measure(*, messages: int = 12, rounds: int = 5) -> dict[str, float]:
             ours / theirs for ours, theirs in zip(rates["rocev2"], rates["uet"], strict=True)
         ),
     }
+
+
+def over_a_fabric(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, float]:
+    """Median rates on ``lab``, which has dilation 1 and at least two servers of two GPUs."""
+    wanted = {"uet": (endpoint.PLAIN, endpoint.SLOW_HOST), "rocev2": (ROCEV2, {})}
+    rates: dict[str, list[float]] = {name: [] for name in wanted}
+    clock = Clock.start(lab.dilation)
+    with ExitStack() as stack:
+        pools = {}
+        for shift, (name, (transport, slow)) in enumerate(wanted.items()):
+            specs = endpoint.specs(lab, transport)
+            per_server = len(lab.topology.servers[0].gpus)
+            source, target = specs[shift], specs[per_server + 1 - shift]
+            alone = [
+                replace(spec, server_peers={}, transport_config={**spec.transport_config, **slow})
+                for spec in (source, target)
+            ]
+            pools[name] = stack.enter_context(AgentPool(lab.name, alone, clock))
+            pools[name].start()
+            endpoint.load(pools[name], source, target, seconds)
+        for _ in range(rounds):
+            for name, pool in pools.items():
+                rates[name].append(endpoint.flow_rate(pool))
+    return {
+        "uet_fabric_packets_per_s": statistics.median(rates["uet"]),
+        "rocev2_fabric_packets_per_s": statistics.median(rates["rocev2"]),
+        "rocev2_fabric_ratio": statistics.median(
+            ours / theirs for ours, theirs in zip(rates["rocev2"], rates["uet"], strict=True)
+        ),
+    }
+
+
+def measure() -> dict[str, float]:
+    """Both, on the reference fabric."""
+    topology = catalogue.load("rail_clos")
+    name = f"bench-{secrets.token_hex(4)}"
+    with Lab.create(name, topology, dilation=1, seed=1, spec="rail_clos") as lab:
+        return in_memory() | over_a_fabric(lab)
 
 
 if __name__ == "__main__":

@@ -317,3 +317,26 @@ def test_selective_repeat_names_what_is_missing() -> None:
     (ack,) = end.ask(frames[4])
     assert (ack.psn, ack.syndrome, ack.fields["msn"]) == (end.psn + 7 & PSN_MASK, 0x1F, 1)
     assert memory[: 8 * MTU] == b"".join(bytes([n]) * MTU for n in range(8))
+
+
+def test_a_read_that_comes_again_is_answered_in_its_place() -> None:
+    """Whether the requester went back or the network made a copy, what is behind it still leaves,
+    and no number of copies makes more than one answer wait."""
+    end, memory = lone()
+    memory[:] = bytes(n % 253 for n in range(len(memory)))
+    reth = {"va": 0, "rkey": KEY, "dmalen": 3 * MTU}
+    read = end.frame(0x0C, end.psn, reth)
+    end.give(read, end.write(end.psn + 3, b"x", key=KEY, va=8_000))
+    assert [packet.opcode for packet in end.take(1)] == [0x0D]
+    for _ in range(50):
+        end.give(read)
+    assert [packet.opcode for packet in end.take()] == [0x0D, 0x0E, 0x0F, 0x11]
+    # Its data has left and later answers wait: it goes before these.
+    later = end.frame(0x0C, end.psn + 4, reth)
+    end.give(later)
+    rest = end.frame(0x0C, end.psn + 2, {"va": 2 * MTU, "rkey": KEY, "dmalen": MTU})
+    end.give(rest, rest)
+    answers = end.take()
+    assert [a.opcode for a in answers] == [0x10, 0x0D, 0x0E, 0x0F]
+    assert answers[0].psn == end.psn + 2 & PSN_MASK
+    assert answers[0].payload == memory[2 * MTU : 3 * MTU]
