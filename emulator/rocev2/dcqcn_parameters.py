@@ -1,0 +1,207 @@
+"""The numbers that DCQCN works with, by the name of the set that people use.
+
+Sources: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments" (SIGCOMM 2015); the
+ns-3 models of its authors and of Li et al., "HPCC" (SIGCOMM 2019); SimAI; NVIDIA's documentation
+of its firmware.  Times are ns, rates bits/s, sizes octets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from uet.congestion.parameters import ParameterError
+
+_SECOND = 10**9
+_US = 1_000
+_MBPS = 10**6
+_GBPS = 10**9
+
+#: "paper": a CNP cuts the rate at once and restarts all timers.  "periodic": ticks look for it.
+VARIANTS = ("paper", "periodic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DcqcnParameters:
+    """The parameters of both ends; :meth:`named` makes those that people use.
+
+    What stands in brackets is the paper's name.  ``decrease_interval`` and ``clamp_target`` are
+    for the variant "periodic" alone, ``byte_counter`` for the paper's alone.
+    """
+
+    variant: str
+    #: weight of one look at the CNPs in alpha
+    g: float
+    #: least time between two CNPs of a queue pair [N]
+    cnp_interval: int
+    #: alpha's timer [K]
+    alpha_interval: int
+    #: between two looks for a CNP that cuts the rate
+    decrease_interval: int = 0
+    #: between two increases of the rate [T]
+    rate_interval: int
+    #: octets sent between two increases of the rate; 0: only time counts [B]
+    byte_counter: int = 0
+    #: increases that halve the way to the target before the target itself grows [F]
+    recovery_steps: int
+    #: what one additive increase adds to the target [R_AI]
+    additive_rate: float
+    #: what one hyper increase adds to the target [R_HAI]
+    hyper_rate: float
+    #: the rate never falls below this
+    least_rate: float
+    #: alpha when the first CNP comes
+    initial_alpha: float = 1.0
+    #: the rate is multiplied by this when the first CNP comes
+    first_cnp_factor: float = 1.0
+    #: every cut takes the rate of the moment as the new target, not only the first after a rise
+    clamp_target: bool = False
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise ParameterError(
+                f"dcqcn.variant is {self.variant!r}; choose one of {', '.join(VARIANTS)}"
+            )
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ParameterError(f"dcqcn.{name} is {value!r}; give a number")
+            if not least <= value <= most:
+                raise ParameterError(f"dcqcn.{name} is {value}; it must lie in {least}..{most}")
+        if not isinstance(self.clamp_target, bool):
+            raise ParameterError(
+                f"dcqcn.clamp_target is {self.clamp_target!r}; it is True or False"
+            )
+        if self.variant == "periodic":
+            if self.decrease_interval < 1:
+                raise ParameterError(
+                    "dcqcn.decrease_interval is 0; the variant 'periodic' needs its length in ns"
+                )
+            if self.byte_counter:
+                raise ParameterError(
+                    f"dcqcn.byte_counter is {self.byte_counter}; the variant 'periodic' has none, "
+                    "set it to 0"
+                )
+        elif self.alpha_interval <= self.cnp_interval:
+            # alpha would decay between two CNPs of a queue that never empties (paper, 3.3)
+            raise ParameterError(
+                f"dcqcn.alpha_interval is {self.alpha_interval}; it must exceed cnp_interval, "
+                f"{self.cnp_interval}"
+            )
+
+    @classmethod
+    def named(cls, name: str, line_rate_bps: int, **overrides: Any) -> DcqcnParameters:
+        """One of :data:`NAMED` for a line of ``line_rate_bps``; ``overrides`` are taken as given.
+
+        A set that was made for a certain line rate is scaled (:meth:`scaled`) to this one.
+        :class:`~uet.congestion.parameters.ParameterError` for what does not exist or cannot be.
+        """
+        if name not in NAMED:
+            raise ParameterError(
+                f"dcqcn has no parameter set {name!r}; choose one of {', '.join(NAMED)}"
+            )
+        known = [field.name for field in fields(cls)]
+        for parameter in overrides:
+            if parameter not in known:
+                raise ParameterError(
+                    f"dcqcn has no parameter {parameter!r}; it has {', '.join(known)}"
+                )
+        made_for, parameters = NAMED[name]
+        if made_for is not None:
+            parameters = parameters.scaled(line_rate_bps / made_for)
+        return replace(parameters, **overrides) if overrides else parameters
+
+    def scaled(self, factor: float) -> DcqcnParameters:
+        """For a line ``factor`` times as fast with the same round trip: what is octets or a rate
+        grows with it, so that the steps stay the same part of the line rate."""
+        return replace(
+            self,
+            byte_counter=round(self.byte_counter * factor),
+            additive_rate=self.additive_rate * factor,
+            hyper_rate=self.hyper_rate * factor,
+            least_rate=self.least_rate * factor,
+        )
+
+    def stretched(self, factor: int) -> DcqcnParameters:
+        """For a line ``factor`` times as slow with the same octets in flight: times grow, rates
+        shrink, and in units of round trips and of the line rate nothing changes."""
+        return replace(
+            self,
+            cnp_interval=self.cnp_interval * factor,
+            alpha_interval=self.alpha_interval * factor,
+            decrease_interval=self.decrease_interval * factor,
+            rate_interval=self.rate_interval * factor,
+            additive_rate=self.additive_rate / factor,
+            hyper_rate=self.hyper_rate / factor,
+            least_rate=self.least_rate / factor,
+        )
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("g", 1e-6, 1),
+    ("cnp_interval", 0, 100 * _SECOND),
+    ("alpha_interval", 1, 100 * _SECOND),
+    ("decrease_interval", 0, 100 * _SECOND),
+    ("rate_interval", 1, 100 * _SECOND),
+    ("byte_counter", 0, 1 << 50),
+    ("recovery_steps", 0, 1_000),
+    ("additive_rate", 0, 10**14),
+    ("hyper_rate", 0, 10**14),
+    ("least_rate", 1, 10**14),
+    ("initial_alpha", 0, 1),
+    ("first_cnp_factor", 1e-3, 1),
+)
+
+_PAPER = DcqcnParameters(
+    variant="paper",
+    g=1 / 256,
+    cnp_interval=50 * _US,
+    alpha_interval=55 * _US,
+    rate_interval=55 * _US,
+    byte_counter=10_000_000,
+    recovery_steps=5,
+    additive_rate=40 * _MBPS,
+    hyper_rate=400 * _MBPS,
+    # the paper gives none; its authors' ns-3 model has this one
+    least_rate=100 * _MBPS,
+)
+_HPCC = DcqcnParameters(
+    variant="periodic",
+    g=1 / 256,
+    # the models tell the sender of every mark; NICs space CNPs by this
+    cnp_interval=4 * _US,
+    alpha_interval=1 * _US,
+    decrease_interval=4 * _US,
+    rate_interval=300 * _US,
+    recovery_steps=1,
+    additive_rate=5 * _MBPS,
+    hyper_rate=50 * _MBPS,
+    least_rate=1_000 * _MBPS,
+)
+
+#: name -> the line rate that a set was made for (None: it is used as it is on any), and the set.
+#: "paper": Zhu et al., table of section 5, at 40 Gb/s.  "mlx": the firmware defaults that NVIDIA
+#: documents for ConnectX.  "hpcc": the scripts of the HPCC ns-3 model, whose increases are per
+#: 25 Gb/s of line rate.  "simai": the configuration that SimAI ships.
+NAMED: Mapping[str, tuple[int | None, DcqcnParameters]] = MappingProxyType(
+    {
+        "paper": (40 * _GBPS, _PAPER),
+        "mlx": (
+            None,
+            replace(_HPCC, g=5 / 1024, least_rate=1 * _MBPS, initial_alpha=1023 / 1024),
+        ),
+        "hpcc": (25 * _GBPS, _HPCC),
+        "simai": (
+            None,
+            replace(
+                _HPCC,
+                rate_interval=900 * _US,
+                additive_rate=50 * _MBPS,
+                hyper_rate=100 * _MBPS,
+                least_rate=100 * _MBPS,
+            ),
+        ),
+    }
+)
