@@ -19,7 +19,8 @@ from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.lab import LARGEST_DILATION
 from emulator.results import Result, RunFolder
-from emulator.run import table
+from emulator.run import comparison, table
+from emulator.run.comparison import variants
 from emulator.run.interrupts import Interrupted
 from emulator.run.runner import Plan, Request, execute, prepare
 from emulator.run.stages import DEFAULT_SWITCH, DEFAULT_TRANSPORT
@@ -40,8 +41,8 @@ PATIENCE_S = 2.0
 @click.option(
     "--transport",
     metavar="SPEC",
-    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below) "
-    f"[default: {DEFAULT_TRANSPORT}]",
+    help="what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below); several to "
+    f"compare them, such as uet,rocev2:qps=4 [default: {DEFAULT_TRANSPORT}]",
 )
 @click.option(
     "--switch",
@@ -114,7 +115,8 @@ def command(
     loaded = scenarios.load(scenario)
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
     if snaplen is None:
-        snaplen = "full" if is_secured(transport or DEFAULT_TRANSPORT) else "headers"
+        secured = any(is_secured(one or DEFAULT_TRANSPORT) for one in variants(transport))
+        snaplen = "full" if secured else "headers"
     plan = prepare(
         Request(
             scenario=loaded,
@@ -131,7 +133,9 @@ def command(
             lab=name,
         )
     )
-    columns = getattr(loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS))
+    columns: Sequence[table.Column] = comparison.COLUMNS
+    if not plan.compares:
+        columns = getattr(loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS))
     with progress_bar() as bar:
         terminal = Terminal(columns if form == "table" else None, bar)
         try:
@@ -254,9 +258,11 @@ class Terminal:
         self._columns = columns
         self._bar = bar
         self._result: Result | None = None
+        self._compares = False
 
     def began(self, plan: Plan, result: Result) -> None:
         self._result = result
+        self._compares = plan.compares
         if self._columns is None:
             return
         fabric = plan.topology
@@ -295,6 +301,9 @@ class Terminal:
         if self._columns is None:
             click.echo(json.dumps(content, indent=1, allow_nan=False))
         else:
+            if self._compares:
+                told = (*comparison.settings(result.rows), *comparison.summary(result.rows))
+                self._print(*(f"# Comparison           : {line}" for line in told))
             self._print(*table.trailer(content, folder.path if folder else None))
 
     def _print(self, *lines: str) -> None:

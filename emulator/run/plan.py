@@ -15,6 +15,7 @@ from emulator.errors import UserError
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.run import preflight
+from emulator.run.comparison import variants
 from emulator.run.load import Load
 from emulator.run.stages import Stage, stages
 from emulator.scenario import Scenario, Trial
@@ -72,6 +73,8 @@ class Plan:
     taps: Sequence[Tap]
     capabilities: Capabilities
     logged: Sequence[str] = ()
+    #: all trials run on each of several transports (:mod:`emulator.run.comparison`)
+    compares: bool = False
 
     @property
     def trials(self) -> list[Trial]:
@@ -107,9 +110,11 @@ def prepare(request: Request) -> Plan:
         topology, spec = catalogue.load(wanted), wanted
     preflight.check_agents(len(topology.gpus))
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
+    compared = variants(request.transport)
     planned = [
         _planned(stage, trials, topology, request)
-        for stage in stages(trials, transport=request.transport, switch=request.switch)
+        for transport in compared
+        for stage in stages(trials, transport=transport, switch=request.switch)
     ]
     _check_switches(planned)
     selection = request.capture
@@ -133,6 +138,7 @@ def prepare(request: Request) -> Plan:
         taps=taps,
         capabilities=capabilities,
         logged=_logged(request.event_log, topology, planned),
+        compares=len(compared) > 1,
     )
     for load in plan.loads:
         preflight.check_memory(load.size_bytes, load.memory_octets)

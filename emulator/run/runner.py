@@ -33,7 +33,7 @@ from emulator.errors import UserError
 from emulator.fabric.capture import Capture, describe
 from emulator.lab import Lab
 from emulator.results import Result, RunFolder
-from emulator.run import fidelity
+from emulator.run import comparison, fidelity
 from emulator.run.agents import agent_specs
 from emulator.run.calibration import Work, calibrate
 from emulator.run.environment import describe_machine
@@ -358,7 +358,7 @@ class _Run:
 
     def _row(self, stage: PlannedStage, trial: Trial, measured: Measured) -> dict[str, object]:
         outcome, transport, request = measured.outcome, stage.transport, self.plan.request
-        scenario = request.scenario
+        scenario, topology = request.scenario, self.plan.topology
         return {
             "transport": stage.stage.transport,
             "switch": stage.stage.switch,
@@ -374,8 +374,9 @@ class _Run:
             "data_packets": outcome.counters.get(transport.data_packets, 0),
             "retransmitted_packets": outcome.counters.get(transport.retransmitted, 0),
             "began_us": [one.origin_ns / 1000 for one in outcome.iterations],
+            **(comparison.measured(topology, outcome) if self.plan.compares else {}),
             **trial.facts,
-            **scenario.measures(request.parameters, self.plan.topology, trial, outcome),
+            **scenario.measures(request.parameters, topology, trial, outcome),
         }
 
     def _count(self) -> None:

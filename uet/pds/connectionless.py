@@ -154,6 +154,8 @@ class Connectionless:
             self._give_up(message, peer, error.reason.upper(), now)
             return
         self._counts["tx_retransmitted_packets" if again else "tx_data_packets"] += 1
+        if again:
+            self._counts["tx_retransmitted_octets"] += sum(map(len, out[-1]))
         interval = self._config.rto_init_time
         if not self._config.compatibility.constant_rto:
             interval <<= min(pending.timeouts, UNLIMITED_RTO - 1)

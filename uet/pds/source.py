@@ -313,6 +313,7 @@ class RequestSource(LossRecovery):
                 out.append(frame)
                 self.clear_sent = (window.base - 1) & MASK
                 self._counters["tx_retransmitted_packets"] += 1
+                self._counters["tx_retransmitted_octets"] += sum(map(len, frame))
             self.retransmit.pop()
             self.timer.sent_again(psn, now)
 
