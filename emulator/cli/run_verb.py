@@ -133,9 +133,11 @@ def command(
             lab=name,
         )
     )
-    columns: Sequence[table.Column] = comparison.COLUMNS
-    if not plan.compares:
-        columns = getattr(loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS))
+    columns: Sequence[table.Column] = getattr(
+        loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
+    )
+    if plan.compares:
+        columns = comparison.columns(columns, [stage.stage.transport for stage in plan.stages])
     with progress_bar() as bar:
         terminal = Terminal(columns if form == "table" else None, bar)
         try:

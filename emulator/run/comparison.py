@@ -25,7 +25,7 @@ from itertools import chain
 from emulator.errors import UserError
 from emulator.run import traffic
 from emulator.run.metrics import percentile
-from emulator.run.table import Column
+from emulator.run.table import FABRIC_COLUMNS, NCCL_COLUMNS, TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome
 from emulator.transports import TRANSPORTS
 from topologies.model import Topology
@@ -33,8 +33,7 @@ from topologies.model import Topology
 #: Names under which endpoints count these.
 RESENT_OCTETS, CNPS = "tx_retransmitted_octets", "tx_cnps"
 
-COLUMNS = (
-    Column("transport", "transport", "", 24),
+MEASURES = (
     Column("size_bytes", "size", "(B)", 9),
     Column("time_us", "time", "(us)", 8),
     Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
@@ -55,6 +54,20 @@ COLUMNS = (
     Column("reordered_packets", "reord", "", 6),
     Column("wrong", "#wrong", "", 6),
 )
+
+
+#: What other tables show and this one does not, or in its own place.
+_ELSEWHERE = {column.key for column in (*NCCL_COLUMNS, *FABRIC_COLUMNS, *TRAFFIC_COLUMNS)}
+
+
+def columns(own: Sequence[Column], transports: Sequence[str]) -> tuple[Column, ...]:
+    """The table of a comparison of ``transports``.
+
+    Of the scenario's ``own`` columns it has those that nobody else's table has: what tells its rows
+    apart, and what it alone measures.
+    """
+    name = Column("transport", "transport", "", max(map(len, ("transport", *transports))))
+    return (name, *(column for column in own if column.key not in _ELSEWHERE), *MEASURES)
 
 
 def variants(wanted: str | None) -> list[str | None]:
@@ -91,11 +104,14 @@ def measured(topology: Topology, outcome: Outcome) -> dict[str, object]:
         for duration in (iteration.end_ns - iteration.start_ns).tolist()
     ]
     p999 = percentile(durations, 0.999)
-    return traffic.measured(topology, outcome) | {
+    measured = traffic.measured(topology, outcome)
+    return measured | {
         "payload_bytes": int(iterations[0].length.sum()) if iterations else 0,
         "message_p999_us": None if p999 is None else p999 / 1000,
         "retransmitted_bytes": outcome.counters.get(RESENT_OCTETS, 0),
         "cnps": outcome.counters.get(CNPS),
+        # Endpoints count what has happened; all of these here count this.
+        "reordered_packets": measured["reordered_packets"] or 0,
     }
 
 

@@ -60,6 +60,10 @@ UET_MEANINGS: Mapping[str, str] = {
 #: Tail_Loss_Time of a run in base RTTs: what three full queues delay a packet, which trim at one
 #: bandwidth-delay product or drop at five.
 TAIL_TRIMMED, TAIL_DROPPED = 4, 16
+#: How long REPS takes only paths that were good after a loss, in base RTTs.  UES leaves it open;
+#: public models take from 100 us to 10 ms.  Far longer than it takes to learn the paths anew, the
+#: few that it then has load a fabric unevenly, after a loss that broke nothing for a whole run.
+REPS_FROZEN_BASE_RTTS = 20
 _TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
 _SDI = 1
 
@@ -162,6 +166,7 @@ def _fit_uet(
             "base_rtt": base_rtt,
             "rto_init_time": rto,
             "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if trims else TAIL_DROPPED)),
+            "reps_freeze_time": REPS_FROZEN_BASE_RTTS * base_rtt,
             "link_rate": port_rate(topology, gpu.name),
             "address": str(gpu_address(gpu).ip),
             "mac": gpu.ports[0].mac,

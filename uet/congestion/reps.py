@@ -87,8 +87,11 @@ class Reps:
             if self.frozen and now >= self._thaw_at:
                 self.frozen = False
                 self._explore = self._window
+                self._fresh = 0  # the ring is not in the order of answers any more
             if self.frozen and ev in self._ring:
-                return  # stored twice it would displace others, until one path is left of all
+                # Stored twice it would displace others, until one path is left of all.
+                self._left[self._ring.index(ev)] += packets
+                return
             head = self._head
             self._ring[head] = ev
             self._left[head] = packets
@@ -133,16 +136,21 @@ class Reps:
             self._thaw_at = now + self._freeze_time
 
     def _replayed(self) -> int:
-        """A fresh EV, else the used ones in turn; random only if there never was a good one."""
-        if self._fresh:
-            return self._recycled()
-        ring = self._ring
+        """One that is answered for, else any stored; random only if there never was a good one."""
+        ring, left = self._ring, self._left
+        stored = _EMPTY
         for _ in range(CACHE_SIZE):
-            ev = ring[self._replay]
-            self._replay = (self._replay + 1) & _SLOT
-            if ev != _EMPTY:
-                return ev
-        return self._random()
+            slot = self._replay
+            self._replay = (slot + 1) & _SLOT
+            if left[slot] > 0 and ring[slot] != _EMPTY:
+                left[slot] -= 1
+                return ring[slot]
+            if stored == _EMPTY:
+                stored = slot if ring[slot] != _EMPTY else _EMPTY
+        if stored == _EMPTY:
+            return self._random()
+        self._replay = (stored + 1) & _SLOT
+        return ring[stored]
 
     def _forget(self, ev: int) -> None:
         """``ev`` is not good any more: out of the ring, whose order stays."""

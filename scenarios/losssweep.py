@@ -1,0 +1,119 @@
+"""Losssweep: the same transfer over cables that lose a frame now and then.
+
+::
+
+        h0g0          h1g0          h2g0          h3g0      each sends to the next one
+          |             |             |             |
+      +-------------------------------------------------+
+      |                      rail0                      |   every port down to a GPU loses
+      +-------------------------------------------------+   that share of its frames
+
+Traffic: a ring of GPUs on one rail switch, each writes ``size`` octets to the next one, so that no
+link carries more than one flow each way and nothing but losses can hold a flow up.  One row for
+each rate of ``losses``, in frames lost per million, drawn independently from the run's seed for
+every port that faces a GPU: of all frames that leave through it, data and acknowledgements alike.
+Congestion is left out on purpose; a queue would mix its own losses in.  Every octet is compared
+with what was sent.
+
+Measured: completion time against the ideal without losses; what was lost (``drops``), what was
+sent again, in packets and octets; message times; timeouts.
+
+What should be seen, and why: a transport that repeats what is missing, and no more, loses about an
+RTT of one packet's time per loss as long as others go on: UET, which acknowledges selectively, and
+RoCEv2 with selective repeat. With go-back-N everything behind a loss is sent again: a window
+of bandwidth-delay product B and packets of P octets has B / P packets in flight, each loss wastes
+as many, and goodput falls as 1 / (1 + loss * B / P). Where the last packets of a message are lost
+nothing behind tells the receiver, and a timer must.
+
+Expected from public work: IRN (Mittal et al., SIGCOMM 2018) finds go-back-N the main reason why
+RoCE needs lossless Ethernet, and selective repeat with a bounded window at least as good without.
+DCP and the "Lossless is not needed" line of papers put the knee of go-back-N at 0.01 to 0.1 % on
+links of 100 Gb/s and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from emulator.asic.faults import Faults
+from emulator.errors import UserError
+from emulator.run import traffic
+from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.scenario import FaultAt, Outcome, Trial, parameter
+from scenarios.permutation import all_nics_gbps
+from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
+from scenarios.workloads.places import switch_of, switch_port
+from topologies.model import Topology
+from topologies.parameters import SIZE
+
+COLUMNS = (Column("loss_ppm", "loss", "(1e-6)", 8), *TRAFFIC_COLUMNS)
+MILLION = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TrafficParameters):
+    size: int = parameter(4 * 2**20, SIZE, help="octets of each flow")
+    warmups: int = parameter(0, WARMUPS, help="iterations before, without any loss")
+    losses: tuple[int, ...] = parameter(
+        (0, 100, 1_000, 10_000), WARMUPS, many=True, help="frames lost of a million, a row for each"
+    )
+
+    def __post_init__(self) -> None:
+        worst = max(self.losses)
+        if worst >= MILLION:
+            raise UserError(f"losses has {worst} of a million, which leaves nothing; take less")
+
+
+def topology(parameters: Parameters) -> str:
+    """One rail of four GPUs."""
+    return "rail_clos:hosts=4,gpus_per_host=1,spines=1,uplinks_per_spine=1"
+
+
+def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    ranks = ring(topology)
+    flows = tuple(
+        Flow(source=rank, destination=ranks[(place + 1) % len(ranks)], length=parameters.size)
+        for place, rank in enumerate(ranks)
+    )
+    pattern = Traffic(topology, flows, parameters.message, parameters.in_flight, seed)
+    ports = [switch_port(topology, rank) for rank in ranks]
+    return [
+        pattern.trial(
+            "losssweep",
+            parameters,
+            facts={"loss_ppm": loss},
+            faults=tuple(
+                FaultAt(at_ns=0, port=port, faults=Faults(loss=loss / MILLION))
+                for port in ports
+                if loss
+            ),
+        )
+        for loss in parameters.losses
+    ]
+
+
+def ring(topology: Topology) -> list[int]:
+    """The ranks on the first rail switch, one of each server."""
+    gpus = topology.gpus
+    rail = switch_of(topology, 0)
+    ranks = [rank for rank in range(len(gpus)) if switch_of(topology, rank) == rail]
+    servers = {gpus[rank].server for rank in ranks}
+    if len(ranks) < 2 or len(servers) < len(ranks):
+        raise UserError(
+            f"a ring needs two GPUs or more on one rail switch, each in a server of its own, and "
+            f"{rail} of {topology.name} has {len(ranks)} in {len(servers)}; take hosts=2 or more"
+        )
+    return ranks
+
+
+def measures(
+    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
+) -> Mapping[str, object]:
+    return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
+
+
+def capture(parameters: Parameters, topology: Topology) -> str:
+    """The port down to the first GPU, and that to the second: one flow on its way, and another."""
+    ranks = ring(topology)
+    return ",".join(switch_port(topology, rank) for rank in ranks[:2])
