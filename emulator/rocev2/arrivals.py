@@ -140,5 +140,5 @@ class Arrivals:
     def _receive_cnp(self, qp: QueuePair, now: int) -> None:
         self._counts["rx_cnps"] += 1
         if qp.pacer is not None:
-            qp.pacer.limiter.on_cnp(now)
+            qp.pacer.on_cnp(now)
             self._hca.activate(qp)

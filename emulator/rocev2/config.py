@@ -21,6 +21,8 @@ from emulator.rocev2.codes import (
     RNR_MICROSECONDS,
     RNR_RETRY_FOREVER,
 )
+from emulator.rocev2.dcqcn_parameters import DcqcnParameters
+from uet.congestion.parameters import ParameterError
 
 SERVICES = ("rc", "uc")
 RECOVERIES = ("go_back_n", "selective_repeat")
@@ -114,12 +116,14 @@ class HcaConfig:
     reorder_window: int = 4_096
     reorder_tolerance: int = 0
 
-    # Congestion control, and pacing by its rate: how many octets may leave at once after a pause.
+    # Congestion control: "none", or "dcqcn" with the parameters of the set `dcqcn_set` for the
+    # port's `line_rate`, which `dcqcn` overrides by name (emulator.rocev2.dcqcn_parameters).
+    # Pacing by its rate: how many octets may leave at once after a pause.
     congestion_control: str = "none"
+    dcqcn_set: str = "mlx"
     dcqcn: Mapping[str, object] = field(default_factory=dict)
-    cnp_interval: int = 4_000
     line_rate: int = 100 * 10**9
-    pacing_burst: int = 16_384
+    pacing_burst: int = 8_192
 
     # What peers may ask for.
     remote_access: tuple[str, ...] = ACCESSES
@@ -148,7 +152,6 @@ class HcaConfig:
             )
         if self.address in self.neighbours:
             raise ConfigurationError(f"neighbours holds the endpoint's own address {self.address}")
-        second = 10**9
         limits = {
             "dscp_data": (0, 63),
             "dscp_cnp": (0, 63),
@@ -164,7 +167,6 @@ class HcaConfig:
             "window_packets": (1, MAX_OUTSTANDING - 1),
             "reorder_window": (1, 2**20),
             "reorder_tolerance": (0, 2**20),
-            "cnp_interval": (0, second),
             "line_rate": (1, 10**13),
             "pacing_burst": (1, 2**30),
             "ud_qpn": (GSI_QPN, QPN_MASK - 1),
@@ -192,7 +194,17 @@ class HcaConfig:
                 raise ConfigurationError(
                     f"remote_access: {access!r} is none of {', '.join(ACCESSES)}"
                 )
+        try:
+            self.reaction()
+        except ParameterError as error:
+            raise ConfigurationError(str(error)) from None
         self._check_connections()
+
+    def reaction(self) -> DcqcnParameters | None:
+        """The parameters of DCQCN, if that is wanted."""
+        if self.congestion_control != "dcqcn":
+            return None
+        return DcqcnParameters.named(self.dcqcn_set, self.line_rate, **self.dcqcn)
 
     def _check_connections(self) -> None:
         taken = {self.ud_qpn}

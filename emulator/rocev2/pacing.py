@@ -16,6 +16,10 @@ class RateLimiter(Protocol):
     def rate_bps(self) -> float:
         """What it may send now, in bit/s of the wire."""
 
+    @property
+    def limited(self) -> bool:
+        """Whether that is less than the port's rate, or about to change."""
+
     def on_cnp(self, now: int) -> None:
         """The receiver has seen marked packets."""
 
@@ -29,7 +33,7 @@ class RateLimiter(Protocol):
         """Run the timers that are due."""
 
 
-class NotificationPoint(Protocol):
+class Notifier(Protocol):
     """Congestion control of one queue pair, at its receiver."""
 
     def on_marked(self, now: int) -> bool:
@@ -39,23 +43,52 @@ class NotificationPoint(Protocol):
 class Pacer:
     """Spaces frames so that they leave at a limiter's rate.
 
-    A process cannot leave every frame at its instant: after a pause it may catch up, by ``burst``
-    octets at most.
+    A process cannot let every frame leave at its instant: after a pause it may catch up, by
+    ``burst`` octets at most.  When the rate changes, so does the time of the frame that waits.
+    Nothing is spaced while nothing limits: the port sends no faster than it can.
     """
 
-    __slots__ = ("_burst", "limiter", "next")
+    __slots__ = ("_bits", "_burst", "_limiter", "_start", "next")
 
     def __init__(self, limiter: RateLimiter, burst: int) -> None:
-        self.limiter = limiter
-        self._burst = burst
+        self._limiter = limiter
+        self._burst = burst * _BITS_TIMES_NS
         #: the earliest moment for the next frame (ns)
         self.next = 0
+        self._start = 0
+        self._bits = 0  # of the last frame, times 10^9
+
+    @property
+    def rate_bps(self) -> float:
+        """What may leave now."""
+        return self._limiter.rate_bps
 
     def sent(self, octets: int, now: int) -> None:
         """A frame of ``octets`` leaves now."""
-        limiter = self.limiter
-        rate = limiter.rate_bps
-        earliest = now - int(self._burst * _BITS_TIMES_NS / rate)
-        start = self.next if self.next > earliest else earliest
-        self.next = start + int((octets + FRAMING) * _BITS_TIMES_NS / rate)
-        limiter.on_sent(octets + FRAMING, now)
+        limiter = self._limiter
+        octets += FRAMING
+        self._bits = octets * _BITS_TIMES_NS
+        if not limiter.limited:
+            self._start = now
+            return
+        earliest = now - int(self._burst / limiter.rate_bps)
+        self._start = self.next if self.next > earliest else earliest
+        limiter.on_sent(octets, now)
+        self._again()
+
+    def _again(self) -> None:
+        self.next = self._start + int(self._bits / self._limiter.rate_bps)
+
+    def on_cnp(self, now: int) -> None:
+        """The receiver has seen marked packets."""
+        self._limiter.on_cnp(now)
+        self._again()
+
+    def next_deadline(self) -> int | None:
+        """When the rate changes by itself (ns), or ``None``."""
+        return self._limiter.next_deadline()
+
+    def advance(self, now: int) -> None:
+        """Let the rate change that was to."""
+        self._limiter.advance(now)
+        self._again()

@@ -15,7 +15,7 @@ from emulator.rocev2.codes import Service, pkeys_match
 from emulator.rocev2.config import Connection, HcaConfig
 from emulator.rocev2.frames import Frames
 from emulator.rocev2.memory import MemoryTable
-from emulator.rocev2.pacing import NotificationPoint, Pacer
+from emulator.rocev2.pacing import Notifier, Pacer
 from emulator.rocev2.requester import FLUSHED, Requester
 from emulator.rocev2.responder import Responder
 from emulator.rocev2.unreliable import UnreliableRequester, UnreliableResponder
@@ -91,7 +91,7 @@ class QueuePair:
         service: Service,
         *,
         pacer: Pacer | None = None,
-        notification: NotificationPoint | None = None,
+        notification: Notifier | None = None,
     ) -> None:
         config = host.config
         self.host = host
@@ -235,7 +235,7 @@ class QueuePair:
                 earliest is None or pacer.next < earliest
             ):  # fmt: skip
                 earliest = pacer.next
-            due = pacer.limiter.next_deadline()
+            due = pacer.next_deadline()
             if due is not None and (earliest is None or due < earliest):
                 earliest = due
         return earliest
@@ -249,9 +249,9 @@ class QueuePair:
         """Run the timers that are due."""
         pacer = self.pacer
         if pacer is not None:
-            due = pacer.limiter.next_deadline()
+            due = pacer.next_deadline()
             if due is not None and due <= now:
-                pacer.limiter.advance(now)
+                pacer.advance(now)
         if self.requester is not None:
             self.requester.on_timer(now)
 

@@ -19,6 +19,7 @@ from emulator.rocev2.codes import (
 )
 from emulator.rocev2.config import ConfigurationError, HcaConfig
 from emulator.rocev2.connections import full_mesh
+from emulator.rocev2.dcqcn_parameters import NAMED
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.run.ideal import WireCost
 from emulator.transports.choice import (
@@ -39,10 +40,14 @@ from uet.wire import headers as below
 
 #: What ``--transport rocev2:...`` can say, with the values of each; the first is the default.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "cc": ("dcqcn", "none"),
+    "dcqcn": ("mlx", *(name for name in NAMED if name != "mlx")),
     "recovery": ("go_back_n", "selective_repeat"),
     "window": ("none", "bdp"),
 }
 MEANINGS: Mapping[str, str] = {
+    "cc": "congestion control; none: as fast as the port",
+    "dcqcn": "parameters of its algorithm, by who uses them",
     "recovery": "from loss: as most NICs, or as newer ones",
     "window": "octets in flight: as congestion control lets, or one bandwidth-delay product",
 }
@@ -52,8 +57,10 @@ FREE: Mapping[str, str] = {
     "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
     "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
     "rto=TIME": "the same as the least N that makes it at least so long",
+    "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate",
     "retry_cnt=N": "timeouts in a row before an error, 0..7 [default: 7]",
 }
+_TUNING = re.compile(r"dcqcn\.(\w+)")
 _MOST_QPS = 64
 #: Headers around the payload, Ethernet's included: of every packet, and of the largest.
 _AROUND = (
@@ -93,6 +100,9 @@ def _fit(
         "timeout": _timeout(wanted, options, base_rtt),
         "retry_cnt": _whole(wanted, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
         "recovery": chosen["recovery"],
+        "congestion_control": chosen["cc"],
+        "dcqcn_set": chosen["dcqcn"],
+        "dcqcn": _tuning(wanted, options),
         # One operation is one message with header data of 64 bits and a receive that the other
         # side has not posted: two immediates, from a queue that a library keeps filled.
         "notification_bits": 64,
@@ -175,6 +185,16 @@ def _timeout(wanted: str, options: Options, base_rtt: int) -> int:
     return next((x for x in exponents if timeout_ns(x) >= least), MAX_TIMEOUT_EXPONENT)
 
 
+def _tuning(wanted: str, options: Options) -> dict[str, float]:
+    """What was said of the parameters of DCQCN."""
+    named = {option: _TUNING.fullmatch(option) for option in options}
+    return {
+        match[1]: number(wanted, option, options[option])
+        for option, match in named.items()
+        if match is not None
+    }
+
+
 def _whole(wanted: str, options: Options, name: str, low: int, high: int, default: int) -> int:
     """A whole number among the options."""
     if name not in options:
@@ -195,6 +215,6 @@ TRANSPORT = Transport(
     fit=_fit,
     options=OPTIONS,
     meanings=MEANINGS,
-    free=re.compile(r"qps|mtu|timeout|rto|retry_cnt"),
+    free=re.compile(rf"qps|mtu|timeout|rto|retry_cnt|{_TUNING.pattern}"),
     described=FREE,
 )

@@ -1,0 +1,197 @@
+"""Congestion control at the endpoint: CNPs out and in, and frames spaced by the rate."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from emulator.rocev2.config import ConfigurationError
+from emulator.rocev2.dcqcn_parameters import DcqcnParameters
+from emulator.rocev2.pacing import FRAMING, Pacer
+from tests.rocev2.ends import KEY, THERE, adapter, qpn
+from tests.rocev2.lone import Lone
+from uet.transport import Write
+
+MTU = 1024
+LINE = 10 * 10**9
+CE, ECT0 = 3, 2
+FRAME = 14 + 20 + 8 + 12 + MTU + 4
+
+
+def dcqcn(**parameters: object) -> Lone:
+    end = Lone(congestion_control="dcqcn", line_rate=LINE, **parameters)
+    end.hca.register(memoryview(bytearray(64 * MTU)), key=KEY)
+    return end
+
+
+def marked(end: Lone, number: int, *, tos: int = CE, qp: int = 0) -> bytes:
+    return end.write(end.psn + number, b"x", key=KEY, tos=26 << 2 | tos, ask=False, dqpn=qpn(0, qp))
+
+
+@pytest.mark.conformance("R-038", "R-001")
+@pytest.mark.parametrize("dscp", [48, 46])
+def test_a_cnp(dscp: int) -> None:
+    end = dcqcn(dscp_cnp=dscp)
+    assert end.ask(marked(end, 0, tos=ECT0)) == []
+    (cnp,) = end.ask(marked(end, 1))
+    assert (cnp.opcode, cnp.dqpn, cnp.psn, cnp.ackreq) == (0x81, qpn(1), 0, 0)
+    assert cnp.bth["becn"] == 1
+    assert cnp.bth["fecn"] == cnp.bth["solicited"] == cnp.bth["padcount"] == 0
+    assert cnp.frame[54:70] == bytes(16)
+    assert (len(cnp.frame), cnp.tos >> 2) == (74, dscp)
+    assert end.hca.counts["tx_cnps"] == 1
+    assert end.hca.counts["rx_ecn_marked_packets"] == 1
+
+
+@pytest.mark.conformance("R-037")
+def test_cnps_of_queue_pairs_are_apart_and_independent() -> None:
+    end = dcqcn(qps=2)
+    interval = DcqcnParameters.named("mlx", LINE).cnp_interval
+    times: dict[int, list[int]] = {qpn(1, 0): [], qpn(1, 1): []}
+    step = interval // 7
+    for number in range(100):
+        end.now = number * step
+        for qp in range(2):
+            for cnp in end.ask(marked(end, number, qp=qp)):
+                times[cnp.dqpn].append(end.now)
+    for several in times.values():
+        apart = [later - earlier for earlier, later in pairwise(several)]
+        assert apart
+        assert interval <= min(apart)
+        assert max(apart) <= interval + step
+    assert times[qpn(1, 0)] == times[qpn(1, 1)]
+
+
+def test_marks_on_what_is_out_of_sequence_count_too() -> None:
+    end = dcqcn()
+    answers = end.ask(marked(end, 5))
+    assert sorted(packet.opcode for packet in answers) == [0x11, 0x81]
+
+
+def test_without_congestion_control_nobody_is_told() -> None:
+    end = Lone()
+    end.hca.register(memoryview(bytearray(MTU)), key=KEY)
+    assert end.ask(marked(end, 0)) == []
+    assert end.hca.counts["rx_ecn_marked_packets"] == 1
+
+
+class Fixed:
+    """A limiter whose rate the test sets."""
+
+    def __init__(self, rate_bps: float) -> None:
+        self.rate_bps = rate_bps
+        self.limited = True
+        self.octets = 0
+
+    def on_cnp(self, now: int) -> None:
+        self.rate_bps /= 2
+
+    def on_sent(self, octets: int, now: int) -> None:
+        self.octets += octets
+
+    def next_deadline(self) -> int | None:
+        return None
+
+    def advance(self, now: int) -> None: ...
+
+
+def paced(rate: float, burst: int) -> tuple[Lone, Fixed]:
+    end = Lone(timeout=0)
+    limiter = Fixed(rate)
+    qp = end.hca.queue_pair(qpn(0))
+    assert qp is not None
+    qp.pacer = Pacer(limiter, burst)
+    return end, limiter
+
+
+def leave(end: Lone, until: int) -> list[int]:
+    """When frames of requests and responses leave, as an exact loop would have it."""
+    times = []
+    while end.now < until:
+        times += [end.now for packet in end.take() if packet.payload]
+        due = end.hca.next_deadline()
+        end.now = until if due is None or due > until else max(due, end.now + 1)
+    return times
+
+
+@pytest.mark.parametrize("burst", [1, 8_192])
+def test_requests_leave_at_the_rate(burst: int) -> None:
+    rate = 10**9
+    end, limiter = paced(rate, burst)
+    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(2_000 * MTU))))
+    spacing = (FRAME + FRAMING) * 8 * 10**9 // rate
+    times = leave(end, 100 * spacing)
+    assert len(times) == pytest.approx(100, abs=burst / FRAME + 2)
+    apart = [b - a for a, b in pairwise(times[10:])]
+    assert min(apart) >= spacing - 200  # the first frame is longer: it has a RETH
+    assert max(apart) <= spacing + 200
+    assert limiter.octets == pytest.approx(len(times) * (FRAME + FRAMING), rel=0.01)
+
+
+def test_a_cnp_puts_off_the_frame_that_waits() -> None:
+    rate = 10**9
+    end, _ = paced(rate, 1)
+    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
+    leave(end, 1)
+    before = end.hca.next_deadline()
+    end.give(end.frame(0x81, 0, {}))
+    end.take()
+    qp = end.hca.queue_pair(qpn(0))
+    assert qp is not None
+    assert qp.pacer is not None
+    assert before is not None
+    assert qp.pacer.next == pytest.approx(2 * before, abs=2)
+    assert end.hca.counts["rx_cnps"] == 1
+
+
+def test_responses_to_reads_are_paced_at_the_responder() -> None:
+    rate = 10**9
+    end, _ = paced(rate, 1)
+    end.hca.register(memoryview(bytearray(64 * MTU)), key=KEY)
+    end.give(end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": 50 * MTU}))
+    spacing = (FRAME + FRAMING) * 8 * 10**9 // rate
+    times = leave(end, 30 * spacing)
+    assert len(times) == pytest.approx(30, abs=2)
+    # An acknowledgement does not wait for that.
+    assert [p.opcode for p in end.ask(end.frame(0x81, 0, {}))] == []
+
+
+def test_a_pause_does_not_become_a_burst() -> None:
+    rate = 10**9
+    end, _ = paced(rate, 3 * FRAME)
+    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
+    end.take()
+    end.now = 10**9
+    assert len(end.take()) <= 5
+
+
+def test_a_sender_under_cnps_slows_down_and_recovers() -> None:
+    end = dcqcn(dcqcn_set="paper", timeout=0)
+    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(20_000 * MTU))))
+    assert len(end.take(50)) == 50  # nothing limits before the first CNP
+    qp = end.hca.queue_pair(qpn(0))
+    assert qp is not None
+    assert qp.pacer is not None
+    for _ in range(5):
+        end.give(end.frame(0x81, 0, {}))
+        leave(end, end.now + 50_000)
+    slow = qp.pacer.rate_bps
+    assert slow < 0.2 * LINE
+    before = end.now
+    sent = len(leave(end, end.now + 54_000))
+    assert sent * (FRAME + FRAMING) * 8 == pytest.approx(slow * (end.now - before) / 1e9, rel=0.35)
+    leave(end, end.now + 5_000_000)
+    # Back to what it was before the last cut, then additively: too short for hyper increase.
+    steps = 5_000_000 // 55_000
+    assert qp.pacer.rate_bps == pytest.approx(2 * slow + steps * LINE / 1_000, rel=0.05)
+
+
+def test_parameters_that_cannot_be() -> None:
+    for fields, complaint in (
+        ({"dcqcn_set": "mine"}, "no parameter set 'mine'"),
+        ({"dcqcn": {"speed": 1}}, "no parameter 'speed'"),
+        ({"dcqcn": {"g": 2}}, "dcqcn.g is 2"),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint):
+            adapter(0, congestion_control="dcqcn", **fields)  # type: ignore[arg-type]
