@@ -82,7 +82,12 @@ class Requester(SendQueue):
         """
         self._counts["rx_naks_sequence"] += 1
         if self._selective:
-            if psn < self.next:
+            work = self._find(psn)
+            if work is not None and work.fetch:
+                # The responder misses every PSN of a READ, which are one packet.
+                psn = work.next
+                work = None if psn in self._repeated else work
+            if work is not None:
                 self._lost[psn] = None
             return
         self._acknowledge(psn, now)

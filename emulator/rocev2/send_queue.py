@@ -137,7 +137,7 @@ class SendQueue:
         extension = read_extension(work, self._mtu) if work.kind == "read" else work.extensions[0]
         frame = self._frames.frame(self._class, work.words[0], work.next & PSN_MASK, extension)
         out.append(frame)
-        self._ask(work.next, now)
+        self._ask(work.end - 1, now)
         if self._qp.pacer is not None:
             self._qp.pacer.sent(len(frame[0]) + len(frame[1]), now)
 

@@ -33,7 +33,7 @@ _MESSAGE = 4 << 20
 _BATCH = 32
 _NS_A_TURN = 2_000
 #: With a host that is much slower than the fabric, an agent's turn must not look like a loss.
-ROCEV2 = "rocev2:timeout=17,window=bdp"
+ROCEV2 = "rocev2:cc=none,timeout=17,window=bdp"
 _HEADER_DATA = 7
 
 Ends = tuple[Transport, Transport]

@@ -398,3 +398,28 @@ def test_requests_that_cannot_be(what: str) -> None:
     with pytest.raises(WorkError, match=sentence):
         end.hca.post(request)  # type: ignore[arg-type]
     assert end.take() == []
+
+
+def test_the_rest_of_a_read_that_is_lost_altogether_is_asked_for_by_the_timer() -> None:
+    end = Lone(timeout=5)
+    end.hca.post(read(3 * MTU))
+    end.take()
+    aeth = {"syndrome": 0x1F, "msn": 1}
+    end.give(end.frame(0x0D, end.first, aeth, payload=bytes(MTU)))
+    assert end.take() == []
+    due = end.hca.next_deadline()
+    assert due is not None
+    end.now = due
+    (again,) = end.take()
+    assert (psns(end, [again]), again.fields["dmalen"]) == ([1], 2 * MTU)
+
+
+def test_selective_repeat_asks_for_a_read_once_though_all_its_psns_are_missed() -> None:
+    end = Lone(recovery="selective_repeat")
+    end.hca.post(read(40 * MTU))
+    end.hca.post(write(1))
+    end.take()
+    again = []
+    for number in range(40):
+        again += end.ask(end.ack(end.first + number, 0x60))
+    assert [packet.opcode for packet in again] == [0x0C]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from scapy.utils import RawPcapNgReader
 
+from emulator.asic.code_points import LAB
 from emulator.rocev2.packets import Flow, PacketOpener, encapsulation
 from tests.scenarios.test_run import SMALL, Run, start, uetemu  # noqa: F401
 
@@ -48,7 +49,7 @@ def complaints(capture: Path) -> str:
 
 @pytest.mark.parametrize(
     "variant",
-    ["rocev2", "rocev2:qps=4,recovery=selective_repeat", "rocev2:mtu=1024,window=bdp"],
+    ["rocev2", "rocev2:qps=4,recovery=selective_repeat", "rocev2:mtu=1024,window=bdp,cc=none"],
 )
 def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:  # noqa: F811
     run = start(*SMALL, "--sizes", "64KiB", "--transport", variant, "--snaplen", "full")
@@ -59,7 +60,7 @@ def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:  # noqa:
     capture = run.folder / "capture.pcapng"
     seen = flows(capture)
     opcodes = Counter(flow.opcode for flow in seen)
-    assert set(opcodes) <= {0x06, 0x07, 0x09, 0x0B, 0x11}
+    assert set(opcodes) <= {0x06, 0x07, 0x09, 0x0B, 0x11, 0x81}
     assert {0x06, 0x09, 0x0B, 0x11} <= set(opcodes)
     mtu = 1024 if "mtu" in variant else 4096
     assert max(flow.payload_end - flow.payload_at for flow in seen) == mtu
@@ -68,7 +69,9 @@ def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:  # noqa:
         ports.setdefault((flow.source, flow.dqpn), set()).add(flow.source_port)
     assert {len(several) for several in ports.values()} == {1}
     assert max(Counter(source for source, _ in ports).values()) == (4 if "qps" in variant else 1)
-    assert {flow.traffic_class for flow in seen} <= {26 << 2 | 2, 26 << 2 | 3}
+    for flow in seen:
+        assert flow.traffic_class >> 2 == (LAB.control if flow.opcode == 0x81 else 26)
+        assert flow.traffic_class & 3 in (2, 3)
     endpoint = next(iter(run.result["endpoints"].values()))
     assert endpoint["transport.tx_data_packets"] > 0
     assert endpoint["transport.rx_acks"] > 0
