@@ -43,6 +43,7 @@ class Requester(SendQueue):
         super().__init__(qp, first_psn)
         config = qp.host.config
         self._selective = config.recovery == "selective_repeat"
+        self._tolerance = config.reorder_tolerance
         self._went_back_at = -1  # where a gap in responses was seen last
         self._retries = config.retry_cnt
         self._rnr_retries = config.rnr_retry
@@ -235,9 +236,10 @@ class Requester(SendQueue):
         self._went_back_at = -1
         self._deadline = now + self._timeout
         if self._selective:
-            # The oldest one, what was asked for and repeated in vain, and the newest: its arrival
-            # shows the responder what else is missing.
-            for psn in (self.una, *self._repeated, self.next - 1):
+            # The oldest one, what was asked for and repeated in vain, and the newest, which shows
+            # the responder what else is missing, with those that it would still wait for.
+            newest = max(self.una, self.next - 1 - self._tolerance)
+            for psn in (self.una, *self._repeated, *range(newest, self.next)):
                 self._lost[psn] = None
         else:
             self._go_back(self.una)

@@ -56,6 +56,7 @@ FREE: Mapping[str, str] = {
     "mtu=N": f"path MTU, one of {', '.join(map(str, PATH_MTUS))} [default: what fits]",
     "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
     "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
+    "reorder=N": "selective_repeat: packets that may overtake one before it is lost [default: 0]",
     "rto=TIME": "the same as the least N that makes it at least so long",
     "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate",
     "retry_cnt=N": "timeouts in a row before an error, 0..7 [default: 7]",
@@ -100,6 +101,7 @@ def _fit(
         "timeout": _timeout(wanted, options, base_rtt),
         "retry_cnt": _whole(wanted, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
         "recovery": chosen["recovery"],
+        "reorder_tolerance": _reorder(wanted, options, chosen["recovery"]),
         "congestion_control": chosen["cc"],
         "dcqcn_set": chosen["dcqcn"],
         "dcqcn": _tuning(wanted, options),
@@ -185,6 +187,16 @@ def _timeout(wanted: str, options: Options, base_rtt: int) -> int:
     return next((x for x in exponents if timeout_ns(x) >= least), MAX_TIMEOUT_EXPONENT)
 
 
+def _reorder(wanted: str, options: Options, recovery: str) -> int:
+    """How far packets may be out of order without being taken for lost."""
+    if "reorder" in options and recovery != "selective_repeat":
+        raise UserError(
+            f"transport {wanted!r}: reorder is for receivers that keep what comes early; add "
+            "recovery=selective_repeat or leave reorder out"
+        )
+    return _whole(wanted, options, "reorder", 0, HcaConfig.reorder_window // 2, 0)
+
+
 def _tuning(wanted: str, options: Options) -> dict[str, float]:
     """What was said of the parameters of DCQCN."""
     named = {option: _TUNING.fullmatch(option) for option in options}
@@ -215,6 +227,6 @@ TRANSPORT = Transport(
     fit=_fit,
     options=OPTIONS,
     meanings=MEANINGS,
-    free=re.compile(rf"qps|mtu|timeout|rto|retry_cnt|{_TUNING.pattern}"),
+    free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),
     described=FREE,
 )

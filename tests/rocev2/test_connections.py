@@ -105,6 +105,10 @@ def test_what_a_run_configures() -> None:
         ("rocev2:timeout=32", "0..31"),
         ("rocev2:timeout=3,rto=1ms", "keep one of them"),
         ("rocev2:rto=soon", "rto: "),
+        ("rocev2:reorder=8", "add recovery=selective_repeat"),
+        ("rocev2:cc=nscc", "takes one of dcqcn, none"),
+        ("rocev2:dcqcn.speed=1", "dcqcn has no parameter 'speed'"),
+        ("rocev2:dcqcn.g=fast", "give a number"),
         ("rocev2:tss=direct", "no parameter 'tss'"),
     ],
 )
