@@ -15,11 +15,7 @@ from ipaddress import ip_address
 
 from emulator.rocev2 import headers
 from emulator.rocev2.arrivals import Arrivals
-from emulator.rocev2.codes import (
-    CNP_OPCODE,
-    CNP_RESERVED,
-    Service,
-)
+from emulator.rocev2.codes import CNP_OPCODE, CNP_RESERVED, Service
 from emulator.rocev2.config import Connection, HcaConfig
 from emulator.rocev2.congestion import Congestion
 from emulator.rocev2.datagrams import Datagrams
@@ -39,7 +35,7 @@ _TURN = 16
 
 
 class HostChannelAdapter:
-    """One endpoint.  ``seed`` decides what is random here: nothing, so far."""
+    """One endpoint.  ``seed`` is every transport's; nothing is random in this one."""
 
     def __init__(self, config: HcaConfig, *, seed: int = 0) -> None:
         self.config = config
@@ -201,7 +197,7 @@ class HostChannelAdapter:
             _, qpn = heapq.heappop(timers)
             qp = self._qps.get(qpn)
             if qp is not None:
-                qp.scheduled = None
+                qp.scheduled.pop()
                 qp.on_timer(now)
                 self._ready[qpn] = qp
         out: list[Frame] = []
@@ -231,8 +227,8 @@ class HostChannelAdapter:
     def _schedule(self, qp: QueuePair, now: int) -> None:
         """See to it that its timers run.  One that is put off is found out when it is due."""
         due = qp.next_deadline(now)
-        if due is not None and (qp.scheduled is None or due < qp.scheduled):
-            qp.scheduled = due
+        if due is not None and (not qp.scheduled or due < qp.scheduled[-1]):
+            qp.scheduled.append(due)
             heapq.heappush(self._timers, (due, qp.qpn))
 
     def _notify(self, out: list[Frame]) -> None:

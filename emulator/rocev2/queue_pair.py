@@ -105,8 +105,8 @@ class QueuePair:
         self.data_class = traffic_class(config.dscp_data, ecn_capable=config.ecn_capable)
         ack = config.dscp_data if config.dscp_ack is None else config.dscp_ack
         self.ack_class = traffic_class(ack, ecn_capable=config.ecn_capable)
-        #: when the endpoint will look at its timers next (ns)
-        self.scheduled: int | None = None
+        #: when the endpoint will look at its timers (ns), the next time last
+        self.scheduled: list[int] = []
         self._workshop = Workshop(
             service,
             migreq=config.migreq,

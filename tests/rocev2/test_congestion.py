@@ -157,6 +157,23 @@ def test_responses_to_reads_are_paced_at_the_responder() -> None:
     assert [p.opcode for p in end.ask(end.frame(0x81, 0, {}))] == []
 
 
+def test_timers_that_are_put_off_do_not_pile_up() -> None:
+    """Each message has a frame that waits for its time, and a retry timer that is put off."""
+    end = Lone(timeout=20)
+    qp = end.hca.queue_pair(qpn(0))
+    assert qp is not None
+    qp.pacer = Pacer(Fixed(10**9), 1)
+    for number in range(300):
+        end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(MTU))))
+        end.take()
+        end.now = end.hca.next_deadline() or end.now
+        end.take()
+        end.give(end.ack(end.first + number))
+        end.take()
+    assert len(end.done()) == 300
+    assert len(end.hca._timers) <= 4
+
+
 def test_a_pause_does_not_become_a_burst() -> None:
     rate = 10**9
     end, _ = paced(rate, 3 * FRAME)
