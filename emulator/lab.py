@@ -131,6 +131,8 @@ class Lab:
                 progress=progress,
             )
             lab.fabric, lab._asic = fabric, asic
+            if asic is not None:
+                asic.pauses.start()
             lab.record = lab_record.advance(record, Phase.UP)
             if persistent:
                 lock.release()

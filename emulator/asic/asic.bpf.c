@@ -6,7 +6,8 @@
  *      |
  *   the kernel's bridge or routing
  *      |
- *   departure  asic_egress    queues: admission, ECN, trimming (queue.h, packet.h),
+ *   departure  asic_egress    buffers of the port of arrival (pfc.h),
+ *      |                      queues: admission, ECN, trimming (queue.h, packet.h),
  *      |                      faults of the cable (faults.h), priority
  *      v
  *     HTB      holds the frame for as long as the link takes
@@ -16,11 +17,15 @@
 #include "balance.h"
 #include "faults.h"
 #include "packet.h"
+#include "pfc.h"
 #include "queue.h"
 
 /* A frame that the program sends to its own port once more carries in its mark what was done. */
 #define MARK_TRIMMED 0x75655401
 #define MARK_DUPLICATE 0x75655402
+/* Those that the emulator itself sends by a port: a MAC control frame, a knock at its queue. */
+#define MARK_OWN 0x75655403
+#define MARK_KNOCK 0x75655404
 
 /* Not TC_ACT_SHOT: a socket that sends through a port of its own would be told of the loss. */
 #define SWALLOWED TC_ACT_STOLEN
@@ -59,6 +64,19 @@ static __always_inline int trim_and_return(struct __sk_buff *skb, const struct p
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+enum lossless { LOSSY, LOSSLESS, DROPPING };
+
+/* Whether a frame of this class that leaves by port `index` counts in the buffer it came in by. */
+static __always_inline __u32 is_lossless(__u32 index, const struct port_settings *rules,
+					 __u32 class_number)
+{
+	struct pause_rules *pauses = pausing(index);
+
+	if (!pauses || rules->classes[class_number].queue != QUEUE_LOW)
+		return LOSSY;
+	return pauses->dropping ? DROPPING : LOSSLESS;
+}
+
 SEC("tc")
 int asic_egress(struct __sk_buff *skb)
 {
@@ -66,11 +84,14 @@ int asic_egress(struct __sk_buff *skb)
 	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
 	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
 	struct packet packet;
+	__u32 origin = skb->tc_index, lossless;
 	__u64 octets, now;
 	int can_trim;
 
-	if (!rules || !port || !rules->rate)
+	if (!rules || !port || !rules->rate || pass == MARK_KNOCK)
 		return TC_ACT_UNSPEC;
+	if (pass == MARK_OWN)
+		return rules->faults.black_hole ? SWALLOWED : TC_ACT_UNSPEC;
 	if (pass == MARK_TRIMMED || pass == MARK_DUPLICATE)
 		skb->mark = 0;
 	parse(skb, &packet);
@@ -81,6 +102,17 @@ int asic_egress(struct __sk_buff *skb)
 	}
 	can_trim = packet.payload > rules->trim_payload && pass != MARK_TRIMMED;
 	octets = octets_on_wire(skb);
+	lossless = is_lossless(index, rules, class_number);
+	if (lossless == DROPPING) {
+		count_drop(port, class_number, DROP_WATCHDOG);
+		return SWALLOWED;
+	}
+	if (lossless && !fits(origin, octets)) {
+		count_drop(port, class_number, DROP_HEADROOM);
+		return SWALLOWED;
+	}
+	if (!lossless)
+		skb->tc_index = 0; /* nothing to be given back */
 	now = bpf_ktime_get_ns();
 	switch (admit(port, rules, class_number, octets, can_mark(&packet), can_trim, now)) {
 	case TO_TRIM:
@@ -95,6 +127,8 @@ int asic_egress(struct __sk_buff *skb)
 	case ADMITTED:
 		break;
 	}
+	if (lossless)
+		hold(origin, octets);
 	skb->priority = rules->classes[class_number].priority;
 	if (!rules->faults.enabled || pass == MARK_DUPLICATE)
 		return TC_ACT_UNSPEC;
@@ -103,6 +137,8 @@ int asic_egress(struct __sk_buff *skb)
 	case LOST_IN_BURST:
 		if (rules->measured)
 			depart(port, rules, class_number, octets, now);
+		if (lossless)
+			give_back(origin, octets);
 		return SWALLOWED;
 	case DUPLICATED:
 		skb->mark = MARK_DUPLICATE; /* the copy waits in the queue like any other frame */
@@ -133,9 +169,21 @@ int asic_ingress(struct __sk_buff *skb)
 	__u32 index = skb->ifindex;
 	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
 	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
+	__u32 origin = skb->tc_index;
 	struct packet packet;
 
-	if (!rules || !port || (rules->balancing == BALANCE_NONE && !rules->peer))
+	if (!rules || !port)
+		return TC_ACT_UNSPEC;
+	if (pausing(index)) {
+		if (skb->protocol == bpf_htons(ETH_P_MAC_CONTROL)) {
+			take_control(skb, index);
+			return SWALLOWED;
+		}
+		if (origin)
+			give_back(origin, octets_on_wire(skb));
+		skb->tc_index = index;
+	}
+	if (rules->balancing == BALANCE_NONE && !rules->peer)
 		return TC_ACT_UNSPEC;
 	parse(skb, &packet);
 	if (rules->peer)

@@ -41,7 +41,8 @@ enum traffic_class {
 /* Served in this order, but for the share of the link that the low queue owns. */
 enum queue_name { QUEUE_HIGH, QUEUE_MEDIUM, QUEUE_LOW, QUEUES };
 
-enum drop_reason { DROP_TAIL, DROP_LOSS, DROP_BURST, DROP_BLACK_HOLE, DROP_FAILURE, DROP_REASONS };
+enum drop_reason { DROP_TAIL, DROP_LOSS, DROP_BURST, DROP_BLACK_HOLE, DROP_FAILURE, DROP_HEADROOM,
+		   DROP_WATCHDOG, DROP_REASONS };
 
 enum balancing { BALANCE_NONE, BALANCE_FLOW, BALANCE_FLOWLET, BALANCE_PACKET, BALANCE_ROUND_ROBIN,
 		 BALANCE_LEAST_LOADED };

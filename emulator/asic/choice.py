@@ -25,6 +25,10 @@ from topologies.units import UnitError, parse_size, parse_time_ns
 
 DEFAULT = "shallow"
 NONE = "none"
+#: The profile whose data class is not to lose anything: PFC is for it.
+LOSSLESS = "lossless"
+PAUSING = ("xoff", "xon", "headroom", "pfc_response", "pfc_watchdog", "pfc_watchdog_action")
+WATCHDOG_ACTIONS = ("drop", "forward")
 OF_BDP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*bdp", re.IGNORECASE)
 #: What ``trim=on`` sets where the profile does not trim (UES 4.1, in units of the BDP).
 TRIM_DATA, TRIM_RETRANSMISSION = Fraction(1), Fraction(3, 2)
@@ -45,6 +49,33 @@ class OfBdp:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PauseChoice:
+    """Priority flow control.  None: what the fabric asks for (:mod:`emulator.asic.fitting`).
+
+    ``pfc_watchdog_ns`` (fabric time) is how long a queue may be paused on end, 0 for ever;
+    ``pfc_response_ns`` how long devices take to obey, beside cables and frames.
+    """
+
+    xoff: int | OfBdp | None = None
+    xon: int | OfBdp | None = None
+    headroom: int | OfBdp | None = None
+    pfc_watchdog_ns: int = 0
+    pfc_watchdog_action: str = "drop"
+    pfc_response_ns: int = 0
+
+    def written(self) -> dict[str, str]:
+        """As :func:`parse` reads it."""
+        depths = {"xoff": self.xoff, "xon": self.xon, "headroom": self.headroom}
+        parts = {key: str(depth) for key, depth in depths.items() if depth is not None}
+        if self.pfc_watchdog_ns:
+            parts["pfc_watchdog"] = f"{self.pfc_watchdog_ns}ns"
+            parts["pfc_watchdog_action"] = self.pfc_watchdog_action
+        if self.pfc_response_ns:
+            parts["pfc_response"] = f"{self.pfc_response_ns}ns"
+        return {"pfc": "on"} | parts
+
+
+@dataclass(frozen=True, kw_only=True)
 class SwitchChoice:
     """What all switches of a lab do.
 
@@ -52,6 +83,7 @@ class SwitchChoice:
     :data:`~emulator.asic.balancing.METHODS`; ``flowlet_gap_ns`` (fabric time) is for flowlets, 0
     stands for one base RTT of the fabric.  ``changes`` are overrides of
     :func:`emulator.asic.profile.named`: by parameter, where a depth may be an :class:`OfBdp`.
+    ``pausing`` is priority flow control, None without.
     """
 
     name: str
@@ -59,6 +91,7 @@ class SwitchChoice:
     balance: str = "flow"
     flowlet_gap_ns: int = 0
     changes: Mapping[str, Any] = field(default_factory=dict)
+    pausing: PauseChoice | None = None
 
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
@@ -73,6 +106,11 @@ class SwitchChoice:
             raise UserError(
                 f"flowlet_gap says nothing with balance={self.balance}: "
                 "say balance=flowlet, or leave it out"
+            )
+        if self.pausing is not None and self.profile != LOSSLESS:
+            raise UserError(
+                f"pfc=on pauses a lossless class, and the switch {self.profile} has none: "
+                f"take {LOSSLESS}"
             )
         for key in self.changes:
             if key not in CHANGES:
@@ -96,6 +134,8 @@ class SwitchChoice:
         parts = {"balance": self.balance}
         if self.flowlet_gap_ns:
             parts["flowlet_gap"] = f"{self.flowlet_gap_ns}ns"
+        if self.profile == LOSSLESS:
+            parts |= {"pfc": "off"} if self.pausing is None else self.pausing.written()
         parts |= {key: _written(value) for key, value in self.changes.items()}
         return f"{self.profile}:{','.join(f'{key}={value}' for key, value in parts.items())}"
 
@@ -126,7 +166,37 @@ def parse(text: str) -> SwitchChoice:
         profile=profile,
         balance=written.pop("balance", "flow"),
         flowlet_gap_ns=_read("flowlet_gap", written.pop("flowlet_gap", "0"), parse_time_ns),
+        pausing=_pausing(profile, written),
         changes=_changes(profile, written),
+    )
+
+
+def _pausing(profile: str, written: dict[str, str]) -> PauseChoice | None:
+    """Takes what is about PFC out of ``written``: on by default where something is lossless."""
+    default = "on" if profile == LOSSLESS else "off"
+    pfc = _switch("pfc", written.pop("pfc", default))
+    given = {key: written.pop(key) for key in PAUSING if key in written}
+    if not pfc:
+        if given:
+            key = next(iter(given))
+            raise UserError(
+                f"{key} says nothing without priority flow control: "
+                + ("say pfc=on" if profile == LOSSLESS else f"take the switch {LOSSLESS}")
+                + ", or leave it out"
+            )
+        return None
+    action = given.pop("pfc_watchdog_action", "drop")
+    if action not in WATCHDOG_ACTIONS:
+        raise UserError(
+            f"pfc_watchdog_action is {action!r}: the watchdog takes {' or '.join(WATCHDOG_ACTIONS)}"
+        )
+    watchdog = given.pop("pfc_watchdog", "off")
+    response = given.pop("pfc_response", "0")
+    return PauseChoice(
+        **{name: _depth(name, value) for name, value in given.items()},
+        pfc_watchdog_ns=0 if watchdog == "off" else _read("pfc_watchdog", watchdog, parse_time_ns),
+        pfc_watchdog_action=action,
+        pfc_response_ns=_read("pfc_response", response, parse_time_ns),
     )
 
 
@@ -264,12 +334,12 @@ CHANGES: Mapping[str, Callable[[str, str], Any]] = {
     "data_share": _share,
     "last_hop_ecn": _switch,
 } | {f"{name}.{rule}": reader for name in CLASS_NAMES for rule, reader in _RULES.items()}
-PARAMETERS = ("balance", "flowlet_gap", "trim", *CHANGES)
+PARAMETERS = ("balance", "flowlet_gap", "trim", "pfc", *PAUSING, *CHANGES)
 
 MEANINGS: Mapping[str, str] = {
     "shallow": "trims beyond one BDP, drops beyond two",
     "deep": "drops beyond five BDP",
-    "lossless": "marks; as there is no PFC, it still drops beyond the port's buffer",
+    "lossless": "marks, pauses who sends too much (PFC), never drops data",
     NONE: "no ASIC: plain queues of the kernel, no marks",
 }
 DESCRIBED: Mapping[str, tuple[str, str]] = {
@@ -280,6 +350,13 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "trimmed_queue": ("high|medium", "where trimmed packets wait; default high, with control"),
     "data_share": ("0..0.5", "of the link, that control cannot take from data; default 0.05"),
     "last_hop_ecn": ("on|off", "ports that face a NIC mark, or leave that hop to RCCC"),
+    "pfc": ("on|off", "lossless: pause the other end of a cable whose buffer fills; default on"),
+    "xoff": ("DEPTH", "buffer held by a port from which it pauses; default 0.5bdp"),
+    "xon": ("DEPTH", "and down to which it lets go on; default two frames below xoff"),
+    "headroom": ("DEPTH", "kept free beyond xoff; default what rate, cable and MTU ask for"),
+    "pfc_response": ("TIME", "that devices take to obey, beside cables and frames; default 0"),
+    "pfc_watchdog": ("TIME|off", "pause on end that the watchdog takes for a storm; default off"),
+    "pfc_watchdog_action": ("drop|forward", "what becomes of that queue then; default drop"),
     "CLASS.kmin_bytes": ("DEPTH", "queue from which packets are marked (ECN); default 0.2bdp"),
     "CLASS.kmax_bytes": ("DEPTH|none", "queue from which all are; default 0.8bdp"),
     "CLASS.pmax": ("0..1", "share marked just below that; default 1"),

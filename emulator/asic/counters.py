@@ -103,13 +103,13 @@ def read_all(program: Program, indices: Sequence[int]) -> list[AsicCounters]:
 
 def _counted(settings: bytes | memoryview, state: bytes | memoryview) -> AsicCounters:
     rate, _ = PORT_HEAD.unpack_from(settings)
-    numbers = PORT_TAIL.unpack_from(settings, TAIL_AT)
-    bin_bytes = 1 << numbers[BIN_SHIFT_FIELD]
+    tail = PORT_TAIL.unpack_from(settings, TAIL_AT)
+    bin_bytes = 1 << tail[BIN_SHIFT_FIELD]
     _, _, drained_at, credit, low_credit, *_ = STATE_HEAD.unpack_from(state)
-    measured = numbers[MEASURED_FIELD]
+    measured = tail[MEASURED_FIELD]
     idle = 0 if measured else max(0, time.monotonic_ns() - drained_at)
     served = (idle * rate + credit) >> RATE_SHIFT
-    owned = (served * numbers[LOW_SHARE_FIELD] + low_credit) >> SHARE_SHIFT
+    owned = (served * tail[LOW_SHARE_FIELD] + low_credit) >> SHARE_SHIFT
     offset = STATE_HEAD.size
     rows = {}
     for queue in Queue:
@@ -122,9 +122,10 @@ def _counted(settings: bytes | memoryview, state: bytes | memoryview) -> AsicCou
     }
     classes = {}
     for traffic_class in TrafficClass:
-        *counts, tail, loss, burst, hole, failure = CLASS_COUNTERS.unpack_from(state, offset)
+        numbers = CLASS_COUNTERS.unpack_from(state, offset)
         offset += CLASS_COUNTERS.size
-        drops = dict(zip(DropReason, (tail, loss, burst, hole, failure), strict=True))
+        counts = numbers[: -len(DropReason)]
+        drops = dict(zip(DropReason, numbers[-len(DropReason) :], strict=True))
         packets, octets, marked, trimmed, corrupted, duplicated, reordered = counts
         classes[traffic_class] = ClassCounters(
             packets, octets, marked, trimmed, corrupted, duplicated, reordered, drops

@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from emulator import lab_record
@@ -26,12 +26,19 @@ from emulator.asic.counters import AsicCounters
 from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import FittedSwitch
 from emulator.asic.layout import PORT_HEAD, PORT_KEY
+from emulator.asic.pauses import Pauses
 from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
 from emulator.asic.program import Program
 from emulator.errors import UserError
 from emulator.fabric.links import interface_indices
 from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.shaping import Egress, Request, rate_requests, size_requests
+from emulator.fabric.shaping import (
+    Egress,
+    Request,
+    gating_requests,
+    rate_requests,
+    size_requests,
+)
 from topologies.model import End, Link, Topology
 
 #: A netlink socket in the namespace of a node.
@@ -77,7 +84,9 @@ class FabricAsic:
         self._indices = interface_indices(topology)
         self.ports: Mapping[str, SwitchPort] = {str(p.end): p for p in self._switch_ports()}
         self._nics = self._nic_cables() if measured else {}
+        self.pauses = Pauses(lab, topology, program, self._indices)
         self._fitted: FittedSwitch | None = None
+        self._storms: dict[str, bool] = {}
 
     @classmethod
     def load(
@@ -163,9 +172,12 @@ class FabricAsic:
         be in this fabric.
         """
         fitted = fitting.fit(choice, self.topology, self.dilation)
+        self._check_pauses(fitted)
+        self.pauses.end()
         self._reshape(fitted)
         self._configure(fitted)
         lab_record.amend(self.lab, switch=choice.spec)
+        self.pauses.start()
 
     def reset(self) -> None:
         """Set the counters and the modelled queues of all ports to zero, and draws to their start.
@@ -188,6 +200,8 @@ class FabricAsic:
         no switch has, and for a rate below what the program counts in.
         """
         struck = self.port(port)
+        if faults.pause_storm or self._storms.get(port):
+            self._storm(struck, faults.pause_storm)
         least = SMALLEST_HOST_RATE * self.dilation / struck.cable.rate_bps
         if faults.rate < least:
             raise UserError(
@@ -201,6 +215,16 @@ class FabricAsic:
             egress = self._egress(self.fitted, struck, faults.rate)
             self._request(struck, rate_requests(egress))
             self._kernels(struck.end.node).flush()
+
+    def _storm(self, struck: SwitchPort, on: bool) -> None:
+        if not struck.faces_nic:
+            raise UserError(
+                f"a pause storm is a NIC's, and at the other end of {struck.end} is a switch: "
+                "name a port that faces a NIC"
+            )
+        nic = next(end for end in struck.cable.ends if end != struck.end)
+        self.pauses.storm(nic, on)
+        self._storms[str(struck.end)] = on
 
     def port(self, name: str) -> SwitchPort:
         """The port ``node:port``.  Raises UserError if no switch has it."""
@@ -228,10 +252,15 @@ class FabricAsic:
         """The kernel's queues below a switch port of ``cable``; ``plain`` is a NIC's."""
         return (self._fitted or self.fitted).egress(cable, plain)
 
+    def nic_egress(self, plain: Egress) -> Egress:
+        """The kernel's queues below the port of a NIC; ``plain`` without any switch."""
+        return replace(plain, gated=True) if (self._fitted or self.fitted).pauses else plain
+
     # ------------------------------------------------------------------ inside
 
     def _configure(self, fitted: FittedSwitch) -> None:
         """Write the settings of all ports, and routes where the balancing asks for them."""
+        self._check_pauses(fitted)
         self._tell_routes(fitted)
         for port in self.ports.values():
             settings, before = self._nominal(fitted, port, NONE), self._settings(port)
@@ -241,8 +270,16 @@ class FabricAsic:
         for end, switch_port in self._nics.items():
             settings = arrival_settings(peer=self._indices[switch_port])
             ports.configure(self.program, self._indices[end], settings)
+        self.pauses.configure(fitted)
         self.reset()
         self._fitted = fitted
+
+    def _check_pauses(self, fitted: FittedSwitch) -> None:
+        if fitted.pauses and not self.measured:
+            raise UserError(
+                "PFC counts frames on a cable as waiting where netem delays them: "
+                "bring the lab up with the delay at the NICs, or take pfc=off"
+            )
 
     def _nominal(self, fitted: FittedSwitch, port: SwitchPort, faults: Faults) -> bytes:
         name = self.topology.switches[port.switch].name
@@ -264,13 +301,14 @@ class FabricAsic:
 
     def _egress(self, fitted: FittedSwitch, port: SwitchPort, share: float = 1.0) -> Egress:
         """The kernel's queues below ``port`` with ``share`` of the cable's rate left."""
-        cable = port.cable
-        plain = Egress(
+        return fitted.egress(port.cable, self._plain(port.cable, share))
+
+    def _plain(self, cable: Link, share: float = 1.0) -> Egress:
+        return Egress(
             rate_bps=cable.rate_bps * share / self.dilation,
             mtu=cable.mtu,
             buffer_bytes=cable.buffer_bytes,
         )
-        return fitted.egress(cable, plain)
 
     def _request(self, port: SwitchPort, requests: Iterable[Request]) -> None:
         kernel = self._kernels(port.end.node)
@@ -290,6 +328,8 @@ class FabricAsic:
     def _reshape(self, fitted: FittedSwitch) -> None:
         """Give the kernel's queues below the sizes and shares that ``fitted`` needs."""
         present = self.fitted
+        if bool(present.pauses) is not bool(fitted.pauses):
+            self._regate(fitted)
         for port in self.ports.values():
             before, after = self._egress(present, port), self._egress(fitted, port)
             if after == before:
@@ -300,6 +340,19 @@ class FabricAsic:
                 self._request(port, rate_requests(self._egress(fitted, port, share)))
         for switch in self.topology.switches:
             self._kernels(switch.name).flush()
+
+    def _regate(self, fitted: FittedSwitch) -> None:
+        """Give every data queue a gate, or take it: nothing is to wait there."""
+        for end, cable in self.pauses.cables.items():
+            plain = self._plain(cable)
+            egress = replace(plain, gated=bool(fitted.pauses))
+            if str(end) in self.ports:
+                egress = fitted.egress(cable, plain)
+            kernel = self._kernels(end.node)
+            for request in gating_requests(egress):
+                body = request.body(self._indices[end])
+                kernel.queue(request.kind, request.flags, body, f"{end}, egress queues")
+            kernel.flush()
 
     def _rate_left(self, fitted: FittedSwitch, port: SwitchPort) -> float:
         """The share of the cable's rate that faults leave of it."""

@@ -33,6 +33,9 @@ class Faults:
     a real cable would have caught it: this is a fault inside a switch).  ``reordering`` is the
     chance of a data frame to overtake those that wait, and has no effect on control.
 
+    ``pause_storm``: the NIC at the other end of the cable asks for pauses without a reason, all the
+    time, and goes on sending and receiving itself.
+
     ``rate`` is no probability but the share of the link's rate that is left, above 0 and at most 1.
     """
 
@@ -45,10 +48,12 @@ class Faults:
     reordering: float = 0.0
     rate: float = 1.0
     black_hole: bool = False
+    pause_storm: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.black_hole, bool):
-            raise UserError(f"the fault black_hole is {self.black_hole!r}: it is True or False")
+        for name in ("black_hole", "pause_storm"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UserError(f"the fault {name} is {value!r}: it is True or False")
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, int | float) or not 0 <= value <= 1:

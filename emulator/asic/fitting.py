@@ -13,13 +13,16 @@ the model has let in is not to be dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from emulator.asic import pausing
 from emulator.asic.balancing import LoadBalancing
 from emulator.asic.choice import OfBdp, SwitchChoice
 from emulator.asic.code_points import LAB
 from emulator.asic.layout import HOPS, WIRE_OVERHEAD_BYTES, Balancing, Queue, TrafficClass
+from emulator.asic.pausing import LOSSLESS_CLASSES, Kind, kind_of
+from emulator.asic.pfc import PauseRules
 from emulator.asic.profile import (
     CLASS_NAMES,
     LARGEST_HOST_RATE,
@@ -57,6 +60,14 @@ class FittedSwitch:
     bdp_bytes: int
     flowlet_gap_ns: int
     profiles: Mapping[int, Profile]
+    #: priority flow control by the kind of cable; empty without
+    pauses: Mapping[Kind, PauseRules] = field(default_factory=dict)
+    #: sentences about what will not do what its name says
+    warnings: tuple[str, ...] = ()
+
+    def pause(self, cable: Link) -> PauseRules | None:
+        """What both ends of ``cable`` do about pauses; None: nothing."""
+        return self.pauses.get(kind_of(cable))
 
     def profile(self, cable: Link) -> Profile:
         return self.profiles[cable.buffer_bytes]
@@ -79,6 +90,7 @@ class FittedSwitch:
         return replace(
             plain,
             data_share=rules.data_share,
+            gated=bool(self.pauses),
             buffer_bytes=MARGIN * max(deepest[Queue.LOW], cable.buffer_bytes),
             control_buffer_bytes=max(
                 MARGIN * (deepest[Queue.HIGH] + deepest[Queue.MEDIUM]), CONTROL_BUFFER_BYTES
@@ -117,6 +129,8 @@ def fit(
         )
     switches = {switch.name for switch in topology.switches}
     cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
+    pauses = pausing.fit_pauses(choice, topology, cables, bdp, code_points)
+    rules = pausing.unlimited(rules, choice, topology, pauses)
     fitted = FittedSwitch(
         choice=choice,
         base_rtt_ns=round_trip,
@@ -126,6 +140,8 @@ def fit(
             buffer: _within(rules, choice, changes, buffer)
             for buffer in {cable.buffer_bytes for cable in cables}
         },
+        pauses=pauses,
+        warnings=pausing.warnings(pauses),
     )
     _check_rates(cables, dilation)
     if choice.method in TOLD_METHODS:
@@ -167,7 +183,7 @@ def _within(
             after = replace(before, limit_bytes=max(buffer, before.trim_bytes or 0))
         else:
             after = before
-        if choice.profile in ON_CHIP:
+        if choice.profile in ON_CHIP and not _paused(choice, name, changes):
             for what in ("trim_bytes", "limit_bytes"):
                 depth = getattr(after, what)
                 if depth is None or depth <= buffer:
@@ -188,6 +204,15 @@ def _within(
         _check_marks(name, after, changes)
         limited[name] = after
     return replace(rules, **limited)  # type: ignore[arg-type]
+
+
+def _paused(choice: SwitchChoice, name: str, changes: Mapping[str, Any]) -> bool:
+    """Whether class ``name`` is bound by the buffers of the ports that it comes in by."""
+    return (
+        choice.pausing is not None
+        and name in LOSSLESS_CLASSES
+        and (f"{name}.limit_bytes" not in changes)
+    )
 
 
 def _check_marks(name: str, rules: ClassRules, changes: Mapping[str, Any]) -> None:

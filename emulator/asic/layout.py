@@ -43,6 +43,8 @@ class DropReason(IntEnum):
     BURST = 2  # fault: Gilbert-Elliott loss
     BLACK_HOLE = 3  # fault: the port swallows everything
     FAILURE = 4  # the kernel could not trim it (out of memory)
+    HEADROOM = 5  # PFC: the lossless buffer of the port that it came in by was full
+    WATCHDOG = 6  # PFC: its queue was paused for so long that the watchdog stepped in
 
 
 class Balancing(IntEnum):
@@ -78,8 +80,20 @@ PORT_KEY = struct.Struct("=I")
 ROUTE_KEY = struct.Struct("=II16s")
 ROUTE = struct.Struct(f"=QI{HOPS}II")
 
+#: xoff, xon, ceiling in octets on the wire; enabled, dropping.
+PAUSE_RULES = struct.Struct("=3Q2I")
+#: held, deepest, missed; asserted, unused.
+PAUSE_STATE = struct.Struct("=3Q2I")
+#: What :class:`emulator.asic.pause_counters.PauseCounters` names.
+PAUSE_COUNTS = struct.Struct("=12Q")
+#: time, port, kind, source, destination, opcode and all that follows it
+PAUSE_EVENT = struct.Struct("=QII6s6s20s")
+
 #: Octets of a value by map name: what an object file must agree with.
 VALUE_BYTES = {
+    "pause_rules": PAUSE_RULES.size,
+    "pause_states": PAUSE_STATE.size,
+    "pause_counts": PAUSE_COUNTS.size,
     "settings": PORT_SETTINGS_BYTES,
     "ports": PORT_STATE_BYTES,
     "routes": ROUTE.size,

@@ -73,6 +73,9 @@ class Program:
             self.ports = self._map(directory / "maps" / "ports")
             self.routes = self._map(directory / "maps" / "routes")
             self.flowlets = self._map(directory / "maps" / "flowlets")
+            self.pause_rules = self._map(directory / "maps" / "pause_rules")
+            self.pause_states = self._map(directory / "maps" / "pause_states")
+            self.pause_counts = self._map(directory / "maps" / "pause_counts")
         except OSError as error:
             self.close()
             raise UserError(

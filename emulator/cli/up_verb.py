@@ -70,7 +70,7 @@ def command(
             dilation=dilation,
             seed=seed,
             spec=topology,
-            cable_delay=for_kernel_traffic(),
+            cable_delay="nic" if asic is not None and asic.pausing else for_kernel_traffic(),
             switch=asic,
             persistent=True,
             progress=progress,

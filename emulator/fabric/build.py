@@ -80,9 +80,9 @@ class Plan:
             buffer_bytes=cable.buffer_bytes,
             delay_ns=round(cable.delay_ns * self.dilation) if self.cable_delay == "netem" else 0,
         )
-        if self.asic is None or not node.is_switch:
+        if self.asic is None:
             return plain
-        return self.asic.egress(cable, plain)
+        return self.asic.egress(cable, plain) if node.is_switch else self.asic.nic_egress(plain)
 
     def alias(self, end: End) -> str:
         return alias_of(self.lab, end)

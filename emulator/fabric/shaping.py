@@ -6,6 +6,8 @@
     1:1  rate = ceil = link rate
       1:10  control, served first          10: bfifo, limit = its control buffer
       1:20  data (default), what is left   20: bfifo, limit = the port's buffer
+                                               (a tbf around it where data can be paused)
+      1:30  takes nothing in               30: bfifo, limit = 0 (only there, too)
 
 HTB serves a class inside its own rate before one that borrows, and among equals the one of higher
 priority.  Data own a small share of the link (:data:`DATA_SHARE`) and control the rest; either may
@@ -13,6 +15,12 @@ borrow all of it.  So control goes first, except that data never starve under it
 asks for the whole link, one frame in twenty is of data.  What either sends is charged to 1:1, so
 that both together never exceed the link.  A frame is charged as on the wire: preamble, frame check
 sequence and inter-packet gap included (IEEE 802.3).
+
+Where a port obeys priority flow control, a token bucket stands around the data queue: open, it is
+faster than any link; closed (:func:`gate_request`), it lets through no more than one full frame,
+which its bucket holds whenever it is set anew.  After it has been opened somebody must knock: any
+frame that the port is asked to send makes it look at its queues, and one of class 1:30 does so
+without ever leaving.  Frames of priority :data:`PAST_THE_QUEUES` pass HTB at once.
 
 netem has HTB for a child and hands it what has been delayed, so a frame passes its cable first and
 the queue to it afterwards.  The sum over a path is the same, and all frames that meet in a queue do
@@ -27,7 +35,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
-from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTCLASS, RTM_NEWTFILTER
+from pyroute2.netlink.rtnl import (
+    RTM_DELQDISC,
+    RTM_DELTCLASS,
+    RTM_NEWQDISC,
+    RTM_NEWTCLASS,
+    RTM_NEWTFILTER,
+)
 
 from emulator.fabric.netlink import U32, U64, attribute, nested, text
 
@@ -45,12 +59,18 @@ NEW = NLM_F_CREATE | NLM_F_EXCL
 HTB, NETEM = 0x1_0000, 0x2_0000  # handles 1: and 2:
 LINK_CLASS, CONTROL_CLASS, DATA_CLASS = HTB | 0x1, HTB | 0x10, HTB | 0x20
 CONTROL_QUEUE, DATA_QUEUE = 0x10_0000, 0x20_0000  # handles 10: and 20:
+KNOCK_CLASS, KNOCK_QUEUE = HTB | 0x30, 0x30_0000
+PAST_THE_QUEUES = HTB  # the priority of frames that HTB does not queue ("direct")
+OPEN_RATE, OPEN_BURST = 2**32 - 1, 1 << 24  # octets per second, octets: no link here is as fast
+CLOSED_RATE = 1
 
 TCMSG = struct.Struct("=BBHiIII")  # family, padding, padding, interface, handle, parent, info
 TCA_KIND, TCA_OPTIONS = 1, 2
 TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7
 TCA_U32_CLASSID, TCA_U32_SEL = 1, 5
 TCA_NETEM_LATENCY64 = 10
+TCA_TBF_PARMS, TCA_TBF_BURST = 1, 6
+TBF_TAIL = struct.Struct("=III")  # limit, buffer, mtu
 TC_H_ROOT = 0xFFFFFFFF
 TC_U32_TERMINAL = 1
 RATESPEC = struct.Struct("=BBHhHI")  # cell log, link layer, overhead, cell align, mpu, rate
@@ -80,6 +100,8 @@ class Egress:
     delay_ns: int = 0
     data_share: float = DATA_SHARE
     control_buffer_bytes: int = CONTROL_BUFFER_BYTES
+    #: data can be paused (:func:`gate_request`)
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +142,27 @@ def size_requests(egress: Egress) -> tuple[Request, ...]:
     return tuple(_queues(egress, flags=0))
 
 
+@lru_cache(maxsize=256)
+def gate_request(egress: Egress, *, closed: bool) -> Request:
+    """What stops or lets go the data of a port that has a gate; what waits there stays."""
+    return _gate(egress, closed=closed, flags=0)
+
+
+@lru_cache(maxsize=256)
+def gating_requests(egress: Egress) -> tuple[Request, ...]:
+    """What gives the data queue of a port that is there a gate, or takes it, as ``egress`` says.
+
+    Data that wait are lost.
+    """
+    leave = TCMSG.pack(0, 0, 0, 0, DATA_QUEUE, DATA_CLASS, 0)
+    requests = [Request(RTM_DELQDISC, 0, leave[:4], leave[8:])]
+    if egress.gated:
+        return (*requests, *_knock_class(egress), _data_queue(egress, NEW))
+    knock = TCMSG.pack(0, 0, 0, 0, KNOCK_CLASS, HTB, 0)
+    requests += [Request(RTM_DELTCLASS, 0, knock[:4], knock[8:])]
+    return (*requests, _data_queue(egress, NEW))
+
+
 def _requests(egress: Egress) -> Iterator[Request]:
     root = TC_H_ROOT
     if egress.delay_ns:
@@ -136,6 +179,8 @@ def _requests(egress: Egress) -> Iterator[Request]:
     )
     yield from _classes(egress, flags=NEW)
     yield from _queues(egress, flags=NEW)
+    if egress.gated:
+        yield from _knock_class(egress)
     # the DS field is octet 1 of IPv4 and bits 4..11 of IPv6
     for order, (protocol, shift) in enumerate(((ETH_P_IP, 16), (ETH_P_IPV6, 20)), start=1):
         yield _filter(order, protocol, DSFIELD_CONTROL << shift, DSCP_MASK << shift)
@@ -155,12 +200,44 @@ def _classes(egress: Egress, *, flags: int) -> Iterator[Request]:
 
 
 def _queues(egress: Egress, *, flags: int) -> Iterator[Request]:
-    for handle, parent, limit in (
-        (CONTROL_QUEUE, CONTROL_CLASS, egress.control_buffer_bytes),
-        (DATA_QUEUE, DATA_CLASS, egress.buffer_bytes),
-    ):
-        options = attribute(TCA_OPTIONS, U32(min(limit, LARGEST_QUEUE_BYTES)))
-        yield _request(RTM_NEWQDISC, handle, parent, "bfifo", options, flags=flags)
+    yield _fifo(CONTROL_QUEUE, CONTROL_CLASS, egress.control_buffer_bytes, flags)
+    yield _data_queue(egress, flags)
+
+
+def _data_queue(egress: Egress, flags: int) -> Request:
+    if egress.gated:
+        return _gate(egress, closed=False, flags=flags)
+    return _fifo(DATA_QUEUE, DATA_CLASS, egress.buffer_bytes, flags)
+
+
+def _fifo(handle: int, parent: int, limit: int, flags: int) -> Request:
+    options = attribute(TCA_OPTIONS, U32(min(limit, LARGEST_QUEUE_BYTES)))
+    return _request(RTM_NEWQDISC, handle, parent, "bfifo", options, flags=flags)
+
+
+def _gate(egress: Egress, *, closed: bool, flags: int) -> Request:
+    """The token bucket around the data queue."""
+    # it drops what exceeds its burst, so that is a full frame even when nothing may pass
+    rate, burst = OPEN_RATE, OPEN_BURST
+    if closed:
+        rate, burst = CLOSED_RATE, egress.mtu + ETHERNET_HEADER_BYTES
+    limit = min(egress.buffer_bytes, LARGEST_QUEUE_BYTES)
+    parameters = (
+        RATESPEC.pack(0, LINKLAYER_ETHERNET, 0, 0, 0, rate)
+        + bytes(RATESPEC.size)
+        + TBF_TAIL.pack(limit, 0, 0)
+    )
+    options = nested(
+        TCA_OPTIONS, attribute(TCA_TBF_PARMS, parameters), attribute(TCA_TBF_BURST, U32(burst))
+    )
+    return _request(RTM_NEWQDISC, DATA_QUEUE, DATA_CLASS, "tbf", options, flags=flags)
+
+
+def _knock_class(egress: Egress) -> Iterator[Request]:
+    rate = max(1, round(egress.rate_bps / 8))
+    options = _class_options(rate, rate, egress.mtu + ETHERNET_HEADER_BYTES, 7)
+    yield _request(RTM_NEWTCLASS, KNOCK_CLASS, HTB, "htb", options)
+    yield _fifo(KNOCK_QUEUE, KNOCK_CLASS, 0, NEW)
 
 
 def _class_options(own: int, ceiling: int, frame: int, priority: int) -> bytes:

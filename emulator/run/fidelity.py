@@ -20,6 +20,8 @@ SLIP_MAX = 4.0
 STALLED = 0.03
 #: A fault may come this much of a base round-trip time late.
 FAULT_LATE = 1.0
+#: A pause (PFC) may take effect this much of a base round-trip time late.
+PAUSE_LATE = 0.25
 #: Busy share of all processors during the measured iterations; above it queues form for the CPU.
 BUSY = 0.95
 
@@ -56,13 +58,14 @@ def judge(
     busy: float,
     foreign_drops: Mapping[str, int],
     late_fault_ns: int = 0,
+    late_pause_ns: int = 0,
 ) -> dict[str, object]:
     """The verdict with its inputs and reasons, as it stands in ``result.json``.
 
     ``busy`` is the share of processor time in use during the measured iterations (0..1),
     ``foreign_drops`` the packets lost outside the modelled queues, by place: of a switch with an
     ASIC these are the drops of the kernel's queues below the model.  ``late_fault_ns`` is how late
-    (fabric time) the latest fault of a trial was applied.
+    (fabric time) the latest fault of a trial was applied, ``late_pause_ns`` a pause (PFC).
     """
     lost = {place: count for place, count in foreign_drops.items() if count}
     inputs = [
@@ -108,6 +111,13 @@ def judge(
             FAULT_LATE * base_rtt_ns,
             "how late a fault of a trial was applied at worst, against the base round trip",
         ),
+        _held(
+            "pause_lateness",
+            late_pause_ns,
+            "ns",
+            PAUSE_LATE * base_rtt_ns,
+            "how late a pause took effect at worst, against the base round trip",
+        ),
     ]
     reasons = list(_reasons(inputs, lost, base_rtt_ns))
     return {
@@ -141,6 +151,11 @@ def _reasons(inputs: Iterable[Input], lost: Mapping[str, int], base_rtt_ns: int)
             yield (
                 f"an agent lost {100 * item.value:.0f} % of an iteration in late wake-ups (limit "
                 f"{100 * item.threshold:.0f} %); {slower}, or leave the machine to the run"
+            )
+        elif item.name == "pause_lateness":
+            yield (
+                f"a pause took effect {item.value:.0f} ns of fabric time late (limit "
+                f"{item.threshold:.0f} ns); {slower}"
             )
         elif item.name == "processors_busy":
             yield (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emulator.asic.counters import AsicCounters
+from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.telemetry import Telemetry
 from emulator.fabric.counters import PortCounters
 from emulator.lab import Lab
@@ -16,6 +17,7 @@ from emulator.run.port_record import PortRecord, changes, total
 from emulator.run.queues import QueueReader, QueueSeries
 
 Asic = Mapping[str, AsicCounters]
+Pauses = Mapping[str, PauseCounters]
 
 
 class PortObserver:
@@ -26,19 +28,21 @@ class PortObserver:
         self._lab = lab
         self._queues = None if telemetry is None else QueueReader(telemetry)
         self._totals: dict[str, AsicCounters] = {}
-        self._before: tuple[Mapping[str, PortCounters], Asic] = ({}, {})
+        self._before: tuple[Mapping[str, PortCounters], Asic, Pauses] = ({}, {}, {})
 
     def begin(self) -> None:
         """The iterations that count start now."""
         self.restart()
         if self._queues is not None:
             self._queues.restart()  # what was before is not of interest
-        self._before = (self._lab.counters(), self._asic())
+        self._before = (self._lab.counters(), self._asic(), self.pauses())
 
     def end(self) -> dict[str, PortRecord]:
         """What every port has seen since :meth:`begin`, by ``node:port``."""
-        kernel, asic = self._before
-        return changes((kernel, self._lab.counters()), (asic, self._asic()))
+        kernel, asic, pauses = self._before
+        return changes(
+            (kernel, self._lab.counters()), (asic, self._asic()), (pauses, self.pauses())
+        )
 
     def queues(self) -> dict[str, QueueSeries]:
         """The depth of every port's queue since the last call or :meth:`begin`, by sample."""
@@ -55,6 +59,10 @@ class PortObserver:
         return {
             name: total(self._totals.get(name), counters) for name, counters in self._asic().items()
         }
+
+    def pauses(self) -> Pauses:
+        """Of all ports since the fabric was built; empty where the switches do not pause."""
+        return self._lab.asic.pauses.counters() if self._lab.asic is not None else {}
 
     def _asic(self) -> Asic:
         return self._lab.asic.counters() if self._lab.asic is not None else {}

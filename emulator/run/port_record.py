@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from emulator.asic import pause_counters
 from emulator.asic.counters import AsicCounters, ClassCounters, QueueDepth
 from emulator.asic.layout import DropReason, Queue
+from emulator.asic.pause_counters import PauseCounters
 from emulator.fabric.counters import PortCounters, QueueCounters
 from emulator.run.metrics import jain, max_mean
 from topologies.capacity import TIERS
@@ -34,6 +36,8 @@ class PortRecord:
 
     kernel: PortCounters
     asic: AsicCounters | None = None
+    #: None where the switches do not pause
+    pause: PauseCounters | None = None
 
     @property
     def bytes(self) -> int:
@@ -72,12 +76,16 @@ class PortRecord:
 def changes(
     kernel: tuple[Mapping[str, PortCounters], Mapping[str, PortCounters]],
     asic: tuple[Mapping[str, AsicCounters], Mapping[str, AsicCounters]],
+    pauses: tuple[Mapping[str, PauseCounters], Mapping[str, PauseCounters]] = ({}, {}),
 ) -> dict[str, PortRecord]:
     """What was counted between two readings (before, after) of all ports, by ``node:port``."""
     return {
         name: PortRecord(
             kernel=_kernel_change(kernel[0][name], port),
             asic=_asic_change(asic[0].get(name), asic[1].get(name)),
+            pause=pause_counters.change(pauses[0].get(name), pauses[1][name])
+            if name in pauses[1]
+            else None,
         )
         for name, port in kernel[1].items()
     }

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from emulator.asic import telemetry
+from emulator.asic import fitting, telemetry
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.faults import Faults
 from emulator.asic.telemetry import Telemetry
@@ -225,6 +225,10 @@ class _Run:
         self.lab = lab
         self.environment["cable_delay"] = lab.cable_delay
         self.folder.write("environment.json", self.environment)
+        for stage in plan.stages:
+            if stage.switch is not None:
+                told = fitting.fit(stage.switch, plan.topology, dilation).warnings
+                self.result.warnings += [one for one in told if one not in self.result.warnings]
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.clock = Clock.start(dilation)
         sniffers = Capture(
@@ -384,9 +388,11 @@ class _Run:
         assert self.lab is not None
         assert self.ports is not None
         self.observer.progress("reading counters", 1.0)
-        kernel, asic = self.lab.counters(), self.ports.totals()
+        kernel, asic, pauses = self.lab.counters(), self.ports.totals(), self.ports.pauses()
         self.result.ports = {
-            name: port.as_dict() | ({"asic": asic[name].as_dict()} if name in asic else {})
+            name: port.as_dict()
+            | ({"asic": asic[name].as_dict()} if name in asic else {})
+            | ({"pfc": pauses[name].as_dict()} if name in pauses else {})
             for name, port in kernel.items()
         }
         self.result.fidelity = fidelity.judge(
@@ -399,6 +405,7 @@ class _Run:
                 **failures(asic),
             },
             late_fault_ns=self.late_fault_ns,
+            late_pause_ns=max((port.late_ns for port in pauses.values()), default=0),
         )
 
     def _take_endpoints(self, counters: Mapping[int, Mapping[str, Mapping[str, int]]]) -> None:

@@ -70,6 +70,8 @@ TRAFFIC_COLUMNS = (
     Column("marked_packets", "marks", "", 7),
     Column("trimmed_packets", "trims", "", 7),
     Column("dropped_packets", "drops", "", 6),
+    Column("pauses", "pauses", "", 6),
+    Column("paused_us", "paused", "(us)", 8, 1),
     Column("retransmitted_packets", "resent", "", 6),
     Column("timeouts", "RTOs", "", 5),
     Column("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000),

@@ -13,6 +13,10 @@
     Jain's fairness index of the flows' rates in the same interval, or over their lives.
 ``marked_packets``, ``trimmed_packets``, ``dropped_packets``
     by the switches (ECN; trimming; drops of any reason, which ``drops`` has by name).
+``pauses``, ``paused_us``
+    frames that asked for a pause (PFC), by switches and NICs, and how long ports were not let
+    send data, all ports added up; None where the switches do not pause. ``paused_nics_us`` is the
+    part of the NICs.
 ``timeouts``
     retransmission timers of endpoints that expired.
 ``max_queue_bytes``
@@ -170,11 +174,27 @@ def _ports(topology: Topology, outcome: Outcome) -> dict[str, object]:
         "marked_packets": sum(port.marked for port in ports.values()) if modelled else None,
         "trimmed_packets": sum(port.trimmed for port in ports.values()) if modelled else None,
         "dropped_packets": sum(drops.values()) if modelled else None,
+        **_pauses(topology, outcome),
         "drops": {reason: count for reason, count in drops.items() if count},
         "max_queue_bytes": ports[deepest].max_queue_bytes if modelled and deepest else None,
         "max_queue_port": deepest if modelled else None,
         "links_max_mean": even.max_mean if even else None,
         "links_jain": even.jain if even else None,
+    }
+
+
+def _pauses(topology: Topology, outcome: Outcome) -> dict[str, object]:
+    pausing = {name: port.pause for name, port in outcome.ports.items() if port.pause is not None}
+    if not pausing:
+        return {"pauses": None, "paused_us": None, "paused_nics_us": None}
+    gpus = {gpu.name for gpu in topology.gpus}
+    return {
+        "pauses": sum(pause.xoff_sent for pause in pausing.values()),
+        "paused_us": sum(pause.paused_ns for pause in pausing.values()) / 1000,
+        "paused_nics_us": sum(
+            pause.paused_ns for name, pause in pausing.items() if name.split(":")[0] in gpus
+        )
+        / 1000,
     }
 
 

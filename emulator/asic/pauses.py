@@ -1,0 +1,83 @@
+"""Priority flow control of one lab: its rules, its agent, its counters, its storms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO
+
+from emulator import lab_record
+from emulator.asic import pause_counters, pfc_control
+from emulator.asic.fitting import FittedSwitch
+from emulator.asic.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY
+from emulator.asic.pause_counters import PauseCounters
+from emulator.asic.program import Program
+from emulator.errors import UserError
+from topologies.model import End, Link, Topology
+
+
+class Pauses:
+    """Of both ends of every cable that a switch is at, by ``node:port``."""
+
+    def __init__(
+        self, lab: str, topology: Topology, program: Program, indices: Mapping[End, int]
+    ) -> None:
+        self._lab, self._program = lab, program
+        switches = {switch.name for switch in topology.switches}
+        self.cables: Mapping[End, Link] = {
+            end: cable
+            for cable in topology.links
+            if switches & {cable.a.node, cable.b.node}
+            for end in cable.ends
+        }
+        self._indices = {str(end): indices[end] for end in self.cables}
+        self._pipe: IO[bytes] | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether the switches pause."""
+        first = next(iter(self._indices.values()), None)
+        if first is None:
+            return False
+        *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(PORT_KEY.pack(first)))
+        return bool(enabled)
+
+    def configure(self, fitted: FittedSwitch) -> None:
+        """Tell the program what every port may hold; what it holds stays."""
+        for end, cable in self.cables.items():
+            rules = fitted.pause(cable)
+            packed = bytes(PAUSE_RULES.size)
+            if rules is not None:
+                packed = PAUSE_RULES.pack(
+                    rules.xoff_bytes, rules.xon_bytes, rules.ceiling_bytes, True, False
+                )
+            key = PORT_KEY.pack(self._indices[str(end)])
+            self._program.pause_rules.put(key, packed)
+            if rules is None:
+                self._program.pause_states.put(key, bytes(PAUSE_STATE.size))
+
+    def start(self) -> None:
+        """Start the agent if the switches pause; the lab's ports are there."""
+        record = lab_record.load(self._lab)
+        if self.on and record is not None:
+            self._pipe = pfc_control.start(self._lab, persistent=record.persistent)
+
+    def end(self) -> None:
+        """End the agent, if there is one."""
+        pfc_control.end(self._lab)
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def counters(self) -> dict[str, PauseCounters]:
+        """Of all ports up to now; empty if the switches do not pause."""
+        if not self.on:
+            return {}
+        pfc_control.ask(self._lab, "publish")
+        rows = pause_counters.read(self._program, list(self._indices.values()))
+        return dict(zip(self._indices, rows, strict=True))
+
+    def storm(self, nic: End, on: bool) -> None:
+        """Let this NIC pause its switch without a reason, or no longer."""
+        if not self.on:
+            raise UserError("a pause storm needs switches that obey pauses: take --switch lossless")
+        pfc_control.ask(self._lab, f"storm {nic} {'on' if on else 'off'}")

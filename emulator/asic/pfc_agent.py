@@ -1,0 +1,229 @@
+"""The process that sends and obeys the pauses of a lab: ``python -m emulator.asic.pfc_agent LAB``.
+
+::
+
+    switch program --ring--> agent --raw socket--> PAUSE frame on the cable
+         ^                     |
+         | accounts, takes     +--netlink--> token bucket around the data queue
+         | PAUSE frames off    |
+         | the cable           +--> counters (a pinned map)
+
+Why a process: what stops a queue of the kernel that holds frames already is a change by netlink,
+which no eBPF program can make, and the time in a frame has to run out with nobody sending.  Frames
+and thresholds are the program's (``pfc.h``), so nothing per packet happens here.
+
+Is that fast enough?  A pause has until its due time, one reaction of the fabric after the frame was
+asked for (:func:`emulator.asic.headroom.reaction_ns`), some us; at a dilation of thousands these
+are tens of ms of the machine, and the agent takes about 0.3 ms of them, counted from the program's
+own time stamps.  What it is late beyond the due time stands in the counters (``late_ns``) and in
+the run's verdict, so a dilation that is too small for it is seen.
+
+It listens on a socket in the lab's state directory (:mod:`emulator.asic.pfc_control`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from emulator import lab_record
+from emulator.asic import fitting, pfc_control
+from emulator.asic.choice import parse
+from emulator.asic.kernel import Map
+from emulator.asic.pause_frame import quanta
+from emulator.asic.pause_port import PausePort
+from emulator.asic.pause_ring import EventKind, PauseEvent, PauseRing
+from emulator.asic.pfc import PauseRules
+from emulator.asic.program import Program, pins_of
+from emulator.endpoint.clock import Clock
+from emulator.errors import UserError
+from emulator.fabric import namespaces
+from emulator.fabric.links import interface_indices
+from emulator.fabric.netlink import KernelRefusal, RouteSocket
+from emulator.fabric.shaping import Egress
+from topologies.model import End, Topology
+
+#: How often (s of the machine) the program's own state is looked at, should an event be missing.
+RECONCILE_S = 0.5
+
+
+class PauseAgent:
+    """All cables of lab ``lab`` that have a switch at an end."""
+
+    def __init__(self, lab: str) -> None:
+        record = lab_record.load(lab)
+        if record is None or record.switch is None:
+            raise UserError(f"there is no lab {lab!r} with switches")
+        self._lab = lab
+        self._clock = Clock(record.dilation, 0)
+        topology = lab_record.load_topology(lab)
+        self._program = Program(lab)
+        self._ring = PauseRing(Map(pins_of(lab) / "maps" / "pause_events"))
+        self._control = pfc_control.listen(lab)
+        fitted = fitting.fit(parse(record.switch), topology, record.dilation)
+        self.ports = {port.index: port for port in self._open_ports(topology, fitted)}
+        self._by_name = {port.name: port for port in self.ports.values()}
+        self._active: set[PausePort] = set()
+        self._looked_ns = 0
+
+    def _open_ports(self, topology: Topology, fitted: fitting.FittedSwitch) -> list[PausePort]:
+        indices = interface_indices(topology)
+        kernels: dict[str, RouteSocket] = {}
+        visitor = namespaces.visitor()
+        found = []
+        for cable in topology.links:
+            rules = fitted.pause(cable)
+            if rules is None:
+                continue
+            plain = Egress(
+                rate_bps=cable.rate_bps / self._clock.dilation,
+                mtu=cable.mtu,
+                buffer_bytes=cable.buffer_bytes,
+                gated=True,
+            )
+            for end in cable.ends:
+                path = namespaces.path_of(self._lab, end.node)
+                if end.node not in kernels:
+                    kernels[end.node] = visitor.inside(path, RouteSocket)
+                node = topology.node(end.node)
+                egress = fitted.egress(cable, plain) if node.is_switch else plain
+
+                def make(
+                    end: End = end, egress: Egress = egress, rules: PauseRules = rules
+                ) -> PausePort:
+                    return PausePort(
+                        str(end),
+                        indices[end],
+                        topology.node(end.node).port(end.port).mac,
+                        rules=rules,
+                        egress=egress,
+                        kernel=kernels[end.node],
+                        program=self._program,
+                    )
+
+                found.append(visitor.inside(path, make))
+        return found
+
+    def serve(self, watched: int | None) -> None:
+        """Until told to end, or until ``watched`` (a pipe of whoever started us) is closed."""
+        poll = select.poll()
+        for handle in (self._ring.fileno(), self._control.fileno(), watched):
+            if handle is not None:
+                poll.register(handle, select.POLLIN)
+        ending = False
+        while not ending:
+            ready = dict(poll.poll(self._timeout_ms()))
+            for event in self._ring.take():
+                self._happened(event)
+            self._advance()
+            if self._control.fileno() in ready:
+                ending = self._obey()
+            if watched is not None and watched in ready and not os.read(watched, 64):
+                ending = True
+        for port in self.ports.values():
+            port.publish(self._clock.now())
+            with suppress(KernelRefusal, OSError):  # the lab may be going
+                port.open()
+
+    def _timeout_ms(self) -> float:
+        due = [at for port in self._active if (at := port.next_deadline()) is not None]
+        longest = RECONCILE_S if self._active else 10 * RECONCILE_S
+        if not due:
+            return longest * 1000
+        wait = self._clock.host_seconds(max(0, min(due) - self._clock.now()))
+        return min(longest, wait) * 1000
+
+    def _happened(self, event: PauseEvent) -> None:
+        port = self.ports.get(event.port)
+        if port is None:
+            return
+        at = self._clock.from_host(event.time)
+        if event.kind is EventKind.XOFF:
+            port.ask(self._clock.now())
+        elif event.kind is EventKind.XON:
+            if not port.storming:
+                port.let_go()
+        else:
+            meant = quanta(event.destination, event.control)
+            if meant is None:
+                port.counters.malformed += 1
+            elif port.rules.priority in meant:
+                port.gate.on_frame(meant[port.rules.priority], at)
+        self._active.add(port)
+
+    def _advance(self) -> None:
+        now = self._clock.now()
+        if time.monotonic_ns() - self._looked_ns > RECONCILE_S * 1e9:
+            self._looked_ns = time.monotonic_ns()
+            self._reconcile(now)
+        for port in list(self._active):
+            due = port.next_deadline()
+            if due is None or due > now:
+                continue
+            was_closed = port.gate.closed
+            port.advance(now)
+            if port.gate.closed and not was_closed:
+                port.is_late(self._clock.now() - port.gate.closed_at)
+            port.publish(self._clock.now())
+            if port.next_deadline() is None:
+                self._active.discard(port)
+
+    def _reconcile(self, now: int) -> None:
+        """Events that found the ring full are lost; what they told of is not."""
+        for port, asserted in pfc_control.asserted(self._program, self.ports):
+            if asserted and not port.pauser.asserted:
+                port.ask(now)
+                self._active.add(port)
+            elif not asserted and port.pauser.asserted and not port.storming:
+                port.let_go()
+
+    def _obey(self) -> bool:
+        """Do what is asked for on the control socket; whether that was to end."""
+        request, sender = self._control.recvfrom(256)
+        verb, _, rest = request.decode(errors="replace").partition(" ")
+        now = self._clock.now()
+        if verb == "publish":
+            for port in self.ports.values():
+                port.publish(now)
+        elif verb == "storm":
+            name, _, state = rest.partition(" ")
+            port = self._by_name[name]
+            port.storming = state == "on"
+            if port.storming:
+                port.ask(now)
+            else:
+                port.pauser.forget()
+            self._active.add(port)
+        with suppress(OSError):
+            self._control.sendto(b"done", sender)
+        return verb == "end"
+
+
+def main(lab: str) -> int:
+    """Serve; says ``ready`` on standard output when pauses work, or one sentence that they do not.
+
+    Standard input, if it is a pipe, is watched: who started us is gone when it closes.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):  # a moment sooner on a busy machine; not every container may
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    try:
+        agent = PauseAgent(lab)
+    except (UserError, OSError) as error:
+        print(error, flush=True)  # noqa: T201  what our starter reads
+        return 1
+    print("ready", flush=True)  # noqa: T201
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    watched = 0 if Path("/proc/self/fd/0").resolve().name.startswith("pipe:") else None
+    agent.serve(watched)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
