@@ -23,6 +23,7 @@ It listens on a socket in the lab's state directory (:mod:`emulator.asic.pfc_con
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -111,13 +112,12 @@ class PauseAgent:
 
     def serve(self, watched: int | None) -> None:
         """Until told to end, or until ``watched`` (a pipe of whoever started us) is closed."""
-        poll = select.poll()
-        for handle in (self._ring.fileno(), self._control.fileno(), watched):
-            if handle is not None:
-                poll.register(handle, select.POLLIN)
+        handles = [self._ring.fileno(), self._control.fileno()]
+        handles += [] if watched is None else [watched]
+        gc.disable()  # nothing here refers to itself, and a collection would make a pause late
         ending = False
         while not ending:
-            ready = dict(poll.poll(self._timeout_ms()))
+            ready, _, _ = select.select(handles, (), (), self._timeout_s())
             for event in self._ring.take():
                 self._happened(event)
             self._advance()
@@ -130,13 +130,13 @@ class PauseAgent:
             with suppress(KernelRefusal, OSError):  # the lab may be going
                 port.open()
 
-    def _timeout_ms(self) -> float:
+    def _timeout_s(self) -> float:
         due = [at for port in self._active if (at := port.next_deadline()) is not None]
         longest = RECONCILE_S if self._active else 10 * RECONCILE_S
         if not due:
-            return longest * 1000
+            return longest
         wait = self._clock.host_seconds(max(0, min(due) - self._clock.now()))
-        return min(longest, wait) * 1000
+        return min(longest, wait)
 
     def _happened(self, event: PauseEvent) -> None:
         port = self.ports.get(event.port)

@@ -52,6 +52,8 @@ from uet.transport import Transport
 _RECEIVE_BATCH = 32
 #: A busy loop looks at its other descriptors after this many turns.
 _TURNS_BETWEEN_LOOKS = 8
+#: While data cannot leave, the transport's timers run this often at most (fabric time).
+_BLOCKED_LOOK_NS = 500
 
 _CLONE_NEWNET = 0x4000_0000
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_TIMERSLACK = 1, 15, 29
@@ -81,6 +83,7 @@ class Agent:
             slots=spec.receive_slots,
             queue_frames=spec.send_queue_frames,
             path_delays=spec.path_delays,
+            by_class=spec.send_by_class,
         )
         self._transport = make_transport(spec.transport, dict(spec.transport_config), spec.seed)
         self._transport.register(self._memory.view(), key=MEMORY_KEY)
@@ -172,6 +175,9 @@ class Agent:
         deadlines: list[int | None] = []
         if self._nic.room():
             deadlines.append(self._transport.next_deadline())
+        elif self._nic.by_class:
+            # what it has to send may be data; an answer that waits for a timer is not held up
+            deadlines.append(_no_sooner(self._transport.next_deadline(), now + _BLOCKED_LOOK_NS))
         if self._executor.running:
             deadlines.append(self._executor.next_deadline())
         elif self._run is not None:
@@ -186,7 +192,7 @@ class Agent:
         """Wait at most ``timeout`` seconds for a descriptor, and serve control and mailbox."""
         nic = self._nic
         readers = self._readers if nic.pollable else self._readers_but_nic
-        writers = () if nic.room() else (nic.fileno(),)
+        writers = nic.blocked
         readable, _, _ = select.select(readers, writers, (), timeout)
         for descriptor in readable:
             if descriptor == self._control.fileno():
@@ -255,6 +261,10 @@ def _earlier(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
+
+
+def _no_sooner(deadline: int | None, earliest: int) -> int | None:
+    return None if deadline is None else max(deadline, earliest)
 
 
 def make_transport(reference: str, config: dict[str, object], seed: int) -> Transport:

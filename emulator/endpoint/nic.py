@@ -1,8 +1,7 @@
 """The NIC of a GPU: one raw packet socket on its port, moving whole Ethernet frames.
 
-Sending is ``sendmsg`` of header and payload, so payload is never copied in Python.  The socket's
-send buffer is kept to a few frames: when the port's own queue is full the socket says so
-(``EAGAIN``) and the frame waits here, where nothing is lost, instead of being dropped there.
+Sending is ``sendmsg`` of header and payload, so payload is never copied in Python.  What the port
+does not take yet waits in an :class:`~emulator.endpoint.outbox.Outbox`.
 
 Receiving is a ring that kernel and process share (``PACKET_RX_RING``): a frame costs no system
 call, carries the kernel's own arrival time, and can stay in its slot while it is held for the
@@ -13,19 +12,17 @@ what propagation delay is counted from.
 from __future__ import annotations
 
 import ctypes
-import errno
-import fcntl
 import mmap
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import DelayLine, PathDelay
 from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.outbox import Outbox, is_control
 from uet.transport import Frame
 
 # linux/if_packet.h, asm-generic/socket.h, asm-generic/ioctls.h
@@ -35,23 +32,17 @@ _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
 _PACKET_IGNORE_OUTGOING = 23
 _TPACKET_V2 = 1
 _SO_ATTACH_FILTER = 26
-_SO_SNDBUFFORCE = 32
-_SIOCOUTQ = 0x5411
 _WHOLE_FRAME = 0x0004_0000
 
 _KERNEL, _USER = 0, 1
 _BLOCK_OCTETS = 1 << 16
 #: Where the kernel puts the frame in a slot: struct tpacket2_hdr and sockaddr_ll, aligned.
 _FRAME_AT = 66
-_ETHERNET_HEADER = 14
 #: status, length, captured, frame at, network header at, seconds, nanoseconds; then of the
 #: frame itself its EtherType and (of an IPv4 packet) the source address.
 _SLOT = struct.Struct(f"=IIIHHII{_FRAME_AT + 12 - 24}xH12xI")
 _IPV4_ETHERTYPE = socket.htons(0x0800)
 _REALTIME_CHECK_NS = 1_000_000_000
-_LINK_ERRORS = frozenset({errno.ENETDOWN, errno.ENXIO, errno.ENODEV})
-
-_BELOW_THE_SOCKET = 640  # what the kernel accounts for a frame besides its octets, about
 
 
 class Nic:
@@ -61,6 +52,7 @@ class Nic:
     received frames that fit before the kernel must drop, ``queue_frames`` how many full frames
     may wait in the port's own queue.  ``path_delays`` maps source addresses to what is added to
     the time of their frames (see :mod:`emulator.endpoint.delay_line`); empty adds nothing.
+    ``by_class``: control has a socket of its own, and leaves while data are paused (PFC).
     """
 
     def __init__(
@@ -73,9 +65,9 @@ class Nic:
         slots: int = 512,
         queue_frames: int = 8,
         path_delays: Mapping[str, PathDelay] | None = None,
+        by_class: bool = False,
     ) -> None:
         self._clock = clock
-        self._pending: deque[Frame] = deque()
         self._lent: list[int] = []
         #: How late (ns of fabric time) the last batch's most overdue frame was handed out.
         self.lateness = 0
@@ -88,25 +80,20 @@ class Nic:
             self._make_ring(frame_octets, slots)
             self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             _attach(self._socket, frames)
-            # The kernel doubles the value and reports writable below half of that.
-            self._frame_charge = _charge(frame_octets)
-            self._socket.setsockopt(
-                socket.SOL_SOCKET, _SO_SNDBUFFORCE, queue_frames * self._frame_charge // 2
-            )
-            self._send_room = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            self._data = Outbox(self._socket, frame_octets, queue_frames)
+            self._control: Outbox | None = None
+            if by_class:
+                self._control = Outbox(_deaf(interface), frame_octets, queue_frames)
             self._socket.bind((interface, _ETH_P_ALL))
         except BaseException:
             self._socket.close()
             raise
         self._socket.setblocking(False)
-        self._queue_frames = queue_frames
         self._realtime_checked = -_REALTIME_CHECK_NS
         self._realtime_at_zero = 0
         self._counters = dict.fromkeys(
-            ("frames_out", "octets_out", "frames_in", "octets_in", "send_retries"), 0
+            ("frames_in", "octets_in", "socket_drops", "oversized", "ring_full"), 0
         )
-        self._counters |= dict.fromkeys(("send_refused", "link_down", "socket_drops"), 0)
-        self._counters |= dict.fromkeys(("oversized", "ring_full"), 0)
 
     def _make_ring(self, frame_octets: int, slots: int) -> None:
         stride = -(-(_FRAME_AT + frame_octets) // 16) * 16
@@ -132,55 +119,38 @@ class Nic:
     # Sending
 
     def room(self) -> int:
-        """How many full frames the port's queue takes now (0: wait until it is writable)."""
-        if self._pending:
-            return 0
-        (queued,) = struct.unpack("=i", fcntl.ioctl(self._socket, _SIOCOUTQ, b"\0\0\0\0"))
-        if queued == 0:
-            return self._queue_frames
-        return max(0, (self._send_room - queued) // self._frame_charge)
+        """How many full frames of data the port's queue takes now (0: wait until :attr:`blocked`
+        is writable)."""
+        return self._data.room()
 
     @property
     def backlog(self) -> int:
         """Frames that wait here because the port's queue is full."""
-        return len(self._pending)
+        return self._data.backlog + (self._control.backlog if self._control else 0)
+
+    @property
+    def blocked(self) -> list[int]:
+        """The sockets to be waited for until they are writable again."""
+        waiting = [] if self._data.room() else [self._data.fileno()]
+        if self._control is not None and self._control.backlog:
+            waiting.append(self._control.fileno())
+        return waiting
+
+    @property
+    def by_class(self) -> bool:
+        """Whether control leaves while data cannot."""
+        return self._control is not None
 
     def send(self, frames: Sequence[Frame]) -> int:
         """Send ``frames`` after those still pending; returns how many went out now."""
-        if self._pending:
-            self._pending.extend(frames)
-            frames = tuple(self._pending)
-            self._pending.clear()
-        send = self._socket.sendmsg
-        sent = octets = 0
-        for frame in frames:
-            try:
-                octets += send(frame)
-            except BlockingIOError:
-                self._pending.extend(frames[sent:])
-                self._counters["send_retries"] += 1
-                break
-            except OSError as failure:
-                self._refused(failure, frame)
-            sent += 1
-        self._counters["frames_out"] += sent
-        self._counters["octets_out"] += octets
-        return sent
-
-    def _refused(self, failure: OSError, frame: Frame) -> None:
-        """A frame that the port did not take is lost as on a dead cable, and counted."""
-        if failure.errno == errno.ENOBUFS:
-            self._counters["send_refused"] += 1
-        elif failure.errno in _LINK_ERRORS:
-            self._counters["link_down"] += 1
-        elif failure.errno == errno.EMSGSIZE:
-            length = len(frame[0]) + len(frame[1])
-            raise ValueError(
-                f"a frame of {length} octets exceeds the MTU of its port; lower the transport's"
-                " payload size or raise the MTU of the links"
-            ) from failure
+        if self._control is None:
+            return self._data.send(frames)
+        control = [frame for frame in frames if is_control(frame)]
+        if len(control) < len(frames):
+            frames = [frame for frame in frames if not is_control(frame)]
         else:
-            raise failure
+            frames = ()
+        return self._control.send(control) + self._data.send(frames)
 
     # Receiving
 
@@ -314,7 +284,10 @@ class Nic:
         statistics = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
         self._counters["socket_drops"] += struct.unpack("=II", statistics)[1]
         now = dict(self._counters)
-        now["pending"] = len(self._pending)
+        for outbox in filter(None, (self._data, self._control)):
+            for name, count in outbox.counters.items():
+                now[name] = now.get(name, 0) + count
+        now["pending"] = self.backlog
         now["held"] = self._delay.held if self._delay else 0
         now["unknown_sources"] = self._delay.unknown_sources if self._delay else 0
         return now
@@ -322,12 +295,16 @@ class Nic:
     def close(self) -> None:
         """Leave the interface.  Frames handed out before are not valid any more."""
         self._socket.close()
+        if self._control is not None:
+            self._control.close()
 
 
-def _charge(frame_octets: int) -> int:
-    """What the kernel accounts for one queued frame: whole pages of data, and its descriptor."""
-    page = mmap.PAGESIZE
-    return -(-(frame_octets - _ETHERNET_HEADER) // page) * page + _BELOW_THE_SOCKET
+def _deaf(interface: str) -> socket.socket:
+    """A socket that sends and hears nothing."""
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    made.bind((interface, 0))
+    made.setblocking(False)
+    return made
 
 
 def _source_key(address: str) -> int | bytes:

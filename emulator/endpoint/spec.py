@@ -29,7 +29,8 @@ class AgentSpec:
     the same server to their node names.  ``path_delays`` maps source addresses to what the NIC
     adds to the time of their frames.  ``mtu`` is that of the port and ``frame_octets`` the longest
     frame that the transport makes (``None``: what the MTU allows), by which receive slots are
-    sized.  ``scale_up`` is the server's NVLink (``None``: there is none).
+    sized.  ``scale_up`` is the server's NVLink (``None``: there is none).  ``send_by_class``: the
+    port's data can be paused, and control leaves meanwhile.
     """
 
     rank: int
@@ -50,6 +51,7 @@ class AgentSpec:
     memory_octets: int = GPU_MEMORY_OCTETS
     receive_slots: int = 512
     send_queue_frames: int = 8
+    send_by_class: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,12 +25,14 @@ def agent_specs(
     memory_octets: int,
     event_logs: Mapping[str, Path] | None = None,
     clock: Clock | None = None,
+    pausing: bool = False,
 ) -> list[AgentSpec]:
     """A spec for each GPU in rank order.
 
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
     for the cables' delay (else the links do).  Every GPU gets ``memory_octets``; those in
     ``event_logs`` write what their endpoint does into a file, which says when ``clock`` began.
+    ``pausing``: switches may pause the data of a NIC.
     """
     logs = event_logs or {}
     gpus = topology.gpus
@@ -66,6 +68,7 @@ def agent_specs(
                 frame_octets=frame_octets,
                 mtu=link.mtu,
                 memory_octets=memory_octets,
+                send_by_class=pausing,
                 # A NIC holds frames back rather than overrun the queue of its own port.
                 send_queue_frames=min(
                     AgentSpec.send_queue_frames, max(1, link.buffer_bytes // frame_octets)

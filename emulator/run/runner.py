@@ -264,6 +264,10 @@ class _Run:
             memory_octets=max(max(memory) for memory in memories) or 1,
             event_logs=self._event_logs(stages[0]),
             clock=self.clock,
+            pausing=any(
+                (switch := plan.stages[number].switch) is not None and switch.pausing is not None
+                for number in stages
+            ),
         )
         self.pool = lives.enter_context(AgentPool(plan.lab, specs, self.clock))
         self.pool.start(
