@@ -48,13 +48,14 @@ def test_the_statements_of_this_repository() -> None:
         "uet": "Ultra Ethernet Transport",
         "rocev2": "RoCEv2",
         "dcqcn": "DCQCN",
+        "pfc": "Priority flow control",
     }
-    for family, count in (("uet", 108), ("rocev2", 36), ("dcqcn", 5)):
+    for family, count in (("uet", 108), ("rocev2", 36), ("dcqcn", 5), ("pfc", 6)):
         numbers = [each.number for each in catalogue.statements.values() if each.family == family]
         assert len(numbers) == count
         assert numbers == sorted(numbers)
     for statement in catalogue.statements.values():
-        known = r"UES|UEC|ns-3|ETH|libfabric|SIGCOMM|IBA|golden|inferred"
+        known = r"UES|UEC|ns-3|ETH|libfabric|IEEE|SIGCOMM|SONiC|IBA|golden|inferred"
         assert re.search(known, statement.source), statement
         assert statement.text.endswith("."), statement
 

@@ -3,8 +3,9 @@
 Two things of a topology bear on a switch: the bandwidth-delay product of its plane
 (:mod:`topologies.round_trip`), which is the unit of thresholds, and the ``buffer`` of each port.
 The buffer is a port's share of the memory on the chip, so no queue of the profiles ``shallow`` and
-``lossless`` gets deeper: what they would hold beyond it is trimmed or dropped there.  ``deep`` is
-a switch with packet memory outside of the chip, and holds what it says.
+``lossless`` gets deeper: what they would hold beyond it is trimmed or dropped there.  Where PFC
+keeps them from it, the buffer bounds what came in by a port (:mod:`emulator.asic.pausing`).
+``deep`` is a switch with packet memory outside of the chip, and holds what it says.
 
 The kernel's own queues below, which hold the frames, are more than twice as large: a frame that
 the model has let in is not to be dropped.

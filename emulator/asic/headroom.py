@@ -35,16 +35,25 @@ def device_ns(rate_bps: int) -> int:
     return round(_time_ns(RESPONSE, rate_bps) + 2 * _time_ns(INTERFACE, rate_bps))
 
 
-def headroom_bytes(rate_bps: int, delay_ns: int, mtu: int, *, response_ns: int = 0) -> int:
+def headroom_bytes(
+    rate_bps: int,
+    delay_ns: int,
+    mtu: int,
+    *,
+    lossless_mtu: int | None = None,
+    response_ns: int = 0,
+) -> int:
     """Octets on the wire that arrive after a pause was asked for, at most.
 
-    ``delay_ns`` is the cable's, one way; ``mtu`` the largest IP packet of any class.  Devices take
-    what the standards allow, or ``response_ns`` if that is more.
+    ``delay_ns`` is the cable's, one way; ``mtu`` the largest IP packet of any class,
+    ``lossless_mtu`` of the lossless one if that is less.  Devices take what the standards allow, or
+    ``response_ns`` if that is more.
     """
     duration = 2 * delay_ns + max(device_ns(rate_bps), response_ns)
     travelling = -(-rate_bps * duration // (8 * 10**9))
-    frame = mtu + WIRE_OVERHEAD_BYTES
-    return travelling + frame + WIRE_OCTETS + frame
+    ahead = mtu + WIRE_OVERHEAD_BYTES
+    begun = (mtu if lossless_mtu is None else lossless_mtu) + WIRE_OVERHEAD_BYTES
+    return travelling + ahead + WIRE_OCTETS + begun
 
 
 def reaction_ns(rate_bps: int, delay_ns: int, mtu: int, *, response_ns: int = 0) -> int:

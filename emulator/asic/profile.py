@@ -228,9 +228,9 @@ def named(
     ``deep``
         marks alike, drops at five BDP, never trims.
     ``lossless``
-        marks alike, never trims, and has no limit of its own: what it is named after takes PFC,
-        which this switch does not have.  Unless congestion control keeps queues short, the port's
-        buffer (:mod:`emulator.asic.fitting`) or the kernel's own queue below is full, and drops.
+        marks alike, never trims, and has no limit of its own: what it is named after takes PFC
+        (:mod:`emulator.asic.pausing`).  Without, unless congestion control keeps queues short, the
+        port's buffer (:mod:`emulator.asic.fitting`) is full, and drops.
     """
     if name not in PROFILES:
         raise UserError(f"there is no switch profile {name!r}: choose {', '.join(PROFILES)}")

@@ -63,6 +63,9 @@ def test_everything_that_can_be_said_is_read() -> None:
     [
         "shallow",
         "lossless:balance=least-loaded",
+        "lossless:pfc=off",
+        "lossless:xoff=0.25bdp,xon=20KiB,headroom=300KB,pfc_response=1us",
+        "lossless:pfc_watchdog=50us,pfc_watchdog_action=forward",
         "shallow:trim=off",
         "deep:trim=on,data.kmin_bytes=0.25bdp",
         "deep:balance=flowlet,flowlet_gap=1.5us,data.pmax=0.125",
@@ -102,6 +105,13 @@ def test_each_parameter_is_described() -> None:
         ("deep:balance=flowlet,flowlet_gap=2", "has no unit"),
         ("shallow:trim=off,data.trim_bytes=1bdp", "contradict"),
         ("shallow:trim=on,data.trim_bytes=none", "contradict"),
+        ("deep:pfc=on", "switch deep has none: take lossless"),
+        ("deep:xoff=20KiB", "without priority flow control: take the switch lossless"),
+        ("lossless:pfc=off,xon=20KiB", "xon says nothing without .*: say pfc=on"),
+        ("lossless:pfc=maybe", "pfc=on or pfc=off"),
+        ("lossless:xoff=3K", "unknown unit 'K'.* or 0.2bdp"),
+        ("lossless:pfc_watchdog=20", "has no unit"),
+        ("lossless:pfc_watchdog_action=panic", "drop or forward"),
         ("non", r"did you mean none\?"),
         ("none:balance=packet", "takes no parameters"),
     ],
@@ -154,7 +164,7 @@ def test_buffers_bound_switches_without_other_memory() -> None:
     topology = catalogue.load(f"{SMALL},buffer=64KiB")
     (shallow, deep, lossless) = (
         fit(parse(name), topology, 1000).profile(topology.links[0])
-        for name in ("shallow", "deep", "lossless")
+        for name in ("shallow", "deep", "lossless:pfc=off")
     )
     assert shallow.data.trim_bytes == shallow.data.limit_bytes == 64 * 1024
     assert deep.data.limit_bytes == 5 * fit(parse("deep"), topology, 1000).bdp_bytes

@@ -155,7 +155,7 @@ def test_incast_is_marked_and_trimmed_at_the_last_hop(
 def test_the_model_is_as_deep_as_the_kernels_queue(asic_lab: LabFactory) -> None:
     # what HTB has let go and what has not arrived yet is between the two: a frame or two
     frame = SIZE + 28 + 38
-    lab = asic_lab("lossless", dilation=100_000)
+    lab = asic_lab("lossless:pfc=off", dilation=100_000)
     last = port_to(lab, "h2g0")
     asic_of(lab).inject(str(last), Faults(rate=0.02))  # until all of them wait there
     senders = [

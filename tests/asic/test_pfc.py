@@ -1,0 +1,232 @@
+"""Both sides of priority flow control at a port, in made-up time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from emulator.asic.choice import parse
+from emulator.asic.fitting import fit
+from emulator.asic.pause_counters import PauseCounters, change
+from emulator.asic.pause_frame import LONGEST, duration_ns
+from emulator.asic.pfc import Gate, Pauser, PauseRules
+from emulator.errors import UserError
+from topologies import catalogue
+
+US = 1_000
+RATE = 400 * 10**9
+WHOLE = duration_ns(LONGEST, RATE)
+RULES = PauseRules(
+    priority=3,
+    rate_bps=RATE,
+    xoff_bytes=60_000,
+    xon_bytes=40_000,
+    headroom_bytes=100_000,
+    needed_bytes=100_000,
+    reaction_ns=1_200,
+)
+GUARDED = replace(RULES, watchdog_ns=50 * US)
+
+
+def gate(rules: PauseRules = RULES) -> tuple[Gate, PauseCounters]:
+    counters = PauseCounters()
+    return Gate(rules, counters), counters
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+def test_a_pause_is_asked_for_again_at_half_its_time() -> None:
+    counters = PauseCounters()
+    pauser = Pauser(RATE, counters)
+    assert pauser.next_deadline() is None
+    assert pauser.ask(0) == LONGEST
+    assert pauser.asserted
+    assert pauser.ask(10) is None
+    due = pauser.next_deadline()
+    assert due == WHOLE // 2
+    assert pauser.ask(due) == LONGEST
+    assert pauser.let_go() == 0
+    assert pauser.let_go() is None
+    assert pauser.next_deadline() is None
+    assert (counters.xoff_sent, counters.xon_sent) == (2, 1)
+
+
+# --- obeying --------------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("R-044")
+def test_a_pause_takes_effect_after_the_reaction_and_ends_with_its_time() -> None:
+    queue, counters = gate()
+    queue.on_frame(100, 5_000)
+    assert not queue.closed
+    assert queue.next_deadline() == 6_200
+    queue.advance(6_199)
+    assert not queue.closed
+    queue.advance(6_200)
+    assert queue.closed
+    assert queue.closed_at == 6_200
+    end = 6_200 + duration_ns(100, RATE)
+    assert queue.next_deadline() == end
+    queue.advance(end - 1)
+    assert queue.closed
+    queue.advance(end)
+    assert not queue.closed
+    assert queue.next_deadline() is None
+    assert counters.paused_ns == counters.longest_pause_ns == duration_ns(100, RATE)
+
+
+@pytest.mark.conformance("R-044")
+def test_xon_ends_a_pause_early() -> None:
+    queue, counters = gate()
+    queue.on_frame(LONGEST, 0)
+    queue.advance(10 * US)
+    queue.on_frame(0, 20 * US)
+    queue.advance(20 * US + 1_199)
+    assert queue.closed
+    queue.advance(20 * US + 1_200)
+    assert not queue.closed
+    assert counters.paused_ns == 20 * US
+    assert (counters.xoff_received, counters.xon_received, counters.pauses) == (1, 1, 1)
+
+
+def test_a_frame_replaces_the_rest_of_the_one_before() -> None:
+    queue, counters = gate()
+    queue.on_frame(LONGEST, 0)
+    queue.on_frame(10, 2 * US)  # less, not more
+    queue.advance(2 * US + 1_200)
+    assert queue.next_deadline() == 2 * US + 1_200 + duration_ns(10, RATE)
+    queue.on_frame(LONGEST, 2 * US + 1_200)
+    queue.advance(500 * US)
+    assert not queue.closed
+    # first to second effect, its own time; the third one's effect came after that had run out
+    assert counters.pauses == 2
+    assert counters.paused_ns == 2 * US + duration_ns(10, RATE) + WHOLE
+
+
+def test_a_leap_of_time_does_everything_in_order() -> None:
+    queue, counters = gate()
+    for at in range(0, 200, 20):
+        queue.on_frame(LONGEST, at * US)
+        queue.on_frame(0, (at + 10) * US)
+    queue.advance(1_000 * US)
+    assert not queue.closed
+    assert counters.pauses == 10
+    assert counters.paused_ns == 100 * US
+    assert counters.longest_pause_ns == 10 * US
+
+
+def test_a_pause_that_goes_on_is_counted_so_far() -> None:
+    queue, counters = gate()
+    queue.on_frame(LONGEST, 0)
+    queue.advance(11_200)
+    queue.settle(11_200)
+    assert counters.paused_ns == 10 * US
+    queue.on_frame(0, 20_000)
+    queue.advance(30_000)
+    assert counters.paused_ns == 20 * US
+    assert counters.longest_pause_ns == 20 * US
+
+
+# --- the watchdog ---------------------------------------------------------------------------------
+
+
+@pytest.mark.conformance("R-047")
+def test_a_storm_is_found_ignored_and_forgotten() -> None:
+    queue, counters = gate(GUARDED)
+    queue.on_frame(LONGEST, 0)
+    queue.on_frame(LONGEST, 30 * US)
+    found = 1_200 + 50 * US
+    queue.advance(found - 1)
+    assert queue.closed
+    assert not queue.ignoring
+    queue.advance(found)
+    assert not queue.closed
+    assert queue.ignoring
+    queue.on_frame(LONGEST, found + 1)
+    queue.advance(found + 5 * US)
+    assert not queue.closed
+    restored = found + 1 + 100 * US  # twice the detection time without a pause
+    assert queue.next_deadline() == restored
+    queue.advance(restored)
+    assert not queue.ignoring
+    assert counters.watchdog_storms == 1
+    assert counters.watchdog_ns == restored - found
+    queue.on_frame(LONGEST, restored + US)
+    queue.advance(restored + 3 * US)
+    assert queue.closed
+
+
+@pytest.mark.conformance("R-047")
+def test_a_queue_that_gets_on_is_no_storm() -> None:
+    queue, counters = gate(GUARDED)
+    for at in range(0, 400, 40):
+        queue.on_frame(LONGEST, at * US)
+        queue.on_frame(0, (at + 35) * US)
+        queue.advance((at + 39) * US)
+    assert counters.pauses == 10
+    assert counters.watchdog_storms == 0
+
+
+def test_without_a_watchdog_a_storm_lasts() -> None:
+    queue, counters = gate()
+    for at in range(0, 4_000, 40):
+        queue.on_frame(LONGEST, at * US)
+        queue.advance(at * US)
+    assert queue.closed
+    assert counters.pauses == 1
+    assert counters.watchdog_storms == 0
+
+
+def test_counters_of_a_span() -> None:
+    before = PauseCounters(xoff_sent=3, longest_pause_ns=9)
+    after = PauseCounters(xoff_sent=5, longest_pause_ns=9, paused_ns=4)
+    assert change(before, after) == PauseCounters(xoff_sent=2, longest_pause_ns=9, paused_ns=4)
+    assert change(None, after) == after
+
+
+# --- thresholds -----------------------------------------------------------------------------------
+
+SPEC = "rail_clos:hosts=4,gpus_per_host=2,spines=2"
+
+
+@pytest.mark.conformance("R-046")
+@pytest.mark.parametrize("extra", ["", ",buffer=2MiB", ",mtu=4200"])
+def test_marking_begins_before_pausing(extra: str) -> None:
+    """Also where one port makes up the whole queue."""
+    fitted = fit(parse("lossless"), catalogue.load(SPEC + extra), 1000)
+    (rules,) = fitted.pauses.values()
+    (profile,) = fitted.profiles.values()
+    assert profile.data.kmin_bytes < rules.xon_bytes < rules.xoff_bytes
+    assert fitted.warnings == ()
+
+
+def test_a_queue_holds_what_all_ports_may_have_sent_there() -> None:
+    topology = catalogue.load(SPEC)
+    fitted = fit(parse("lossless"), topology, 1000)
+    (rules,) = fitted.pauses.values()
+    (profile,) = fitted.profiles.values()
+    ports = max(len(switch.ports) for switch in topology.switches)
+    assert profile.data.limit_bytes == ports * rules.ceiling_bytes
+
+
+@pytest.mark.parametrize(
+    ("switch", "sentence"),
+    [
+        ("lossless:xoff=1MiB", r"needs xoff \(1 MiB.*raise the topology's buffer"),
+        ("lossless:xoff=1000", "at least a frame of 9038 octets"),
+        ("lossless:xoff=60KiB,xon=61KiB", "xon of the switch is 61 KiB, above xoff of 60 KiB"),
+        ("lossless:pfc_response=30us", "shorten the cables"),
+    ],
+)
+def test_what_cannot_be_is_told(switch: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as told:
+        fit(parse(switch), catalogue.load(SPEC), 1000)
+    assert "\n" not in str(told.value)
+
+
+def test_too_little_headroom_is_a_warning() -> None:
+    fitted = fit(parse("lossless:headroom=20KiB"), catalogue.load(SPEC), 1000)
+    (warning,) = fitted.warnings
+    assert warning.startswith("the headroom of 20 KiB is less than the 258960 B")
