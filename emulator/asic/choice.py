@@ -52,7 +52,7 @@ class OfBdp:
 class PauseChoice:
     """Priority flow control.  None: what the fabric asks for (:mod:`emulator.asic.fitting`).
 
-    ``pfc_watchdog_ns`` (fabric time) is how long a queue may be paused on end, 0 for ever;
+    ``pfc_watchdog_ns`` (fabric time) is how long a NIC may pause its switch on end, 0 for ever;
     ``pfc_response_ns`` how long devices take to obey, beside cables and frames.
     """
 
@@ -355,7 +355,7 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "xon": ("DEPTH", "and down to which it lets go on; default two frames below xoff"),
     "headroom": ("DEPTH", "kept free beyond xoff; default what rate, cable and MTU ask for"),
     "pfc_response": ("TIME", "that devices take to obey, beside cables and frames; default 0"),
-    "pfc_watchdog": ("TIME|off", "pause on end that the watchdog takes for a storm; default off"),
+    "pfc_watchdog": ("TIME|off", "pause on end by a NIC that is taken for a storm; default off"),
     "pfc_watchdog_action": ("drop|forward", "what becomes of that queue then; default drop"),
     "CLASS.kmin_bytes": ("DEPTH", "queue from which packets are marked (ECN); default 0.2bdp"),
     "CLASS.kmax_bytes": ("DEPTH|none", "queue from which all are; default 0.8bdp"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 
 from emulator.asic.layout import PAUSE_COUNTS, PAUSE_STATE, PORT_KEY
 from emulator.asic.program import Program
@@ -62,6 +62,15 @@ def read(program: Program, indices: Sequence[int]) -> list[PauseCounters]:
 
 def write(program: Program, index: int, counters: PauseCounters) -> None:
     program.pause_counts.put(PORT_KEY.pack(index), counters.packed())
+
+
+def larger(one: PauseCounters | None, other: PauseCounters) -> PauseCounters:
+    """``other`` with the larger ones of what does not add up."""
+    if one is None:
+        return other
+    return replace(
+        other, **{name: max(getattr(one, name), getattr(other, name)) for name in LARGEST}
+    )
 
 
 def change(before: PauseCounters | None, after: PauseCounters) -> PauseCounters:

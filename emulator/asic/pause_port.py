@@ -7,7 +7,6 @@ import socket
 
 from emulator.asic import pause_counters
 from emulator.asic.layout import PAUSE_RULES, PORT_KEY
-from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.pause_frame import frame
 from emulator.asic.pfc import Gate, Pauser, PauseRules
 from emulator.asic.program import Program
@@ -89,10 +88,10 @@ class PausePort:
         self.gate.settle(now)
         pause_counters.write(self._program, self.index, self.counters)
 
-    def forget(self) -> None:
-        """Count from zero."""
-        for name, value in PauseCounters().as_dict().items():
-            setattr(self.counters, name, value)
+    def restart(self) -> None:
+        """Begin a span of which the longest and the latest shall be known."""
+        self.counters.longest_pause_ns = self.counters.late_ns = 0
+        self.gate.restart()
 
     def open(self) -> None:
         """Let data go, whatever the gate says: nobody will look after it any more."""

@@ -76,6 +76,11 @@ class Pauses:
         rows = pause_counters.read(self._program, list(self._indices.values()))
         return dict(zip(self._indices, rows, strict=True))
 
+    def restart(self) -> None:
+        """Measure the longest pause, and the latest, anew; counts go on."""
+        if self.on:
+            pfc_control.ask(self._lab, "restart")
+
     def storm(self, nic: End, on: bool) -> None:
         """Let this NIC pause its switch without a reason, or no longer."""
         if not self.on:

@@ -89,7 +89,7 @@ class Gate:
         self._counters = counters
         self._coming: deque[tuple[int, int]] = deque()  # frames that take effect later
         self._open_at: int | None = None  # when the pause in force runs out
-        self._closed_at = self._counted_to = 0
+        self._closed_at = self._counted_to = self._measured_from = 0
         self._ignoring_from: int | None = None  # the watchdog has stepped in
         self._last_xoff = 0
 
@@ -146,6 +146,10 @@ class Gate:
                 self._ignoring_from = due
                 self._coming.clear()
 
+    def restart(self) -> None:
+        """A pause that goes on is as long as from here on, for the longest one."""
+        self._measured_from = self._counted_to
+
     def settle(self, now: int) -> None:
         """Count what has passed of a pause, or of a storm, that goes on."""
         if self._open_at is not None:
@@ -172,4 +176,5 @@ class Gate:
     def _count_pause(self, now: int) -> None:
         counters = self._counters
         counters.paused_ns += now - self._counted_to
-        counters.longest_pause_ns = max(counters.longest_pause_ns, now - self._closed_at)
+        since = max(self._closed_at, self._measured_from)
+        counters.longest_pause_ns = max(counters.longest_pause_ns, now - since)

@@ -30,6 +30,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from emulator import lab_record
@@ -78,8 +79,7 @@ class PauseAgent:
         visitor = namespaces.visitor()
         found = []
         for cable in topology.links:
-            rules = fitted.pause(cable)
-            if rules is None:
+            if fitted.pause(cable) is None:
                 continue
             plain = Egress(
                 rate_bps=cable.rate_bps / self._clock.dilation,
@@ -87,12 +87,17 @@ class PauseAgent:
                 buffer_bytes=cable.buffer_bytes,
                 gated=True,
             )
+            faces_nic = not all(topology.node(end.node).is_switch for end in cable.ends)
             for end in cable.ends:
+                rules = fitted.pause(cable)
+                assert rules is not None
                 path = namespaces.path_of(self._lab, end.node)
                 if end.node not in kernels:
                     kernels[end.node] = visitor.inside(path, RouteSocket)
-                node = topology.node(end.node)
-                egress = fitted.egress(cable, plain) if node.is_switch else plain
+                is_switch = topology.node(end.node).is_switch
+                egress = fitted.egress(cable, plain) if is_switch else plain
+                if not (is_switch and faces_nic):
+                    rules = replace(rules, watchdog_ns=0)  # it guards against NICs
 
                 def make(
                     end: End = end, egress: Egress = egress, rules: PauseRules = rules
@@ -189,6 +194,10 @@ class PauseAgent:
         now = self._clock.now()
         if verb == "publish":
             for port in self.ports.values():
+                port.publish(now)
+        elif verb == "restart":
+            for port in self.ports.values():
+                port.restart()
                 port.publish(now)
         elif verb == "storm":
             name, _, state = rest.partition(" ")

@@ -4,6 +4,8 @@ It listens on ``/run/uetemu/<lab>/pfc``, a datagram socket, and answers a reques
 
 ``publish``
     bring all counters up to date
+``restart``
+    measure the longest pause, and the latest, anew
 ``storm NODE:PORT on|off``
     let this port ask for pauses without a reason, or no longer
 ``end``

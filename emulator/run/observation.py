@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emulator.asic.counters import AsicCounters
-from emulator.asic.pause_counters import PauseCounters
+from emulator.asic.pause_counters import PauseCounters, larger
 from emulator.asic.telemetry import Telemetry
 from emulator.fabric.counters import PortCounters
 from emulator.lab import Lab
@@ -27,6 +27,7 @@ class PortObserver:
     def __init__(self, lab: Lab, telemetry: Telemetry | None = None) -> None:
         self._lab = lab
         self._queues = None if telemetry is None else QueueReader(telemetry)
+        self._totals_of_pauses: Pauses = {}
         self._totals: dict[str, AsicCounters] = {}
         self._before: tuple[Mapping[str, PortCounters], Asic, Pauses] = ({}, {}, {})
 
@@ -35,13 +36,16 @@ class PortObserver:
         self.restart()
         if self._queues is not None:
             self._queues.restart()  # what was before is not of interest
-        self._before = (self._lab.counters(), self._asic(), self.pauses())
+        self._totals_of_pauses = self.pauses()
+        if self._lab.asic is not None:
+            self._lab.asic.pauses.restart()
+        self._before = (self._lab.counters(), self._asic(), self._pauses())
 
     def end(self) -> dict[str, PortRecord]:
         """What every port has seen since :meth:`begin`, by ``node:port``."""
         kernel, asic, pauses = self._before
         return changes(
-            (kernel, self._lab.counters()), (asic, self._asic()), (pauses, self.pauses())
+            (kernel, self._lab.counters()), (asic, self._asic()), (pauses, self._pauses())
         )
 
     def queues(self) -> dict[str, QueueSeries]:
@@ -62,6 +66,12 @@ class PortObserver:
 
     def pauses(self) -> Pauses:
         """Of all ports since the fabric was built; empty where the switches do not pause."""
+        return {
+            name: larger(self._totals_of_pauses.get(name), port)
+            for name, port in self._pauses().items()
+        }
+
+    def _pauses(self) -> Pauses:
         return self._lab.asic.pauses.counters() if self._lab.asic is not None else {}
 
     def _asic(self) -> Asic:

@@ -9,17 +9,24 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from emulator import lab_record
+from emulator.asic import pfc_control
 from emulator.asic.choice import parse
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.faults import NONE, Faults
+from emulator.asic.fitting import fit
+from emulator.asic.headroom import device_ns
 from emulator.asic.layout import DropReason, TrafficClass
 from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.pause_frame import ETHERTYPE, LONGEST, frame, quanta
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.nic import Nic
 from emulator.errors import UserError
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import blast, kill, within
 from topologies.addressing import gpu_address
+from topologies.catalogue import load
 from topologies.model import End
 
 pytestmark = pytest.mark.root
@@ -177,6 +184,81 @@ def test_who_fills_a_buffer_is_paused_and_held_back(
     _, data = left(lab, hot)
     within(BUDGET_S, lambda: left(lab, hot)[1] > data + 100, "data through")
     assert drops(lab) == {}
+
+
+#: As slow as the standards allow at 400 Gb/s: the computed headroom leaves room for no more.
+SLOWEST = f"pfc_response={device_ns(400 * 10**9)}ns"
+
+
+@pytest.mark.conformance("R-045")
+def test_the_computed_headroom_is_enough_and_needed(
+    pausing: Pausing, blasting: Callable[[Lab, str, str], None]
+) -> None:
+    """Two senders at line rate into a port that stands: what arrives after XOFF finds room."""
+    lab = pausing(f"lossless:{SLOWEST}", dilation=20_000)
+    asic_of(lab).inject(port_to(lab, "h0g0"), STORM)
+    within(BUDGET_S, is_paused(lab, port_to(lab, "h0g0")), "hot spot paused")
+    for gpu in ("h1g0", "h2g0"):
+        blasting(lab, gpu, "h0g0")
+    for gpu in ("h1g0", "h2g0"):
+        within(BUDGET_S, is_paused(lab, nic_of(lab, gpu)), f"{gpu} paused")
+    (rules,) = asic_of(lab).fitted.pauses.values()
+    assert rules.headroom_bytes == rules.needed_bytes
+    for gpu in ("h1g0", "h2g0"):
+        used = pauses(lab, port_to(lab, gpu)).max_held_bytes - rules.xoff_bytes
+        assert 0.9 * rules.needed_bytes < used <= rules.needed_bytes
+    assert drops(lab) == {}
+
+
+@pytest.mark.conformance("R-045")
+@pytest.mark.parametrize(("response", "headroom"), [(SLOWEST, "0.8"), ("pfc_response=0ns", "0.2")])
+def test_less_headroom_is_not_enough(
+    pausing: Pausing, blasting: Callable[[Lab, str, str], None], response: str, headroom: str
+) -> None:
+    needed = next(iter(fit(parse("lossless"), load(ONE_RAIL), 1000).pauses.values())).needed_bytes
+    octets = round(float(headroom) * needed)
+    lab = pausing(f"lossless:{response},headroom={octets}", dilation=20_000)
+    asic_of(lab).inject(port_to(lab, "h0g0"), STORM)
+    within(BUDGET_S, is_paused(lab, port_to(lab, "h0g0")), "hot spot paused")
+    blasting(lab, "h1g0", "h0g0")
+    within(BUDGET_S, is_paused(lab, nic_of(lab, "h1g0")), "sender paused")
+    assert set(drops(lab)) == {DropReason.HEADROOM}
+    (rules,) = asic_of(lab).fitted.pauses.values()
+    assert pauses(lab, port_to(lab, "h1g0")).max_held_bytes <= rules.ceiling_bytes
+
+
+def test_an_endpoint_sends_control_while_its_data_are_paused(pausing: Pausing) -> None:
+    lab = pausing()
+    nic_port, switch_side = nic_of(lab, "h1g0"), port_to(lab, "h1g0")
+    assert pfc_control.ask(lab.name, f"storm {switch_side} on")
+    within(BUDGET_S, is_paused(lab, nic_port), "NIC paused")
+    control, data = left(lab, nic_port)
+    nic = lab.inside(
+        "h1g0", lambda: Nic("eth0", Clock.start(1000), frames=TransportFrames(), by_class=True)
+    )
+    try:
+        mac = bytes(lab.topology.node("h1g0").port("eth0").mac.replace(":", ""), "ascii")
+        ethernet = bytes.fromhex(mac.decode()) * 2 + b"\x08\0"
+
+        def header(traffic: int) -> bytes:
+            return ethernet + bytes((0x45, traffic)) + bytes(26)
+
+        nic.send([(header(ECT), bytes(SIZE))] * 30 + [(header(EF), bytes(40))] * 4)
+        assert nic.room() == 0
+        assert 0 < nic.backlog < 30
+        assert nic.blocked == [nic.fileno()]
+        within(BUDGET_S, lambda: left(lab, nic_port)[0] - control >= 4, "control out")
+        assert left(lab, nic_port)[1] - data <= 1
+        pfc_control.ask(lab.name, f"storm {switch_side} off")
+
+        def all_out() -> bool:
+            nic.send([])
+            return left(lab, nic_port)[1] - data >= 30
+
+        within(BUDGET_S, all_out, "data out")
+        assert nic.counters()["frames_out"] == 34
+    finally:
+        nic.close()
 
 
 @pytest.mark.conformance("R-043", "R-048")

@@ -1,0 +1,202 @@
+"""Pfcstorm: one NIC asks for a pause again and again, and what stops is half of the fabric.
+
+::
+
+               spine0 ... spine3
+                /  \\      /  \\
+             rail0          rail1
+            / | | \\        / | | \\
+         h0 h1 h2 h3      h0 h1 h2 h3
+         ^^
+         bad NIC: it receives from h1, h2 and h3 of the other rail, and lets nothing come
+
+Traffic: every GPU of the second rail but the bad NIC's neighbour sends to the bad NIC
+(``feeders``), and besides there is one flow of each kind that has nothing to do with it:
+
+``same_nic``    from a feeder to another GPU of the first rail
+``crossing``    from another NIC of the second rail to another GPU of the first
+``opposite``    from the first rail to the second
+``local``       between two GPUs of the first rail
+
+The NIC begins at ``storm_at`` and goes on for ``storm_for``; frames of the lossless class for it
+wait in its switch all that time. Rows: ``none``, the fabric without a storm; ``storm``, without a
+watchdog; ``watchdog``, where the queue of a NIC that pauses it for ``watchdog`` on end is taken out
+(its packets dropped, its pauses ignored) until the storm has been over for twice that time. Every octet
+is compared with what was sent.
+
+Measured: when the last octet of each kind of flow was there (``..._us``); how many ports of NICs
+and of switches were paused (``paused_ports``, that of the bad NIC left out) of all, which is the blast
+radius; the longest pause of any of these; storms that watchdogs found, and their drops.
+
+What should be seen, and why: the frames for the bad NIC fill the buffers of the ports that they
+came in by, the uplinks of its rail switch; so these pause the spines, the spines pause the second
+rail, and that pauses the feeders' NICs, each within a few us. From then on nothing of the lossless
+class goes from the second rail to the first, whoever sends it to whom: ``same_nic`` and
+``crossing`` end only after the storm has (head-of-line blocking), although neither the sender's NIC
+nor the receiver's is at fault. ``opposite`` and ``local`` use none of these queues, and end as if
+there were no storm: acknowledgements are of another class and go on. With the watchdog the bad
+queue is emptied after ``watchdog``, the buffers behind it drain, and the innocent go on at once;
+the feeders still have to wait for the end of the storm, and then to repeat what was dropped.
+
+Expected from public work: this is what "RDMA over Commodity Ethernet at Scale" (Guo et al.,
+SIGCOMM 2016) reports of a single NIC that stopped a data centre's network, and why it put watchdogs
+in NICs and switches.
+
+Came out: @@
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from emulator.asic.faults import NONE, Faults
+from emulator.errors import UserError
+from emulator.run import traffic
+from emulator.run.table import Column
+from emulator.scenario import FaultAt, Outcome, Trial, parameter
+from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
+from scenarios.workloads.places import switch_of, switch_port, uplinks
+from topologies.model import Topology
+from topologies.parameters import COUNT, SIZE, TIME
+
+COLUMNS = (
+    Column("storm", "storm", "", 8),
+    Column("size_bytes", "size", "(B)", 9),
+    Column("time_us", "time", "(us)", 8),
+    Column("feeders_us", "feeders", "(us)", 8),
+    Column("same_nic_us", "same NIC", "(us)", 8),
+    Column("crossing_us", "crossing", "(us)", 8),
+    Column("opposite_us", "opposite", "(us)", 8),
+    Column("local_us", "local", "(us)", 8),
+    Column("paused_ports", "paused", "ports", 7),
+    Column("ports", "of", "ports", 5),
+    Column("longest_pause_us", "longest", "(us)", 8, 1),
+    Column("pauses", "pauses", "", 6),
+    Column("watchdog_storms", "storms", "found", 6),
+    Column("dropped_packets", "drops", "", 6),
+    Column("retransmitted_packets", "resent", "", 6),
+    Column("timeouts", "RTOs", "", 5),
+    Column("wrong", "#wrong", "", 6),
+)
+KINDS = ("feeders", "same_nic", "crossing", "opposite", "local")
+#: Servers that it takes to have one flow of each kind.
+FEWEST = 4
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters(TrafficParameters):
+    size: int = parameter(2**20, SIZE, help="octets of each flow")
+    in_flight: int = parameter(32, COUNT, help="writes of a flow that may be under way")
+    warmups: int = parameter(0, WARMUPS, help="iterations before, without any storm")
+    rows: tuple[str, ...] = parameter(
+        ("none", "storm", "watchdog"),
+        choices=("none", "storm", "watchdog"),
+        many=True,
+        help="what there is of storm and watchdog",
+    )
+    storm_at: int = parameter(10_000, TIME, help="when the bad NIC begins")
+    storm_for: int = parameter(300_000, TIME, help="how long it goes on")
+    watchdog: int = parameter(50_000, TIME, help="pause on end that a watchdog takes for a storm")
+
+    def __post_init__(self) -> None:
+        if "watchdog" in self.rows and self.watchdog >= self.storm_for:
+            raise UserError(
+                "watchdog is not shorter than storm_for, so that it never finds the storm; take "
+                "a shorter one"
+            )
+
+
+def topology(parameters: Parameters) -> str:
+    """Two rails of four GPUs with four uplinks each, non-blocking."""
+    return "rail_clos:hosts=4,gpus_per_host=2,spines=4,uplinks_per_spine=1"
+
+
+def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    kinds = cast(topology)
+    pairs = [pair for pairs in kinds.values() for pair in pairs]
+    flows = tuple(
+        Flow(source=source, destination=destination, length=parameters.size)
+        for source, destination in pairs
+    )
+    pattern = Traffic(topology, flows, parameters.message, parameters.in_flight, seed)
+    port = switch_port(topology, kinds["feeders"][0][1])
+    storm = (
+        FaultAt(at_ns=parameters.storm_at, port=port, faults=Faults(pause_storm=True)),
+        FaultAt(at_ns=parameters.storm_at + parameters.storm_for, port=port, faults=NONE),
+    )
+    guarded = f"lossless:pfc_watchdog={parameters.watchdog}ns"
+    return [
+        pattern.trial(
+            "pfcstorm",
+            parameters,
+            facts={"storm": row},
+            switch=guarded if row == "watchdog" else "lossless",
+            faults=() if row == "none" else storm,
+        )
+        for row in parameters.rows
+    ]
+
+
+def cast(topology: Topology) -> dict[str, list[Pair]]:
+    """The flows of each kind, as pairs of ranks."""
+    gpus = topology.gpus
+    rails: dict[str, list[int]] = {}
+    for rank in range(len(gpus)):
+        rails.setdefault(switch_of(topology, rank), []).append(rank)
+    if len(rails) < 2 or min(len(ranks) for ranks in rails.values()) < FEWEST:
+        raise UserError(
+            f"a storm takes two rail switches with {FEWEST} GPUs each, and topology "
+            f"{topology.name} has {len(rails)} with {len(topology.servers)}; take more hosts, or "
+            "gpus_per_host=2"
+        )
+    first, second = list(rails.values())[:2]
+    if not (uplinks(topology, switch_of(topology, first[0]))):
+        raise UserError(f"the rail switches of {topology.name} are not joined; take spines")
+    bad, others = first[0], first[1:]
+    neighbour, feeders = second[0], second[1:]
+    return {
+        "feeders": [(rank, bad) for rank in feeders],
+        "same_nic": [(feeders[0], others[1])],
+        "crossing": [(neighbour, others[2])],
+        "opposite": [(others[0], feeders[1])],
+        "local": [(others[2], others[0])],
+    }
+
+
+def measures(
+    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
+) -> Mapping[str, object]:
+    kinds = cast(topology)
+    bad = switch_port(topology, kinds["feeders"][0][1])
+    pausing = {
+        name: port.pause
+        for name, port in outcome.ports.items()
+        if port.pause is not None and name != bad
+    }
+    guards = [port.pause for port in outcome.ports.values() if port.pause is not None]
+    return {
+        **traffic.measured(topology, outcome),
+        **{f"{kind}_us": _finished_us(outcome, kinds[kind]) for kind in KINDS},
+        "ports": len(pausing),
+        "paused_ports": sum(pause.paused_ns > 0 for pause in pausing.values()),
+        "longest_pause_us": max((pause.longest_pause_ns for pause in pausing.values()), default=0)
+        / 1000,
+        "watchdog_storms": sum(pause.watchdog_storms for pause in guards),
+    }
+
+
+def _finished_us(outcome: Outcome, pairs: list[Pair]) -> float:
+    """When the last of these flows was there whole, in the slowest iteration."""
+    ends = [
+        iteration.flows()[pair].points[-1][0] for iteration in outcome.iterations for pair in pairs
+    ]
+    return max(ends) / 1000
+
+
+def capture(parameters: Parameters, topology: Topology) -> str:
+    """The bad NIC's port and the uplinks behind it: pauses there, and where they spread."""
+    port = switch_port(topology, cast(topology)["feeders"][0][1])
+    return ",".join((port, *map(str, uplinks(topology, port.partition(":")[0]))))
