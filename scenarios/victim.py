@@ -25,7 +25,7 @@ of all traffic scenarios.
 What should be seen, and why: the victim's fair rate is its NIC's, with or without the incast.
 Without congestion control each sender keeps its window in the fabric, the uplinks carry N + 1
 windows of which N - 1 are trimmed at the last hop, and the victim gets what share of the uplinks
-its window is: far below fair. With lossless queues it would be worse: a pause for the hot spot
+its window is: far below fair. With ``--switch lossless`` it is worse: a pause for the hot spot
 stops the victim (head-of-line blocking; that is what this pattern is known for, DCQCN, SIGCOMM
 2015). With NSCC the senders reduce their windows within a few round trips, the uplinks run free
 again, and the victim gets back to at least 0.8 of what is fair.
@@ -33,7 +33,8 @@ again, and the victim gets back to at least 0.8 of what is fair.
 Came out (N = 8, seeds 1 and 2): 39 % of fair with a fixed window of one BDP (3988 packets trimmed);
 94 to 99 % with NSCC and REPS (7 to 40 trimmed) in most runs, and 51 % in one, where packets of the
 victim were trimmed at the start: the window that is cut then grows back by a packet or two in each
-round trip, while the uplinks keep some queue.
+round trip, while the uplinks keep some queue. On lossless switches with a fixed window: 15 %, with
+ports paused for 1.4 ms in sum and (but for pauses that the machine made late) nothing dropped.
 """
 
 from __future__ import annotations

@@ -56,13 +56,19 @@ def headroom_bytes(
     return travelling + ahead + WIRE_OCTETS + begun
 
 
-def reaction_ns(rate_bps: int, delay_ns: int, mtu: int, *, response_ns: int = 0) -> int:
+def reaction_ns(delay_ns: int, *, response_ns: int = 0) -> int:
     """What the emulator makes of it: from asking for a pause until nothing arrives any more, ns.
 
-    The cable twice, a full frame ahead of the request, and ``response_ns`` for the devices.
+    The cable twice, and ``response_ns`` for the devices.  The request itself goes ahead of all
+    frames here: the time of the one that it would have had to wait for is what the emulator may be
+    late by (:func:`allowance_ns`).
     """
-    frame = (mtu + WIRE_OVERHEAD_BYTES) * 8 * 10**9 // rate_bps
-    return 2 * delay_ns + frame + response_ns
+    return 2 * delay_ns + response_ns
+
+
+def allowance_ns(rate_bps: int, mtu: int) -> int:
+    """So late a pause may take effect here, and the computed headroom still suffices: ns."""
+    return (mtu + WIRE_OVERHEAD_BYTES) * 8 * 10**9 // rate_bps
 
 
 def _time_ns(bounds: tuple[tuple[int, int], ...], rate_bps: int) -> float:

@@ -103,7 +103,7 @@ def _rules(choice: SwitchChoice, kind: Kind, bdp_bytes: int, priority: int, mtu:
         xon_bytes=xon,
         headroom_bytes=headroom,
         needed_bytes=needed,
-        reaction_ns=reaction_ns(kind.rate_bps, kind.delay_ns, mtu, response_ns=response),
+        reaction_ns=reaction_ns(kind.delay_ns, response_ns=response),
         watchdog_ns=wanted.pfc_watchdog_ns,
         drops=wanted.pfc_watchdog_action == "drop",
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.asic.headroom import device_ns, headroom_bytes, reaction_ns
+from emulator.asic.headroom import allowance_ns, device_ns, headroom_bytes, reaction_ns
 from emulator.asic.pause_frame import (
     DESTINATION,
     FRAME_OCTETS,
@@ -75,6 +75,6 @@ def test_headroom_covers_what_the_emulator_lets_pass() -> None:
     for rate in (G, 25 * G, 50 * G, 200 * G, 400 * G, 800 * G):
         for delay in (0, 300, 5_000):
             for response in (0, device_ns(rate), 20_000):
-                late = reaction_ns(rate, delay, 9_000, response_ns=response)
+                late = reaction_ns(delay, response_ns=response) + allowance_ns(rate, 9_000)
                 passing = rate * late / 8e9 + 9_038
                 assert headroom_bytes(rate, delay, 9_000, response_ns=response) >= passing

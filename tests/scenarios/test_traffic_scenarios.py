@@ -44,6 +44,8 @@ CASES: list[tuple[str, str | None, dict[str, str]]] = [
     ("linkfail", None, {"fail": "none,black,slow,both"}),
     ("linkfail", "rail_clos:hosts=3,gpus_per_host=3,spines=3", {"sprays": "default"}),
     ("lbsweep", None, {}),
+    ("pfcstorm", None, {"rows": "none,storm,watchdog"}),
+    ("pfcstorm", "rail_clos:hosts=5,gpus_per_host=3", {"rows": "storm"}),
     ("ccsweep", None, {"senders": "3"}),
     ("ccsweep", None, {"pattern": "permutation"}),
 ]
@@ -152,6 +154,8 @@ def test_the_seed_decides_the_payload(name: str, spec: str | None, given: dict[s
         ("outcast", "rail_clos:hosts=5,gpus_per_host=2", {}, "an incast of 4 senders"),
         ("linkfail", "rail_clos:hosts=2,gpus_per_host=2,spines=2", {}, "have 2; take more"),
         ("linkfail", None, {"slow_to": "1"}, "slow_to is 1"),
+        ("pfcstorm", "rail_clos:hosts=3,gpus_per_host=2", {}, "take more hosts"),
+        ("pfcstorm", None, {"watchdog": "400us"}, "take a shorter one"),
         ("linkfail", None, {"sprays": "rep"}, "did you mean reps"),
         ("lbsweep", None, {"balances": "hash"}, "choose one of"),
         ("ccsweep", None, {"cc": "dcqcn"}, "choose one of"),
