@@ -23,7 +23,7 @@ from emulator.run import comparison, table
 from emulator.run.comparison import variants
 from emulator.run.interrupts import Interrupted
 from emulator.run.runner import Plan, Request, execute, prepare
-from emulator.run.stages import DEFAULT_SWITCH, DEFAULT_TRANSPORT
+from emulator.run.stages import DEFAULT_TRANSPORT
 from emulator.transports import describe_options, is_secured
 
 #: A bar appears once a run has taken this long (s).
@@ -48,7 +48,7 @@ PATIENCE_S = 2.0
     "--switch",
     metavar="SPEC",
     help="what the switches do, such as deep:balance=packet (see below) "
-    f"[default: {DEFAULT_SWITCH}]",
+    f"[default: {choice.DEFAULT}, or what the transport is run on]",
 )
 @click.option(
     "--seed",

@@ -70,7 +70,7 @@ class SendQueue:
             if pacer is not None and now < pacer.next:
                 return
             work = todo[0]
-            start = self.next
+            start, already = self.next, len(out)
             if not work.fetch:
                 stop = min(work.end, horizon, start + limit - len(out))
                 end = self._send_data(work, start, stop, horizon, out, now)
@@ -90,7 +90,7 @@ class SendQueue:
             else:
                 again = sent
             if again:
-                self._counts["tx_retransmitted_packets"] += again
+                self._count_again(out[already : already + again])
             self._counts["tx_data_packets"] += sent - again
             if end == work.end:
                 self._sent.append(todo.popleft())
@@ -159,13 +159,18 @@ class SendQueue:
             if work is None or psn < self.una:
                 continue
             self._repeated[psn] = None
-            self._counts["tx_retransmitted_packets"] += 1
+            already = len(out)
             if work.fetch:
                 self._send_fetch(work, out, now)
-                continue
-            self._ask_at = psn
-            self._send_data(work, psn, psn + 1, psn + 1, out, now)
-            self._ask_at = self.next
+            else:
+                self._ask_at = psn
+                self._send_data(work, psn, psn + 1, psn + 1, out, now)
+                self._ask_at = self.next
+            self._count_again(out[already:])
+
+    def _count_again(self, frames: list[Frame]) -> None:
+        self._counts["tx_retransmitted_packets"] += len(frames)
+        self._counts["tx_retransmitted_octets"] += sum(len(a) + len(b) for a, b in frames)
 
     def _find(self, psn: int) -> Work | None:
         """The work that a PSN belongs to, if it has been sent."""

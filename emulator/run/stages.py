@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 from emulator.scenario import Trial
+from emulator.transports import default_switch
 
 DEFAULT_TRANSPORT = "uet"
-DEFAULT_SWITCH = "shallow"
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,8 @@ def stages(trials: Sequence[Trial], *, transport: str | None, switch: str | None
     """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for."""
     found: list[Stage] = []
     for place, trial in enumerate(trials):
-        mine = (
-            merged("--transport", transport, trial.transport, DEFAULT_TRANSPORT),
-            merged("--switch", switch, trial.switch, DEFAULT_SWITCH),
-        )
+        speaks = merged("--transport", transport, trial.transport, DEFAULT_TRANSPORT)
+        mine = (speaks, merged("--switch", switch, trial.switch, default_switch(speaks)))
         last = found[-1] if found else None
         if last and (last.transport, last.switch) == mine and not trial.fresh:
             found[-1] = Stage(*mine, (*last.trials, place), last.fresh)

@@ -15,7 +15,14 @@ from emulator.transports import rocev2, uet
 from emulator.transports.choice import Transport, TransportChoice, near
 from topologies.model import Topology
 
-__all__ = ["TRANSPORTS", "TransportChoice", "describe_options", "fit", "is_secured"]
+__all__ = [
+    "TRANSPORTS",
+    "TransportChoice",
+    "default_switch",
+    "describe_options",
+    "fit",
+    "is_secured",
+]
 
 TRANSPORTS: Mapping[str, Transport] = {"uet": uet.TRANSPORT, "rocev2": rocev2.TRANSPORT}
 
@@ -29,6 +36,15 @@ def fit(
     """
     transport, options = _parsed(wanted)
     return transport.fit(wanted, options, topology, seed, switch)
+
+
+def default_switch(wanted: str) -> str:
+    """The switch that the transport ``wanted`` runs on where the user names none.
+
+    :class:`UserError` as for :func:`fit`.
+    """
+    transport, options = _parsed(wanted)
+    return transport.default_switch(options)
 
 
 def is_secured(wanted: str) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from emulator.asic.choice import SwitchChoice
+from emulator.asic.choice import DEFAULT, SwitchChoice
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.run.ideal import WireCost
@@ -66,6 +66,7 @@ class Transport:
 
     ``options`` maps its parameters to their values, the default first; those that match ``free``
     take other values, which ``fit`` reads; ``described`` says what these are, for people.
+    ``default_switch`` is what it runs on where the user names no switch.
     """
 
     fit: Fitter
@@ -73,6 +74,7 @@ class Transport:
     meanings: Mapping[str, str]
     free: re.Pattern[str]
     described: Mapping[str, str]
+    default_switch: Callable[[Options], str] = lambda options: DEFAULT
 
     def parse(self, name: str, text: str) -> dict[str, str]:
         """``PARAMETER=VALUE,...``; :class:`UserError` for what it does not have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from emulator.asic.choice import SwitchChoice
+from emulator.asic.choice import DEFAULT, LOSSLESS, SwitchChoice
 from emulator.asic.code_points import rocev2_fields
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
@@ -44,12 +44,14 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "dcqcn": ("mlx", *(name for name in NAMED if name != "mlx")),
     "recovery": ("go_back_n", "selective_repeat"),
     "window": ("none", "bdp"),
+    "pfc": ("on", "off"),
 }
 MEANINGS: Mapping[str, str] = {
     "cc": "congestion control; none: as fast as the port",
     "dcqcn": "parameters of its algorithm, by who uses them",
     "recovery": "from loss: as most NICs, or as newer ones",
     "window": "octets in flight: as congestion control lets, or one bandwidth-delay product",
+    "pfc": "unless --switch says: on a lossless fabric, or on one that drops",
 }
 FREE: Mapping[str, str] = {
     "qps=N": "queue pairs to each peer, which messages take in turn [default: 1]",
@@ -91,6 +93,13 @@ def _fit(
     switch: SwitchChoice | None,
 ) -> TransportChoice:
     chosen = {name: values[0] for name, values in OPTIONS.items()} | dict(options)
+    if "pfc" in options and switch is not None:
+        paused = switch.pausing is not None
+        if paused != (chosen["pfc"] == "on"):
+            raise UserError(
+                f"transport {wanted!r}: pfc={chosen['pfc']}, but the switches "
+                f"{'pause' if paused else 'do not pause'}; leave one of --switch and pfc out"
+            )
     qps = _whole(wanted, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(wanted, options, topology)
     wire = WireCost(around_bytes=_AROUND + FRAMING, payload_mtu=mtu)
@@ -223,8 +232,14 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
 
 
+def _default_switch(options: Options) -> str:
+    """RoCE is run over priority flow control, as go-back-N asks for, unless told otherwise."""
+    return DEFAULT if options.get("pfc") == "off" else LOSSLESS
+
+
 TRANSPORT = Transport(
     fit=_fit,
+    default_switch=_default_switch,
     options=OPTIONS,
     meanings=MEANINGS,
     free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),

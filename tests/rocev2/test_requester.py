@@ -232,6 +232,8 @@ def test_go_back_n(missing: int) -> None:
         )  # fmt: skip
     assert [c.context for c in end.done()] == {4: ["long"], 5: ["long", "short"]}.get(missing, [])
     assert end.hca.counts["tx_retransmitted_packets"] == 6 - missing
+    octets = sum(len(packet.frame) for packet in again)
+    assert end.hca.counts["tx_retransmitted_octets"] == octets
     end.give(end.ack(end.first + 5))
     assert len(end.done()) == 3 - {4: 1, 5: 2}.get(missing, 0)
 

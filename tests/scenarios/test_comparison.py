@@ -1,0 +1,123 @@
+"""Several transports on one fabric: the same work, the same switches, the same measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulator.errors import UserError
+from emulator.run import comparison, table
+from emulator.run.comparison import variants
+from emulator.run.stages import stages
+from emulator.transports import default_switch
+from tests.scenarios.test_stages import PLAIN
+
+ROOT = Path(__file__).parents[2]
+CODE = "from emulator.cli.main import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (None, [None]),
+        ("uet", ["uet"]),
+        ("uet:cc=rccc,spray=oblivious", ["uet:cc=rccc,spray=oblivious"]),
+        ("uet,rocev2", ["uet", "rocev2"]),
+        ("uet:cc=rccc,rocev2:qps=4,mtu=1024", ["uet:cc=rccc", "rocev2:qps=4,mtu=1024"]),
+        ("rocev2,uet:tss=direct,crc=off,uet", ["rocev2", "uet:tss=direct,crc=off", "uet"]),
+        (" uet , rocev2 ", ["uet", "rocev2"]),
+        ("uet,infiniband:qps=4", ["uet", "infiniband:qps=4"]),  # refused when it is fitted
+    ],
+)
+def test_what_is_compared(wanted: str | None, found: list[str | None]) -> None:
+    assert variants(wanted) == found
+
+
+def test_twice_the_same_is_no_comparison() -> None:
+    with pytest.raises(UserError, match=r"uet twice.*--seed"):
+        variants("uet,rocev2,uet")
+
+
+def test_each_transport_has_the_switch_it_is_run_on() -> None:
+    assert default_switch("uet") == "shallow"
+    assert default_switch("rocev2:qps=4") == "lossless"
+    assert default_switch("rocev2:pfc=off") == "shallow"
+    (stage,) = stages([PLAIN], transport="rocev2", switch=None)
+    assert stage.switch == "lossless"
+    (stage,) = stages([PLAIN], transport="rocev2", switch="deep")
+    assert stage.switch == "deep"
+    (stage,) = stages([replace(PLAIN, switch="deep:trim=on")], transport="rocev2", switch=None)
+    assert stage.switch == "deep:trim=on"
+
+
+def test_the_table_keeps_what_only_the_scenario_tells() -> None:
+    own = (table.Column("senders", "senders"), *table.TRAFFIC_COLUMNS)
+    keys = [column.key for column in comparison.columns(own, ["uet", "rocev2:qps=4,mtu=1024"])]
+    assert keys[:3] == ["transport", "senders", "size_bytes"]
+    assert len(keys) == len(set(keys))
+    assert {"cnps", "pauses", "retransmitted_bytes", "message_p999_us", "busbw_gbps"} <= set(keys)
+    plain = comparison.columns((*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS), ["uet"])
+    assert [column.key for column in plain][:2] == ["transport", "size_bytes"]
+
+
+def test_ratios_are_row_by_row() -> None:
+    rows = [
+        {"transport": "uet", "switch": "shallow", "time_us": 10.0},
+        {"transport": "uet", "switch": "shallow", "time_us": 40.0},
+        {"transport": "rocev2", "switch": "lossless", "time_us": 15.0},
+        {"transport": "rocev2", "switch": "lossless", "time_us": 30.0},
+    ]
+    assert comparison.summary(rows) == ["rocev2 takes 1.50, 0.75 times as long as uet"]
+    assert comparison.settings(rows) == ["uet on shallow", "rocev2 on lossless"]
+    same = [{**row, "switch": "deep"} for row in rows]
+    assert comparison.settings(same) == []
+
+
+def run(folder: Path, *arguments: str) -> dict[str, Any]:
+    lab = f"t-{secrets.token_hex(5)}"
+    command = ["run", *arguments, "--name", lab, "--output", str(folder / lab), "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
+
+
+@pytest.mark.root
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
+def test_a_comparison_is_fair(tmp_path: Path) -> None:
+    """The same octets between the same GPUs over the same fabric; switches differ by PFC alone."""
+    result = run(
+        tmp_path,
+        *("permutation", "--sizes", "256KiB", "--transport", "uet,rocev2,rocev2:pfc=off,qps=4"),
+        *("--topology", "rail_clos:hosts=2,gpus_per_host=2", "--dilation", "20000"),
+        *("--capture", "none"),
+    )
+    uet, paused, lossy = rows = result["rows"]
+    assert [row["transport"] for row in rows] == ["uet", "rocev2", "rocev2:pfc=off,qps=4"]
+    assert [row["switch"] for row in rows] == ["shallow", "lossless", "shallow"]
+    assert {row["wrong"] for row in rows} == {0}
+    assert {row["payload_bytes"] for row in rows} == {4 * 2**18}
+    assert {row["size_bytes"] for row in rows} == {2**18}
+    # Headers differ a little, and so do the ideals; nothing else may.
+    assert paused["ideal_us"] == lossy["ideal_us"] == pytest.approx(uet["ideal_us"], rel=0.02)
+    for row in rows:
+        assert row["time_us"] >= row["ideal_us"]
+        assert 0 < row["message_p50_us"] <= row["message_p99_us"] <= row["message_p999_us"]
+        assert row["retransmitted_bytes"] == 0 or row["retransmitted_packets"] > 0
+    assert paused["pauses"] is not None
+    assert uet["pauses"] is lossy["pauses"] is None
