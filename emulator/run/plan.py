@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from emulator.run.comparison import variants
 from emulator.run.load import Load
 from emulator.run.stages import Stage, stages
 from emulator.scenario import Scenario, Trial
-from emulator.transports import TransportChoice, fit
+from emulator.transports import TransportChoice, default_switch, fit
 from topologies import catalogue
 from topologies.model import Role, Topology
 
@@ -114,7 +115,12 @@ def prepare(request: Request) -> Plan:
     planned = [
         _planned(stage, trials, topology, request)
         for transport in compared
-        for stage in stages(trials, transport=transport, switch=request.switch)
+        for stage in stages(
+            trials,
+            transport=transport,
+            switch=request.switch,
+            default_switch=partial(default_switch, topology=topology),
+        )
     ]
     _check_switches(planned)
     selection = request.capture

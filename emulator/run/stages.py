@@ -12,12 +12,12 @@ the transport changes the agents are started anew; the fabric stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from emulator.asic.choice import DEFAULT
 from emulator.errors import UserError
 from emulator.scenario import Trial
-from emulator.transports import default_switch
 
 DEFAULT_TRANSPORT = "uet"
 
@@ -63,6 +63,17 @@ def merged(option: str, asked: str | None, own: str, default: str) -> str:
     return str(Choice(user.name or trial.name or default, tuple(options)))
 
 
+def _switch(asked: str | None, own: str, default: str) -> str:
+    """The switch of a trial; that of its transport counts where nobody names another."""
+    customary = Choice.parse(default)
+    chosen = Choice.parse(merged("--switch", asked, own, customary.name))
+    if asked is not None or Choice.parse(own).name or chosen.name != customary.name:
+        return str(chosen)
+    given = dict(chosen.options)
+    more = [(key, value) for key, value in customary.options if key not in given]
+    return str(Choice(chosen.name, (*chosen.options, *more)))
+
+
 def _contradiction(option: str, user: str, trial: str) -> UserError:
     return UserError(
         f"{option} says {user} and a row of this scenario is to be run with {trial}; leave "
@@ -84,12 +95,22 @@ class Stage:
     fresh: bool = False
 
 
-def stages(trials: Sequence[Trial], *, transport: str | None, switch: str | None) -> list[Stage]:
-    """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for."""
+def stages(
+    trials: Sequence[Trial],
+    *,
+    transport: str | None,
+    switch: str | None,
+    default_switch: Callable[[str], str] = lambda transport: DEFAULT,
+) -> list[Stage]:
+    """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for.
+
+    ``default_switch`` tells what a transport runs on where neither user nor trial names a switch;
+    its parameters do not contradict theirs, but give way to them.
+    """
     found: list[Stage] = []
     for place, trial in enumerate(trials):
         speaks = merged("--transport", transport, trial.transport, DEFAULT_TRANSPORT)
-        mine = (speaks, merged("--switch", switch, trial.switch, default_switch(speaks)))
+        mine = (speaks, _switch(switch, trial.switch, default_switch(speaks)))
         last = found[-1] if found else None
         if last and (last.transport, last.switch) == mine and not trial.fresh:
             found[-1] = Stage(*mine, (*last.trials, place), last.fresh)

@@ -38,13 +38,13 @@ def fit(
     return transport.fit(wanted, options, topology, seed, switch)
 
 
-def default_switch(wanted: str) -> str:
-    """The switch that the transport ``wanted`` runs on where the user names none.
+def default_switch(wanted: str, topology: Topology) -> str:
+    """The switch that ``wanted`` runs on in ``topology`` where the user names none.
 
     :class:`UserError` as for :func:`fit`.
     """
     transport, options = _parsed(wanted)
-    return transport.default_switch(options)
+    return transport.default_switch(options, topology)
 
 
 def is_secured(wanted: str) -> bool:

@@ -74,7 +74,7 @@ class Transport:
     meanings: Mapping[str, str]
     free: re.Pattern[str]
     described: Mapping[str, str]
-    default_switch: Callable[[Options], str] = lambda options: DEFAULT
+    default_switch: Callable[[Options, Topology], str] = lambda options, topology: DEFAULT
 
     def parse(self, name: str, text: str) -> dict[str, str]:
         """``PARAMETER=VALUE,...``; :class:`UserError` for what it does not have."""

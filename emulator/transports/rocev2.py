@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from emulator.asic.choice import DEFAULT, LOSSLESS, SwitchChoice
+from emulator.asic.choice import SwitchChoice
 from emulator.asic.code_points import rocev2_fields
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
@@ -33,6 +33,7 @@ from emulator.transports.choice import (
     port_rate,
     rto_ns,
 )
+from emulator.transports.rocev2_switch import customary
 from topologies.addressing import gpu_address, next_hops
 from topologies.model import Topology
 from topologies.round_trip import base_rtt_ns
@@ -232,9 +233,9 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
 
 
-def _default_switch(options: Options) -> str:
+def _default_switch(options: Options, topology: Topology) -> str:
     """RoCE is run over priority flow control, as go-back-N asks for, unless told otherwise."""
-    return DEFAULT if options.get("pfc") == "off" else LOSSLESS
+    return customary(topology, pfc=options.get("pfc") != "off")
 
 
 TRANSPORT = Transport(

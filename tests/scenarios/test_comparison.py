@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
+from emulator.asic import fitting
+from emulator.asic.choice import parse
 from emulator.errors import UserError
 from emulator.run import comparison, table
 from emulator.run.comparison import variants
 from emulator.run.stages import stages
 from emulator.transports import default_switch
 from tests.scenarios.test_stages import PLAIN
+from topologies.catalogue import load
 
 ROOT = Path(__file__).parents[2]
 CODE = "from emulator.cli.main import main; main()"
@@ -47,15 +50,43 @@ def test_twice_the_same_is_no_comparison() -> None:
 
 
 def test_each_transport_has_the_switch_it_is_run_on() -> None:
-    assert default_switch("uet") == "shallow"
-    assert default_switch("rocev2:qps=4") == "lossless"
-    assert default_switch("rocev2:pfc=off") == "shallow"
-    (stage,) = stages([PLAIN], transport="rocev2", switch=None)
-    assert stage.switch == "lossless"
-    (stage,) = stages([PLAIN], transport="rocev2", switch="deep")
-    assert stage.switch == "deep"
-    (stage,) = stages([replace(PLAIN, switch="deep:trim=on")], transport="rocev2", switch=None)
-    assert stage.switch == "deep:trim=on"
+    fabric = load("rail_clos:hosts=4,gpus_per_host=1")
+    assert default_switch("uet", fabric) == "shallow"
+    large = load("rail_clos:hosts=4,gpus_per_host=1,buffer=4MiB")
+    marks = "untrimmed.kmin_bytes=800000,untrimmed.kmax_bytes=3200000,untrimmed.pmax=0.2"
+    assert default_switch("rocev2:pfc=off", large) == f"lossless:pfc=off,{marks}"
+    paused = fitting.fit(parse(default_switch("rocev2:qps=4", fabric)), fabric, 1_000)
+    (link, *_) = fabric.links
+    rules = paused.pause(link)
+    assert rules is not None
+    # Marks come first, and the headroom is all there.
+    kmin = paused.profile(link).untrimmed.kmin_bytes
+    assert kmin < rules.xoff_bytes == link.buffer_bytes - rules.needed_bytes
+    # On a quarter of the buffer everything is smaller.
+    small = load("rail_clos:hosts=4,gpus_per_host=1,buffer=256KiB")
+    choice = parse(default_switch("rocev2:pfc=off", small))
+    assert choice.changes["untrimmed.kmin_bytes"] < 256 * 1024
+    fitting.fit(choice, small, 1_000)
+
+
+def test_who_names_a_switch_gets_it() -> None:
+    def switch(asked: str | None, own: str = "") -> str:
+        row = replace(PLAIN, switch=own)
+        (stage,) = stages(
+            [row],
+            transport="rocev2",
+            switch=asked,
+            default_switch=lambda transport: "lossless:xoff=9KB,pfc_response=1us",
+        )
+        return stage.switch
+
+    assert switch(None) == "lossless:xoff=9KB,pfc_response=1us"
+    assert switch("deep") == "deep"
+    assert switch("lossless") == "lossless"
+    assert switch(None, "deep:trim=on") == "deep:trim=on"
+    assert switch(None, "balance=packet") == "lossless:balance=packet,xoff=9KB,pfc_response=1us"
+    assert switch("lossless", "balance=packet") == "lossless:balance=packet"
+    assert switch(None, "xoff=8KB") == "lossless:xoff=8KB,pfc_response=1us"
 
 
 def test_the_table_keeps_what_only_the_scenario_tells() -> None:
@@ -109,7 +140,11 @@ def test_a_comparison_is_fair(tmp_path: Path) -> None:
     )
     uet, paused, lossy = rows = result["rows"]
     assert [row["transport"] for row in rows] == ["uet", "rocev2", "rocev2:pfc=off,qps=4"]
-    assert [row["switch"] for row in rows] == ["shallow", "lossless", "shallow"]
+    switches = [row["switch"] for row in rows]
+    assert switches[0] == "shallow"
+    assert switches[1].startswith("lossless:xoff=")
+    assert switches[2].startswith("lossless:pfc=off,")
+    assert switches[1].partition(",")[2] == switches[2].partition(",")[2]  # the same marks
     assert {row["wrong"] for row in rows} == {0}
     assert {row["payload_bytes"] for row in rows} == {4 * 2**18}
     assert {row["size_bytes"] for row in rows} == {2**18}

@@ -1,0 +1,44 @@
+"""The switches that RoCEv2 is run on where the user names none: marks and pauses as DCQCN has them.
+
+DCQCN reacts once in some microseconds and by half the rate.  Marked from a fraction of a
+bandwidth-delay product on, as suits a window that ECN and delay steer, it would leave a link idle
+most of the time, and a comparison would measure the thresholds.  So a RoCEv2 fabric is set up as
+published ones are: for 400 Gb/s, SimAI's configuration marks from 800 KB on, with 20 % at 3200 KB
+and always beyond, and thresholds grow with the rate (the HPCC ns-3 scripts: so much per 25 Gb/s).
+Where a port's buffer is smaller they shrink with it, in proportion.  PFC is the last resort:
+each port pauses as late as its headroom allows, so that marks come first (DCQCN, SIGCOMM 2015,
+section 4).
+"""
+
+from __future__ import annotations
+
+from emulator.asic.choice import LOSSLESS
+from emulator.asic.headroom import headroom_bytes
+from topologies.model import Topology
+
+#: Octets for each bit/s of the slowest link.
+KMIN, KMAX = 800_000 / 400e9, 3_200_000 / 400e9
+PMAX = 0.2
+#: Marking begins below this part of what a port may hold.
+FULL = 0.8
+
+
+def customary(topology: Topology, *, pfc: bool) -> str:
+    """The switch choice for RoCEv2 on ``topology``, lossless or not; marks are the same."""
+    switches = {switch.name for switch in topology.switches}
+    cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
+    if not cables:
+        return LOSSLESS
+    slowest = min(link.rate_bps for link in cables)
+    mtu = max(link.mtu for link in topology.links)
+    held = min(link.buffer_bytes for link in cables)
+    room = min(
+        link.buffer_bytes - headroom_bytes(link.rate_bps, link.delay_ns, mtu) for link in cables
+    )
+    kmin, kmax = slowest * KMIN, slowest * KMAX
+    shrunk = min(1.0, FULL * (room if room > 0 else held) / kmin)
+    marks = (
+        f"untrimmed.kmin_bytes={round(shrunk * kmin)},untrimmed.kmax_bytes={round(shrunk * kmax)},"
+        f"untrimmed.pmax={PMAX}"
+    )
+    return f"{LOSSLESS}:pfc=off,{marks}" if not pfc else f"{LOSSLESS}:xoff={room},{marks}"
