@@ -45,7 +45,7 @@ from scenarios.permutation import all_nics_gbps
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import switch_of, switch_port
 from topologies.model import Topology
-from topologies.parameters import SIZE
+from topologies.parameters import COUNT, SIZE
 
 COLUMNS = (Column("loss_ppm", "loss", "(1e-6)", 8), *TRAFFIC_COLUMNS)
 MILLION = 10**6
@@ -54,6 +54,7 @@ MILLION = 10**6
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
     size: int = parameter(4 * 2**20, SIZE, help="octets of each flow")
+    in_flight: int = parameter(64, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(0, WARMUPS, help="iterations before, without any loss")
     losses: tuple[int, ...] = parameter(
         (0, 100, 1_000, 10_000), WARMUPS, many=True, help="frames lost of a million, a row for each"

@@ -1,0 +1,132 @@
+"""The known stories about RoCEv2 and Ultra Ethernet, on one fabric each, over several seeds.
+
+What is asserted is the order of things and what must never happen; how large the differences are is
+recorded, for it depends on thresholds and sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.scenarios.test_bands import CROSSED, marked, run
+
+Record = Callable[[str, object], None]
+GO_BACK_N, SELECTIVE = "rocev2", "rocev2:recovery=selective_repeat"
+
+
+def by_transport(result: dict[str, Any], **which: object) -> dict[str, dict[str, Any]]:
+    """The rows with those values, by transport; all carried the same octets."""
+    rows = [row for row in result["rows"] if all(row[key] == which[key] for key in which)]
+    found = {row["transport"]: row for row in rows}
+    assert len(found) == len(rows)
+    assert len({row["payload_bytes"] for row in rows}) == 1
+    return found
+
+
+@marked
+def test_what_a_loss_costs(tmp_path: Path, record_property: Record, seed: int) -> None:
+    """Go-back-N sends a window again for each lost frame, the others about one packet."""
+    result = run(
+        tmp_path,
+        "losssweep",
+        *("--transport", f"uet,{GO_BACK_N},{SELECTIVE}"),
+        seed=seed,
+        dilation=24000,
+        losses="0,10000",
+        size="4MiB",
+    )
+    calm = by_transport(result, loss_ppm=0)
+    lossy = by_transport(result, loss_ppm=10_000)
+    for name, row in lossy.items():
+        assert row["dropped_packets"] > 20
+        assert calm[name]["dropped_packets"] == calm[name]["retransmitted_bytes"] == 0
+        assert calm[name]["efficiency"] > 0.85
+        record_property(f"{name}: times as long", row["time_us"] / calm[name]["time_us"])
+        record_property(
+            f"{name}: packets again per lost frame",
+            row["retransmitted_packets"] / row["dropped_packets"],
+        )
+    again = {
+        name: row["retransmitted_packets"] / row["dropped_packets"] for name, row in lossy.items()
+    }
+    assert again[GO_BACK_N] > 5 * max(again["uet"], again[SELECTIVE])
+    assert again["uet"] < 2
+    assert again[SELECTIVE] < 2
+    assert lossy[GO_BACK_N]["time_us"] > lossy[SELECTIVE]["time_us"]
+
+
+@marked
+def test_an_incast_with_pauses_with_losses_and_with_trimming(
+    tmp_path: Path, record_property: Record, seed: int
+) -> None:
+    result = run(
+        tmp_path,
+        "incast",
+        *("--transport", "uet,rocev2,rocev2:pfc=off"),
+        seed=seed,
+        dilation=24000,
+        senders="16",
+        size="512KiB",
+    )
+    rows = by_transport(result)
+    for name, row in rows.items():
+        record_property(f"efficiency of {name}", row["efficiency"])
+    uet, lossless, lossy = rows["uet"], rows["rocev2"], rows["rocev2:pfc=off"]
+    assert uet["trimmed_packets"] > 0
+    assert uet["dropped_packets"] == uet["timeouts"] == 0
+    assert lossless["dropped_packets"] == lossless["retransmitted_packets"] == 0
+    assert lossless["cnps"] > 0
+    assert lossy["dropped_packets"] > 0
+    assert lossy["retransmitted_packets"] > lossy["dropped_packets"]
+    assert uet["efficiency"] > max(lossless["efficiency"], lossy["efficiency"])
+
+
+@marked
+def test_hashed_flows_collide_and_sprayed_packets_do_not(
+    tmp_path: Path, record_property: Record, seed: int
+) -> None:
+    result = run(
+        tmp_path,
+        "permutation",
+        *("--topology", CROSSED, "--transport", "uet,rocev2,rocev2:qps=8"),
+        seed=seed,
+        dilation=40000,
+        sizes="2MiB",
+    )
+    rows = by_transport(result)
+    for name, row in rows.items():
+        record_property(f"efficiency of {name}", row["efficiency"])
+        record_property(f"uplinks of {name}, max/mean", row["links_max_mean"])
+    uet, hashed, spread = rows["uet"], rows["rocev2"], rows["rocev2:qps=8"]
+    assert uet["efficiency"] > 0.8
+    assert uet["efficiency"] > 1.3 * hashed["efficiency"]
+    assert spread["efficiency"] > 1.1 * hashed["efficiency"]
+    assert hashed["links_max_mean"] > spread["links_max_mean"] > uet["links_max_mean"]
+    assert hashed["dropped_packets"] == spread["dropped_packets"] == 0
+
+
+@marked
+def test_a_victim_suffers_where_its_link_is_paused(
+    tmp_path: Path, record_property: Record, seed: int
+) -> None:
+    result = run(
+        tmp_path,
+        "victim",
+        *("--transport", "uet,rocev2"),
+        seed=seed,
+        dilation=40000,
+        senders="8",
+        size="512KiB",
+        warmups="1",
+    )
+    alone = by_transport(result, senders=0)
+    beside = by_transport(result, senders=8)
+    for name, row in beside.items():
+        record_property(f"victim's share with {name}", row["victim_share"])
+    assert min(row["efficiency"] for row in alone.values()) > 0.85
+    paused = beside["rocev2"]
+    assert paused["pauses"] > 0
+    assert paused["dropped_packets"] == 0
+    assert beside["uet"]["victim_share"] > 1.3 * paused["victim_share"]
