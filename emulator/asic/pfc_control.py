@@ -38,6 +38,11 @@ def place(lab: str) -> Path:
     return lab_record.directory_of(lab) / "pfc"
 
 
+def log_of(lab: str) -> Path:
+    """What an agent that came to grief says; goes with the lab."""
+    return lab_record.directory_of(lab) / "pfc.log"
+
+
 def listen(lab: str) -> socket.socket:
     """The agent's socket; takes the place of one that a dead agent left."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -53,14 +58,15 @@ def start(lab: str, *, persistent: bool) -> IO[bytes] | None:
     closed, that is, with this process.  Raises UserError if it cannot be.
     """
     root = str(Path(__file__).parents[2])
-    process = subprocess.Popen(
-        [sys.executable, "-m", __package__ + ".pfc_agent", lab],
-        stdin=subprocess.DEVNULL if persistent else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
-    )
+    with log_of(lab).open("ab") as log:  # not our own: whoever reads that would wait for the agent
+        process = subprocess.Popen(
+            [sys.executable, "-m", __package__ + ".pfc_agent", lab],
+            stdin=subprocess.DEVNULL if persistent else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])},
+        )
     lab_record.add_process(lab, process.pid)
     assert process.stdout is not None
     said = process.stdout.readline().decode().strip()
@@ -68,6 +74,7 @@ def start(lab: str, *, persistent: bool) -> IO[bytes] | None:
     if said != "ready":
         process.kill()
         process.wait()
+        said = said or log_of(lab).read_text(errors="replace").strip().rpartition("\n")[2]
         raise UserError(f"priority flow control does not start: {said or 'its process died'}")
     return process.stdin
 
