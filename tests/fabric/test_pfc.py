@@ -294,6 +294,35 @@ def test_pause_frames_stay_on_their_link(
         one.close()
 
 
+@pytest.mark.conformance("R-043")
+def test_only_what_means_the_class_pauses_it(pausing: Pausing) -> None:
+    """A frame for another class, IEEE 802.3's for the whole link, and noise: all are taken off."""
+    lab = pausing()
+    port, source = port_to(lab, "h0g0"), bytes.fromhex("020000000077")
+    other = frame(source, {5: LONGEST})
+    whole_link = other[:14] + bytes.fromhex("0001ffff") + bytes(42)
+    noise = other[:14] + b"\xff" * 46
+    elsewhere = lab.topology.node("h1g0").ports[0].mac
+    to_a_station = bytes.fromhex(elsewhere.replace(":", "")) + frame(source, {0: LONGEST})[6:]
+    heard = sniffer(lab, End("h1g0", "eth0"))
+
+    def make() -> socket.socket:
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        made.bind(("eth0", 0))
+        return made
+
+    with lab.inside("h0g0", make) as out:
+        for octets in (other, whole_link, noise, to_a_station):
+            out.send(octets)
+    within(BUDGET_S, lambda: pauses(lab, port).malformed == 3, "counted")
+    counted = pauses(lab, port)
+    assert counted.xoff_received == counted.pauses == 0
+    send(lab, "h1g0", "h0g0", 4)
+    within(BUDGET_S, lambda: left(lab, port)[1] >= 4, "data through")
+    assert mac_control(heard) == []
+    heard.close()
+
+
 def test_pauses_spread_from_switch_to_switch(
     pausing: Pausing, blasting: Callable[[Lab, str, str], None]
 ) -> None:
