@@ -83,7 +83,7 @@ ROUTE = struct.Struct(f"=QI{HOPS}II")
 #: xoff, xon, ceiling in octets on the wire; enabled, dropping.
 PAUSE_RULES = struct.Struct("=3Q2I")
 #: held, deepest, missed; asserted, unused.
-PAUSE_STATE = struct.Struct("=3Q2I")
+PAUSE_STATE = struct.Struct("=2qQ2I")
 #: What :class:`emulator.asic.pause_counters.PauseCounters` names.
 PAUSE_COUNTS = struct.Struct("=12Q")
 #: time, port, kind, source, destination, opcode and all that follows it

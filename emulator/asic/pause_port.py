@@ -41,6 +41,7 @@ class PausePort:
         program: Program,
     ) -> None:
         self.name, self.index, self.rules = name, index, rules
+        self.node = name.partition(":")[0]
         (self.counters,) = pause_counters.read(program, [index])
         self.pauser = Pauser(rules.rate_bps, self.counters)
         self.gate = Gate(rules, self.counters)

@@ -29,8 +29,10 @@ struct pause_rules {
 };
 
 struct pause_state {
-	__u64 held; /* octets of lossless frames that came in here and are still in the switch */
-	__u64 deepest;
+	/* Octets of lossless frames that came in here and are still in the switch.  Below zero by
+	 * those that were there already when counting began. */
+	__s64 held;
+	__s64 deepest;
 	__u64 missed; /* events that found the ring full */
 	__u32 asserted;
 	__u32 unused;
@@ -104,21 +106,21 @@ static __always_inline int fits(__u32 origin, __u64 octets)
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
 
-	return !rules || !state || state->held + octets <= rules->ceiling;
+	return !rules || !state || state->held + (__s64)octets <= (__s64)rules->ceiling;
 }
 
 static __always_inline void hold(__u32 origin, __u64 octets)
 {
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
-	__u64 held;
+	__s64 held;
 
 	if (!rules || !state)
 		return;
 	held = __sync_fetch_and_add(&state->held, octets) + octets;
 	if (held > state->deepest)
 		state->deepest = held;
-	if (held > rules->xoff && !state->asserted &&
+	if (held > (__s64)rules->xoff && !state->asserted &&
 	    __sync_val_compare_and_swap(&state->asserted, 0, 1) == 0)
 		tell(state, origin, PAUSE_XOFF);
 }
@@ -127,12 +129,12 @@ static __always_inline void give_back(__u32 origin, __u64 octets)
 {
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
-	__u64 held;
+	__s64 held;
 
 	if (!rules || !state)
 		return;
 	held = __sync_fetch_and_add(&state->held, -octets) - octets;
-	if (held <= rules->xon && state->asserted &&
+	if (held <= (__s64)rules->xon && state->asserted &&
 	    __sync_val_compare_and_swap(&state->asserted, 1, 0) == 1)
 		tell(state, origin, PAUSE_XON);
 }

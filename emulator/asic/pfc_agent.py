@@ -40,8 +40,10 @@ from emulator import lab_record
 from emulator.asic import fitting, pfc_control
 from emulator.asic.choice import parse
 from emulator.asic.kernel import Map
+from emulator.asic.layout import PAUSE_STATE, PORT_KEY
 from emulator.asic.pause_frame import quanta
 from emulator.asic.pause_port import PausePort
+from emulator.asic.pause_repair import Remnants
 from emulator.asic.pause_ring import EventKind, PauseEvent, PauseRing
 from emulator.asic.pfc import PauseRules
 from emulator.asic.program import Program, pins_of
@@ -75,6 +77,7 @@ class PauseAgent:
         self._by_name = {port.name: port for port in self.ports.values()}
         self._active: set[PausePort] = set()
         self._looked_ns = 0
+        self._remnants = Remnants()
 
     def _open_ports(self, topology: Topology, fitted: fitting.FittedSwitch) -> list[PausePort]:
         indices = interface_indices(topology)
@@ -182,13 +185,26 @@ class PauseAgent:
                 self._active.discard(port)
 
     def _reconcile(self, now: int) -> None:
-        """Events that found the ring full are lost; what they told of is not."""
-        for port, asserted in pfc_control.asserted(self._program, self.ports):
+        """Events that found the ring full are lost, what they told of is not; nor are pauses to
+        last for frames that are."""
+        states = self._program.pause_states.first(max(self.ports, default=-1) + 1)
+        held = {}
+        for index, port in self.ports.items():
+            octets, _, _, asserted, _ = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
+            held[index] = octets
             if asserted and not port.pauser.asserted:
                 port.ask(now)
                 self._active.add(port)
             elif not asserted and port.pauser.asserted and not port.storming:
                 port.let_go()
+
+        shut = {port.node for port in self.ports.values() if port.gate.closed}
+        stopped = {index: port.node in shut for index, port in self.ports.items()}
+        for index in self._remnants.find(held, stopped, time.monotonic()):
+            _, deepest, missed, *_ = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
+            empty = PAUSE_STATE.pack(0, deepest, missed, 0, 0)
+            self._program.pause_states.put(PORT_KEY.pack(index), empty)
+            self.ports[index].let_go()
 
     def _obey(self) -> bool:
         """Do what is asked for on the control socket; whether that was to end."""

@@ -19,19 +19,13 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
 from emulator import lab_record
-from emulator.asic.layout import PAUSE_STATE
-from emulator.asic.program import Program
 from emulator.errors import UserError
 
 ANSWER_S = 20.0
-_ASSERTED = 3  # of PAUSE_STATE
-
-Port = TypeVar("Port")
 
 
 def place(lab: str) -> Path:
@@ -103,14 +97,6 @@ def end(lab: str) -> None:
         for process in lab_record.processes(lab):
             if _is_agent(process.pid):
                 _await(process.pid)
-
-
-def asserted(program: Program, ports: Mapping[int, Port]) -> Iterator[tuple[Port, bool]]:
-    """Each port, and whether the switch program finds its buffer above XOFF."""
-    states = memoryview(program.pause_states.first(max(ports, default=-1) + 1))
-    for index, port in ports.items():
-        values = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
-        yield port, bool(values[_ASSERTED])
 
 
 def _is_agent(pid: int) -> bool:

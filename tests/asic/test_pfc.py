@@ -10,6 +10,7 @@ from emulator.asic.choice import parse
 from emulator.asic.fitting import fit
 from emulator.asic.pause_counters import PauseCounters, change
 from emulator.asic.pause_frame import LONGEST, duration_ns
+from emulator.asic.pause_repair import STILL_S, Remnants
 from emulator.asic.pfc import Gate, Pauser, PauseRules
 from emulator.errors import UserError
 from topologies import catalogue
@@ -230,3 +231,18 @@ def test_too_little_headroom_is_a_warning() -> None:
     fitted = fit(parse("lossless:headroom=20KiB"), catalogue.load(SPEC), 1000)
     (warning,) = fitted.warnings
     assert warning.startswith("the headroom of 20 KiB is less than the 258960 B")
+
+
+# --- what was lost below --------------------------------------------------------------------------
+
+
+def test_a_buffer_that_stands_still_for_no_reason_is_empty() -> None:
+    remnants = Remnants()
+    free, stopped = {1: False, 2: False}, {1: True, 2: False}
+    assert remnants.find({1: 5_000, 2: 0}, free, 0.0) == []
+    assert remnants.find({1: 5_000, 2: 0}, free, STILL_S - 0.1) == []
+    assert remnants.find({1: 4_000, 2: 9}, free, STILL_S) == []  # it gets on
+    assert remnants.find({1: 4_000, 2: 9}, stopped, STILL_S + 1) == []  # a pause holds it
+    assert remnants.find({1: 4_000, 2: 9}, free, 2 * STILL_S) == [2]
+    assert remnants.find({1: 4_000, 2: 0}, free, 3 * STILL_S) == [1]
+    assert remnants.find({1: 0, 2: 0}, free, 9 * STILL_S) == []

@@ -398,6 +398,25 @@ def test_pauses_come_and_go_with_the_choice(pausing: Pausing) -> None:
         asic.inject(port_to(lab, "h0g0"), STORM)
 
 
+def test_frames_that_are_lost_below_are_forgotten(pausing: Pausing) -> None:
+    """A queue is emptied by hand: who filled it must not be paused for ever."""
+    lab = pausing("lossless:xoff=20KiB")
+    hot, source = port_to(lab, "h0g0"), port_to(lab, "h1g0")
+    asic_of(lab).inject(hot, STORM)
+    within(BUDGET_S, is_paused(lab, hot), "paused")
+    send(lab, "h1g0", "h0g0", 10)
+    within(BUDGET_S, is_paused(lab, nic_of(lab, "h1g0")), "sender paused")
+    node, interface = hot.split(":")
+    for state in ("down", "up"):
+        done = lab.exec(node, ["ip", "link", "set", interface, state], timeout=10)
+        assert done.returncode == 0
+    asic_of(lab).inject(hot, NONE)
+    within(BUDGET_S, lambda: pauses(lab, source).xon_sent > 0, "sender may go on")
+    _, data = left(lab, port_to(lab, "h2g0"))
+    send(lab, "h1g0", "h2g0", 4)
+    within(BUDGET_S, lambda: left(lab, port_to(lab, "h2g0"))[1] >= data + 4, "data through")
+
+
 def test_a_storm_is_a_nics(pausing: Pausing) -> None:
     lab = pausing(spec=TWO_RAILS)
     uplink = next(str(e) for e in (p.end for p in asic_of(lab).ports.values()) if "up" in e.port)

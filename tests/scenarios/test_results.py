@@ -145,6 +145,7 @@ def test_a_calm_run_is_ok() -> None:
         ({"slip": fidelity.Slip(1000, 900, 950)}, "1 % of wake-ups"),
         ({"slip": fidelity.Slip(1000, 20, 50_000)}, "one wake-up"),
         ({"slip": fidelity.Slip(1000, 20, 300, 0.08)}, "lost 8 % of an iteration"),
+        ({"late_pause_ns": 700}, "a pause took effect 700 ns of fabric time late"),
         ({"busy": 0.97}, "97 % busy"),
         ({"foreign_drops": {"h0g0 nic socket_drops": 3}}, "h0g0 nic socket_drops 3"),
     ],
