@@ -11,7 +11,7 @@ from emulator.rocev2.codes import GRH_SIZE, Operation, Service
 from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.frames import Frames
 from emulator.rocev2.peer import Peer
-from emulator.rocev2.work import WorkError
+from emulator.rocev2.work import WorkError, message_length
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, Receive, Send
 
@@ -54,9 +54,10 @@ class Datagrams:
         config, address = self._config, request.destination
         if not isinstance(address, UdAddress):
             raise WorkError("a datagram needs a destination: a UdAddress(qpn, qkey)")
-        if len(request.payload) > config.mtu:
+        length = message_length(request.payload)
+        if length > config.mtu:
             raise WorkError(
-                f"a datagram of {len(request.payload)} octets is longer than the MTU of "
+                f"a datagram of {length} octets is longer than the MTU of "
                 f"{config.mtu}; send it in pieces or over a connection"
             )
         qkey = config.qkey if address.qkey & _FROM_QP else address.qkey
@@ -77,15 +78,17 @@ class Datagrams:
             Completion(
                 kind="send",
                 peer=request.peer,
-                length=len(request.payload),
+                length=length,
                 context=request.context,
             )
         )
 
     def post_receive(self, receive: Receive) -> None:
         """Offer memory; its first 40 octets are not the message's."""
-        if len(receive.memory) < GRH_SIZE:
-            raise WorkError(f"a receive for datagrams needs {GRH_SIZE} octets before the data")
+        if message_length(receive.memory) < GRH_SIZE or receive.memory.readonly:
+            raise WorkError(
+                f"a receive for datagrams needs {GRH_SIZE} octets before the data, all writable"
+            )
         self._receives.append(receive)
 
     def receive(

@@ -106,8 +106,14 @@ class HostChannelAdapter:
         self.memory.register(MemoryRegion(memory, key, writable, readable, address))
 
     def unregister(self, key: int) -> None:
-        """Let nobody reach the region any more; ``MemoryRegionError`` if there is none."""
+        """Let nobody reach the region any more; ``MemoryRegionError`` if there is none.
+
+        A WRITE that is arriving ends in NAK 0x62; READs that were accepted are still answered.
+        """
         self.memory.unregister(key)
+        for qp in self._qps.values():
+            if qp.responder is not None:
+                qp.responder.withdraw(key)
 
     def post(self, request: Request) -> None:
         """Queue a request; ``WorkError`` for one that could never be carried out.

@@ -22,6 +22,7 @@ _NOWHERE = memoryview(bytearray())
 #: Local error of a receive that was too short.
 TOO_LONG = "LOC_LEN_ERR"
 _IMMEDIATE_BITS = 32
+_WITHDRAWN = -1  # octets left: no packet fits
 
 
 class Inbound:
@@ -62,9 +63,9 @@ class Inbound:
             return _INVALID
         elif shape.ends:
             if not 1 <= length <= self._mtu or (not shape.send and length != self._left):
-                return _INVALID
+                return self._misfit
         elif length != self._mtu or (not shape.send and length >= self._left):
-            return _INVALID
+            return self._misfit
         placed = self._at
         if shape.send and placed + length > len(self._target):
             return self._overflow(length)
@@ -171,6 +172,16 @@ class Inbound:
             key=key,
             offset=offset,
         )
+
+    @property
+    def _misfit(self) -> int:
+        """Why a packet does not go on with the message: its length, unless the memory is gone."""
+        return _ACCESS if self._left == _WITHDRAWN and not self._send else _INVALID
+
+    def withdraw(self, key: int) -> None:
+        """The region has been taken away: what a WRITE has still to bring goes nowhere."""
+        if self.open and not self._send and key == self._key:
+            self._left, self._target = _WITHDRAWN, _NOWHERE
 
     def abandon(self, error: str | None = None) -> None:
         """Forget the message; the receive it had ends with ``error``, or waits for another one."""

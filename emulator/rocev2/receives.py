@@ -29,6 +29,11 @@ class ReceiveQueue:
                 "receives of RoCEv2 are taken in the order they were posted: leave out tag,"
                 " initiator, peer and least_space"
             )
+        memory = receive.memory
+        if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous or memory.readonly:
+            raise WorkError(
+                "a receive needs a flat view of octets that can be written: use .cast('B')"
+            )
         self._queue.append(receive)
 
     def take(self) -> Receive | None:

@@ -262,6 +262,10 @@ class Responder:
         self._counts["qp_errors"] += 1
         self._qp.fail()
 
+    def withdraw(self, key: int) -> None:
+        """The region has been taken away."""
+        self._inbound.withdraw(key)
+
     def stop(self) -> None:
         """Carry out nothing more; what is to be answered still is, READs aside."""
         self._inbound.abandon("WR_FLUSH_ERR")

@@ -138,6 +138,10 @@ class UnreliableResponder:
     def transmit_reads(self, out: list[Frame], now: int, limit: int) -> None:
         """There are none."""
 
+    def withdraw(self, key: int) -> None:
+        """The region has been taken away."""
+        self._inbound.withdraw(key)
+
     def stop(self) -> None:
         """Take nothing more."""
         self._inbound.abandon(_FLUSHED)

@@ -139,7 +139,7 @@ class Workshop:
     def _one_write(
         self, request: Write, address: int, payload: memoryview | bytes, immediate: int | None
     ) -> Work:
-        length = _checked(len(payload))
+        length = message_length(payload)
         reth = _reth(address, request.key, length)
         if immediate is None:
             words = self._words(_WRITE, notifies=False)
@@ -151,7 +151,7 @@ class Workshop:
     def _send(self, request: Send) -> Work:
         if request.tag is not None or request.protocol is not None:
             raise WorkError("RoCEv2 matches sends by order alone: leave out tag and protocol")
-        length = _checked(len(request.payload))
+        length = message_length(request.payload)
         operations, extension = _SEND, b""
         if request.header_data is not None:
             if not 0 <= request.header_data < 1 << _IMMEDIATE_BITS:
@@ -169,7 +169,9 @@ class Workshop:
         return Work("send", request, length, request.payload, words, extensions)
 
     def _read(self, request: Read) -> Work:
-        length = _checked(request.memory.nbytes)
+        length = message_length(request.memory)
+        if request.memory.readonly:
+            raise WorkError("a read needs memory that can be written")
         words = self._words((_O.READ_REQUEST,) * 4, notifies=False)
         return Work("read", request, length, request.memory, words, (b"",) * 4, fetch=True)
 
@@ -190,8 +192,10 @@ class Workshop:
         result = b"" if request.result is None else request.result
         words = self._words((operation,) * 4, notifies=False)
         work = Work("atomic", request, 0, result, words, (extension,) * 4, fetch=True)
-        if request.result is not None and len(request.result) != _UINT64:
-            raise WorkError("the result of an atomic needs 8 octets")
+        if request.result is not None and (
+            message_length(request.result) != _UINT64 or request.result.readonly
+        ):
+            raise WorkError("the result of an atomic needs 8 octets that can be written")
         return work
 
 
@@ -210,7 +214,11 @@ def _reth(address: int, key: int, length: int) -> bytes:
         raise WorkError(str(error)) from None
 
 
-def _checked(length: int) -> int:
-    if length > MAX_MESSAGE:
-        raise WorkError(f"a message of {length} octets is longer than {MAX_MESSAGE}")
-    return length
+def message_length(memory: memoryview | bytes) -> int:
+    """The length of a message in ``memory``; ``WorkError`` if it cannot be one."""
+    view = memoryview(memory)
+    if view.ndim != 1 or view.itemsize != 1 or not view.contiguous:
+        raise WorkError("a message must be a flat view of octets: use .cast('B')")
+    if len(view) > MAX_MESSAGE:
+        raise WorkError(f"a message of {len(view)} octets is longer than {MAX_MESSAGE}")
+    return len(view)

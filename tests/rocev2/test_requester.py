@@ -389,6 +389,19 @@ BAD: dict[str, tuple[object, str]] = {
     "peer": (Send(peer="10.0.1.9", payload=memoryview(b"")), "neighbours"),
     "delivery": (write(1, delivery="uc"), "it has rc"),
     "key": (Write(peer=THERE, key=1 << 32, offset=0, payload=memoryview(b"x")), "32 bits"),
+    "view": (Send(peer=THERE, payload=memoryview(bytes(8)).cast("I")), "flat view of octets"),
+    "read-only": (Read(peer=THERE, key=1, offset=0, memory=memoryview(b"x")), "can be written"),
+    "result": (
+        Atomic(
+            peer=THERE,
+            offset=0,
+            operation=Operation.FETCH_ADD,
+            datatype=0,
+            operand=bytes(8),
+            result=memoryview(bytearray(4)),
+        ),
+        "8 octets that can be written",
+    ),
     "datagram": (Send(peer=THERE, payload=memoryview(b""), delivery="ud"), "UdAddress"),
 }
 

@@ -340,3 +340,15 @@ def test_a_read_that_comes_again_is_answered_in_its_place() -> None:
     assert [a.opcode for a in answers] == [0x10, 0x0D, 0x0E, 0x0F]
     assert answers[0].psn == end.psn + 2 & PSN_MASK
     assert answers[0].payload == memory[2 * MTU : 3 * MTU]
+
+
+def test_a_region_that_goes_away_under_a_write() -> None:
+    end, memory = lone()
+    frames = burst(end, 3)
+    assert end.ask(frames[0]) == []
+    end.hca.unregister(KEY)
+    memory[:] = bytes(len(memory))
+    (nak,) = end.ask(frames[1])
+    assert (nak.syndrome, nak.psn) == (0x62, end.psn + 1 & PSN_MASK)
+    assert memory == bytes(len(memory))
+    assert end.state() == "ERR"
