@@ -21,6 +21,7 @@ import select
 import signal
 import time
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from emulator.endpoint.executor import MEMORY_KEY, Executor
@@ -128,9 +129,13 @@ class Agent:
                 if turns % _TURNS_BETWEEN_LOOKS == 0:
                     self._look(0.0)
             else:
+                # First what is full, then the transport's time, which counts if nothing is: frames
+                # leave meanwhile, and the other way round it might wait for neither.
+                blocked = self._nic.blocked
                 timer = self._next_timer(after)
                 wake = _earlier(timer, self._nic.next_deadline(after))
-                self._look(None if wake is None else clock.host_seconds(max(0, wake - after)))
+                timeout = None if wake is None else clock.host_seconds(max(0, wake - after))
+                self._look(timeout, blocked)
 
     def _turn(self, now: int) -> bool:
         """A bounded share of everything; true when there was something to do."""
@@ -188,11 +193,13 @@ class Agent:
             deadlines.append(self._close.deadline)
         return min((when for when in deadlines if when is not None), default=None)
 
-    def _look(self, timeout: float | None) -> None:
-        """Wait at most ``timeout`` seconds for a descriptor, and serve control and mailbox."""
+    def _look(self, timeout: float | None, writers: Sequence[int] = ()) -> None:
+        """Wait at most ``timeout`` seconds for a descriptor, and serve control and mailbox.
+
+        ``writers`` are those that are waited for until they take frames again.
+        """
         nic = self._nic
         readers = self._readers if nic.pollable else self._readers_but_nic
-        writers = nic.blocked
         readable, _, _ = select.select(readers, writers, (), timeout)
         for descriptor in readable:
             if descriptor == self._control.fileno():
