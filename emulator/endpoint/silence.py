@@ -27,7 +27,7 @@ _TCMSG = struct.Struct("=BxxxiIII")
 _ATTRIBUTE = struct.Struct("=HH")
 
 _RTM_NEWQDISC, _RTM_NEWTFILTER = 36, 44
-_REQUEST, _ACK, _CREATE, _EXCL = 0x1, 0x4, 0x400, 0x200
+_REQUEST, _ACK, _CREATE, _EXCL, _REPLACE = 0x1, 0x4, 0x400, 0x200, 0x100
 _CLSACT = 0xFFFF_FFF1  # TC_H_CLSACT
 _CLSACT_HANDLE = 0xFFFF_0000
 _CLSACT_INGRESS = 0xFFFF_FFF2
@@ -53,8 +53,9 @@ def silence(interface: str, frames: TransportFrames) -> str:
         ) from None
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
-            _request(netlink, _RTM_NEWQDISC, _clsact(index), tolerate=errno.EEXIST)
-            _request(netlink, _RTM_NEWTFILTER, _classifier(index, frames), tolerate=errno.EEXIST)
+            _request(netlink, _RTM_NEWQDISC, _EXCL, _clsact(index), tolerate=errno.EEXIST)
+            # Of an endpoint that was here before, with another transport, nothing may stay.
+            _request(netlink, _RTM_NEWTFILTER, _REPLACE, _classifier(index, frames))
     except OSError as failure:
         if failure.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
             raise
@@ -91,8 +92,10 @@ def _attribute(kind: int, value: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def _request(netlink: socket.socket, kind: int, body: bytes, *, tolerate: int) -> None:
-    flags = _REQUEST | _ACK | _CREATE | _EXCL
+def _request(
+    netlink: socket.socket, kind: int, where_it_exists: int, body: bytes, *, tolerate: int = 0
+) -> None:
+    flags = _REQUEST | _ACK | _CREATE | where_it_exists
     netlink.send(_NLMSG.pack(_NLMSG.size + len(body), kind, flags, 0, 0) + body)
     answer = netlink.recv(65536)
     (code,) = struct.unpack_from("=i", answer, _NLMSG.size)  # struct nlmsgerr

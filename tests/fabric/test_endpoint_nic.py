@@ -282,6 +282,9 @@ def test_kernel_stays_silent_and_ping_works(
                     errors += 1
 
         a_mac = bytes.fromhex(lab.topology.node("h0g0").ports[0].mac.replace(":", ""))
+        # An endpoint of another transport was here before; its frames are not those of this one.
+        other = TransportFrames(udp_ports=(4791,), ip_protocols=())
+        assert lab.inside("h1g0", lambda: silence("eth0", other)) == mechanism
         assert icmp_errors() == 2
         b = open_nic(lab, "h1g0", stack)
         assert lab.inside("h1g0", lambda: silence("eth0", TransportFrames())) == mechanism
