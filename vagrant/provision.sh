@@ -47,6 +47,10 @@ readonly packages_for_tests=(
     qemu-system-x86 # the machine, emulated in software
     busybox-static  # its first process
     kmod            # its modules
+    rdma-core       # names and rules of RDMA devices: Soft-RoCE, which RoCEv2 is tested against
+    ibverbs-providers # its userspace driver
+    python3-pyverbs # verbs, for the peer in that machine
+    perftest        # and the tools that everyone measures RDMA with
 )
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 
@@ -118,7 +122,7 @@ environment_in_place() {
 }
 
 stock_kernel_in_place() {
-    [[ -z $for_tests ]] || compgen -G "$stock_kernel/lib/modules/*/modules.dep" >/dev/null
+    [[ -z $for_tests ]] || grep -qs '/rdma_rxe[.]ko' "$stock_kernel"/lib/modules/*/modules.dep
 }
 
 in_place() {
@@ -249,7 +253,7 @@ unpack_stock_kernel() {
         tar --extract --directory "$work" --wildcards --exclude '*/drivers/net/ethernet' \
             --exclude '*/drivers/net/wireless' './boot/vmlinuz-*' './lib/modules/*/modules.*' \
             './lib/modules/*/kernel/'{arch,crypto,fs,lib,net} \
-            './lib/modules/*/kernel/drivers/'{net,virtio} || return
+            './lib/modules/*/kernel/drivers/'{infiniband/core,infiniband/sw,net,virtio} || return
     rm -rf "$work/package"
     for release in "$work"/lib/modules/*; do
         depmod --basedir "$work" "${release##*/}" || return

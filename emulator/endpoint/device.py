@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.fitting import REAL_TIME, payload_for
+from emulator.endpoint.fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.interface import interface as facts_of
 from emulator.endpoint.interface import mac_of
 from emulator.endpoint.port import Port
@@ -104,7 +104,7 @@ class Device:
                 f"the domain's MAC address is {config.mac}, but that of {self.interface} is"
                 f" {self.mac}; take the configuration from Device.config"
             )
-        self._port = Port(self._facts, config, self._clock)
+        self._port = Port(self._facts, frames_of(config), self._clock)
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._domain = domain
 

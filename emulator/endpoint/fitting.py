@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
+from uet.config import FepConfig
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, PAYLOAD_MTUS
 
@@ -19,6 +21,14 @@ REAL_TIME: Final[dict[str, object]] = {
 #: UES 3.4.1.11: every implementation has it.
 _PREFERRED_PAYLOAD = 4096
 _LARGEST_EXTENSION = max(headers.SES_RENDEZVOUS.size, headers.SES_CSWAP.size)
+
+
+def frames_of(config: FepConfig) -> TransportFrames:
+    """What an endpoint takes from its interface.
+
+    Both encapsulations' frames are kept from the kernel: a peer may have chosen the other.
+    """
+    return TransportFrames(udp_ports=(config.udp_port,), ip_protocols=(config.ip_protocol,))
 
 
 def payload_for(

@@ -55,7 +55,7 @@ class Interface:
     def must_work(self) -> None:
         """Raise :class:`UserError` if it cannot carry Ethernet frames now."""
         if not self.ethernet:
-            raise UserError(f"{self.name} is no Ethernet interface; UET needs one, a veth will do")
+            raise UserError(f"{self.name} is no Ethernet interface; one is needed, a veth will do")
         if not self.up:
             raise UserError(f"{self.name} is down; bring it up: ip link set {self.name} up")
 

@@ -18,7 +18,6 @@ from emulator.endpoint.interface import Interface
 from emulator.endpoint.nic import Nic
 from emulator.endpoint.quiet import quiet
 from emulator.errors import UserError
-from uet.config import FepConfig
 from uet.transport import Frame
 from uet.wire.headers import ETHERNET
 
@@ -34,18 +33,17 @@ _IFF_UP = 0x1
 
 
 class Port:
-    """``interface``, opened for the endpoint of ``config``; ``silence`` says how it is kept quiet.
+    """``interface``, opened for an endpoint that ``frames`` are for.
 
-    Open it in the interface's namespace.  Raises :class:`UserError` if that cannot be.
+    ``silence`` says how it is kept quiet.  Open it in the interface's namespace.  Raises
+    :class:`UserError` if that cannot be.
     """
 
-    def __init__(self, interface: Interface, config: FepConfig, clock: Clock) -> None:
+    def __init__(self, interface: Interface, frames: TransportFrames, clock: Clock) -> None:
         interface.must_work()
         self.clock = clock
         self._name, self._index = interface.name, interface.index
         self._down = False
-        # Both encapsulations' frames are kept from the kernel: a peer may have chosen the other.
-        frames = TransportFrames(udp_ports=(config.udp_port,), ip_protocols=(config.ip_protocol,))
         with contextlib.ExitStack() as opened:
             try:
                 self.silence = opened.enter_context(quiet(interface.index, interface.name, frames))

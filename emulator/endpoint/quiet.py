@@ -1,10 +1,10 @@
 """Keep the kernel from answering transport frames, and leave nothing behind.
 
-The kernel may have the endpoint's address itself, and would answer UET with ICMP errors.  As on
-the ports of a lab, which need not be cleared up (:mod:`emulator.endpoint.silence`), a classifier
-on ingress drops the frames behind the endpoint's raw socket.  Here the interface is the user's, so
-the classifier must go when the endpoint does, however it ends: a small process of its own waits
-for that and takes it away, even after SIGKILL.
+The kernel may have the endpoint's address itself, and would answer its packets with ICMP errors.
+As on the ports of a lab, which need not be cleared up (:mod:`emulator.endpoint.silence`), a
+classifier on ingress drops the frames behind the endpoint's raw socket.  Here the interface is the
+user's, so the classifier must go when the endpoint does, however it ends: a small process of its
+own waits for that and takes it away, even after SIGKILL.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def _silence(index: int, name: str, guard: int, frames: TransportFrames) -> str:
         netlink.flush()
     except KernelRefusal as refusal:
         if refusal.errno not in _NO_CLASSIFIER:
-            raise UserError(f"the kernel cannot be kept from answering UET: {refusal}") from None
+            raise UserError(
+                f"the kernel cannot be kept from answering: {refusal}"
+            ) from None
         if made:
             _remove_qdisc(netlink, index)
         drop_with_nftables(name, frames, why=str(refusal), table=_table(guard))

@@ -1,4 +1,4 @@
-"""A file that grows while the endpoint runs; what is wrong with it is one sentence."""
+"""Files that the endpoint leaves; what is wrong with them is one sentence."""
 
 from __future__ import annotations
 
@@ -49,3 +49,13 @@ class OutputFile:
         if not self._file.closed:
             self.flush()
             self._file.close()
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder that data is saved in; :class:`UserError` if that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the folder {path}: {error.strerror}; choose another"
+        ) from None

@@ -12,7 +12,12 @@ from ipaddress import ip_address
 from emulator.fep.report import Report
 
 _PREFIXES = ("rx_drop_", "tss_")
-_NAMES = frozenset({"rx_requests_refused", "rx_malformed_requests", "rx_datagrams_dropped"})
+_NAMES = frozenset(
+    {
+        "rx_requests_refused", "rx_malformed_requests", "rx_datagrams_dropped",
+        "rx_naks_fatal", "rx_bad_responses", "qp_errors",
+    }
+)  # fmt: skip
 
 
 def is_refusal(name: str) -> bool:

@@ -8,32 +8,33 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.fitting import REAL_TIME, payload_for
+from emulator.endpoint.fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.interface import Interface, interface, mac_of, own_address
-from emulator.endpoint.nic import Nic
 from emulator.endpoint.port import Port
 from emulator.errors import UserError
 from emulator.fep import parameters
 from emulator.fep.capture_file import CaptureFile
+from emulator.fep.control import Answer
+from emulator.fep.ending import BROKEN, end
+from emulator.fep.expected_error import explanation
 from emulator.fep.namespace import enter_namespace
 from emulator.fep.offers import Offer, Region, receives, region
 from emulator.fep.operations import DEFAULT_KEY, Around, Message, messages_of
 from emulator.fep.outcomes import Outcomes
+from emulator.fep.output_file import make_folder
 from emulator.fep.phrases import ip
 from emulator.fep.report import Report
-from emulator.fep.session import Limits, Session, Stop
+from emulator.fep.session import Limits, Manners, Session, Stop
 from emulator.fep.watched import Listener, WatchedEndpoint
 from uet.config import FepConfig
 from uet.ses.address import Address
 from uet.tss.domain import SecureDomain
-
-#: The reason for an end that neither the user nor the work has asked for.
-_BROKEN = "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +104,7 @@ def run(wanted: Wanted) -> int:
         _messages(wanted, draft, seed),
     )
     if wanted.save is not None:
-        _make_folder(wanted.save)
+        make_folder(wanted.save)
 
     with Stop().listening() as stop:
         if wanted.netns is not None:
@@ -194,7 +195,7 @@ def _live(
     if wanted.pcap is not None:
         capture = CaptureFile(wanted.pcap, found.name, f"{what} {config.address}")
         stack.callback(capture.close)
-    port = Port(found, config, clock)
+    port = Port(found, frames_of(config), clock)
     stack.callback(port.close)
     outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
     session = Session(
@@ -204,6 +205,11 @@ def _live(
         outcomes,
         stop,
         limits=wanted.limits,
+        manners=Manners(
+            address=config.address,
+            control=partial(Answer, endpoint),
+            explain=lambda request, error: explanation(request, error, config.delivery),
+        ),
         messages=work.messages,
         in_flight=wanted.in_flight,
         offers=work.offers,
@@ -232,8 +238,8 @@ def _live(
         reason = session.run()
     except UserError as error:  # what it has done so far is told all the same
         outcomes.tally.errors.append(str(error))
-        reason = _BROKEN
-    return _end(session, endpoint, port.nic, outcomes, report, reason)
+        reason = BROKEN
+    return end(session, endpoint, port.nic, outcomes, report, reason)
 
 
 def _endpoint(
@@ -265,50 +271,3 @@ def _endpoint(
     except ValueError as error:
         raise UserError(str(error)) from None
     return endpoint
-
-
-def _end(
-    session: Session,
-    endpoint: WatchedEndpoint,
-    nic: Nic,
-    outcomes: Outcomes,
-    report: Report,
-    reason: str,
-) -> int:
-    at_end = list(outcomes.regions_at_end())
-    tally = outcomes.tally
-    errors = list(tally.errors)
-    if session.unfinished and reason != _BROKEN:
-        some = "operation" if session.unfinished == 1 else "operations"
-        errors.append(f"{session.unfinished} {some} had not ended")
-    if session.missing and reason != _BROKEN:
-        errors.append(f"{session.missing} of the completions to wait for did not come")
-    status = 1 if tally.failed or errors else 0
-    report.event(
-        "end",
-        reason=reason,
-        status=status,
-        operations={
-            "posted": tally.posted,
-            "succeeded": tally.succeeded,
-            "unfinished": session.unfinished,
-        },
-        received=tally.received,
-        failed=tally.failed,
-        errors=errors,
-        regions=at_end,
-        counters={name: value for name, value in sorted(endpoint.counters().items()) if value},
-        nic={name: value for name, value in nic.counters().items() if value},
-    )
-    for sentence in errors:
-        sys.stderr.write(f"uetemu: {sentence}\n")
-    return status
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot make the folder {path}: {error.strerror}; choose another"
-        ) from None

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from types import FrameType
+from typing import Protocol
 
 from emulator.endpoint.port import Port
 from emulator.fep.capture_file import CaptureFile
 from emulator.fep.control import Answer, Open, Probe
-from emulator.fep.expected_error import explanation
 from emulator.fep.offers import Offer
 from emulator.fep.operations import Message
 from emulator.fep.outcomes import Outcomes
 from emulator.fep.refusals import Refusals
 from emulator.fep.report import Report
-from emulator.fep.watched import WatchedEndpoint
-from uet.transport import Completion
+from uet.transport import Completion, Request, Transport
 
 _BATCH = 64
 #: Peers that are learnt from what they send, at most.
@@ -81,18 +80,44 @@ class Limits:
     close_time: int = 10**10
 
 
+class Endpoint(Transport, Protocol):
+    """A transport that may learn of peers."""
+
+    counts: Counter[str]
+
+    @property
+    def peers(self) -> Mapping[bytes, object]: ...
+    def add_peer(self, address: str, mac: str) -> object:
+        """Learn how to reach a peer; ``ValueError`` if that cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manners:
+    """What is particular to a transport.
+
+    ``address`` is the endpoint's own, at which peers are learnt that speak first; ``None``: none
+    are.  ``control`` carries out what no request asks for.  ``explain`` says what a user can do
+    about the error of a request.
+    """
+
+    address: str | None = None
+    control: Callable[[Probe | Open, int], Answer] | None = None
+    explain: Callable[[Request, str | None], str | None] = lambda request, error: None
+
+
 class Session:
     """One endpoint at work.  Make it inside the namespace."""
 
     def __init__(
         self,
-        endpoint: WatchedEndpoint,
+        endpoint: Endpoint,
         port: Port,
         report: Report,
         outcomes: Outcomes,
         stop: Stop,
         *,
         limits: Limits,
+        manners: Manners,
         messages: Sequence[Message] = (),
         in_flight: int = 1,
         offers: Sequence[Offer] = (),
@@ -100,7 +125,7 @@ class Session:
     ) -> None:
         self._endpoint, self._port = endpoint, port
         self._report, self._outcomes, self._stop = report, outcomes, stop
-        self._limits = limits
+        self._limits, self._manners = limits, manners
         self._tally = outcomes.tally
         self._messages = deque(messages)
         self._in_flight = in_flight or len(messages)
@@ -110,7 +135,7 @@ class Session:
         self._first_at: int | None = None  # when the first packet came
         self._capture = capture
         self._refusals = Refusals(endpoint.counts, report)
-        self._own = ip_address(endpoint.config.address).packed
+        self._own = manners.address and ip_address(manners.address).packed
         self._to_close = limits.close
         self._closing = False
         self._idle_since: int | None = None
@@ -175,6 +200,8 @@ class Session:
 
     def _learn(self, frames: Sequence[memoryview]) -> None:
         """Answer those who speak first by the way their frames came (RFC 826 learns like that)."""
+        if not self._own:
+            return
         peers = self._endpoint.peers
         for frame in frames:
             kind = frame[12:14]
@@ -213,7 +240,8 @@ class Session:
             self._tally.posted += 1
             try:
                 if isinstance(request, Probe | Open):
-                    self._answer = message, Answer(self._endpoint, request, now)
+                    assert self._manners.control is not None
+                    self._answer = message, self._manners.control(request, now)
                 else:
                     self._endpoint.post(replace(request, context=message))
             except ValueError as refusal:
@@ -235,7 +263,7 @@ class Session:
         if isinstance(context, Message):
             self._open -= 1
             error = completion.error
-            reason = explanation(context.request, error, self._endpoint.config.delivery)
+            reason = self._manners.explain(context.request, error)
             outcomes.operation(context, error, now, length=completion.length, reason=reason)
         elif isinstance(context, Offer):
             outcomes.receive(completion, context)
@@ -285,7 +313,8 @@ class Session:
             self._closing = False
             self._idle_since = now
         over = now >= self._idle_since + limits.linger
-        return "done" if over or not self._endpoint.counters()["pdcs_open"] else None
+        # Without PDCs nobody knows whether the peer misses something.
+        return "done" if over or not self._endpoint.counters().get("pdcs_open", 1) else None
 
     def _done(self) -> bool:
         """Nothing is left to be done that was asked for, except to end."""
