@@ -4,42 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from emulator.cli.endpoint_options import LEAVES, NUMBER, OFFERS, SPAN, WHERE, F, with_options
 from emulator.endpoint.fitting import REAL_TIME
 from emulator.errors import UserError
 from emulator.fep.parameters import PRESETS, describe_settings, describe_switches
-from emulator.fep.phrases import duration, ip, number
+from emulator.fep.phrases import ip
 from uet.config import ACK_TYPES, DELIVERY_MODES, FepConfig
 from uet.profiles import PROFILES
 from uet.tss.domain import SecureDomain
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Number(click.ParamType):
-    """A whole number, also hexadecimal or with a multiple."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return number(value, param.opts[0] if param else "the value")
-
-
-class Span(click.ParamType):
-    """A time in seconds, or with a unit; in ns here."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        return duration(value, param.opts[0] if param else "the time")
-
-
-NUMBER, SPAN = Number(), Span()
 
 #: Options that are a field of FepConfig each: parameter name -> field.
 _FIELDS = {
@@ -75,17 +51,7 @@ def _field(name: str, *flags: str, **more: Any) -> Callable[[F], F]:
 
 
 _SHARED: tuple[Callable[[Any], Any], ...] = (
-    # where
-    click.option("-i", "--interface", required=True, metavar="NAME", help="Ethernet interface."),
-    click.option("-n", "--netns", metavar="NAME|PATH", help="Network namespace to enter first."),
-    click.option(
-        "-a",
-        "--address",
-        metavar="FA",
-        help="Own fabric address (FA).  [default: the interface's, of the peer's IP version]",
-    ),
-    click.option("-4", "version", flag_value=4, type=int, help="Take the IPv4 address."),
-    click.option("-6", "version", flag_value=6, type=int, help="Take the IPv6 address."),
+    *WHERE,
     click.option(
         "-p",
         "--peer",
@@ -137,28 +103,10 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
            help="How a target begins secured PDCs."),
     click.option("--set", "settings", metavar="NAME=VALUE", multiple=True,
                  help="Any parameter of the endpoint (below); may be given again."),
-    # what it offers
-    click.option("-r", "--region", "regions", metavar="KEY[:SIZE][,...]", multiple=True,
-                 help="Register memory; may be given again (below)."),
-    click.option("--receive", "receives", metavar="SIZE[xN][,...]", multiple=True,
-                 help="Post receives for sends; may be given again (below)."),
-    click.option("--receive-after", type=SPAN, default=0, metavar="TIME",
-                 help="Post the receives so long after the first packet, so that earlier messages"
-                 " are refused, kept or deferred."),
-    # what it leaves
-    click.option("--duration", type=SPAN, metavar="TIME", help="End after so long."),
-    click.option("--count", type=click.IntRange(1), metavar="N",
-                 help="End after N completions of receives and writes with header data."),
-    click.option("--pcap", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                 help="Write every frame sent and received into a new file (pcapng)."),
+    *OFFERS,
+    *LEAVES,
     click.option("--event-log", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                  help="Write what the endpoint does, packet by packet, into a new file (qlog)."),
-    click.option("--save", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-                 help="Write data that arrives, and the regions at the end, into files."),
-    click.option("--seed", type=NUMBER,
-                 help="Decides random data.  [default: another one each time]"),
-    click.option("--format", "style", type=click.Choice(["json", "table"]), default="json",
-                 show_default=True, help="json: one object per line."),
     click.option("--no-pdc-events", is_flag=True, help="Leave out the events of PDCs."),
 )  # fmt: skip
 
@@ -191,9 +139,7 @@ Parameters of --set (times in ns, or with a unit): {describe_settings()}.
 
 def shared(function: F) -> F:
     """Give a command the options of both roles, in their order."""
-    for option in reversed(_SHARED):
-        function = option(function)
-    return function
+    return with_options(function, _SHARED)
 
 
 def peers_from(words: tuple[str, ...], first_mac: str | None) -> dict[str, str | None]:

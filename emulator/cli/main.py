@@ -25,6 +25,7 @@ VERBS = {
     "capture": "stream a port's packets as pcapng to standard output",
     "graph": "draw a topology or a running lab",
     "fep": "one UET endpoint on an interface, against any UET stack",
+    "hca": "one RoCEv2 endpoint on an interface, against any RDMA stack",
     "decode": "show the layers and fields of UET packets",
     "wireshark": "give Wireshark the UET dissector",
     "conformance": "which conformance statements the tests have proven",

@@ -89,9 +89,7 @@ def _silence(index: int, name: str, guard: int, frames: TransportFrames) -> str:
         netlink.flush()
     except KernelRefusal as refusal:
         if refusal.errno not in _NO_CLASSIFIER:
-            raise UserError(
-                f"the kernel cannot be kept from answering: {refusal}"
-            ) from None
+            raise UserError(f"the kernel cannot be kept from answering: {refusal}") from None
         if made:
             _remove_qdisc(netlink, index)
         drop_with_nftables(name, frames, why=str(refusal), table=_table(guard))

@@ -19,7 +19,7 @@ _ACCESS = ("rw", "r", "w")
 
 @dataclass(slots=True)
 class Region:
-    """Memory that peers reach by ``key``."""
+    """Memory that peers reach by ``key``, from ``address`` on where they name addresses."""
 
     key: int
     memory: memoryview
@@ -27,6 +27,7 @@ class Region:
     writable: bool
     name: str
     expect: Pattern | None = None
+    address: int = 0
 
 
 @dataclass(slots=True)
@@ -62,16 +63,18 @@ class Offer:
         )
 
 
-def region(text: str, seed: int) -> Region:
-    """A region from ``KEY[:SIZE][,fill=PATTERN][,index=N][,access=rw|r|w][,idempotent]``.
+def region(
+    text: str, seed: int, *, default_key: int = DEFAULT_KEY, more: tuple[str, ...] = ("idempotent",)
+) -> Region:
+    """A region from ``KEY[:SIZE][,fill=PATTERN][,index=N][,access=rw|r|w]``, and ``more`` fields.
 
     It is zero unless filled.  ``KEY`` may be ``default``; ``idempotent`` sets its bit 63, which
-    RUDI asks for (UES Table 2-13).
+    RUDI asks for (UES Table 2-13); ``address=N`` is where it begins for peers.
     """
     told = phrase(text)
     where = f"--region {text}"
-    check_names(told.fields, ("fill", "index", "access", "expect", "idempotent"), where)
-    key = DEFAULT_KEY if told.head == "default" else number(told.head, f"{where}: the key")
+    check_names(told.fields, ("fill", "index", "access", "expect", *more), where)
+    key = default_key if told.head == "default" else number(told.head, f"{where}: the key")
     if switch(told.fields.get("idempotent", False), f"{where}: idempotent"):
         key |= IDEMPOTENT_SAFE
     size = _DEFAULT_SIZE
@@ -94,15 +97,24 @@ def region(text: str, seed: int) -> Region:
         writable="w" in access,
         name=f"{key:#x}",
         expect=None if expect is None else pattern(expect, f"{where}: expect"),
+        address=number(told.fields.get("address", 0), f"{where}: address"),
     )
 
 
-def receives(text: str, default_after: int) -> list[Offer]:
-    """Receives from ``SIZE[xN][,tag=..][,ignore=..][,initiator=..][,peer=FA][,multi=LEAST]...``."""
+def receives(
+    text: str,
+    default_after: int,
+    *,
+    matching: tuple[str, ...] = ("tag", "ignore", "initiator", "peer", "multi"),
+) -> list[Offer]:
+    """Receives from ``SIZE[xN][,after=TIME][,repost][,expect=PATTERN][,index=N]...``.
+
+    What they match by may follow: of ``tag=``, ``ignore=``, ``initiator=``, ``peer=FA`` and
+    ``multi=LEAST`` those that the transport has (``matching``).
+    """
     told = phrase(text)
     where = f"--receive {text}"
-    known = ("tag", "ignore", "initiator", "peer", "multi", "after", "repost", "expect", "index")
-    check_names(told.fields, known, where)
+    check_names(told.fields, (*matching, "after", "repost", "expect", "index"), where)
     size_text, times, count_text = told.head.lower().partition("x")
     if size_text == "0" and times:  # 0x400: hexadecimal, not no octets 400 times
         size_text, times, count_text = told.head.lower(), "", ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,8 @@ _COMMON = ("size", "count", "peer", "delivery", "job_id", "pid_on_fep", "resourc
 _RMA = ("key", "offset", "step")
 _DATA = ("pattern", "index", "header_data", "dc")
 _ATOMIC = ("operation", "type", "operand", "compare", "tag", "tag_step")
-_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+#: The operations of UET, and what each may say.
+FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "write": (*_COMMON, *_RMA, *_DATA, "synchronise", "idempotent"),
     "read": (*_COMMON, *_RMA, "expect", "index", "idempotent"),
     "send": (*_COMMON, *_DATA, "protocol"),
@@ -80,7 +81,8 @@ class Message:
 class Around:
     """What an operation need not say: whom it is for, how it goes, and the seed of random data.
 
-    ``delivery`` is the endpoint's own delivery mode.
+    ``delivery`` is the endpoint's own delivery mode.  ``fields`` are the operations there are, with
+    what each may say; ``error`` takes the name of an error, and what to call the place it is in.
     """
 
     peer: str
@@ -89,6 +91,8 @@ class Around:
     key: int = DEFAULT_KEY
     seed: int = 0
     delivery: str = "rud"
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: FIELDS)
+    error: Callable[[str, str], str] = error_name
 
 
 def messages_of(phrases: Sequence[str], script: str | None, around: Around) -> list[Message]:
@@ -157,10 +161,12 @@ class _Maker:
         if verb in _VERBS:
             item.setdefault("operation", verb)
             verb = "fetch"
-        if verb not in _FIELDS:
-            known = ", ".join((*_FIELDS, *_VERBS[:1], "mswap"))
+        fields = around.fields
+        if verb not in fields:
+            verbs = ("cswap", "mswap") if fields is FIELDS else ("cswap",)
+            known = ", ".join((*fields, *verbs))
             raise UserError(f"{where}: there is no operation {verb!r}; choose {known}")
-        check_names(item, _FIELDS[verb], f"{where}: {verb}")
+        check_names(item, fields[verb], f"{where}: {verb}")
         self._verb, self._item = verb, item
 
     def _number(self, name: str, default: int, *, low: int = 0, high: int = 2**64 - 1) -> int:
@@ -191,7 +197,7 @@ class _Maker:
         count = self._number("count", 1, low=1, high=100_000)
         error = self._item.get("error")
         if error is not None:
-            error = error_name(str(error), f"{self._where}: error")
+            error = self._around.error(str(error), f"{self._where}: error")
         after = duration(self._item.get("after", 0), f"{self._where}: after")
         if "size" in self._item:
             must_fit(count * self._size() * (2 if "expect" in self._item else 1), self._where)

@@ -1,13 +1,13 @@
-"""The endpoint's configuration from words: any field of FepConfig, any compatibility switch."""
+"""The endpoint's configuration from words: any field of its class, any compatibility switch."""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from emulator.errors import UserError
 from emulator.fep.phrases import check_names, duration, number, switch
@@ -28,13 +28,15 @@ PRESETS: Final[dict[str, tuple[Compatibility, dict[str, object]]]] = {
     "standard": (STANDARD, {}),
     "reference-provider": (REFERENCE_PROVIDER, _LIKE_THE_PROVIDER),
 }
-_ELSEWHERE: Final = {
+#: Fields of FepConfig that have an option of their own, and that option.
+ELSEWHERE: Final[Mapping[str, str]] = {
     "address": "--address",
     "neighbours": "--peer",
     "domains": "--keys",
     "compatibility": "--compat",
     "mac": "an interface that has it",
 }
+C = TypeVar("C")
 
 
 def compatibility(words: Iterable[str]) -> tuple[Compatibility, dict[str, object]]:
@@ -79,16 +81,21 @@ def must_suit_ipv6(domains: Iterable[SecureDomain], where: str) -> None:
         )
 
 
-def settings(words: Iterable[str]) -> dict[str, object]:
-    """Fields of FepConfig from ``NAME=VALUE``; times are in ns unless they have a unit."""
-    hints = _hints(FepConfig)
+def settings(
+    words: Iterable[str], kind: type = FepConfig, elsewhere: Mapping[str, str] = ELSEWHERE
+) -> dict[str, object]:
+    """Fields of a configuration from ``NAME=VALUE``; times are in ns unless they have a unit.
+
+    ``elsewhere`` are those that something else sets.
+    """
+    hints = _hints(kind)
     values: dict[str, object] = {}
     for word in words:
         name, equals, value = word.partition("=")
         name, dot, parameter = name.strip().replace("-", "_").partition(".")
-        if name in _ELSEWHERE:
-            raise UserError(f"--set {name}: use {_ELSEWHERE[name]} for it")
-        check_names([name], [item for item in hints if item not in _ELSEWHERE], "--set")
+        if name in elsewhere:
+            raise UserError(f"--set {name}: use {elsewhere[name]} for it")
+        check_names([name], [item for item in hints if item not in elsewhere], "--set")
         if dot and typing.get_origin(hints[name]) is not Mapping:
             raise UserError(f"--set {name}.{parameter}: {name} has no parameters of its own")
         if not equals:
@@ -105,14 +112,19 @@ def settings(words: Iterable[str]) -> dict[str, object]:
 
 
 def endpoint(values: Mapping[str, object]) -> FepConfig:
-    """The configuration; what is wrong with it as a :class:`UserError`."""
+    """The configuration of a UET endpoint, as :func:`configured` makes it."""
+    return configured(FepConfig, values)
+
+
+def configured(kind: Callable[..., C], values: Mapping[str, object]) -> C:
+    """A configuration of some class; what is wrong with it as a :class:`UserError`."""
     try:
-        return FepConfig(**values)  # type: ignore[arg-type]
+        return kind(**values)
     except ValueError as error:
         raise UserError(str(error)) from None
 
 
-def as_data(config: FepConfig) -> dict[str, Any]:
+def as_data(config: Any) -> dict[str, Any]:
     """A configuration for a report: everything but keys."""
     data: dict[str, Any] = {}
     for there in fields(config):
@@ -161,6 +173,6 @@ def describe_switches() -> str:
     return ", ".join(_hints(Compatibility))
 
 
-def describe_settings() -> str:
+def describe_settings(kind: type = FepConfig, elsewhere: Mapping[str, str] = ELSEWHERE) -> str:
     """The names of all fields that ``--set`` takes."""
-    return ", ".join(name for name in _hints(FepConfig) if name not in _ELSEWHERE)
+    return ", ".join(name for name in _hints(kind) if name not in elsewhere)

@@ -1,0 +1,287 @@
+"""From what the user wants to a connection at work, and from its outcome to an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.interface import Interface, interface, mac_of, own_address
+from emulator.endpoint.port import Port
+from emulator.errors import UserError
+from emulator.fep import parameters
+from emulator.fep.capture_file import CaptureFile
+from emulator.fep.ending import BROKEN, end
+from emulator.fep.namespace import enter_namespace
+from emulator.fep.offers import Offer, Region, receives, region
+from emulator.fep.operations import Around, Message, messages_of
+from emulator.fep.outcomes import Outcomes
+from emulator.fep.output_file import make_folder
+from emulator.fep.phrases import ip, number
+from emulator.fep.report import Report
+from emulator.fep.session import Limits, Manners, Session, Stop
+from emulator.hca.card import Card
+from emulator.hca.configuration import ELSEWHERE, path_mtu_for
+from emulator.hca.exchange import Meeting, exchange
+from emulator.hca.requests import (
+    ANY_PEER,
+    FIELDS,
+    THE_REGION,
+    at_peer,
+    error_name,
+    must_be_possible,
+)
+from emulator.rocev2.codes import GSI_QPN, PSN_MASK, QPN_MASK, UDP_PORT
+from emulator.rocev2.config import Connection, HcaConfig
+from emulator.rocev2.hca import HostChannelAdapter
+from uet.ses.address import Address
+
+#: The R_Key of a region that is offered as "default".
+DEFAULT_KEY = 0x1234_5678
+_FRAMES = TransportFrames(udp_ports=(UDP_PORT,), ip_protocols=())
+_FIRST_QPN = 0x100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One endpoint as the command line describes it; times are ns.
+
+    ``peer`` is the peer's card, or where cards are exchanged.  ``values`` are fields of HcaConfig
+    that an option of their own has set, ``settings`` words of ``--set``.
+    """
+
+    role: str
+    interface: str
+    peer: Card | Meeting
+    netns: str | None = None
+    address: str | None = None
+    version: int | None = None
+    qpn: int | None = None
+    psn: int | None = None
+    peer_mac: str | None = None
+    values: Mapping[str, object] = field(default_factory=dict)
+    settings: Sequence[str] = ()
+    regions: Sequence[str] = ()
+    receives: Sequence[str] = ()
+    receive_after: int = 0
+    phrases: Sequence[str] = ()
+    script: str | None = None
+    in_flight: int = 1
+    limits: Limits = field(default_factory=Limits)
+    seed: int | None = None
+    table: bool = False
+    pcap: Path | None = None
+    save: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What there is to do, and the seed of all that is random in it."""
+
+    seed: int
+    offers: Sequence[Offer]
+    regions: Sequence[Region]
+    messages: Sequence[Message]
+
+
+def run(wanted: Wanted) -> int:
+    """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
+    seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
+    values: dict[str, Any] = dict(wanted.values)
+    values |= parameters.settings(wanted.settings, HcaConfig, ELSEWHERE)
+    # What needs nothing of the kernel is judged first, with an address that stands for any.
+    draft = parameters.configured(
+        HcaConfig, {**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"}
+    )
+    work = _work(wanted, draft, seed)
+    if wanted.save is not None:
+        make_folder(wanted.save)
+
+    with Stop().listening() as stop, contextlib.ExitStack() as stack:
+        if wanted.netns is not None:
+            enter_namespace(wanted.netns)
+        found = interface(wanted.interface)
+        found.must_work()
+        return _live(wanted, work, values, found, stop, stack)
+
+
+def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> _Work:
+    messages: list[Message] = []
+    if wanted.phrases or wanted.script is not None:
+        around = Around(
+            peer=ANY_PEER,
+            peers=[ANY_PEER],
+            home=Address(),
+            key=THE_REGION,
+            seed=seed,
+            fields=FIELDS,
+            error=error_name,
+        )
+        messages = messages_of(wanted.phrases, wanted.script, around)
+        for message in messages:
+            must_be_possible(message, draft)
+    work = _Work(
+        seed,
+        [
+            offer
+            for text in wanted.receives
+            for offer in receives(text, wanted.receive_after, matching=())
+        ],
+        [region(text, seed, default_key=DEFAULT_KEY, more=("address",)) for text in wanted.regions],
+        messages,
+    )
+    _hca(draft, work)  # what is wrong with regions is told now
+    return work
+
+
+def _hca(config: HcaConfig, work: _Work) -> HostChannelAdapter:
+    hca = HostChannelAdapter(config)
+    try:
+        for one in work.regions:
+            hca.register(
+                one.memory,
+                key=one.key,
+                writable=one.writable,
+                readable=one.readable,
+                address=one.address,
+            )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return hca
+
+
+def _own_card(wanted: Wanted, work: _Work, found: Interface, mtu: int | None) -> Card:
+    version = wanted.version
+    if version is None and isinstance(wanted.peer, Card):
+        version = ip_address(wanted.peer.address).version
+    address = own_address(found, wanted.address and ip(wanted.address, "--address"), version)
+    qpn, psn = wanted.qpn, wanted.psn
+    if qpn is None:
+        qpn = _FIRST_QPN + secrets.randbelow(QPN_MASK - _FIRST_QPN)
+    if psn is None:
+        psn = secrets.randbits(24)
+    first = work.regions[0] if work.regions else None
+    return Card(
+        address=address,
+        qpn=number(qpn, "--qpn", low=GSI_QPN + 1, high=QPN_MASK - 1),
+        psn=number(psn, "--psn", high=PSN_MASK),
+        mtu=path_mtu_for(found.mtu, version=ip_address(address).version, wanted=mtu),
+        rkey=None if first is None else first.key,
+        vaddr=0 if first is None else first.address,
+        length=0 if first is None else len(first.memory),
+    )
+
+
+def _live(
+    wanted: Wanted,
+    work: _Work,
+    values: dict[str, Any],
+    found: Interface,
+    stop: Stop,
+    stack: contextlib.ExitStack,
+) -> int:
+    own = _own_card(wanted, work, found, values.get("mtu"))
+    report = Report(sys.stdout, table=wanted.table)
+    clock = Clock.start(1.0)
+    capture = None
+    if wanted.pcap is not None:
+        title = f"uetemu hca {wanted.role} {own.address}"
+        capture = CaptureFile(wanted.pcap, found.name, title)
+        stack.callback(capture.close)
+    # Before cards are exchanged: what the peer sends at once then waits in the ring.
+    port = Port(found, _FRAMES, clock)
+    stack.callback(port.close)
+    report.event("card", whose="own", **own.as_data())
+    peer = wanted.peer
+    if isinstance(peer, Meeting):
+        patience = wanted.limits.timeout or wanted.limits.duration
+        peer = exchange(own, peer, stop, None if patience is None else patience / 1e9)
+    report.event("card", whose="peer", **peer.as_data())
+    config = _configured(wanted, values, own, peer, found, stop)
+    for message in work.messages:
+        at_peer(message, peer)
+    hca = _hca(config, work)
+    outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
+    session = Session(
+        hca,
+        port,
+        report,
+        outcomes,
+        stop,
+        limits=wanted.limits,
+        manners=Manners(),
+        messages=work.messages,
+        in_flight=wanted.in_flight,
+        offers=work.offers,
+        capture=capture,
+    )
+    report.event(
+        "start",
+        role=wanted.role,
+        unix_time=time.time(),
+        interface=found.name,
+        netns=wanted.netns,
+        address=config.address,
+        mac=found.mac,
+        mtu=found.mtu,
+        path_mtu=config.mtu,
+        neighbours=dict(config.neighbours),
+        seed=work.seed,
+        silence=port.silence,
+        pcap=None if wanted.pcap is None else str(wanted.pcap),
+        regions=[
+            {"key": f"{one.key:#x}", "address": one.address, "size": len(one.memory)}
+            for one in work.regions
+        ],
+        receives=len(work.offers),
+        operations=len(work.messages),
+        config={
+            name: value
+            for name, value in parameters.as_data(config).items()
+            if name != "connections"  # what the cards have said
+        },
+    )
+    try:
+        reason = session.run()
+    except UserError as error:  # what it has done so far is told all the same
+        outcomes.tally.errors.append(str(error))
+        reason = BROKEN
+    qp = hca.queue_pair(own.qpn)
+    assert qp is not None
+    return end(
+        session, hca, port.nic, outcomes, report, reason,
+        qp={"qpn": own.qpn, "peer_qpn": peer.qpn, "state": qp.state.value},
+    )  # fmt: skip
+
+
+def _configured(
+    wanted: Wanted, values: dict[str, Any], own: Card, peer: Card, found: Interface, stop: Stop
+) -> HcaConfig:
+    if ip_address(peer.address).version != ip_address(own.address).version:
+        raise UserError(
+            f"the peer's address {peer.address} and the own one {own.address} are not of one IP"
+            " version; choose the own one with -4, -6 or --address"
+        )
+    mac = wanted.peer_mac or mac_of(found, peer.address, lambda: stop.number is not None)
+    connection = Connection(
+        local_qpn=own.qpn, remote_qpn=peer.qpn, first_psn=own.psn, expected_psn=peer.psn
+    )
+    return parameters.configured(
+        HcaConfig,
+        {
+            **values,
+            "mtu": min(own.mtu, peer.mtu),
+            "address": own.address,
+            "mac": found.mac,
+            "neighbours": {peer.address: mac},
+            "connections": {peer.address: (connection,)},
+        },
+    )
