@@ -145,6 +145,7 @@ class Session:
     def run(self) -> str:
         """Work until there is a reason to end, and return it."""
         clock = self._port.clock
+        self._post_receives(0)  # before the first frames, which may have come already
         while True:
             now = clock.now()
             busy = self._turn(now)
@@ -225,9 +226,7 @@ class Session:
     # -- what is asked of it -------------------------------------------------------------------
 
     def _post(self, now: int) -> None:
-        since_first = 0 if self._first_at is None else now - self._first_at
-        while self._offers and self._offers[0].after <= since_first:
-            self._offer(self._offers.popleft())
+        self._post_receives(0 if self._first_at is None else now - self._first_at)
         while self._messages and self._open < self._in_flight and not self._closing:
             message = self._messages[0]
             if message.after > now or self._stop.number is not None:
@@ -248,6 +247,10 @@ class Session:
                 self._outcomes.operation(message, "REFUSED_HERE", now, reason=str(refusal))
             else:
                 self._open += 1
+
+    def _post_receives(self, since_first: int) -> None:
+        while self._offers and self._offers[0].after <= since_first:
+            self._offer(self._offers.popleft())
 
     def _offer(self, offer: Offer) -> None:
         try:

@@ -11,10 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +21,10 @@ from click.testing import CliRunner
 import emulator.fep.event_log
 import emulator.fep.run
 import uet.tss.record
-from emulator.cli.main import cli, main
+from emulator.cli.main import cli
 from emulator.fabric import namespaces
+from tests.fabric.endpoint_process import Endpoint as Process
 
-UETEMU = (sys.executable, "-c", "from emulator.cli.main import main; main()", "fep")
 #: What a process of its own would spend most of its time on.
 _PRELOADED = (cli, uet.tss.record, emulator.fep.run, emulator.fep.event_log)
 ADDRESSES = {4: ("10.99.0.1", "10.99.0.2"), 6: ("fd99::1", "fd99::2")}
@@ -131,92 +128,11 @@ def _tap(interface: str) -> socket.socket:
     return tap
 
 
-class _Forked:
-    """Runs the command in the child of a fork, where Python and the stack are loaded already."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = words
-
-    def __call__(self) -> None:
-        """Called in the child, with the standard streams in place; never comes back."""
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        sys.stdin, sys.stdout, sys.stderr = (
-            open(number, mode, encoding="utf-8")  # noqa: SIM115
-            for number, mode in enumerate("rww")
-        )
-        sys.argv = ["uetemu", "fep", *self._words]
-        status = 1
-        try:
-            main()
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
-        except BaseException:  # noqa: BLE001  # as the end of an interpreter would
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(status)
-
-
-class Endpoint:
+class Endpoint(Process):
     """A ``uetemu fep`` process; ``fresh``: started as a user starts it, which takes a while."""
 
     def __init__(self, *words: str, stdin: str | None = None, fresh: bool = False) -> None:
-        source = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-        self.process = subprocess.Popen(
-            [*UETEMU, *words],
-            preexec_fn=None if fresh else _Forked(words),
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if stdin is not None:
-            assert self.process.stdin is not None
-            self.process.stdin.write(stdin)
-            self.process.stdin.close()
-            self.process.stdin = None
-        self.events: list[dict[str, Any]] = []
-        self.error = ""
-
-    def wait_for(self, event: str, budget: float = 20) -> dict[str, Any]:
-        """Read events up to one of that name."""
-        give_up = time.monotonic() + budget
-        assert self.process.stdout is not None
-        while time.monotonic() < give_up:
-            line = self.process.stdout.readline()
-            if not line:
-                break
-            self.events.append(json.loads(line))
-            if self.events[-1]["event"] == event:
-                return self.events[-1]
-        self.end(signal.SIGKILL)
-        raise AssertionError(f"no {event!r} came: {self.events} {self.error}")
-
-    def end(self, number: int | None = None, budget: float = 60) -> int:
-        """Its exit status, once it has ended (of itself, or by a signal)."""
-        if number is not None:
-            self.process.send_signal(number)
-        try:
-            out, self.error = self.process.communicate(timeout=budget)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            out, self.error = self.process.communicate()
-        self.events += [json.loads(line) for line in out.splitlines() if line.endswith("}")]
-        return self.process.returncode
-
-    def completions(self, kind: str | None = None) -> list[dict[str, Any]]:
-        return [
-            event
-            for event in self.events
-            if event["event"] == "completion" and kind in (None, event["kind"])
-        ]
-
-    @property
-    def counters(self) -> dict[str, int]:
-        counters: dict[str, int] = self.events[-1]["counters"]
-        return counters
+        super().__init__("fep", *words, stdin=stdin, fresh=fresh)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,12 @@ def releases() -> list[str]:
     )
 
 
+def has_module(name: str) -> bool:
+    """Whether the kernel that is booted has a module of that name."""
+    dependencies = (_modules(releases()[-1]) / "modules.dep").read_text()
+    return any(line.partition(":")[0].endswith(f"/{name}.ko") for line in dependencies.splitlines())
+
+
 @dataclass(frozen=True)
 class Outcome:
     """``status`` is the script's exit status, None if it did not come to its end.
