@@ -50,7 +50,6 @@ readonly packages_for_tests=(
     rdma-core       # names and rules of RDMA devices: Soft-RoCE, which RoCEv2 is tested against
     ibverbs-providers # its userspace driver
     python3-pyverbs # verbs, for the peer in that machine
-    perftest        # and the tools that everyone measures RDMA with
 )
 readonly stock_kernel=/var/cache/uetemu/stock-kernel
 
