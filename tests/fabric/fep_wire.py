@@ -39,9 +39,13 @@ def ip(*words: str) -> str:
 
 
 class Wire:
-    """Namespaces ``initiator`` and ``target``, and a forwarder between their ``e0``."""
+    """Namespaces ``initiator`` and ``target``, and a forwarder between their ``e0``.
 
-    def __init__(self) -> None:
+    ``counts`` says which frames the policy is for; by default those of UET.
+    """
+
+    def __init__(self, counts: Callable[[bytes], bool] | None = None) -> None:
+        self._counts = is_uet if counts is None else counts
         tag = f"fept{secrets.token_hex(4)}"
         self.initiator, self.middle, self.target = (f"{tag}{end}" for end in "imt")
         self._policy: Policy | None = None
@@ -81,7 +85,7 @@ class Wire:
 
     @property
     def policy(self) -> Policy | None:
-        """What happens to UET frames, which are numbered from the moment it is set."""
+        """What happens to frames of the transport, which are numbered from the moment it is set."""
         return self._policy
 
     @policy.setter
@@ -102,7 +106,7 @@ class Wire:
                 frame = end.recv(65536)
                 frames: Sequence[bytes] = (frame,)
                 policy = self._policy
-                if policy is not None and is_uet(frame):
+                if policy is not None and self._counts(frame):
                     frames = policy(frame, self._numbers[side], side == 0)
                     self._numbers[side] += 1
                 for out in frames:
@@ -182,6 +186,6 @@ def filters(namespace: str) -> str:
 def assert_all_ok(*endpoints: Endpoint) -> None:
     for endpoint in endpoints:
         wrong = [item for item in endpoint.completions() if not item["ok"]]
-        assert not wrong, endpoint.error
+        assert not wrong, (wrong, endpoint.error)
         assert endpoint.events[-1]["status"] == 0, (endpoint.events[-1], endpoint.error)
         assert endpoint.process.returncode == 0
