@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from tests.fabric import stock_kernel
+
 #: Writes which statements the tests prove; ``uetemu conformance`` shows it.
 pytest_plugins = ("tests.conformance.plugin",)
 
@@ -21,3 +23,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _weight(item: pytest.Item) -> tuple[bool, bool]:
     return bool(item.get_closest_marker("slow")), bool(item.get_closest_marker("root"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Tests marked ``boots(lacking, boot)`` come last; what they wait for begins now."""
+    if session.config.option.collectonly:
+        return
+    for item in session.items:
+        for mark in item.iter_markers("boots"):
+            lacking, boot = mark.args
+            if lacking() is None:
+                stock_kernel.begin(boot)
+
+
+def pytest_sessionfinish() -> None:
+    stock_kernel.switch_off()

@@ -20,9 +20,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 #: What has ``boot/vmlinuz-<release>`` and ``lib/modules/<release>``.
 KERNEL = Path(os.environ.get("UETEMU_STOCK_KERNEL", "/var/cache/uetemu/stock-kernel"))
@@ -30,6 +34,7 @@ QEMU, BUSYBOX, MODPROBE = "qemu-system-x86_64", "busybox", "modprobe"
 MODULES_OF_THE_ROOT = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 MEMORY_MIB, CORES = 2048, 2
 
+T = TypeVar("T")
 DIRECTORY, PROGRAM, FILE = 0o040755, 0o100755, 0o100644
 NEWC = b"070701"
 
@@ -68,6 +73,43 @@ sync
 echo o >/proc/sysrq-trigger
 sleep infinity
 """
+
+
+_ahead: dict[Callable[[], object], Future[object]] = {}
+_machines: set[subprocess.Popen[str]] = set()
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+_one_at_a_time = ThreadPoolExecutor(1, thread_name_prefix="stock-kernel")
+
+
+def begin(boot: Callable[[], object]) -> None:
+    """Call ``boot``, which runs a machine, in the background: one after the other.
+
+    A machine takes minutes of a processor that most tests leave free.
+    """
+    if boot not in _ahead:
+        _ahead[boot] = _one_at_a_time.submit(boot)
+
+
+def ended(boot: Callable[[], T]) -> T:
+    """What ``boot`` returned or raised, begun earlier or now."""
+    begin(boot)
+    return _ahead[boot].result()  # type: ignore[return-value]
+
+
+def folder() -> Path:
+    """A new directory that is there until :func:`switch_off`."""
+    _folders.append(tempfile.TemporaryDirectory(prefix="stock-kernel-"))
+    return Path(_folders[-1].name)
+
+
+def switch_off() -> None:
+    """No machine outlives the tests, should they be interrupted."""
+    _one_at_a_time.shutdown(wait=False, cancel_futures=True)
+    for machine in tuple(_machines):
+        machine.kill()
+    _one_at_a_time.shutdown()
+    for one in _folders:
+        one.cleanup()
 
 
 def lacking() -> str | None:
@@ -136,6 +178,7 @@ def run(script: str, *, directory: Path, files: Path, budget_s: float) -> Outcom
     ]
     started = time.monotonic()
     machine = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    _machines.add(machine)
     try:
         _, complaints = machine.communicate(timeout=budget_s)
     except subprocess.TimeoutExpired:
@@ -145,6 +188,8 @@ def run(script: str, *, directory: Path, files: Path, budget_s: float) -> Outcom
         machine.kill()
         machine.wait()
         raise
+    finally:
+        _machines.discard(machine)
     initramfs.unlink()
     status = _text(files / "status").strip()
     return Outcome(

@@ -11,6 +11,8 @@ say, to the packet, at every hop:
 - in a switch, what arrived at all ports was admitted or dropped at one;
 - in a switch, what leaves trimmed arrived so or was trimmed there;
 - from end to end, data that was sent (again, too) arrived whole, arrived trimmed or was dropped.
+
+PAUSE frames of PFC live on one cable each and are counted by who sends and obeys them.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def _at_nics(
     for gpu in topology.gpus:
         own = [str(ours) for _, ours, _ in topology.neighbours(gpu.name)]
         for ours, theirs in (("frames_out", "tx_packets"), ("frames_in", "rx_packets")):
-            counted = sum(ports[port][theirs] for port in own)
+            counted = sum(ports[port][theirs] - _pauses(ports[port], theirs) for port in own)
             yield f"{ours} of {gpu.name}", endpoints[gpu.name][f"nic.{ours}"], counted
 
 
@@ -70,7 +72,7 @@ def _at_switch_ports(ports: Ports) -> Iterator[Equation]:
     for name, port in ports.items():
         if "asic" in port:
             below = sum(port[queue]["drops"] for queue in ("data", "control"))
-            went = port["tx_packets"] + below + _dropped(port, LOST)
+            went = port["tx_packets"] - _pauses(port, "tx_packets") + below + _dropped(port, LOST)
             yield f"frames admitted at {name}", _summed(port, "packets"), went
 
 
@@ -81,7 +83,10 @@ def _in_switches(topology: Topology, ports: Ports) -> Iterator[Equation]:
             for _, ours, theirs in topology.neighbours(switch.name)
         ]
         own = [port for port, _ in cables]
-        arrived = sum(port["rx_packets"] + _summed(port, "duplicated") for port in own)
+        arrived = sum(
+            port["rx_packets"] - _pauses(port, "rx_packets") + _summed(port, "duplicated")
+            for port in own
+        )
         decided = sum(_summed(port, "packets") + _dropped(port, REFUSED) for port in own)
         yield f"frames through {switch.name}", arrived, decided
         came_trimmed = sum(
@@ -124,6 +129,13 @@ def _end_to_end(
     if acks_beside and arrived <= sent <= found:
         found = sent  # what is too many may have been acknowledgements
     return "data packets from end to end", sent, found
+
+
+def _pauses(port: Mapping[str, Any], way: str) -> int:
+    """PAUSE frames of PFC, which end at the next port and pass no queue."""
+    counted = port.get("pfc", {})
+    names = ("xoff_sent", "xon_sent") if way == "tx_packets" else ("xoff_received", "xon_received")
+    return sum(counted.get(name, 0) for name in names)
 
 
 def _class(port: Mapping[str, Any], kind: str, name: str) -> int:

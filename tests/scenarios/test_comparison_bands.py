@@ -116,9 +116,9 @@ def test_a_victim_suffers_where_its_link_is_paused(
         "victim",
         *("--transport", "uet,rocev2"),
         seed=seed,
-        dilation=40000,
+        dilation=30000,
         senders="8",
-        size="512KiB",
+        size="256KiB",
         warmups="1",
     )
     alone = by_transport(result, senders=0)
