@@ -118,8 +118,7 @@ def test_a_victim_suffers_where_its_link_is_paused(
         seed=seed,
         dilation=30000,
         senders="8",
-        size="256KiB",
-        warmups="1",
+        size="512KiB",
     )
     alone = by_transport(result, senders=0)
     beside = by_transport(result, senders=8)
