@@ -1,9 +1,15 @@
-"""The other end of a connection, through rdma-core: one queue pair of a device that verbs know."""
+"""The other end of a connection, through rdma-core: one queue pair of a device that verbs know.
+
+By itself it writes and sends to a ``uetemu hca target`` that listens, and reads back::
+
+    python -m tests.interop.verbs_peer OWN_ADDRESS HOST
+"""
 
 from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from ipaddress import ip_address
@@ -226,3 +232,21 @@ class VerbsPeer:
                     raise TimeoutError(f"{len(found)} of {wanted} completions came: {found}")
                 time.sleep(0.002)
         return found
+
+
+def main(own: str, host: str) -> None:
+    """A WRITE, a READ of what it wrote and a SEND, of 3000 octets each."""
+    peer = VerbsPeer(own, mtu=1024, size=1 << 16, psn=0, timeout=18)
+    card = peer.meet_at(host, 18516)
+    octets = bytes(range(250)) * 12
+    peer.put(0, octets)
+    peer.write(0, 3000, card["rkey"], card["vaddr"])
+    peer.read(4096, 3000, card["rkey"], card["vaddr"])
+    peer.send(0, 3000)
+    statuses = [wc["status"] for wc in peer.completions(3)]
+    print(*statuses, "as written" if peer.get(4096, 3000) == octets else "DIFFERENT")  # noqa: T201
+    peer.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
