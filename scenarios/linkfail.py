@@ -34,12 +34,12 @@ spreads by what each link returns.
 Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 us and up to 5 times
 (ECMP) and 2 times (oblivious) shorter completion on asymmetric fabrics, much more with failures.
 
-Came out (dilation 40000): REPS with the black link needs 1.21 to 1.56 times the ideal of the
-remaining capacity for 8 MiB (seeds 1 to 3), more for less, as some 20 us go by, four round trips of
-silence, before anybody knows; with the slow one 1.34 (4 MiB).  Oblivious spraying needs 2.6 times
-the ideal with the slow link, and with the black one 27 times: each loss takes a packet off the
-window of NSCC, which ends at a packet or two, and what is lost several times over waits for timers
-that double.  So the order is that of the papers, and the distance in the black case is larger.
+Came out (dilation 40000): with the black link REPS needs 1.16 to 1.43 times the ideal of the
+remaining capacity for 8 MiB (seeds 1 to 4) and 1.20 for 4 MiB; for less it is more, as four round
+trips of silence go by before anybody knows, and again where the last packets were lost.  With the
+slow one 1.38 (4 MiB).  Oblivious spraying needs 2.8 times the ideal with the slow link and 4.7 with
+the black one (4 MiB; for 2 MiB 5 to 7 times as long as REPS): a quarter of all repeats is lost again,
+and what is lost several times over waits for timers that double.  The order is that of the papers.
 """
 
 from __future__ import annotations

@@ -27,8 +27,14 @@ nothing behind tells the receiver, and a timer must.
 
 Expected from public work: IRN (Mittal et al., SIGCOMM 2018) finds go-back-N the main reason why
 RoCE needs lossless Ethernet, and selective repeat with a bounded window at least as good without.
-DCP and the "Lossless is not needed" line of papers put the knee of go-back-N at 0.01 to 0.1 % on
-links of 100 Gb/s and more.
+
+Came out (4 MiB, 1 % lost, seeds 1 and 2, against no loss): go-back-N 2.3 times as long, with 32 to
+37 packets sent again per lost frame; RoCEv2 with selective repeat 1.0 to 1.07; UET 1.2.  So order
+and reasons are as expected between the recoveries of RoCEv2; UET lies between them on one path,
+since it sprays and so must wait for a window and a half of newer packets, or four round trips,
+before it may call a packet lost.  With fewer writes under way (16 of 32 KiB) that wait stops flows
+at times: UET 1.5, go-back-N 1.9.  Now and then go-back-N repeats a window though nothing was lost:
+the kernel hands frames from one processor to another between two ports, and there one may overtake.
 """
 
 from __future__ import annotations
