@@ -37,9 +37,10 @@ Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 u
 Came out (dilation 40000): with the black link REPS needs 1.16 to 1.43 times the ideal of the
 remaining capacity for 8 MiB (seeds 1 to 4) and 1.20 for 4 MiB; for less it is more, as four round
 trips of silence go by before anybody knows, and again where the last packets were lost.  With the
-slow one 1.38 (4 MiB).  Oblivious spraying needs 2.8 times the ideal with the slow link and 4.7 with
-the black one (4 MiB; for 2 MiB 5 to 7 times as long as REPS): a quarter of all repeats is lost again,
-and what is lost several times over waits for timers that double.  The order is that of the papers.
+slow one 1.38 (4 MiB).  Oblivious spraying needs 2.8 times the ideal with the slow link and 4.7
+with the black one (4 MiB; for 2 MiB 5 to 7 times as long as REPS): a quarter of all repeats is lost
+again, and what is lost several times over waits for timers that double.  The order is that of the
+papers.
 """
 
 from __future__ import annotations
