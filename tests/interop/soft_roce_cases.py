@@ -307,16 +307,20 @@ def theirs_asks(
 
 
 def ours_asks_without_loss(name: str, **how: int) -> dict[str, int]:
+    """Nothing is repeated, unless one frame overtook another: where two processors serve the two
+    ends of a veth pair that happens now and then, and looks like a loss."""
     counters = ours_asks(name, **how)  # type: ignore[arg-type]
-    again = {"tx_retransmitted_packets", "rx_naks_sequence", "rx_naks_rnr", "rto_expirations"}
-    assert not again & counters.keys(), counters
+    assert not {"rx_naks_rnr", "rto_expirations"} & counters.keys(), counters
+    if not {"implied_naks", "rx_naks_sequence"} & counters.keys():
+        assert "tx_retransmitted_packets" not in counters, counters
     return counters
 
 
 def theirs_asks_without_loss(name: str, **how: int) -> dict[str, int]:
     counters = theirs_asks(name, **how)  # type: ignore[arg-type]
-    again = {"rx_duplicates", "rx_out_of_order", "tx_naks", "tx_naks_rnr"}
-    assert not again & counters.keys(), counters
+    assert "tx_naks_rnr" not in counters, counters
+    if "rx_out_of_order" not in counters:
+        assert not {"rx_duplicates", "tx_naks"} & counters.keys(), counters
     return counters
 
 
