@@ -6,12 +6,17 @@ says otherwise.  Times are ns of fabric time, sizes octets.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from uet.compatibility import STANDARD, Compatibility
+from uet.config_checks import (
+    ConfigurationError,
+    must_be_among,
+    must_be_of_one_version,
+    must_lie_within,
+)
 from uet.congestion.parameters import ParameterError
 from uet.congestion.profile import CongestionProfile, profile
 from uet.profiles import Capability, capabilities
@@ -24,10 +29,6 @@ PSN_RANGE_UNIT = 128
 #: Delivery modes (UES 3.5.3).
 DELIVERY_MODES = ("rud", "rod", "rudi", "uud")
 ACK_TYPES = ("ack", "ack_cc", "ack_ccx")
-
-
-class ConfigurationError(ValueError):
-    """A parameter is out of its range; the sentence names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,19 +161,7 @@ class FepConfig:
     inbound_message_idle_time: int = 5_000_000_000  # as the UEC reference provider has it
 
     def __post_init__(self) -> None:
-        versions = set()
-        for name, value in (
-            ("address", self.address),
-            *(("neighbours", p) for p in self.neighbours),
-        ):
-            try:
-                versions.add(ipaddress.ip_address(value).version)
-            except ValueError:
-                raise ConfigurationError(f"{name}: {value!r} is not an IP address") from None
-        if len(versions) > 1:
-            raise ConfigurationError(
-                f"neighbours must be of the same IP version as the address {self.address}"
-            )
+        must_be_of_one_version(self.address, self.neighbours)
         second = 10**9
         limits = {
             "job_id": (0, 2**24 - 1),
@@ -212,22 +201,17 @@ class FepConfig:
             "last_pdcid": (1, 65_535),
             "max_inbound_messages": (1, 65_536),
         }
-        for name, (low, high) in limits.items():
-            number = getattr(self, name)
-            if not low <= number <= high:
-                raise ConfigurationError(f"{name} is {number}; it must lie in {low}..{high}")
-        for name, choices in (
-            ("payload_mtu", PAYLOAD_MTUS),
-            ("delivery", DELIVERY_MODES),
-            ("ack_type", ACK_TYPES),
-            ("unexpected", ("refuse", "keep")),
-            ("secure_start", ("0rtt", "1rtt")),
-        ):
-            if getattr(self, name) not in choices:
-                listed = ", ".join(map(str, choices))
-                raise ConfigurationError(
-                    f"{name} is {getattr(self, name)!r}; choose one of {listed}"
-                )
+        must_lie_within(self, limits)
+        must_be_among(
+            self,
+            {
+                "payload_mtu": PAYLOAD_MTUS,
+                "delivery": DELIVERY_MODES,
+                "ack_type": ACK_TYPES,
+                "unexpected": ("refuse", "keep"),
+                "secure_start": ("0rtt", "1rtt"),
+            },
+        )
         for name in ("dscp_trimmed", "dscp_trimmed_lasthop"):
             dscp = getattr(self, name)
             if dscp is not None and not 0 <= dscp <= 63:

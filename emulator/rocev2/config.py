@@ -6,7 +6,6 @@ NCCL or of Linux's verbs.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -22,16 +21,18 @@ from emulator.rocev2.codes import (
     RNR_RETRY_FOREVER,
 )
 from emulator.rocev2.dcqcn_parameters import DcqcnParameters
+from uet.config_checks import (
+    ConfigurationError,
+    must_be_among,
+    must_be_of_one_version,
+    must_lie_within,
+)
 from uet.congestion.parameters import ParameterError
 
 SERVICES = ("rc", "uc")
 RECOVERIES = ("go_back_n", "selective_repeat")
 CONGESTION_CONTROLS = ("none", "dcqcn")
 ACCESSES = ("write", "read", "atomic")
-
-
-class ConfigurationError(ValueError):
-    """A parameter is out of its range; the sentence names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +138,7 @@ class HcaConfig:
     qkey: int = 0x1111_1111
 
     def __post_init__(self) -> None:
-        versions = set()
-        for name, value in (
-            ("address", self.address),
-            *(("neighbours", peer) for peer in self.neighbours),
-        ):
-            try:
-                versions.add(ipaddress.ip_address(value).version)
-            except ValueError:
-                raise ConfigurationError(f"{name}: {value!r} is not an IP address") from None
-        if len(versions) > 1:
-            raise ConfigurationError(
-                f"neighbours must be of the same IP version as the address {self.address}"
-            )
+        must_be_of_one_version(self.address, self.neighbours)
         if self.address in self.neighbours:
             raise ConfigurationError(f"neighbours holds the endpoint's own address {self.address}")
         limits = {
@@ -172,23 +161,18 @@ class HcaConfig:
             "ud_qpn": (GSI_QPN, QPN_MASK - 1),
             "qkey": (0, 2**32 - 1),
         }
-        for name, (low, high) in limits.items():
-            number = getattr(self, name)
-            if not low <= number <= high:
-                raise ConfigurationError(f"{name} is {number}; it must lie in {low}..{high}")
+        must_lie_within(self, limits)
         if self.dscp_ack is not None and not 0 <= self.dscp_ack <= 63:
             raise ConfigurationError(f"dscp_ack is {self.dscp_ack}; it must lie in 0..63")
-        for name, choices in (
-            ("mtu", PATH_MTUS),
-            ("recovery", RECOVERIES),
-            ("congestion_control", CONGESTION_CONTROLS),
-            ("notification_bits", (32, 64)),
-        ):
-            if getattr(self, name) not in choices:
-                listed = ", ".join(map(str, choices))
-                raise ConfigurationError(
-                    f"{name} is {getattr(self, name)!r}; choose one of {listed}"
-                )
+        must_be_among(
+            self,
+            {
+                "mtu": PATH_MTUS,
+                "recovery": RECOVERIES,
+                "congestion_control": CONGESTION_CONTROLS,
+                "notification_bits": (32, 64),
+            },
+        )
         for access in self.remote_access:
             if access not in ACCESSES:
                 raise ConfigurationError(
