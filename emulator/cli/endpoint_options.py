@@ -69,6 +69,23 @@ LEAVES: tuple[Callable[[Any], Any], ...] = (
     click.option("--format", "style", type=click.Choice(["json", "table"]), default="json",
                  show_default=True, help="json: one object per line."),
 )  # fmt: skip
+#: What the role that acts has besides.
+SCRIPT = click.option("--script", metavar="FILE|-", help="More operations, as JSON.")
+IN_FLIGHT = click.option(
+    "--in-flight",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Operations at a time; 0: all at once.",
+)
+TIMEOUT = click.option(
+    "--timeout",
+    type=SPAN,
+    default="60",
+    metavar="TIME",
+    help="Give up after so long.  [default: 60s]",
+)
 
 
 def with_options(function: F, options: Sequence[Callable[[Any], Any]]) -> F:

@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from emulator.cleanup import require_root
+from emulator.cli.endpoint_options import IN_FLIGHT, NUMBER, SCRIPT, SPAN, TIMEOUT
 from emulator.cli.fep_options import (
     EPILOG,
-    NUMBER,
-    SPAN,
     config_values,
     domains_from,
     peers_from,
@@ -78,7 +77,7 @@ def target(linger: int, **options: Any) -> int:
 @command.command("initiator", short_help="carry out operations at a target", epilog=EPILOG)
 @click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
 @shared
-@click.option("--script", metavar="FILE|-", help="More operations, as JSON.")
+@SCRIPT
 @click.option(
     "--key",
     type=NUMBER,
@@ -88,22 +87,9 @@ def target(linger: int, **options: Any) -> int:
 @click.option("--peer-job-id", type=NUMBER, help="JobID at the peer.  [default: --job-id]")
 @click.option("--peer-pid-on-fep", type=NUMBER, help="PIDonFEP at the peer.  [default: own]")
 @click.option("--peer-resource-index", type=NUMBER, help="Its resource index.  [default: own]")
-@click.option(
-    "--in-flight",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Operations at a time; 0: all at once.",
-)
+@IN_FLIGHT
 @click.option("--close/--no-close", default=True, help="Close PDCs at the end.  [default: close]")
-@click.option(
-    "--timeout",
-    type=SPAN,
-    default="60",
-    metavar="TIME",
-    help="Give up after so long.  [default: 60s]",
-)
+@TIMEOUT
 @click.option(
     "--linger",
     type=SPAN,

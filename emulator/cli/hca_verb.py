@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from emulator.cleanup import require_root
-from emulator.cli.endpoint_options import SPAN
+from emulator.cli.endpoint_options import IN_FLIGHT, SCRIPT, SPAN, TIMEOUT
 from emulator.cli.hca_options import EPILOG, config_values, peer_from, shared
 from emulator.errors import UserError
 from emulator.fep.session import Limits
@@ -65,22 +65,9 @@ def target(linger: int, **options: Any) -> int:
 @command.command("initiator", short_help="carry out operations at a target", epilog=EPILOG)
 @click.argument("phrases", nargs=-1, metavar="[OPERATION]...")
 @shared
-@click.option("--script", metavar="FILE|-", help="More operations, as JSON.")
-@click.option(
-    "--in-flight",
-    type=click.IntRange(0),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Operations at a time; 0: all at once.",
-)
-@click.option(
-    "--timeout",
-    type=SPAN,
-    default="60",
-    metavar="TIME",
-    help="Give up after so long.  [default: 60s]",
-)
+@SCRIPT
+@IN_FLIGHT
+@TIMEOUT
 @click.option(
     "--linger",
     type=SPAN,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,18 +18,16 @@ from emulator.endpoint.interface import Interface, interface, mac_of, own_addres
 from emulator.endpoint.port import Port
 from emulator.errors import UserError
 from emulator.fep import parameters
-from emulator.fep.capture_file import CaptureFile
 from emulator.fep.control import Answer
-from emulator.fep.ending import BROKEN, end
 from emulator.fep.expected_error import explanation
 from emulator.fep.namespace import enter_namespace
-from emulator.fep.offers import Offer, Region, receives, region
+from emulator.fep.offers import receives, region
 from emulator.fep.operations import DEFAULT_KEY, Around, Message, messages_of
-from emulator.fep.outcomes import Outcomes
 from emulator.fep.output_file import make_folder
 from emulator.fep.phrases import ip
 from emulator.fep.report import Report
-from emulator.fep.session import Limits, Manners, Session, Stop
+from emulator.fep.session import Manners, Stop
+from emulator.fep.stand_alone import StandAlone, Work, serve
 from emulator.fep.watched import Listener, WatchedEndpoint
 from uet.config import FepConfig
 from uet.ses.address import Address
@@ -38,51 +35,23 @@ from uet.tss.domain import SecureDomain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(StandAlone):
     """One endpoint as the command line describes it; times are ns.
 
     ``peers`` maps addresses to MAC addresses, or to ``None`` where the kernel is to find them.
-    ``values`` are fields of FepConfig that an option of their own has set, ``settings`` and
-    ``compat`` words of ``--set`` and ``--compat``.  ``remote`` are fields of the peer's address
-    that differ from this endpoint's own.  ``keys`` is the file that ``domains`` come from.
+    ``values`` are fields of FepConfig, ``compat`` words of ``--compat``.  ``remote`` are fields of
+    the peer's address that differ from this endpoint's own.  ``keys`` is the file that ``domains``
+    come from.
     """
 
-    role: str
-    interface: str
-    netns: str | None = None
-    address: str | None = None
-    version: int | None = None
     peers: Mapping[str, str | None] = field(default_factory=dict)
-    values: Mapping[str, object] = field(default_factory=dict)
-    settings: Sequence[str] = ()
     compat: Sequence[str] = ()
     domains: Sequence[SecureDomain] = ()
     keys: str | None = None
     remote: Mapping[str, int] = field(default_factory=dict)
-    regions: Sequence[str] = ()
-    receives: Sequence[str] = ()
-    receive_after: int = 0
-    phrases: Sequence[str] = ()
-    script: str | None = None
     key: int = DEFAULT_KEY
-    in_flight: int = 1
-    limits: Limits = field(default_factory=Limits)
-    seed: int | None = None
-    table: bool = False
-    pcap: Path | None = None
     event_log: Path | None = None
-    save: Path | None = None
     with_pdcs: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What there is to do, and the seed of all that is random in it."""
-
-    seed: int
-    offers: Sequence[Offer]
-    regions: Sequence[Region]
-    messages: Sequence[Message]
 
 
 def run(wanted: Wanted) -> int:
@@ -97,7 +66,7 @@ def run(wanted: Wanted) -> int:
         values.setdefault("sdi", wanted.domains[0].sdi)
     # What needs nothing of the kernel is judged first, with an address that stands for any.
     draft = parameters.endpoint({**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"})
-    work = _Work(
+    work = Work(
         seed,
         [offer for text in wanted.receives for offer in receives(text, wanted.receive_after)],
         [region(text, seed) for text in wanted.regions],
@@ -176,7 +145,7 @@ def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: S
 
 def _live(
     wanted: Wanted,
-    work: _Work,
+    work: Work,
     config: FepConfig,
     found: Interface,
     stop: Stop,
@@ -191,60 +160,33 @@ def _live(
     what = f"uetemu fep {wanted.role}"
     clock = Clock.start(1.0)
     endpoint = _endpoint(wanted, work, config, on_pdc, clock, what, stack)
-    capture = None
-    if wanted.pcap is not None:
-        capture = CaptureFile(wanted.pcap, found.name, f"{what} {config.address}")
-        stack.callback(capture.close)
+    capture = wanted.capture(found, f"{what} {config.address}", stack)
     port = Port(found, frames_of(config), clock)
     stack.callback(port.close)
-    outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
-    session = Session(
+    return serve(
+        wanted,
+        work,
         endpoint,
         port,
         report,
-        outcomes,
         stop,
-        limits=wanted.limits,
+        found=found,
+        configuration=config,
+        settings=parameters.as_data(config),
+        regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in work.regions],
         manners=Manners(
             address=config.address,
             control=partial(Answer, endpoint),
             explain=lambda request, error: explanation(request, error, config.delivery),
         ),
-        messages=work.messages,
-        in_flight=wanted.in_flight,
-        offers=work.offers,
         capture=capture,
+        facts={"event_log": None if wanted.event_log is None else str(wanted.event_log)},
     )
-    report.event(
-        "start",
-        role=wanted.role,
-        unix_time=time.time(),
-        interface=found.name,
-        netns=wanted.netns,
-        address=config.address,
-        mac=found.mac,
-        mtu=found.mtu,
-        neighbours=dict(config.neighbours),
-        seed=work.seed,
-        silence=port.silence,
-        pcap=None if wanted.pcap is None else str(wanted.pcap),
-        event_log=None if wanted.event_log is None else str(wanted.event_log),
-        regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in work.regions],
-        receives=len(work.offers),
-        operations=len(work.messages),
-        config=parameters.as_data(config),
-    )
-    try:
-        reason = session.run()
-    except UserError as error:  # what it has done so far is told all the same
-        outcomes.tally.errors.append(str(error))
-        reason = BROKEN
-    return end(session, endpoint, port.nic, outcomes, report, reason)
 
 
 def _endpoint(
     wanted: Wanted,
-    work: _Work,
+    work: Work,
     config: FepConfig,
     listener: Listener,
     clock: Clock,

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
 from emulator.endpoint.clock import Clock
@@ -18,16 +15,14 @@ from emulator.endpoint.interface import Interface, interface, mac_of, own_addres
 from emulator.endpoint.port import Port
 from emulator.errors import UserError
 from emulator.fep import parameters
-from emulator.fep.capture_file import CaptureFile
-from emulator.fep.ending import BROKEN, end
 from emulator.fep.namespace import enter_namespace
-from emulator.fep.offers import Offer, Region, receives, region
+from emulator.fep.offers import receives, region
 from emulator.fep.operations import Around, Message, messages_of
-from emulator.fep.outcomes import Outcomes
 from emulator.fep.output_file import make_folder
 from emulator.fep.phrases import ip, number
 from emulator.fep.report import Report
-from emulator.fep.session import Limits, Manners, Session, Stop
+from emulator.fep.session import Manners, Stop
+from emulator.fep.stand_alone import StandAlone, Work, serve
 from emulator.hca.card import Card
 from emulator.hca.configuration import ELSEWHERE, path_mtu_for
 from emulator.hca.exchange import Meeting, exchange
@@ -51,45 +46,16 @@ _FIRST_QPN = 0x100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """One endpoint as the command line describes it; times are ns.
+class Wanted(StandAlone):
+    """One endpoint as the command line describes it; ``values`` are fields of HcaConfig.
 
-    ``peer`` is the peer's card, or where cards are exchanged.  ``values`` are fields of HcaConfig
-    that an option of their own has set, ``settings`` words of ``--set``.
+    ``peer`` is the peer's card, or where cards are exchanged.
     """
 
-    role: str
-    interface: str
     peer: Card | Meeting
-    netns: str | None = None
-    address: str | None = None
-    version: int | None = None
     qpn: int | None = None
     psn: int | None = None
     peer_mac: str | None = None
-    values: Mapping[str, object] = field(default_factory=dict)
-    settings: Sequence[str] = ()
-    regions: Sequence[str] = ()
-    receives: Sequence[str] = ()
-    receive_after: int = 0
-    phrases: Sequence[str] = ()
-    script: str | None = None
-    in_flight: int = 1
-    limits: Limits = field(default_factory=Limits)
-    seed: int | None = None
-    table: bool = False
-    pcap: Path | None = None
-    save: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What there is to do, and the seed of all that is random in it."""
-
-    seed: int
-    offers: Sequence[Offer]
-    regions: Sequence[Region]
-    messages: Sequence[Message]
 
 
 def run(wanted: Wanted) -> int:
@@ -113,7 +79,7 @@ def run(wanted: Wanted) -> int:
         return _live(wanted, work, values, found, stop, stack)
 
 
-def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> _Work:
+def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> Work:
     messages: list[Message] = []
     if wanted.phrases or wanted.script is not None:
         around = Around(
@@ -128,7 +94,7 @@ def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> _Work:
         messages = messages_of(wanted.phrases, wanted.script, around)
         for message in messages:
             must_be_possible(message, draft)
-    work = _Work(
+    work = Work(
         seed,
         [
             offer
@@ -142,7 +108,7 @@ def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> _Work:
     return work
 
 
-def _hca(config: HcaConfig, work: _Work) -> HostChannelAdapter:
+def _hca(config: HcaConfig, work: Work) -> HostChannelAdapter:
     hca = HostChannelAdapter(config)
     try:
         for one in work.regions:
@@ -158,7 +124,7 @@ def _hca(config: HcaConfig, work: _Work) -> HostChannelAdapter:
     return hca
 
 
-def _own_card(wanted: Wanted, work: _Work, found: Interface, mtu: int | None) -> Card:
+def _own_card(wanted: Wanted, work: Work, found: Interface, mtu: int | None) -> Card:
     version = wanted.version
     if version is None and isinstance(wanted.peer, Card):
         version = ip_address(wanted.peer.address).version
@@ -182,7 +148,7 @@ def _own_card(wanted: Wanted, work: _Work, found: Interface, mtu: int | None) ->
 
 def _live(
     wanted: Wanted,
-    work: _Work,
+    work: Work,
     values: dict[str, Any],
     found: Interface,
     stop: Stop,
@@ -191,11 +157,7 @@ def _live(
     own = _own_card(wanted, work, found, values.get("mtu"))
     report = Report(sys.stdout, table=wanted.table)
     clock = Clock.start(1.0)
-    capture = None
-    if wanted.pcap is not None:
-        title = f"uetemu hca {wanted.role} {own.address}"
-        capture = CaptureFile(wanted.pcap, found.name, title)
-        stack.callback(capture.close)
+    capture = wanted.capture(found, f"uetemu hca {wanted.role} {own.address}", stack)
     # Before cards are exchanged: what the peer sends at once then waits in the ring.
     port = Port(found, _FRAMES, clock)
     stack.callback(port.close)
@@ -209,57 +171,33 @@ def _live(
     for message in work.messages:
         at_peer(message, peer)
     hca = _hca(config, work)
-    outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
-    session = Session(
+
+    def at_end() -> dict[str, object]:
+        qp = hca.queue_pair(own.qpn)
+        assert qp is not None
+        return {"qp": {"qpn": own.qpn, "peer_qpn": peer.qpn, "state": qp.state.value}}
+
+    settings = parameters.as_data(config)
+    return serve(
+        wanted,
+        work,
         hca,
         port,
         report,
-        outcomes,
         stop,
-        limits=wanted.limits,
-        manners=Manners(),
-        messages=work.messages,
-        in_flight=wanted.in_flight,
-        offers=work.offers,
-        capture=capture,
-    )
-    report.event(
-        "start",
-        role=wanted.role,
-        unix_time=time.time(),
-        interface=found.name,
-        netns=wanted.netns,
-        address=config.address,
-        mac=found.mac,
-        mtu=found.mtu,
-        path_mtu=config.mtu,
-        neighbours=dict(config.neighbours),
-        seed=work.seed,
-        silence=port.silence,
-        pcap=None if wanted.pcap is None else str(wanted.pcap),
+        found=found,
+        configuration=config,
+        # without what the cards have said
+        settings={name: value for name, value in settings.items() if name != "connections"},
         regions=[
             {"key": f"{one.key:#x}", "address": one.address, "size": len(one.memory)}
             for one in work.regions
         ],
-        receives=len(work.offers),
-        operations=len(work.messages),
-        config={
-            name: value
-            for name, value in parameters.as_data(config).items()
-            if name != "connections"  # what the cards have said
-        },
+        manners=Manners(),
+        capture=capture,
+        facts={"path_mtu": config.mtu},
+        at_end=at_end,
     )
-    try:
-        reason = session.run()
-    except UserError as error:  # what it has done so far is told all the same
-        outcomes.tally.errors.append(str(error))
-        reason = BROKEN
-    qp = hca.queue_pair(own.qpn)
-    assert qp is not None
-    return end(
-        session, hca, port.nic, outcomes, report, reason,
-        qp={"qpn": own.qpn, "peer_qpn": peer.qpn, "state": qp.state.value},
-    )  # fmt: skip
 
 
 def _configured(
