@@ -4,8 +4,9 @@
 10.<pod>.<r+1>.0/24   rail r of a pod: the bridge (gateway) is .1, the GPU of host h is .(h+2).
                       A longer prefix keeps the same start (rail 0 as 10.0.1.0/28); a shorter one
                       takes as many third octets per rail as it needs (/22: 10.0.4.0, 10.0.8.0)
-10.255.0.0/16         loopbacks: rail switches, spines and super-spines have a /18 each
-172.16.0.0/13         rail - spine links, one /31 (RFC 3021) each: 262,144 links
+10.255.0.0/16         loopbacks: bottom switches (rail, leaf, router), spines and super-spines have
+                      a /18 each, the fourth is for fabric addresses (FA) of GPUs with several ports
+172.16.0.0/13         links of bottom switches, one /31 (RFC 3021) each: 262,144 links
 172.24.0.0/13         spine - super-spine links, likewise
 ====================  =========================================================================
 
@@ -21,20 +22,32 @@ import hashlib
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from topologies.model import Link, Node, Role, Topology, TopologyError
+from topologies.model import End, Link, Node, Role, Topology, TopologyError
 
 MAX_PODS = 255
 SHORTEST_PREFIX, LONGEST_PREFIX = 17, 30  # of a rail's subnet
 FABRIC_LINKS: Mapping[Role, IPv4Network] = {  # keyed by the role of the upper end
+    Role.ROUTER: IPv4Network("172.16.0.0/13"),
     Role.SPINE: IPv4Network("172.16.0.0/13"),
     Role.SUPER_SPINE: IPv4Network("172.24.0.0/13"),
 }
 LOOPBACKS: Mapping[Role, IPv4Network] = {
     Role.RAIL: IPv4Network("10.255.0.0/18"),
+    Role.LEAF: IPv4Network("10.255.0.0/18"),
+    Role.ROUTER: IPv4Network("10.255.0.0/18"),
     Role.SPINE: IPv4Network("10.255.64.0/18"),
     Role.SUPER_SPINE: IPv4Network("10.255.128.0/18"),
+    Role.GPU: IPv4Network("10.255.192.0/18"),
 }
-_MAC_ROLE = {Role.GPU: 0x01, Role.RAIL: 0x11, Role.SPINE: 0x12, Role.SUPER_SPINE: 0x13}
+_MAC_ROLE = {
+    Role.GPU: 0x01,
+    Role.NIC: 0x02,
+    Role.RAIL: 0x11,
+    Role.SPINE: 0x12,
+    Role.SUPER_SPINE: 0x13,
+    Role.LEAF: 0x14,
+    Role.ROUTER: 0x15,
+}
 _MAC_BRIDGE = 0x10
 
 
@@ -116,10 +129,10 @@ def fabric_link(upper: Role, number: int) -> tuple[IPv4Interface, IPv4Interface]
 
 
 def loopback(role: Role, switch: int) -> IPv4Address:
-    """Loopback (router id) of the ``switch``-th switch of ``role``."""
+    """Loopback (router id) of the ``switch``-th switch of ``role``, or a GPU's fabric address."""
     block = LOOPBACKS[role]
     if switch + 1 >= block.num_addresses:
-        raise TopologyError(f"{block} has no loopback left for {role} switch {switch}")
+        raise TopologyError(f"{block} has no loopback left for {role} {switch}")
     return block[switch + 1]
 
 
@@ -129,7 +142,11 @@ def hash_seed(switch: str) -> int:
 
 
 def gpu_address(gpu: Node) -> IPv4Interface:
-    """The address at which a GPU is reached: that of its first addressed port."""
+    """The address at which a GPU is reached: its fabric address (with the prefix of a host), or
+    that of its only port.
+    """
+    if gpu.loopback is not None:
+        return IPv4Interface(gpu.loopback)
     for port in gpu.ports:
         if port.address is not None:
             return port.address
@@ -139,7 +156,8 @@ def gpu_address(gpu: Node) -> IPv4Interface:
 def next_hops(topology: Topology, gpu: str) -> dict[str, str]:
     """Destination MAC of a frame of ``gpu`` to each peer, keyed by the peer's IPv4 address.
 
-    A peer in the same subnet is addressed directly; any other through the gateway's MAC.
+    A peer in the same subnet is addressed directly; any other through the gateway's MAC, that of
+    the first port where there are several.
     """
     source = _gpu(topology, gpu)
     ours = gpu_address(source).network
@@ -152,7 +170,7 @@ def next_hops(topology: Topology, gpu: str) -> dict[str, str]:
         if address in ours:
             mac = next(p.mac for p in peer.ports if p.address and p.address.ip == address)
         else:
-            gateway = gateway or _gateway_mac(topology, source)
+            gateway = gateway or gateway_mac(topology, source)
             mac = gateway
         table[str(address)] = mac
     return table
@@ -194,9 +212,10 @@ def _gpu(topology: Topology, name: str) -> Node:
     return node
 
 
-def _gateway_mac(topology: Topology, gpu: Node) -> str:
-    for switch in topology.switches:
-        for bridge in switch.bridges:
-            if str(bridge.gateway.ip) == gpu.gateway:
-                return bridge.mac
-    raise TopologyError(f"{gpu.name}: no bridge has its gateway address {gpu.gateway}")
+def gateway_mac(topology: Topology, gpu: Node, port: str | None = None) -> str:
+    """MAC of the gateway behind ``port`` of ``gpu``, by default its first."""
+    end = End(gpu.name, port or gpu.ports[0].name)
+    bridge = topology.gateway_of(end)
+    if bridge is None:
+        raise TopologyError(f"there is no gateway behind {end}")
+    return bridge.mac

@@ -9,8 +9,17 @@ from fractions import Fraction
 from topologies.model import Node, Role, Topology, TopologyError
 
 #: Every role from the servers upwards; a link leads up when its far end stands further right.
-TIERS = (Role.SERVER, Role.GPU, Role.RAIL, Role.SPINE, Role.SUPER_SPINE)
-_HEIGHT = {role: height for height, role in enumerate(TIERS)}
+TIERS = (
+    Role.SERVER,
+    Role.GPU,
+    Role.NIC,
+    Role.RAIL,
+    Role.LEAF,
+    Role.ROUTER,
+    Role.SPINE,
+    Role.SUPER_SPINE,
+)
+HEIGHT = {role: height for height, role in enumerate(TIERS)}
 
 
 def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int]]:
@@ -18,8 +27,8 @@ def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int]]:
     down: Counter[int] = Counter()
     up: Counter[int] = Counter()
     for link, _, far in topology.neighbours(node.name):
-        height = _HEIGHT[topology.node(far.node).role]
-        (up if height > _HEIGHT[node.role] else down)[link.rate_bps] += 1
+        height = HEIGHT[topology.node(far.node).role]
+        (up if height > HEIGHT[node.role] else down)[link.rate_bps] += 1
     return down, up
 
 
@@ -100,7 +109,7 @@ def max_flow(topology: Topology, sources: set[str], sinks: set[str]) -> int:
 
 
 def _carries(topology: Topology, vertex: object) -> bool:
-    return not isinstance(vertex, str) or topology.node(vertex).is_switch
+    return not isinstance(vertex, str) or topology.node(vertex).forwards
 
 
 def _augmenting_path(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import inspect
-import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from topologies.clos import Clos
+from topologies.design import Design
 from topologies.model import Topology, TopologyError
-from topologies.parameters import Kind
-from topologies.rail_clos import rail_clos
+from topologies.parameters import Choice, Kind
+from topologies.rail_clos import RailClos
 
 DEFAULT = "rail_clos"
 AUTO = "auto"
@@ -18,36 +19,35 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a design, as its signature declares it."""
+    """One parameter of a design, as its field declares it."""
 
     name: str
-    kind: Kind
+    kind: Kind | Choice
     default: str
     help: str
 
 
 @dataclass(frozen=True)
-class Design:
-    """A function that builds a topology, with what can be said about it in one line."""
+class Entry:
+    """A design of the catalogue, with what can be said about it in one line."""
 
     name: str
-    build: Callable[..., Topology]
+    design: type[Design]
     summary: str
     parameters: Mapping[str, Parameter]
 
 
-def _design(function: Callable[..., Topology]) -> Design:
-    hints = typing.get_type_hints(function, include_extras=True)
+def _entry(design: type[Design]) -> Entry:
     parameters = {}
-    for name, argument in inspect.signature(function).parameters.items():
-        kind, text = hints[name].__metadata__
-        default = AUTO if argument.default is None else str(argument.default)
-        parameters[name] = Parameter(name, kind, default, text)
-    summary = (inspect.getdoc(inspect.getmodule(function)) or "").partition("\n")[0]
-    return Design(function.__name__, function, summary, parameters)
+    for item in dataclasses.fields(design):
+        default = AUTO if item.default is None else str(item.default)
+        parameters[item.name] = Parameter(
+            item.name, item.metadata["kind"], default, item.metadata["help"]
+        )
+    return Entry(design.NAME, design, design.summary(), parameters)
 
 
-DESIGNS: Mapping[str, Design] = {d.name: d for d in map(_design, (rail_clos,))}
+DESIGNS: Mapping[str, Entry] = {design.NAME: _entry(design) for design in (RailClos, Clos)}
 
 
 def load(spec: str = DEFAULT) -> Topology:
@@ -72,7 +72,7 @@ def build(name: str, values: Mapping[str, str]) -> Topology:
     if name not in DESIGNS:
         raise TopologyError(f"there is no topology {name!r}; {_way_out(name, DESIGNS)}")
     design = DESIGNS[name]
-    arguments: dict[str, int] = {}
+    arguments: dict[str, int | str] = {}
     for key, value in values.items():
         if key not in design.parameters:
             way_out = _way_out(key, design.parameters)
@@ -81,7 +81,7 @@ def build(name: str, values: Mapping[str, str]) -> Topology:
         if value == AUTO and parameter.default == AUTO:
             continue
         arguments[key] = parameter.kind.read(key, value)
-    return design.build(**arguments)
+    return design.design(**arguments).topology()
 
 
 def spec_of(topology: Topology) -> str:
@@ -92,8 +92,10 @@ def spec_of(topology: Topology) -> str:
     items = []
     for name, parameter in design.parameters.items():
         value = topology.parameters[name]
-        assert isinstance(value, int)
-        items.append(f"{name}={parameter.kind.format(value).replace(' ', '')}")
+        if value is None:
+            continue
+        shown = parameter.kind.format(value)  # type: ignore[arg-type]
+        items.append(f"{name}={shown.replace(' ', '')}")
     return f"{topology.name}:{','.join(items)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topologies.capacity import TIERS, bisection_bandwidth, format_ratio, oversubscription
+from topologies.capacity import HEIGHT, TIERS, bisection_bandwidth, format_ratio, oversubscription
 from topologies.model import Link, Node, Role, Topology
 from topologies.units import format_rate
 
@@ -31,6 +31,7 @@ def as_data(topology: Topology) -> dict[str, object]:
         "profile": {
             "control_plane": topology.profile.control_plane,
             "load_balancing": topology.profile.load_balancing,
+            "routing": topology.profile.routing,
         },
         "servers": [
             {
@@ -71,14 +72,23 @@ def _node_data(node: Node) -> dict[str, object]:
         "role": node.role.value,
         "server": node.server,
         "local_rank": node.local_rank,
+        "pod": node.pod,
+        "plane": node.plane,
         "rail": node.rail,
         "gateway": node.gateway,
         "loopback": str(node.loopback) if node.loopback else None,
         "hash_seed": node.hash_seed if node.is_switch else None,
         "bridges": [
-            {"name": b.name, "rail": b.rail, "mac": b.mac, "gateway": str(b.gateway)}
+            {
+                "name": b.name,
+                "rail": b.rail,
+                "mac": b.mac,
+                "gateway": str(b.gateway) if b.gateway else None,
+                "vlan": b.vlan,
+            }
             for b in node.bridges
         ],
+        "summaries": [str(summary) for summary in node.summaries],
         "ports": [
             {
                 "name": p.name,
@@ -96,7 +106,7 @@ def bundles(topology: Topology) -> Iterator[tuple[Node, Node, list[Link]]]:
     found: dict[tuple[str, str], list[Link]] = {}
     for link in topology.links:
         a, b = topology.node(link.a.node), topology.node(link.b.node)
-        lower, upper = (b, a) if TIERS.index(a.role) > TIERS.index(b.role) else (a, b)
+        lower, upper = (b, a) if HEIGHT[a.role] > HEIGHT[b.role] else (a, b)
         found.setdefault((lower.name, upper.name), []).append(link)
     for (low, high), links in found.items():
         yield topology.node(low), topology.node(high), links
@@ -141,7 +151,7 @@ def to_dot(topology: Topology) -> str:
         ]
         lines.append(_box(server.name, cells, [server.name], "#333333"))
     for switch in topology.switches:
-        detail = [str(bridge.gateway) for bridge in switch.bridges]
+        detail = [str(bridge.gateway) for bridge in switch.bridges if bridge.gateway]
         if not detail and switch.loopback:
             detail = [str(switch.loopback)]
         cells = [(f"{switch.name}.{up}", [rate]) for up, rate in upward[switch.name]]
@@ -169,7 +179,7 @@ def to_mermaid(topology: Topology) -> str:
     for row in reversed(_rows(topology)[1:]):
         for name in row:
             switch = topology.node(name)
-            detail = "".join(f"<br/>{bridge.gateway}" for bridge in switch.bridges)
+            detail = "".join(f"<br/>{b.gateway}" for b in switch.bridges if b.gateway)
             lines.append(f'  {_identifier(name)}["{name}{detail}"]')
     for server in topology.servers:
         lines.append(f'  subgraph {_identifier(server.name)}["{server.name}"]')

@@ -41,10 +41,10 @@ class FabricTopo(Topo):
         self.topology = topology
         number: dict[model.End, int] = {}
         for position, node in enumerate(topology.nodes):
-            first = 1 if node.is_switch else 0
+            first = 1 if node.forwards else 0
             for index, port in enumerate(node.ports, start=first):
                 number[model.End(node.name, port.name)] = index
-            if node.is_switch:
+            if node.forwards:
                 self.addSwitch(node.name, model=node, dpid=f"{position + 1:016x}")
             else:
                 port = node.ports[0]

@@ -30,14 +30,21 @@ class TopologyError(ValueError):
 
 
 class Role(enum.StrEnum):
+    """What a node is.  ``NIC`` is one that several GPUs share: a bridge inside the server that
+    holds its senders back instead of dropping.  ``LEAF`` is a bottom switch whose subnet is not a
+    rail's, ``ROUTER`` one of a direct network (torus, dragonfly)."""
+
     GPU = "gpu"
     SERVER = "server"
+    NIC = "nic"
     RAIL = "rail"
+    LEAF = "leaf"
+    ROUTER = "router"
     SPINE = "spine"
     SUPER_SPINE = "super-spine"
 
 
-SWITCH_ROLES = frozenset({Role.RAIL, Role.SPINE, Role.SUPER_SPINE})
+SWITCH_ROLES = frozenset({Role.RAIL, Role.LEAF, Role.ROUTER, Role.SPINE, Role.SUPER_SPINE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +59,17 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True)
 class Bridge:
-    """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway."""
+    """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway.
+
+    A bridge without ``gateway``, that of a shared NIC, only passes frames on.  ``vlan`` is the id
+    that the design's drawing gives the rail.
+    """
 
     name: str
     rail: int
     mac: str
-    gateway: IPv4Interface
+    gateway: IPv4Interface | None = None
+    vlan: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +78,12 @@ class Node:
 
     ``hash_seed`` seeds this switch's ECMP hash; seeds differ between switches so that tiers do
     not all choose alike (polarisation).  ``gateway`` is the IPv4 address (no prefix) of a GPU's
-    default gateway, ``loopback`` a switch's router id.
+    default gateway, ``loopback`` a switch's router id.  A GPU with a ``loopback`` is reached at
+    that fabric address (FA) over each of its ports, and has a gateway on each.
+
+    ``pod`` and ``plane`` say to which part of the fabric the node belongs, where there are several
+    (a group of a dragonfly is a pod).  ``summaries`` are what the others are told instead of the
+    subnets of this switch that they contain.
     """
 
     name: str
@@ -79,10 +96,23 @@ class Node:
     gateway: str | None = None
     loopback: IPv4Address | None = None
     hash_seed: int = 0
+    pod: int | None = None
+    plane: int | None = None
+    summaries: tuple[IPv4Network, ...] = ()
 
     @property
     def is_switch(self) -> bool:
         return self.role in SWITCH_ROLES
+
+    @property
+    def forwards(self) -> bool:
+        """Whether frames pass through it from one port to another."""
+        return self.is_switch or self.role is Role.NIC
+
+    @property
+    def transparent(self) -> bool:
+        """Whether it is seen by nobody: a bridge without an address of its own."""
+        return bool(self.bridges) and all(bridge.gateway is None for bridge in self.bridges)
 
     def port(self, name: str) -> Port:
         for port in self.ports:
@@ -140,10 +170,15 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class FabricProfile:
-    """What holds for the whole fabric (more is added as the switch model grows)."""
+    """What holds for the whole fabric.
+
+    ``routing`` says which paths its routes take: ``shortest`` (all of them), or a way that the
+    design knows.
+    """
 
     control_plane: str = "static"
     load_balancing: str = "flow"
+    routing: str = "shortest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,13 +252,46 @@ class Topology:
             if name in found:
                 continue
             found[name] = path
-            if name != source and not self.by_name[name].is_switch:
+            if name != source and not self.by_name[name].forwards:
                 continue  # GPUs do not forward
             for link, _, far in self._neighbours[name]:
                 if far.node not in found:
                     key = hops + 1, delay + link.delay_ns, next(order)
                     heapq.heappush(heap, (*key, far.node, (*path, link)))
         return found
+
+    @cached_property
+    def _far_ends(self) -> Mapping[End, End]:
+        pairs = [link.ends for link in self.links]
+        return dict(pairs) | {b: a for a, b in pairs}
+
+    def far_end(self, end: End) -> End:
+        """The other end of the cable that is plugged into ``end``."""
+        return self._far_ends[end]
+
+    def beyond(self, end: End) -> Iterator[tuple[End, Port | Bridge]]:
+        """Everything that has an address on the wire that ``end`` is plugged into, itself excluded.
+
+        A port with an address is where its cable ends.  Behind a bridge there are the bridge, if
+        it is a gateway, and what its other members are plugged into.
+        """
+        far = self._far_ends[end]
+        node = self.by_name[far.node]
+        port = node.port(far.port)
+        if port.bridge is None:
+            yield far, port
+            return
+        for bridge in node.bridges:
+            if bridge.name == port.bridge and bridge.gateway is not None:
+                yield End(node.name, bridge.name), bridge
+        for other in node.ports:
+            if other.bridge == port.bridge and other is not port:
+                yield from self.beyond(End(node.name, other.name))
+
+    def gateway_of(self, end: End) -> Bridge | None:
+        """The bridge that is the gateway of the GPU port ``end``, if there is one."""
+        found = (item for _, item in self.beyond(end) if isinstance(item, Bridge))
+        return next(found, None)
 
     def path_delay_ns(self, source: str, destination: str) -> int:
         """Sum of cable delays on a shortest path, in ns."""
@@ -276,6 +344,8 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             macs[item.mac] = where
         for bridge in node.bridges:
             where = f"{node.name}:{bridge.name}"
+            if bridge.gateway is None:
+                continue
             claim_address(where, bridge.gateway.ip)
             for network, other in subnets.items():
                 if network.overlaps(bridge.gateway.network):
@@ -291,11 +361,29 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
                 raise TopologyError(f"{where}: {node.name} has no bridge {port.bridge!r}")
         if node.loopback is not None:
             claim_address(f"the loopback of {node.name}", node.loopback)
-    gateways = {str(bridge.gateway.ip) for node in topology.nodes for bridge in node.bridges}
+    gateways = {
+        str(bridge.gateway.ip)
+        for node in topology.nodes
+        for bridge in node.bridges
+        if bridge.gateway is not None
+    }
     for node in topology.nodes:
         if node.gateway is not None and node.gateway not in gateways:
             raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
+        _validate_summaries(node, subnets)
     return nodes
+
+
+def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
+    for summary in node.summaries:
+        for network, where in subnets.items():
+            if summary.overlaps(network) and not (
+                where.startswith(f"{node.name}:") and network.subnet_of(summary)
+            ):
+                raise TopologyError(
+                    f"the summary {summary} of {node.name} overlaps {network} of {where}, which "
+                    "is not its own: take a longer prefix"
+                )
 
 
 def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
@@ -310,7 +398,7 @@ def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
                 raise TopologyError(f"two cables are plugged into {end}")
             plugged.add(end)
         a, b = (_subnet(nodes[end.node], end.port) for end in link.ends)
-        if a != b:
+        if a != b and not any(nodes[end.node].transparent for end in link.ends):
             raise TopologyError(f"{cable}: its ends are in different subnets, {a} and {b}")
         if link.rate_bps <= 0:
             raise TopologyError(f"{cable}: the rate must be above 0 bit/s")
@@ -330,7 +418,8 @@ def _subnet(node: Node, port_name: str) -> IPv4Network | None:
     port = node.port(port_name)
     if port.address is not None:
         return port.address.network
-    return next((b.gateway.network for b in node.bridges if b.name == port.bridge), None)
+    bridge = next(b for b in node.bridges if b.name == port.bridge)
+    return bridge.gateway.network if bridge.gateway else None
 
 
 def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:

@@ -53,7 +53,28 @@ class Kind:
         return number
 
 
+@dataclass(frozen=True)
+class Choice:
+    """A kind of parameter that is one of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return " | ".join(self.words)
+
+    def read(self, field: str, value: int | str) -> str:
+        """``value``, if it is one of the words.  Raises TopologyError, which names ``field``."""
+        if value not in self.words:
+            raise TopologyError(f"{field} is {value!r}; it is one of {', '.join(self.words)}")
+        return str(value)
+
+    def format(self, value: str) -> str:
+        return value
+
+
 COUNT = Kind("count", "", 1, 16_384, parse_count, str)
+NUMBER = Kind("count", "", 0, 16_384, parse_count, str)
 PREFIX = Kind(
     "prefix length",
     "bits",

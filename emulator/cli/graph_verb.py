@@ -27,7 +27,7 @@ from topologies.capacity import (
     rates,
 )
 from topologies.export import as_data, bundle_rate, bundles, to_dot, to_mermaid
-from topologies.model import Role, Topology
+from topologies.model import End, Port, Topology
 from topologies.units import format_rate, format_size, format_time
 
 STATE_DIRECTORY = Path("/run/uetemu")
@@ -226,23 +226,20 @@ def _rails(topology: Topology) -> Table:
     table = _table("Rails", "rail", "switch", "subnet", "gateway", "GPUs", "addresses", "ports")
     for switch in topology.switches:
         for bridge in switch.bridges:
+            assert bridge.gateway is not None  # only a shared NIC has none
             members = [port.name for port in switch.ports if port.bridge == bridge.name]
-            gpus = [
-                far
-                for _, ours, far in topology.neighbours(switch.name)
-                if ours.port in members and topology.node(far.node).role is Role.GPU
-            ]
+            gpus = [far for name in members for far in topology.beyond(End(switch.name, name))]
             addresses = [
-                str(address.ip)
-                for far in gpus
-                if (address := topology.node(far.node).port(far.port).address)
+                str(port.address.ip)
+                for _, port in gpus
+                if isinstance(port, Port) and port.address is not None
             ]
             table.add_row(
                 str(bridge.rail),
                 switch.name,
                 str(bridge.gateway.network),
                 str(bridge.gateway.ip),
-                _span([far.node for far in gpus]),
+                _span([far.node for far, _ in gpus]),
                 _span(addresses),
                 _span(members),
             )

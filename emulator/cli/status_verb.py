@@ -62,7 +62,7 @@ def _facts(
             "name": node.name,
             "role": str(node.role),
             "namespace": str(lab.netns(node.name)),
-            "addresses": [str(bridge.gateway) for bridge in node.bridges]
+            "addresses": [str(bridge.gateway) for bridge in node.bridges if bridge.gateway]
             + [str(port.address) for port in node.ports if port.address is not None],
             "ports": {
                 port.name: counters[f"{node.name}:{port.name}"].as_dict()
@@ -117,7 +117,7 @@ def _show_ports(
     for column in ("marked", "trimmed") if switches else ():
         table.add_column(column, justify="right")
     for node in lab.topology.nodes:
-        gateways = {bridge.name: str(bridge.gateway) for bridge in node.bridges}
+        gateways = {bridge.name: str(bridge.gateway or "L2") for bridge in node.bridges}
         cables = {ours.port: (link, far) for link, ours, far in lab.topology.neighbours(node.name)}
         for port in node.ports:
             link, far = cables[port.name]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mininet.net import Mininet
@@ -24,7 +23,7 @@ from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.fabric.routes import Neighbour, Route, static_neighbours, static_routes
 from emulator.fabric.shaping import Egress
 from topologies.mininet_topo import FabricTopo
-from topologies.model import End, Link, Node, Port, Topology
+from topologies.model import End, Link, Node, Topology
 
 if TYPE_CHECKING:
     from emulator.asic.fabric import FabricAsic
@@ -87,15 +86,9 @@ class Plan:
     def alias(self, end: End) -> str:
         return alias_of(self.lab, end)
 
-    @cached_property
-    def _far_ends(self) -> Mapping[End, End]:
-        pairs = [link.ends for link in self.topology.links]
-        return dict(pairs) | {b: a for a, b in pairs}
-
-    def far_port(self, end: End) -> Port:
-        """The port at the other end of the cable that is plugged into ``end``."""
-        far = self._far_ends[end]
-        return self.topology.node(far.node).port(far.port)
+    def behind(self, end: End) -> Iterator[str]:
+        """The MAC addresses that are reached through the bridge member ``end``."""
+        return (item.mac for _, item in self.topology.beyond(end))
 
 
 class Fabric(Mininet):

@@ -72,7 +72,7 @@ class VethPort(Intf):
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, egress queues"
             )
-        for request in release_requests() if bridge else ():
+        for request in release_requests() if bridge and self.node.model.is_switch else ():
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, release"
             )

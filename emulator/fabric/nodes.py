@@ -143,6 +143,13 @@ class NamespaceNode(MininetNode):
 
     def configure_addresses(self) -> None:
         """Queue addresses that are not those of ports."""
+        if self.model.loopback is not None:
+            kernel_object.address(
+                self.kernel,
+                kernel_object.LOOPBACK_INDEX,
+                IPv4Interface(self.model.loopback),
+                subject=f"{self.name}, loopback",
+            )
 
     def index_of(self, interface: str) -> int:
         return self.plan.indices[End(self.name, interface)]
@@ -277,20 +284,15 @@ class SwitchNode(NamespaceNode, MininetSwitch):
         for bridge in self.model.bridges:
             end = End(self.name, bridge.name)
             index = self.plan.indices[end]
-            kernel_object.address(self.kernel, index, bridge.gateway, subject=str(end))
-        if self.model.loopback is not None:
-            kernel_object.address(
-                self.kernel,
-                kernel_object.LOOPBACK_INDEX,
-                IPv4Interface(self.model.loopback),
-                subject=f"{self.name}, loopback",
-            )
+            if bridge.gateway is not None:
+                kernel_object.address(self.kernel, index, bridge.gateway, subject=str(end))
+        super().configure_addresses()
         for port in self.ports_in_order():
             if port.model.bridge is not None:
-                far = self.plan.far_port(port.end)
-                kernel_object.forwarding_entry(
-                    self.kernel, port.index, far.mac, subject=f"{port.end}, {far.mac} behind it"
-                )
+                for mac in self.plan.behind(port.end):
+                    kernel_object.forwarding_entry(
+                        self.kernel, port.index, mac, subject=f"{port.end}, {mac} behind it"
+                    )
 
 
 def write_sysctl(name: str, value: str) -> None:

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.run.metrics import max_mean
+from topologies.capacity import HEIGHT
 from topologies.model import Node, Role, Topology
-
-#: How far a switch is from the GPUs.
-LEVEL = {Role.GPU: 0, Role.SERVER: 0, Role.RAIL: 1, Role.SPINE: 2, Role.SUPER_SPINE: 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +156,7 @@ def directions(topology: Topology) -> tuple[Direction, ...]:
                     port=str(ours),
                     to=str(far),
                     tier=_tier(node.role, peer.role),
-                    rails=_rails(*sorted((node, peer), key=lambda end: LEVEL[end.role])),
+                    rails=_rails(*sorted((node, peer), key=lambda end: HEIGHT[end.role])),
                     rate_bps=link.rate_bps,
                 )
             )
@@ -174,7 +172,7 @@ def tiers(topology: Topology) -> tuple[str, ...]:
     }
 
     def place(pair: tuple[Role, Role]) -> tuple[bool, int]:
-        near, far = LEVEL[pair[0]], LEVEL[pair[1]]
+        near, far = HEIGHT[pair[0]], HEIGHT[pair[1]]
         return (True, -near) if near > far else (False, near)
 
     return tuple(_tier(*pair) for pair in sorted(roles, key=place))

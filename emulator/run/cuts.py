@@ -32,10 +32,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from emulator.asic.faults import Faults
-from topologies.capacity import TIERS
+from topologies.capacity import HEIGHT
 from topologies.model import End, Role, Topology
-
-_HEIGHT = {role: height for height, role in enumerate(TIERS)}
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,8 @@ def _groups(topology: Topology, struck: Iterable[str]) -> list[frozenset[str]]:
     """The sets of nodes whose borders are looked at."""
     gpus = {gpu.name for gpu in topology.gpus}
     found = {frozenset({name}) for name in struck if name in gpus}
-    for height in range(_HEIGHT[Role.RAIL], _HEIGHT[Role.SUPER_SPINE] + 1):
-        below = {node.name for node in topology.nodes if _HEIGHT[node.role] <= height}
+    for height in range(HEIGHT[Role.NIC], HEIGHT[Role.SUPER_SPINE] + 1):
+        below = {node.name for node in topology.nodes if HEIGHT[node.role] <= height}
         left = set(below)
         while left:
             group, edge = set(), [left.pop()]

@@ -17,13 +17,11 @@ from emulator.asic.layout import DropReason, Queue
 from emulator.asic.pause_counters import PauseCounters
 from emulator.fabric.counters import PortCounters, QueueCounters
 from emulator.run.metrics import jain, max_mean
-from topologies.capacity import TIERS
+from topologies.capacity import HEIGHT
 from topologies.model import Topology
 
 #: A set of counters: a dataclass of numbers and of further ones.
 Counts = TypeVar("Counts", PortCounters, QueueCounters, ClassCounters)
-
-_HEIGHT = {role: height for height, role in enumerate(TIERS)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +170,11 @@ def balance(topology: Topology, ports: Mapping[str, PortRecord]) -> Balance | No
     """
     tiers: dict[str, list[list[int]]] = {}
     for switch in topology.switches:
-        height = _HEIGHT[switch.role]
+        height = HEIGHT[switch.role]
         loads = [
             ports[str(ours)].bytes
             for _, ours, theirs in topology.neighbours(switch.name)
-            if _HEIGHT[topology.node(theirs.node).role] > height
+            if HEIGHT[topology.node(theirs.node).role] > height
         ]
         if len(loads) > 1:
             tiers.setdefault(switch.role.value, []).append(loads)

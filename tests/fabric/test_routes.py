@@ -9,7 +9,7 @@ import pytest
 
 from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
 from topologies import catalogue
-from topologies.model import Topology, TopologyError
+from topologies.model import Bridge, Topology, TopologyError
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_nobody_has_to_ask_for_an_address(two_by_two: Topology) -> None:
         assert {hop.via for route in routes for hop in route.hops} <= known
 
 
-def test_a_switch_without_a_path_is_named(two_by_two: Topology) -> None:
+def test_rails_that_no_spine_joins_do_not_know_each_other(two_by_two: Topology) -> None:
     cut = {"rail1"}
     links = tuple(
         link
@@ -85,8 +85,28 @@ def test_a_switch_without_a_path_is_named(two_by_two: Topology) -> None:
         )
         for node in two_by_two.nodes
     )
-    with pytest.raises(TopologyError, match=r"has no path to .* of rail1"):
-        static_routes(replace(two_by_two, nodes=nodes, links=links))
+    routes = static_routes(replace(two_by_two, nodes=nodes, links=links))
+    assert routes["rail1"] == ()
+    assert "10.0.2.0/24" not in {str(route.destination) for route in routes["rail0"]}
+    assert routes["h0g1"] == static_routes(two_by_two)["h0g1"]
+
+
+def test_a_cable_without_addresses_between_switches_is_refused(two_by_two: Topology) -> None:
+    link = next(link for link in two_by_two.links if link.b.node in SPINES)
+    bare = {
+        end.node: replace(
+            node := two_by_two.node(end.node),
+            bridges=(*node.bridges, Bridge(name="l2", rail=9, mac=f"02:aa:00:00:00:0{number}")),
+            ports=tuple(
+                replace(p, address=None, bridge="l2") if p.name == end.port else p
+                for p in node.ports
+            ),
+        )
+        for number, end in enumerate(link.ends)
+    }
+    nodes = tuple(bare.get(node.name, node) for node in two_by_two.nodes)
+    with pytest.raises(TopologyError, match=r"link rail0:up0 - spine0:down0: .* has no address"):
+        static_routes(replace(two_by_two, nodes=nodes))
 
 
 SPINES = {"spine0", "spine1"}

@@ -184,7 +184,7 @@ def test_other_shapes_build(hosts: int, gpus_per_host: int, spines: int) -> None
         ({"hosts": 0}, r"hosts is 0; it must lie in 1 \.\. 16384"),
         ({"hosts": "six"}, r"hosts: 'six' is not a whole number"),
         ({"gpus_per_host": 256}, r"leaves room for 255 rails .*fewer gpus_per_host"),
-        ({"spines": 0}, r"spines is 0"),
+        ({"spines": 0, "super_spines": 1}, r"super_spines is 1 and spines 0"),
         ({"rails": 2}, r"rails is 2 and gpus_per_host 4; .*leave rails out"),
         ({"nic_rate": "400"}, r"nic_rate: '400' has no unit"),
         ({"uplink_rate": 0}, r"uplink_rate is 0 bps"),

@@ -1,0 +1,274 @@
+"""Putting a fabric together piece by piece: names, MACs and addresses come from the order.
+
+::
+
+    fabric = Assembly(mtu=9000, buffer_bytes=1 << 20)
+    rail0 = fabric.switch(Role.RAIL, "rail0", rail=0)
+    fabric.bridge(rail0, "rail0", rail=0, subnet=plan.rail_subnet(0))
+    fabric.attach("h0g0", "rail0", "rail0", rate_bps=400 * 10**9, delay_ns=600)
+    fabric.join("rail0", "spine0", rate_bps=400 * 10**9, delay_ns=600)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Interface, IPv4Network
+
+from topologies import addressing as plan
+from topologies.model import (
+    ETHERNET_HEADER,
+    Bridge,
+    End,
+    FabricProfile,
+    Link,
+    Node,
+    Port,
+    Role,
+    ScaleUp,
+    Server,
+    Topology,
+    TopologyError,
+)
+from topologies.units import format_size
+
+MAX_PORTS = 4096  # of one switch: eight times what the largest chips of 2025 offer
+
+
+@dataclass
+class _Draft:
+    """A node that still grows."""
+
+    node: Node
+    number: int
+    ports: list[Port] = field(default_factory=list)
+    bridges: dict[str, Bridge] = field(default_factory=dict)
+    uses: Counter[str] = field(default_factory=Counter)
+
+
+class Assembly:
+    """A fabric in the making, all of whose links have the same MTU and buffers.
+
+    Raises TopologyError where a buffer cannot hold a frame.
+    """
+
+    def __init__(self, *, mtu: int, buffer_bytes: int) -> None:
+        if buffer_bytes < mtu + ETHERNET_HEADER:
+            raise TopologyError(
+                f"buffer is {format_size(buffer_bytes)}, less than one frame of mtu {mtu}; "
+                "take a larger buffer"
+            )
+        self.mtu, self.buffer_bytes = mtu, buffer_bytes
+        self._nodes: dict[str, _Draft] = {}
+        self._servers: list[Server] = []
+        self._links: list[Link] = []
+        self._members: Counter[IPv4Network] = Counter()
+        self._numbers: Counter[Role] = Counter()
+        self._joined: Counter[IPv4Network] = Counter()
+
+    # ------------------------------------------------------------------ nodes
+
+    def server(
+        self, name: str, gpus: int, *, scale_up: ScaleUp, pod: int | None = None, homed: int = 1
+    ) -> tuple[str, ...]:
+        """A server with ``gpus`` GPUs, named after it; their names.
+
+        GPUs with ``homed`` > 1 ports have a fabric address of their own.
+        """
+        host = len(self._servers)
+        names = tuple(f"{name}g{rank}" for rank in range(gpus))
+        self._servers.append(Server(name=name, gpus=names, scale_up=scale_up))
+        for rank, gpu in enumerate(names):
+            number = sum(len(server.gpus) for server in self._servers[:-1]) + rank
+            node = Node(
+                name=gpu,
+                role=Role.GPU,
+                ports=(),
+                server=name,
+                local_rank=rank,
+                rail=rank,
+                pod=pod,
+                loopback=plan.loopback(Role.GPU, number) if homed > 1 else None,
+            )
+            self._nodes[gpu] = _Draft(node, host)
+        return names
+
+    def switch(
+        self,
+        role: Role,
+        name: str,
+        *,
+        rail: int | None = None,
+        pod: int | None = None,
+        plane: int | None = None,
+    ) -> str:
+        """A switch without ports so far; its number among those of its role gives its addresses."""
+        number = self._numbers[role]
+        self._numbers[role] += 1
+        node = Node(
+            name=name,
+            role=role,
+            ports=(),
+            rail=rail,
+            pod=pod,
+            plane=plane,
+            loopback=plan.loopback(role, number),
+            hash_seed=plan.hash_seed(name),
+        )
+        self._nodes[name] = _Draft(node, number)
+        return name
+
+    def shared_nic(self, server: str, name: str) -> str:
+        """A NIC that several GPUs of ``server`` use: join them by :meth:`attach_shared`."""
+        number = self._numbers[Role.NIC]
+        self._numbers[Role.NIC] += 1
+        draft = _Draft(Node(name=name, role=Role.NIC, ports=(), server=server), number)
+        mac = plan.bridge_mac(switch=number, rail=0xFFFF)
+        draft.bridges["nic"] = Bridge(name="nic", rail=number, mac=mac)
+        self._nodes[name] = draft
+        return name
+
+    def bridge(
+        self,
+        switch: str,
+        name: str,
+        *,
+        rail: int,
+        subnet: IPv4Network,
+        vlan: int | None = None,
+        summary: IPv4Network | None = None,
+    ) -> None:
+        """A subnet inside ``switch``; others are told of it as part of ``summary``."""
+        draft = self._nodes[switch]
+        draft.bridges[name] = Bridge(
+            name=name,
+            rail=rail,
+            mac=plan.bridge_mac(switch=draft.number, rail=rail),
+            gateway=plan.rail_gateway(subnet),
+            vlan=vlan,
+        )
+        if summary is not None and summary not in draft.node.summaries:
+            draft.node = replace(draft.node, summaries=(*draft.node.summaries, summary))
+
+    # ------------------------------------------------------------------ cables
+
+    def attach(self, gpu: str, switch: str, bridge: str, *, rate_bps: int, delay_ns: int) -> None:
+        """A cable from the next port of ``gpu`` to a member of ``bridge``, with its address."""
+        down = self._member(switch, bridge)
+        self._cable(self._gpu_port(gpu, switch, bridge), down, rate_bps, delay_ns)
+
+    def attach_shared(
+        self,
+        gpus: tuple[str, ...],
+        nic: str,
+        switch: str,
+        bridge: str,
+        *,
+        pcie_bps: int,
+        rate_bps: int,
+        delay_ns: int,
+    ) -> None:
+        """``gpus`` behind the shared ``nic`` at a member of ``bridge``, each by ``pcie_bps``."""
+        for gpu in gpus:
+            inside = self._bridge_port(nic, "nic", "pcie", Role.NIC)
+            self._cable(self._gpu_port(gpu, switch, bridge), inside, pcie_bps, 0)
+        outside = self._bridge_port(nic, "nic", "port", Role.NIC)
+        self._cable(outside, self._member(switch, bridge), rate_bps, delay_ns)
+
+    def join(
+        self,
+        lower: str,
+        upper: str,
+        *,
+        rate_bps: int,
+        delay_ns: int,
+        names: tuple[str, str] = ("up", "down"),
+    ) -> None:
+        """A routed cable between two switches; the next free port of each is named by ``names``."""
+        role = self._nodes[upper].node.role
+        block = plan.FABRIC_LINKS[role]
+        number = self._joined[block]
+        self._joined[block] += 1
+        near, far = plan.fabric_link(role, number)
+        ends = (
+            self._port(lower, names[0], address=near),
+            self._port(upper, names[1], address=far),
+        )
+        self._cable(*ends, rate_bps, delay_ns)
+
+    def _cable(self, a: End, b: End, rate_bps: int, delay_ns: int) -> None:
+        self._links.append(
+            Link(
+                a=a,
+                b=b,
+                rate_bps=rate_bps,
+                delay_ns=delay_ns,
+                mtu=self.mtu,
+                buffer_bytes=self.buffer_bytes,
+            )
+        )
+
+    def _gpu_port(self, gpu: str, switch: str, bridge: str) -> End:
+        draft = self._nodes[gpu]
+        gateway = self._nodes[switch].bridges[bridge].gateway
+        assert gateway is not None
+        number = self._members[gateway.network]
+        self._members[gateway.network] += 1
+        port = len(draft.ports)
+        assert draft.node.local_rank is not None
+        mac = plan.gpu_mac(host=draft.number, local_rank=draft.node.local_rank, port=port)
+        address = plan.rail_address(gateway.network, number)
+        draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address))
+        if draft.node.gateway is None:
+            draft.node = replace(draft.node, gateway=str(gateway.ip))
+        return End(gpu, f"eth{port}")
+
+    def _member(self, switch: str, bridge: str) -> End:
+        return self._bridge_port(switch, bridge, "down", self._nodes[switch].node.role)
+
+    def _bridge_port(self, node: str, bridge: str, prefix: str, role: Role) -> End:
+        draft = self._nodes[node]
+        name = f"{prefix}{draft.uses[prefix]}"
+        draft.uses[prefix] += 1
+        mac = plan.switch_mac(role, switch=draft.number, port=len(draft.ports))
+        draft.ports.append(Port(name=name, mac=mac, bridge=bridge))
+        return End(node, name)
+
+    def _port(self, switch: str, prefix: str, *, address: IPv4Interface) -> End:
+        draft = self._nodes[switch]
+        name = f"{prefix}{draft.uses[prefix]}"
+        draft.uses[prefix] += 1
+        mac = plan.switch_mac(draft.node.role, switch=draft.number, port=len(draft.ports))
+        draft.ports.append(Port(name=name, mac=mac, address=address))
+        return End(switch, name)
+
+    # ------------------------------------------------------------------ the whole
+
+    def topology(
+        self,
+        name: str,
+        parameters: Mapping[str, object],
+        *,
+        profile: FabricProfile | None = None,
+    ) -> Topology:
+        """The fabric, validated: GPUs in rank order, then the other nodes in theirs."""
+        for draft in self._nodes.values():
+            if len(draft.ports) > MAX_PORTS:
+                raise TopologyError(
+                    f"{draft.node.name} would have {len(draft.ports)} ports, above {MAX_PORTS}; "
+                    "take fewer hosts, spines or parallel links, or a higher rate"
+                )
+        nodes = [
+            replace(draft.node, ports=tuple(draft.ports), bridges=tuple(draft.bridges.values()))
+            for draft in self._nodes.values()
+        ]
+        nodes.sort(key=lambda node: node.role is not Role.GPU)
+        return Topology(
+            name=name,
+            parameters=parameters,
+            servers=tuple(self._servers),
+            nodes=tuple(nodes),
+            links=tuple(self._links),
+            profile=profile or FabricProfile(),
+        )

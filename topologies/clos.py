@@ -1,0 +1,353 @@
+"""Clos fabrics of every shape: segments of rail switches, pods of spines, pods under super-spines.
+
+::
+
+    super-spines          S0 ... Sn            super_spines, each joined to every spine
+                         /  |  \\
+    spines         spine0 ... spine3  ...      spines of each pod (and plane)
+                     |  \\  /  |
+    rail switches  rail0 ... rail3  ...        rails_per_switch rails each, one bridge per rail
+                    | | |    | | |
+    servers        h0g0 h1g0 ...               nic_ports ports per GPU, to as many rail switches
+
+A **segment** is the servers that share a set of rail switches.  A **pod** is the segments that
+share spines.  Two ports per GPU (``nic_ports=2``) go to two sets of rail switches, the second
+plane; with ``planes=own`` the second plane has spines of its own, as the fabric planes of UES have.
+Without spines, rails that stand on different switches do not reach each other.
+
+Subnets: rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a second plane, then those
+of the next segment, follow.  With ``subnets=divided`` the rails of one switch s share
+10.<pod>.<s+1>.0 instead, cut in equal parts.  Prefixes longer than /24 are told to spines as a
+summary, their /24, where a switch has several rails.
+VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from ipaddress import IPv4Network
+
+from topologies import addressing as plan
+from topologies.assembly import MAX_PORTS, Assembly
+from topologies.design import Cabling, parameter
+from topologies.model import Role, Topology, TopologyError
+from topologies.parameters import COUNT, NUMBER, PREFIX, RATE, Choice
+
+FIRST_VLAN = 101
+NIC_PORTS = (1, 2)
+MAX_GPUS = 65_536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clos(Cabling):
+    """Servers, rail switches, spines and super-spines in any numbers."""
+
+    NAME = "clos"
+
+    pods: int = parameter(1, COUNT, "pods")
+    segments: int = parameter(1, COUNT, "segments of each pod")
+    hosts: int = parameter(6, COUNT, "servers of each segment")
+    gpus_per_host: int = parameter(4, COUNT, "GPUs of each server")
+    gpus_per_nic: int = parameter(1, COUNT, "GPUs that share a NIC behind a PCIe switch")
+    pcie_rate: int = parameter("256Gbps", RATE, "rate of a GPU's way to a shared NIC, each way")
+    nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1 or 2")
+    rails_per_switch: int = parameter(1, COUNT, "rails on one rail switch")
+    port_order: str = parameter(
+        "rail", Choice(("rail", "host")), "how the ports of a rail switch are grouped"
+    )
+    spines: int = parameter(2, NUMBER, "spines of each pod")
+    planes: str = parameter(
+        "shared", Choice(("shared", "own")), "whether the second NIC ports have spines of their own"
+    )
+    uplink_rate: int | None = parameter(None, RATE, "rate of one uplink; auto: nic_rate")
+    uplinks_per_spine: int | None = parameter(
+        None, COUNT, "parallel links from each rail switch to each spine; auto: non-blocking"
+    )
+    super_spines: int = parameter(0, NUMBER, "super-spines, which join the pods")
+    super_rate: int | None = parameter(None, RATE, "rate of a link above spines; auto: uplink_rate")
+    uplinks_per_super: int | None = parameter(
+        None, COUNT, "parallel links from each spine to each super-spine; auto: non-blocking"
+    )
+    subnet_prefix: int = parameter(24, PREFIX, "prefix length of a rail's subnet")
+    subnets: str = parameter(
+        "apart", Choice(("apart", "divided")), "a third octet per rail, or one divided per switch"
+    )
+
+    def topology(self) -> Topology:
+        return _Builder(self).build()
+
+    # ------------------------------------------------------------------ computed
+
+    @property
+    def rail_count(self) -> int:
+        """Rails of one plane: one per NIC of a server."""
+        return self.gpus_per_host // self.gpus_per_nic
+
+    @property
+    def switches(self) -> int:
+        """Rail switches of one plane of one segment."""
+        return -(-self.rail_count // self.rails_per_switch)
+
+    @property
+    def uplink_bps(self) -> int:
+        return self.uplink_rate or self.nic_rate
+
+    @property
+    def super_bps(self) -> int:
+        return self.super_rate or self.uplink_bps
+
+    @property
+    def parallel(self) -> int:
+        """Links from a rail switch to each spine."""
+        if self.uplinks_per_spine is not None or not self.spines:
+            return self.uplinks_per_spine or 0
+        down = self.hosts * min(self.rail_count, self.rails_per_switch) * self.nic_rate
+        return -(-down // (self.spines * self.uplink_bps))
+
+    @property
+    def parallel_super(self) -> int:
+        """Links from a spine to each super-spine."""
+        if self.uplinks_per_super is not None or not self.super_spines:
+            return self.uplinks_per_super or 0
+        below = self.switches * self.segments * self._planes_per_spine * self.parallel
+        return -(-below * self.uplink_bps // (self.super_spines * self.super_bps))
+
+    @property
+    def _planes_per_spine(self) -> int:
+        return 1 if self.planes == "own" else self.nic_ports
+
+    def parameters(self) -> dict[str, object]:
+        """Every parameter with the value it has, computed ones included."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["uplink_rate"], values["super_rate"] = self.uplink_bps, self.super_bps
+        if self.spines:
+            values["uplinks_per_spine"] = self.parallel
+        if self.super_spines:
+            values["uplinks_per_super"] = self.parallel_super
+        return values
+
+    def check(self) -> None:
+        """Raise TopologyError unless the parameters agree with each other."""
+        if self.gpus_per_host % self.gpus_per_nic:
+            raise TopologyError(
+                f"gpus_per_host is {self.gpus_per_host} and gpus_per_nic {self.gpus_per_nic}; "
+                "every NIC serves the same number of GPUs: take one that divides the other"
+            )
+        if self.nic_ports not in NIC_PORTS:
+            raise TopologyError(f"nic_ports is {self.nic_ports}; a NIC has 1 port or 2")
+        if self.nic_ports > 1 and self.gpus_per_nic > 1:
+            raise TopologyError(
+                f"nic_ports is {self.nic_ports} and gpus_per_nic {self.gpus_per_nic}; a shared NIC "
+                "has one port: make one of them 1"
+            )
+        if self.rail_count % self.rails_per_switch and self.rail_count > self.rails_per_switch:
+            raise TopologyError(
+                f"rails_per_switch is {self.rails_per_switch} and a server has {self.rail_count} "
+                "rails; take a number that divides them"
+            )
+        if self.super_spines and not self.spines:
+            raise TopologyError(
+                f"super_spines is {self.super_spines} and spines 0; super-spines join spines: "
+                "take spines too"
+            )
+        if self.planes == "own" and self.super_spines:
+            raise TopologyError(
+                f"planes is own and super_spines {self.super_spines}; super-spines would join the "
+                "planes: take planes=shared or super_spines=0"
+            )
+        gpus = self.pods * self.segments * self.hosts * self.gpus_per_host
+        if gpus > MAX_GPUS:
+            raise TopologyError(
+                f"there would be {gpus} GPUs, above {MAX_GPUS}; take fewer pods, segments, hosts "
+                "or gpus_per_host"
+            )
+        panel = self.hosts * self.rails_per_switch + self.spines * self.parallel
+        if panel > MAX_PORTS:
+            raise TopologyError(
+                f"a rail switch would have {panel} ports, above {MAX_PORTS}; take fewer hosts, "
+                "spines or uplinks_per_spine, or a higher uplink_rate"
+            )
+        plan.check_room(self.hosts * self.gpus_per_nic, self.subnet_prefix)
+        blocks = self.segments * self.nic_ports
+        each = self.rail_count if self.subnets == "apart" else self.switches
+        plan.rail_subnet(
+            blocks * each - 1,
+            subnet_prefix=self.subnet_prefix if self.subnets == "apart" else 24,
+            pod=self.pods - 1,
+        )
+        if self.subnets == "divided" and self.rails_per_switch > 1 << max(
+            0, self.subnet_prefix - 24
+        ):
+            raise TopologyError(
+                f"subnets is divided and subnet_prefix /{self.subnet_prefix}; the "
+                f"{self.rails_per_switch} rails of a switch do not fit in one /24: "
+                "take a longer subnet_prefix or subnets=apart"
+            )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a rail switch stands, with its number among all and within its plane's segment."""
+
+    name: str
+    pod: int
+    segment: int
+    plane: int
+    index: int
+
+
+class _Builder:
+    """Builds the fabric of one :class:`Clos`."""
+
+    def __init__(self, shape: Clos) -> None:
+        shape.check()
+        self.shape = shape
+        self.several_pods = shape.pods > 1
+        self.fabric = Assembly(mtu=shape.mtu, buffer_bytes=shape.buffer)
+        self.places = list(self._places())
+
+    def build(self) -> Topology:
+        shape = self.shape
+        servers = [
+            (pod, segment, host)
+            for pod in range(shape.pods)
+            for segment in range(shape.segments)
+            for host in range(shape.hosts)
+        ]
+        self.gpus = {
+            where: self.fabric.server(
+                f"h{number}",
+                shape.gpus_per_host,
+                scale_up=shape.scale_up,
+                pod=where[0] if self.several_pods else None,
+                homed=shape.nic_ports,
+            )
+            for number, where in enumerate(servers)
+        }
+        nics = {
+            (where, nic): self.fabric.shared_nic(f"h{number}", f"h{number}n{nic}")
+            for number, where in enumerate(servers)
+            for nic in range(shape.rail_count)
+            if shape.gpus_per_nic > 1
+        }
+        for place in self.places:
+            self._rail_switch(place)
+        spines = self._spines()
+        for place in self.places:
+            self._attach(place, nics)
+            for spine in spines[place.pod, place.plane if shape.planes == "own" else 0]:
+                for _ in range(shape.parallel):
+                    self.fabric.join(
+                        place.name, spine, rate_bps=shape.uplink_bps, delay_ns=shape.uplink_delay
+                    )
+        supers = [
+            self.fabric.switch(Role.SUPER_SPINE, f"super{number}")
+            for number in range(shape.super_spines)
+        ]
+        for names in spines.values():
+            for spine in names:
+                for top in supers:
+                    for _ in range(shape.parallel_super):
+                        self.fabric.join(
+                            spine, top, rate_bps=shape.super_bps, delay_ns=shape.uplink_delay
+                        )
+        return self.fabric.topology(shape.NAME, shape.parameters())
+
+    def _places(self) -> Iterator[_Place]:
+        shape, number = self.shape, 0
+        for pod in range(shape.pods):
+            for segment in range(shape.segments):
+                for plane in range(shape.nic_ports):
+                    for index in range(shape.switches):
+                        yield _Place(f"rail{number}", pod, segment, plane, index)
+                        number += 1
+
+    def _rails_of(self, place: _Place) -> range:
+        each = self.shape.rails_per_switch
+        return range(place.index * each, min((place.index + 1) * each, self.shape.rail_count))
+
+    def _rail_switch(self, place: _Place) -> None:
+        shape = self.shape
+        rails = self._rails_of(place)
+        self.fabric.switch(
+            Role.RAIL,
+            place.name,
+            rail=rails[0] if len(rails) == 1 else None,
+            pod=place.pod if self.several_pods else None,
+            plane=place.plane if shape.nic_ports > 1 else None,
+        )
+        for rail in rails:
+            subnet = self._subnet(place, rail)
+            summarised = shape.subnet_prefix > 24 and shape.rails_per_switch > 1 and shape.spines
+            self.fabric.bridge(
+                place.name,
+                f"rail{rail}",
+                rail=rail,
+                subnet=subnet,
+                vlan=FIRST_VLAN + rail,
+                summary=subnet.supernet(new_prefix=24) if summarised else None,
+            )
+
+    def _subnet(self, place: _Place, rail: int) -> IPv4Network:
+        shape = self.shape
+        block = place.segment * shape.nic_ports + place.plane
+        if shape.subnets == "apart":
+            number = block * shape.rail_count + rail
+            return plan.rail_subnet(number, subnet_prefix=shape.subnet_prefix, pod=place.pod)
+        whole = plan.rail_subnet(
+            block * shape.switches + place.index, subnet_prefix=24, pod=place.pod
+        )
+        part = rail - self._rails_of(place)[0]
+        return list(whole.subnets(new_prefix=shape.subnet_prefix))[part]
+
+    def _attach(self, place: _Place, nics: dict[tuple[tuple[int, int, int], int], str]) -> None:
+        shape, rails = self.shape, self._rails_of(place)
+        hosts = range(shape.hosts)
+        order = (
+            [(host, rail) for rail in rails for host in hosts]
+            if shape.port_order == "rail"
+            else [(host, rail) for host in hosts for rail in rails]
+        )
+        for host, rail in order:
+            where = place.pod, place.segment, host
+            gpus = self.gpus[where]
+            bridge, each = f"rail{rail}", shape.gpus_per_nic
+            if each > 1:
+                self.fabric.attach_shared(
+                    gpus[rail * each : (rail + 1) * each],
+                    nics[where, rail],
+                    place.name,
+                    bridge,
+                    pcie_bps=shape.pcie_rate,
+                    rate_bps=shape.nic_rate,
+                    delay_ns=shape.nic_delay,
+                )
+            else:
+                self.fabric.attach(
+                    gpus[rail],
+                    place.name,
+                    bridge,
+                    rate_bps=shape.nic_rate,
+                    delay_ns=shape.nic_delay,
+                )
+
+    def _spines(self) -> dict[tuple[int, int], list[str]]:
+        """Names of the spines by pod and plane."""
+        shape, number = self.shape, 0
+        found: dict[tuple[int, int], list[str]] = {}
+        own = shape.nic_ports if shape.planes == "own" else 1
+        for pod in range(shape.pods):
+            for plane in range(own):
+                names = found.setdefault((pod, plane), [])
+                for _ in range(shape.spines):
+                    names.append(
+                        self.fabric.switch(
+                            Role.SPINE,
+                            f"spine{number}",
+                            pod=pod if self.several_pods else None,
+                            plane=plane if own > 1 else None,
+                        )
+                    )
+                    number += 1
+        return found

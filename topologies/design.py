@@ -1,0 +1,63 @@
+"""What a topology design is: parameters with a kind, a default and a line of help, and a drawing.
+
+A design is a frozen dataclass derived from :class:`Design`.  Its fields are the single statement of
+its parameters; callers may give each as text with its unit, as an integer in base units, or leave
+it out.  Its docstring's first line is what a list of designs shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from topologies.model import ScaleUp, Topology
+from topologies.parameters import MTU, RATE, SIZE, TIME, Choice, Kind
+
+
+def parameter(default: int | str | None, kind: Kind | Choice, help: str) -> Any:
+    """A field of a design; the default None stands for what the design computes (``auto``)."""
+    return dataclasses.field(default=default, metadata={"kind": kind, "help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """The base of all designs; making one reads every parameter.
+
+    Raises TopologyError, which names the parameter, for a value out of range.
+    """
+
+    NAME: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                read = field.metadata["kind"].read(field.name, value)
+                object.__setattr__(self, field.name, read)
+
+    @classmethod
+    def summary(cls) -> str:
+        return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+    def topology(self) -> Topology:
+        """The fabric.  Raises TopologyError where parameters contradict each other."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cabling(Design):
+    """What every design asks of its cables, ports and servers."""
+
+    nic_rate: int = parameter("400Gbps", RATE, "rate of each NIC port")
+    nic_delay: int = parameter("600ns", TIME, "delay of a GPU - switch link")
+    uplink_delay: int = parameter("600ns", TIME, "delay of a link between switches")
+    mtu: int = parameter("9000", MTU, "IP MTU of every link")
+    buffer: int = parameter("1MiB", SIZE, "egress queue of every port")
+    scale_up_rate: int = parameter("3.6Tbps", RATE, "scale-up rate per GPU, each way")
+    scale_up_latency: int = parameter("700ns", TIME, "scale-up latency")
+
+    @property
+    def scale_up(self) -> ScaleUp:
+        return ScaleUp(rate_bps=self.scale_up_rate, latency_ns=self.scale_up_latency)
