@@ -253,6 +253,15 @@ def progress_bar() -> Iterator[Bar]:
         bar.end()
 
 
+def _switch(plan: Plan, result: Result) -> str:
+    """What the switches do, or how it differs."""
+    used = {stage.stage.switch for stage in plan.stages}
+    if len(used) == 1:
+        return str(result.switch) if None in used else str(*used)
+    where = "each transport's, told at the end" if plan.compares else "by row"
+    return f"{len(used)} settings, {where}"
+
+
 class Terminal:
     """Prints the table as it grows, or at the end the JSON object and nothing else."""
 
@@ -279,7 +288,7 @@ class Terminal:
             f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
             f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
             f"# Transport            : {result.transport}",
-            f"# Switch               : {result.switch}",
+            f"# Switch               : {_switch(plan, result)}",
             f"# Dilation             : {result.dilation:g} ({chosen}); "
             "all times below are the fabric's own",
             f"# Seed                 : {result.seed}",
