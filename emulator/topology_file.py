@@ -34,6 +34,21 @@ def from_json(document: str) -> Topology:
     return topology
 
 
+def from_record(data: Mapping[str, Any]) -> Topology:
+    """The topology of a run folder's ``fabric.json`` (:func:`topologies.export.as_data`).
+
+    It has more than the model, which is left out, and null for the hash seed of what has none.
+    Raises as :func:`from_json`.
+    """
+    nodes = [
+        {key: value for key, value in node.items() if (key, value) != ("hash_seed", None)}
+        for node in data["nodes"]
+    ]
+    known = {field.name: data[field.name] for field in fields(Topology) if field.name in data}
+    topology: Topology = _typed(Topology, known | {"nodes": nodes})
+    return topology
+
+
 def _plain(value: object) -> object:
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

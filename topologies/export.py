@@ -1,25 +1,14 @@
-"""A topology as Graphviz dot, as Mermaid, and as plain data for JSON."""
+"""A topology as Mermaid, and as plain data for JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from topologies.capacity import HEIGHT, TIERS, bisection_bandwidth, format_ratio, oversubscription
-from topologies.model import Link, Node, Role, Topology
+from topologies.model import Link, Node, Topology
 from topologies.units import format_rate
 
 SCHEMA = "uetemu.topology/1"
-#: One colour per rail, repeated: dark enough for text, apart in brightness and hue.
-RAIL_COLOURS = (
-    "#1f77b4",
-    "#d62728",
-    "#2ca02c",
-    "#9467bd",
-    "#8c564b",
-    "#e377c2",
-    "#7f7f7f",
-    "#17becf",
-)
 
 
 def as_data(topology: Topology) -> dict[str, object]:
@@ -123,56 +112,6 @@ def bundle_rate(links: list[Link]) -> str:
     )
 
 
-def to_dot(topology: Topology) -> str:
-    """Graphviz source: one row per tier, a server's GPUs side by side, one colour per rail.
-
-    Rates stand in the cell where a line starts: labels on so many lines would hide them.
-    """
-    between_rows = max(1.4, 0.075 * len(topology.gpus))  # inches: a wide row needs height too
-    lines = [
-        f"graph {_quoted(topology.name)} {{",
-        f"  graph [rankdir=BT, splines=line, nodesep=0.4, ranksep={between_rows:g}];",
-        "  node [shape=plain, fontname=Helvetica, fontsize=11];",
-    ]
-    upward: dict[str, list[tuple[str, str]]] = {node.name: [] for node in topology.nodes}
-    edges = []
-    for lower, upper, links in bundles(topology):
-        upward[lower.name].append((upper.name, bundle_rate(links)))
-        box = topology.server_of(lower.name).name if lower.role is Role.GPU else lower.name
-        cell = f"{lower.name}.{upper.name}"
-        width = 1 + min(3.0, 0.5 * (len(links) - 1))
-        style = f'color="{_colour(lower)}", penwidth={width:g}'
-        edges.append(f"  {_quoted(box)}:{_quoted(cell)}:n -- {_quoted(upper.name)}:s [{style}];")
-    for server in topology.servers:
-        cells = [
-            (f"{gpu}.{up}", [gpu, _address(topology.node(gpu)), rate])
-            for gpu in server.gpus
-            for up, rate in upward[gpu]
-        ]
-        lines.append(_box(server.name, cells, [server.name], "#333333"))
-    for switch in topology.switches:
-        detail = [str(bridge.gateway) for bridge in switch.bridges if bridge.gateway]
-        if not detail and switch.loopback:
-            detail = [str(switch.loopback)]
-        cells = [(f"{switch.name}.{up}", [rate]) for up, rate in upward[switch.name]]
-        lines.append(_box(switch.name, cells, [switch.name, *detail], _colour(switch)))
-    for row in _rows(topology):
-        lines.append(f"  {{ rank=same; {'; '.join(map(_quoted, row))}; }}")
-        if len(row) > 1:  # keeps the row in its order; the edges' crossings do not decide it
-            lines.append(f"  {' -- '.join(map(_quoted, row))} [style=invis];")
-    return "\n".join([*lines, *edges, "}", ""])
-
-
-def _box(name: str, cells: list[tuple[str, list[str]]], title: list[str], colour: str) -> str:
-    # An HTML-like label: dot loses edges between neighbours whose shape is "record".
-    top = "".join(f'<TD PORT="{port}">{"<BR/>".join(text)}</TD>' for port, text in cells)
-    top = f"<TR>{top}</TR>" if top else ""
-    text = "<BR/>".join(title)
-    style = f'BORDER="2" COLOR="{colour}" CELLBORDER="1" CELLSPACING="0" CELLPADDING="5"'
-    table = f'{top}<TR><TD COLSPAN="{max(1, len(cells))}">{text}</TD></TR>'
-    return f"  {_quoted(name)} [label=<<TABLE {style}>{table}</TABLE>>];"
-
-
 def to_mermaid(topology: Topology) -> str:
     """Mermaid flowchart source, spines on top, one subgraph per server."""
     lines = ["flowchart TB"]
@@ -204,15 +143,6 @@ def _rows(topology: Topology) -> list[list[str]]:
 
 def _address(gpu: Node) -> str:
     return ", ".join(str(port.address.ip) for port in gpu.ports if port.address)
-
-
-def _colour(node: Node) -> str:
-    return "#333333" if node.rail is None else RAIL_COLOURS[node.rail % len(RAIL_COLOURS)]
-
-
-def _quoted(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _identifier(name: str) -> str:

@@ -1,34 +1,27 @@
-"""``uetemu graph``: a topology, or the fabric of a running lab, as tables, drawing or data."""
+"""``uetemu graph``: a topology, or the fabric of a lab or run, as drawing, tables or export."""
 
 from __future__ import annotations
 
 import difflib
-import io
 import json
 import subprocess
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from emulator.cli import graph_tables
 from emulator.errors import UserError
+from emulator.fabric.containerlab import to_containerlab
+from emulator.run.row_heat import MEASURES, heat
+from emulator.run.row_ports import RecordedRun, is_run_folder
 from topologies import catalogue
-from topologies.addressing import path_delays
-from topologies.capacity import (
-    TIERS,
-    bisection_bandwidth,
-    format_ratio,
-    oversubscription,
-    rates,
-)
-from topologies.export import as_data, bundle_rate, bundles, to_dot, to_mermaid
-from topologies.model import End, Port, Topology
-from topologies.units import format_rate, format_size, format_time
+from topologies.address_table import to_csv
+from topologies.dot import to_dot
+from topologies.export import as_data, to_mermaid
+from topologies.heat import Heat
+from topologies.htsim import to_htsim
+from topologies.model import Topology
 
 STATE_DIRECTORY = Path("/run/uetemu")
 SUFFIXES = {
@@ -38,17 +31,30 @@ SUFFIXES = {
     ".mmd": "mermaid",
     ".json": "json",
     ".txt": "text",
+    ".csv": "csv",
+    ".topo": "htsim",
+    ".clab.yml": "containerlab",
+    ".clab.yaml": "containerlab",
 }
-FORMATS = ("text", "dot", "svg", "mermaid", "json")
-#: Tables longer than this are for `--format json`, not for reading.
-LONGEST_TABLE = 64
+#: Formats that are the same on a terminal and in a file, and know neither colours nor collapsing.
+EXPORTS: Mapping[str, Callable[[Topology], str]] = {
+    "mermaid": to_mermaid,
+    "json": lambda topology: json.dumps(as_data(topology), indent=2) + "\n",
+    "containerlab": to_containerlab,
+    "htsim": to_htsim,
+    "csv": to_csv,
+}
+FORMATS = ("text", "dot", "svg", "addresses", *EXPORTS)
+#: Those that can show what the links of a run saw.
+COLOURED = ("text", "dot", "svg")
+DEFAULT_COLOUR = "utilisation"
 
 
 @click.command(
     "graph",
     epilog="\b\nTopologies and their parameters:\n\n\b\n" + catalogue.describe(),
 )
-@click.argument("what", metavar="[TOPOLOGY-SPEC | LAB]", default=catalogue.DEFAULT)
+@click.argument("what", metavar="[TOPOLOGY-SPEC | LAB | RUN]", default=catalogue.DEFAULT)
 @click.option(
     "--format",
     "-f",
@@ -63,24 +69,68 @@ LONGEST_TABLE = 64
     default="-",
     help="File to write; default standard output.",
 )
-def command(what: str, form: str | None, output: str) -> None:
-    """Draw a topology (NAME or NAME:param=value,...) or the fabric of a running lab."""
-    topology = find_topology(what)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="dot, svg: every server and switch, instead of those that are alike as one.",
+)
+@click.option(
+    "--colour",
+    type=click.Choice(list(MEASURES)),
+    help=f"RUN: what links are coloured and sorted by; default {DEFAULT_COLOUR}.",
+)
+@click.option(
+    "--row",
+    type=int,
+    help="RUN: row of the run's table, 1 the first, -1 the last; default the last.",
+)
+def command(
+    what: str, form: str | None, output: str, full: bool, colour: str | None, row: int | None
+) -> None:
+    """Draw a topology (NAME or NAME:param=value,...), the fabric of a running lab, or what the
+    links of a run (its folder) saw; or export it: a containerlab lab, an htsim .topo file, tables
+    of addresses."""
     form = form or _form_of(output)
-    write(render(topology, form, to_terminal=output == "-"), output)
+    asked = colour is not None or row is not None
+    run = _run(what)
+    if run is not None and (form in COLOURED or asked):
+        if form not in COLOURED:
+            raise UserError(
+                f"--format {form} does not show what links saw; leave --colour and --row out, or "
+                f"take {', '.join(COLOURED)}"
+            )
+        write(_rendered_run(run, form, full, colour, row, to_terminal=output == "-"), output)
+        return
+    if run is None and asked:
+        raise UserError(f"--colour and --row need the folder of a run, which {what} is not")
+    topology = find_topology(what) if run is None else run.topology
+    write(render(topology, form, full=full, to_terminal=output == "-"), output)
 
 
 def _form_of(output: str) -> str:
     """The format that the suffix of a file says.  UserError if it says none that is known."""
-    suffix = Path(output).suffix
-    if not suffix:  # also of -, standard output
+    name = Path(output).name.lower()
+    for suffix, form in SUFFIXES.items():
+        if name.endswith(suffix):
+            return form
+    if not Path(output).suffix:  # also of -, standard output
         return "text"
-    if suffix.lower() not in SUFFIXES:
-        raise UserError(
-            f"{output}: the suffix {suffix} is none of {', '.join(SUFFIXES)}; take one of them, "
-            "or say the format with --format"
-        )
-    return SUFFIXES[suffix.lower()]
+    raise UserError(
+        f"{output}: the suffix {Path(output).suffix} is none of {', '.join(SUFFIXES)}; take one of "
+        "them, or say the format with --format"
+    )
+
+
+def _run(what: str) -> RecordedRun | None:
+    """The run whose folder ``what`` is, if it is one."""
+    if what.partition(":")[0].strip() in catalogue.DESIGNS or what in _labs():
+        return None
+    path = Path(what)
+    return RecordedRun.read(path) if is_run_folder(path) else None
+
+
+def _labs() -> list[str]:
+    return sorted(path.parent.name for path in STATE_DIRECTORY.glob("*/lab.json"))
 
 
 def find_topology(what: str) -> Topology:
@@ -88,13 +138,13 @@ def find_topology(what: str) -> Topology:
     name = what.partition(":")[0].strip()
     if name in catalogue.DESIGNS:
         return catalogue.load(what)
-    labs = sorted(path.parent.name for path in STATE_DIRECTORY.glob("*/lab.json"))
+    labs = _labs()
     if what not in labs:
         close = difflib.get_close_matches(name, [*catalogue.DESIGNS, *labs], n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         running = f"running labs are {', '.join(labs)}" if labs else "no lab is running"
         raise UserError(
-            f"{what!r} is neither a topology nor a running lab; {hint}"
+            f"{what!r} is neither a topology nor a running lab nor the folder of a run; {hint}"
             f"topologies are {', '.join(catalogue.DESIGNS)}, and {running}"
         )
     record = STATE_DIRECTORY / what / "lab.json"
@@ -108,17 +158,35 @@ def find_topology(what: str) -> Topology:
     return catalogue.load(str(spec))
 
 
-def render(topology: Topology, form: str, *, to_terminal: bool = False) -> str:
+def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bool = False) -> str:
     """``topology`` in one of FORMATS."""
-    if form == "dot":
-        return to_dot(topology)
-    if form == "svg":
-        return svg(topology)
-    if form == "mermaid":
-        return to_mermaid(topology)
-    if form == "json":
-        return json.dumps(as_data(topology), indent=2) + "\n"
-    return text(topology, to_terminal=to_terminal)
+    if form in EXPORTS:
+        return EXPORTS[form](topology)
+    if form == "addresses":
+        return graph_tables.addresses(topology, to_terminal=to_terminal)
+    if form == "text":
+        return graph_tables.text(topology, to_terminal=to_terminal)
+    return _drawn(topology, form, full=full)
+
+
+def _rendered_run(
+    run: RecordedRun,
+    form: str,
+    full: bool,
+    colour: str | None,
+    row: int | None,
+    *,
+    to_terminal: bool,
+) -> str:
+    colour = colour or DEFAULT_COLOUR
+    if form == "text":
+        return graph_tables.links_of(run, row, colour, to_terminal=to_terminal)
+    return _drawn(run.topology, form, full=full, heat=heat(run, row, colour))
+
+
+def _drawn(topology: Topology, form: str, *, full: bool = False, heat: Heat | None = None) -> str:
+    source = to_dot(topology, full=full, heat=heat)
+    return svg(source, topology.name) if form == "svg" else source
 
 
 def write(document: str, output: str) -> None:
@@ -134,11 +202,11 @@ def write(document: str, output: str) -> None:
         ) from None
 
 
-def svg(topology: Topology) -> str:
-    """``topology`` drawn by Graphviz.  Raises UserError where its program ``dot`` is missing."""
+def svg(source: str, name: str) -> str:
+    """``source`` drawn by Graphviz.  Raises UserError where its program ``dot`` is missing."""
     try:
         drawn = subprocess.run(
-            ["dot", "-Tsvg"], input=to_dot(topology), capture_output=True, text=True, check=True
+            ["dot", "-Tsvg"], input=source, capture_output=True, text=True, check=True
         )
     except FileNotFoundError:
         raise UserError(
@@ -147,124 +215,7 @@ def svg(topology: Topology) -> str:
         ) from None
     except subprocess.CalledProcessError as error:
         raise UserError(
-            f"dot could not draw {topology.name} ({error.stderr.strip()}); "
+            f"dot could not draw {name} ({error.stderr.strip()}); "
             "--format dot shows what it was given"
         ) from None
     return drawn.stdout
-
-
-def text(topology: Topology, *, to_terminal: bool = False) -> str:
-    """Summary, tiers, rails and uplinks as tables, coloured only for a terminal."""
-    colour = to_terminal and sys.stdout.isatty()
-    page = io.StringIO()
-    console = Console(
-        file=page, width=None if colour else 120, force_terminal=colour, highlight=False
-    )
-    console.print(_summary(topology), "", sep="\n")
-    for table in (_tiers(topology), _rails(topology), _uplinks(topology)):
-        if table.row_count > LONGEST_TABLE:
-            console.print(f"{table.title}: {table.row_count} rows, see --format json")
-        elif table.row_count:
-            console.print(table)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).rstrip() + "\n"
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.MARKDOWN)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _summary(topology: Topology) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    links, sizes = topology.links, sorted({len(server.gpus) for server in topology.servers})
-    shape = "-".join(str(size) for size in dict.fromkeys((sizes[0], sizes[-1])))
-    table.add_row("topology", topology.name)
-    table.add_row("GPUs", f"{len(topology.gpus)} ({len(topology.servers)} x {shape})")
-    table.add_row("links", str(len(links)))
-    table.add_row("link delay", _each((link.delay_ns for link in links), format_time))
-    table.add_row("MTU", _each((link.mtu for link in links), format_size))
-    table.add_row("egress queue", _each((link.buffer_bytes for link in links), format_size))
-    for scale_up in dict.fromkeys(server.scale_up for server in topology.servers):
-        rate, latency = format_rate(scale_up.rate_bps), format_time(scale_up.latency_ns)
-        table.add_row("scale-up", f"{rate} per GPU each way, {latency}")
-    for name, bps in bisection_bandwidth(topology).items():
-        table.add_row(f"bisection, {name}", f"{format_rate(bps)} each way")
-    if delays := path_delays(topology, topology.gpus[0].name).values():
-        table.add_row("one-way delay", f"{_each(delays, format_time)} (sum of link delays)")
-    return table
-
-
-def _each(values: Iterable[int], shown: Callable[[int], str]) -> str:
-    return ", ".join(shown(value) for value in sorted(set(values)))
-
-
-def _tiers(topology: Topology) -> Table:
-    table = _table("Tiers", "tier", "nodes", "down", "up", "oversubscription")
-    ratios = oversubscription(topology)
-    for tier in reversed(TIERS):
-        nodes = [node for node in topology.nodes if node.role is tier]
-        if not nodes:
-            continue
-        sides = [rates(topology, node) for node in nodes]
-        down, up = (
-            "; ".join(dict.fromkeys(_ports(counts) for counts in side))
-            for side in zip(*sides, strict=True)
-        )
-        ratio = format_ratio(ratios[tier]) if tier in ratios else "-"
-        table.add_row(tier.value, str(len(nodes)), down, up, ratio)
-    return table
-
-
-def _ports(counts: Counter[int]) -> str:
-    shown = (f"{count} x {format_rate(rate)}" for rate, count in sorted(counts.items()))
-    return " + ".join(shown) or "-"
-
-
-def _rails(topology: Topology) -> Table:
-    table = _table("Rails", "rail", "switch", "subnet", "gateway", "GPUs", "addresses", "ports")
-    for switch in topology.switches:
-        for bridge in switch.bridges:
-            assert bridge.gateway is not None  # only a shared NIC has none
-            members = [port.name for port in switch.ports if port.bridge == bridge.name]
-            gpus = [far for name in members for far in topology.beyond(End(switch.name, name))]
-            addresses = [
-                str(port.address.ip)
-                for _, port in gpus
-                if isinstance(port, Port) and port.address is not None
-            ]
-            table.add_row(
-                str(bridge.rail),
-                switch.name,
-                str(bridge.gateway.network),
-                str(bridge.gateway.ip),
-                _span([far.node for far, _ in gpus]),
-                _span(addresses),
-                _span(members),
-            )
-    return table
-
-
-def _uplinks(topology: Topology) -> Table:
-    table = _table("Switch - switch links", "from", "to", "rate", "subnets")
-    for lower, upper, links in bundles(topology):
-        if not lower.is_switch:
-            continue
-        ends = [sorted(link.ends, key=lambda end: end.node == upper.name) for link in links]
-        subnets = [
-            str(address.network) for ours, _ in ends if (address := lower.port(ours.port).address)
-        ]
-        table.add_row(
-            f"{lower.name}:{_span([ours.port for ours, _ in ends])}",
-            f"{upper.name}:{_span([theirs.port for _, theirs in ends])}",
-            bundle_rate(links),
-            _span(subnets),
-        )
-    return table
-
-
-def _span(items: list[str]) -> str:
-    if not items:
-        return "-"
-    return items[0] if len(items) == 1 else f"{items[0]} .. {items[-1]}"

@@ -67,6 +67,17 @@ class PortRecord:
         """The deepest that the queue of data was, in octets on the wire."""
         return self.asic.queues[Queue.LOW].max_bytes if self.asic else 0
 
+    def as_dict(self) -> dict[str, int]:
+        """What a run folder keeps of the port for each row; counts that are 0 are left out, those
+        of what the port does not have, too.
+        """
+        found = {"tx_packets": self.kernel.tx_packets, "tx_bytes": self.kernel.tx_bytes}
+        if self.asic is not None:
+            found |= {"marked": self.marked, "trimmed": self.trimmed, "dropped": self.dropped}
+        if self.pause is not None:
+            found |= {"xoff_sent": self.pause.xoff_sent, "paused_ns": self.pause.paused_ns}
+        return {name: count for name, count in found.items() if count}
+
     def _sum(self, name: str) -> int:
         return sum(getattr(row, name) for row in self.asic.classes.values()) if self.asic else 0
 

@@ -33,7 +33,7 @@ from emulator.errors import UserError
 from emulator.fabric.capture import Capture, describe
 from emulator.lab import Lab
 from emulator.results import Result, RunFolder
-from emulator.run import comparison, fidelity
+from emulator.run import comparison, fidelity, row_ports
 from emulator.run.agents import agent_specs
 from emulator.run.calibration import Work, calibrate
 from emulator.run.environment import describe_machine
@@ -316,6 +316,9 @@ class _Run:
             measured = self._measure(stage, trial, load, partial(self._advance, what, step))
             row = self.result.add_row(self._row(stage, trial, measured))
             self.folder.event("row", **row)
+            self.folder.event(
+                row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
+            )
             self._save()
             self.observer.row(row)
             if trial is largest:

@@ -1,0 +1,193 @@
+"""The tables of ``uetemu graph``: a topology, its addresses, the links of a run."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emulator.run.row_heat import MEASURES, busiest, describe
+from emulator.run.row_ports import RecordedRun
+from topologies import address_table
+from topologies.addressing import path_delays
+from topologies.capacity import (
+    TIERS,
+    bisection_bandwidth,
+    format_ratio,
+    oversubscription,
+    rates,
+)
+from topologies.export import bundle_rate, bundles
+from topologies.heat import number
+from topologies.model import End, Port, Topology
+from topologies.picture import span
+from topologies.units import format_rate, format_size, format_time
+
+#: Tables longer than this are for `--format json`, not for reading.
+LONGEST_TABLE = 64
+#: Directions of links that are told of a run.
+MOST_LINKS = 24
+
+
+def text(topology: Topology, *, to_terminal: bool = False) -> str:
+    """Summary, tiers, rails and uplinks as tables, coloured only for a terminal."""
+    shown: list[object] = [_summary(topology), ""]
+    for table in (_tiers(topology), _rails(topology), _uplinks(topology)):
+        if table.row_count > LONGEST_TABLE:
+            shown.append(f"{table.title}: {table.row_count} rows, see --format json")
+        elif table.row_count:
+            shown.append(table)
+    return _page(shown, to_terminal=to_terminal)
+
+
+def addresses(topology: Topology, *, to_terminal: bool = False) -> str:
+    """Every interface of every node, however many they are."""
+    table = _table(
+        "Addresses and ports", "node", "port", "MAC", "address", "bridge, subnet", "far end", "rate"
+    )
+    for row in address_table.rows(topology):
+        table.add_row(
+            row.node,
+            row.port,
+            row.mac or "-",
+            row.address or "-",
+            f"{row.bridge} {row.subnet}" if row.bridge else "-",
+            row.far_end or "-",
+            format_rate(row.rate_bps) if row.rate_bps else "-",
+        )
+    return _page([table], to_terminal=to_terminal)
+
+
+def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: bool = False) -> str:
+    """The directions of links that saw the most of ``colour`` in one row of a run."""
+    found = busiest(run, row, colour)
+    shown = found[:MOST_LINKS]
+    table = _table(
+        f"{MEASURES[colour].title}: {describe(run, run.row(row))}",
+        *("from", "to", "used (%)", "marked", "trimmed", "dropped", "paused (us)"),
+        right=2,
+    )
+    for one in shown:
+        counts = (one.marked, one.trimmed, one.dropped, one.paused_us)
+        table.add_row(
+            str(one.port),
+            str(one.to),
+            number(100 * one.utilisation),
+            *("-" if count is None else number(count) for count in counts),
+        )
+    left = len(found) - len(shown)
+    more = [f"and {left} more directions of links"] if left else []
+    return _page([table, *more], to_terminal=to_terminal)
+
+
+def _page(shown: Sequence[object], *, to_terminal: bool) -> str:
+    colour = to_terminal and sys.stdout.isatty()
+    page = io.StringIO()
+    console = Console(
+        file=page, width=None if colour else 120, force_terminal=colour, highlight=False
+    )
+    for item in shown:
+        console.print(item)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).rstrip() + "\n"
+
+
+def _table(title: str, *columns: str, right: int | None = None) -> Table:
+    """A table whose columns from the ``right``-th on are numbers."""
+    table = Table(title=title, title_justify="left", box=box.MARKDOWN)
+    for position, column in enumerate(columns):
+        is_number = right is not None and position >= right
+        table.add_column(column, overflow="fold", justify="right" if is_number else "left")
+    return table
+
+
+def _summary(topology: Topology) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    links, sizes = topology.links, sorted({len(server.gpus) for server in topology.servers})
+    shape = "-".join(str(size) for size in dict.fromkeys((sizes[0], sizes[-1])))
+    table.add_row("topology", topology.name)
+    table.add_row("GPUs", f"{len(topology.gpus)} ({len(topology.servers)} x {shape})")
+    table.add_row("links", str(len(links)))
+    table.add_row("link delay", _each((link.delay_ns for link in links), format_time))
+    table.add_row("MTU", _each((link.mtu for link in links), format_size))
+    table.add_row("egress queue", _each((link.buffer_bytes for link in links), format_size))
+    for scale_up in dict.fromkeys(server.scale_up for server in topology.servers):
+        rate, latency = format_rate(scale_up.rate_bps), format_time(scale_up.latency_ns)
+        table.add_row("scale-up", f"{rate} per GPU each way, {latency}")
+    for name, bps in bisection_bandwidth(topology).items():
+        table.add_row(f"bisection, {name}", f"{format_rate(bps)} each way")
+    if delays := path_delays(topology, topology.gpus[0].name).values():
+        table.add_row("one-way delay", f"{_each(delays, format_time)} (sum of link delays)")
+    return table
+
+
+def _each(values: Iterable[int], shown: Callable[[int], str]) -> str:
+    return ", ".join(shown(value) for value in sorted(set(values)))
+
+
+def _tiers(topology: Topology) -> Table:
+    table = _table("Tiers", "tier", "nodes", "down", "up", "oversubscription")
+    ratios = oversubscription(topology)
+    for tier in reversed(TIERS):
+        nodes = [node for node in topology.nodes if node.role is tier]
+        if not nodes:
+            continue
+        sides = [rates(topology, node) for node in nodes]
+        down, up = (
+            "; ".join(dict.fromkeys(_ports(counts) for counts in side))
+            for side in zip(*sides, strict=True)
+        )
+        ratio = format_ratio(ratios[tier]) if tier in ratios else "-"
+        table.add_row(tier.value, str(len(nodes)), down, up, ratio)
+    return table
+
+
+def _ports(counts: Counter[int]) -> str:
+    shown = (f"{count} x {format_rate(rate)}" for rate, count in sorted(counts.items()))
+    return " + ".join(shown) or "-"
+
+
+def _rails(topology: Topology) -> Table:
+    table = _table("Rails", "rail", "switch", "subnet", "gateway", "GPUs", "addresses", "ports")
+    for switch in topology.switches:
+        for bridge in switch.bridges:
+            assert bridge.gateway is not None  # only a shared NIC has none
+            members = [port.name for port in switch.ports if port.bridge == bridge.name]
+            gpus = [far for name in members for far in topology.beyond(End(switch.name, name))]
+            addresses = [
+                str(port.address.ip)
+                for _, port in gpus
+                if isinstance(port, Port) and port.address is not None
+            ]
+            table.add_row(
+                str(bridge.rail),
+                switch.name,
+                str(bridge.gateway.network),
+                str(bridge.gateway.ip),
+                span([far.node for far, _ in gpus]),
+                span(addresses),
+                span(members),
+            )
+    return table
+
+
+def _uplinks(topology: Topology) -> Table:
+    table = _table("Switch - switch links", "from", "to", "rate", "subnets")
+    for lower, upper, links in bundles(topology):
+        if not lower.is_switch:
+            continue
+        ends = [sorted(link.ends, key=lambda end: end.node == upper.name) for link in links]
+        subnets = [
+            str(address.network) for ours, _ in ends if (address := lower.port(ours.port).address)
+        ]
+        table.add_row(
+            f"{lower.name}:{span([ours.port for ours, _ in ends])}",
+            f"{upper.name}:{span([theirs.port for _, theirs in ends])}",
+            bundle_rate(links),
+            span(subnets),
+        )
+    return table

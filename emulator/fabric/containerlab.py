@@ -1,0 +1,107 @@
+"""A fabric as a topology file of containerlab: the same nodes, cables and addresses in containers.
+
+Every node is of kind ``linux``.  Interfaces keep their names; addresses, bridges and routes are
+those that a lab of ours has, set by ``exec`` lines (which containerlab runs in the container after
+it has plugged in all cables, each as one command without a shell).  ``network-mode: none`` because
+ports may be called ``eth0``, which containerlab keeps for its management network otherwise; it
+also leaves no path beside the fabric.
+
+Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other
+tools to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed
+as in a static lab of ours (:mod:`emulator.fabric.routes`), with ECMP over all shortest paths.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from emulator.fabric.routes import Route, static_routes
+from topologies.model import Bridge, Link, Node, Port, Topology
+
+SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
+GPU_IMAGE = "ghcr.io/srl-labs/network-multitool:latest"
+#: Hashes ports, too, as ours do.
+SYSCTLS = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")
+
+
+def to_containerlab(topology: Topology) -> str:
+    """``topology`` as YAML for ``containerlab deploy -t FILE``."""
+    routes = static_routes(topology)
+    mtus = {str(end): link.mtu for link in topology.links for end in link.ends}
+    nodes = CommentedMap()
+    for node in topology.nodes:
+        commands = CommentedSeq(_commands(node, mtus, routes[node.name]))
+        nodes[node.name] = CommentedMap(
+            kind="linux",
+            image=SWITCH_IMAGE if node.is_switch else GPU_IMAGE,
+            group=node.role.value,
+            **{"network-mode": "none"},
+            exec=commands,
+        )
+    content = CommentedMap(
+        name=topology.name.replace("_", "-"),
+        topology=CommentedMap(
+            nodes=nodes,
+            links=CommentedSeq(_link(link) for link in topology.links),
+        ),
+    )
+    page = io.StringIO()
+    yaml = YAML()
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.width = 200
+    yaml.dump(content, page)
+    return page.getvalue()
+
+
+def _link(link: Link) -> CommentedMap:
+    ends = CommentedSeq(map(str, link.ends))
+    ends.fa.set_flow_style()
+    facts = CommentedMap(
+        rate_bps=link.rate_bps, delay_ns=link.delay_ns, buffer_bytes=link.buffer_bytes
+    )
+    facts.fa.set_flow_style()
+    return CommentedMap(endpoints=ends, vars=facts)
+
+
+def _commands(node: Node, mtus: dict[str, int], routes: Iterable[Route]) -> Iterator[str]:
+    if node.is_switch:
+        for sysctl in SYSCTLS:
+            yield f"sysctl -w {sysctl}"
+    if node.loopback is not None:
+        yield f"ip address add {node.loopback}/32 dev lo"
+    for bridge in node.bridges:
+        yield from _bridge(node, bridge, mtus)
+    for port in node.ports:
+        yield from _port(port, mtus[f"{node.name}:{port.name}"])
+    for route in routes:
+        yield _route(route)
+
+
+def _bridge(node: Node, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:
+    mtu = min(mtus[f"{node.name}:{port.name}"] for port in node.ports if port.bridge == bridge.name)
+    yield f"ip link add name {bridge.name} address {bridge.mac} type bridge"
+    yield f"ip link set dev {bridge.name} mtu {mtu} up"
+    if bridge.gateway is not None:
+        yield f"ip address add {bridge.gateway} dev {bridge.name}"
+
+
+def _port(port: Port, mtu: int) -> Iterator[str]:
+    yield f"ip link set dev {port.name} address {port.mac} mtu {mtu} up"
+    if port.bridge is not None:
+        yield f"ip link set dev {port.name} master {port.bridge}"
+    if port.address is not None:
+        yield f"ip address add {port.address} dev {port.name}"
+
+
+def _route(route: Route) -> str:
+    destination = "default" if route.destination.prefixlen == 0 else str(route.destination)
+    source = f" src {route.source}" if route.source is not None else ""
+    if len(route.hops) == 1:
+        (hop,) = route.hops
+        return f"ip route add {destination}{source} via {hop.via} dev {hop.port}"
+    hops = " ".join(f"nexthop via {hop.via} dev {hop.port}" for hop in route.hops)
+    return f"ip route add {destination}{source} {hops}"

@@ -1,0 +1,352 @@
+"""A drawing of a fabric before anybody draws it: boxes in rows, and lines between them.
+
+Rows are tiers (:data:`topologies.capacity.TIERS`), servers lowest.  A box is a server, a switch,
+or as many of them as are alike; a row that would be too long to read is put together, as little
+as makes it fit.  Rates stand in the cell where a line starts, at its lower end: labels on so many
+lines would hide them.
+
+In a direct network (a torus, the groups of a dragonfly), where cables join switches of one tier,
+servers are told of in the boxes of their switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from topologies.alike import DETAILS, DIRECT_DETAILS, Detail, Part, Parts
+from topologies.capacity import format_ratio, oversubscription
+from topologies.export import bundle_rate
+from topologies.heat import Heat, number
+from topologies.model import Link, Node, Topology
+
+#: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
+#: kind of colour vision.
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#e69f00",
+    "#5d3a9b",
+    "#7a7a7a",
+)
+PLAIN = "#333333"
+#: What fits a row at reading size: cells of servers, boxes of switches.
+LONGEST_ROW = (32, 12)
+MOST_LINES = 100
+#: The same for a direct network, which has no rows.
+MOST_DIRECT_BOXES = 64
+MOST_DIRECT_LINES = 300
+
+
+@dataclass
+class Cell:
+    """A part of a box from which a line leads up."""
+
+    key: str
+    text: tuple[str, ...]
+
+
+@dataclass
+class Box:
+    key: str
+    title: tuple[str, ...]
+    row: int
+    pod: int | None
+    colour: str
+    members: tuple[str, ...]  # names of all nodes
+    count: int  # parts that it stands for
+    cells: list[Cell] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Line:
+    """``lower`` and ``upper`` are keys of boxes; ``cell`` is where in ``lower`` it starts.
+
+    A line within one row has no cell, and tells its rate itself.
+    """
+
+    lower: str
+    upper: str
+    cell: str | None
+    text: str
+    links: tuple[Link, ...]
+    colour: str
+    width: float
+
+
+@dataclass(frozen=True)
+class Row:
+    height: int
+    title: tuple[str, ...]
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    title: tuple[str, ...]
+    rows: tuple[Row, ...]  # lowest first
+    lines: tuple[Line, ...]
+    heat: Heat | None
+    direct: bool  # cables join boxes of one row
+
+    @property
+    def boxes(self) -> list[Box]:
+        return [box for row in self.rows for box in row.boxes]
+
+    @property
+    def collapsed(self) -> bool:
+        return any(box.count > 1 for box in self.boxes)
+
+
+def picture(topology: Topology, *, full: bool = False, heat: Heat | None = None) -> Picture:
+    """The drawing of ``topology``; with ``full`` every part is drawn, however many there are.
+
+    ``heat`` colours lines by what their ports saw, instead of by rail.
+    """
+    parts = Parts(topology)
+    if full:
+        return _Drawing(parts, [[part] for part in parts.all], heat).picture()
+    for detail in DIRECT_DETAILS if parts.direct else DETAILS:
+        groups, fits = _grouped(parts, detail)
+        drawing = _Drawing(parts, groups, heat, exact=detail.exact)
+        most = MOST_DIRECT_LINES if parts.direct else MOST_LINES
+        if fits and len(drawing.bundles) <= most:
+            break
+    return drawing.picture()
+
+
+def span(items: Sequence[str]) -> str:
+    """``first .. last``, the one there is, or ``-``."""
+    if not items:
+        return "-"
+    return items[0] if len(items) == 1 else f"{items[0]} .. {items[-1]}"
+
+
+def _grouped(parts: Parts, detail: Detail) -> tuple[list[list[Part]], bool]:
+    """The parts of each box, and whether no row is too long.
+
+    A row that is short enough is drawn in full, unless others have put together what its parts
+    differ in.
+    """
+    rows: dict[int, list[Part]] = {}
+    for part in parts.all:
+        rows.setdefault(part.row, []).append(part)
+    alike = parts.alike(detail)
+    boxes: list[list[Part]] = []
+    fits = True
+    for row in sorted(rows):
+        longest = MOST_DIRECT_BOXES if parts.direct else LONGEST_ROW[row > 0]
+        if _length([[part] for part in rows[row]]) <= longest and detail.keeps_apart(rows[row]):
+            boxes += [[part] for part in rows[row]]
+            continue
+        groups: dict[int, list[Part]] = {}
+        for part in rows[row]:
+            groups.setdefault(alike[part.name], []).append(part)
+        # the servers of a direct network are no boxes of their own
+        fits &= _length(groups.values()) <= longest or (parts.direct and row == 0)
+        boxes += groups.values()
+    return boxes, fits
+
+
+def _length(groups: Iterable[Sequence[Part]]) -> int:
+    """Cells of servers, or switches."""
+    return sum(len(group[0].nodes) for group in groups)
+
+
+class _Drawing:
+    """The boxes of ``groups`` with the lines between them."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        groups: list[list[Part]],
+        heat: Heat | None,
+        *,
+        exact: bool = True,
+    ) -> None:
+        self.topology = parts.topology
+        self.exact = exact
+        self.direct = parts.direct
+        self.heat = heat
+        self.groups = {group[0].name: group for group in groups}
+        box_of = {part.name: key for key, group in self.groups.items() for part in group}
+        self.pod_of = {node: part.pod for node, part in parts.part_of.items()}
+        self.box_of = {node: box_of[part.name] for node, part in parts.part_of.items()}
+        #: cables by (lower box, upper box, what they start from, as far as boxes tell it apart)
+        self.bundles: dict[tuple[str, str, str], list[Link]] = {}
+        #: those of servers, by the box of their switch, where that tells of them
+        self.folded: dict[str, list[Link]] = {}
+        for link, a, b in parts.links:
+            end, lower, upper = link.a, a, b
+            if a.row > b.row:
+                end, lower, upper = link.b, b, a
+            low, high = box_of[lower.name], box_of[upper.name]
+            if parts.direct and lower.is_server:
+                self.folded.setdefault(high, []).append(link)
+                continue
+            if lower.row == upper.row and low > high:
+                low, high = high, low
+            place = self._place(low, end.node) if lower.row != upper.row else ""
+            self.bundles.setdefault((low, high, place), []).append(link)
+
+    def _place(self, box: str, node: str) -> str:
+        group = self.groups[box]
+        if not group[0].is_server:
+            return ""
+        if len(group) == 1:
+            return node
+        return str(self.topology.node(node).local_rank)
+
+    def picture(self) -> Picture:
+        boxes = {
+            key: self._box(key, group)
+            for key, group in self.groups.items()
+            if not (self.direct and group[0].is_server)
+        }
+        for key, links in self.folded.items():
+            boxes[key].title = (*boxes[key].title, *self._attached(key, links))
+        lines = []
+        for (low, high, place), links in self.bundles.items():
+            if low == high:
+                among = f"{bundle_rate(links)} among them"
+                boxes[low].title = (*boxes[low].title, among, *self._seen(links, low, high))
+                continue
+            rates = (bundle_rate(links), *self._seen(links, low, high))
+            cell = None
+            if boxes[low].row != boxes[high].row:
+                cell = f"{place or low}.{high}"
+                boxes[low].cells.append(Cell(cell, (*self._start(low, links), *rates)))
+            colour, width = self._style(links)
+            text = "\n".join(rates)
+            lines.append(Line(low, high, cell, text, tuple(links), colour, width))
+        title = self._title()
+        level = {line.text for line in lines if line.cell is None}
+        if len(level) == 1 and self.heat is None:  # say it once instead of at every line
+            title = (*title, f"switch - switch: {level.pop()} per line")
+            lines = [replace(line, text="") if line.cell is None else line for line in lines]
+        return Picture(title, self._rows(boxes), tuple(lines), self.heat, self.direct)
+
+    def _box(self, key: str, group: list[Part]) -> Box:
+        first = group[0]
+        nodes = tuple(node for part in group for node in part.nodes)
+        title = [span([part.name for part in group])]
+        if len(group) > 1:
+            title.append(f"{len(group)} {_plural(first)}{', alike' if self.exact else ''}")
+        if not first.is_server:
+            title += _addresses(nodes)
+        inside = [f"{count} {role}" for role, count in first.kind if role != "gpu"]
+        if first.is_server and inside:
+            title.append(", ".join(inside))
+        rails = {node.rail for node in nodes}
+        pods = {part.pod for part in group}
+        return Box(
+            key=key,
+            title=tuple(title),
+            row=first.row,
+            pod=next(iter(pods)) if len(pods) == 1 else None,
+            colour=PLAIN if first.is_server else _colour(pods if self.direct else rails),
+            members=tuple(node.name for node in nodes),
+            count=len(group),
+        )
+
+    def _start(self, box: str, links: list[Link]) -> list[str]:
+        """What the cell says besides the rate: GPU and address; nothing for a switch."""
+        group = self.groups[box]
+        if not group[0].is_server:
+            return []
+        ends = [end for link in links for end in link.ends if self.box_of[end.node] == box]
+        addresses = [
+            str(address.ip)
+            for end in ends
+            if (address := self.topology.node(end.node).port(end.port).address)
+        ]
+        names = list(dict.fromkeys(end.node for end in ends))
+        return [span(names), *([span(addresses)] if addresses else [])]
+
+    def _attached(self, box: str, links: list[Link]) -> list[str]:
+        """What the box of a switch says of the servers that are plugged into it."""
+        ends = [end.node for link in links for end in link.ends if self.box_of[end.node] != box]
+        names = list(dict.fromkeys(ends))
+        servers = self.box_of[names[0]]
+        return [span(names), bundle_rate(links), *self._seen(links, servers, box)]
+
+    def _seen(self, links: list[Link], lower: str, upper: str) -> list[str]:
+        """What the busiest of ``links`` carried each way; within a row just the busiest."""
+        if self.heat is None:
+            return []
+        leaving: dict[str, list[float]] = {}
+        for link in links:
+            for end in link.ends:
+                if (value := self.heat.values.get(str(end))) is not None:
+                    leaving.setdefault(self.box_of[end.node], []).append(value)
+        if self._row(lower) == self._row(upper):
+            both = [value for values in leaving.values() for value in values]
+            return [self._told(both)] if both else []
+        signs = ((lower, "↑"), (upper, "↓"))
+        return [f"{sign} {self._told(leaving[at])}" for at, sign in signs if at in leaving]
+
+    def _told(self, values: Sequence[float]) -> str:
+        assert self.heat is not None
+        most = self.heat.shown(max(values))
+        return most if len(values) == 1 else f"{most}, mean {number(fmean(values))}"
+
+    def _row(self, box: str) -> int:
+        return self.groups[box][0].row
+
+    def _style(self, links: list[Link]) -> tuple[str, float]:
+        if self.heat is not None:
+            seen = [self.heat.values.get(str(end), 0.0) for link in links for end in link.ends]
+            return self.heat.colour(max(seen)), self.heat.width(max(seen))
+        nodes = [self.topology.node(end.node) for link in links for end in link.ends]
+        if self.direct:
+            colour = _colour({self.pod_of[node.name] for node in nodes})
+        else:
+            colour = _colour({node.rail for node in nodes if node.rail is not None})
+        return colour, 1 + min(3.0, 0.5 * (len(links) - 1))
+
+    def _rows(self, boxes: dict[str, Box]) -> tuple[Row, ...]:
+        ratios = oversubscription(self.topology)
+        rows = []
+        for height in sorted({box.row for box in boxes.values()}):
+            own = tuple(box for box in boxes.values() if box.row == height)
+            count = sum(box.count for box in own)
+            first = self.groups[own[0].key][0]
+            title = [f"{count} {_plural(first)}" if count > 1 else f"1 {_singular(first)}"]
+            if (ratio := ratios.get(first.nodes[0].role)) is not None:
+                title.append(f"{format_ratio(ratio)} down : up")
+            rows.append(Row(height, tuple(title), own))
+        return tuple(rows)
+
+    def _title(self) -> tuple[str, ...]:
+        gpus, servers = len(self.topology.gpus), len(self.topology.servers)
+        cables = len(self.topology.links)
+        title = [f"{self.topology.name}: {gpus} GPUs in {servers} servers, {cables} links"]
+        if self.heat is not None:
+            title.append(self.heat.title)
+        return tuple(title)
+
+
+def _colour(numbers: Iterable[int | None]) -> str:
+    """The colour of what all have in common, a rail or a pod; plain if it is nothing."""
+    (number,) = found if len(found := set(numbers)) == 1 else (None,)
+    return PLAIN if number is None else COLOURS[number % len(COLOURS)]
+
+
+def _addresses(nodes: Sequence[Node]) -> list[str]:
+    gateways = [str(bridge.gateway) for node in nodes for bridge in node.bridges if bridge.gateway]
+    if gateways:
+        return [span(gateways)]
+    loopbacks = [str(node.loopback) for node in nodes if node.loopback]
+    return [span(loopbacks)] if loopbacks else []
+
+
+def _singular(part: Part) -> str:
+    return "server" if part.is_server else f"{part.nodes[0].role.value} switch"
+
+
+def _plural(part: Part) -> str:
+    return "servers" if part.is_server else f"{part.nodes[0].role.value} switches"
