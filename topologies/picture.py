@@ -292,7 +292,7 @@ class _Drawing:
     def _told(self, values: Sequence[float]) -> str:
         assert self.heat is not None
         most = self.heat.shown(max(values))
-        return most if len(values) == 1 else f"{most}, mean {number(fmean(values))}"
+        return most if len(values) == 1 or not max(values) else f"{most}, mean {number(fmean(values))}"
 
     def _row(self, box: str) -> int:
         return self.groups[box][0].row

@@ -66,7 +66,7 @@ def addresses(topology: Topology, *, to_terminal: bool = False) -> str:
 def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: bool = False) -> str:
     """The directions of links that saw the most of ``colour`` in one row of a run."""
     found = busiest(run, row, colour)
-    shown = found[:MOST_LINKS]
+    shown = [one for one in found if one.utilisation][:MOST_LINKS]
     table = _table(
         f"{MEASURES[colour].title}: {describe(run, run.row(row))}",
         *("from", "to", "used (%)", "marked", "trimmed", "dropped", "paused (us)"),
@@ -81,7 +81,7 @@ def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: boo
             *("-" if count is None else number(count) for count in counts),
         )
     left = len(found) - len(shown)
-    more = [f"and {left} more directions of links"] if left else []
+    more = [f"and {left} more directions of links, which saw less or nothing"] if left else []
     return _page([table, *more], to_terminal=to_terminal)
 
 
