@@ -9,12 +9,12 @@ with 8 x 400 Gbps" is true of every one of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from topologies.capacity import HEIGHT
-from topologies.model import Link, Node, Topology
+from topologies.model import End, Link, Node, Topology
 
 
 @dataclass(frozen=True)
@@ -117,22 +117,43 @@ class Parts:
         """Whether cables join switches of one tier."""
         return any(a.row == b.row for _, a, b in self.links if not a.is_server)
 
-    def alike(self, detail: Detail) -> Mapping[str, int]:
-        """The number of the group that each part, by name, belongs to."""
+    @cached_property
+    def rows(self) -> Mapping[int, Sequence[Part]]:
+        found: dict[int, list[Part]] = {}
+        for part in self.all:
+            found.setdefault(part.row, []).append(part)
+        return found
+
+    @cached_property
+    def cells(self) -> Mapping[str, int]:
+        """How many places of each part, by name, lead to others: what it takes to draw it."""
+        places = {(here.name, end.node, there.name) for here, end, there in self._directions()}
+        return Counter(name for name, _, _ in places)
+
+    def _directions(self) -> Iterator[tuple[Part, End, Part]]:
+        for link, a, b in self.links:
+            yield a, link.a, b
+            yield b, link.b, a
+
+    def alike(self, detail: Detail, apart: Collection[int] = ()) -> Mapping[str, int]:
+        """The number of the group that each part, by name, belongs to.
+
+        In the rows ``apart`` every part is a group of its own.
+        """
 
         def seen(part: Part) -> Hashable:
             rail, pod = part.rail if detail.rail else None, part.pod if detail.pod else None
-            return part.row, part.kind, rail, pod
+            return part.row, part.kind, rail, pod, part.name if part.row in apart else None
 
         groups = _numbered({part.name: seen(part) for part in self.all})
         if not detail.exact:
             return groups
         while True:
             around: dict[str, Counter[Hashable]] = {part.name: Counter() for part in self.all}
-            for link, a, b in self.links:
-                for here, end, there in ((a, link.a, b), (b, link.b, a)):
-                    place = self.topology.node(end.node).local_rank if detail.rail else None
-                    around[here.name][place, groups[there.name], link.rate_bps] += 1
+            for here, end, there in self._directions():
+                place = self.topology.node(end.node).local_rank if detail.rail else None
+                rate = self.topology.link_at(end).rate_bps
+                around[here.name][place, groups[there.name], rate] += 1
             finer = _numbered(
                 {name: (groups[name], frozenset(around[name].items())) for name in groups}
             )

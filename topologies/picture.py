@@ -11,7 +11,7 @@ servers are told of in the boxes of their switches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -19,7 +19,7 @@ from topologies.alike import DETAILS, DIRECT_DETAILS, Detail, Part, Parts
 from topologies.capacity import format_ratio, oversubscription
 from topologies.export import bundle_rate
 from topologies.heat import Heat, number
-from topologies.model import Link, Node, Topology
+from topologies.model import End, Link, Node, Topology
 
 #: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
 #: kind of colour vision.
@@ -111,11 +111,11 @@ def picture(topology: Topology, *, full: bool = False, heat: Heat | None = None)
     if full:
         return _Drawing(parts, [[part] for part in parts.all], heat).picture()
     for detail in DIRECT_DETAILS if parts.direct else DETAILS:
-        groups, fits = _grouped(parts, detail)
-        drawing = _Drawing(parts, groups, heat, exact=detail.exact)
-        most = MOST_DIRECT_LINES if parts.direct else MOST_LINES
-        if fits and len(drawing.bundles) <= most:
-            break
+        for apart in _short_rows(parts, detail):
+            groups = _grouped(parts, detail, apart)
+            drawing = _Drawing(parts, groups, heat, exact=detail.exact)
+            if _fits(parts, groups, len(drawing.bundles)):
+                return drawing.picture()
     return drawing.picture()
 
 
@@ -126,35 +126,50 @@ def span(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{items[0]} .. {items[-1]}"
 
 
-def _grouped(parts: Parts, detail: Detail) -> tuple[list[list[Part]], bool]:
-    """The parts of each box, and whether no row is too long.
+def _short_rows(parts: Parts, detail: Detail) -> Iterator[Collection[int]]:
+    """The rows that are short enough to be drawn in full, then all but the longest, ... none.
 
-    A row that is short enough is drawn in full, unless others have put together what its parts
-    differ in.
+    A row in which ``detail`` takes together what differs in rail or pod is not among them: others
+    do so, too.
     """
-    rows: dict[int, list[Part]] = {}
+    length = {
+        row: _length(parts, [[part] for part in own])
+        for row, own in parts.rows.items()
+        if detail.keeps_apart(own)
+    }
+    short = sorted((n, row) for row, n in length.items() if n <= _longest(parts, row))
+    for count in range(len(short), -1, -1):
+        yield {row for _, row in short[:count]}
+
+
+def _grouped(parts: Parts, detail: Detail, apart: Collection[int]) -> list[list[Part]]:
+    """The parts of each box, in the order of rows."""
+    alike = parts.alike(detail, apart)
+    boxes: dict[tuple[int, int], list[Part]] = {}
     for part in parts.all:
-        rows.setdefault(part.row, []).append(part)
-    alike = parts.alike(detail)
-    boxes: list[list[Part]] = []
-    fits = True
-    for row in sorted(rows):
-        longest = MOST_DIRECT_BOXES if parts.direct else LONGEST_ROW[row > 0]
-        if _length([[part] for part in rows[row]]) <= longest and detail.keeps_apart(rows[row]):
-            boxes += [[part] for part in rows[row]]
-            continue
-        groups: dict[int, list[Part]] = {}
-        for part in rows[row]:
-            groups.setdefault(alike[part.name], []).append(part)
-        # the servers of a direct network are no boxes of their own
-        fits &= _length(groups.values()) <= longest or (parts.direct and row == 0)
-        boxes += groups.values()
-    return boxes, fits
+        boxes.setdefault((part.row, alike[part.name]), []).append(part)
+    return [boxes[place] for place in sorted(boxes, key=lambda place: place[0])]
 
 
-def _length(groups: Iterable[Sequence[Part]]) -> int:
+def _fits(parts: Parts, groups: Sequence[Sequence[Part]], lines: int) -> bool:
+    rows: dict[int, list[Sequence[Part]]] = {}
+    for group in groups:
+        rows.setdefault(group[0].row, []).append(group)
+    if parts.direct:  # whose servers are no boxes
+        rows.pop(0, None)
+    most = MOST_DIRECT_LINES if parts.direct else MOST_LINES
+    return lines <= most and all(
+        _length(parts, own) <= _longest(parts, row) for row, own in rows.items()
+    )
+
+
+def _length(parts: Parts, groups: Iterable[Sequence[Part]]) -> int:
     """Cells of servers, or switches."""
-    return sum(len(group[0].nodes) for group in groups)
+    return sum(parts.cells[group[0].name] if group[0].is_server else 1 for group in groups)
+
+
+def _longest(parts: Parts, row: int) -> int:
+    return MOST_DIRECT_BOXES if parts.direct else LONGEST_ROW[row > 0]
 
 
 class _Drawing:
@@ -238,9 +253,8 @@ class _Drawing:
             title.append(f"{len(group)} {_plural(first)}{', alike' if self.exact else ''}")
         if not first.is_server:
             title += _addresses(nodes)
-        inside = [f"{count} {role}" for role, count in first.kind if role != "gpu"]
-        if first.is_server and inside:
-            title.append(", ".join(inside))
+        if first.is_server and len(first.kind) > 1:
+            title.append(", ".join(f"{count} {role.upper()}s" for role, count in first.kind))
         rails = {node.rail for node in nodes}
         pods = {part.pod for part in group}
         return Box(
@@ -259,13 +273,27 @@ class _Drawing:
         if not group[0].is_server:
             return []
         ends = [end for link in links for end in link.ends if self.box_of[end.node] == box]
+        shared = list(dict.fromkeys(end.node for end in ends if self._is_nic(end.node)))
+        gpus = [gpu for end in ends for gpu in self._gpus_at(end)]
         addresses = [
             str(address.ip)
-            for end in ends
+            for end in gpus
             if (address := self.topology.node(end.node).port(end.port).address)
         ]
-        names = list(dict.fromkeys(end.node for end in ends))
-        return [span(names), *([span(addresses)] if addresses else [])]
+        names = list(dict.fromkeys(end.node for end in gpus))
+        told = (names, addresses, shared)
+        return [span(items) for items in told if items]
+
+    def _is_nic(self, node: str) -> bool:
+        return self.topology.node(node).transparent
+
+    def _gpus_at(self, end: End) -> list[End]:
+        """``end`` itself, or what shares it."""
+        if not self._is_nic(end.node):
+            return [end]
+        box = self.box_of[end.node]
+        around = self.topology.neighbours(end.node)
+        return [far for _, _, far in around if self.box_of[far.node] == box]
 
     def _attached(self, box: str, links: list[Link]) -> list[str]:
         """What the box of a switch says of the servers that are plugged into it."""
@@ -292,7 +320,9 @@ class _Drawing:
     def _told(self, values: Sequence[float]) -> str:
         assert self.heat is not None
         most = self.heat.shown(max(values))
-        return most if len(values) == 1 or not max(values) else f"{most}, mean {number(fmean(values))}"
+        return (
+            most if len(values) == 1 or not max(values) else f"{most}, mean {number(fmean(values))}"
+        )
 
     def _row(self, box: str) -> int:
         return self.groups[box][0].row
