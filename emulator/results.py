@@ -4,7 +4,8 @@
 ``result.json``       what was measured (below); written anew after each row, and until the run has
                       ended its ``errors`` say so
 ``events.jsonl``      one JSON object per line, flushed as things happen: what was finished before
-                      a crash is there
+                      a crash is there; for each row also what every port saw of it
+                      (:mod:`emulator.run.row_ports`)
 ``fabric.json``       the topology as built
 ``environment.json``  machine, kernel, versions, seed, dilation and how it was chosen
 ``timeline.json``     one iteration of the largest size in Chrome's trace format

@@ -62,7 +62,7 @@ class Detail:
         )
 
 
-#: The most detail first.  A direct network has no rails, and its pods are what makes it one.
+#: The most detail first.  A direct network has no rails, and a group of it is seen as a whole.
 DETAILS = (
     Detail(rail=True, pod=True),
     Detail(rail=True, pod=False),
@@ -73,7 +73,6 @@ DETAILS = (
     Detail(rail=False, pod=False, exact=False),
 )
 DIRECT_DETAILS = (
-    Detail(rail=False, pod=True),
     Detail(rail=False, pod=True, exact=False),
     Detail(rail=False, pod=False, exact=False),
 )

@@ -158,7 +158,7 @@ class _Tree:
             raise self._refused(
                 f"{what} differ ({different[0]} at {first}, {different[1]} at {second})"
             )
-        if not different or not different[0]:
+        if not different:
             raise self._refused(f"{what}: there are none")
         return different[0]
 

@@ -19,7 +19,7 @@ from topologies.alike import DETAILS, DIRECT_DETAILS, Detail, Part, Parts
 from topologies.capacity import format_ratio, oversubscription
 from topologies.export import bundle_rate
 from topologies.heat import Heat, number
-from topologies.model import End, Link, Node, Topology
+from topologies.model import End, Link, Node, Role, Topology
 
 #: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
 #: kind of colour vision.
@@ -375,8 +375,10 @@ def _addresses(nodes: Sequence[Node]) -> list[str]:
 
 
 def _singular(part: Part) -> str:
-    return "server" if part.is_server else f"{part.nodes[0].role.value} switch"
+    role = part.nodes[0].role
+    return "server" if part.is_server else role if role is Role.ROUTER else f"{role} switch"
 
 
 def _plural(part: Part) -> str:
-    return "servers" if part.is_server else f"{part.nodes[0].role.value} switches"
+    name = _singular(part)
+    return f"{name}es" if name.endswith("ch") else f"{name}s"

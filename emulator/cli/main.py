@@ -23,7 +23,7 @@ VERBS = {
     "top": "watch the links of a running lab: rates, queues, marks, trims, drops",
     "exec": "run a command inside a node of a running lab",
     "capture": "stream a port's packets as pcapng to standard output",
-    "graph": "draw a topology or a running lab",
+    "graph": "draw or export a topology, a running lab, the links of a run",
     "fep": "one UET endpoint on an interface, against any UET stack",
     "hca": "one RoCEv2 endpoint on an interface, against any RDMA stack",
     "decode": "show the layers and fields of UET packets",

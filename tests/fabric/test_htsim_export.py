@@ -1,0 +1,191 @@
+"""A ``.topo`` file, wired as htsim wires it, is the fabric that it was made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+
+import pytest
+
+from topologies import catalogue
+from topologies.htsim import to_htsim
+from topologies.model import Role, Topology, TopologyError
+
+Graph = dict[str, Counter[str]]
+
+
+def wired(text: str) -> tuple[Graph, list[str]]:
+    """What htsim makes of ``text``: neighbours of everything, and the GPU of each node."""
+    words = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    head = {key: int(value) for key, value in words[:3]}
+    tiers: list[dict[str, int]] = []
+    for key, value in words[3:]:
+        if key == "Tier":
+            assert int(value) == len(tiers)
+            tiers.append({})
+        else:
+            assert key not in tiers[-1]
+            tiers[-1][key] = int(value)
+    assert head["Tiers"] == len(tiers)
+    tor, agg, *core = tiers
+    pods = head["Nodes"] // head["Podsize"]
+    tors = head["Podsize"] // tor["Radix_Down"]
+    uplinks = head["Nodes"] * tor["Downlink_speed_Gbps"]
+    uplinks //= agg["Downlink_speed_Gbps"] * tor["Oversubscribed"]
+    aggs = uplinks // (pods * agg["Radix_Down"])
+    assert aggs * agg["Bundle"] == tor["Radix_Up"]
+    assert tor["Radix_Down"] // tor["Radix_Up"] == tor["Oversubscribed"]
+    graph: Graph = {}
+
+    def cable(low: str, high: str, times: int) -> None:
+        graph.setdefault(low, Counter())[high] += times
+        graph.setdefault(high, Counter())[low] += times
+
+    for node in range(head["Nodes"]):
+        cable(f"node{node}", f"tor{node // tor['Radix_Down']}", 1)
+    for one in range(pods * tors):
+        for other in range(aggs):
+            cable(f"tor{one}", f"agg{one // tors * aggs + other}", agg["Bundle"])
+    for top in core:
+        cores = uplinks * agg["Downlink_speed_Gbps"]
+        cores //= top["Downlink_speed_Gbps"] * agg["Oversubscribed"] * top["Radix_Down"]
+        for one in range(pods * aggs):
+            for step in range(agg["Radix_Up"] // top["Bundle"]):
+                number = one % aggs + aggs * step
+                assert number < cores
+                cable(f"agg{one}", f"core{number}", top["Bundle"])
+    gpus = []
+    for first, last, names in re.findall(r"# Nodes (\d+)\.\.(\d+) \S+: (.*)", text):
+        assert int(first) == len(gpus)
+        gpus += names.split()
+        assert int(last) == len(gpus) - 1
+    assert len(gpus) == head["Nodes"]
+    return graph, gpus
+
+
+def ours(topology: Topology) -> Graph:
+    graph: Graph = {node.name: Counter() for node in topology.nodes}
+    for link in topology.links:
+        graph[link.a.node][link.b.node] += 1
+        graph[link.b.node][link.a.node] += 1
+    return graph
+
+
+def paths(graph: Graph, source: str) -> dict[str, tuple[int, int]]:
+    """Hops to everything, and over how many shortest paths (parallel links apart)."""
+    found = {source: (0, 1)}
+    front = [source]
+    while front:
+        reached: dict[str, tuple[int, int]] = {}
+        for name in front:
+            hops, ways = found[name]
+            for far, times in graph[name].items():
+                if far not in found:
+                    so_far = reached.get(far, (0, 0))[1]
+                    reached[far] = (hops + 1, so_far + ways * times)
+        found |= reached
+        front = list(reached)
+    return found
+
+
+def three_tiers() -> Topology:
+    """Two pods of two spines; the n-th spine of each pod has the super-spines of plane n."""
+    whole = catalogue.load(
+        "clos:pods=2,hosts=4,gpus_per_host=2,spines=2,super_spines=4,uplinks_per_super=1"
+    )
+
+    def plane(name: str) -> int:
+        return int(name.removeprefix("spine").removeprefix("super")) % 2
+
+    kept = [
+        link
+        for link in whole.links
+        if whole.node(link.b.node).role is not Role.SUPER_SPINE
+        or plane(link.a.node) == plane(link.b.node)
+    ]
+    plugged = {str(end) for link in kept for end in link.ends}
+    nodes = [
+        dataclasses.replace(
+            node, ports=tuple(p for p in node.ports if f"{node.name}:{p.name}" in plugged)
+        )
+        for node in whole.nodes
+    ]
+    return dataclasses.replace(whole, nodes=tuple(nodes), links=tuple(kept))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "rail_clos",
+        "rail_clos:uplinks_per_spine=1",
+        "rail_clos:hosts=4,gpus_per_host=3,spines=4,uplinks_per_spine=1",
+        "clos:rails_per_switch=2,segments=3,hosts=2",
+        "clos:pods=2,spines=1,super_spines=2,hosts=4",
+        None,
+    ],
+)
+def test_it_is_wired_as_ours(spec: str | None) -> None:
+    topology = catalogue.load(spec) if spec else three_tiers()
+    theirs, gpus = wired(to_htsim(topology))
+    own = ours(topology)
+    assert sorted(gpus) == sorted(gpu.name for gpu in topology.gpus)
+    assert sorted(map(sorted, (c.values() for c in theirs.values()))) == sorted(
+        map(sorted, (c.values() for c in own.values()))
+    )
+    for source in range(len(gpus)):
+        here, there = paths(theirs, f"node{source}"), paths(own, gpus[source])
+        for other in range(len(gpus)):
+            assert here[f"node{other}"] == there[gpus[other]], (gpus[source], gpus[other])
+
+
+def test_quantities_are_those_of_the_links() -> None:
+    spec = "rail_clos:spines=6,uplinks_per_spine=1,nic_delay=500ns,uplink_delay=1us,buffer=2MiB"
+    tor, agg = to_htsim(catalogue.load(spec)).split("Tier 1\n")
+    assert "Downlink_Latency_ns 500\n" in tor
+    assert "Downlink_Latency_ns 1000\n" in agg
+    for part, count in ((tor, 2), (agg, 1)):
+        assert part.count(" 2097152\n") == count
+        assert "Downlink_speed_Gbps 400\n" in part
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("rail_clos:uplinks_per_spine=2", r"tier 0 is oversubscribed 1\.5:1"),
+        ("rail_clos:uplink_rate=800G,uplinks_per_spine=3", r"tier 0 is oversubscribed 0\.5:1"),
+        (
+            "rail_clos:uplink_rate=800G,spines=3,uplinks_per_spine=1",
+            "computes that from the numbers alone",
+        ),
+        ("rail_clos:nic_rate=2500Mbps,uplink_rate=2500Mbps", "no whole number of Gbps"),
+        ("rail_clos:nic_delay=0", "delay of links below tier 0 is 0"),
+        ("clos:nic_ports=2", "GPUs have 2 links each"),
+        ("clos:gpus_per_nic=2", "does not join a tier to the next above"),
+        ("clos:spines=0", "make 1 tiers"),
+        ("clos:pods=2,hosts=4,super_spines=2", "not one in each pod"),
+    ],
+)
+def test_what_it_cannot_express_is_said(spec: str, why: str) -> None:
+    with pytest.raises(TopologyError, match=why) as refused:
+        to_htsim(catalogue.load(spec))
+    assert "\n" not in str(refused.value)
+    assert "cannot express" in str(refused.value)
+
+
+def test_unequal_links_are_named() -> None:
+    whole = catalogue.load("rail_clos")
+    (odd,) = (link for link in whole.links if str(link.a) == "h3g1:eth0")
+    for change in ({"rate_bps": 10**11}, {"delay_ns": 700}, {"buffer_bytes": 1 << 21}):
+        other = dataclasses.replace(odd, **change)
+        links = tuple(other if link is odd else link for link in whole.links)
+        with pytest.raises(TopologyError, match=r"differ \(\d+ at h0g0:eth0, \d+ at h3g1:eth0\)"):
+            to_htsim(dataclasses.replace(whole, links=links))
+
+
+def test_the_comparison_sees_a_difference() -> None:
+    one, other = (
+        paths(wired(to_htsim(catalogue.load(spec)))[0], "node0")["node7"]
+        for spec in ("rail_clos", "rail_clos:uplinks_per_spine=1")
+    )
+    assert one != other
