@@ -72,8 +72,8 @@ def _legend(drawing: Picture) -> str:
         for colour, text in drawing.heat.legend()
     )
     several = (
-        '<TR><TD COLSPAN="12">of links drawn as one, the busiest; '
-        "↑ towards the spines, ↓ towards the GPUs</TD></TR>"
+        '<TR><TD COLSPAN="12">a line is coloured by the busiest of its links and directions; '
+        "↑ away from GPUs, ↓ towards them</TD></TR>"
     )
     return f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="3"><TR>{cells}</TR>{several}</TABLE>'
 
@@ -127,7 +127,8 @@ def _line(line: Line, *, straight: bool) -> str:
     if straight and line.cell is not None:
         lower, upper = f"{lower}:{_quoted(line.cell)}:n", f"{upper}:s"
     if line.cell is None and line.text:
-        style.append(f"label={_quoted(line.text)}")
+        text = "<BR/>".join(map(escape, line.text.split("\n")))
+        style.append(f'label=<<TABLE BORDER="0" BGCOLOR="white"><TR><TD>{text}</TD></TR></TABLE>>')
     return f"  {lower} -- {upper} [{', '.join(style)}];"
 
 

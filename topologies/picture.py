@@ -12,7 +12,7 @@ servers are told of in the boxes of their switches.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from topologies.alike import DETAILS, DIRECT_DETAILS, Detail, Part, Parts
@@ -225,25 +225,38 @@ class _Drawing:
         for key, links in self.folded.items():
             boxes[key].title = (*boxes[key].title, *self._attached(key, links))
         lines = []
+        once = self._rate_within_rows()
         for (low, high, place), links in self.bundles.items():
             if low == high:
                 among = f"{bundle_rate(links)} among them"
                 boxes[low].title = (*boxes[low].title, among, *self._seen(links, low, high))
                 continue
-            rates = (bundle_rate(links), *self._seen(links, low, high))
+            rate, seen = bundle_rate(links), self._seen(links, low, high)
             cell = None
             if boxes[low].row != boxes[high].row:
                 cell = f"{place or low}.{high}"
-                boxes[low].cells.append(Cell(cell, (*self._start(low, links), *rates)))
+                boxes[low].cells.append(Cell(cell, (*self._start(low, links), rate, *seen)))
+            elif once is not None:
+                rate = ""
             colour, width = self._style(links)
-            text = "\n".join(rates)
+            text = "\n".join(filter(None, (rate, *seen)))
             lines.append(Line(low, high, cell, text, tuple(links), colour, width))
         title = self._title()
-        level = {line.text for line in lines if line.cell is None}
-        if len(level) == 1 and self.heat is None:  # say it once instead of at every line
-            title = (*title, f"switch - switch: {level.pop()} per line")
-            lines = [replace(line, text="") if line.cell is None else line for line in lines]
+        if once is not None:
+            title = (*title, f"switch - switch: {once} per line")
         return Picture(title, self._rows(boxes), tuple(lines), self.heat, self.direct)
+
+    def _rate_within_rows(self) -> str | None:
+        """The rate of all lines that stay in their row, if there are any and it is one.
+
+        It is said once then, instead of at every line.
+        """
+        rates = {
+            bundle_rate(links)
+            for (low, high, _), links in self.bundles.items()
+            if low != high and self._row(low) == self._row(high)
+        }
+        return rates.pop() if len(rates) == 1 else None
 
     def _box(self, key: str, group: list[Part]) -> Box:
         first = group[0]
@@ -251,12 +264,13 @@ class _Drawing:
         title = [span([part.name for part in group])]
         if len(group) > 1:
             title.append(f"{len(group)} {_plural(first)}{', alike' if self.exact else ''}")
+        if len(pods := {part.pod for part in group}) > 1:
+            title.append(f"in {len(pods)} pods")
         if not first.is_server:
             title += _addresses(nodes)
         if first.is_server and len(first.kind) > 1:
             title.append(", ".join(f"{count} {role.upper()}s" for role, count in first.kind))
         rails = {node.rail for node in nodes}
-        pods = {part.pod for part in group}
         return Box(
             key=key,
             title=tuple(title),
@@ -313,7 +327,7 @@ class _Drawing:
                     leaving.setdefault(self.box_of[end.node], []).append(value)
         if self._row(lower) == self._row(upper):
             both = [value for values in leaving.values() for value in values]
-            return [self._told(both)] if both else []
+            return [self.heat.shown(max(both))] if both else []
         signs = ((lower, "↑"), (upper, "↓"))
         return [f"{sign} {self._told(leaving[at])}" for at, sign in signs if at in leaving]
 
