@@ -229,9 +229,9 @@ class _Drawing:
         for (low, high, place), links in self.bundles.items():
             if low == high:
                 among = f"{bundle_rate(links)} among them"
-                boxes[low].title = (*boxes[low].title, among, *self._seen(links, low, high))
+                boxes[low].title = (*boxes[low].title, among, *self._seen(links, high))
                 continue
-            rate, seen = bundle_rate(links), self._seen(links, low, high)
+            rate, seen = bundle_rate(links), self._seen(links, high)
             cell = None
             if boxes[low].row != boxes[high].row:
                 cell = f"{place or low}.{high}"
@@ -313,30 +313,35 @@ class _Drawing:
         """What the box of a switch says of the servers that are plugged into it."""
         ends = [end.node for link in links for end in link.ends if self.box_of[end.node] != box]
         names = list(dict.fromkeys(ends))
-        servers = self.box_of[names[0]]
-        return [span(names), bundle_rate(links), *self._seen(links, servers, box)]
+        return [span(names), bundle_rate(links), *self._seen(links, box)]
 
-    def _seen(self, links: list[Link], lower: str, upper: str) -> list[str]:
-        """What the busiest of ``links`` carried each way; within a row just the busiest."""
+    def _seen(self, links: list[Link], upper: str) -> list[str]:
+        """What left towards the box ``upper`` and from it, over the busiest of ``links``.
+
+        Within a row neither direction is up, and only the busier is told.
+        """
         if self.heat is None:
             return []
-        leaving: dict[str, list[float]] = {}
+        up: list[float] = []
+        down: list[float] = []
+        rows = set()
         for link in links:
             for end in link.ends:
+                box = self.box_of[end.node]
+                rows.add(self._row(box))
                 if (value := self.heat.values.get(str(end))) is not None:
-                    leaving.setdefault(self.box_of[end.node], []).append(value)
-        if self._row(lower) == self._row(upper):
-            both = [value for values in leaving.values() for value in values]
-            return [self.heat.shown(max(both))] if both else []
-        signs = ((lower, "↑"), (upper, "↓"))
-        return [f"{sign} {self._told(leaving[at])}" for at, sign in signs if at in leaving]
+                    (down if box == upper else up).append(value)
+        if len(rows) == 1:
+            return [self.heat.shown(max(up + down))] if up + down else []
+        signs = (("↑", up), ("↓", down))
+        return [f"{sign} {self._told(values)}" for sign, values in signs if values]
 
     def _told(self, values: Sequence[float]) -> str:
         assert self.heat is not None
         most = self.heat.shown(max(values))
-        return (
-            most if len(values) == 1 or not max(values) else f"{most}, mean {number(fmean(values))}"
-        )
+        if len(values) == 1 or not max(values):
+            return most
+        return f"{most}, mean {number(fmean(values))}"
 
     def _row(self, box: str) -> int:
         return self.groups[box][0].row
@@ -367,8 +372,9 @@ class _Drawing:
 
     def _title(self) -> tuple[str, ...]:
         gpus, servers = len(self.topology.gpus), len(self.topology.servers)
+        places = f"{servers} server{'s' if servers > 1 else ''}"
         cables = len(self.topology.links)
-        title = [f"{self.topology.name}: {gpus} GPUs in {servers} servers, {cables} links"]
+        title = [f"{self.topology.name}: {gpus} GPUs in {places}, {cables} links"]
         if self.heat is not None:
             title.append(self.heat.title)
         return tuple(title)

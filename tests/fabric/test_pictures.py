@@ -226,6 +226,9 @@ def test_a_large_dragonfly_is_drawn_by_its_groups() -> None:
     assert [box.count for box in drawing.boxes] == [routers] * groups
     assert [box.pod for box in drawing.boxes] == list(range(groups))
     assert len(drawing.lines) == groups * (groups - 1) / 2
+    values = {"g2-3:p0": 40.0, "r2-3:p0": 10.0, "r2-0:p1": 70.0}
+    hot = picture(fabric(cables, **pods), heat=Heat(title="", unit="%", most=100, values=values))
+    assert hot.boxes[2].title[-4:] == ("↑ 40 %", "↓ 10 %", "66 x 400 Gbps among them", "70 %")
 
 
 def test_colours_tell_values_apart_by_brightness_alone() -> None:
