@@ -67,8 +67,9 @@ def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: boo
     """The directions of links that saw the most of ``colour`` in one row of a run."""
     found = busiest(run, row, colour)
     shown = [one for one in found if one.utilisation][:MOST_LINKS]
+    title = f"{MEASURES[colour].title}: {describe(run, run.row(row))}"
     table = _table(
-        f"{MEASURES[colour].title}: {describe(run, run.row(row))}",
+        None,  # which would be broken at the table's width
         *("from", "to", "used (%)", "marked", "trimmed", "dropped", "paused (us)"),
         right=2,
     )
@@ -82,7 +83,7 @@ def links_of(run: RecordedRun, row: int | None, colour: str, *, to_terminal: boo
         )
     left = len(found) - len(shown)
     more = [f"and {left} more directions of links, which saw less or nothing"] if left else []
-    return _page([table, *more], to_terminal=to_terminal)
+    return _page([title, table, *more], to_terminal=to_terminal)
 
 
 def _page(shown: Sequence[object], *, to_terminal: bool) -> str:
@@ -96,7 +97,7 @@ def _page(shown: Sequence[object], *, to_terminal: bool) -> str:
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).rstrip() + "\n"
 
 
-def _table(title: str, *columns: str, right: int | None = None) -> Table:
+def _table(title: str | None, *columns: str, right: int | None = None) -> Table:
     """A table whose columns from the ``right``-th on are numbers."""
     table = Table(title=title, title_justify="left", box=box.MARKDOWN)
     for position, column in enumerate(columns):

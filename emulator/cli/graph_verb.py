@@ -45,8 +45,9 @@ EXPORTS: Mapping[str, Callable[[Topology], str]] = {
     "csv": to_csv,
 }
 FORMATS = ("text", "dot", "svg", "addresses", *EXPORTS)
+DRAWN = ("dot", "svg")
 #: Those that can show what the links of a run saw.
-COLOURED = ("text", "dot", "svg")
+COLOURED = ("text", *DRAWN)
 DEFAULT_COLOUR = "utilisation"
 
 
@@ -91,6 +92,8 @@ def command(
     links of a run (its folder) saw; or export it: a containerlab lab, an htsim .topo file, tables
     of addresses."""
     form = form or _form_of(output)
+    if full and form not in DRAWN:
+        raise UserError(f"--full is for drawings; leave it out, or take {' or '.join(DRAWN)}")
     asked = colour is not None or row is not None
     run = _run(what)
     if run is not None and (form in COLOURED or asked):

@@ -111,6 +111,7 @@ def test_what_a_folder_does_not_tell_is_said(folder: Path, tmp_path: Path) -> No
         ((folder, "--row", "3"), "has rows 1 to 2"),
         ((folder, "--row", "0"), "has rows 1 to 2"),
         ((folder, "--row", "1", "-f", "json"), "does not show what links saw"),
+        ((SPEC, "--full", "-f", "csv"), "--full is for drawings"),
         ((SPEC, "--colour", "marks"), "need the folder of a run"),
         ((tmp_path,), "neither a topology nor a running lab nor the folder of a run"),
     ):
