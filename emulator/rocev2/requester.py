@@ -90,6 +90,7 @@ class Requester(SendQueue):
                 work = None if psn in self._repeated else work
             if work is not None:
                 self._lost[psn] = None
+                self._restart_timer(now)
             return
         self._acknowledge(psn, now)
         if psn >= self.una:
@@ -135,19 +136,15 @@ class Requester(SendQueue):
 
     def _progress(self, upto: int, now: int) -> None:
         config = self._qp.host.config
+        for psn in range(self.una, upto) if self._lost or self._repeated else ():
+            self._lost.pop(psn, None)
+            self._repeated.pop(psn, None)
         self.una = upto
         if self.next < upto:
             self.next = upto
         self._retries = config.retry_cnt
         self._rnr_retries = config.rnr_retry
-        if self._lost or self._repeated:
-            self._lost = {psn: None for psn in self._lost if psn >= upto}
-            self._repeated = {psn: None for psn in self._repeated if psn >= upto}
         self._restart_timer(now)
-
-    def _restart_timer(self, now: int) -> None:
-        waits = self.una <= self._asked and self.una < self.high
-        self._deadline = now + self._timeout if waits and self._timeout else None
 
     def _complete(self, work: Work, error: str | None) -> None:
         if work.silent:
@@ -234,7 +231,6 @@ class Requester(SendQueue):
             return
         self._retries -= 1
         self._went_back_at = -1
-        self._deadline = now + self._timeout
         if self._selective:
             # The oldest one, what was asked for and repeated in vain, and the newest, which shows
             # the responder what else is missing, with those that it would still wait for.
@@ -243,6 +239,7 @@ class Requester(SendQueue):
                 self._lost[psn] = None
         else:
             self._go_back(self.una)
+        self._restart_timer(now)
 
     def _fail(self, error: str) -> None:
         """The oldest request ends with ``error``, and the queue pair with it."""

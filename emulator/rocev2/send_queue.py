@@ -149,6 +149,15 @@ class SendQueue:
         if self._deadline is None and self._timeout:
             self._deadline = now + self._timeout
 
+    def _restart_timer(self, now: int) -> None:
+        """The retry timer runs for what has left and must be answered.
+
+        What shall be sent again and has not left yet, because the rate does not allow it, waits
+        for nobody.
+        """
+        waits = self.una <= self._asked and self.una < self.high and not self._lost
+        self._deadline = now + self._timeout if waits and self._timeout else None
+
     def _repeat(self, out: list[Frame], now: int, limit: int) -> None:
         """Send single packets again."""
         pacer = self._qp.pacer
@@ -167,6 +176,7 @@ class SendQueue:
                 self._send_data(work, psn, psn + 1, psn + 1, out, now)
                 self._ask_at = self.next
             self._count_again(out[already:])
+        self._restart_timer(now)
 
     def _count_again(self, frames: list[Frame]) -> None:
         self._counts["tx_retransmitted_packets"] += len(frames)
@@ -191,3 +201,4 @@ class SendQueue:
         self._lost.clear()
         if self._todo and self._todo[0].fetch:
             self.next = self._todo[0].next
+        self._asked = min(self._asked, self.next - 1)

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from emulator.rocev2.config import ConfigurationError
+from emulator.rocev2.codes import timeout_ns
+from emulator.rocev2.config import RECOVERIES, ConfigurationError
 from emulator.rocev2.dcqcn_parameters import DcqcnParameters
 from emulator.rocev2.pacing import FRAMING, Pacer
 from tests.rocev2.ends import KEY, THERE, adapter, qpn
@@ -172,6 +173,36 @@ def test_timers_that_are_put_off_do_not_pile_up() -> None:
         end.take()
     assert len(end.done()) == 300
     assert len(end.hca._timers) <= 4
+
+
+@pytest.mark.parametrize("recovery", RECOVERIES)
+@pytest.mark.parametrize("trouble", ["nak", "timeout"])
+def test_what_waits_for_the_rate_does_not_use_up_retries(recovery: str, trouble: str) -> None:
+    """A frame at this rate takes longer than all retries would."""
+    end = Lone(timeout=5, retry_cnt=2, recovery=recovery)
+    limiter = Fixed(10**11)
+    qp = end.hca.queue_pair(qpn(0))
+    assert qp is not None
+    qp.pacer = Pacer(limiter, 1)
+    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(4 * MTU))))
+    assert len(leave(end, 10_000)) == 4
+    limiter.rate_bps = 10**6
+    qp.pacer.sent(FRAME, end.now)
+    due = qp.pacer.next
+    assert due - end.now > 4 * timeout_ns(5)
+    if trouble == "nak":
+        end.give(end.ack(end.first + 1, 0x60))
+    assert leave(end, due - 1) == []
+    expired = 0 if trouble == "nak" else 1
+    assert end.hca.counts["rto_expirations"] == expired
+    assert len(leave(end, due + 2)) == 1
+    assert end.hca.counts["tx_retransmitted_packets"] == 1
+    # From here on an answer is waited for, as often as ever.
+    while end.state() != "ERR":
+        end.now = max(end.now, end.hca.next_deadline() or 0)
+        end.take()
+    assert [c.error for c in end.done()] == ["RETRY_EXC_ERR"]
+    assert end.hca.counts["rto_expirations"] == 3
 
 
 def test_a_pause_does_not_become_a_burst() -> None:
