@@ -128,6 +128,7 @@ class Responder:
         """A gap has been filled: carry out what came early behind it."""
         for missing in early.filled(filled):
             self._nak(Syndrome.NAK_SEQUENCE_ERROR, missing)
+        early.skip(filled + 1, self.expected)
         while self._qp.receives:
             kept = early.pop(self.expected)
             if kept is None:
@@ -137,6 +138,7 @@ class Responder:
             self._execute(operation, asks, memoryview(octets), 0, at, len(octets))
             if self.expected == before:
                 break  # refused for now: it comes again
+            early.skip(before + 1, self.expected)
         for missing in early.lost(self.expected):
             self._nak(Syndrome.NAK_SEQUENCE_ERROR, missing)
 

@@ -8,6 +8,8 @@ arrived, since paths may reorder; and again if one that was named later arrives 
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 #: Operation, whether it asks for an ACK, octets from the extension headers on, payload in them.
 Kept = tuple[int, bool, bytes, int]
 
@@ -52,15 +54,17 @@ class Early:
         """A missing packet has arrived: those named before it have been lost again."""
         if psn not in self._named:
             return []
-        again = []
-        for named in list(self._named):
-            if named == psn:
-                break
-            again.append(named)
+        again = list(takewhile(lambda named: named != psn, self._named))
+        for named in (*again, psn):
             del self._named[named]
-        del self._named[psn]
         self._named.update(dict.fromkeys(again))
         return again
+
+    def skip(self, first: int, end: int) -> None:
+        """A READ stood for the PSNs from ``first`` up to ``end`` too: no packet will have them."""
+        for psn in range(first, min(end, self.highest + 1)):
+            self._kept.pop(psn, None)
+            self._named.pop(psn, None)
 
     def pop(self, psn: int) -> Kept | None:
         """The packet with this PSN, if it is here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.rocev2.codes import RNR_MICROSECONDS, pkeys_match
+from emulator.rocev2.responder import Responder
 from tests.rocev2.ends import KEY, qpn
 from tests.rocev2.lone import PSN_MASK, Lone
 from tests.stack.network import flip
@@ -317,6 +318,30 @@ def test_selective_repeat_names_what_is_missing() -> None:
     (ack,) = end.ask(frames[4])
     assert (ack.psn, ack.syndrome, ack.fields["msn"]) == (end.psn + 7 & PSN_MASK, 0x1F, 1)
     assert memory[: 8 * MTU] == b"".join(bytes([n]) * MTU for n in range(8))
+
+
+def test_selective_repeat_forgets_the_psns_that_a_read_stood_for() -> None:
+    """They are many, and one packet brings all: none of them is missing after it, or kept."""
+    end, _ = lone(recovery="selective_repeat")
+
+    def write(number: int) -> bytes:
+        return end.write(end.psn + number, b"x", key=KEY, ask=False)
+
+    read = end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": 10 * MTU})
+    end.give(*(write(n) for n in (3, 4, 10)))  # two where no packet can be, one behind
+    assert len(end.take()) == 8
+    assert [answer.psn - end.psn & PSN_MASK for answer in end.ask(read)] == list(range(10))
+    for lost in (11, 13):
+        naks = end.ask(write(lost + 1), write(lost))
+        assert [nak.psn - end.psn & PSN_MASK for nak in naks] == [lost]
+    qp = end.hca.queue_pair(qpn(0))
+    assert qp is not None
+    assert isinstance(qp.responder, Responder)
+    assert qp.responder.expected - end.psn == 15
+    early = qp.responder._early
+    assert early is not None
+    assert not early._kept
+    assert not early._named
 
 
 def test_a_read_that_comes_again_is_answered_in_its_place() -> None:
