@@ -72,7 +72,7 @@ class Requester(SendQueue):
         elif syndrome in _FATAL:
             self._counts["rx_naks_fatal"] += 1
             self._acknowledge(psn, now)
-            self._fail(_FATAL[Syndrome(syndrome)])
+            self._fail(_FATAL[Syndrome(syndrome)], psn)
         else:
             self._counts["rx_drop_reserved_syndrome"] += 1
 
@@ -241,12 +241,18 @@ class Requester(SendQueue):
             self._go_back(self.una)
         self._restart_timer(now)
 
-    def _fail(self, error: str) -> None:
-        """The oldest request ends with ``error``, and the queue pair with it."""
+    def _fail(self, error: str, psn: int | None = None) -> None:
+        """The request of ``psn``, else the oldest, ends with ``error``; so does the queue pair.
+
+        Those before it that lack an answer, READs whose data got lost, end as flushed.
+        """
         self._qp.host.counts["qp_errors"] += 1
-        queue = self._sent or self._todo
-        if queue:
-            self._complete(queue.popleft(), error)
+        while queue := self._sent or self._todo:
+            work = queue.popleft()
+            if psn is None or psn < work.end:
+                self._complete(work, error)
+                break
+            self._complete(work, FLUSHED)
         self._qp.fail()
 
     def flush(self) -> None:

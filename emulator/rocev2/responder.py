@@ -61,6 +61,7 @@ class Responder:
         self.expected = expected_psn
         self.msn = 0
         self._nak_sent = False
+        self._refused = False  # a request, for good
         self._answers = Answers(qp)
         self._executed: deque[_Executed] = deque(maxlen=config.max_dest_rd_atomic)
         self._early: Early | None = None
@@ -262,6 +263,7 @@ class Responder:
             return
         self._nak(syndrome, self.expected)
         self._counts["qp_errors"] += 1
+        self._refused = True
         self._qp.fail()
 
     def withdraw(self, key: int) -> None:
@@ -269,9 +271,14 @@ class Responder:
         self._inbound.withdraw(key)
 
     def stop(self) -> None:
-        """Carry out nothing more; what is to be answered still is, READs aside."""
+        """Carry out nothing more; what is to be answered still is.
+
+        READs are if they stand before a request that was refused: that has its NAK behind their
+        data, or it would take the blame for them.
+        """
         self._inbound.abandon("WR_FLUSH_ERR")
-        self._answers.forget_reads()
+        if not self._refused:
+            self._answers.forget_reads()
 
     # -- what leaves ---------------------------------------------------------------------------
 

@@ -353,6 +353,19 @@ def test_fatal_naks(syndrome: int, error: str) -> None:
     assert end.ask(end.ack(end.first + 2)) == []
 
 
+def test_a_fatal_nak_is_for_the_request_that_it_names() -> None:
+    """Even if the data of a READ before that got lost."""
+    end = Lone()
+    end.hca.post(read(2 * MTU, context="read"))
+    end.hca.post(write(1, context="bad"))
+    end.hca.post(write(1, context="behind"))
+    end.take()
+    end.give(end.ack(end.first + 2, 0x62))
+    assert [(c.context, c.error) for c in end.done()] == [
+        ("read", "WR_FLUSH_ERR"), ("bad", "REM_ACCESS_ERR"), ("behind", "WR_FLUSH_ERR"),
+    ]  # fmt: skip
+
+
 def test_half_a_notification_fails_once() -> None:
     end = Lone(notification_bits=64)
     end.hca.post(write(MTU, "both", header_data=1 << 40))

@@ -235,6 +235,22 @@ def test_faults_end_the_connection(fault: str) -> None:
     assert errors == (["LOC_LEN_ERR"] if fault == "too long a send" else [])
 
 
+def test_a_refused_request_has_its_nak_behind_the_data_of_an_earlier_read() -> None:
+    end, memory = lone()
+    memory[:] = bytes(n % 253 for n in range(len(memory)))
+    end.give(
+        end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": 3 * MTU}),
+        end.write(end.psn + 3, b"x", key=KEY + 1),
+    )
+    assert end.state() == "ERR"
+    *data, nak = end.take(1) + end.take()
+    assert [packet.opcode for packet in data] == [0x0D, 0x0E, 0x0F]
+    assert b"".join(packet.payload for packet in data) == memory[: 3 * MTU]
+    assert (nak.syndrome, nak.psn) == (0x62, end.psn + 3 & PSN_MASK)
+    assert end.take() == []
+    assert end.hca.next_deadline() is None
+
+
 @pytest.mark.conformance("R-026")
 def test_acks_coalesce() -> None:
     end, _ = lone()
