@@ -21,26 +21,34 @@ _O = Operation
 _MSN_SHIFT = headers.AETH.shift("syndrome")
 _OPCODE_SHIFT = headers.BTH.shift("opcode")
 _MIGREQ = headers.BTH.mask("migreq")
+#: Answers that may wait behind the data of a READ, all a selectively repeating responder's window
+#: can draw; one more is as if it had got lost.
+_MOST_WAITING = 4_096
 
 
 @dataclass(slots=True)
 class Answer:
-    """An ACK, NAK or atomic acknowledge: one packet."""
+    """An ACK, NAK or atomic acknowledge: one packet; ``again`` if it has left before."""
 
     psn: int
     aeth: int
     original: int | None = None
+    again: bool = False
 
 
 @dataclass(slots=True)
 class ReadJob:
-    """Responses of a READ, from PSN ``psn`` up to ``end``, that are still to be sent."""
+    """Responses of a READ, from PSN ``psn`` up to ``end``, that are still to be sent.
+
+    ``again`` if all of them have left before.
+    """
 
     psn: int
     first: int
     end: int
     data: memoryview
     msn: int
+    again: bool = False
 
 
 def _is_atomic(answer: Answer | ReadJob) -> bool:
@@ -58,6 +66,10 @@ class Answers:
         self._queue: deque[Answer | ReadJob] = deque()
         #: READs that are not answered to their end
         self.reads = 0
+        #: READs and atomics that have never been answered to their end: what the requester must
+        #: have outstanding, whatever it or the network has repeated besides
+        self.owed = 0
+        self._repeated = 0  # READs to be answered once more
         base = int(Service.RC) << _OPCODE_SHIFT | (_MIGREQ if config.migreq else 0)
         self._ack_word = base | _O.ACKNOWLEDGE << _OPCODE_SHIFT
         self._atomic_word = base | _O.ATOMIC_ACKNOWLEDGE << _OPCODE_SHIFT
@@ -82,10 +94,14 @@ class Answers:
             ):  # fmt: skip
                 last.psn, last.aeth = psn, aeth
                 return
-        answers.append(Answer(psn, aeth))
-        self._qp.host.answers(self._qp)
+        self.add(Answer(psn, aeth))
 
     def add(self, answer: Answer) -> None:
+        if answer.original is not None:
+            self.owed += 1
+        elif len(self._queue) >= _MOST_WAITING:
+            self._counts["tx_drop_answers"] += 1
+            return
         self._queue.append(answer)
         self._qp.host.answers(self._qp)
 
@@ -93,17 +109,19 @@ class Answers:
         """Send ``data`` with the PSNs from ``first`` up to ``end``."""
         self._queue.append(ReadJob(first, first, end, data, msn))
         self.reads += 1
+        self.owed += 1
         self._qp.host.activate(self._qp)
 
     def repeat(self, again: Answer | ReadJob, limit: int) -> bool:
         """Answer once more, before all that belongs behind it.
 
-        False if ``limit`` READs are not answered to their end already.
+        False if ``limit`` READs wait to be answered once more already.
         """
         queue = self._queue
         for place, waiting in enumerate(queue):
             if isinstance(again, ReadJob) and isinstance(waiting, ReadJob):
                 if waiting.first <= again.first < waiting.end:
+                    again.again = waiting.again
                     queue[place] = again
                     return True
             elif _is_atomic(waiting) and _is_atomic(again) and waiting.psn == again.psn:
@@ -112,9 +130,11 @@ class Answers:
                 break
         else:
             place = len(queue)
+        again.again = True
         if isinstance(again, ReadJob):
-            if self.reads >= limit:
+            if self._repeated >= limit:
                 return False
+            self._repeated += 1
             self.reads += 1
         queue.insert(place, again)
         self._qp.host.answers(self._qp)
@@ -124,7 +144,8 @@ class Answers:
     def forget_reads(self) -> None:
         """Send no more data; acknowledgements still leave."""
         self._queue = deque(answer for answer in self._queue if isinstance(answer, Answer))
-        self.reads = 0
+        self.reads = self._repeated = 0
+        self.owed = sum(_is_atomic(answer) and not answer.again for answer in self._queue)
 
     def transmit(self, out: list[Frame]) -> None:
         """Everything that is not behind a READ's data."""
@@ -134,6 +155,8 @@ class Answers:
             extensions = answer.aeth.to_bytes(headers.AETH.size, "big")
             word = self._ack_word
             if answer.original is not None:
+                if not answer.again:
+                    self.owed -= 1
                 word = self._atomic_word
                 extensions += headers.ATOMIC_ACK_ETH.pack(answer.original)
             elif answer.aeth >> _MSN_SHIFT == ACK_UNLIMITED:
@@ -169,4 +192,8 @@ class Answers:
                 job.psn = psn + 1
             self._queue.popleft()
             self.reads -= 1
+            if job.again:
+                self._repeated -= 1
+            else:
+                self.owed -= 1
             self.transmit(out)

@@ -175,7 +175,7 @@ class Responder:
         if (
             "read" not in self._host.config.remote_access
             or length > MAX_MESSAGE
-            or self._answers.reads >= self._host.config.max_dest_rd_atomic
+            or self._too_many_fetches
         ):
             self._refuse(_INVALID)
             return
@@ -189,6 +189,11 @@ class Responder:
         self._executed.append(_Executed(first, self.expected, address))
         self._answer_read(first, self.expected, data)
 
+    @property
+    def _too_many_fetches(self) -> bool:
+        """The requester has more READs and atomics outstanding than was agreed upon."""
+        return self._answers.owed >= self._host.config.max_dest_rd_atomic
+
     def _reach(self, key: int, address: int, length: int) -> memoryview | None:
         if not length:
             return _NOTHING
@@ -199,7 +204,11 @@ class Responder:
 
     def _atomic(self, operation: int, frame: memoryview, extensions_at: int) -> None:
         address, key, operand, compare = headers.ATOMIC_ETH.unpack_from(frame, extensions_at)
-        if "atomic" not in self._host.config.remote_access or address % _ATOMIC_OCTETS:
+        if (
+            "atomic" not in self._host.config.remote_access
+            or address % _ATOMIC_OCTETS
+            or self._too_many_fetches
+        ):
             self._refuse(_INVALID)
             return
         target = self._host.memory.reach(key, address, _ATOMIC_OCTETS, write=True, read=True)

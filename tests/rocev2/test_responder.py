@@ -321,6 +321,43 @@ def test_too_many_reads_at_once() -> None:
     assert end.state() == "ERR"
 
 
+def test_what_comes_again_is_not_too_much_at_once() -> None:
+    """A timer that expired too early repeats READs that are answered already; the data that was
+    on the way completes them, and the requester goes on with as many as it may."""
+    end, _ = lone(max_dest_rd_atomic=4)
+    reth = {"va": 0, "rkey": KEY, "dmalen": MTU}
+    add = {"va": 0, "rkey": KEY, "swap_or_add": 1, "compare": 0}
+    requests = [end.frame(0x0C, end.psn + n, reth) for n in range(6)]
+    requests += [end.frame(0x14, end.psn + 6 + n, add) for n in range(2)]
+    assert len(end.ask(*requests[:4])) == 4
+    answers = end.ask(*requests[:4], *requests[4:])
+    assert [answer.psn - end.psn & PSN_MASK for answer in answers] == list(range(8))
+    assert end.state() == "RTS"
+
+
+def test_atomics_are_limited_as_reads_are() -> None:
+    end, _ = lone(max_dest_rd_atomic=2)
+    add = {"va": 0, "rkey": KEY, "swap_or_add": 1, "compare": 0}
+    end.give(end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": MTU}))
+    *answers, nak = end.ask(*(end.frame(0x14, end.psn + 1 + n, add) for n in range(2)))
+    assert [answer.opcode for answer in answers] == [0x10, 0x12]
+    assert (nak.syndrome, nak.psn) == (0x61, end.psn + 2 & PSN_MASK)
+
+
+def test_answers_behind_a_read_do_not_pile_up() -> None:
+    """A peer that goes on asking while the data of its READ leaves slowly, or not at all."""
+    end, _ = lone()
+    end.give(end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": MTU}))
+    not_ready = end.frame(0x04, end.psn + 1, payload=b"x")
+    for _ in range(5_000):
+        end.give(not_ready)
+    assert end.hca.counts["tx_drop_answers"] > 0
+    assert len(end.take(1)) <= 4_097
+    end.hca.post_receive(Receive(memory=memoryview(bytearray(1))))
+    (ack,) = end.ask(end.frame(0x04, end.psn + 1, payload=b"x", ask=True))
+    assert (ack.opcode, ack.syndrome) == (0x11, 0x1F)
+
+
 def test_selective_repeat_names_what_is_missing() -> None:
     end, memory = lone(recovery="selective_repeat")
     frames = burst(end, 8)
