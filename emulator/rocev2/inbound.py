@@ -151,7 +151,7 @@ class Inbound:
         if before is not None and before.header_data is not None:
             whole = immediate << _IMMEDIATE_BITS | before.header_data
             self._complete_write(before.length, before.key, before.offset, whole)
-        elif self._host.config.notification_bits > _IMMEDIATE_BITS:
+        elif self._qp.notification_bits > _IMMEDIATE_BITS:
             self._first_half = self._notice(self._length, self._key, self._offset, immediate)
         else:
             self._complete_write(self._length, self._key, self._offset, immediate)

@@ -107,11 +107,13 @@ class QueuePair:
         self.ack_class = traffic_class(ack, ecn_capable=config.ecn_capable)
         #: when the endpoint will look at its timers (ns), the next time last
         self.scheduled: list[int] = []
+        #: bits of header data that a write carries; of two immediates UC may lose one
+        self.notification_bits = config.notification_bits if service is Service.RC else 32
         self._workshop = Workshop(
             service,
             migreq=config.migreq,
             solicited=config.solicited,
-            notification_bits=config.notification_bits,
+            notification_bits=self.notification_bits,
         )
         self._paced = False
         self.peer = ""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from emulator.rocev2.queue_pair import QueuePair
 
 _FLUSHED = "WR_FLUSH_ERR"
+#: There is no SEND with Invalidate on an unreliable connection.
+_SHAPES = {operation: shape for operation, shape in SHAPES.items() if not shape.invalidate}
 
 
 class UnreliableRequester:
@@ -116,7 +118,7 @@ class UnreliableResponder:
     ) -> None:
         """A packet.  After a gap the next message is taken from its beginning, whatever its PSN."""
         self._counts["rx_data_packets"] += 1
-        shape = SHAPES.get(operation)
+        shape = _SHAPES.get(operation)
         if psn24 != self._expected and self._inbound.open:
             self._counts["rx_broken_messages"] += 1
             self._inbound.abandon()

@@ -2,7 +2,7 @@
 
 Header data of a write becomes a WRITE with Immediate.  An immediate has 32 bits; two ends that
 have agreed on ``notification_bits`` of 64 send the lower half with the data and the upper half
-with a write of no octets behind it, which the queue pair keeps in order.
+with a write of no octets behind it, which a reliable connection keeps in order.
 """
 
 from __future__ import annotations

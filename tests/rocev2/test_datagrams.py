@@ -9,7 +9,7 @@ from emulator.rocev2.datagrams import UdAddress
 from emulator.rocev2.work import WorkError
 from tests.rocev2.ends import HERE, KEY, THERE, THERE6, done, ends, pair
 from tests.rocev2.lone import PSN_MASK, Lone
-from uet.transport import Receive, Send
+from uet.transport import Receive, Send, Write
 
 MTU = 1024
 
@@ -51,6 +51,40 @@ def test_uc_keeps_the_receive_of_a_broken_send() -> None:
     end.ask(end.frame(0x24, end.psn + 9, payload=b"whole"))
     assert [(c.context, c.length) for c in end.done()] == [("only one", 5)]
     assert buffer[:5] == b"whole"
+
+
+@pytest.mark.parametrize("operation", [0x16, 0x17])
+def test_uc_has_no_send_with_invalidate(operation: int) -> None:
+    """Whose key would be the first octets of what is payload here."""
+    end = Lone(service="uc")
+    end.hca.register(memoryview(bytearray(8)), key=KEY)
+    end.hca.post_receive(Receive(memory=memoryview(bytearray(3 * MTU))))
+    end.give(end.frame(0x20, end.psn, payload=bytes(MTU)))
+    end.give(end.frame(0x20 | operation, end.psn + 1, payload=KEY.to_bytes(4, "big")))
+    assert KEY in end.hca.memory
+    assert end.done() == []
+    assert end.hca.counts["rx_drop_out_of_order"] == 1
+
+
+def test_header_data_over_uc_is_one_immediate() -> None:
+    """Of two one may get lost, and all halves behind it would be paired with the wrong one."""
+    end = Lone(service="uc", endless_receives=True, notification_bits=64)
+    end.hca.register(memoryview(bytearray(8)), key=KEY)
+    reth = {"va": 0, "rkey": KEY, "dmalen": 1}
+    for number in (0, 2, 3):
+        only = end.frame(0x2B, end.psn + number, reth, {"immediate": number}, payload=b"x")
+        end.give(only)
+    assert [c.header_data for c in end.done()] == [0, 2, 3]
+
+    def write(header_data: int) -> Write:
+        payload = memoryview(b"x")
+        return Write(peer=THERE, key=KEY, offset=0, payload=payload, delivery="uc",
+                     header_data=header_data)  # fmt: skip
+
+    with pytest.raises(WorkError, match="32 bits"):
+        end.hca.post(write(1 << 32))
+    end.hca.post(write(7))
+    assert [packet.fields["immediate"] for packet in end.take()] == [7]
 
 
 @pytest.mark.parametrize("ipv6", [False, True])
