@@ -43,7 +43,7 @@ from emulator.asic.kernel import Map
 from emulator.asic.layout import PAUSE_STATE, PORT_KEY
 from emulator.asic.pause_frame import quanta
 from emulator.asic.pause_port import PausePort
-from emulator.asic.pause_repair import Remnants
+from emulator.asic.pause_repair import Remnants, still_s
 from emulator.asic.pause_ring import EventKind, PauseEvent, PauseRing
 from emulator.asic.pfc import PauseRules
 from emulator.asic.program import Program, pins_of
@@ -77,7 +77,10 @@ class PauseAgent:
         self._by_name = {port.name: port for port in self.ports.values()}
         self._active: set[PausePort] = set()
         self._looked_ns = 0
-        self._remnants = Remnants()
+        rules: dict[str, list[PauseRules]] = {}
+        for port in self.ports.values():
+            rules.setdefault(port.node, []).append(port.rules)
+        self._remnants = Remnants(still_s(rules.values(), record.dilation))
 
     def _open_ports(self, topology: Topology, fitted: fitting.FittedSwitch) -> list[PausePort]:
         indices = interface_indices(topology)

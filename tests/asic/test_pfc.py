@@ -10,7 +10,7 @@ from emulator.asic.choice import parse
 from emulator.asic.fitting import fit
 from emulator.asic.pause_counters import PauseCounters, change
 from emulator.asic.pause_frame import LONGEST, duration_ns
-from emulator.asic.pause_repair import STILL_S, Remnants
+from emulator.asic.pause_repair import STILL_S, Remnants, still_s
 from emulator.asic.pfc import Gate, Pauser, PauseRules
 from emulator.errors import UserError
 from topologies import catalogue
@@ -246,3 +246,17 @@ def test_a_buffer_that_stands_still_for_no_reason_is_empty() -> None:
     assert remnants.find({1: 4_000, 2: 9}, free, 2 * STILL_S) == [2]
     assert remnants.find({1: 4_000, 2: 0}, free, 3 * STILL_S) == [1]
     assert remnants.find({1: 0, 2: 0}, free, 9 * STILL_S) == []
+
+
+def test_a_frame_may_wait_for_a_whole_switch_to_empty_itself() -> None:
+    """Sixteen full buffers before it at the slowest port."""
+    ports = [RULES] * 15 + [replace(RULES, rate_bps=RATE // 4)]
+    octets = 16 * 160_000
+    drained_s = octets * 8 / (RATE / 4)
+    patient = still_s([[RULES], ports], 100_000)
+    assert patient > drained_s * 100_000 > STILL_S
+    assert still_s([[RULES]], 1_000) == STILL_S
+    remnants = Remnants(patient)
+    assert remnants.find({1: 5_000}, {1: False}, 0.0) == []
+    assert remnants.find({1: 5_000}, {1: False}, drained_s * 100_000) == []
+    assert remnants.find({1: 5_000}, {1: False}, patient) == [1]
