@@ -40,6 +40,8 @@ class HostChannelAdapter:
     def __init__(self, config: HcaConfig, *, seed: int = 0) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
+        if config.congestion_control != "none":
+            self.counts["tx_cnps"] = 0  # none so far, which is not the same as having none
         self.memory = MemoryTable()
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
         self._congestion = Congestion(config)

@@ -28,6 +28,8 @@
     balance of parallel uplinks (:func:`emulator.run.port_record.balance`).
 ``reordered_packets``
     packets that arrived after one that was sent later; None where endpoints do not count them.
+    Packets of RoCEv2 do not say whether they were sent before, so there it is those that came
+    before an earlier one, which is all behind a loss as well: not to be held against UET's.
 """
 
 from __future__ import annotations

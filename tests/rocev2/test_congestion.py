@@ -75,6 +75,8 @@ def test_without_congestion_control_nobody_is_told() -> None:
     end.hca.register(memoryview(bytearray(MTU)), key=KEY)
     assert end.ask(marked(end, 0)) == []
     assert end.hca.counts["rx_ecn_marked_packets"] == 1
+    assert "tx_cnps" not in end.hca.counters()
+    assert dcqcn().hca.counters()["tx_cnps"] == 0  # nobody had to be told yet
 
 
 class Fixed:
