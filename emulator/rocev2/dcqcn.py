@@ -136,7 +136,7 @@ class ReactionPoint:
         if not first:
             self._reckon_alpha(now - 1)
         elif p.first_cnp_factor != 1.0:
-            self._rate *= p.first_cnp_factor
+            self._rate = max(self._rate * p.first_cnp_factor, p.least_rate)
         self._target = self._rate
         self._cut(self._alpha)
         self._alpha += p.g * (1 - self._alpha)

@@ -223,6 +223,18 @@ def test_the_least_rate_is_reached_and_kept() -> None:
     assert point.rate_bps == PAPER.least_rate
 
 
+@pytest.mark.conformance("R-040")
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_the_first_cnp_keeps_the_least_rate_too(name: str) -> None:
+    point = ReactionPoint(
+        DcqcnParameters.named(name, 40 * G, first_cnp_factor=0.001, least_rate=30 * G), 40 * G, 0
+    )
+    point.on_cnp(0)
+    for _ in range(5):
+        assert min(point.rate_bps, point.target_bps) >= 30 * G
+        point.advance(point.next_deadline() or 0)
+
+
 # --- the notification point -----------------------------------------------------------------------
 
 
