@@ -5,9 +5,10 @@ bandwidth-delay product on, as suits a window that ECN and delay steer, it would
 most of the time, and a comparison would measure the thresholds.  So a RoCEv2 fabric is set up as
 published ones are: for 400 Gb/s, SimAI's configuration marks from 800 KB on, with 20 % at 3200 KB
 and always beyond, and thresholds grow with the rate (the HPCC ns-3 scripts: so much per 25 Gb/s).
-Where a port's buffer is smaller they shrink with it, in proportion.  PFC is the last resort:
-each port pauses as late as its headroom allows, so that marks come first (DCQCN, SIGCOMM 2015,
-section 4).
+Where a port's buffer is smaller they shrink with it, in proportion: with what headroom leaves of
+it, whether PFC is on or not, or with all of it where PFC would have no room.  PFC is the last
+resort: each port pauses as late as its headroom allows, so that marks come first (DCQCN, SIGCOMM
+2015, section 4).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from emulator.asic.choice import LOSSLESS
 from emulator.asic.headroom import headroom_bytes
 from topologies.model import Topology
+from topologies.round_trip import WIRE_OVERHEAD_BYTES
 
 #: Octets for each bit/s of the slowest link.
 KMIN, KMAX = 800_000 / 400e9, 3_200_000 / 400e9
@@ -35,10 +37,13 @@ def customary(topology: Topology, *, pfc: bool) -> str:
     room = min(
         link.buffer_bytes - headroom_bytes(link.rate_bps, link.delay_ns, mtu) for link in cables
     )
+    fits = room >= mtu + WIRE_OVERHEAD_BYTES
     kmin, kmax = slowest * KMIN, slowest * KMAX
-    shrunk = min(1.0, FULL * (room if room > 0 else held) / kmin)
+    shrunk = min(1.0, FULL * (room if fits else held) / kmin)
     marks = (
         f"untrimmed.kmin_bytes={round(shrunk * kmin)},untrimmed.kmax_bytes={round(shrunk * kmax)},"
         f"untrimmed.pmax={PMAX}"
     )
-    return f"{LOSSLESS}:pfc=off,{marks}" if not pfc else f"{LOSSLESS}:xoff={room},{marks}"
+    if not pfc:
+        return f"{LOSSLESS}:pfc=off,{marks}"
+    return f"{LOSSLESS}:xoff={room},{marks}" if fits else f"{LOSSLESS}:{marks}"

@@ -65,8 +65,13 @@ def test_each_transport_has_the_switch_it_is_run_on() -> None:
     # On a quarter of the buffer everything is smaller.
     small = load("rail_clos:hosts=4,gpus_per_host=1,buffer=256KiB")
     choice = parse(default_switch("rocev2:pfc=off", small))
-    assert choice.changes["untrimmed.kmin_bytes"] < 256 * 1024
+    assert 8 * 9_038 < choice.changes["untrimmed.kmin_bytes"] < 256 * 1024
     fitting.fit(choice, small, 1_000)
+    # Too small a buffer for pauses is told as that, not as a threshold that nobody has asked for.
+    for size in ("256KiB", "100KiB"):
+        tiny = load(f"rail_clos:hosts=4,gpus_per_host=1,buffer={size}")
+        with pytest.raises(UserError, match=f"headroom of 258960 B .* buffer of {size[:-3]}"):
+            fitting.fit(parse(default_switch("rocev2", tiny)), tiny, 1_000)
 
 
 def test_who_names_a_switch_gets_it() -> None:
