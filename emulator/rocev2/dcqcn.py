@@ -13,7 +13,6 @@ Times are ns, rates bits/s, sizes octets.  A call's ``now`` never runs backwards
 from __future__ import annotations
 
 from emulator.rocev2.dcqcn_parameters import DcqcnParameters
-from uet.congestion.parameters import ParameterError
 
 #: Part of the line rate that a recovering rate, which halves its way to it, may lack and be there.
 _NEGLIGIBLE = 2**-30
@@ -68,11 +67,7 @@ class ReactionPoint:
     )
 
     def __init__(self, parameters: DcqcnParameters, line_rate_bps: int, now: int) -> None:
-        if parameters.least_rate > line_rate_bps:
-            raise ParameterError(
-                f"dcqcn.least_rate is {parameters.least_rate:.0f}; "
-                f"it must not exceed the line rate, {line_rate_bps}"
-            )
+        parameters.must_suit(line_rate_bps)
         self._p = parameters
         self._paper = parameters.variant == "paper"
         self._line = float(line_rate_bps)

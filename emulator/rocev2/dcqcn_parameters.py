@@ -111,7 +111,17 @@ class DcqcnParameters:
         made_for, parameters = NAMED[name]
         if made_for is not None:
             parameters = parameters.scaled(line_rate_bps / made_for)
-        return replace(parameters, **overrides) if overrides else parameters
+        made = replace(parameters, **overrides) if overrides else parameters
+        made.must_suit(line_rate_bps)
+        return made
+
+    def must_suit(self, line_rate_bps: int) -> None:
+        """:class:`~uet.congestion.parameters.ParameterError` if a line is too slow for them."""
+        if self.least_rate > line_rate_bps:
+            raise ParameterError(
+                f"dcqcn.least_rate is {self.least_rate:.0f}; "
+                f"it must not exceed the line rate, {line_rate_bps}"
+            )
 
     def scaled(self, factor: float) -> DcqcnParameters:
         """For a line ``factor`` times as fast with the same round trip: what is octets or a rate

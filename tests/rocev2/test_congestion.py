@@ -242,6 +242,7 @@ def test_parameters_that_cannot_be() -> None:
         ({"dcqcn_set": "mine"}, "no parameter set 'mine'"),
         ({"dcqcn": {"speed": 1}}, "no parameter 'speed'"),
         ({"dcqcn": {"g": 2}}, "dcqcn.g is 2"),
+        ({"dcqcn_set": "simai", "line_rate": 10**7}, "must not exceed the line rate, 10000000"),
     ):
         with pytest.raises(ConfigurationError, match=complaint):
             adapter(0, congestion_control="dcqcn", **fields)  # type: ignore[arg-type]
