@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from emulator.rocev2 import headers
-from emulator.rocev2.codes import GRH_SIZE, Operation, Service
+from emulator.rocev2.codes import GRH_SIZE, QPN_MASK, Operation, Service
 from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.frames import Frames
 from emulator.rocev2.peer import Peer
-from emulator.rocev2.work import WorkError, message_length
+from emulator.rocev2.work import WorkError, encoded, message_length
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, Receive, Send
 
@@ -54,6 +54,8 @@ class Datagrams:
         config, address = self._config, request.destination
         if not isinstance(address, UdAddress):
             raise WorkError("a datagram needs a destination: a UdAddress(qpn, qkey)")
+        if not 0 < address.qpn <= QPN_MASK:
+            raise WorkError(f"the QP number {address.qpn:#x} is not in 1..{QPN_MASK:#x}")
         length = message_length(request.payload)
         if length > config.mtu:
             raise WorkError(
@@ -61,11 +63,11 @@ class Datagrams:
                 f"{config.mtu}; send it in pieces or over a connection"
             )
         qkey = config.qkey if address.qkey & _FROM_QP else address.qkey
-        extensions = headers.DETH.encode(qkey=qkey, srcqp=config.ud_qpn)
+        extensions = encoded(headers.DETH, qkey=qkey, srcqp=config.ud_qpn)
         opcode = _ORDINARY
         if request.header_data is not None:
             opcode = _WITH_IMMEDIATE
-            extensions += headers.IMM_DT.encode(immediate=request.header_data)
+            extensions += encoded(headers.IMM_DT, immediate=request.header_data)
         key = peer.key, address.qpn
         if key not in self._frames:
             self._frames[key] = peer.frames(config.ud_qpn, address.qpn, config.pkey)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from emulator.rocev2 import headers
 from emulator.rocev2.codes import MAX_MESSAGE, Operation, Service
+from emulator.rocev2.memory import ADDRESS_BITS
 from uet.transport import Atomic, Read, Request, Send, Write
+from uet.wire.codec import Header
 
 _O = Operation
 _OPCODE_SHIFT = headers.BTH.shift("opcode")
@@ -163,7 +165,7 @@ class Workshop:
         elif isinstance(request, SendInvalidate):
             if not self._reliable:
                 raise WorkError("this service of RoCEv2 has no send with invalidate")
-            operations, extension = _SEND_INV, headers.IETH.pack(request.invalidate)
+            operations, extension = _SEND_INV, encoded(headers.IETH, rkey=request.invalidate)
         words = self._words(operations, notifies=True)
         extensions = (extension, b"", b"", extension)
         return Work("send", request, length, request.payload, words, extensions)
@@ -172,6 +174,11 @@ class Workshop:
         length = message_length(request.memory)
         if request.memory.readonly:
             raise WorkError("a read needs memory that can be written")
+        _reth(request.offset, request.key, length)
+        if request.offset + length > 1 << ADDRESS_BITS:  # what is missing is asked for again
+            raise WorkError(
+                f"a read of {length} octets at {request.offset:#x} leaves the 64-bit address space"
+            )
         words = self._words((_O.READ_REQUEST,) * 4, notifies=False)
         return Work("read", request, length, request.memory, words, (b"",) * 4, fetch=True)
 
@@ -188,7 +195,13 @@ class Workshop:
             raise WorkError("COMPARE_SWAP needs 8 octets to compare with")
         operand = int.from_bytes(request.operand, "little")
         compare = int.from_bytes(request.compare or b"", "little")
-        extension = headers.ATOMIC_ETH.pack(request.offset, request.key, operand, compare)
+        extension = encoded(
+            headers.ATOMIC_ETH,
+            va=request.offset,
+            rkey=request.key,
+            swap_or_add=operand,
+            compare=compare,
+        )
         result = b"" if request.result is None else request.result
         words = self._words((operation,) * 4, notifies=False)
         work = Work("atomic", request, 0, result, words, (extension,) * 4, fetch=True)
@@ -208,8 +221,13 @@ def read_extension(work: Work, mtu: int) -> bytes:
 
 
 def _reth(address: int, key: int, length: int) -> bytes:
+    return encoded(headers.RETH, va=address, rkey=key, dmalen=length)
+
+
+def encoded(header: Header, **fields: int) -> bytes:
+    """The header; ``WorkError`` for what does not fit into it."""
     try:
-        return headers.RETH.encode(va=address, rkey=key, dmalen=length)
+        return header.encode(**fields)
     except ValueError as error:
         raise WorkError(str(error)) from None
 

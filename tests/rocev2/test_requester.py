@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -17,6 +18,7 @@ from emulator.rocev2.codes import (
     source_port,
     timeout_ns,
 )
+from emulator.rocev2.datagrams import UdAddress
 from emulator.rocev2.work import SendInvalidate, WorkError
 from tests.rocev2.ends import KEY, THERE, qpn
 from tests.rocev2.lone import PSN_MASK, Lone, Packet
@@ -414,6 +416,37 @@ BAD: dict[str, tuple[object, str]] = {
             result=memoryview(bytearray(4)),
         ),
         "8 octets that can be written",
+    ),
+    "read's key": (replace(read(1), key=1 << 32), "32 bits"),
+    "read's address": (replace(read(2), offset=(1 << 64) - 1), "leaves the 64-bit address space"),
+    "atomic's address": (
+        Atomic(
+            peer=THERE, offset=1 << 64, operation=Operation.FETCH_ADD, datatype=0, operand=bytes(8)
+        ),
+        "64 bits",
+    ),
+    "invalidated key": (
+        SendInvalidate(peer=THERE, payload=memoryview(b""), invalidate=1 << 32),
+        "32 bits",
+    ),
+    "datagram's QP": (
+        Send(
+            peer=THERE,
+            payload=memoryview(b""),
+            delivery="ud",
+            destination=UdAddress(1 << 24),
+        ),
+        "QP number 0x1000000",
+    ),
+    "datagram's header data": (
+        Send(
+            peer=THERE,
+            payload=memoryview(b""),
+            delivery="ud",
+            destination=UdAddress(5),
+            header_data=1 << 32,
+        ),
+        "32 bits",
     ),
     "datagram": (Send(peer=THERE, payload=memoryview(b""), delivery="ud"), "UdAddress"),
 }
