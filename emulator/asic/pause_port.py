@@ -69,16 +69,20 @@ class PausePort:
         """Have the other end go on."""
         self._send(self.pauser.let_go())
 
-    def advance(self, now: int) -> None:
-        """Do what is due, and see to it that the kernel's queue does as the gate says."""
+    def advance(self, now: int) -> bool:
+        """Do what is due, and see to it that the kernel's queue does as the gate says.
+
+        Whether a pause began.
+        """
         asked = self.pauser.next_deadline()
         if asked is not None and asked <= now:
             self.ask(now)
-        self.gate.advance(now)
+        began = self.gate.advance(now)
         if self.gate.closed is not self._shut:
             self._set_gate(self.gate.closed)
         if self.rules.drops and self.gate.ignoring is not self._dropping:
             self._set_dropping(self.gate.ignoring)
+        return began
 
     def is_late(self, late_ns: int) -> None:
         """The queue stopped so much later than it should have."""

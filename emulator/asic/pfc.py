@@ -129,8 +129,12 @@ class Gate:
             times.append(self._last_xoff + 2 * self._rules.watchdog_ns)
         return min(times, default=None)
 
-    def advance(self, now: int) -> None:
-        """Do what is due up to and with ``now``, in the order in which it was."""
+    def advance(self, now: int) -> bool:
+        """Do what is due up to and with ``now``, in the order in which it was.
+
+        Whether a pause began, which may be over by now and never have stopped anything.
+        """
+        pauses = self._counters.pauses
         while (due := self.next_deadline()) is not None and due <= now:
             if self._ignoring_from is not None:
                 # no pause for twice the detection time: the storm is over (as in SONiC)
@@ -145,6 +149,7 @@ class Gate:
                 self._counters.watchdog_storms += 1
                 self._ignoring_from = due
                 self._coming.clear()
+        return self._counters.pauses > pauses
 
     def restart(self) -> None:
         """A pause that goes on is as long as from here on, for the longest one."""

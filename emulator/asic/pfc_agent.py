@@ -179,9 +179,7 @@ class PauseAgent:
             due = port.next_deadline()
             if due is None or due > now:
                 continue
-            was_closed = port.gate.closed
-            port.advance(now)
-            if port.gate.closed and not was_closed:
+            if port.advance(now):
                 port.is_late(self._clock.now() - port.gate.closed_at)
             port.publish(self._clock.now())
             if port.next_deadline() is None:

@@ -118,6 +118,21 @@ def test_a_leap_of_time_does_everything_in_order() -> None:
     assert counters.longest_pause_ns == 10 * US
 
 
+def test_a_pause_that_was_slept_through_is_told() -> None:
+    """It is counted, so how late it was must be: the queue was never stopped."""
+    queue, counters = gate()
+    queue.on_frame(LONGEST, 0)
+    queue.on_frame(0, 500)
+    assert queue.advance(1_000) is False
+    assert queue.advance(10 * US) is True
+    assert not queue.closed
+    assert (queue.closed_at, counters.pauses, counters.paused_ns) == (1_200, 1, 500)
+    queue.on_frame(LONGEST, 20 * US)
+    assert queue.advance(22 * US) is True
+    queue.on_frame(LONGEST, 30 * US)  # goes on
+    assert queue.advance(32 * US) is False
+
+
 def test_a_pause_that_goes_on_is_counted_so_far() -> None:
     queue, counters = gate()
     queue.on_frame(LONGEST, 0)
