@@ -115,7 +115,7 @@ class QueuePair:
             solicited=config.solicited,
             notification_bits=self.notification_bits,
         )
-        self._paced = False
+        self._requests_first = True
         self.peer = ""
         self.peer_key = b""
         self.remote_qpn = 0
@@ -215,9 +215,19 @@ class QueuePair:
     # -- what leaves ---------------------------------------------------------------------------
 
     def transmit(self, out: list[Frame], now: int, limit: int) -> None:
-        """Data of READs, then requests, until ``out`` has ``limit`` frames."""
-        if self.responder is not None and self.responder.reading:
+        """Data of READs and requests, until ``out`` has ``limit`` frames.
+
+        They take turns at being first: neither waits until the other has nothing more to send.
+        """
+        self._requests_first = requests_first = not self._requests_first
+        if requests_first:
+            self._transmit_requests(out, now, limit)
+        if self.responder is not None and self.responder.reading and len(out) < limit:
             self.responder.transmit_reads(out, now, limit)
+        if not requests_first:
+            self._transmit_requests(out, now, limit)
+
+    def _transmit_requests(self, out: list[Frame], now: int, limit: int) -> None:
         if self.sends and self.requester is not None and len(out) < limit:
             self.requester.transmit(out, now, limit)
 

@@ -17,6 +17,7 @@ from tests.stack.network import MACS
 from uet.transport import Send, Write
 
 NEW = 0x4242
+MTU = 1024
 
 
 def fresh() -> tuple[Lone, QueuePair, Peer]:
@@ -89,6 +90,19 @@ def test_queue_pairs_take_turns() -> None:
             sent[packet.dqpn] += 1
     assert sum(sent.values()) == 320
     assert set(sent.values()) == {80}
+
+
+@pytest.mark.parametrize("limit", [1, 16])
+def test_requests_do_not_wait_for_all_the_data_of_a_read(limit: int) -> None:
+    end = Lone()
+    end.hca.register(memoryview(bytearray(100 * MTU)), key=KEY)
+    end.give(end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": 100 * MTU}))
+    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
+    first = [packet.opcode for _ in range(40 // limit + 1) for packet in end.take(limit)]
+    reads = sum(opcode in (0x0D, 0x0E) for opcode in first)
+    assert 0.3 * len(first) < reads < 0.7 * len(first)
+    rest = [packet.opcode for packet in end.take()]
+    assert len(first) + len(rest) == 200
 
 
 def test_a_number_that_is_taken() -> None:
