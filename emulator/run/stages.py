@@ -64,10 +64,11 @@ def merged(option: str, asked: str | None, own: str, default: str) -> str:
 
 
 def _switch(asked: str | None, own: str, default: str) -> str:
-    """The switch of a trial; that of its transport counts where nobody names another."""
+    """The switch of a trial; the thresholds that its transport is set up with count where the user
+    names no switch and the trial no other profile."""
     customary = Choice.parse(default)
     chosen = Choice.parse(merged("--switch", asked, own, customary.name))
-    if asked is not None or Choice.parse(own).name or chosen.name != customary.name:
+    if asked is not None or chosen.name != customary.name:
         return str(chosen)
     given = dict(chosen.options)
     more = [(key, value) for key, value in customary.options if key not in given]

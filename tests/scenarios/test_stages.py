@@ -65,3 +65,27 @@ def test_trials_in_a_row_share_a_stage() -> None:
         ("uet:crc=on,cc=none", "deep", (3,)),
         ("uet:crc=on,cc=none", "shallow", (4,)),
     ]
+
+
+def test_a_transports_own_thresholds_give_way_to_another_profile_and_to_the_user() -> None:
+    trials = [
+        replace(PLAIN, switch=switch)
+        for switch in ("", "lossless", "lossless:pfc_watchdog=50us", "lossless:xoff=5", "deep")
+    ]
+
+    def run_on(trials: list[Trial], asked: str | None) -> list[str]:
+        found = stages(
+            trials, transport=None, switch=asked, default_switch=lambda _: "lossless:xoff=9,pmax=1"
+        )
+        return [stage.switch for stage in found]
+
+    assert run_on(trials, None) == [
+        "lossless:xoff=9,pmax=1",  # of two trials
+        "lossless:pfc_watchdog=50us,xoff=9,pmax=1",
+        "lossless:xoff=5,pmax=1",
+        "deep",
+    ]
+    assert run_on(trials[:3], "lossless:xoff=7") == [
+        "lossless:xoff=7",
+        "lossless:xoff=7,pfc_watchdog=50us",
+    ]
