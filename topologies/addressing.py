@@ -4,9 +4,12 @@
 10.<pod>.<r+1>.0/24   rail r of a pod: the bridge (gateway) is .1, the GPU of host h is .(h+2).
                       A longer prefix keeps the same start (rail 0 as 10.0.1.0/28); a shorter one
                       takes as many third octets per rail as it needs (/22: 10.0.4.0, 10.0.8.0)
+10.<g>.<n+1>.0/24     without rails: one subnet for each bottom switch (leaf, router), the n-th of
+                      its group, or all in one row; the switch is .1, its GPUs follow
 10.255.0.0/16         loopbacks: bottom switches (rail, leaf, router), spines and super-spines have
                       a /18 each, the fourth is for fabric addresses (FA) of GPUs with several ports
-172.16.0.0/13         links of bottom switches, one /31 (RFC 3021) each: 262,144 links
+172.16.0.0/13         links of bottom switches and between spines, one /31 (RFC 3021) each:
+                      262,144 links
 172.24.0.0/13         spine - super-spine links, likewise
 ====================  =========================================================================
 
@@ -22,7 +25,7 @@ import hashlib
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from topologies.model import End, Link, Node, Role, Topology, TopologyError
+from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
 
 MAX_PODS = 255
 SHORTEST_PREFIX, LONGEST_PREFIX = 17, 30  # of a rail's subnet
@@ -95,6 +98,44 @@ def rail_subnet(rail: int, *, subnet_prefix: int = 24, pod: int = 0) -> IPv4Netw
             + (" or a longer subnet_prefix" if octets > 1 else "")
         )
     return IPv4Network(f"10.{pod}.{third}.0/{subnet_prefix}")
+
+
+def leaf_subnet(number: int, members: int) -> IPv4Network:
+    """Subnet of the ``number``-th bottom switch of a fabric without rails, for ``members`` GPUs.
+
+    They follow each other as 10.0.1.0/24 ... 10.0.255.0/24, 10.1.1.0/24 and so on, all /24 unless
+    the members need more.  Raises TopologyError when the plan has no room left.
+    """
+    prefix = min(24, 32 - (members + 2).bit_length())
+    if prefix < SHORTEST_PREFIX:
+        raise TopologyError(
+            f"{members} GPUs of one switch do not fit a subnet of /{SHORTEST_PREFIX}; take fewer"
+        )
+    each = (256 >> (24 - prefix)) - 1
+    pod, place = divmod(number, each)
+    if pod >= MAX_PODS:
+        raise TopologyError(
+            f"the addressing plan has room for {MAX_PODS * each} bottom switches with subnets of "
+            f"/{prefix}, and not for number {number}; take fewer"
+        )
+    return rail_subnet(place, subnet_prefix=prefix, pod=pod)
+
+
+def group_subnet(group: int, number: int, members: int) -> IPv4Network:
+    """10.<group>.<number+1>.0/24, of a bottom switch of a group with ``members`` GPUs.
+
+    Raises TopologyError when the plan has no room for it.
+    """
+    for what, value, limit in (
+        ("groups", group + 1, MAX_PODS),
+        ("switches with GPUs in a group", number + 1, 255),
+        ("GPUs at a switch", members, 253),
+    ):
+        if value > limit:
+            raise TopologyError(
+                f"the addressing plan has room for {limit} {what}, and not for {value}; take fewer"
+            )
+    return rail_subnet(number, pod=group)
 
 
 def rail_gateway(subnet: IPv4Network) -> IPv4Interface:
@@ -177,7 +218,13 @@ def next_hops(topology: Topology, gpu: str) -> dict[str, str]:
 
 
 def path_delays(topology: Topology, gpu: str) -> dict[str, int]:
-    """Sum of link delays (ns) from ``gpu`` to each peer, keyed by the peer's IPv4 address."""
+    """Sum of link delays (ns) between ``gpu`` and each peer, keyed by the peer's IPv4 address.
+
+    Where the routing in force takes ways of several lengths (``valiant``) it is the mean of those
+    from the peer to ``gpu``, each next hop being as likely.
+    """
+    if topology.profile.routing != SHORTEST:
+        return {peer: round(delay) for peer, (delay, _) in _means(topology, gpu).items()}
     paths = _paths(topology, gpu)
     return {peer: sum(link.delay_ns for link in path) for peer, path in paths.items()}
 
@@ -186,9 +233,26 @@ def octet_times(topology: Topology, gpu: str) -> dict[str, float]:
     """How long (ns) one octet takes to be sent by every port on the way, added up, by peer.
 
     That many times the length of a frame is what store-and-forward adds to its path's delay.
+    Of ways of several lengths it is the mean, as in :func:`path_delays`.
     """
+    if topology.profile.routing != SHORTEST:
+        return {peer: per_octet for peer, (_, per_octet) in _means(topology, gpu).items()}
     paths = _paths(topology, gpu)
     return {peer: sum(8e9 / link.rate_bps for link in path) for peer, path in paths.items()}
+
+
+def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
+    """Mean delay and time of an octet from each peer to ``gpu``, by the peer's IPv4 address."""
+    _gpu(topology, gpu)
+    found: dict[str, tuple[float, float]] = {}
+    for peer in topology.gpus:
+        if peer.name == gpu:
+            continue
+        means = topology.forwarding.means(peer.name, gpu)
+        if means is None:
+            raise TopologyError(f"{gpu} cannot be reached from {peer.name}")
+        found[str(gpu_address(peer).ip)] = means
+    return found
 
 
 def _paths(topology: Topology, gpu: str) -> dict[str, tuple[Link, ...]]:

@@ -62,6 +62,7 @@ class Assembly:
         self.mtu, self.buffer_bytes = mtu, buffer_bytes
         self._nodes: dict[str, _Draft] = {}
         self._servers: list[Server] = []
+        self._gpus = 0
         self._links: list[Link] = []
         self._members: Counter[IPv4Network] = Counter()
         self._numbers: Counter[Role] = Counter()
@@ -80,7 +81,6 @@ class Assembly:
         names = tuple(f"{name}g{rank}" for rank in range(gpus))
         self._servers.append(Server(name=name, gpus=names, scale_up=scale_up))
         for rank, gpu in enumerate(names):
-            number = sum(len(server.gpus) for server in self._servers[:-1]) + rank
             node = Node(
                 name=gpu,
                 role=Role.GPU,
@@ -89,8 +89,9 @@ class Assembly:
                 local_rank=rank,
                 rail=rank,
                 pod=pod,
-                loopback=plan.loopback(Role.GPU, number) if homed > 1 else None,
+                loopback=plan.loopback(Role.GPU, self._gpus) if homed > 1 else None,
             )
+            self._gpus += 1
             self._nodes[gpu] = _Draft(node, host)
         return names
 
@@ -102,6 +103,7 @@ class Assembly:
         rail: int | None = None,
         pod: int | None = None,
         plane: int | None = None,
+        position: tuple[int, ...] = (),
     ) -> str:
         """A switch without ports so far; its number among those of its role gives its addresses."""
         number = self._numbers[role]
@@ -115,6 +117,7 @@ class Assembly:
             plane=plane,
             loopback=plan.loopback(role, number),
             hash_seed=plan.hash_seed(name),
+            position=position,
         )
         self._nodes[name] = _Draft(node, number)
         return name

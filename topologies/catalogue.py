@@ -9,9 +9,13 @@ from dataclasses import dataclass
 
 from topologies.clos import Clos
 from topologies.design import Design
+from topologies.dragonfly import Dragonfly
+from topologies.dragonfly_plus import DragonflyPlus
+from topologies.fat_tree import FatTree
 from topologies.model import Topology, TopologyError
 from topologies.parameters import Choice, Kind
 from topologies.rail_clos import RailClos
+from topologies.torus import Torus
 
 DEFAULT = "rail_clos"
 AUTO = "auto"
@@ -47,7 +51,10 @@ def _entry(design: type[Design]) -> Entry:
     return Entry(design.NAME, design, design.summary(), parameters)
 
 
-DESIGNS: Mapping[str, Entry] = {design.NAME: _entry(design) for design in (RailClos, Clos)}
+DESIGNS: Mapping[str, Entry] = {
+    design.NAME: _entry(design)
+    for design in (RailClos, Clos, FatTree, Torus, Dragonfly, DragonflyPlus)
+}
 
 
 def load(spec: str = DEFAULT) -> Topology:

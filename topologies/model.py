@@ -17,12 +17,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from topologies.routing import Forwarding
 
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MIN_MTU, MAX_MTU = 576, 65_000
 ETHERNET_HEADER = 14  # octets
+SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
+ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 
 
 class TopologyError(ValueError):
@@ -83,7 +89,8 @@ class Node:
 
     ``pod`` and ``plane`` say to which part of the fabric the node belongs, where there are several
     (a group of a dragonfly is a pod).  ``summaries`` are what the others are told instead of the
-    subnets of this switch that they contain.
+    subnets of this switch that they contain.  ``position`` are the coordinates of a router of a
+    torus.
     """
 
     name: str
@@ -99,6 +106,7 @@ class Node:
     pod: int | None = None
     plane: int | None = None
     summaries: tuple[IPv4Network, ...] = ()
+    position: tuple[int, ...] = ()
 
     @property
     def is_switch(self) -> bool:
@@ -172,13 +180,13 @@ class Server:
 class FabricProfile:
     """What holds for the whole fabric.
 
-    ``routing`` says which paths its routes take: ``shortest`` (all of them), or a way that the
-    design knows.
+    ``routing`` says which paths its routes take: ``shortest`` (all of them), or another way of
+    :mod:`topologies.routing`.
     """
 
     control_plane: str = "static"
     load_balancing: str = "flow"
-    routing: str = "shortest"
+    routing: str = SHORTEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,8 +250,21 @@ class Topology:
                 return link
         raise TopologyError(f"no cable is plugged into {end}")
 
+    @cached_property
+    def forwarding(self) -> Forwarding:
+        """The next hops of all switches under the routing in force."""
+        from topologies.routing import Forwarding  # here, as it is written in terms of topologies
+
+        return Forwarding(self)
+
     def paths(self, source: str) -> Mapping[str, tuple[Link, ...]]:
-        """One shortest path (fewest hops, then least delay) from ``source`` to every node."""
+        """One shortest path (fewest hops, then least delay) from ``source`` to every node.
+
+        It is the shortest of those that the routing in force takes, which all have one length
+        except under ``valiant``.
+        """
+        if self.profile.routing != SHORTEST:
+            return self.forwarding.paths(source)
         found: dict[str, tuple[Link, ...]] = {}
         order = itertools.count()  # decides between equal paths: links themselves do not compare
         heap: list[tuple[int, int, int, str, tuple[Link, ...]]] = [(0, 0, next(order), source, ())]
@@ -259,6 +280,12 @@ class Topology:
                     key = hops + 1, delay + link.delay_ns, next(order)
                     heapq.heappush(heap, (*key, far.node, (*path, link)))
         return found
+
+    def longest_paths(self, source: str) -> Mapping[str, tuple[Link, ...]]:
+        """As :meth:`paths`, but the longest of the ways that the routing in force takes."""
+        if self.profile.routing != SHORTEST:
+            return self.forwarding.paths(source, longest=True)
+        return self.paths(source)
 
     @cached_property
     def _far_ends(self) -> Mapping[End, End]:
@@ -294,7 +321,7 @@ class Topology:
         return next(found, None)
 
     def path_delay_ns(self, source: str, destination: str) -> int:
-        """Sum of cable delays on a shortest path, in ns."""
+        """Sum of cable delays on a shortest path of the routing in force, in ns."""
         path = self.paths(source).get(destination)
         if path is None:
             raise TopologyError(f"{destination} cannot be reached from {source}")
@@ -304,6 +331,7 @@ class Topology:
 def validate(topology: Topology) -> None:
     """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
     nodes = _validate_nodes(topology)
+    _validate_profile(topology.profile)
     _validate_links(topology, nodes)
     _validate_servers(topology, nodes)
 
@@ -372,6 +400,18 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
         _validate_summaries(node, subnets)
     return nodes
+
+
+def _validate_profile(profile: FabricProfile) -> None:
+    if profile.routing not in ROUTINGS:
+        raise TopologyError(
+            f"routing is {profile.routing!r}; it is one of {', '.join(ROUTINGS)}"
+        )
+    if profile.routing != SHORTEST and profile.control_plane != "static":
+        raise TopologyError(
+            f"routing is {profile.routing} and control_plane {profile.control_plane}; routing "
+            f"protocols find shortest paths: take control_plane=static or routing={SHORTEST}"
+        )
 
 
 def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:

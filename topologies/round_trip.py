@@ -25,9 +25,9 @@ def base_rtt_ns(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BY
 
     Cable delays both ways, and at each port the serialisation of ``frame_bytes`` on the way there
     and of ``ack_bytes`` on the way back, both as on the wire (38 more than the IP packet).  This
-    is what NSCC calls the base RTT.  The longest path is that of the largest sum among the
-    shortest paths of all pairs.  A fabric that joins no two GPUs has the round trip from one to
-    the farthest switch.
+    is what NSCC calls the base RTT.  The longest path is that of the largest sum among those that
+    the routing in force takes between all pairs (by default the shortest).  A fabric that joins no
+    two GPUs has the round trip from one to the farthest switch.
     """
     octets = frame_bytes + ack_bytes
     return max((_round_trip(path, octets) for path in _paths(topology)), default=0)
@@ -67,7 +67,7 @@ def _paths(topology: Topology) -> Iterator[tuple[Link, ...]]:
         if attached in alike:
             continue
         alike.add(attached)
-        reached = topology.paths(gpu.name)
+        reached = topology.longest_paths(gpu.name)
         for peer in topology.gpus:
             if peer.name != gpu.name and peer.name in reached:
                 joined = True

@@ -146,7 +146,7 @@ def path_window(topology: Topology, gpu: str, packet_octets: int, more: int) -> 
     Rate times round trip; ``more``, what the receiver may leave unacknowledged; and one packet of
     ``packet_octets`` that is being serialised at each hop.
     """
-    reached = topology.paths(gpu)
+    reached = topology.longest_paths(gpu)
     paths = [reached.get(peer.name, ()) for peer in topology.gpus]
     round_trip = 2 * max(sum(link.delay_ns for link in path) for path in paths)
     hops = max(len(path) for path in paths)

@@ -1,0 +1,127 @@
+"""Whether packets of a fabric can wait for each other in a circle, found from its routes.
+
+A switch that never drops (PFC) holds a packet until there is room behind the next link.  So each
+link waits for the links that its packets take next.  If these dependencies form a circle, all its
+buffers can be full of packets that wait for the next one, for ever; without a circle they cannot
+(Dally and Seitz, "Deadlock-Free Message Routing in Multiprocessor Interconnection Networks", IEEE
+Transactions on Computers, 1987).  Priorities do not change over the way of a packet here, so there
+is one set of buffers, and switches have no virtual channels.
+
+Only ways of packets from GPU to GPU count; a GPU takes whatever arrives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from topologies.model import End, Topology
+from topologies.routing import Forwarding
+from topologies.routing.forwarding import Place
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One direction of a cable between switches."""
+
+    sender: End
+    receiver: End
+
+    def __str__(self) -> str:
+        return f"{self.sender} -> {self.receiver}"
+
+
+def waiting_circle(topology: Topology) -> tuple[Channel, ...]:
+    """Channels each of which can wait for the next, and the last for the first; () if none can."""
+    channels, waits = _dependencies(topology.forwarding)
+    for start in _left_over(waits):
+        circle = _circle(waits, start)
+        if circle:
+            return tuple(channels[number] for number in circle)
+    return ()
+
+
+def _dependencies(forwarding: Forwarding) -> tuple[list[Channel], list[list[int]]]:
+    """All channels, and for each the numbers of those that packets over it take next."""
+    graph = forwarding.graph
+    numbers: dict[tuple[str, str], int] = {}  # (switch, its port) -> channel that leaves there
+    channels: list[Channel] = []
+    arrivals: list[Place] = []
+    for name in graph.switches:
+        for step in graph.steps[name]:
+            if step.node in graph.switches:
+                numbers[name, step.port] = len(channels)
+                channels.append(Channel(End(name, step.port), End(step.node, step.arrives)))
+                arrivals.append(forwarding.arrival(step))
+    waits = [0] * len(channels)  # a bit for each channel that one waits for
+    for owner in _owners(forwarding):
+        front = [place for name in graph.hosts if name != owner for place in forwarding.entries(name)]
+        seen = set(front)
+        leaving: dict[Place, int] = {}
+        came: list[int] = []
+        for place in front:  # which grows
+            mask = 0
+            for step in forwarding.next_steps(owner, place):
+                number = numbers.get((place.node, step.port))
+                if number is None:
+                    continue  # to a GPU
+                mask |= 1 << number
+                there = arrivals[number]
+                if there.node != owner:
+                    came.append(number)
+                    if there not in seen:
+                        seen.add(there)
+                        front.append(there)
+            leaving[place] = mask
+        for number in came:
+            waits[number] |= leaving[arrivals[number]]
+    return channels, [list(_bits(mask)) for mask in waits]
+
+
+def _owners(forwarding: Forwarding) -> Iterator[str]:
+    """Where packets to GPUs go: switches with hosts, and GPUs with a fabric address."""
+    yield from forwarding.graph.hosts
+    yield from (gpu.name for gpu in forwarding.topology.gpus if gpu.loopback is not None)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _left_over(waits: Sequence[Sequence[int]]) -> list[int]:
+    """What remains when channels that wait for none of the others are taken away, again and again:
+    the channels of all circles, and those that lead to one."""
+    waiting: list[list[int]] = [[] for _ in waits]
+    for number, others in enumerate(waits):
+        for other in others:
+            waiting[other].append(number)
+    counts = [len(others) for others in waits]
+    free = [number for number, count in enumerate(counts) if not count]
+    for number in free:  # which grows
+        for behind in waiting[number]:
+            counts[behind] -= 1
+            if not counts[behind]:
+                free.append(behind)
+    return [number for number, count in enumerate(counts) if count]
+
+
+def _circle(waits: Sequence[Sequence[int]], start: int) -> list[int]:
+    """The shortest circle through ``start``; empty if there is none."""
+    before: dict[int, int] = {}
+    queue = deque([start])
+    while queue and start not in before:
+        number = queue.popleft()
+        for other in waits[number]:
+            if other not in before:
+                before[other] = number
+                queue.append(other)
+    if start not in before:
+        return []
+    circle = [start]
+    while (number := before[circle[-1]]) != start:
+        circle.append(number)
+    return circle[:1] + circle[:0:-1]

@@ -1,0 +1,22 @@
+"""Where switches send packets: next hops computed from the topology alone.
+
+``FabricProfile.routing`` names the way:
+
+``shortest``
+    every path of the fewest hops.
+``dimension-order``
+    a torus: along x until that is right, then y, then z, the shorter way round; both, where they
+    are equal.
+``minimal``
+    a dragonfly: within the group, over one global link, within the group of the destination.
+``valiant``
+    a dragonfly: over any other group first, from there on minimal.
+``up-down``
+    up*/down*: no packet that has gone down a link goes up again, so that no packets can wait for
+    each other in a circle, whatever the graph.
+"""
+
+from topologies.routing.forwarding import Forwarding
+from topologies.routing.steps import Graph, Hops, Step, Table
+
+__all__ = ["Forwarding", "Graph", "Hops", "Step", "Table"]

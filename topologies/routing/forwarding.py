@@ -1,0 +1,208 @@
+"""The tables of all switches of a fabric, and the lengths of the ways that packets take by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
+from topologies.routing import rules
+from topologies.routing.steps import Graph, Hops, Step, Table
+
+VALIANT = "valiant"
+_MAIN_RULES = {
+    SHORTEST: rules.shortest,
+    "dimension-order": rules.dimension_order,
+    "minimal": rules.minimal,
+    VALIANT: rules.minimal,
+    "up-down": rules.up_down,
+}
+
+
+class Place(NamedTuple):
+    """A packet in a switch, with the table that it is looked up in."""
+
+    node: str
+    table: Table
+
+
+class Reach(NamedTuple):
+    """How far it is from a place: the cables of the shortest and of the longest way there, and
+    means over all ways, each of several next hops being as likely: delay in ns, ns per octet."""
+
+    shortest: tuple[Link, ...]
+    longest: tuple[Link, ...]
+    delay_ns: float
+    ns_per_octet: float
+
+
+HERE = Reach((), (), 0.0, 0.0)
+
+
+class Forwarding:
+    """What every switch of ``topology`` does with a packet to anyone.
+
+    Raises TopologyError where the routing in force cannot be had in this topology.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.routing = topology.profile.routing
+        self.graph = Graph(topology)
+        self._hops: dict[str, Mapping[Table, Hops]] = {}
+        self._reach: dict[str, dict[Place, Reach]] = {}
+        bare = next((switch.name for switch in topology.switches if not switch.position), None)
+        if self.routing == "dimension-order" and bare is not None:
+            raise TopologyError(
+                f"routing is dimension-order and {bare} has no position: that is for a torus"
+            )
+
+    def tables(self, owner: str) -> Mapping[Table, Hops]:
+        """By table, the next steps of every switch towards ``owner``, a switch or a GPU with a
+        fabric address.  A switch that a table leaves out does as ``MAIN`` says."""
+        if owner not in self._hops:
+            found = {Table.MAIN: _MAIN_RULES[self.routing](self.graph, owner)}
+            if self.routing == VALIANT:
+                found |= rules.valiant(self.graph, owner)
+            self._hops[owner] = found
+        return self._hops[owner]
+
+    @cached_property
+    def lookups(self) -> Mapping[End, Table]:
+        """Interfaces whose packets are looked up in another table than ``MAIN`` first."""
+        if self.routing != VALIANT:
+            return {}
+        graph = self.graph
+        hosts = {
+            End(name, interface): Table.HOSTS
+            for name, interfaces in graph.hosts.items()
+            for interface in interfaces
+        }
+        group = {
+            End(name, step.port): Table.GROUP
+            for name in graph.switches
+            if graph.across[name]
+            for step in graph.local[name]
+        }
+        return hosts | group
+
+    def next_steps(self, owner: str, place: Place) -> tuple[Step, ...]:
+        """Where a packet to ``owner`` goes from ``place``; empty if there is no way."""
+        tables = self.tables(owner)
+        found = tables[place.table].get(place.node) if place.table in tables else None
+        return tables[Table.MAIN].get(place.node, ()) if found is None else found
+
+    def arrival(self, step: Step) -> Place:
+        """Where a packet is after ``step``."""
+        return Place(step.node, self.lookups.get(End(step.node, step.arrives), Table.MAIN))
+
+    def entries(self, switch: str) -> frozenset[Place]:
+        """Where packets of the hosts of ``switch`` begin; empty if it has none."""
+        interfaces = self.graph.hosts.get(switch, ())
+        return frozenset(
+            Place(switch, self.lookups.get(End(switch, name), Table.MAIN)) for name in interfaces
+        )
+
+    # ------------------------------------------------------------------ lengths
+
+    def paths(self, source: str, *, longest: bool = False) -> Mapping[str, tuple[Link, ...]]:
+        """A shortest way (fewest hops, then least delay) from ``source`` to every node that it
+        reaches, or a longest one."""
+        start, first = self._attachment(self.topology.node(source))
+        found: dict[str, tuple[Link, ...]] = {}
+        for node in self.topology.nodes:
+            owner, last = self._attachment(node)
+            reach = self._from(start, owner, source != start)
+            if reach is not None and node.name != source:
+                found[node.name] = (*first, *(reach.longest if longest else reach.shortest), *last)
+        return found | {source: ()}
+
+    def means(self, source: str, destination: str) -> tuple[float, float] | None:
+        """Mean delay (ns) and mean time of an octet at all ports (ns) between two GPUs."""
+        start, first = self._attachment(self.topology.node(source))
+        owner, last = self._attachment(self.topology.node(destination))
+        reach = self._from(start, owner, source != start)
+        if reach is None:
+            return None
+        cables = (*first, *last)
+        return (
+            reach.delay_ns + sum(link.delay_ns for link in cables),
+            reach.ns_per_octet + sum(8e9 / link.rate_bps for link in cables),
+        )
+
+    def _from(self, start: str, owner: str, host: bool) -> Reach | None:
+        entries = self.entries(start) if host else frozenset()
+        place = min(entries, default=Place(start, Table.MAIN))
+        return self.reach(owner).get(place)
+
+    def _attachment(self, node: Node) -> tuple[str, tuple[Link, ...]]:
+        """The switch that ``node`` is, or is plugged into, and the cable to it."""
+        if node.is_switch:
+            return node.name, ()
+        cables = list(self.topology.neighbours(node.name))
+        if node.role is not Role.GPU or len(cables) != 1 or not self._is_switch(cables[0][2]):
+            raise TopologyError(
+                f"routing is {self.routing} and {node.name} is not a GPU with one port that is "
+                f"plugged into a switch: take routing={SHORTEST}"
+            )
+        link, _, far = cables[0]
+        return far.node, (link,)
+
+    def _is_switch(self, end: End) -> bool:
+        return self.topology.node(end.node).is_switch
+
+    def reach(self, owner: str) -> Mapping[Place, Reach]:
+        """How far every place from which packets get to ``owner`` is from it.
+
+        Raises TopologyError if they would go round in a circle.
+        """
+        if owner not in self._reach:
+            known: dict[Place, Reach] = {Place(owner, table): HERE for table in Table}
+            for switch in self.graph.switches:
+                for place in {Place(switch, Table.MAIN), *self.entries(switch)}:
+                    self._measure(owner, place, known)
+            self._reach[owner] = known
+        return self._reach[owner]
+
+    def _measure(self, owner: str, start: Place, known: dict[Place, Reach]) -> None:
+        """Put into ``known`` the places on all ways from ``start``, the far ones first."""
+        path: list[Place] = [start]
+        open_: set[Place] = set()
+        while path:
+            place = path[-1]
+            if place in known:
+                open_.discard(path.pop())
+                continue
+            steps = self.next_steps(owner, place)
+            if not steps:
+                open_.discard(path.pop())
+                continue
+            missing = [
+                there
+                for there in map(self.arrival, steps)
+                if there not in known and self.next_steps(owner, there)
+            ]
+            if place in open_ and missing:
+                raise TopologyError(
+                    f"packets to {owner} would go round in a circle at {missing[0].node}"
+                )
+            open_.add(place)
+            if missing:
+                path.extend(missing)
+                continue
+            known[place] = self._over(steps, known)
+
+    def _over(self, steps: tuple[Step, ...], known: Mapping[Place, Reach]) -> Reach:
+        ways = [(step.link, known[self.arrival(step)]) for step in steps]
+
+        def length(path: tuple[Link, ...]) -> tuple[int, int]:
+            return len(path), sum(link.delay_ns for link in path)
+
+        return Reach(
+            shortest=min(((link, *reach.shortest) for link, reach in ways), key=length),
+            longest=max(((link, *reach.longest) for link, reach in ways), key=length),
+            delay_ns=sum(link.delay_ns + reach.delay_ns for link, reach in ways) / len(ways),
+            ns_per_octet=sum(8e9 / link.rate_bps + reach.ns_per_octet for link, reach in ways)
+            / len(ways),
+        )

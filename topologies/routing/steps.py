@@ -1,0 +1,122 @@
+"""The graph that routes are computed in: switches, and the cables between them as steps."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+from topologies.model import Bridge, End, Link, Topology
+
+
+class Step(NamedTuple):
+    """Leave through interface ``port``, arrive at the interface ``arrives`` of ``node``."""
+
+    port: str
+    node: str
+    arrives: str
+    link: Link
+
+
+class Table(enum.IntEnum):
+    """Which of a switch's tables a packet is looked up in; one that says nothing leaves it to
+    ``MAIN``."""
+
+    MAIN = 0
+    #: what the switch's own hosts send
+    HOSTS = 1
+    #: what comes over a link of the switch's own group
+    GROUP = 2
+
+
+#: The next steps of every switch towards one destination, all taken equally.
+Hops = Mapping[str, tuple[Step, ...]]
+
+
+class Graph:
+    """The routed part of ``topology``."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.steps: Mapping[str, tuple[Step, ...]] = _steps(topology)
+        self.switches = {switch.name: switch for switch in topology.switches}
+
+    @cached_property
+    def order(self) -> Mapping[str, int]:
+        """The place of each switch in a breadth-first walk from the first: its rank in a tree."""
+        place: dict[str, int] = {}
+        for root in self.switches:
+            queue = [] if root in place else [root]
+            for name in queue:
+                if name in place:
+                    continue
+                place[name] = len(place)
+                queue.extend(step.node for step in self.steps[name] if step.node in self.switches)
+        return place
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The switches along each dimension of a torus."""
+        places = [switch.position for switch in self.switches.values()]
+        return tuple(1 + max(along) for along in zip(*places, strict=True))
+
+    @cached_property
+    def hosts(self) -> Mapping[str, tuple[str, ...]]:
+        """Switch -> its interfaces by which packets of its own hosts come in."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, switch in self.switches.items():
+            members = {port.bridge for port in switch.ports}
+            bridges = [b.name for b in switch.bridges if b.gateway and b.name in members]
+            direct = [
+                ours.port
+                for _, ours, theirs in self.topology.neighbours(name)
+                if theirs.node not in self.switches and switch.port(ours.port).bridge is None
+            ]
+            if bridges or direct:
+                found[name] = (*bridges, *direct)
+        return found
+
+    @cached_property
+    def pods(self) -> Mapping[str, int | None]:
+        return {name: switch.pod for name, switch in self.switches.items()}
+
+    @cached_property
+    def local(self) -> Mapping[str, tuple[Step, ...]]:
+        """Switch -> its steps to switches of its own group."""
+        return self._sided(inside=True)
+
+    @cached_property
+    def across(self) -> Mapping[str, tuple[Step, ...]]:
+        """Switch -> its steps to switches of other groups."""
+        return self._sided(inside=False)
+
+    def _sided(self, *, inside: bool) -> Mapping[str, tuple[Step, ...]]:
+        pods = self.pods
+        return {
+            name: tuple(
+                step
+                for step in self.steps[name]
+                if step.node in pods and (pods[step.node] == pods[name]) is inside
+            )
+            for name in self.switches
+        }
+
+
+def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
+    """Of switches to each other, and to GPUs that have a fabric address over several ports."""
+    table: dict[str, list[Step]] = {node.name: [] for node in topology.nodes}
+    for link in topology.links:
+        if all(topology.node(end.node).is_switch for end in link.ends):
+            for ours, theirs in (link.ends, link.ends[::-1]):
+                table[ours.node].append(Step(ours.port, theirs.node, theirs.port, link))
+    homed = [gpu for gpu in topology.gpus if gpu.loopback is not None]
+    for gpu in homed:
+        for port in gpu.ports:
+            end = End(gpu.name, port.name)
+            link = topology.link_at(end)
+            for where, item in topology.beyond(end):
+                if isinstance(item, Bridge):
+                    table[where.node].append(Step(item.name, gpu.name, port.name, link))
+                    table[gpu.name].append(Step(port.name, where.node, item.name, link))
+    return {name: tuple(steps) for name, steps in table.items()}
