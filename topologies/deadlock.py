@@ -13,12 +13,15 @@ Only ways of packets from GPU to GPU count; a GPU takes whatever arrives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from topologies.model import End, Topology
-from topologies.routing import Forwarding
+from topologies.routing import Forwarding, Step
 from topologies.routing.forwarding import Place
+
+#: Channel -> the channels that packets over it take next.
+Waits = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -42,41 +45,43 @@ def waiting_circle(topology: Topology) -> tuple[Channel, ...]:
     return ()
 
 
-def _dependencies(forwarding: Forwarding) -> tuple[list[Channel], list[list[int]]]:
+def _dependencies(forwarding: Forwarding) -> tuple[dict[int, Channel], Waits]:
     """All channels, and for each the numbers of those that packets over it take next."""
     graph = forwarding.graph
-    numbers: dict[tuple[str, str], int] = {}  # (switch, its port) -> channel that leaves there
-    channels: list[Channel] = []
-    arrivals: list[Place] = []
-    for name in graph.switches:
-        for step in graph.steps[name]:
-            if step.node in graph.switches:
-                numbers[name, step.port] = len(channels)
-                channels.append(Channel(End(name, step.port), End(step.node, step.arrives)))
-                arrivals.append(forwarding.arrival(step))
-    waits = [0] * len(channels)  # a bit for each channel that one waits for
+    channels: dict[int, Channel] = {  # by the number of their step
+        step.number: Channel(End(name, step.port), End(step.node, step.arrives))
+        for name in graph.switches
+        for step in graph.steps[name]
+        if step.node in graph.switches
+    }
+    arrivals = {number: channel.receiver.node for number, channel in channels.items()}
+    waits = dict.fromkeys(channels, 0)  # the bits of the steps from where a channel arrives
+    entries = {name: forwarding.entries(name) for name in graph.hosts}
     for owner in _owners(forwarding):
-        front = [place for name in graph.hosts if name != owner for place in forwarding.entries(name)]
+        front = [place for name in entries if name != owner for place in entries[name]]
         seen = set(front)
         leaving: dict[Place, int] = {}
-        came: list[int] = []
+        came: list[Step] = []
         for place in front:  # which grows
             mask = 0
             for step in forwarding.next_steps(owner, place):
-                number = numbers.get((place.node, step.port))
-                if number is None:
-                    continue  # to a GPU
-                mask |= 1 << number
-                there = arrivals[number]
-                if there.node != owner:
-                    came.append(number)
-                    if there not in seen:
-                        seen.add(there)
-                        front.append(there)
+                mask |= step.bit
+                if step.node == owner:
+                    continue
+                came.append(step)
+                there = forwarding.arrival(step)
+                if there not in seen:
+                    seen.add(there)
+                    front.append(there)
             leaving[place] = mask
-        for number in came:
-            waits[number] |= leaving[arrivals[number]]
-    return channels, [list(_bits(mask)) for mask in waits]
+        for step in came:
+            waits[step.number] |= leaving[forwarding.arrival(step)]
+    return channels, {
+        number: [
+            s.number for s in graph.steps[arrivals[number]] if s.bit & mask and s.number in channels
+        ]
+        for number, mask in waits.items()
+    }
 
 
 def _owners(forwarding: Forwarding) -> Iterator[str]:
@@ -85,31 +90,24 @@ def _owners(forwarding: Forwarding) -> Iterator[str]:
     yield from (gpu.name for gpu in forwarding.topology.gpus if gpu.loopback is not None)
 
 
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
-
-
-def _left_over(waits: Sequence[Sequence[int]]) -> list[int]:
+def _left_over(waits: Waits) -> list[int]:
     """What remains when channels that wait for none of the others are taken away, again and again:
     the channels of all circles, and those that lead to one."""
-    waiting: list[list[int]] = [[] for _ in waits]
-    for number, others in enumerate(waits):
+    waiting: dict[int, list[int]] = {number: [] for number in waits}
+    for number, others in waits.items():
         for other in others:
             waiting[other].append(number)
-    counts = [len(others) for others in waits]
-    free = [number for number, count in enumerate(counts) if not count]
+    counts = {number: len(others) for number, others in waits.items()}
+    free = [number for number, count in counts.items() if not count]
     for number in free:  # which grows
         for behind in waiting[number]:
             counts[behind] -= 1
             if not counts[behind]:
                 free.append(behind)
-    return [number for number, count in enumerate(counts) if count]
+    return [number for number, count in counts.items() if count]
 
 
-def _circle(waits: Sequence[Sequence[int]], start: int) -> list[int]:
+def _circle(waits: Waits, start: int) -> list[int]:
     """The shortest circle through ``start``; empty if there is none."""
     before: dict[int, int] = {}
     queue = deque([start])

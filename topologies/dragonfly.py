@@ -68,12 +68,8 @@ class Grouped(Cabling):
     arrangement: str = parameter(
         "absolute", Choice(ARRANGEMENTS), "which global ports are joined to which group"
     )
-    local_rate: int | None = parameter(
-        None, RATE, "rate of a link inside a group; auto: nic_rate"
-    )
-    global_rate: int | None = parameter(
-        None, RATE, "rate of a link between groups; auto: nic_rate"
-    )
+    local_rate: int | None = parameter(None, RATE, "rate of a link inside a group; auto: nic_rate")
+    global_rate: int | None = parameter(None, RATE, "rate of a link between groups; auto: nic_rate")
     global_delay: int | None = parameter(
         None, TIME, "delay of a link between groups; auto: uplink_delay"
     )

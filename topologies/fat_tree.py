@@ -59,9 +59,7 @@ class FatTree(Cabling):
     gpus_per_host: int = parameter(4, COUNT, "GPUs of each server, all at one leaf")
     leaves: int | None = parameter(None, COUNT, "leaves that are there; auto: all")
     oversubscription: int = parameter(1, COUNT, "ports down for each port up of a leaf")
-    link_rate: int | None = parameter(
-        None, RATE, "rate of a link between switches; auto: nic_rate"
-    )
+    link_rate: int | None = parameter(None, RATE, "rate of a link between switches; auto: nic_rate")
 
     # ------------------------------------------------------------------ computed
 

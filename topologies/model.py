@@ -404,9 +404,7 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
 
 def _validate_profile(profile: FabricProfile) -> None:
     if profile.routing not in ROUTINGS:
-        raise TopologyError(
-            f"routing is {profile.routing!r}; it is one of {', '.join(ROUTINGS)}"
-        )
+        raise TopologyError(f"routing is {profile.routing!r}; it is one of {', '.join(ROUTINGS)}")
     if profile.routing != SHORTEST and profile.control_plane != "static":
         raise TopologyError(
             f"routing is {profile.routing} and control_plane {profile.control_plane}; routing "

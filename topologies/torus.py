@@ -59,9 +59,7 @@ class Torus(Cabling):
     y: int = parameter(4, COUNT, "routers along the second dimension")
     z: int = parameter(1, COUNT, "routers along the third dimension; 1: a 2D torus")
     gpus_per_host: int = parameter(1, COUNT, "GPUs of each server")
-    link_rate: int | None = parameter(
-        None, RATE, "rate of a link between routers; auto: nic_rate"
-    )
+    link_rate: int | None = parameter(None, RATE, "rate of a link between routers; auto: nic_rate")
     pair_cables: int = parameter(1, COUNT, "cables between the routers of a dimension of 2: 1 or 2")
     routing: str = parameter(
         "dimension-order",

@@ -38,8 +38,10 @@ from emulator.errors import UserError
 from emulator.fabric.links import interface_indices
 from emulator.fabric.routes import Route, static_routes
 from emulator.fabric.shaping import CONTROL_BUFFER_BYTES, Egress
+from topologies.deadlock import waiting_circle
 from topologies.model import Link, Topology
 from topologies.round_trip import base_rtt_ns, mtu_frame_bytes, plane_bdp_bytes
+from topologies.routing import Table
 from topologies.units import format_size
 
 #: Profiles of switches that have only the chip's own memory.
@@ -49,6 +51,7 @@ ON_CHIP = frozenset({"shallow", "lossless"})
 MARGIN = 2
 DEEPEST = 2**31 - 1  # octets; twice that still fits the kernel's 32 bits
 LONGEST_GAP_NS = 86_400 * 10**9  # of host time: a day; the program counts in 64 bits
+SHOWN_CHANNELS = 3  # of a circle, in a refusal
 TOLD_METHODS = frozenset({Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED})
 
 
@@ -105,7 +108,7 @@ def fit(
     """``choice`` for ``topology`` at ``dilation``.  Touches no kernel.
 
     Raises UserError for thresholds that make no sense here, link rates beyond what the program
-    counts in, and more next hops than it balances over.
+    counts in, more next hops than it balances over, and PFC on routes that can deadlock.
     """
     frame = mtu_frame_bytes(topology)
     round_trip = base_rtt_ns(topology, frame)
@@ -145,6 +148,8 @@ def fit(
         warnings=pausing.warnings(pauses),
     )
     _check_rates(cables, dilation)
+    if pauses:
+        _check_circles(topology)
     if choice.method in TOLD_METHODS:
         _check_hops(topology, choice)
     return fitted
@@ -160,10 +165,14 @@ def size_of(topology: Topology) -> Size:
 
 
 def multipath(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
-    """Routes over several next hops, by switch."""
+    """Routes of the main table over several next hops, by switch."""
     routes = static_routes(topology)
     return {
-        switch.name: tuple(route for route in routes[switch.name] if len(route.hops) > 1)
+        switch.name: tuple(
+            route
+            for route in routes[switch.name]
+            if len(route.hops) > 1 and route.table is Table.MAIN
+        )
         for switch in topology.switches
     }
 
@@ -245,7 +254,27 @@ def _check_rates(cables: Iterable[Link], dilation: float) -> None:
         )
 
 
+def _check_circles(topology: Topology) -> None:
+    """PFC does not go with routes by which packets can wait for each other in a circle."""
+    circle = waiting_circle(topology)
+    if circle:
+        first = ", ".join(str(channel) for channel in circle[:SHOWN_CHANNELS])
+        more = len(circle) - SHOWN_CHANNELS
+        raise UserError(
+            f"PFC can bring this fabric to a standstill: with routing="
+            f"{topology.profile.routing}, packets of {len(circle)} links can wait for each other "
+            f"in a circle ({first}{f' and {more} more' if more > 0 else ''}): take "
+            "routing=up-down, or switches without PFC (such as lossless:pfc=off, shallow)"
+        )
+
+
 def _check_hops(topology: Topology, choice: SwitchChoice) -> None:
+    if topology.forwarding.lookups:
+        raise UserError(
+            f"balance={choice.balance} knows one set of next hops to each destination, and with "
+            f"routing={topology.profile.routing} they depend on where a packet comes from: take "
+            "another, such as balance=packet"
+        )
     for switch, routes in multipath(topology).items():
         for route in routes:
             if len(route.hops) > HOPS:

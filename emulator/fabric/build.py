@@ -20,7 +20,14 @@ from emulator.fabric import namespaces
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.links import VethLink, VethPort, alias_of, interface_indices
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
-from emulator.fabric.routes import Neighbour, Route, static_neighbours, static_routes
+from emulator.fabric.routes import (
+    Neighbour,
+    Route,
+    Rule,
+    static_neighbours,
+    static_routes,
+    static_rules,
+)
 from emulator.fabric.shaping import Egress
 from topologies.mininet_topo import FabricTopo
 from topologies.model import End, Link, Node, Topology
@@ -60,6 +67,7 @@ class Plan:
         self.cable_delay = cable_delay
         self.indices: Mapping[End, int] = interface_indices(topology)
         self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
+        self.rules: Mapping[str, tuple[Rule, ...]] = static_rules(topology)
         self.neighbours: Mapping[str, tuple[Neighbour, ...]] = static_neighbours(topology)
         self._progress = progress
         self._done = 0

@@ -17,6 +17,7 @@ from pyroute2.netlink.rtnl import (
     RTM_NEWLINK,
     RTM_NEWNEIGH,
     RTM_NEWROUTE,
+    RTM_NEWRULE,
 )
 
 from emulator.fabric.netlink import U8, U32, RouteSocket, attribute, nested, text
@@ -40,10 +41,13 @@ NDA_DST, NDA_LLADDR = 1, 2
 NUD_NOARP, NUD_PERMANENT, NTF_MASTER = 0x40, 0x80, 0x04
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
 RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
+FRA_IIFNAME, FRA_PRIORITY, FR_ACT_TO_TBL = 3, 6, 1
 
 NEW = NLM_F_CREATE | NLM_F_EXCL
 LOOPBACK_INDEX = 1
 GROUP = 0x7565  # of every interface of a fabric: what is deleted with one request
+FIRST_TABLE = 100  # of those that rules lead to: clear of what the kernel and its users number
+RULE_PRIORITY = 1000  # after the kernel's local table (0), before main (32766)
 TX_QUEUE_PACKETS = 1000  # HTB's queue of last resort only; the real limits are in octets
 
 
@@ -153,12 +157,11 @@ def route(
     hops: list[tuple[int, IPv4Address]],
     *,
     source: IPv4Address | None = None,
+    table: int = RT_TABLE_MAIN,
     subject: str,
 ) -> None:
     """``destination`` over ``hops`` (interface index, next address), all of equal weight."""
-    body = RTMSG.pack(
-        AF_INET, destination.prefixlen, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, 0, RTN_UNICAST, 0
-    )
+    body = RTMSG.pack(AF_INET, destination.prefixlen, 0, 0, table, RTPROT_STATIC, 0, RTN_UNICAST, 0)
     if destination.prefixlen:
         body += attribute(RTA_DST, destination.network_address.packed)
     if source is not None:
@@ -173,6 +176,18 @@ def route(
             paths.append(RTNEXTHOP.pack(RTNEXTHOP.size + len(gateway), 0, 0, index) + gateway)
         body += attribute(RTA_MULTIPATH, b"".join(paths))
     kernel.queue(RTM_NEWROUTE, NEW, body, subject)
+
+
+def routing_table(number: int) -> int:
+    """The kernel's number of table ``number`` of a switch; 0 is the main one."""
+    return FIRST_TABLE + number if number else RT_TABLE_MAIN
+
+
+def lookup_rule(kernel: RouteSocket, interface: str, table: int, *, subject: str) -> None:
+    """What comes in by ``interface`` is looked up in ``table`` before the main one."""
+    body = RTMSG.pack(AF_INET, 0, 0, 0, table, 0, 0, FR_ACT_TO_TBL, 0)  # a fib_rule_hdr
+    body += text(FRA_IIFNAME, interface) + attribute(FRA_PRIORITY, U32(RULE_PRIORITY))
+    kernel.queue(RTM_NEWRULE, NEW, body, subject)
 
 
 def _mac(written: str) -> bytes:

@@ -132,7 +132,15 @@ class NamespaceNode(MininetNode):
                 route.destination,
                 [(self.index_of(hop.port), hop.via) for hop in route.hops],
                 source=route.source,
+                table=kernel_object.routing_table(route.table),
                 subject=f"{self.name}, route to {route.destination}",
+            )
+        for rule in self.plan.rules[self.name]:
+            kernel_object.lookup_rule(
+                self.kernel,
+                rule.interface,
+                kernel_object.routing_table(rule.table),
+                subject=f"{self.name}, rule for what comes in by {rule.interface}",
             )
         self.kernel.flush()
         self.plan.step(self.name)

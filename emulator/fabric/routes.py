@@ -1,7 +1,8 @@
-"""Static routes of a fabric: every shortest path, computed from the topology alone.
+"""Static routes of a fabric, computed from the topology alone.
 
-:func:`static_routes` and :func:`static_neighbours` are pure.  What they return is put into the
-kernel by the nodes (:mod:`emulator.fabric.nodes`).
+Next hops are a matter of :mod:`topologies.routing`; here they become the kernel's routes and rules.
+All functions are pure.  What they return is put into the kernel by the nodes
+(:mod:`emulator.fabric.nodes`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from topologies.model import Bridge, End, Node, Port, Topology, TopologyError
+from topologies.routing import Table
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
@@ -25,11 +27,23 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """``destination`` over all of ``hops``, equally.  ``source`` is for packets made here."""
+    """``destination`` over all of ``hops``, equally.  ``source`` is for packets made here.
+
+    Only packets for which a :class:`Rule` says so are looked up in a ``table`` other than ``MAIN``.
+    """
 
     destination: IPv4Network
     hops: tuple[Hop, ...]
     source: IPv4Address | None = None
+    table: Table = Table.MAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Packets that come in by ``interface`` are looked up in ``table`` first, then in ``MAIN``."""
+
+    interface: str
+    table: Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +60,8 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
 
     A GPU has its default route, over each port that has a gateway.  A switch has a route to every
     endpoint subnet (or its summary), every loopback and every fabric address that it does not own
-    and can reach, over all shortest paths (fewest hops), each parallel link being a path.
+    and can reach, over all paths of the routing in force (by default those of the fewest hops),
+    each parallel link being a path.
     Raises TopologyError for a cable between switches whose ports have no addresses.
     """
     routes: dict[str, list[Route]] = {node.name: [] for node in topology.nodes}
@@ -55,17 +70,27 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
         if hops:
             default = Route(destination=_EVERYTHING, hops=hops, source=gpu.loopback)
             routes[gpu.name].append(default)
-    toward = _neighbours(topology)
+    via = _next_addresses(topology)
     for owner, destinations in _destinations(topology).items():
-        for name, hops in _shortest_hops(topology, toward, owner).items():
-            node = topology.node(name)
-            for destination in destinations:
-                routes[name].append(
-                    Route(destination=destination, hops=hops, source=_source_address(node))
+        for table, towards in topology.forwarding.tables(owner).items():
+            for name, steps in towards.items():
+                source = _source_address(topology.node(name))
+                hops = tuple([via[step.number] for step in steps])
+                routes[name].extend(
+                    Route(destination=destination, hops=hops, source=source, table=table)
+                    for destination in destinations
                 )
     for switch in topology.switches:
-        routes[switch.name].sort(key=lambda route: route.destination)
+        routes[switch.name].sort(key=lambda route: (route.table, route.destination))
     return {name: tuple(found) for name, found in routes.items()}
+
+
+def static_rules(topology: Topology) -> Mapping[str, tuple[Rule, ...]]:
+    """Which tables switches look packets up in, by node name."""
+    rules: dict[str, list[Rule]] = {node.name: [] for node in topology.nodes}
+    for end, table in topology.forwarding.lookups.items():
+        rules[end.node].append(Rule(interface=end.port, table=table))
+    return {name: tuple(found) for name, found in rules.items()}
 
 
 def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]:
@@ -136,49 +161,22 @@ def _outside(
             yield network
 
 
-def _neighbours(topology: Topology) -> Mapping[str, Sequence[tuple[str, Hop]]]:
-    """Switch -> (neighbour, hop towards it): other switches, and GPUs with a fabric address."""
-    table: dict[str, list[tuple[str, Hop]]] = {node.name: [] for node in topology.nodes}
-    for link in topology.links:
-        if not all(topology.node(end.node).is_switch for end in link.ends):
+def _next_addresses(topology: Topology) -> Mapping[int, Hop]:
+    """The hop that each step is, by the step's number."""
+    hops: dict[int, Hop] = {}
+    for name, steps in topology.forwarding.graph.steps.items():
+        if not topology.node(name).is_switch:
             continue
-        for ours, theirs in (link.ends, link.ends[::-1]):
-            via = _port(topology, theirs).address
-            if via is None:
+        for step in steps:
+            address = topology.node(step.node).port(step.arrives).address
+            if address is None:
+                link, end = step.link, End(step.node, step.arrives)
                 raise TopologyError(
-                    f"link {link.a} - {link.b}: {theirs} has no address, so that no route can go "
+                    f"link {link.a} - {link.b}: {end} has no address, so that no route can go "
                     "over it; join switches by ports with addresses"
                 )
-            table[ours.node].append((theirs.node, Hop(ours.port, via.ip)))
-    homed = [gpu for gpu in topology.gpus if gpu.loopback is not None]
-    for gpu in homed:
-        for port in gpu.ports:
-            for where, item in topology.beyond(End(gpu.name, port.name)):
-                if isinstance(item, Bridge):
-                    table[where.node].append((gpu.name, Hop(item.name, _address(port))))
-                    table[gpu.name].append((where.node, Hop(port.name, IPv4Address(0))))
-    return table
-
-
-def _shortest_hops(
-    topology: Topology, toward: Mapping[str, Sequence[tuple[str, Hop]]], owner: str
-) -> dict[str, tuple[Hop, ...]]:
-    """For every switch that reaches ``owner``, the first hops of all its shortest paths."""
-    distance = {owner: 0}
-    front = [owner]
-    while front:
-        reached = []
-        for name in front:
-            for other, _ in toward[name]:
-                if other not in distance and topology.node(other).is_switch:
-                    distance[other] = distance[name] + 1
-                    reached.append(other)
-        front = reached
-    return {
-        name: tuple(hop for other, hop in toward[name] if distance.get(other) == far - 1)
-        for name, far in distance.items()
-        if name != owner
-    }
+            hops[step.number] = Hop(step.port, address.ip)
+    return hops
 
 
 def _members(topology: Topology, switch: Node, bridge: Bridge) -> Iterator[tuple[End, Port]]:

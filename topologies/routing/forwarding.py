@@ -90,12 +90,27 @@ class Forwarding:
     def next_steps(self, owner: str, place: Place) -> tuple[Step, ...]:
         """Where a packet to ``owner`` goes from ``place``; empty if there is no way."""
         tables = self.tables(owner)
-        found = tables[place.table].get(place.node) if place.table in tables else None
-        return tables[Table.MAIN].get(place.node, ()) if found is None else found
+        node, table = place
+        if table is not Table.MAIN:
+            found = tables[table].get(node)
+            if found is not None:
+                return found
+        return tables[Table.MAIN].get(node, ())
 
     def arrival(self, step: Step) -> Place:
         """Where a packet is after ``step``."""
-        return Place(step.node, self.lookups.get(End(step.node, step.arrives), Table.MAIN))
+        return self._arrivals[step.number]
+
+    @cached_property
+    def _arrivals(self) -> Mapping[int, Place]:
+        places: dict[Place, Place] = {}  # one object for each, which compare faster
+        found: dict[int, Place] = {}
+        for steps in self.graph.steps.values():
+            for step in steps:
+                table = self.lookups.get(End(step.node, step.arrives), Table.MAIN)
+                place = Place(step.node, table)
+                found[step.number] = places.setdefault(place, place)
+        return found
 
     def entries(self, switch: str) -> frozenset[Place]:
         """Where packets of the hosts of ``switch`` begin; empty if it has none."""

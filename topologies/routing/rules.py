@@ -6,7 +6,7 @@ An owner is a switch (with its subnets and its loopback) or a GPU with a fabric 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from topologies.model import TopologyError
 from topologies.routing.steps import Graph, Hops, Step, Table
@@ -16,22 +16,26 @@ FAR = 1 << 60
 
 def shortest(graph: Graph, owner: str) -> Hops:
     """All paths of the fewest hops; each of several parallel cables is a path."""
-    steps, switches = graph.steps, graph.switches
+    peers = graph.peers
     distance = {owner: 0}
-    front = [owner]
-    while front:
-        reached = []
-        for name in front:
-            for step in steps[name]:
-                if step.node not in distance and step.node in switches:
-                    distance[step.node] = distance[name] + 1
-                    reached.append(step.node)
-        front = reached
-    return {
-        name: tuple(step for step in steps[name] if distance.get(step.node) == far - 1)
-        for name, far in distance.items()
-        if name != owner
-    }
+    queue = [owner]
+    for name in queue:  # which grows
+        further = distance[name] + 1
+        for other in peers[name]:
+            if other not in distance:
+                distance[other] = further
+                queue.append(other)
+    del queue[0]
+    return _nearer(graph, queue, distance)
+
+
+def _nearer(graph: Graph, names: Iterable[str], distance: Mapping[str, int]) -> Hops:
+    """The steps of each of ``names`` to who is nearer by one."""
+    hops: dict[str, tuple[Step, ...]] = {}
+    for name in names:
+        near = distance[name] - 1
+        hops[name] = tuple([s for s in graph.steps[name] if distance.get(s.node) == near])
+    return hops
 
 
 def dimension_order(graph: Graph, owner: str) -> Hops:
@@ -125,34 +129,32 @@ def up_down(graph: Graph, owner: str) -> Hops:
     Up is towards the root of a breadth-first tree.  As a packet that has gone down is where a way
     down exists, it never goes up again, and links wait for each other in one order only.
     """
-    order, steps, switches = graph.order, graph.steps, graph.switches
+    order, peers = graph.order, graph.peers
     below = {owner: 0}
-    front = [owner]
-    while front:  # upwards from the owner: everyone who reaches it by going down
-        reached = []
-        for name in front:
-            for step in steps[name]:
-                if step.node in below or step.node not in switches:
-                    continue
-                if name not in order or order[step.node] < order[name]:
-                    below[step.node] = below[name] + 1
-                    reached.append(step.node)
-        front = reached
+    queue = [owner]
+    for name in queue:  # upwards from the owner: who reaches it by going down
+        rank, further = order.get(name, FAR), below[name] + 1
+        for other in peers[name]:
+            if other not in below and order[other] < rank:
+                below[other] = further
+                queue.append(other)
     distance = dict(below)
-    for name in sorted(order, key=order.__getitem__):  # who is above is known before
-        if name in distance:
-            continue
-        above = (step.node for step in steps[name] if order.get(step.node, FAR) < order[name])
-        distance[name] = 1 + min((distance[other] for other in above), default=FAR)
+    above: dict[str, list[str]] = {}
+    for name in order:  # from the root on: who is above is known before
+        if name not in below:
+            above[name] = [other for other in peers[name] if order[other] < order[name]]
+            distance[name] = 1 + min((distance[other] for other in above[name]), default=FAR)
     hops: dict[str, tuple[Step, ...]] = {}
-    for name in switches:
-        if name == owner or distance[name] > FAR:
+    for name, far in distance.items():
+        if name == owner or far > FAR:
             continue
-        hops[name] = tuple(
-            step
-            for step in steps[name]
-            if distance.get(step.node) == distance[name] - 1
-            and (order.get(step.node, FAR) < order[name]) is (name not in below)
-            and (name not in below or step.node in below)
-        )
+        if name in below:
+            ways = [s for s in graph.steps[name] if below.get(s.node) == far - 1]
+            ways = [s for s in ways if order.get(s.node, FAR) > order[name]]
+        else:
+            uphill = above[name]
+            ways = [
+                s for s in graph.steps[name] if s.node in uphill and distance[s.node] == far - 1
+            ]
+        hops[name] = tuple(ways)
     return hops

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
@@ -11,8 +12,13 @@ from topologies.model import Bridge, End, Link, Topology
 
 
 class Step(NamedTuple):
-    """Leave through interface ``port``, arrive at the interface ``arrives`` of ``node``."""
+    """Leave through interface ``port``, arrive at the interface ``arrives`` of ``node``.
 
+    ``number`` counts the steps of a graph, ``bit`` is one of an integer for each step of its node.
+    """
+
+    number: int
+    bit: int
     port: str
     node: str
     arrives: str
@@ -29,6 +35,8 @@ class Table(enum.IntEnum):
     #: what comes over a link of the switch's own group
     GROUP = 2
 
+    __hash__ = int.__hash__  # that of an enumeration is slow, and these are hashed a lot
+
 
 #: The next steps of every switch towards one destination, all taken equally.
 Hops = Mapping[str, tuple[Step, ...]]
@@ -43,6 +51,14 @@ class Graph:
         self.switches = {switch.name: switch for switch in topology.switches}
 
     @cached_property
+    def peers(self) -> Mapping[str, tuple[str, ...]]:
+        """The switches at the other ends of a node's steps, each once."""
+        return {
+            name: tuple(dict.fromkeys(s.node for s in steps if s.node in self.switches))
+            for name, steps in self.steps.items()
+        }
+
+    @cached_property
     def order(self) -> Mapping[str, int]:
         """The place of each switch in a breadth-first walk from the first: its rank in a tree."""
         place: dict[str, int] = {}
@@ -52,7 +68,7 @@ class Graph:
                 if name in place:
                     continue
                 place[name] = len(place)
-                queue.extend(step.node for step in self.steps[name] if step.node in self.switches)
+                queue.extend(self.peers[name])
         return place
 
     @cached_property
@@ -106,10 +122,17 @@ class Graph:
 def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
     """Of switches to each other, and to GPUs that have a fabric address over several ports."""
     table: dict[str, list[Step]] = {node.name: [] for node in topology.nodes}
+    numbers = itertools.count()
+
+    def add(ours: End, theirs: End, link: Link) -> None:
+        row = table[ours.node]
+        step = Step(next(numbers), 1 << len(row), ours.port, theirs.node, theirs.port, link)
+        row.append(step)
+
     for link in topology.links:
         if all(topology.node(end.node).is_switch for end in link.ends):
             for ours, theirs in (link.ends, link.ends[::-1]):
-                table[ours.node].append(Step(ours.port, theirs.node, theirs.port, link))
+                add(ours, theirs, link)
     homed = [gpu for gpu in topology.gpus if gpu.loopback is not None]
     for gpu in homed:
         for port in gpu.ports:
@@ -117,6 +140,6 @@ def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
             link = topology.link_at(end)
             for where, item in topology.beyond(end):
                 if isinstance(item, Bridge):
-                    table[where.node].append(Step(item.name, gpu.name, port.name, link))
-                    table[gpu.name].append(Step(port.name, where.node, item.name, link))
+                    add(where, end, link)
+                    add(end, where, link)
     return {name: tuple(steps) for name, steps in table.items()}
