@@ -71,11 +71,19 @@ class Assembly:
     # ------------------------------------------------------------------ nodes
 
     def server(
-        self, name: str, gpus: int, *, scale_up: ScaleUp, pod: int | None = None, homed: int = 1
+        self,
+        name: str,
+        gpus: int,
+        *,
+        scale_up: ScaleUp,
+        pod: int | None = None,
+        homed: int = 1,
+        rails: bool = True,
     ) -> tuple[str, ...]:
         """A server with ``gpus`` GPUs, named after it; their names.
 
-        GPUs with ``homed`` > 1 ports have a fabric address of their own.
+        GPUs with ``homed`` > 1 ports have a fabric address of their own.  Without ``rails`` GPUs
+        of equal local rank have nothing in common.
         """
         host = len(self._servers)
         names = tuple(f"{name}g{rank}" for rank in range(gpus))
@@ -87,7 +95,7 @@ class Assembly:
                 ports=(),
                 server=name,
                 local_rank=rank,
-                rail=rank,
+                rail=rank if rails else None,
                 pod=pod,
                 loopback=plan.loopback(Role.GPU, self._gpus) if homed > 1 else None,
             )

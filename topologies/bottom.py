@@ -32,7 +32,11 @@ class Servers:
         self.fabric.bridge(switch, BRIDGE, rail=0, subnet=subnet)
         for _ in range(servers):
             gpus = self.fabric.server(
-                f"h{self._next}", self.gpus_per_host, scale_up=shape.scale_up, pod=pod
+                f"h{self._next}",
+                self.gpus_per_host,
+                scale_up=shape.scale_up,
+                pod=pod,
+                rails=False,
             )
             self._next += 1
             for gpu in gpus:

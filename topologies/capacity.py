@@ -22,24 +22,29 @@ TIERS = (
 HEIGHT = {role: height for height, role in enumerate(TIERS)}
 
 
-def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int]]:
-    """Links of ``node`` counted by rate (bit/s): those leading down, those leading up."""
+def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int], Counter[int]]:
+    """Links of ``node`` counted by rate (bit/s): those leading down, across (to the same tier, as
+    in a torus) and up."""
     down: Counter[int] = Counter()
+    across: Counter[int] = Counter()
     up: Counter[int] = Counter()
+    here = HEIGHT[node.role]
     for link, _, far in topology.neighbours(node.name):
-        height = HEIGHT[topology.node(far.node).role]
-        (up if height > HEIGHT[node.role] else down)[link.rate_bps] += 1
-    return down, up
+        there = HEIGHT[topology.node(far.node).role]
+        (up if there > here else down if there < here else across)[link.rate_bps] += 1
+    return down, across, up
 
 
 def oversubscription(topology: Topology) -> dict[Role, Fraction]:
     """Downlink over uplink capacity of each switch tier that has uplinks, its worst switch.
 
-    1 is non-blocking, above 1 oversubscribed, below 1 has more uplinks than it can fill.
+    1 is non-blocking, above 1 oversubscribed, below 1 has more uplinks than it can fill.  Links
+    across count for neither: what they carry for others depends on the traffic, and
+    :func:`bisection_bandwidth` tells more of such a fabric.
     """
     ratios: dict[Role, Fraction] = {}
     for switch in topology.switches:
-        down, up = (sum(r * n for r, n in side.items()) for side in rates(topology, switch))
+        down, _, up = (sum(r * n for r, n in side.items()) for side in rates(topology, switch))
         if up:
             ratio = Fraction(down, up)
             ratios[switch.role] = max(ratio, ratios.get(switch.role, ratio))
@@ -57,7 +62,8 @@ def bisection_bandwidth(topology: Topology) -> dict[str, int]:
     ``servers``: lower against upper half of the servers, what a ring over all servers crosses.
     ``rails``: lower against upper half of the rails, which only the spines join.  A cut that the
     fabric is too small for (one server, one rail) is left out; with an odd number the middle one
-    takes no part.  Scale-up networks are not counted.
+    takes no part.  The flow takes any path, also ones that the fabric's routing does not.
+    Scale-up networks are not counted.
     """
     servers = [server.gpus for server in topology.servers]
     rails: dict[int, list[str]] = {}

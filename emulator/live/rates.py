@@ -269,7 +269,7 @@ def _tier(near: Role, far: Role) -> str:
 def _rails(lower: Node, upper: Node) -> tuple[int, ...]:
     """The rails that a link between them serves: those of the lower one, if it has any."""
     for node in (lower, upper):
-        if node.bridges:
+        if node.bridges and node.role in (Role.RAIL, Role.NIC):
             return tuple(sorted({bridge.rail for bridge in node.bridges}))
         if node.rail is not None:
             return (node.rail,)

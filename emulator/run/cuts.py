@@ -19,7 +19,9 @@ away, a reduced rate keeps a share of it.  Loss and corruption are left out, the
 of chance.
 
 The sets looked at are, for each tier of switches, the groups that are joined below it and at it
-(a switch and what hangs under it; a pod), and each GPU whose own cable has a fault.
+(a switch and what hangs under it; a pod), and each GPU whose own cable has a fault.  Where switches
+of one tier are joined: each with what hangs under it, each group of a dragonfly, and half of a
+torus along each of its dimensions.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -113,8 +115,39 @@ def _groups(topology: Topology, struck: Iterable[str]) -> list[frozenset[str]]:
                         left.discard(theirs.node)
                         edge.append(theirs.node)
             found.add(frozenset(group))
+    found |= set(_joined_across(topology))
     everything = len(topology.nodes)
     return sorted((group for group in found if len(group) < everything), key=sorted)
+
+
+def _joined_across(topology: Topology) -> Iterator[frozenset[str]]:
+    """The sets that tiers do not tell apart: routers, groups and halves of direct networks."""
+    switches = {switch.name: switch for switch in topology.switches}
+    if not any(
+        all(end.node in switches for end in link.ends)
+        and switches[link.a.node].role is switches[link.b.node].role
+        for link in topology.links
+    ):
+        return
+    under = {
+        name: {
+            theirs.node for _, _, theirs in topology.neighbours(name) if theirs.node not in switches
+        }
+        for name in switches
+    }
+
+    def with_gpus(names: Iterable[str]) -> frozenset[str]:
+        return frozenset(name for switch in names for name in (switch, *under[switch]))
+
+    yield from (with_gpus([name]) for name, gpus in under.items() if gpus)
+    for pod in {switch.pod for switch in switches.values()} - {None}:
+        yield with_gpus(name for name, switch in switches.items() if switch.pod == pod)
+    places = {name: switch.position for name, switch in switches.items() if switch.position}
+    for along in range(min((len(place) for place in places.values()), default=0)):
+        size = 1 + max(place[along] for place in places.values())
+        for first in range((size + 1) // 2 if size > 1 else 0):
+            half = range(first, first + size // 2)
+            yield with_gpus(name for name, place in places.items() if place[along] in half)
 
 
 #: Octets per ns from a time on, ordered by time; the first from 0.

@@ -22,7 +22,7 @@ from emulator.run.stages import Stage, stages
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies import catalogue
-from topologies.model import Role, Topology
+from topologies.model import Topology
 
 #: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
 #: while the dilation is not known yet.
@@ -226,10 +226,10 @@ def _logged(
 
 
 def default_capture(topology: Topology) -> str:
-    """The first rail switch's port to its first host, and its uplinks."""
-    rail = next((node for node in topology.nodes if node.role is Role.RAIL), None)
-    if rail is None:
+    """The first bottom switch's port to its first host, and those to other switches."""
+    bottom = next((switch for switch in topology.switches if switch.bridges), None)
+    if bottom is None:
         return topology.gpus[0].name
-    chosen = [port.name for port in rail.ports if port.bridge is not None][:1]
-    chosen += [port.name for port in rail.ports if port.bridge is None]
-    return ",".join(f"{rail.name}:{port}" for port in chosen)
+    chosen = [port.name for port in bottom.ports if port.bridge is not None][:1]
+    chosen += [port.name for port in bottom.ports if port.bridge is None]
+    return ",".join(f"{bottom.name}:{port}" for port in chosen)
