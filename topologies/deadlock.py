@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from topologies.model import End, Topology
-from topologies.routing import Forwarding, Step
+from topologies.routing import Forwarding
 from topologies.routing.forwarding import Place
 
 #: Channel -> the channels that packets over it take next.
@@ -61,21 +61,21 @@ def _dependencies(forwarding: Forwarding) -> tuple[dict[int, Channel], Waits]:
         front = [place for name in entries if name != owner for place in entries[name]]
         seen = set(front)
         leaving: dict[Place, int] = {}
-        came: list[Step] = []
+        came: list[tuple[int, Place]] = []
         for place in front:  # which grows
             mask = 0
             for step in forwarding.next_steps(owner, place):
                 mask |= step.bit
                 if step.node == owner:
                     continue
-                came.append(step)
-                there = forwarding.arrival(step)
+                there = forwarding.arrival(place, step)
+                came.append((step.number, there))
                 if there not in seen:
                     seen.add(there)
                     front.append(there)
             leaving[place] = mask
-        for step in came:
-            waits[step.number] |= leaving[forwarding.arrival(step)]
+        for number, there in came:
+            waits[number] |= leaving[there]
     return channels, {
         number: [
             s.number for s in graph.steps[arrivals[number]] if s.bit & mask and s.number in channels

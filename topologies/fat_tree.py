@@ -109,10 +109,11 @@ class FatTree(Cabling):
             raise TopologyError(f"radix is {self.radix}, above {MAX_PORTS}; take fewer ports")
         parts = self.oversubscription + 1
         if self.radix % parts:
+            unit = parts * (1 + parts % 2)  # even as well
             raise TopologyError(
                 f"radix is {self.radix} and oversubscription {self.oversubscription}; the ports "
                 f"of a leaf divide into {parts} equal parts, one of them up: take a radix of "
-                f"{-(-self.radix // parts) * parts * (1 + parts % 2)} or another oversubscription"
+                f"{-(-self.radix // unit) * unit} or another oversubscription"
             )
         if self.down % self.gpus_per_host:
             raise TopologyError(

@@ -41,7 +41,7 @@ NDA_DST, NDA_LLADDR = 1, 2
 NUD_NOARP, NUD_PERMANENT, NTF_MASTER = 0x40, 0x80, 0x04
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
 RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
-FRA_IIFNAME, FRA_PRIORITY, FR_ACT_TO_TBL = 3, 6, 1
+FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FR_ACT_TO_TBL = 2, 3, 6, 1
 
 NEW = NLM_F_CREATE | NLM_F_EXCL
 LOOPBACK_INDEX = 1
@@ -183,10 +183,21 @@ def routing_table(number: int) -> int:
     return FIRST_TABLE + number if number else RT_TABLE_MAIN
 
 
-def lookup_rule(kernel: RouteSocket, interface: str, table: int, *, subject: str) -> None:
-    """What comes in by ``interface`` is looked up in ``table`` before the main one."""
-    body = RTMSG.pack(AF_INET, 0, 0, 0, table, 0, 0, FR_ACT_TO_TBL, 0)  # a fib_rule_hdr
+def lookup_rule(
+    kernel: RouteSocket,
+    interface: str,
+    table: int,
+    *,
+    source: IPv4Network | None = None,
+    subject: str,
+) -> None:
+    """What comes in by ``interface``, from ``source`` only if given, is looked up in ``table``
+    before the main one."""
+    length = 0 if source is None else source.prefixlen
+    body = RTMSG.pack(AF_INET, 0, length, 0, table, 0, 0, FR_ACT_TO_TBL, 0)  # a fib_rule_hdr
     body += text(FRA_IIFNAME, interface) + attribute(FRA_PRIORITY, U32(RULE_PRIORITY))
+    if source is not None:
+        body += attribute(FRA_SRC, source.network_address.packed)
     kernel.queue(RTM_NEWRULE, NEW, body, subject)
 
 

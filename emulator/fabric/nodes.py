@@ -140,6 +140,7 @@ class NamespaceNode(MininetNode):
                 self.kernel,
                 rule.interface,
                 kernel_object.routing_table(rule.table),
+                source=rule.source,
                 subject=f"{self.name}, rule for what comes in by {rule.interface}",
             )
         self.kernel.flush()

@@ -40,10 +40,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Packets that come in by ``interface`` are looked up in ``table`` first, then in ``MAIN``."""
+    """Packets that come in by ``interface`` are looked up in ``table`` first, then in ``MAIN``.
+
+    With ``source`` only those that come from there.
+    """
 
     interface: str
     table: Table
+    source: IPv4Network | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,10 @@ def static_rules(topology: Topology) -> Mapping[str, tuple[Rule, ...]]:
     """Which tables switches look packets up in, by node name."""
     rules: dict[str, list[Rule]] = {node.name: [] for node in topology.nodes}
     for end, table in topology.forwarding.lookups.items():
-        rules[end.node].append(Rule(interface=end.port, table=table))
+        sources = topology.forwarding.sources(end.node) if table is Table.GROUP else [None]
+        rules[end.node].extend(
+            Rule(interface=end.port, table=table, source=source) for source in sources
+        )
     return {name: tuple(found) for name, found in rules.items()}
 
 

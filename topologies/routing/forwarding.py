@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from ipaddress import IPv4Network, collapse_addresses
 from typing import NamedTuple
 
 from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
@@ -52,6 +53,7 @@ class Forwarding:
         self.graph = Graph(topology)
         self._hops: dict[str, Mapping[Table, Hops]] = {}
         self._reach: dict[str, dict[Place, Reach]] = {}
+        self._sources: dict[int | None, tuple[IPv4Network, ...]] = {}
         bare = next((switch.name for switch in topology.switches if not switch.position), None)
         if self.routing == "dimension-order" and bare is not None:
             raise TopologyError(
@@ -70,7 +72,10 @@ class Forwarding:
 
     @cached_property
     def lookups(self) -> Mapping[End, Table]:
-        """Interfaces whose packets are looked up in another table than ``MAIN`` first."""
+        """Interfaces by which packets come that are looked up in another table than ``MAIN`` first.
+
+        For ``GROUP`` these are only packets from hosts of the group, by :meth:`sources`.
+        """
         if self.routing != VALIANT:
             return {}
         graph = self.graph
@@ -97,19 +102,44 @@ class Forwarding:
                 return found
         return tables[Table.MAIN].get(node, ())
 
-    def arrival(self, step: Step) -> Place:
-        """Where a packet is after ``step``."""
-        return self._arrivals[step.number]
+    def sources(self, switch: str) -> tuple[IPv4Network, ...]:
+        """Networks that hold the subnets of the group of ``switch``, and of no other."""
+        pod = self.graph.pods[switch]
+        if pod not in self._sources:
+            self._sources[pod] = self._networks(pod)
+        return self._sources[pod]
+
+    def _networks(self, pod: int | None) -> tuple[IPv4Network, ...]:
+        inside: list[IPv4Network] = []
+        outside: list[IPv4Network] = []
+        for other in self.topology.switches:
+            found = [bridge.gateway.network for bridge in other.bridges if bridge.gateway]
+            (inside if other.pod == pod else outside).extend(found)
+        if not inside:
+            return ()
+        whole = inside[0]
+        while not all(network.subnet_of(whole) for network in inside):
+            whole = whole.supernet()
+        if any(network.overlaps(whole) for network in outside):
+            return tuple(collapse_addresses(inside))
+        return (whole,)
+
+    def arrival(self, place: Place, step: Step) -> Place:
+        """Where a packet is after it took ``step`` from ``place``."""
+        from_hosts, else_ = self._arrivals[step.number]
+        return from_hosts if place.table is Table.HOSTS else else_
 
     @cached_property
-    def _arrivals(self) -> Mapping[int, Place]:
-        places: dict[Place, Place] = {}  # one object for each, which compare faster
-        found: dict[int, Place] = {}
+    def _arrivals(self) -> Mapping[int, tuple[Place, Place]]:
+        """Where a step leads packets that the sender's own hosts made, and all others."""
+        places = {  # one object for each, which compare faster
+            (node, table): Place(node, table) for node in self.graph.steps for table in Table
+        }
+        found: dict[int, tuple[Place, Place]] = {}
         for steps in self.graph.steps.values():
             for step in steps:
                 table = self.lookups.get(End(step.node, step.arrives), Table.MAIN)
-                place = Place(step.node, table)
-                found[step.number] = places.setdefault(place, place)
+                found[step.number] = places[step.node, table], places[step.node, Table.MAIN]
         return found
 
     def entries(self, switch: str) -> frozenset[Place]:
@@ -195,7 +225,7 @@ class Forwarding:
                 continue
             missing = [
                 there
-                for there in map(self.arrival, steps)
+                for there in (self.arrival(place, step) for step in steps)
                 if there not in known and self.next_steps(owner, there)
             ]
             if place in open_ and missing:
@@ -206,10 +236,10 @@ class Forwarding:
             if missing:
                 path.extend(missing)
                 continue
-            known[place] = self._over(steps, known)
+            known[place] = self._over(place, steps, known)
 
-    def _over(self, steps: tuple[Step, ...], known: Mapping[Place, Reach]) -> Reach:
-        ways = [(step.link, known[self.arrival(step)]) for step in steps]
+    def _over(self, place: Place, steps: tuple[Step, ...], known: Mapping[Place, Reach]) -> Reach:
+        ways = [(step.link, known[self.arrival(place, step)]) for step in steps]
 
         def length(path: tuple[Link, ...]) -> tuple[int, int]:
             return len(path), sum(link.delay_ns for link in path)

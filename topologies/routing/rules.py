@@ -103,10 +103,8 @@ def valiant(graph: Graph, owner: str) -> Mapping[Table, Hops]:
     """What the tables ``HOSTS`` and ``GROUP`` add to :func:`minimal`.
 
     Packets of a switch's hosts to another group leave by any global link of the switch, or go to
-    any switch of the group that has one.  Whoever gets such a packet over a link of the group
-    takes a global link: one to the owner's group if it has it, else any.  What comes over a global
-    link is routed minimally; so it reaches, in the group in between, the switch that has a link to
-    the owner's group, and takes it.
+    any switch of the group that has one; that takes any of its global links.  From there on they
+    are routed minimally, so that the group in between is any other, and at most one.
     """
     local, across, home = graph.local, graph.across, graph.pods[owner]
     hosts: dict[str, tuple[Step, ...]] = {}
@@ -118,8 +116,7 @@ def valiant(graph: Graph, owner: str) -> Mapping[Table, Hops]:
         if name in graph.hosts:
             hosts[name] = (*own, *(step for step in local[name] if across[step.node]))
         if own:
-            straight = tuple(step for step in own if graph.pods[step.node] == home)
-            group[name] = straight or own
+            group[name] = own
     return {Table.HOSTS: hosts, Table.GROUP: group}
 
 

@@ -32,7 +32,7 @@ class Table(enum.IntEnum):
     MAIN = 0
     #: what the switch's own hosts send
     HOSTS = 1
-    #: what comes over a link of the switch's own group
+    #: what hosts of the switch's own group send, when it comes over a link of the group
     GROUP = 2
 
     __hash__ = int.__hash__  # that of an enumeration is slow, and these are hashed a lot

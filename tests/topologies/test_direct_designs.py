@@ -1,0 +1,288 @@
+"""Fat tree, torus, dragonfly and dragonfly+: what they are made of, and what they refuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from topologies import addressing
+from topologies.capacity import bisection_bandwidth, max_flow, oversubscription, rates
+from topologies.catalogue import load, spec_of
+from topologies.dragonfly import Dragonfly
+from topologies.dragonfly_plus import DragonflyPlus
+from topologies.global_links import ARRANGEMENTS, global_links, rounds
+from topologies.model import Role, Topology, TopologyError
+
+GBPS = 10**9
+
+
+def census(topology: Topology) -> dict[Role, int]:
+    return dict(Counter(node.role for node in topology.nodes))
+
+
+def between_switches(topology: Topology) -> list[tuple[str, str]]:
+    switches = {switch.name for switch in topology.switches}
+    return [
+        (link.a.node, link.b.node)
+        for link in topology.links
+        if {link.a.node, link.b.node} <= switches
+    ]
+
+
+def joined(topology: Topology) -> Counter[frozenset[int | None]]:
+    """How many global links there are between every two groups."""
+    pods = ((topology.node(a).pod, topology.node(b).pod) for a, b in between_switches(topology))
+    return Counter(frozenset(pair) for pair in pods if pair[0] != pair[1])
+
+
+# --- fat tree ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "leaves", "spines", "cores", "gpus"),
+    [
+        ("radix=8", 8, 4, 0, 32),
+        ("radix=128,leaves=8", 8, 64, 0, 512),
+        ("radix=4,levels=3,gpus_per_host=2", 8, 8, 4, 16),
+        ("radix=8,levels=3", 32, 32, 16, 128),
+        ("radix=8,levels=3,leaves=5", 5, 8, 16, 20),
+        ("radix=8,oversubscription=3,gpus_per_host=6", 8, 2, 0, 48),
+    ],
+)
+def test_fat_tree_numbers(spec: str, leaves: int, spines: int, cores: int, gpus: int) -> None:
+    topology = load(f"fat_tree:{spec}")
+    found = census(topology)
+    assert (found[Role.LEAF], found[Role.SPINE]) == (leaves, spines)
+    assert found.get(Role.SUPER_SPINE, 0) == cores
+    assert len(topology.gpus) == gpus
+
+
+def test_128_port_leaves_give_64_ports_to_gpus_and_reach_64_spines() -> None:
+    topology = load("fat_tree:radix=128,gpus_per_host=8")
+    assert census(topology) == {Role.GPU: 8192, Role.LEAF: 128, Role.SPINE: 64}
+    for switch in topology.switches:
+        assert len(switch.ports) == 128
+        peers = Counter(
+            topology.node(far.node).role for _, _, far in topology.neighbours(switch.name)
+        )
+        wanted = {Role.GPU: 64, Role.SPINE: 64} if switch.role is Role.LEAF else {Role.LEAF: 128}
+        assert peers == wanted
+    assert oversubscription(topology) == {Role.LEAF: 1}
+
+
+def test_every_switch_of_a_full_three_level_tree_has_all_its_ports_in_use() -> None:
+    topology = load("fat_tree:radix=6,levels=3,gpus_per_host=3")
+    assert {len(switch.ports) for switch in topology.switches} == {6}
+    assert oversubscription(topology) == {Role.LEAF: 1, Role.SPINE: 1}
+    whole = len(topology.gpus) // 2 * 400 * GBPS
+    assert bisection_bandwidth(topology) == {"servers": whole}
+    for core in (switch for switch in topology.switches if switch.role is Role.SUPER_SPINE):
+        pods = [topology.node(far.node).pod for _, _, far in topology.neighbours(core.name)]
+        assert sorted(pods) == list(range(6))
+
+
+def test_gpus_of_a_leaf_share_its_subnet() -> None:
+    topology = load("fat_tree:radix=4,gpus_per_host=1")
+    addresses = [str(addressing.gpu_address(gpu)) for gpu in topology.gpus[:3]]
+    assert addresses == ["10.0.1.2/24", "10.0.1.3/24", "10.0.2.2/24"]
+    assert topology.node("leaf1").bridges[0].gateway == addressing.IPv4Interface("10.0.2.1/24")
+
+
+# --- torus ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "routers", "cables", "neighbours", "diameter"),
+    [
+        ("x=4,y=4", 16, 32, 4, 4),
+        ("x=3,y=3", 9, 18, 4, 2),
+        ("x=4,y=4,z=4", 64, 192, 6, 6),
+        ("x=2,y=2,z=2", 8, 12, 3, 3),
+        ("x=2,y=2,z=2,pair_cables=2", 8, 24, 6, 3),
+        ("x=3,y=1", 3, 3, 2, 1),
+    ],
+)
+def test_torus_numbers(
+    spec: str, routers: int, cables: int, neighbours: int, diameter: int
+) -> None:
+    topology = load(f"torus:{spec}")
+    assert census(topology) == {Role.GPU: routers, Role.ROUTER: routers}
+    cabled = between_switches(topology)
+    assert len(cabled) == cables
+    assert set(Counter(name for pair in cabled for name in pair).values()) == {neighbours}
+    paths = topology.paths(topology.gpus[0].name)
+    assert max(len(paths[gpu.name]) for gpu in topology.gpus) == diameter + 2
+
+
+def test_neighbours_in_a_torus_differ_by_one_in_one_dimension() -> None:
+    topology = load("torus:x=4,y=3,z=2")
+    sizes = (4, 3, 2)
+    for a, b in between_switches(topology):
+        steps = [
+            (v - u) % size
+            for u, v, size in zip(
+                topology.node(a).position, topology.node(b).position, sizes, strict=True
+            )
+        ]
+        assert sorted(steps) == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("spec", "cables"), [("x=4,y=4", 8), ("x=4,y=4,z=4", 32), ("x=4,y=2", 4)])
+def test_half_a_torus_is_joined_to_the_other_by_two_cables_a_ring(spec: str, cables: int) -> None:
+    topology = load(f"torus:{spec},gpus_per_host=4")
+    half = {
+        far.node
+        for switch in topology.switches
+        if switch.position[0] < 2
+        for _, _, far in topology.neighbours(switch.name)
+        if topology.node(far.node).role is Role.GPU
+    }
+    rest = {gpu.name for gpu in topology.gpus} - half
+    assert max_flow(topology, half, rest) == cables * 400 * GBPS
+
+
+def test_links_of_a_torus_lead_across() -> None:
+    topology = load("torus:x=3,y=3,gpus_per_host=2,link_rate=800G")
+    down, across, up = rates(topology, topology.node("r0-0"))
+    assert (down, across, up) == ({400 * GBPS: 2}, {800 * GBPS: 4}, {})
+    assert oversubscription(topology) == {}
+
+
+# --- dragonfly -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "groups", "routers", "gpus", "local", "across"),
+    [
+        ("gpus_per_host=1", 3, 6, 6, 3, 3),
+        ("gpus_per_host=2", 9, 36, 72, 54, 36),
+        ("gpus_per_host=2,groups=4", 4, 16, 32, 24, 12),
+        ("routers=2,gpus_per_host=1,hosts=2,global_links=1", 3, 6, 12, 3, 3),
+    ],
+)
+def test_dragonfly_numbers(
+    spec: str, groups: int, routers: int, gpus: int, local: int, across: int
+) -> None:
+    topology = load(f"dragonfly:{spec}")
+    assert census(topology) == {Role.GPU: gpus, Role.ROUTER: routers}
+    assert {switch.pod for switch in topology.switches} == set(range(groups))
+    pods = [(topology.node(a).pod, topology.node(b).pod) for a, b in between_switches(topology)]
+    assert sum(a == b for a, b in pods) == local
+    assert sum(a != b for a, b in pods) == across
+
+
+def test_numbers_of_a_large_dragonfly() -> None:
+    shape = Dragonfly(gpus_per_host=4)
+    assert (shape.group_count, shape.joining, shape.gpus) == (33, 8, 4)
+    assert shape.group_count * shape.joining == 264
+    plus = DragonflyPlus(gpus_per_host=8)
+    assert (plus.group_count, plus.hosting, plus.joining) == (65, 8, 8)
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+@pytest.mark.parametrize(("groups", "ports"), [(2, 5), (3, 2), (5, 4), (4, 8), (9, 8)])
+def test_every_two_groups_have_equally_many_links_and_no_port_is_used_twice(
+    arrangement: str, groups: int, ports: int
+) -> None:
+    links = list(global_links(groups, ports, arrangement))
+    used = [end for ends in links for end in ends]
+    assert len(set(used)) == len(used)
+    assert all(0 <= end.port < ports for end in used)
+    between = Counter(frozenset((a.group, b.group)) for a, b in links)
+    assert between == {
+        frozenset(pair): rounds(groups, ports) for pair in combinations(range(groups), 2)
+    }
+    assert rounds(groups, ports) == ports // (groups - 1)
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_groups_of_a_dragonfly_are_joined_alike(arrangement: str) -> None:
+    topology = load(f"dragonfly:gpus_per_host=2,groups=5,arrangement={arrangement}")
+    assert set(joined(topology).values()) == {2}
+    assert len(joined(topology)) == 10
+    full = load(f"dragonfly:arrangement={arrangement}")
+    assert set(joined(full).values()) == {1}
+    assert {len(switch.ports) for switch in full.switches} == {4 * 2 - 1}  # p + a - 1 + h
+
+
+@pytest.mark.parametrize(
+    ("spec", "groups", "leaves", "gpus", "local", "across"),
+    [
+        ("gpus_per_host=1", 2, 2, 2, 2, 1),
+        ("gpus_per_host=2", 5, 10, 20, 20, 10),
+        ("leaves=3,spines=2,gpus_per_host=1,groups=3", 3, 9, 9, 18, 3),
+    ],
+)
+def test_dragonfly_plus_numbers(
+    spec: str, groups: int, leaves: int, gpus: int, local: int, across: int
+) -> None:
+    topology = load(f"dragonfly_plus:{spec}")
+    assert (census(topology)[Role.LEAF], len(topology.gpus)) == (leaves, gpus)
+    assert len({switch.pod for switch in topology.switches}) == groups
+    assert sum(joined(topology).values()) == across
+    assert len(between_switches(topology)) == local + across
+    for a, b in between_switches(topology):
+        roles = {topology.node(a).role, topology.node(b).role}
+        same = topology.node(a).pod == topology.node(b).pod
+        assert roles == ({Role.LEAF, Role.SPINE} if same else {Role.SPINE})
+
+
+def test_half_the_groups_of_a_dragonfly_are_joined_to_the_others_by_their_global_links() -> None:
+    topology = load("dragonfly:gpus_per_host=2,routers=4,groups=4")  # two links between two groups
+    assert bisection_bandwidth(topology) == {"servers": 2 * 2 * 2 * 400 * GBPS}
+
+
+# --- of all --------------------------------------------------------------------------------------
+
+SPECS = (
+    "fat_tree:radix=4,levels=3,gpus_per_host=2",
+    "torus:x=3,y=2,z=2,gpus_per_host=2",
+    "dragonfly:groups=4",
+    "dragonfly_plus",
+)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_addresses_are_unique_and_a_spec_builds_the_same_again(spec: str) -> None:
+    topology = load(spec)  # which is validated: names, MACs, addresses, subnets
+    assert load(spec_of(topology)) == topology
+    assert len({switch.hash_seed for switch in topology.switches}) == len(topology.switches)
+
+
+def test_subnets_go_on_in_the_next_second_octet() -> None:
+    assert str(addressing.leaf_subnet(0, 1)) == "10.0.1.0/24"
+    assert str(addressing.leaf_subnet(254, 1)) == "10.0.255.0/24"
+    assert str(addressing.leaf_subnet(255, 1)) == "10.1.1.0/24"
+    assert str(addressing.leaf_subnet(1, 256)) == "10.0.4.0/23"
+    numbers = range(0, 65_000, 97)
+    assert len({addressing.leaf_subnet(number, 1) for number in numbers}) == len(numbers)
+    with pytest.raises(TopologyError, match="room for 65025 bottom switches"):
+        addressing.leaf_subnet(65_025, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("fat_tree:radix=7", r"radix is 7, an odd number; .* take 8"),
+        ("fat_tree:levels=4", r"levels is 4; a fat tree here has 2 or 3"),
+        ("fat_tree:radix=8,oversubscription=2", r"divide into 3 equal parts.* take a radix of 12"),
+        ("fat_tree:gpus_per_host=3", r"gpus_per_host is 3 and a leaf has 4 ports for GPUs"),
+        ("fat_tree:leaves=9", r"leaves is 9, and 2 levels of radix 8 join 8; .*levels=3"),
+        ("fat_tree:radix=66,levels=3,gpus_per_host=3", r"there would be 71874 GPUs, above 65536"),
+        ("torus:pair_cables=3", r"pair_cables is 3; it is 1 or 2"),
+        ("torus:x=130", r"up to 67 hops .* live for 60"),
+        ("torus:gpus_per_host=16384", r"there would be 262144 GPUs, above 65536"),
+        ("torus:routing=minimal", r"routing is 'minimal'; it is one of dimension-order"),
+        ("dragonfly:groups=10", r"groups is 10, and a group has 8 global links.* at most 9"),
+        ("dragonfly:gpus_per_host=300,groups=2,routers=1", r"room for 253 GPUs at a switch"),
+        (
+            "dragonfly:routers=1,gpus_per_host=1,global_links=255",
+            r"for 255 groups, and not for 256",
+        ),
+    ],
+)
+def test_bad_parameters_are_named(spec: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        load(spec)
