@@ -166,14 +166,7 @@ def test_shortest_paths_are_those_of_the_graph(graph: tuple[int, list[tuple[int,
 def test_lengths_are_those_of_the_ways(routing: str) -> None:
     spec = f"{DRAGONFLY},uplink_delay=100ns,global_delay=1us,nic_delay=10ns,routing={routing}"
     topology = load(spec)
-    gpu_at = {
-        topology.forwarding.graph.topology.node(gpu.name).gateway: gpu for gpu in topology.gpus
-    }
-    at = {
-        switch.name: gpu_at[str(switch.bridges[0].gateway.ip)]
-        for switch in topology.switches
-        if switch.bridges[0].gateway
-    }
+    at = {far.node: gpu for gpu in topology.gpus for _, _, far in topology.neighbours(gpu.name)}
     ways: dict[tuple[str, str], list[int]] = {}
     for source, owner, walk in all_walks(topology):
         ways.setdefault((source, owner), []).append(len(walk))
@@ -189,19 +182,22 @@ def test_lengths_are_those_of_the_ways(routing: str) -> None:
 
 
 def test_the_mean_of_valiants_ways_counts_each_choice_alike() -> None:
-    """Two routers a group, one global link each: g0-r0's hosts take its global link or go to
-    g0-r1, each half the time."""
+    """Hosts of g0-r0 take its own global link, to g1, or go to g0-r1, whose link leads to g2."""
     spec = "dragonfly:gpus_per_host=1,uplink_delay=100ns,global_delay=1us,nic_delay=10ns"
     topology = load(f"{spec},routing=valiant")
-    delays = addressing.path_delays(topology, "h2g0")  # at g1-r0, which g0-r0 has a link to
-    over_link, over_group = 1000, 100 + 1000 + 100 + 1000
-    ways = [len(walk) for walk in walks(topology, "g0-r0", "g1-r0")]
-    assert len(ways) == 2
-    found = delays[str(addressing.gpu_address(topology.node("h0g0")).ip)]
-    seconds = [sum(s.link.delay_ns for s in w) for w in walks(topology, "g0-r0", "g1-r0")]
-    assert found == 20 + mean(seconds)
-    assert min(seconds) >= over_link
-    assert max(seconds) <= over_group + 200
+    ways = {
+        tuple(step.node for step in walk): sum(step.link.delay_ns for step in walk)
+        for walk in walks(topology, "g0-r0", "g1-r0")
+    }
+    assert ways == {
+        ("g1-r0",): 1000,
+        ("g0-r1", "g2-r0", "g2-r1", "g1-r1", "g1-r0"): 100 + 1000 + 100 + 1000 + 100,
+    }
+    source = str(addressing.gpu_address(topology.node("h0g0")).ip)
+    delay = addressing.path_delays(topology, "h2g0")[source]
+    assert delay == 20 + mean(ways.values())
+    per_octet = addressing.octet_times(topology, "h2g0")[source]
+    assert per_octet == pytest.approx(mean([3, 7]) * 8e9 / (400 * 10**9))
 
 
 def test_longer_ways_make_a_longer_base_rtt() -> None:
