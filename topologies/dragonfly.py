@@ -31,10 +31,11 @@ any other group first, which evens out traffic that would all take one global li
 (also two global links over a third group, where that is no longer) or ``up-down``.  Only up-down
 is free of circles of waiting packets, and takes PFC; the others need virtual channels for it.
 
-Valiant's choice of a group is made hop by hop, by the hash of the packet: each router that a packet
-of its own hosts leaves by takes one of its h global links or one of its a - 1 neighbours, all
-equally likely, and a neighbour takes one of its h.  So the own global links get somewhat more than
-their share, h / (h + a - 1) where even were 1 / a.
+Valiant's choice of a group is made hop by hop, by the hash of a packet.  The router of its hosts
+takes one of its own h global links or sends it to one of its a - 1 neighbours, all equally likely,
+and a neighbour takes one of its h; so the own global links get h / (h + a - 1) of the packets,
+where even shares were 1 / a.  A rule of the kernel tells packets that come from the group's own
+subnets, and have to leave it, from those that only pass through (:mod:`topologies.routing`).
 """
 
 from __future__ import annotations

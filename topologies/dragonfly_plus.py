@@ -24,12 +24,13 @@ computed                       groups  leaves  spines  GPUs  local links  global
 =============================  ======  ======  ======  ====  ===========  ============
 gpus_per_host=1                     2       2       2     2            2             1
 (default) gpus_per_host=2           5      10      10    20           20            10
-gpus_per_host=8                    65     520     520  4160         4160          2080
+gpus_per_host=4                    17      68      68   272          272           136
 =============================  ======  ======  ======  ====  ===========  ============
 
 Routing as in :mod:`topologies.dragonfly`: ``minimal`` is leaf, spine, global link, spine, leaf;
 ``valiant`` goes up to any spine, over any of its global links, and from there on minimally, which
-may be down to a leaf and up to the spine that has the right global link.
+may be down to a leaf and up to the spine that has the right global link.  Minimal ways go up, over,
+and down, so that PFC takes them; Valiant's have circles.
 """
 
 from __future__ import annotations

@@ -62,6 +62,7 @@ def _node_data(node: Node) -> dict[str, object]:
         "server": node.server,
         "local_rank": node.local_rank,
         "pod": node.pod,
+        "position": list(node.position),
         "plane": node.plane,
         "rail": node.rail,
         "gateway": node.gateway,

@@ -18,15 +18,15 @@ Two levels: k leaves, k/2 spines that reach every leaf, k^2/2 GPUs.  Three level
 leaves and k/2 spines, (k/2)^2 super-spines (cores) that reach every pod, k^3/4 GPUs; spine s of
 each pod is joined to the k/2 super-spines of its number.
 
-===============================  ======  ======  ============  ======
-computed                         leaves  spines  super-spines    GPUs
-===============================  ======  ======  ============  ======
-radix=8                               8       4             -      32
-radix=128                           128      64             -    8192
-radix=128,leaves=8                    8      64             -     512
-radix=4,levels=3                      8       8             4      16
-radix=8,levels=3                     32      32            16     128
-===============================  ======  ======  ============  ======
+================================  ======  ======  ============  ====
+computed                          leaves  spines  super-spines  GPUs
+================================  ======  ======  ============  ====
+radix=8                                8       4             -    32
+radix=128                            128      64             -  8192
+radix=128,leaves=8                     8      64             -   512
+radix=4,levels=3,gpus_per_host=2       8       8             4    16
+radix=8,levels=3                      32      32            16   128
+================================  ======  ======  ============  ====
 
 ``leaves`` builds the first so many of them, with all spines that these are joined to.  With
 ``oversubscription=n`` a leaf has n ports down for each port up, and fewer spines stand above.

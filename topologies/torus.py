@@ -16,14 +16,14 @@ Router ``r<x>-<y>[-<z>]`` and server h<n> with n = x + X (y + Y z) are one machi
 subnet whose bridge is the router.  A dimension of 2 has one cable between its two routers, or two
 with ``pair_cables=2``; a dimension of 1 has none.
 
-===========  =======  ======  ========  =================================================
-computed     routers  cables  diameter  bisection of the longest dimension (even), cables
-===========  =======  ======  ========  =================================================
+===========  =======  ======  ========  ======================================
+computed     routers  cables  diameter  cables between two halves along x
+===========  =======  ======  ========  ======================================
+x=3,y=3            9      18         2  - (an odd number has no halves)
 x=4,y=4           16      32         4  8
-x=3,y=3            9      18         2  -
 4 x 4 x 4         64     192         6  32
 8 x 8 x 8        512    1536        12  128
-===========  =======  ======  ========  =================================================
+===========  =======  ======  ========  ======================================
 
 Routing: ``dimension-order`` (the default; x, then y, then z, the shorter way round), ``shortest``
 (every shortest path) or ``up-down``.  Around a ring of four or more routers packets of the first

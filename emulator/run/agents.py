@@ -89,7 +89,7 @@ def _config(
 
 
 def _path_delays(topology: Topology, gpu: str, *, propagation: bool) -> dict[str, PathDelay]:
-    """What the NIC of ``gpu`` adds to frames, by source; paths are alike in both directions."""
+    """What the NIC of ``gpu`` adds to frames, by source."""
     delays = path_delays(topology, gpu)
     return {
         peer: PathDelay(delays[peer] if propagation else 0, per_octet)

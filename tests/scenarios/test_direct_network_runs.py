@@ -87,7 +87,7 @@ def exchange(topology: Topology, pairs: list[tuple[str, str]], octets: int) -> f
 
 
 def test_half_a_torus_bounds_what_goes_to_the_other_half() -> None:
-    """4 x 4 routers of 4 GPUs: 32 GPUs send over 8 cables, which takes four times what their NICs need."""
+    """4 x 4 routers of 4 GPUs: 32 GPUs send over 8 cables: four times a NIC's time."""
     topology = load("torus:x=4,y=4,gpus_per_host=4,uplink_delay=0ns,nic_delay=0ns")
     at: dict[tuple[int, ...], list[str]] = {}
     for gpu in topology.gpus:

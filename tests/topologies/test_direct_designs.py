@@ -10,8 +10,6 @@ import pytest
 from topologies import addressing
 from topologies.capacity import bisection_bandwidth, max_flow, oversubscription, rates
 from topologies.catalogue import load, spec_of
-from topologies.dragonfly import Dragonfly
-from topologies.dragonfly_plus import DragonflyPlus
 from topologies.global_links import ARRANGEMENTS, global_links, rounds
 from topologies.model import Role, Topology, TopologyError
 
@@ -99,6 +97,7 @@ def test_gpus_of_a_leaf_share_its_subnet() -> None:
         ("x=4,y=4", 16, 32, 4, 4),
         ("x=3,y=3", 9, 18, 4, 2),
         ("x=4,y=4,z=4", 64, 192, 6, 6),
+        ("x=8,y=8,z=8", 512, 1536, 6, 12),
         ("x=2,y=2,z=2", 8, 12, 3, 3),
         ("x=2,y=2,z=2,pair_cables=2", 8, 24, 6, 3),
         ("x=3,y=1", 3, 3, 2, 1),
@@ -129,18 +128,24 @@ def test_neighbours_in_a_torus_differ_by_one_in_one_dimension() -> None:
         assert sorted(steps) == [0, 0, 1]
 
 
-@pytest.mark.parametrize(("spec", "cables"), [("x=4,y=4", 8), ("x=4,y=4,z=4", 32), ("x=4,y=2", 4)])
+@pytest.mark.parametrize(
+    ("spec", "cables"), [("x=4,y=4", 8), ("x=4,y=4,z=4", 32), ("x=8,y=8,z=8", 128), ("x=4,y=2", 4)]
+)
 def test_half_a_torus_is_joined_to_the_other_by_two_cables_a_ring(spec: str, cables: int) -> None:
-    topology = load(f"torus:{spec},gpus_per_host=4")
-    half = {
-        far.node
-        for switch in topology.switches
-        if switch.position[0] < 2
-        for _, _, far in topology.neighbours(switch.name)
-        if topology.node(far.node).role is Role.GPU
+    topology = load(f"torus:{spec}")
+    middle = topology.forwarding.graph.sizes[0] // 2
+    places = ([topology.node(n).position[0] for n in pair] for pair in between_switches(topology))
+    assert sum((a < middle) != (b < middle) for a, b in places) == cables
+
+
+def test_the_flow_between_halves_of_a_torus_is_what_their_cables_carry() -> None:
+    topology = load("torus:x=4,y=4,gpus_per_host=4")
+    assert bisection_bandwidth(topology) == {"servers": 8 * 400 * GBPS}
+    router = {
+        gpu.name: far.node for gpu in topology.gpus for _, _, far in topology.neighbours(gpu.name)
     }
-    rest = {gpu.name for gpu in topology.gpus} - half
-    assert max_flow(topology, half, rest) == cables * 400 * GBPS
+    left = {gpu for gpu in router if topology.node(router[gpu]).position[0] < 2}
+    assert max_flow(topology, left, router.keys() - left) == 8 * 400 * GBPS
 
 
 def test_links_of_a_torus_lead_across() -> None:
@@ -158,6 +163,7 @@ def test_links_of_a_torus_lead_across() -> None:
     [
         ("gpus_per_host=1", 3, 6, 6, 3, 3),
         ("gpus_per_host=2", 9, 36, 72, 54, 36),
+        ("gpus_per_host=4", 33, 264, 1056, 924, 528),
         ("gpus_per_host=2,groups=4", 4, 16, 32, 24, 12),
         ("routers=2,gpus_per_host=1,hosts=2,global_links=1", 3, 6, 12, 3, 3),
     ],
@@ -171,14 +177,6 @@ def test_dragonfly_numbers(
     pods = [(topology.node(a).pod, topology.node(b).pod) for a, b in between_switches(topology)]
     assert sum(a == b for a, b in pods) == local
     assert sum(a != b for a, b in pods) == across
-
-
-def test_numbers_of_a_large_dragonfly() -> None:
-    shape = Dragonfly(gpus_per_host=4)
-    assert (shape.group_count, shape.joining, shape.gpus) == (33, 8, 4)
-    assert shape.group_count * shape.joining == 264
-    plus = DragonflyPlus(gpus_per_host=8)
-    assert (plus.group_count, plus.hosting, plus.joining) == (65, 8, 8)
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
@@ -212,6 +210,7 @@ def test_groups_of_a_dragonfly_are_joined_alike(arrangement: str) -> None:
     [
         ("gpus_per_host=1", 2, 2, 2, 2, 1),
         ("gpus_per_host=2", 5, 10, 20, 20, 10),
+        ("gpus_per_host=4", 17, 68, 272, 272, 136),
         ("leaves=3,spines=2,gpus_per_host=1,groups=3", 3, 9, 9, 18, 3),
     ],
 )

@@ -11,6 +11,7 @@ from topologies.model import SHORTEST, End, Link, Node, Role, Topology, Topology
 from topologies.routing import rules
 from topologies.routing.steps import Graph, Hops, Step, Table
 
+FAR = 1 << 60
 VALIANT = "valiant"
 _MAIN_RULES = {
     SHORTEST: rules.shortest,
@@ -29,16 +30,19 @@ class Place(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far it is from a place: the cables of the shortest and of the longest way there, and
-    means over all ways, each of several next hops being as likely: delay in ns, ns per octet."""
+    """How far it is from a place to where packets go: (hops, delay in ns) of the shortest and of
+    the longest way, each with the step that it begins with, and means over all ways, each of
+    several next hops being as likely: delay in ns, ns per octet."""
 
-    shortest: tuple[Link, ...]
-    longest: tuple[Link, ...]
+    least: tuple[int, int]
+    first: Step | None
+    most: tuple[int, int]
+    first_of_most: Step | None
     delay_ns: float
     ns_per_octet: float
 
 
-HERE = Reach((), (), 0.0, 0.0)
+HERE = Reach((0, 0), None, (0, 0), None, 0.0, 0.0)
 
 
 class Forwarding:
@@ -155,19 +159,35 @@ class Forwarding:
         """A shortest way (fewest hops, then least delay) from ``source`` to every node that it
         reaches, or a longest one."""
         start, first = self._attachment(self.topology.node(source))
+        begin = self._begin(start, source != start)
         found: dict[str, tuple[Link, ...]] = {}
+        ways: dict[str, tuple[Link, ...] | None] = {}
         for node in self.topology.nodes:
             owner, last = self._attachment(node)
-            reach = self._from(start, owner, source != start)
-            if reach is not None and node.name != source:
-                found[node.name] = (*first, *(reach.longest if longest else reach.shortest), *last)
+            if owner not in ways:
+                ways[owner] = self._way(begin, owner, longest)
+            way = ways[owner]
+            if way is not None and node.name != source:
+                found[node.name] = (*first, *way, *last)
         return found | {source: ()}
+
+    def _way(self, place: Place, owner: str, longest: bool) -> tuple[Link, ...] | None:
+        reach = self.reach(owner)
+        if place not in reach:
+            return None
+        links: list[Link] = []
+        while (at := reach[place]) is not HERE:
+            step = at.first_of_most if longest else at.first
+            assert step is not None
+            links.append(step.link)
+            place = self.arrival(place, step)
+        return tuple(links)
 
     def means(self, source: str, destination: str) -> tuple[float, float] | None:
         """Mean delay (ns) and mean time of an octet at all ports (ns) between two GPUs."""
         start, first = self._attachment(self.topology.node(source))
         owner, last = self._attachment(self.topology.node(destination))
-        reach = self._from(start, owner, source != start)
+        reach = self.reach(owner).get(self._begin(start, source != start))
         if reach is None:
             return None
         cables = (*first, *last)
@@ -176,10 +196,10 @@ class Forwarding:
             reach.ns_per_octet + sum(8e9 / link.rate_bps for link in cables),
         )
 
-    def _from(self, start: str, owner: str, host: bool) -> Reach | None:
+    def _begin(self, start: str, host: bool) -> Place:
+        """Where packets begin of the hosts of ``start``, or of itself."""
         entries = self.entries(start) if host else frozenset()
-        place = min(entries, default=Place(start, Table.MAIN))
-        return self.reach(owner).get(place)
+        return min(entries, default=Place(start, Table.MAIN))
 
     def _attachment(self, node: Node) -> tuple[str, tuple[Link, ...]]:
         """The switch that ``node`` is, or is plugged into, and the cable to it."""
@@ -239,15 +259,19 @@ class Forwarding:
             known[place] = self._over(place, steps, known)
 
     def _over(self, place: Place, steps: tuple[Step, ...], known: Mapping[Place, Reach]) -> Reach:
-        ways = [(step.link, known[self.arrival(place, step)]) for step in steps]
-
-        def length(path: tuple[Link, ...]) -> tuple[int, int]:
-            return len(path), sum(link.delay_ns for link in path)
-
-        return Reach(
-            shortest=min(((link, *reach.shortest) for link, reach in ways), key=length),
-            longest=max(((link, *reach.longest) for link, reach in ways), key=length),
-            delay_ns=sum(link.delay_ns + reach.delay_ns for link, reach in ways) / len(ways),
-            ns_per_octet=sum(8e9 / link.rate_bps + reach.ns_per_octet for link, reach in ways)
-            / len(ways),
-        )
+        least, most = (FAR, FAR), (0, 0)
+        first = first_of_most = steps[0]
+        delay = octet = 0.0
+        for step in steps:
+            reach = known[self.arrival(place, step)]
+            cable = step.link.delay_ns
+            near = reach.least[0] + 1, reach.least[1] + cable
+            far = reach.most[0] + 1, reach.most[1] + cable
+            if near < least:
+                least, first = near, step
+            if far > most:
+                most, first_of_most = far, step
+            delay += cable + reach.delay_ns
+            octet += 8e9 / step.link.rate_bps + reach.ns_per_octet
+        ways = len(steps)
+        return Reach(least, first, most, first_of_most, delay / ways, octet / ways)
