@@ -172,7 +172,7 @@ class Forwarding:
         return found | {source: ()}
 
     def _way(self, place: Place, owner: str, longest: bool) -> tuple[Link, ...] | None:
-        reach = self.reach(owner)
+        reach = self.reach(owner, place)
         if place not in reach:
             return None
         links: list[Link] = []
@@ -187,7 +187,8 @@ class Forwarding:
         """Mean delay (ns) and mean time of an octet at all ports (ns) between two GPUs."""
         start, first = self._attachment(self.topology.node(source))
         owner, last = self._attachment(self.topology.node(destination))
-        reach = self.reach(owner).get(self._begin(start, source != start))
+        begin = self._begin(start, source != start)
+        reach = self.reach(owner, begin).get(begin)
         if reach is None:
             return None
         cables = (*first, *last)
@@ -217,18 +218,18 @@ class Forwarding:
     def _is_switch(self, end: End) -> bool:
         return self.topology.node(end.node).is_switch
 
-    def reach(self, owner: str) -> Mapping[Place, Reach]:
-        """How far every place from which packets get to ``owner`` is from it.
+    def reach(self, owner: str, start: Place) -> Mapping[Place, Reach]:
+        """How far ``start`` and all places on ways from there are from ``owner``; those from which
+        no packets get there are left out.
 
-        Raises TopologyError if they would go round in a circle.
+        Raises TopologyError if packets would go round in a circle.
         """
         if owner not in self._reach:
-            known: dict[Place, Reach] = {Place(owner, table): HERE for table in Table}
-            for switch in self.graph.switches:
-                for place in {Place(switch, Table.MAIN), *self.entries(switch)}:
-                    self._measure(owner, place, known)
-            self._reach[owner] = known
-        return self._reach[owner]
+            self._reach[owner] = {Place(owner, table): HERE for table in Table}
+        known = self._reach[owner]
+        if start not in known:
+            self._measure(owner, start, known)
+        return known
 
     def _measure(self, owner: str, start: Place, known: dict[Place, Reach]) -> None:
         """Put into ``known`` the places on all ways from ``start``, the far ones first."""
