@@ -92,9 +92,13 @@ def cast(topology: Topology, senders: int) -> tuple[tuple[int, int], list[tuple[
     first, second = list(rails.values())[:2]
     victim = first[0]
     hot = next((r for r in second if gpus[r].server == gpus[victim].server), second[0])
-    target = next(
-        r for r in second if gpus[r].server not in (gpus[victim].server, gpus[hot].server)
-    )
+    apart = {gpus[victim].server, gpus[hot].server}
+    target = next((r for r in second if gpus[r].server not in apart), None)
+    if target is None:
+        raise UserError(
+            "a victim sends to a second host of the switch that the incast goes to, and topology "
+            f"{topology.name} has only one there; take more hosts"
+        )
     able = [r for r in first if r != victim and gpus[r].server != gpus[hot].server]
     if senders > len(able):
         raise UserError(
