@@ -24,12 +24,14 @@ from topologies.capacity import (
 )
 from topologies.export import bundle_rate, bundles
 from topologies.heat import number
-from topologies.model import End, Port, Topology
+from topologies.model import SHORTEST, End, Port, Role, Topology
 from topologies.picture import span
 from topologies.units import format_rate, format_size, format_time
 
 #: Tables longer than this are for `--format json`, not for reading.
 LONGEST_TABLE = 64
+#: Of more values than this the least and the largest are shown.
+MOST_VALUES = 6
 #: Directions of links that are told of a run.
 MOST_LINKS = 24
 
@@ -113,6 +115,8 @@ def _summary(topology: Topology) -> Table:
     table.add_row("topology", topology.name)
     table.add_row("GPUs", f"{len(topology.gpus)} ({len(topology.servers)} x {shape})")
     table.add_row("links", str(len(links)))
+    if topology.profile.routing != SHORTEST:
+        table.add_row("routing", topology.profile.routing)
     table.add_row("link delay", _each((link.delay_ns for link in links), format_time))
     table.add_row("MTU", _each((link.mtu for link in links), format_size))
     table.add_row("egress queue", _each((link.buffer_bytes for link in links), format_size))
@@ -122,7 +126,7 @@ def _summary(topology: Topology) -> Table:
     for name, bps in bisection_bandwidth(topology).items():
         table.add_row(f"bisection, {name}", f"{format_rate(bps)} each way")
     if delays := path_delays(topology, topology.gpus[0].name).values():
-        table.add_row("one-way delay", f"{_each(delays, format_time)} (sum of link delays)")
+        table.add_row("one-way delay", f"{_span_of(delays, format_time)} (sum of link delays)")
     return table
 
 
@@ -130,20 +134,31 @@ def _each(values: Iterable[int], shown: Callable[[int], str]) -> str:
     return ", ".join(shown(value) for value in sorted(set(values)))
 
 
+def _span_of(values: Iterable[int], shown: Callable[[int], str]) -> str:
+    """Each of a few values, of many the least and the largest."""
+    distinct = sorted(set(values))
+    if len(distinct) <= MOST_VALUES:
+        return _each(distinct, shown)
+    return f"{shown(distinct[0])} .. {shown(distinct[-1])}"
+
+
 def _tiers(topology: Topology) -> Table:
-    table = _table("Tiers", "tier", "nodes", "down", "up", "oversubscription")
     ratios = oversubscription(topology)
+    sides = {node.name: rates(topology, node) for node in topology.nodes}
+    flat = any(across for _, across, _ in sides.values())  # else the column would be empty
+    names = ("down", "across", "up") if flat else ("down", "up")
+    table = _table("Tiers", "tier", "nodes", *names, "oversubscription")
     for tier in reversed(TIERS):
-        nodes = [node for node in topology.nodes if node.role is tier]
-        if not nodes:
+        rows = [sides[node.name] for node in topology.nodes if node.role is tier]
+        if not rows:
             continue
-        sides = [rates(topology, node) for node in nodes]
-        down, up = (
+        down, across, up = (
             "; ".join(dict.fromkeys(_ports(counts) for counts in side))
-            for side in zip(*sides, strict=True)
+            for side in zip(*rows, strict=True)
         )
         ratio = format_ratio(ratios[tier]) if tier in ratios else "-"
-        table.add_row(tier.value, str(len(nodes)), down, up, ratio)
+        shown = (down, across, up) if flat else (down, up)
+        table.add_row(tier.value, str(len(rows)), *shown, ratio)
     return table
 
 
@@ -153,7 +168,9 @@ def _ports(counts: Counter[int]) -> str:
 
 
 def _rails(topology: Topology) -> Table:
-    table = _table("Rails", "rail", "switch", "subnet", "gateway", "GPUs", "addresses", "ports")
+    railed = any(switch.role is Role.RAIL for switch in topology.switches)
+    columns = ("switch", "subnet", "gateway", "GPUs", "addresses", "ports")
+    table = _table("Rails", "rail", *columns) if railed else _table("Subnets", *columns)
     for switch in topology.switches:
         for bridge in switch.bridges:
             assert bridge.gateway is not None  # only a shared NIC has none
@@ -165,7 +182,7 @@ def _rails(topology: Topology) -> Table:
                 if isinstance(port, Port) and port.address is not None
             ]
             table.add_row(
-                str(bridge.rail),
+                *([str(bridge.rail)] if railed else []),
                 switch.name,
                 str(bridge.gateway.network),
                 str(bridge.gateway.ip),

@@ -8,7 +8,8 @@ also leaves no path beside the fabric.
 
 Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other
 tools to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed
-as in a static lab of ours (:mod:`emulator.fabric.routes`), with ECMP over all shortest paths.
+as in a static lab of ours (:mod:`emulator.fabric.routes`), with ECMP over all paths of the fabric's
+routing, and the same rules where it needs some.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from collections.abc import Iterable, Iterator
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
-from emulator.fabric.routes import Route, static_routes
+from emulator.fabric.kernel_objects import RULE_PRIORITY, routing_table
+from emulator.fabric.routes import Route, Rule, static_routes, static_rules
 from topologies.model import Bridge, Link, Node, Port, Topology
 
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
@@ -30,11 +32,11 @@ SYSCTLS = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")
 
 def to_containerlab(topology: Topology) -> str:
     """``topology`` as YAML for ``containerlab deploy -t FILE``."""
-    routes = static_routes(topology)
+    routes, rules = static_routes(topology), static_rules(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}
     nodes = CommentedMap()
     for node in topology.nodes:
-        commands = CommentedSeq(_commands(node, mtus, routes[node.name]))
+        commands = CommentedSeq(_commands(node, mtus, routes[node.name], rules[node.name]))
         nodes[node.name] = CommentedMap(
             kind="linux",
             image=SWITCH_IMAGE if node.is_switch else GPU_IMAGE,
@@ -67,7 +69,9 @@ def _link(link: Link) -> CommentedMap:
     return CommentedMap(endpoints=ends, vars=facts)
 
 
-def _commands(node: Node, mtus: dict[str, int], routes: Iterable[Route]) -> Iterator[str]:
+def _commands(
+    node: Node, mtus: dict[str, int], routes: Iterable[Route], rules: Iterable[Rule]
+) -> Iterator[str]:
     if node.is_switch:
         for sysctl in SYSCTLS:
             yield f"sysctl -w {sysctl}"
@@ -79,6 +83,8 @@ def _commands(node: Node, mtus: dict[str, int], routes: Iterable[Route]) -> Iter
         yield from _port(port, mtus[f"{node.name}:{port.name}"])
     for route in routes:
         yield _route(route)
+    for rule in rules:
+        yield _rule(rule)
 
 
 def _bridge(node: Node, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:
@@ -100,8 +106,16 @@ def _port(port: Port, mtu: int) -> Iterator[str]:
 def _route(route: Route) -> str:
     destination = "default" if route.destination.prefixlen == 0 else str(route.destination)
     source = f" src {route.source}" if route.source is not None else ""
+    if route.table:
+        source = f" table {routing_table(route.table)}{source}"
     if len(route.hops) == 1:
         (hop,) = route.hops
         return f"ip route add {destination}{source} via {hop.via} dev {hop.port}"
     hops = " ".join(f"nexthop via {hop.via} dev {hop.port}" for hop in route.hops)
     return f"ip route add {destination}{source} {hops}"
+
+
+def _rule(rule: Rule) -> str:
+    source = f"from {rule.source} " if rule.source is not None else ""
+    table = routing_table(rule.table)
+    return f"ip rule add {source}iif {rule.interface} lookup {table} priority {RULE_PRIORITY}"

@@ -108,6 +108,7 @@ def prefix() -> Iterator[str]:
         "rail_clos:hosts=2,gpus_per_host=2",
         "clos:nic_ports=2,hosts=2,gpus_per_host=1",
         "clos:gpus_per_nic=2,hosts=2,gpus_per_host=2",
+        "dragonfly:gpus_per_host=1,routing=valiant",
     ],
 )
 def test_what_containerlab_would_do_makes_a_fabric(spec: str, prefix: str) -> None:
