@@ -5,7 +5,8 @@ needs at least
 
     service = (L + ceil(L / payload MTU) * octets around the payload) / NIC rate   (fabric)
     service = L / scale-up rate                                                    (NVLink)
-    flight  = sum of the cable delays on a shortest path, or the NVLink latency
+    flight  = sum of the cable delays on a shortest path of those that the fabric's routing takes,
+              or the NVLink latency
 
 and its receive cannot be over before ``service + flight`` after its start.  The bound is the
 larger of

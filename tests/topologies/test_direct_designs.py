@@ -7,6 +7,7 @@ from itertools import combinations
 
 import pytest
 
+from emulator.topology_file import from_json, to_json
 from topologies import addressing
 from topologies.capacity import bisection_bandwidth, max_flow, oversubscription, rates
 from topologies.catalogue import load, spec_of
@@ -106,7 +107,7 @@ def test_gpus_of_a_leaf_share_its_subnet() -> None:
 def test_torus_numbers(
     spec: str, routers: int, cables: int, neighbours: int, diameter: int
 ) -> None:
-    topology = load(f"torus:{spec}")
+    topology = load(f"torus:{spec},routing=shortest")
     assert census(topology) == {Role.GPU: routers, Role.ROUTER: routers}
     cabled = between_switches(topology)
     assert len(cabled) == cables
@@ -247,6 +248,7 @@ SPECS = (
 def test_addresses_are_unique_and_a_spec_builds_the_same_again(spec: str) -> None:
     topology = load(spec)  # which is validated: names, MACs, addresses, subnets
     assert load(spec_of(topology)) == topology
+    assert from_json(to_json(topology)) == topology
     assert len({switch.hash_seed for switch in topology.switches}) == len(topology.switches)
 
 

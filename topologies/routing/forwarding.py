@@ -130,8 +130,8 @@ class Forwarding:
 
     def arrival(self, place: Place, step: Step) -> Place:
         """Where a packet is after it took ``step`` from ``place``."""
-        from_hosts, else_ = self._arrivals[step.number]
-        return from_hosts if place.table is Table.HOSTS else else_
+        from_own_hosts, otherwise = self._arrivals[step.number]
+        return from_own_hosts if place.table is Table.HOSTS else otherwise
 
     @cached_property
     def _arrivals(self) -> Mapping[int, tuple[Place, Place]]:
