@@ -26,9 +26,9 @@ x=4,y=4           16      32         4  8
 ===========  =======  ======  ========  ======================================
 
 Routing: ``dimension-order`` (the default; x, then y, then z, the shorter way round), ``shortest``
-(every shortest path) or ``up-down``.  Around a ring of four or more routers packets of the first
-two can wait for each other in a circle, which is why PFC is refused with them; real machines have
-virtual channels for that, switches of Ethernet have not.
+(every shortest path) or ``up-down``.  With the first packets can wait for each other in a circle
+around a ring of four or more routers, with the second also around a square of a 2D torus; PFC is
+refused there.  Real machines have virtual channels for that, switches of Ethernet have not.
 """
 
 from __future__ import annotations
