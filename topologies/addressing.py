@@ -94,8 +94,8 @@ def rail_subnet(rail: int, *, subnet_prefix: int = 24, pod: int = 0) -> IPv4Netw
     if third + octets > 256:
         raise TopologyError(
             f"subnet_prefix=/{subnet_prefix} leaves room for {256 // octets - 1} rails and rail "
-            f"{rail} is one too many; take fewer gpus_per_host"
-            + (" or a longer subnet_prefix" if octets > 1 else "")
+            f"{rail} is one too many; take fewer gpus_per_host or segments"
+            + (", or a longer subnet_prefix" if octets > 1 else "")
         )
     return IPv4Network(f"10.{pod}.{third}.0/{subnet_prefix}")
 

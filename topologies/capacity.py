@@ -36,19 +36,24 @@ def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int], C
 
 
 def oversubscription(topology: Topology) -> dict[Role, Fraction]:
-    """Downlink over uplink capacity of each switch tier that has uplinks, its worst switch.
+    """Downlink over uplink capacity of each tier that has uplinks, its worst switch or shared NIC.
 
     1 is non-blocking, above 1 oversubscribed, below 1 has more uplinks than it can fill.  Links
     across count for neither: what they carry for others depends on the traffic, and
     :func:`bisection_bandwidth` tells more of such a fabric.
     """
     ratios: dict[Role, Fraction] = {}
-    for switch in topology.switches:
-        down, _, up = (sum(r * n for r, n in side.items()) for side in rates(topology, switch))
-        if up:
+    for node in topology.nodes:
+        down, _, up = (sum(r * n for r, n in side.items()) for side in rates(topology, node))
+        if up and node.forwards:
             ratio = Fraction(down, up)
-            ratios[switch.role] = max(ratio, ratios.get(switch.role, ratio))
+            ratios[node.role] = max(ratio, ratios.get(node.role, ratio))
     return ratios
+
+
+def switch_ports(topology: Topology) -> int:
+    """Ports of all switches together, which is what a fabric costs."""
+    return sum(len(switch.ports) for switch in topology.switches)
 
 
 def format_ratio(ratio: Fraction) -> str:

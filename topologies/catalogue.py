@@ -14,7 +14,11 @@ from topologies.dragonfly_plus import DragonflyPlus
 from topologies.fat_tree import FatTree
 from topologies.model import Topology, TopologyError
 from topologies.parameters import Choice, Kind
+from topologies.pods import MultiPod, Pod
 from topologies.rail_clos import RailClos
+from topologies.rail_switches import DualRailPerSwitch, MultiRailPerSwitch, SingleRailPerSwitch
+from topologies.segments import DualRailSwitch, HostSegment, RailOnly, SingleRailSwitch
+from topologies.servers import FabricPlanes, NicPerGpu, SharedNic
 from topologies.torus import Torus
 
 DEFAULT = "rail_clos"
@@ -51,10 +55,27 @@ def _entry(design: type[Design]) -> Entry:
     return Entry(design.NAME, design, design.summary(), parameters)
 
 
-DESIGNS: Mapping[str, Entry] = {
-    design.NAME: _entry(design)
-    for design in (RailClos, Clos, FatTree, Torus, Dragonfly, DragonflyPlus)
-}
+_DESIGNS: tuple[type[Design], ...] = (
+    RailClos,
+    Clos,
+    NicPerGpu,
+    SharedNic,
+    SingleRailSwitch,
+    DualRailSwitch,
+    RailOnly,
+    HostSegment,
+    Pod,
+    MultiPod,
+    MultiRailPerSwitch,
+    DualRailPerSwitch,
+    SingleRailPerSwitch,
+    FabricPlanes,
+    FatTree,
+    Torus,
+    Dragonfly,
+    DragonflyPlus,
+)
+DESIGNS: Mapping[str, Entry] = {design.NAME: _entry(design) for design in _DESIGNS}
 
 
 def load(spec: str = DEFAULT) -> Topology:
