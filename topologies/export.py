@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topologies.capacity import HEIGHT, TIERS, bisection_bandwidth, format_ratio, oversubscription
+from topologies.capacity import (
+    HEIGHT,
+    TIERS,
+    bisection_bandwidth,
+    format_ratio,
+    oversubscription,
+    switch_ports,
+)
+from topologies.failure_domain import failure_domains
 from topologies.model import Link, Node, Topology
 from topologies.units import format_rate
 
@@ -51,7 +59,10 @@ def as_data(topology: Topology) -> dict[str, object]:
                 for role, ratio in oversubscription(topology).items()
             },
             "bisection_bps": bisection_bandwidth(topology),
+            "switch_ports": switch_ports(topology),
+            "switch_ports_per_gpu": switch_ports(topology) / len(topology.gpus),
         },
+        "failure_domains": [domain.as_data() for domain in failure_domains(topology)],
     }
 
 
