@@ -27,6 +27,7 @@ def as_data(topology: Topology) -> dict[str, object]:
         "parameters": dict(topology.parameters),
         "profile": {
             "control_plane": topology.profile.control_plane,
+            "data_plane": topology.profile.data_plane,
             "load_balancing": topology.profile.load_balancing,
             "routing": topology.profile.routing,
         },
