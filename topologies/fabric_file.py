@@ -15,7 +15,8 @@
       mtu: 4096
 
 All keys are in :mod:`topologies.fabric_keys`.  What is left out has the default of
-:class:`~topologies.clos.Clos`.  Everything wrong with a text is found at once, with its line.
+:class:`~topologies.clos.Clos`.  Every wrong key and value of a text is told at once, each with its
+line; where there is none, every contradiction.
 """
 
 from __future__ import annotations

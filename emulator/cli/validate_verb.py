@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import click
 
+from emulator.asic import choice
+from emulator.asic.fitting import fit
+from emulator.cli.up_verb import DEFAULT_DILATION
 from emulator.errors import UserError
 from emulator.fabric_choice import choose, require_buildable
 from topologies.fabric_schema import schema
@@ -48,7 +51,10 @@ def command(what: tuple[str, ...], wanted: bool, quiet: bool) -> None:
 def problems(what: str) -> Iterator[str]:
     """Everything that is wrong with the fabric ``what``, a line each."""
     try:
-        choose(what)
+        chosen = choose(what)
+        switch = None if chosen.switch is None else choice.wanted(chosen.switch)
+        if switch is not None:
+            fit(switch, chosen.topology, DEFAULT_DILATION)
     except TextError as error:
         for problem in error.problems:
             yield f"{error.name}:{problem.line}: {problem.said}"

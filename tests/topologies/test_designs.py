@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from ipaddress import IPv4Network
+from pathlib import Path
 
 import pytest
 
 from topologies import catalogue
 from topologies.capacity import bisection_bandwidth, format_ratio, oversubscription, switch_ports
+from topologies.failure_domain import failure_domains
 from topologies.model import Bridge, End, Role, Topology, TopologyError
 from topologies.units import format_rate
 
@@ -248,3 +252,35 @@ def test_a_bridge_of_a_shared_nic_has_no_vlan() -> None:
     assert topology.node("h0n0").bridges == (
         Bridge(name="nic", rail=0, mac=topology.node("h0n0").bridges[0].mac),
     )
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_readme_has_the_numbers_of_every_design(name: str) -> None:
+    assert readme_row(name) in README.read_text()
+
+
+def readme_row(name: str) -> str:
+    """The numbers of a design's row, between its drawing's number and what it is."""
+    topology = catalogue.load(name)
+    domains = {domain.kind: domain.told() for domain in failure_domains(topology)}
+    cells = (
+        len(topology.gpus),
+        len(topology.switches),
+        len(topology.links),
+        f"{switch_ports(topology) / len(topology.gpus):.3g}",
+        " / ".join(format_rate(bps) for bps in bisection_bandwidth(topology).values()),
+        domains["rail switch"],
+        domains.get("spine switch", "-"),
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def test_a_summary_that_overlaps_the_subnet_of_another_switch_is_refused() -> None:
+    topology = catalogue.load("multi_rail_per_switch:hosts=2")
+    wide = dataclasses.replace(topology.node("rail0"), summaries=(IPv4Network("10.0.0.0/21"),))
+    nodes = tuple(wide if node.name == "rail0" else node for node in topology.nodes)
+    with pytest.raises(TopologyError, match=r"summary 10\.0\.0\.0/21 of rail0 overlaps 10\.0\.5"):
+        dataclasses.replace(topology, nodes=nodes)

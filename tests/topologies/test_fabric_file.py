@@ -277,6 +277,15 @@ def test_validate_tells_file_line_and_message(tmp_path: Path) -> None:
     assert len(lines) == 3
 
 
+def test_a_switch_that_cannot_be_in_the_fabric_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("global: {switch: lossless, buffer: 16KiB}\n")
+    status, out = _validate(str(path))
+    assert status == 1
+    assert out.startswith(f"{path}: ")
+    assert "buffer" in out
+
+
 def test_a_misspelt_shipped_profile_is_suggested() -> None:
     with pytest.raises(UserError, match=r"did you mean multi_pod\.yaml"):
         choose("multipod.yaml")
