@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from emulator.asic import choice
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.echoes import Asker, listen
@@ -66,6 +67,14 @@ def test_every_gpu_reaches_every_other(lab: LabFactory, spec: str) -> None:
     for name, asker in ask_all(built).items():
         assert asker.answers.heard == addresses - {asker.source}, name
         assert asker.answers.refused == {}
+
+
+@pytest.mark.parametrize("spec", ["shared_nic", "dual_rail_switch", "fabric_planes:spines=2"])
+def test_ports_that_are_shared_or_doubled_pass_the_switch_asic(lab: LabFactory, spec: str) -> None:
+    built = lab(spec, switch=choice.parse("shallow:balance=packet"))
+    addresses = {gpu_address(gpu).ip for gpu in built.topology.gpus}
+    for name, asker in ask_all(built).items():
+        assert asker.answers.heard == addresses - {asker.source}, name
 
 
 def test_rails_without_a_spine_do_not_reach_each_other(lab: LabFactory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,22 @@ def test_allreduce_sums_right_and_crosses_every_tier(
             if port.startswith(tier)
         ]
         assert sum(sent) > 0, tier
+
+
+def test_a_run_on_a_profile_has_the_switches_of_the_profile(
+    start: Callable[..., Run],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    profile = tmp_path / "two.yaml"
+    profile.write_text(
+        "segment: {hosts: 2, gpus_per_host: 1}\npod:\n  spine: {spines: 0}\n"
+        "global: {switch: deep, load_balancing: packet}\n"
+    )
+    run = start(
+        *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
+        *("--dilation", "20000", "--capture", "none"),
+    )
+    status, out, err = run.finish()
+    assert status == 0, (out, err)
+    assert run.result["switch"] == "deep:balance=packet"
+    assert [row["wrong"] for row in run.result["rows"]] == [0]
