@@ -32,7 +32,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from topologies.clos import Clos
 from topologies.contradictions import contradictions
-from topologies.fabric_keys import CLOS, KEYS, SECTIONS, STATIC
+from topologies.fabric_keys import CLOS, KEYS, LOSSLESS, NO_SWITCH, SECTIONS, STATIC
 from topologies.model import FabricProfile, Topology, TopologyError
 from topologies.units import format_time
 from topologies.yaml_lines import Problem, TextError, line_of, parse_mapping
@@ -182,7 +182,7 @@ def _time(ns: Value) -> str:
 def _switch(said: Mapping[str, Value]) -> str:
     """``PROFILE[:PARAMETER=VALUE,...]`` of :mod:`emulator.asic.choice`."""
     name = str(said.get("switch", "shallow"))
-    parts = list(_switch_parts(said)) if name != "none" else []
+    parts = list(_switch_parts(said)) if name != NO_SWITCH else []
     return f"{name}:{','.join(parts)}" if parts else name
 
 
@@ -191,7 +191,7 @@ def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
         yield f"balance={said['load_balancing']}"
     if "flowlet_gap" in said:
         yield f"flowlet_gap={_time(said['flowlet_gap'])}"
-    if said.get("switch") == "lossless" and "pfc" in said:
+    if said.get("switch") == LOSSLESS and "pfc" in said:
         yield f"pfc={said['pfc']}"
     if "trimming" in said:
         yield f"trim={said['trimming']}"

@@ -241,12 +241,17 @@ def _bottom(topology: Topology, name: str) -> Iterator[str]:
 
 
 def _first_links(topology: Topology) -> dict[str, Link]:
-    """The first link between each two roles, lowest first."""
-    found: dict[tuple[Role, ...], Link] = {}
+    """The first link between each two roles, lowest first; apart those that join two pods."""
+    found: dict[tuple[tuple[Role, ...], bool], Link] = {}
     for link in topology.links:
-        found.setdefault(_by_height(topology.node(end.node).role for end in link.ends), link)
-    ordered = sorted(found, key=lambda roles: [HEIGHT[role] for role in roles])
-    return {f"link {roles[0]} - {roles[1]}": found[roles] for roles in ordered}
+        ends = [topology.node(end.node) for end in link.ends]
+        pods = {node.pod for node in ends} - {None}
+        found.setdefault((_by_height(node.role for node in ends), len(pods) > 1), link)
+    ordered = sorted(found, key=lambda kind: ([HEIGHT[role] for role in kind[0]], kind[1]))
+    return {
+        f"link {' - '.join(roles)}{', between pods' if joins else ''}": found[roles, joins]
+        for roles, joins in ordered
+    }
 
 
 def _first_nodes(topology: Topology) -> dict[str, str]:
@@ -255,10 +260,8 @@ def _first_nodes(topology: Topology) -> dict[str, str]:
     for node in topology.nodes:
         if node.forwards:
             found.setdefault(node.role, node.name)
-    return {
-        f"{role} switch" if role is not Role.NIC else "shared NIC": found[role]
-        for role in _by_height(found)
-    }
+    names = {Role.NIC: "shared NIC", Role.ROUTER: "router"}
+    return {names.get(role, f"{role} switch"): found[role] for role in _by_height(found)}
 
 
 def _by_height(roles: Iterable[Role]) -> tuple[Role, ...]:

@@ -7,8 +7,10 @@ from fractions import Fraction
 import pytest
 
 from topologies import catalogue
+from topologies.addressing import rail_subnet
+from topologies.assembly import Assembly
 from topologies.failure_domain import FailureDomain, failure_domains
-from topologies.model import Role
+from topologies.model import Role, ScaleUp
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 
@@ -98,3 +100,27 @@ def test_the_words_of_a_domain() -> None:
     ]
     none = FailureDomain(kind="k", example="e", cut_off=0, apart=0, slower={})
     assert none.told() == "nothing"
+
+
+def test_links_between_pods_are_a_kind_of_their_own() -> None:
+    fabric = Assembly(mtu=9000, buffer_bytes=1 << 20)
+    for pod, pair in enumerate((("r0", "r1"), ("r2", "r3"))):
+        for router in pair:
+            fabric.switch(Role.ROUTER, router, pod=pod)
+    for a, b in (("r0", "r1"), ("r2", "r3"), ("r1", "r2")):
+        fabric.join(a, b, rate_bps=10**9, delay_ns=0)
+    for number in range(4):
+        (gpu,) = fabric.server(f"h{number}", 1, scale_up=ScaleUp(), pod=number // 2)
+        fabric.bridge(f"r{number}", "rail0", rail=0, subnet=rail_subnet(number))
+        fabric.attach(gpu, f"r{number}", "rail0", rate_bps=10**9, delay_ns=0)
+    told = {each.kind: each for each in failure_domains(fabric.topology("line", {}))}
+    assert list(told) == [
+        "link gpu - router",
+        "link router - router",
+        "link router - router, between pods",
+        "router",
+    ]
+    assert told["link router - router, between pods"].apart == 4
+    # r0's GPU stands alone then; the other three still reach each other
+    assert told["link router - router"].cut_off == 1
+    assert told["router"].cut_off == 1
