@@ -76,6 +76,8 @@ def _typed(kind: Any, value: Any) -> Any:
         return tuple(_typed(item, element) for element in value)
     if origin is None and isinstance(kind, type):
         if is_dataclass(kind):
+            if not isinstance(value, Mapping):
+                raise TypeError(f"{value!r} is no {kind.__name__}")
             hints = _hints(kind)
             return kind(**{name: _typed(hints[name], given) for name, given in value.items()})
         if issubclass(kind, WRITTEN_AS_TEXT):

@@ -94,8 +94,8 @@ def rail_subnet(rail: int, *, subnet_prefix: int = 24, pod: int = 0) -> IPv4Netw
     if third + octets > 256:
         raise TopologyError(
             f"subnet_prefix=/{subnet_prefix} leaves room for {256 // octets - 1} rails and rail "
-            f"{rail} is one too many; take fewer gpus_per_host"
-            + (" or a longer subnet_prefix" if octets > 1 else "")
+            f"{rail} is one too many; take fewer gpus_per_host or segments"
+            + (", or a longer subnet_prefix" if octets > 1 else "")
         )
     return IPv4Network(f"10.{pod}.{third}.0/{subnet_prefix}")
 
@@ -221,7 +221,8 @@ def path_delays(topology: Topology, gpu: str) -> dict[str, int]:
     """Sum of link delays (ns) between ``gpu`` and each peer, keyed by the peer's IPv4 address.
 
     Where the routing in force takes ways of several lengths (``valiant``) it is the mean of those
-    from the peer to ``gpu``, each next hop being as likely.
+    from the peer to ``gpu``, each next hop being as likely.  Peers that the fabric does not join to
+    ``gpu`` (rails without a spine) are left out.
     """
     if topology.profile.routing != SHORTEST:
         return {peer: round(delay) for peer, (delay, _) in _means(topology, gpu).items()}
@@ -256,17 +257,14 @@ def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
 
 
 def _paths(topology: Topology, gpu: str) -> dict[str, tuple[Link, ...]]:
-    """A shortest path from ``gpu`` to each peer, by the peer's IPv4 address."""
+    """A shortest path from ``gpu`` to each peer that it reaches, by the peer's IPv4 address."""
     _gpu(topology, gpu)
     paths = topology.paths(gpu)
-    found: dict[str, tuple[Link, ...]] = {}
-    for peer in topology.gpus:
-        if peer.name == gpu:
-            continue
-        if peer.name not in paths:
-            raise TopologyError(f"{peer.name} cannot be reached from {gpu}")
-        found[str(gpu_address(peer).ip)] = paths[peer.name]
-    return found
+    return {
+        str(gpu_address(peer).ip): paths[peer.name]
+        for peer in topology.gpus
+        if peer.name != gpu and peer.name in paths
+    }
 
 
 def _gpu(topology: Topology, name: str) -> Node:

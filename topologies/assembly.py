@@ -79,11 +79,13 @@ class Assembly:
         pod: int | None = None,
         homed: int = 1,
         rails: bool = True,
+        gpus_per_rail: int = 1,
     ) -> tuple[str, ...]:
         """A server with ``gpus`` GPUs, named after it; their names.
 
-        GPUs with ``homed`` > 1 ports have a fabric address of their own.  Without ``rails`` GPUs
-        of equal local rank have nothing in common.
+        GPUs with ``homed`` > 1 ports have a fabric address of their own.  ``gpus_per_rail`` of them
+        share a NIC, and so a rail; without ``rails`` GPUs of equal local rank have nothing in
+        common.
         """
         host = len(self._servers)
         names = tuple(f"{name}g{rank}" for rank in range(gpus))
@@ -95,7 +97,7 @@ class Assembly:
                 ports=(),
                 server=name,
                 local_rank=rank,
-                rail=rank if rails else None,
+                rail=rank // gpus_per_rail if rails else None,
                 pod=pod,
                 loopback=plan.loopback(Role.GPU, self._gpus) if homed > 1 else None,
             )

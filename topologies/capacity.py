@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from itertools import chain
 
 from topologies.model import Node, Role, Topology, TopologyError
 
@@ -21,6 +22,9 @@ TIERS = (
 )
 HEIGHT = {role: height for height, role in enumerate(TIERS)}
 
+#: What can still be sent (bit/s) from each vertex to each other.
+Residual = dict[object, dict[object, int]]
+
 
 def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int], Counter[int]]:
     """Links of ``node`` counted by rate (bit/s): those leading down, across (to the same tier, as
@@ -36,19 +40,24 @@ def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int], C
 
 
 def oversubscription(topology: Topology) -> dict[Role, Fraction]:
-    """Downlink over uplink capacity of each switch tier that has uplinks, its worst switch.
+    """Downlink over uplink capacity of each tier that has uplinks, its worst switch or shared NIC.
 
     1 is non-blocking, above 1 oversubscribed, below 1 has more uplinks than it can fill.  Links
     across count for neither: what they carry for others depends on the traffic, and
     :func:`bisection_bandwidth` tells more of such a fabric.
     """
     ratios: dict[Role, Fraction] = {}
-    for switch in topology.switches:
-        down, _, up = (sum(r * n for r, n in side.items()) for side in rates(topology, switch))
-        if up:
+    for node in topology.nodes:
+        down, _, up = (sum(r * n for r, n in side.items()) for side in rates(topology, node))
+        if up and node.forwards:
             ratio = Fraction(down, up)
-            ratios[switch.role] = max(ratio, ratios.get(switch.role, ratio))
+            ratios[node.role] = max(ratio, ratios.get(node.role, ratio))
     return ratios
+
+
+def switch_ports(topology: Topology) -> int:
+    """Ports of all switches together, which is what a fabric costs."""
+    return sum(len(switch.ports) for switch in topology.switches)
 
 
 def format_ratio(ratio: Fraction) -> str:
@@ -85,7 +94,7 @@ def _names(groups: Iterable[Iterable[str]]) -> set[str]:
 
 
 def max_flow(topology: Topology, sources: set[str], sinks: set[str]) -> int:
-    """Most bit/s that the links carry from ``sources`` to ``sinks`` together (Edmonds-Karp).
+    """Most bit/s that the links carry from ``sources`` to ``sinks`` together.
 
     Parallel links count together, and a GPU does not forward for others.
     """
@@ -96,7 +105,7 @@ def max_flow(topology: Topology, sources: set[str], sinks: set[str]) -> int:
     def vertex(name: str) -> object:
         return source if name in sources else sink if name in sinks else name
 
-    residual: dict[object, dict[object, int]] = {source: {}, sink: {}}
+    residual: Residual = {source: {}, sink: {}}
     for link in topology.links:
         a, b = vertex(link.a.node), vertex(link.b.node)
         if a is b or not _carries(topology, a) or not _carries(topology, b):
@@ -104,35 +113,59 @@ def max_flow(topology: Topology, sources: set[str], sinks: set[str]) -> int:
         for x, y in ((a, b), (b, a)):
             row = residual.setdefault(x, {})
             row[y] = row.get(y, 0) + link.rate_bps
-    total = 0
-    while found := _augmenting_path(residual, source, sink):
-        step = min(residual[x][y] for x, y in found)
-        for x, y in found:
-            residual[x][y] -= step
-            residual[y][x] += step
-        total += step
-    return total
+    return saturate(residual, source, sink)
 
 
 def _carries(topology: Topology, vertex: object) -> bool:
     return not isinstance(vertex, str) or topology.node(vertex).forwards
 
 
-def _augmenting_path(
-    residual: Mapping[object, Mapping[object, int]], source: object, sink: object
-) -> list[tuple[object, object]]:
-    before: dict[object, object] = {source: source}
+def saturate(residual: Residual, source: object, sink: object) -> int:
+    """Max flow from ``source`` to ``sink`` (Dinic), taken from the capacities ``residual``.
+
+    Every capacity has an entry for its opposite direction, too.
+    """
+    total, everything = 0, sum(residual[source].values())
+    while sink in (depths := _depths(residual, source)):
+        ways = {here: iter(row) for here, row in residual.items()}
+        total += _push(residual, depths, ways, source, sink, everything)
+    return total
+
+
+def _depths(residual: Residual, source: object) -> dict[object, int]:
+    """Every vertex to which there is room from ``source``, with its distance."""
+    depths = {source: 0}
     queue = deque([source])
-    while queue and sink not in before:
+    while queue:
         here = queue.popleft()
         for there, room in residual[here].items():
-            if room and there not in before:
-                before[there] = here
+            if room and there not in depths:
+                depths[there] = depths[here] + 1
                 queue.append(there)
-    if sink not in before:
-        return []
-    path, there = [], sink
-    while there is not source:
-        path.append((before[there], there))
-        there = before[there]
-    return path
+    return depths
+
+
+def _push(
+    residual: Residual,
+    depths: Mapping[object, int],
+    ways: dict[object, Iterator[object]],
+    here: object,
+    sink: object,
+    most: int,
+) -> int:
+    """Send up to ``most`` from ``here``, one step deeper at a time; what arrived at ``sink``."""
+    if here is sink:
+        return most
+    sent = 0
+    row = residual[here]
+    for there in ways[here]:
+        if not row[there] or depths.get(there) != depths[here] + 1:
+            continue
+        step = _push(residual, depths, ways, there, sink, min(most - sent, row[there]))
+        row[there] -= step
+        residual[there][here] += step
+        sent += step
+        if sent == most:
+            ways[here] = chain((there,), ways[here])  # it may have room for others
+            break
+    return sent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,11 @@ from topologies.dragonfly_plus import DragonflyPlus
 from topologies.fat_tree import FatTree
 from topologies.model import Topology, TopologyError
 from topologies.parameters import Choice, Kind
+from topologies.pods import MultiPod, Pod
 from topologies.rail_clos import RailClos
+from topologies.rail_switches import DualRailPerSwitch, MultiRailPerSwitch, SingleRailPerSwitch
+from topologies.segments import DualRailSwitch, HostSegment, RailOnly, SingleRailSwitch
+from topologies.servers import FabricPlanes, NicPerGpu, SharedNic
 from topologies.torus import Torus
 
 DEFAULT = "rail_clos"
@@ -51,10 +56,27 @@ def _entry(design: type[Design]) -> Entry:
     return Entry(design.NAME, design, design.summary(), parameters)
 
 
-DESIGNS: Mapping[str, Entry] = {
-    design.NAME: _entry(design)
-    for design in (RailClos, Clos, FatTree, Torus, Dragonfly, DragonflyPlus)
-}
+_DESIGNS: tuple[type[Design], ...] = (
+    RailClos,
+    Clos,
+    NicPerGpu,
+    SharedNic,
+    SingleRailSwitch,
+    DualRailSwitch,
+    RailOnly,
+    HostSegment,
+    Pod,
+    MultiPod,
+    MultiRailPerSwitch,
+    DualRailPerSwitch,
+    SingleRailPerSwitch,
+    FabricPlanes,
+    FatTree,
+    Torus,
+    Dragonfly,
+    DragonflyPlus,
+)
+DESIGNS: Mapping[str, Entry] = {design.NAME: _entry(design) for design in _DESIGNS}
 
 
 def load(spec: str = DEFAULT) -> Topology:
@@ -107,13 +129,33 @@ def spec_of(topology: Topology) -> str:
 
 
 def describe() -> str:
-    """Every design with its parameters, kinds, defaults and meanings, for ``--help``."""
+    """Every design with its parameters, kinds, defaults and meanings, for ``--help``.
+
+    Of a design that is another with other defaults, only those.
+    """
     lines = []
     for design in DESIGNS.values():
         lines.append(f"{design.name}: {design.summary}")
+        base = next((each for each in DESIGNS.values() if each.design in _bases(design)), None)
+        known = {} if base is None else base.parameters
+        changed = []
         for p in design.parameters.values():
-            lines.append(f"  {f'{p.name}={p.default}':<24} {p.help} ({p.kind.name})")
+            if p.name not in known:
+                lines.append(f"  {f'{p.name}={p.default}':<24} {p.help} ({p.kind.name})")
+            elif p.default != known[p.name].default:
+                changed.append(f"{p.name}={p.default}")
+        if base is not None:
+            lines += textwrap.wrap(
+                f"as {base.name}{' with ' if changed else ''}{', '.join(changed)}",
+                width=96,
+                initial_indent="  ",
+                subsequent_indent="    ",
+            )
     return "\n".join(lines)
+
+
+def _bases(design: Entry) -> tuple[type, ...]:
+    return design.design.__mro__[1:]
 
 
 def _way_out(word: str, known: Iterable[str]) -> str:

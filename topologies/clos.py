@@ -53,6 +53,9 @@ class Clos(Cabling):
     pcie_rate: int = parameter("256Gbps", RATE, "rate of a GPU's way to a shared NIC, each way")
     nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1 or 2")
     rails_per_switch: int = parameter(1, COUNT, "rails on one rail switch")
+    switch_ports: int | None = parameter(
+        None, COUNT, "front-panel ports of a rail switch; auto: as many as it takes"
+    )
     port_order: str = parameter(
         "rail", Choice(("rail", "host")), "how the ports of a rail switch are grouped"
     )
@@ -162,11 +165,18 @@ class Clos(Cabling):
                 f"there would be {gpus} GPUs, above {MAX_GPUS}; take fewer pods, segments, hosts "
                 "or gpus_per_host"
             )
-        panel = self.hosts * self.rails_per_switch + self.spines * self.parallel
+        rails = min(self.rail_count, self.rails_per_switch)
+        panel = self.hosts * rails + self.spines * self.parallel
         if panel > MAX_PORTS:
             raise TopologyError(
                 f"a rail switch would have {panel} ports, above {MAX_PORTS}; take fewer hosts, "
                 "spines or uplinks_per_spine, or a higher uplink_rate"
+            )
+        if self.switch_ports is not None and panel > self.switch_ports:
+            raise TopologyError(
+                f"switch_ports is {self.switch_ports} and a rail switch would need {panel} of "
+                f"them ({panel - self.spines * self.parallel} down, {self.spines * self.parallel} "
+                "up); take fewer hosts, rails_per_switch, spines or uplinks_per_spine"
             )
         plan.check_room(self.hosts * self.gpus_per_nic, self.subnet_prefix)
         blocks = self.segments * self.nic_ports
@@ -222,6 +232,7 @@ class _Builder:
                 scale_up=shape.scale_up,
                 pod=where[0] if self.several_pods else None,
                 homed=shape.nic_ports,
+                gpus_per_rail=shape.gpus_per_nic,
             )
             for number, where in enumerate(servers)
         }

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from topologies.model import ScaleUp, Topology
 from topologies.parameters import MTU, RATE, SIZE, TIME, Choice, Kind
@@ -44,6 +45,22 @@ class Design:
     def topology(self) -> Topology:
         """The fabric.  Raises TopologyError where parameters contradict each other."""
         raise NotImplementedError
+
+
+D = TypeVar("D", bound=Design)
+
+
+def with_defaults(**defaults: int | str) -> Callable[[type[D]], type[D]]:
+    """Makes of a subclass a design of its own: that of its base, with other ``defaults``."""
+
+    def changed(design: type[D]) -> type[D]:
+        fields = {field.name: field for field in dataclasses.fields(design)}
+        for name, default in defaults.items():
+            setattr(design, name, parameter(default, **fields[name].metadata))
+            design.__annotations__[name] = fields[name].type
+        return dataclass(frozen=True, kw_only=True)(design)
+
+    return changed
 
 
 @dataclass(frozen=True, kw_only=True)

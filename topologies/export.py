@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topologies.capacity import HEIGHT, TIERS, bisection_bandwidth, format_ratio, oversubscription
+from topologies.capacity import (
+    HEIGHT,
+    TIERS,
+    bisection_bandwidth,
+    format_ratio,
+    oversubscription,
+    switch_ports,
+)
+from topologies.failure_domain import failure_domains
 from topologies.model import Link, Node, Topology
 from topologies.units import format_rate
 
@@ -19,6 +27,7 @@ def as_data(topology: Topology) -> dict[str, object]:
         "parameters": dict(topology.parameters),
         "profile": {
             "control_plane": topology.profile.control_plane,
+            "data_plane": topology.profile.data_plane,
             "load_balancing": topology.profile.load_balancing,
             "routing": topology.profile.routing,
         },
@@ -51,7 +60,10 @@ def as_data(topology: Topology) -> dict[str, object]:
                 for role, ratio in oversubscription(topology).items()
             },
             "bisection_bps": bisection_bandwidth(topology),
+            "switch_ports": switch_ports(topology),
+            "switch_ports_per_gpu": switch_ports(topology) / len(topology.gpus),
         },
+        "failure_domains": [domain.as_data() for domain in failure_domains(topology)],
     }
 
 

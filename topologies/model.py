@@ -181,10 +181,12 @@ class FabricProfile:
     """What holds for the whole fabric.
 
     ``routing`` says which paths its routes take: ``shortest`` (all of them), or another way of
-    :mod:`topologies.routing`.
+    :mod:`topologies.routing`.  ``control_plane`` is ``NAME[:PARAMETER=VALUE,...]``, ``data_plane``
+    ``ethernet`` or ``vxlan``.
     """
 
     control_plane: str = "static"
+    data_plane: str = "ethernet"
     load_balancing: str = "flow"
     routing: str = SHORTEST
 

@@ -21,8 +21,10 @@ from topologies.capacity import (
     format_ratio,
     oversubscription,
     rates,
+    switch_ports,
 )
 from topologies.export import bundle_rate, bundles
+from topologies.failure_domain import failure_domains
 from topologies.heat import number
 from topologies.model import SHORTEST, End, Port, Role, Topology
 from topologies.picture import span
@@ -37,9 +39,10 @@ MOST_LINKS = 24
 
 
 def text(topology: Topology, *, to_terminal: bool = False) -> str:
-    """Summary, tiers, rails and uplinks as tables, coloured only for a terminal."""
+    """Summary, tiers, failures, rails and uplinks as tables, coloured only for a terminal."""
     shown: list[object] = [_summary(topology), ""]
-    for table in (_tiers(topology), _rails(topology), _uplinks(topology)):
+    for made in (_tiers, _failures, _rails, _summaries, _uplinks):
+        table = made(topology)
         if table.row_count > LONGEST_TABLE:
             shown.append(f"{table.title}: {table.row_count} rows, see --format json")
         elif table.row_count:
@@ -115,6 +118,8 @@ def _summary(topology: Topology) -> Table:
     table.add_row("topology", topology.name)
     table.add_row("GPUs", f"{len(topology.gpus)} ({len(topology.servers)} x {shape})")
     table.add_row("links", str(len(links)))
+    ports = switch_ports(topology)
+    table.add_row("switch ports", f"{ports} ({ports / len(topology.gpus):.3g} per GPU)")
     if topology.profile.routing != SHORTEST:
         table.add_row("routing", topology.profile.routing)
     table.add_row("link delay", _each((link.delay_ns for link in links), format_time))
@@ -167,10 +172,17 @@ def _ports(counts: Counter[int]) -> str:
     return " + ".join(shown) or "-"
 
 
+def _failures(topology: Topology) -> Table:
+    table = _table("When one fails", "one", "such as", "GPUs")
+    for domain in failure_domains(topology):
+        table.add_row(domain.kind, domain.example, domain.told())
+    return table
+
+
 def _rails(topology: Topology) -> Table:
     railed = any(switch.role is Role.RAIL for switch in topology.switches)
     columns = ("switch", "subnet", "gateway", "GPUs", "addresses", "ports")
-    table = _table("Rails", "rail", *columns) if railed else _table("Subnets", *columns)
+    table = _table("Rails", "rail", "VLAN", *columns) if railed else _table("Subnets", *columns)
     for switch in topology.switches:
         for bridge in switch.bridges:
             assert bridge.gateway is not None  # only a shared NIC has none
@@ -182,7 +194,7 @@ def _rails(topology: Topology) -> Table:
                 if isinstance(port, Port) and port.address is not None
             ]
             table.add_row(
-                *([str(bridge.rail)] if railed else []),
+                *([str(bridge.rail), str(bridge.vlan or "-")] if railed else []),
                 switch.name,
                 str(bridge.gateway.network),
                 str(bridge.gateway.ip),
@@ -190,6 +202,14 @@ def _rails(topology: Topology) -> Table:
                 span(addresses),
                 span(members),
             )
+    return table
+
+
+def _summaries(topology: Topology) -> Table:
+    table = _table("Summaries", "switch", "what others are told of its rails")
+    for switch in topology.switches:
+        if switch.summaries:
+            table.add_row(switch.name, ", ".join(map(str, switch.summaries)))
     return table
 
 

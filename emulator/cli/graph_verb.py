@@ -10,9 +10,11 @@ from pathlib import Path
 
 import click
 
+from emulator import lab_record
 from emulator.cli import graph_tables
 from emulator.errors import UserError
 from emulator.fabric.containerlab import to_containerlab
+from emulator.fabric_choice import choose, is_file
 from emulator.run.row_heat import MEASURES, heat
 from emulator.run.row_ports import RecordedRun, is_run_folder
 from topologies import catalogue
@@ -23,7 +25,6 @@ from topologies.heat import Heat
 from topologies.htsim import to_htsim
 from topologies.model import Topology
 
-STATE_DIRECTORY = Path("/run/uetemu")
 SUFFIXES = {
     ".dot": "dot",
     ".gv": "dot",
@@ -55,7 +56,7 @@ DEFAULT_COLOUR = "utilisation"
     "graph",
     epilog="\b\nTopologies and their parameters:\n\n\b\n" + catalogue.describe(),
 )
-@click.argument("what", metavar="[TOPOLOGY-SPEC | LAB | RUN]", default=catalogue.DEFAULT)
+@click.argument("what", metavar="[TOPOLOGY-SPEC | FILE | LAB | RUN]", default=catalogue.DEFAULT)
 @click.option(
     "--format",
     "-f",
@@ -88,9 +89,9 @@ DEFAULT_COLOUR = "utilisation"
 def command(
     what: str, form: str | None, output: str, full: bool, colour: str | None, row: int | None
 ) -> None:
-    """Draw a topology (NAME or NAME:param=value,...), the fabric of a running lab, or what the
-    links of a run (its folder) saw; or export it: a containerlab lab, an htsim .topo file, tables
-    of addresses."""
+    """Draw a topology (NAME or NAME:param=value,...), a fabric profile (FILE.yaml), the fabric of a
+    running lab, or what the links of a run (its folder) saw; or export it: a containerlab lab, an
+    htsim .topo file, tables of addresses."""
     form = form or _form_of(output)
     if full and form not in DRAWN:
         raise UserError(f"--full is for drawings; leave it out, or take {' or '.join(DRAWN)}")
@@ -126,22 +127,18 @@ def _form_of(output: str) -> str:
 
 def _run(what: str) -> RecordedRun | None:
     """The run whose folder ``what`` is, if it is one."""
-    if what.partition(":")[0].strip() in catalogue.DESIGNS or what in _labs():
+    if what.partition(":")[0].strip() in catalogue.DESIGNS or what in lab_record.recorded():
         return None
     path = Path(what)
     return RecordedRun.read(path) if is_run_folder(path) else None
 
 
-def _labs() -> list[str]:
-    return sorted(path.parent.name for path in STATE_DIRECTORY.glob("*/lab.json"))
-
-
 def find_topology(what: str) -> Topology:
-    """The topology that ``what`` names: a spec of the catalogue, else a running lab's."""
+    """The topology that ``what`` names: a spec, a fabric profile, else a running lab's."""
     name = what.partition(":")[0].strip()
-    if name in catalogue.DESIGNS:
-        return catalogue.load(what)
-    labs = _labs()
+    if name in catalogue.DESIGNS or is_file(what):
+        return choose(what).topology
+    labs = lab_record.recorded()
     if what not in labs:
         close = difflib.get_close_matches(name, [*catalogue.DESIGNS, *labs], n=1)
         hint = f"did you mean {close[0]}? " if close else ""
@@ -150,15 +147,7 @@ def find_topology(what: str) -> Topology:
             f"{what!r} is neither a topology nor a running lab nor the folder of a run; {hint}"
             f"topologies are {', '.join(catalogue.DESIGNS)}, and {running}"
         )
-    record = STATE_DIRECTORY / what / "lab.json"
-    try:
-        spec = json.loads(record.read_text())["topology_spec"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"the record {record} of lab {what} cannot be read ({error}); "
-            "`uetemu clean` removes what is left of the lab"
-        ) from None
-    return catalogue.load(str(spec))
+    return lab_record.load_topology(what)
 
 
 def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bool = False) -> str:

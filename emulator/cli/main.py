@@ -24,6 +24,7 @@ VERBS = {
     "exec": "run a command inside a node of a running lab",
     "capture": "stream a port's packets as pcapng to standard output",
     "graph": "draw or export a topology, a running lab, the links of a run",
+    "validate": "check fabric profiles and topologies before they are built",
     "fep": "one UET endpoint on an interface, against any UET stack",
     "hca": "one RoCEv2 endpoint on an interface, against any RDMA stack",
     "decode": "show the layers and fields of UET packets",

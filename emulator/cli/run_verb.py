@@ -36,7 +36,9 @@ PATIENCE_S = 2.0
 )
 @click.argument("scenario")
 @click.option(
-    "--topology", metavar="SPEC", help="fabric, such as rail_clos:hosts=2,gpus_per_host=2"
+    "--topology",
+    metavar="SPEC|FILE",
+    help="fabric, such as rail_clos:hosts=2,gpus_per_host=2, or a fabric profile, such as pod.yaml",
 )
 @click.option(
     "--transport",
@@ -48,7 +50,7 @@ PATIENCE_S = 2.0
     "--switch",
     metavar="SPEC",
     help="what the switches do, such as deep:balance=packet (see below) "
-    f"[default: {choice.DEFAULT}, or what the transport is run on]",
+    f"[default: as a fabric profile says, {choice.DEFAULT}, or what the transport is run on]",
 )
 @click.option(
     "--seed",

@@ -13,6 +13,7 @@ from emulator.asic import choice
 from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
 from emulator.fabric.cable_delay import for_kernel_traffic
+from emulator.fabric_choice import choose, require_buildable
 from emulator.lab import Lab
 from topologies import catalogue
 from topologies.model import Topology
@@ -27,7 +28,7 @@ DEFAULT_DILATION = 1000.0
     + "\n\n\b\n"
     + choice.describe(),
 )
-@click.argument("topology", metavar="[TOPOLOGY]", default=catalogue.DEFAULT)
+@click.argument("topology", metavar="[TOPOLOGY | FILE]", default=catalogue.DEFAULT)
 @click.option("--name", metavar="LAB", help="Name of the lab; default: that of the topology.")
 @click.option(
     "--dilation",
@@ -39,9 +40,8 @@ DEFAULT_DILATION = 1000.0
 @click.option(
     "--switch",
     metavar="SWITCH",
-    default=choice.DEFAULT,
-    show_default=True,
-    help="What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues.",
+    help="What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues "
+    f"[default: as a fabric profile says, or {choice.DEFAULT}].",
 )
 @click.option(
     "--seed",
@@ -52,13 +52,17 @@ DEFAULT_DILATION = 1000.0
 )
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
 def command(
-    topology: str, name: str | None, dilation: float, switch: str, seed: int, form: str
+    topology: str, name: str | None, dilation: float, switch: str | None, seed: int, form: str
 ) -> None:
-    """Build TOPOLOGY (NAME or NAME:param=value,...) and leave it running as a lab."""
+    """Build TOPOLOGY (NAME, NAME:param=value,... or a fabric profile FILE.yaml) and leave it
+    running as a lab."""
     require_root("build a lab")
-    model = catalogue.load(topology)
+    chosen = choose(topology)
+    model = chosen.topology
+    require_buildable(model)
+    switch = switch or chosen.switch or choice.DEFAULT
     asic = choice.wanted(switch)
-    lab = model.name.replace("_", "-") if name is None else name
+    lab = chosen.label.replace("_", "-") if name is None else name
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     started = time.monotonic()

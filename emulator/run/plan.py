@@ -15,13 +15,13 @@ from emulator.asic.choice import wanted as wanted_switch
 from emulator.errors import UserError
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
+from emulator.fabric_choice import choose, require_buildable
 from emulator.run import preflight
 from emulator.run.comparison import variants
 from emulator.run.load import Load
 from emulator.run.stages import Stage, stages
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
-from topologies import catalogue
 from topologies.model import Topology
 
 #: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
@@ -105,10 +105,13 @@ def prepare(request: Request) -> Plan:
     wanted: str | Topology | None = request.topology
     if wanted is None:
         wanted = request.scenario.topology(request.parameters)
+    profile_switch = None
     if isinstance(wanted, Topology):
         topology, spec = wanted, wanted.name
     else:
-        topology, spec = catalogue.load(wanted), wanted
+        chosen = choose(wanted)
+        topology, spec, profile_switch = chosen.topology, chosen.spec, chosen.switch
+    require_buildable(topology)
     preflight.check_agents(len(topology.gpus))
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
     compared = variants(request.transport)
@@ -119,7 +122,7 @@ def prepare(request: Request) -> Plan:
             trials,
             transport=transport,
             switch=request.switch,
-            default_switch=partial(default_switch, topology=topology),
+            default_switch=partial(_default_switch, topology=topology, asked=profile_switch),
         )
     ]
     _check_switches(planned)
@@ -149,6 +152,12 @@ def prepare(request: Request) -> Plan:
     for load in plan.loads:
         preflight.check_memory(load.size_bytes, load.memory_octets)
     return plan
+
+
+def _default_switch(transport: str, topology: Topology, asked: str | None) -> str:
+    """What ``transport`` runs on where the user names no switch: what the fabric's profile asks
+    for, else what is customary for it."""
+    return asked or default_switch(transport, topology)
 
 
 def _planned(

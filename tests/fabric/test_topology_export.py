@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from emulator import lab_record
 from emulator.cli import graph_verb
 from emulator.errors import UserError
+from emulator.topology_file import to_json
 from topologies import export
 from topologies.model import Topology, TopologyError
 from topologies.rail_clos import rail_clos
@@ -64,10 +66,10 @@ def test_the_suffix_of_the_output_file_decides(tmp_path: Path, suffix: str, star
 def test_a_running_lab_is_found_by_its_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_verb, "STATE_DIRECTORY", tmp_path)
+    monkeypatch.setattr(lab_record, "STATE", tmp_path)
     (tmp_path / "mylab").mkdir()
-    record = tmp_path / "mylab" / "lab.json"
-    record.write_text(json.dumps({"topology_spec": "rail_clos:hosts=3"}))
+    record = tmp_path / "mylab" / "topology.json"
+    record.write_text(to_json(rail_clos(hosts=3)))
     assert len(graph_verb.find_topology("mylab").servers) == 3
     with pytest.raises(UserError, match=r"did you mean mylab\?.*running labs are mylab"):
         graph_verb.find_topology("mylb")
@@ -75,7 +77,7 @@ def test_a_running_lab_is_found_by_its_record(
         graph_verb.find_topology("../mylab")
     for broken in ("{", "[]", "{}"):
         record.write_text(broken)
-        with pytest.raises(UserError, match=r"lab\.json of lab mylab cannot be read"):
+        with pytest.raises(UserError, match=r"topology of lab mylab cannot be read"):
             graph_verb.find_topology("mylab")
 
 

@@ -1,0 +1,96 @@
+"""The fabric that a user asks for: a spec of the catalogue, or a file with a fabric profile.
+
+::
+
+    pod:nic_rate=400G       a design, with parameters
+    my_fabric.yaml          a file of one's own
+    pod.yaml                one of those that come with uetemu, if there is none here of that name
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from emulator.asic import choice
+from emulator.errors import UserError
+from topologies import catalogue, fabric_file
+from topologies.model import Topology
+from topologies.yaml_lines import Problem, TextError
+
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricChoice:
+    """``spec`` is what the user wrote, and ``label`` its short name.
+
+    ``switch`` is what a profile asks of switches, as :mod:`emulator.asic.choice` reads it; None:
+    it says nothing of them.
+    """
+
+    spec: str
+    label: str
+    topology: Topology
+    switch: str | None = None
+
+
+def is_file(what: str) -> bool:
+    """Whether ``what`` is the name of a profile's file, there or not."""
+    return what.strip().lower().endswith(SUFFIXES)
+
+
+def choose(what: str) -> FabricChoice:
+    """The fabric that ``what`` says.
+
+    Raises UserError or TopologyError, one sentence; of a file with its name and line.
+    """
+    if not is_file(what):
+        topology = catalogue.load(what)
+        return FabricChoice(spec=what, label=topology.name, topology=topology)
+    name = what.strip()
+    read = fabric_file.read(_text(name), name)
+    if read.switch is not None:
+        try:
+            choice.wanted(read.switch)
+        except UserError as error:
+            raise TextError([Problem(read.switch_line, str(error))], name) from None
+    label = Path(name).stem.lower()
+    return FabricChoice(spec=name, label=label, topology=read.topology, switch=read.switch)
+
+
+def require_buildable(topology: Topology) -> None:
+    """Raise UserError for what a profile may say and no fabric here can do."""
+    profile = topology.profile
+    if profile.data_plane != "ethernet":
+        raise UserError(
+            f"data_plane {profile.data_plane} cannot be built here: take data_plane: ethernet"
+        )
+    if profile.control_plane != "static":
+        raise UserError(
+            f"control_plane {profile.control_plane.partition(':')[0]} cannot be built here: take "
+            "control_plane: static, whose routes are the same while nothing fails"
+        )
+
+
+def shipped() -> list[str]:
+    """Names of the profiles that come with uetemu."""
+    return sorted(
+        each.name for each in resources.files("topologies").iterdir() if is_file(each.name)
+    )
+
+
+def _text(name: str) -> str:
+    path = Path(name)
+    if not path.exists() and name in shipped():
+        return (resources.files("topologies") / name).read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{name} is not text in UTF-8; a fabric profile is YAML") from None
+    except OSError as error:
+        close = difflib.get_close_matches(path.name, shipped(), n=1, cutoff=0.8)
+        hint = f"; did you mean {close[0]}, which comes with uetemu?" if close else ""
+        raise UserError(f"{name} cannot be read: {error.strerror}{hint}") from None

@@ -1,0 +1,72 @@
+"""AllReduce over the named designs whose GPUs have one NIC port each, made small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.test_run import Run, start  # noqa: F401
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
+]
+
+#: A design of four to eight GPUs, and the switches that a ring in shuffled order has to cross.
+SMALL_DESIGNS = {
+    "single_rail_switch:gpus_per_host=2": ("rail0",),
+    "pod:hosts=1,gpus_per_host=2,rails_per_switch=1,spines=2": ("rail", "spine"),
+    "multi_pod:segments=1,hosts=1,gpus_per_host=2,rails_per_switch=1,spines=1,super_spines=2": (
+        "rail",
+        "spine",
+        "super",
+    ),
+    "multi_rail_per_switch:hosts=2,gpus_per_host=4,rails_per_switch=2,spines=2": ("rail", "spine"),
+    "dual_rail_per_switch:hosts=2,gpus_per_host=4,spines=2": ("rail", "spine"),
+    "single_rail_per_switch:hosts=2,gpus_per_host=2,spines=2": ("rail", "spine"),
+}
+
+
+@pytest.mark.parametrize("spec", SMALL_DESIGNS)
+def test_allreduce_sums_right_and_crosses_every_tier(
+    start: Callable[..., Run],  # noqa: F811
+    spec: str,
+) -> None:
+    run = start(
+        *("--topology", spec, "--param", "order=shuffled", "--sizes", "16KiB"),
+        *("--iterations", "1", "--dilation", "20000", "--capture", "none"),
+    )
+    status, out, err = run.finish()
+    assert status == 0, (out, err)
+    (row,) = run.result["rows"]
+    assert row["wrong"] == 0
+    assert row["data_packets"] > 0
+    for tier in SMALL_DESIGNS[spec]:
+        sent = [
+            counters["data"]["packets"]
+            for port, counters in run.result["ports"].items()
+            if port.startswith(tier)
+        ]
+        assert sum(sent) > 0, tier
+
+
+def test_a_run_on_a_profile_has_the_switches_of_the_profile(
+    start: Callable[..., Run],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    profile = tmp_path / "two.yaml"
+    profile.write_text(
+        "segment: {hosts: 2, gpus_per_host: 1}\npod:\n  spine: {spines: 0}\n"
+        "global: {switch: deep, load_balancing: packet}\n"
+    )
+    run = start(
+        *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
+        *("--dilation", "20000", "--capture", "none"),
+    )
+    status, out, err = run.finish()
+    assert status == 0, (out, err)
+    assert run.result["switch"] == "deep:balance=packet"
+    assert [row["wrong"] for row in run.result["rows"]] == [0]

@@ -1,0 +1,286 @@
+"""The named designs: their numbers, subnets, VLANs, interfaces and summaries are the figures'."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from topologies import catalogue
+from topologies.capacity import bisection_bandwidth, format_ratio, oversubscription, switch_ports
+from topologies.failure_domain import failure_domains
+from topologies.model import Bridge, End, Role, Topology, TopologyError
+from topologies.units import format_rate
+
+NAMED = [
+    "nic_per_gpu",
+    "shared_nic",
+    "single_rail_switch",
+    "dual_rail_switch",
+    "rail_only",
+    "host_segment",
+    "pod",
+    "multi_pod",
+    "multi_rail_per_switch",
+    "dual_rail_per_switch",
+    "single_rail_per_switch",
+    "fabric_planes",
+]
+TBPS = 10**12
+
+
+def numbers(topology: Topology) -> str:
+    """What the docstring of a design says of it."""
+    switches = len(topology.switches)
+    cuts = (f"{name} {format_rate(bps)}" for name, bps in bisection_bandwidth(topology).items())
+    said = (
+        f"{len(topology.gpus)} GPUs, {switches} switch{'es' if switches > 1 else ''}, "
+        f"{len(topology.links)} links; bisection: {', '.join(cuts)}"
+    )
+    ratios = oversubscription(topology)
+    if ratios:
+        shown = (f"{role} {format_ratio(ratio)}" for role, ratio in ratios.items())
+        said += f"; oversubscription: {', '.join(shown)}"
+    return f"{said}."
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_numbers_in_a_docstring_are_those_of_the_fabric(name: str) -> None:
+    design = catalogue.DESIGNS[name].design
+    words = " ".join((inspect.getdoc(design) or "").split())
+    assert numbers(catalogue.load(name)) in words
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_spec_of_a_named_design_builds_it_again(name: str) -> None:
+    topology = catalogue.load(name)
+    assert topology.name == name
+    assert catalogue.load(catalogue.spec_of(topology)) == topology
+
+
+def members(topology: Topology, switch: str, bridge: str) -> list[tuple[int, str]]:
+    """(interface number of the switch from 1, GPU behind it) of one rail."""
+    node = topology.node(switch)
+    return [
+        (number, next(far.node for far, _ in topology.beyond(End(switch, port.name))))
+        for number, port in enumerate(node.ports, start=1)
+        if port.bridge == bridge
+    ]
+
+
+def rails(topology: Topology, switch: str) -> list[tuple[str, int | None]]:
+    found = []
+    for bridge in topology.node(switch).bridges:
+        assert bridge.gateway is not None
+        found.append((str(bridge.gateway.network), bridge.vlan))
+    return found
+
+
+def summaries(topology: Topology, switch: str) -> list[str]:
+    return [str(summary) for summary in topology.node(switch).summaries]
+
+
+def behind(topology: Topology, gpu: str, port: str = "eth0") -> str:
+    """The switch behind a port of a GPU, through its NIC if that is shared."""
+    far = topology.far_end(End(gpu, port)).node
+    if topology.node(far).role is Role.NIC:
+        (far,) = (
+            end.node for _, _, end in topology.neighbours(far) if topology.node(end.node).is_switch
+        )
+    return far
+
+
+def test_single_rail_switch_groups_its_interfaces_by_server() -> None:
+    topology = catalogue.load("single_rail_switch")
+    (switch,) = topology.switches
+    assert [topology.far_end(End("rail0", port.name)).node for port in switch.ports] == [
+        f"h{host}g{rank}" for host in range(3) for rank in range(8)
+    ]
+    assert rails(topology, "rail0") == [(f"10.0.{rail + 1}.0/24", 101 + rail) for rail in range(8)]
+    assert all(
+        topology.node(f"h{host}g{rank}").gateway == f"10.0.{rank + 1}.1"
+        for host in range(3)
+        for rank in range(8)
+    )
+
+
+@pytest.mark.parametrize("name", ["dual_rail_switch", "host_segment", "fabric_planes"])
+def test_the_ports_of_a_dual_port_nic_are_on_two_switches(name: str) -> None:
+    topology = catalogue.load(name)
+    for gpu in topology.gpus:
+        assert [behind(topology, gpu.name, port.name) for port in gpu.ports] == ["rail0", "rail1"]
+        assert gpu.loopback is not None
+    assert {switch.plane for switch in topology.switches} == {0, 1}
+
+
+def test_two_ports_of_200_gbps_are_400() -> None:
+    for name in ("dual_rail_switch", "host_segment"):
+        topology = catalogue.load(name)
+        rates = [link.rate_bps for link, _, _ in topology.neighbours("h1g5")]
+        assert rates == [200 * 10**9] * 2
+
+
+def test_host_segment_maps_interfaces_to_rails() -> None:
+    topology = catalogue.load("host_segment")
+    for switch in ("rail0", "rail1"):
+        for rail in range(8):
+            assert members(topology, switch, f"rail{rail}") == [
+                (rail * 4 + host + 1, f"h{host}g{rail}") for host in range(4)
+            ]
+
+
+def test_rail_only_has_nothing_between_rails() -> None:
+    topology = catalogue.load("rail_only")
+    assert bisection_bandwidth(topology)["rails"] == 0
+    assert all(
+        not topology.node(end.node).is_switch
+        for switch in topology.switches
+        for _, _, end in topology.neighbours(switch.name)
+    )
+
+
+def test_pod_is_three_point_two_tbps_down_and_up() -> None:
+    for spec in ("pod", "pod:uplink_rate=400G"):
+        topology = catalogue.load(spec)
+        assert [switch.name for switch in topology.switches if switch.role is Role.RAIL] == [
+            *("rail0", "rail1", "rail2", "rail3")
+        ]
+        for rail in range(4):
+            ways = {Role.GPU: 0, Role.SPINE: 0}
+            for link, _, end in topology.neighbours(f"rail{rail}"):
+                ways[topology.node(end.node).role] += link.rate_bps
+            assert ways == {Role.GPU: 3.2 * TBPS, Role.SPINE: 3.2 * TBPS}
+        links = [end.node for _, _, end in topology.neighbours("rail0")]
+        assert links.count("spine0") == (2 if "400G" in spec else 1)
+
+
+def test_multi_pod_joins_every_spine_to_four_super_spines() -> None:
+    topology = catalogue.load("multi_pod")
+    assert [sum(gpu.pod == pod for gpu in topology.gpus) for pod in range(2)] == [64, 64]
+    for number in range(8):
+        up = [
+            (end.node, link.rate_bps)
+            for link, _, end in topology.neighbours(f"spine{number}")
+            if topology.node(end.node).role is Role.SUPER_SPINE
+        ]
+        assert up == [(f"super{top}", 800 * 10**9) for top in range(4)]
+
+
+def test_multi_rail_per_switch_has_a_28_and_a_vlan_for_each_rail() -> None:
+    topology = catalogue.load("multi_rail_per_switch")
+    assert rails(topology, "rail0") == [
+        ("10.0.1.0/28", 101),
+        ("10.0.2.0/28", 102),
+        ("10.0.3.0/28", 103),
+        ("10.0.4.0/28", 104),
+    ]
+    assert summaries(topology, "rail0") == [f"10.0.{octet}.0/24" for octet in (1, 2, 3, 4)]
+    assert summaries(topology, "rail1") == [f"10.0.{octet}.0/24" for octet in (5, 6, 7, 8)]
+    assert {len(s.ports) for s in topology.switches if s.role is Role.RAIL} == {48}
+    eight = catalogue.load("multi_rail_per_switch:rails_per_switch=8,hosts=4")
+    assert len(rails(eight, "rail0")) == 8
+
+
+def test_dual_rail_per_switch_divides_a_24() -> None:
+    topology = catalogue.load("dual_rail_per_switch")
+    assert rails(topology, "rail0") == [("10.0.1.0/25", 101), ("10.0.1.128/25", 102)]
+    assert summaries(topology, "rail0") == ["10.0.1.0/24"]
+    assert members(topology, "rail0", "rail0") == [(n, f"h{n - 1}g0") for n in range(1, 17)]
+    assert members(topology, "rail0", "rail1") == [(n, f"h{n - 17}g1") for n in range(17, 33)]
+    assert rails(topology, "rail3") == [("10.0.4.0/25", 107), ("10.0.4.128/25", 108)]
+
+
+def test_single_rail_per_switch_needs_no_summary() -> None:
+    topology = catalogue.load("single_rail_per_switch")
+    assert rails(topology, "rail0") == [("10.0.1.0/24", 101)]
+    assert rails(topology, "rail7") == [("10.0.8.0/24", 108)]
+    assert not any(switch.summaries for switch in topology.switches)
+    assert members(topology, "rail0", "rail0") == [(n, f"h{n - 1}g0") for n in range(1, 33)]
+
+
+def test_four_gpus_share_a_nic_of_200_gbps() -> None:
+    topology = catalogue.load("shared_nic")
+    for server in topology.servers:
+        nics = {topology.far_end(End(gpu, "eth0")).node: gpu for gpu in server.gpus}
+        assert len(nics) == 2
+        for nic in nics:
+            rates = sorted(link.rate_bps for link, _, _ in topology.neighbours(nic))
+            assert rates == [200 * 10**9, *[256 * 10**9] * 4]
+    assert [topology.node(f"h1g{rank}").rail for rank in range(8)] == [0] * 4 + [1] * 4
+
+
+def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
+    assert switch_ports(catalogue.load("pod")) == 64 + 2 * 16
+    assert switch_ports(catalogue.load("shared_nic")) == 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "multi_rail_per_switch:hosts=9",
+            r"switch_ports is 48 and a rail switch would need 56 .*\(36 down, 20 up\)",
+        ),
+        ("single_rail_switch:switch_ports=23", r"switch_ports is 23 .* need 24"),
+        ("multi_rail_per_switch:hosts=14,switch_ports=96", r"hosts is 14 and subnet_prefix=/28"),
+        ("pod:nic_rate=0G", r"nic_rate is 0 bps; it must lie in"),
+        ("pod:uplink_rate=0G", r"uplink_rate is 0 bps"),
+        ("pod:rails_per_switch=3", r"rails_per_switch is 3 and a server has 8 rails"),
+        ("pod:nic_ports=3", r"nic_ports is 3; a NIC has 1 port or 2"),
+        ("shared_nic:gpus_per_nic=3", r"gpus_per_host is 8 and gpus_per_nic 3"),
+        ("shared_nic:nic_ports=2", r"nic_ports is 2 and gpus_per_nic 4"),
+        ("multi_pod:pods=256,hosts=1", r"pod 255 does not fit"),
+        ("multi_pod:spines=0", r"super_spines is 4 and spines 0"),
+        ("clos:gpus_per_host=256", r"leaves room for 255 rails"),
+        ("clos:pods=2,segments=4,subnet_prefix=20", r"room for 15 rails .* or segments"),
+        ("dual_rail_per_switch:rails_per_switch=4", r"do not fit in one /24.*longer subnet_prefix"),
+        ("dual_rail_per_switch:hosts=127", r"hosts is 127 and subnet_prefix=/25"),
+        ("fabric_planes:spines=2,super_spines=1", r"super-spines would join the planes"),
+        ("pod:planes=both", r"planes is 'both'; it is one of shared, own"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(spec: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        catalogue.load(spec)
+
+
+def test_a_bridge_of_a_shared_nic_has_no_vlan() -> None:
+    topology = catalogue.load("shared_nic")
+    assert topology.node("h0n0").bridges == (
+        Bridge(name="nic", rail=0, mac=topology.node("h0n0").bridges[0].mac),
+    )
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_readme_has_the_numbers_of_every_design(name: str) -> None:
+    assert readme_row(name) in README.read_text()
+
+
+def readme_row(name: str) -> str:
+    """The numbers of a design's row, between its drawing's number and what it is."""
+    topology = catalogue.load(name)
+    domains = {domain.kind: domain.told() for domain in failure_domains(topology)}
+    cells = (
+        len(topology.gpus),
+        len(topology.switches),
+        len(topology.links),
+        f"{switch_ports(topology) / len(topology.gpus):.3g}",
+        " / ".join(format_rate(bps) for bps in bisection_bandwidth(topology).values()),
+        domains["rail switch"],
+        domains.get("spine switch", "-"),
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def test_a_summary_that_overlaps_the_subnet_of_another_switch_is_refused() -> None:
+    topology = catalogue.load("multi_rail_per_switch:hosts=2")
+    wide = dataclasses.replace(topology.node("rail0"), summaries=(IPv4Network("10.0.0.0/21"),))
+    nodes = tuple(wide if node.name == "rail0" else node for node in topology.nodes)
+    with pytest.raises(TopologyError, match=r"summary 10\.0\.0\.0/21 of rail0 overlaps 10\.0\.5"):
+        dataclasses.replace(topology, nodes=nodes)

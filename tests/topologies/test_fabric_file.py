@@ -1,0 +1,345 @@
+"""Fabric profiles: what they make, and what is said of those that are wrong, line by line."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.asic import choice
+from emulator.asic.balancing import METHODS
+from emulator.asic.profile import PROFILES
+from emulator.cli import graph_verb, validate_verb
+from emulator.errors import UserError
+from emulator.fabric_choice import choose, require_buildable, shipped
+from topologies import catalogue, fabric_file
+from topologies.fabric_keys import CLOS, KEYS, SECTIONS
+from topologies.fabric_schema import schema
+from topologies.yaml_lines import TextError
+
+SMALL = """\
+segment:
+  hosts: 2
+  gpus_per_host: 2
+  gpu_io:
+    nic_rate: 200Gbps
+  rail_switch:
+    rails_per_switch: 1
+pod:
+  segments: 1
+  spine:
+    spines: 2
+multi_pod:
+global:
+  mtu: 4096
+"""
+
+
+def problems(text: str) -> list[tuple[int, str]]:
+    with pytest.raises(TextError) as refused:
+        fabric_file.read(text, "f.yaml")
+    return [(problem.line, problem.said) for problem in refused.value.problems]
+
+
+# --- what they make ------------------------------------------------------------------------------
+
+
+def test_every_parameter_of_clos_has_its_place_once() -> None:
+    names = [key.name for keys in SECTIONS.values() for key in keys]
+    assert sorted(set(names)) == sorted(names)
+    assert {key.name for key in KEYS.values() if key.parameter} == set(CLOS)
+
+
+def test_choices_are_those_of_the_switches() -> None:
+    assert set(KEYS["load_balancing"].kind.words) == set(METHODS)  # type: ignore[union-attr]
+    assert set(KEYS["switch"].kind.words) == {*PROFILES, "none"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_profile_is_the_design_of_its_name(name: str) -> None:
+    chosen = choose(name)
+    design = catalogue.load(name.removesuffix(".yaml"))
+    for part in ("servers", "nodes", "links"):
+        assert getattr(chosen.topology, part) == getattr(design, part)
+    assert chosen.topology.parameters == design.parameters
+    require_buildable(chosen.topology)
+
+
+def test_a_profile_is_the_same_as_a_spec() -> None:
+    read = fabric_file.read(SMALL, "f.yaml")
+    spec = "clos:hosts=2,gpus_per_host=2,nic_rate=200G,spines=2,mtu=4096"
+    assert read.topology == catalogue.load(spec)
+    assert read.switch is None
+    assert catalogue.load(catalogue.spec_of(read.topology)) == read.topology
+
+
+@pytest.mark.parametrize(
+    ("said", "switch"),
+    [
+        ("load_balancing: packet", "shallow:balance=packet"),
+        ("{load_balancing: flowlet, flowlet_gap: 2us}", "shallow:balance=flowlet,flowlet_gap=2us"),
+        ("{switch: deep, trimming: on}", "deep:trim=on"),
+        ("{switch: shallow, trimming: false}", "shallow:trim=off"),
+        ("{switch: lossless, pfc: true}", "lossless:pfc=on"),
+        ("{switch: lossless, pfc: off}", "lossless:pfc=off"),
+        ("switch: none", "none"),
+        ("{switch: none, load_balancing: kernel, control_class: off}", "none"),
+        (
+            "{ecn: on, ecn_kmin: 20KiB, ecn_pmax: 0.1}",
+            "shallow:data.kmin_bytes=20KiB,data.pmax=0.1,retransmission.kmin_bytes=20KiB,"
+            "retransmission.pmax=0.1,untrimmed.kmin_bytes=20KiB,untrimmed.pmax=0.1",
+        ),
+        (
+            "ecn: off",
+            "shallow:data.kmax_bytes=none,retransmission.kmax_bytes=none,untrimmed.kmax_bytes=none",
+        ),
+    ],
+)
+def test_global_keys_become_a_switch(said: str, switch: str) -> None:
+    read = fabric_file.read(f"global: {said}\n" if "{" in said else f"global:\n  {said}\n", "f")
+    assert read.switch == switch
+    choice.wanted(switch)  # which the switches understand
+
+
+@pytest.mark.parametrize(
+    ("said", "plane"),
+    [
+        ("control_plane: static", "static"),
+        ("control_plane: ebgp", "ebgp"),
+        ("{control_plane: ibgp, bfd: off}", "ibgp:bfd=off"),
+        (
+            "{control_plane: ebgp, bfd: on, bfd_interval: 100ms, bfd_multiplier: 4}",
+            "ebgp:bfd=on,interval=100ms,multiplier=4",
+        ),
+        ("{control_plane: evpn, data_plane: vxlan}", "evpn"),
+    ],
+)
+def test_global_keys_become_a_control_plane(said: str, plane: str) -> None:
+    read = fabric_file.read(f"global: {said}\n" if "{" in said else f"global:\n  {said}\n", "f")
+    assert read.topology.profile.control_plane == plane
+
+
+def test_what_cannot_be_built_is_valid_but_refused() -> None:
+    text = "global: {control_plane: evpn, data_plane: vxlan}\n"
+    with pytest.raises(UserError, match="data_plane vxlan cannot be built here"):
+        require_buildable(fabric_file.read(text, "f").topology)
+
+
+# --- what is wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("", 1, "not a mapping"),
+        ("- 1\n", 1, "not a mapping"),
+        ("segment:\n  hosts: [2\n", 3, "not YAML"),
+        ("segment:\n  hosts: 2\n  hosts: 3\n", 3, "duplicate key"),
+        ("a: &a [*a]\n", 1, "has no 'a'"),
+        ("[" * 5000, 1, "more than 64 brackets are open"),
+        ("a: b" * 50_000, 1, "longer than 65536 characters"),
+        ("segment:\n  host: 2\n", 2, "segment has no 'host'; did you mean hosts?"),
+        ("segments:\n", 1, "has no 'segments'; did you mean segment?"),
+        ("pod:\n  mtu: 9000\n", 2, "pod has no 'mtu'; it belongs in global"),
+        ("gpu_io: {}\n", 1, "it belongs in segment"),
+        ("global:\n  qwertz: 1\n", 2, "global has no 'qwertz'; known are control_plane, bfd,"),
+        ("1: 2\n", 1, "has no 1; known are segment, "),
+        ("segment: 3\n", 1, "segment is 3, not a mapping of hosts, gpus_per_host"),
+        ("segment:\n  hosts: {a: 1}\n", 2, "hosts is a mapping, not a single value"),
+        ("segment:\n  hosts:\n", 2, "hosts is empty, not a single value"),
+        ("segment:\n  hosts: [1, 2]\n", 2, "hosts is a list, not a single value"),
+        ("segment:\n  hosts: six\n", 2, "hosts: 'six' is not a whole number"),
+        ("segment:\n  hosts: 0\n", 2, "hosts is 0; it must lie in 1"),
+        ("segment:\n  hosts: true\n", 2, "hosts: 'on' is not a whole number"),
+        ("segment:\n  gpu_io:\n    nic_rate: 400\n", 3, "nic_rate: '400' has no unit"),
+        ("segment:\n  gpu_io:\n    nic_rate: 0Gbps\n", 3, "nic_rate is 0 bps"),
+        ("global:\n  switch: cisco\n", 2, "switch is 'cisco'; it is one of shallow, deep"),
+        ("global:\n  ecn_kmin: much\n", 2, "ecn_kmin is 'much', not a depth"),
+        ("global:\n  ecn_pmax: 2\n", 2, "ecn_pmax is '2', not a share"),
+        # what the fabric itself refuses, at the line of the key that it names
+        ("segment:\n  hosts: 4\n  gpus_per_host: 256\n", 3, "leaves room for 255 rails"),
+        (
+            "segment:\n  gpus_per_host: 8\n  rail_switch:\n    rails_per_switch: 3\n",
+            4,
+            "rails_per_switch is 3 and a server has 8 rails",
+        ),
+        (
+            "segment:\n  hosts: 30\n  rail_switch: {subnet_prefix: /28}\n",
+            2,
+            "hosts is 30 and subnet_prefix=/28",
+        ),
+        (
+            "segment:\n  hosts: 30\n  rail_switch:\n    switch_ports: 32\n",
+            4,
+            "switch_ports is 32 and a rail switch would need",
+        ),
+        ("global:\n  mtu: 9000\n  buffer: 4KiB\n", 3, "buffer is 4 KiB, less than one frame"),
+        # contradictions
+        (
+            "global:\n  mtu: 9000\n  pfc: on\n",
+            3,
+            "pfc is on and switch shallow, which has no lossless",
+        ),
+        ("global:\n  switch: deep\n  pfc: on\n", 3, "pfc is on and switch deep"),
+        (
+            "global:\n  trimming: on\n  control_class: off\n",
+            2,
+            "cut packets travel in the control class",
+        ),
+        ("global:\n  control_class: off\n", 2, "control_class is off and switch shallow"),
+        ("global: {switch: none, control_class: on}\n", 1, "plain queues have none of it"),
+        ("global:\n  switch: none\n  ecn: on\n", 3, "ecn is on and switch none"),
+        ("global:\n  switch: none\n  load_balancing: packet\n", 3, "hashes as Linux does"),
+        (
+            "global:\n  switch: lossless\n  pfc: on\n  trimming: on\n",
+            4,
+            "trimming and pfc are on",
+        ),
+        ("global:\n  bfd: on\n", 2, "bfd is given and control_plane static"),
+        ("global:\n  bfd_interval: 1ms\n", 2, "bfd_interval is given and control_plane static"),
+        (
+            "global: {control_plane: ebgp, bfd: off, bfd_interval: 1ms}\n",
+            1,
+            "bfd_interval says nothing with bfd: off",
+        ),
+        ("global:\n  data_plane: vxlan\n", 2, "data_plane is vxlan and control_plane static"),
+        ("global: {control_plane: ebgp, data_plane: vxlan}\n", 1, "only evpn tells"),
+        ("global:\n  control_plane: evpn\n", 2, "evpn is for tunnels"),
+        ("global:\n  flowlet_gap: 1us\n", 2, "flowlet_gap says nothing without"),
+        ("global:\n  ecn: off\n  ecn_kmax: 1bdp\n", 3, "ecn_kmax says nothing with ecn: off"),
+        ("global: {ecn_kmin: 2MiB, ecn_kmax: 1MiB}\n", 1, "ecn_kmin is 2MiB, above"),
+        ("pod:\n  segments: 2\n  spine: {spines: 0}\n", 2, "nothing joins the segments"),
+        ("multi_pod:\n  pods: 2\n", 2, "nothing joins the pods"),
+        (
+            "segment:\n  rail_switch: {uplink_rate: 400G}\npod:\n  spine: {spines: 0}\n",
+            2,
+            "uplink_rate says nothing where spines is 0",
+        ),
+        ("multi_pod:\n  super_spine: {super_rate: 1T}\n", 2, "super_rate says nothing"),
+        ("segment:\n  gpu_io: {pcie_rate: 256G}\n", 2, "pcie_rate is for shared NICs"),
+        ("pod:\n  spine: {planes: own}\n", 2, "a second plane needs nic_ports: 2"),
+    ],
+)
+def test_one_problem_is_told_with_its_line(text: str, line: int, said: str) -> None:
+    ((where, what),) = problems(text)
+    assert where == line
+    assert said in what
+
+
+def test_all_problems_are_told_in_the_order_of_lines() -> None:
+    text = SMALL.replace("hosts: 2", "hosts: no").replace("mtu: 4096", "mtu: 1")
+    text = text.replace("spines: 2", "spnies: 2")
+    assert [line for line, _ in problems(text)] == [2, 11, 14]
+    with pytest.raises(TextError, match=r"^f.yaml:2: hosts: 'no' .* \(2 more: uetemu validate f"):
+        fabric_file.read(text, "f.yaml")
+
+
+def test_a_key_that_a_merge_brought_is_known_by_its_section() -> None:
+    text = "segment:\n  <<: {hosts: 0}\n"
+    assert [line for line, _ in problems(text)] == [1]
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_a_fabric_or_a_refusal(text: str) -> None:
+    with suppress(TextError):
+        assert fabric_file.read(text, "f").topology.gpus
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def _validate(*arguments: str) -> tuple[int, str]:
+    run = CliRunner().invoke(validate_verb.command, arguments)
+    return run.exit_code, run.stdout
+
+
+def test_validate_tells_file_line_and_message(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(SMALL)
+    bad.write_text(SMALL.replace("hosts: 2", "hsots: 2") + "  pfc: on\n")
+    status, out = _validate(str(good), "pod.yaml", "pod:hosts=2")
+    assert status == 0
+    assert f"{good}: 4 GPUs, 4 switches, 8 links" in out
+    assert "pod.yaml: 64 GPUs" in out
+    assert "pod:hosts=2: 32 GPUs" in out
+    assert _validate("-q", str(good)) == (0, "")
+    status, out = _validate("-q", str(good), str(bad), "pod:hosts=0", "nowhere.yaml")
+    assert status == 1
+    lines = out.splitlines()
+    assert lines[0] == f"{bad}:2: segment has no 'hsots'; did you mean hosts?"
+    assert lines[1].startswith("pod:hosts=0: hosts is 0; it must lie in")
+    assert lines[2] == "nowhere.yaml cannot be read: No such file or directory"
+    assert len(lines) == 3
+
+
+def test_a_switch_that_cannot_be_in_the_fabric_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("global: {switch: lossless, buffer: 16KiB}\n")
+    status, out = _validate(str(path))
+    assert status == 1
+    assert out.startswith(f"{path}: ")
+    assert "buffer" in out
+
+
+def test_a_misspelt_shipped_profile_is_suggested() -> None:
+    with pytest.raises(UserError, match=r"did you mean multi_pod\.yaml"):
+        choose("multipod.yaml")
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is not text in UTF-8"):
+        choose(str(path))
+
+
+def test_graph_draws_a_profile(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(SMALL)
+    run = CliRunner().invoke(graph_verb.command, [str(path), "-f", "json"])
+    assert run.exit_code == 0
+    assert len(json.loads(run.stdout)["servers"]) == 2
+
+
+# --- the schema ----------------------------------------------------------------------------------
+
+
+def accepts(rule: dict, value: object) -> bool:
+    """What of JSON Schema our schema is made of."""
+    if "anyOf" in rule:
+        return any(accepts(each, value) for each in rule["anyOf"])
+    if "enum" in rule:
+        return any(value is each or value == each for each in rule["enum"])
+    types = {"object": dict, "null": type(None), "string": str, "integer": int, "number": float}
+    names = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
+    if not any(isinstance(value, types[name]) for name in names):
+        return False
+    if isinstance(value, dict):
+        known = rule["properties"]
+        return all(key in known and accepts(known[key], item) for key, item in value.items())
+    return True
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_the_schema_accepts_every_shipped_profile(name: str) -> None:
+    from importlib import resources
+
+    from ruamel.yaml import YAML
+
+    text = (resources.files("topologies") / name).read_text()
+    content = json.loads(json.dumps(YAML(typ="safe", pure=True).load(text)))
+    assert accepts(schema(), content)
+    assert not accepts(schema(), content | {"segmnet": {}})
+
+
+def test_the_schema_has_every_key_with_its_help() -> None:
+    status, out = _validate("--schema")
+    assert status == 0
+    text = json.dumps(json.loads(out))
+    for key in KEYS.values():
+        assert f'"{key.name}": {{"description": {json.dumps(key.help)}' in text

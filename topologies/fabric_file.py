@@ -1,0 +1,211 @@
+"""A fabric profile: a Clos fabric and what its switches do, from YAML text.
+
+::
+
+    segment:
+      hosts: 4
+      gpus_per_host: 8
+      gpu_io: {nic_rate: 200Gbps}
+      rail_switch: {rails_per_switch: 4, uplink_rate: 800Gbps}
+    pod:
+      segments: 2
+      spine: {spines: 4}
+    global:
+      load_balancing: packet
+      mtu: 4096
+
+All keys are in :mod:`topologies.fabric_keys`.  What is left out has the default of
+:class:`~topologies.clos.Clos`.  Every wrong key and value of a text is told at once, each with its
+line; where there is none, every contradiction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml.comments import CommentedMap
+
+from topologies.clos import Clos
+from topologies.contradictions import contradictions
+from topologies.fabric_keys import CLOS, KEYS, LOSSLESS, NO_SWITCH, SECTIONS, STATIC
+from topologies.model import FabricProfile, Topology, TopologyError
+from topologies.units import format_time
+from topologies.yaml_lines import Problem, TextError, line_of, parse_mapping
+
+Value = int | str
+#: Keys that say something of the switches, beside the topology.
+OF_SWITCHES = (
+    *("switch", "load_balancing", "flowlet_gap", "ecn", "ecn_kmin", "ecn_kmax", "ecn_pmax"),
+    *("pfc", "trimming"),
+)
+#: Classes whose packets congestion control watches.
+MARKED_CLASSES = ("data", "retransmission", "untrimmed")
+
+
+@dataclass(frozen=True)
+class FabricFile:
+    """``switch`` is the choice of :mod:`emulator.asic.choice`, None if the text says nothing of it;
+    ``switch_line`` is where it does."""
+
+    topology: Topology
+    switch: str | None
+    switch_line: int
+
+
+def read(text: str, name: str) -> FabricFile:
+    """The fabric that ``text`` describes.
+
+    Raises TextError, which names the file ``name`` and lines, with all that is wrong.
+    """
+    reader = _Reader(parse_mapping(text, name))
+    if reader.problems:
+        raise TextError(reader.problems, name)
+    said = reader.said
+    wrong = [Problem(reader.line(key), what) for key, what in contradictions(said)]
+    if wrong:
+        raise TextError(wrong, name)
+    try:
+        shape: dict[str, Any] = {key: value for key, value in said.items() if key in CLOS}
+        topology = dataclasses.replace(Clos(**shape).topology(), profile=_profile(said))
+    except TopologyError as error:
+        raise TextError([Problem(reader.line_about(str(error)), str(error))], name) from None
+    switch = _switch(said) if any(key in said for key in OF_SWITCHES) else None
+    lines = [reader.line(key) for key in OF_SWITCHES if key in said]
+    return FabricFile(topology, switch, min(lines, default=1))
+
+
+class _Reader:
+    """What a text says: ``said`` by key, and the ``problems`` of keys and values on their own."""
+
+    def __init__(self, content: CommentedMap) -> None:
+        self.said: dict[str, Value] = {}
+        self.problems: list[Problem] = []
+        self._lines: dict[str, int] = {}
+        self._section((), content, 1)
+
+    def line(self, key: str) -> int:
+        return self._lines.get(key, 1)
+
+    def line_about(self, said: str) -> int:
+        """The line of the first key that a message names."""
+        named = (word for word in re.findall(r"[a-z_]+", said) if word in self._lines)
+        return self.line(next(named, ""))
+
+    def _section(self, path: tuple[str, ...], content: CommentedMap, above: int) -> None:
+        inner = tuple(each[-1] for each in SECTIONS if each and each[:-1] == path)
+        keys = tuple(key.name for key in SECTIONS.get(path, ()))
+        for key, value in content.items():
+            line = line_of(content, key, above)
+            if key in inner:
+                if isinstance(value, CommentedMap):
+                    self._section((*path, key), value, line)
+                elif value is not None:  # an empty section says nothing
+                    self._wrong(
+                        line, f"{key} is {_shown(value)}, not a mapping of {_known(path, key)}"
+                    )
+            elif key in keys:
+                self._value(key, value, line)
+            else:
+                self._wrong(line, _unknown(path, key, (*inner, *keys)))
+
+    def _value(self, key: str, value: object, line: int) -> None:
+        self._lines[key] = line
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        if not isinstance(value, int | float | str):
+            self._wrong(line, f"{key} is {_shown(value)}, not a single value")
+            return
+        try:
+            self.said[key] = KEYS[key].kind.read(key, str(value))
+        except TopologyError as error:
+            self._wrong(line, str(error))
+
+    def _wrong(self, line: int, said: str) -> None:
+        self.problems.append(Problem(line, said))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    return "a list" if isinstance(value, Iterable) and not isinstance(value, str) else repr(value)
+
+
+def _known(path: tuple[str, ...], key: str) -> str:
+    return ", ".join(each.name for each in SECTIONS[*path, key])
+
+
+def _unknown(path: tuple[str, ...], key: object, known: tuple[str, ...]) -> str:
+    where = ".".join(path) or "a fabric profile"
+    close = difflib.get_close_matches(str(key), known, n=1)
+    if close:
+        return f"{where} has no {key!r}; did you mean {close[0]}?"
+    for section, keys in SECTIONS.items():
+        if key in {each.name for each in keys} | {section[-1]}:
+            place = section if key != section[-1] else section[:-1]
+            return f"{where} has no {key!r}; it belongs in {'.'.join(place) or 'the top level'}"
+    return f"{where} has no {key!r}; known are {', '.join(known)}"
+
+
+def _profile(said: Mapping[str, Value]) -> FabricProfile:
+    default = FabricProfile()
+    return FabricProfile(
+        control_plane=_control_plane(said),
+        load_balancing=str(said.get("load_balancing", default.load_balancing)),
+        data_plane=str(said.get("data_plane", default.data_plane)),
+    )
+
+
+def _control_plane(said: Mapping[str, Value]) -> str:
+    """``NAME[:PARAMETER=VALUE,...]``."""
+    name = str(said.get("control_plane", STATIC))
+    parts = []
+    if "bfd" in said:
+        parts.append(f"bfd={said['bfd']}")
+    if "bfd_interval" in said:
+        parts.append(f"interval={_time(said['bfd_interval'])}")
+    if "bfd_multiplier" in said:
+        parts.append(f"multiplier={said['bfd_multiplier']}")
+    return name if name == STATIC or not parts else f"{name}:{','.join(parts)}"
+
+
+def _time(ns: Value) -> str:
+    return format_time(int(ns)).replace(" ", "")
+
+
+def _switch(said: Mapping[str, Value]) -> str:
+    """``PROFILE[:PARAMETER=VALUE,...]`` of :mod:`emulator.asic.choice`."""
+    name = str(said.get("switch", "shallow"))
+    parts = list(_switch_parts(said)) if name != NO_SWITCH else []
+    return f"{name}:{','.join(parts)}" if parts else name
+
+
+def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
+    if "load_balancing" in said:
+        yield f"balance={said['load_balancing']}"
+    if "flowlet_gap" in said:
+        yield f"flowlet_gap={_time(said['flowlet_gap'])}"
+    if said.get("switch") == LOSSLESS and "pfc" in said:
+        yield f"pfc={said['pfc']}"
+    if "trimming" in said:
+        yield f"trim={said['trimming']}"
+    rules = {
+        rule: said[key]
+        for key, rule in (
+            ("ecn_kmin", "kmin_bytes"),
+            ("ecn_kmax", "kmax_bytes"),
+            ("ecn_pmax", "pmax"),
+        )
+        if key in said
+    }
+    if said.get("ecn") == "off":
+        rules = {"kmax_bytes": "none"}
+    for name in MARKED_CLASSES:
+        for rule, value in rules.items():
+            yield f"{name}.{rule}={value}"

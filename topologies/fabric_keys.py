@@ -1,0 +1,125 @@
+"""The keys of a fabric profile: three domains and what holds for all of them (figure 13-13).
+
+=============  ==========================================================================
+``segment``    servers, their GPU I/O profile, and the rail switch profile
+``pod``        how many segments, and the spine profile
+``multi_pod``  how many pods, and the super-spine profile
+``global``     control plane, data plane, load balancing, ECN, PFC, BFD, MTU
+=============  ==========================================================================
+
+A key that is a parameter of :class:`~topologies.clos.Clos` has its name, kind, default and help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topologies.clos import Clos
+from topologies.model import TopologyError
+from topologies.parameters import COUNT, TIME, Choice, Kind
+from topologies.units import UnitError, parse_size
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A kind of value that is kept as text of a certain form."""
+
+    name: str
+    form: str
+    example: str
+
+    def read(self, field: str, value: int | str) -> str:
+        """``value`` as text.  Raises TopologyError, which names ``field``."""
+        text = str(value)
+        if not re.fullmatch(self.form, text):
+            raise TopologyError(f"{field} is {text!r}, not a {self.name}; write {self.example}")
+        return text
+
+
+#: A queue's depth as the switches take it: octets, or multiples of the fabric's BDP.
+DEPTH = Pattern("depth", r"[0-9.]{1,12} ?([KMGT]i?B|B)?|[0-9.]{1,12} ?bdp", "20KiB or 0.2bdp")
+SHARE = Pattern("share above 0, at most 1", r"0?\.[0-9]*[1-9][0-9]*|1(\.0*)?", "0.2")
+ON_OFF = Choice(("on", "off"))
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key.  ``parameter`` says whether it is one of :class:`~topologies.clos.Clos`."""
+
+    name: str
+    kind: Kind | Choice | Pattern
+    help: str
+    parameter: bool = False
+
+
+CLOS = {field.name: field for field in dataclasses.fields(Clos)}
+
+
+def _clos(*names: str) -> tuple[Key, ...]:
+    return tuple(
+        Key(name, CLOS[name].metadata["kind"], CLOS[name].metadata["help"], parameter=True)
+        for name in names
+    )
+
+
+STATIC, EVPN = "static", "evpn"
+LOSSLESS, NO_SWITCH = "lossless", "none"
+
+#: Every section by its path, with its own keys.
+SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
+    ("segment",): _clos("hosts", "gpus_per_host"),
+    ("segment", "gpu_io"): _clos(
+        *("nic_rate", "nic_ports", "nic_delay", "gpus_per_nic", "pcie_rate"),
+        *("scale_up_rate", "scale_up_latency"),
+    ),
+    ("segment", "rail_switch"): _clos(
+        *("rails_per_switch", "switch_ports", "port_order", "subnet_prefix", "subnets"),
+        *("uplink_rate", "uplinks_per_spine"),
+    ),
+    ("pod",): _clos("segments"),
+    ("pod", "spine"): _clos("spines", "planes"),
+    ("multi_pod",): _clos("pods"),
+    ("multi_pod", "super_spine"): _clos("super_spines", "super_rate", "uplinks_per_super"),
+    ("global",): (
+        Key(
+            "control_plane",
+            Choice((STATIC, "ebgp", "ibgp", EVPN)),
+            "how switches learn routes; default static",
+        ),
+        Key("bfd", ON_OFF, "fast failure detection on links between switches"),
+        Key("bfd_interval", TIME, "between two BFD packets"),
+        Key("bfd_multiplier", COUNT, "BFD packets to miss"),
+        Key("data_plane", Choice(("ethernet", "vxlan")), "what carries packets; default ethernet"),
+        Key(
+            "switch",
+            Choice(("shallow", "deep", LOSSLESS, NO_SWITCH)),
+            "buffers and classes of the switches; default shallow",
+        ),
+        Key(
+            "load_balancing",
+            Choice(("flow", "flowlet", "packet", "round-robin", "least-loaded", "kernel")),
+            "the next hop of a packet; default flow",
+        ),
+        Key("flowlet_gap", TIME, "pause that ends a flowlet; default one base RTT"),
+        Key("ecn", ON_OFF, "marking of data; default on"),
+        Key("ecn_kmin", DEPTH, "queue from which packets are marked; default 0.2bdp"),
+        Key("ecn_kmax", DEPTH, "queue from which all are; default 0.8bdp"),
+        Key("ecn_pmax", SHARE, "share marked just below that; default 1"),
+        Key("pfc", ON_OFF, "pauses for the lossless class; default on if switch is lossless"),
+        Key("trimming", ON_OFF, "packets that find no room are cut; default as the switch has it"),
+        Key("control_class", ON_OFF, "a class of its own for acknowledgements and cut packets"),
+        *_clos("mtu", "buffer", "uplink_delay"),
+    ),
+}
+KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
+
+
+def octets(depth: str) -> int | None:
+    """A depth in octets, None if it is in BDPs or not a size."""
+    try:
+        return parse_size(depth)
+    except UnitError:
+        return None

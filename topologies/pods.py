@@ -1,0 +1,68 @@
+"""Pods: segments under spines, and pods under super-spines.
+
+Numbers in the docstrings are those of the defaults; a test computes them.
+"""
+
+from __future__ import annotations
+
+from topologies.clos import Clos
+from topologies.design import with_defaults
+
+POD: dict[str, int | str] = {
+    "segments": 2,
+    "hosts": 4,
+    "gpus_per_host": 8,
+    "rails_per_switch": 4,
+    "nic_rate": "200Gbps",
+    "spines": 4,
+    "uplink_rate": "800Gbps",
+}
+
+
+@with_defaults(**POD)
+class Pod(Clos):
+    """64 GPUs in two segments under four spines: two tiers, three stages (figure 13-8).
+
+    ::
+
+        +--------+  +--------+  +--------+  +--------+
+        | spine0 |  | spine1 |  | spine2 |  | spine3 |        4 x 800 Gbps down each
+        +--------+  +--------+  +--------+  +--------+
+             |  every rail switch to every spine  |           800 Gbps, or 2 x 400 Gbps:
+        +-------+  +-------+    +-------+  +-------+          uplink_rate=400G
+        | rail0 |  | rail1 |    | rail2 |  | rail3 |          3.2 Tbps down, 3.2 Tbps up
+        +-------+  +-------+    +-------+  +-------+
+        rails 1-4  rails 5-8    rails 1-4  rails 5-8          16 x 200 Gbps each
+        segment 0: h0 ... h3    segment 1: h4 ... h7          8 GPUs a server
+
+    3.2 Tb/s below a rail switch are sixteen GPUs of 200 Gb/s.  With a second port for each GPU
+    (``nic_ports=2,rails_per_switch=8``) the same four switches carry twice that.
+
+    64 GPUs, 8 switches, 80 links; bisection: servers 6.4 Tbps, rails 6.4 Tbps;
+    oversubscription: rail 1:1.
+    """
+
+    NAME = "pod"
+
+
+@with_defaults(**POD, pods=2, super_spines=4)
+class MultiPod(Clos):
+    """Two pods of 64 GPUs joined by four super-spines: three tiers, five stages (figure 13-9).
+
+    ::
+
+        +--------+  +--------+  +--------+  +--------+
+        | super0 |  | super1 |  | super2 |  | super3 |        8 x 800 Gbps each
+        +--------+  +--------+  +--------+  +--------+
+               |  every spine to every super-spine |          800 Gbps
+        +----------------------+  +----------------------+
+        | pod 0: spine0 ... 3  |  | pod 1: spine4 ... 7  |    3.2 Tbps down, 3.2 Tbps up each
+        |        rail0 ... 3   |  |        rail4 ... 7   |    3.2 Tbps down, 3.2 Tbps up each
+        |        64 GPUs       |  |        64 GPUs       |    10.0.0.0/16, 10.1.0.0/16
+        +----------------------+  +----------------------+
+
+    128 GPUs, 20 switches, 192 links; bisection: servers 12.8 Tbps, rails 12.8 Tbps;
+    oversubscription: rail 1:1, spine 1:1.
+    """
+
+    NAME = "multi_pod"
