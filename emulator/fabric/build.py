@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mininet.net import Mininet
 
+from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.cable_delay import CableDelay
@@ -67,6 +68,11 @@ class Plan:
         self.cable_delay = cable_delay
         self.indices: Mapping[End, int] = interface_indices(topology)
         self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
+        if control_plane.of(topology) is not None:  # switches learn theirs
+            self.routes = {
+                name: () if topology.node(name).is_switch else routes
+                for name, routes in self.routes.items()
+            }
         self.rules: Mapping[str, tuple[Rule, ...]] = static_rules(topology)
         self.neighbours: Mapping[str, tuple[Neighbour, ...]] = static_neighbours(topology)
         self._progress = progress

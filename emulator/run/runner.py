@@ -224,6 +224,9 @@ class _Run:
         )
         self.lab = lab
         self.environment["cable_delay"] = lab.cable_delay
+        if lab.routing is not None:
+            stack.callback(lab.routing.save, self.folder.path)
+            self.environment["control_plane"] = lab.routing.facts()
         self.folder.write("environment.json", self.environment)
         for stage in plan.stages:
             if stage.switch is not None:

@@ -1,0 +1,95 @@
+"""Whether the kernel's routes are what the topology asks for, switch by switch, hop by hop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
+from emulator.control_plane.kernel_routes import UNNUMBERED, Routes
+from emulator.control_plane.speakers import as_numbers
+from emulator.fabric.routes import Hop, destinations, static_routes
+from topologies.model import Topology
+
+NAMED = 3  # ports of a hop list, in a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """``switch`` should reach ``destination`` over ``wanted`` and does over ``found``."""
+
+    switch: str
+    destination: IPv4Network
+    wanted: frozenset[Hop]
+    found: frozenset[Hop]
+
+    def __str__(self) -> str:
+        missing, extra = self.wanted - self.found, self.found - self.wanted
+        if not self.found:
+            return f"{self.switch} has no route to {self.destination}"
+        said = f" lacks {_ports(missing)}" if missing else ""
+        said += (" and" if said and extra else "") + (f" has also {_ports(extra)}" if extra else "")
+        return f"the route of {self.switch} to {self.destination}{said}"
+
+
+class Expectation:
+    """What every switch of ``topology`` has when ``plane`` has converged.
+
+    All shortest paths to every endpoint subnet and every loopback, as
+    :func:`~emulator.fabric.routes.static_routes` computes them; but no switch hears of another of
+    its own AS, whose paths it takes for loops.  With summaries a route may be to more than that.
+    """
+
+    def __init__(self, topology: Topology, plane: ControlPlane) -> None:
+        self._summaries = plane.summaries
+        self._unnumbered = plane.unnumbered
+        kin = _kin(topology, plane)
+        owned, routes = destinations(topology), static_routes(topology)
+        self.wanted: Mapping[str, Mapping[IPv4Network, frozenset[Hop]]] = {
+            switch.name: {
+                route.destination: frozenset(map(self._seen, route.hops))
+                for route in routes[switch.name]
+                if not any(route.destination in owned.get(other, ()) for other in kin[switch.name])
+            }
+            for switch in topology.switches
+        }
+
+    def differences(self, switch: str, routes: Routes) -> Iterator[Difference]:
+        """Where ``routes``, the kernel's, are not what ``switch`` is to have."""
+        for destination, wanted in self.wanted[switch].items():
+            found = routes.get(destination)
+            if found is None:
+                found = self._covering(destination, routes)
+            if found != wanted:
+                yield Difference(switch=switch, destination=destination, wanted=wanted, found=found)
+
+    def _covering(self, destination: IPv4Network, routes: Routes) -> frozenset[Hop]:
+        """The hops of the longest summary that holds ``destination``."""
+        if self._summaries:
+            for length in range(destination.prefixlen - 1, 0, -1):
+                hops = routes.get(destination.supernet(new_prefix=length))
+                if hops is not None:
+                    return hops
+        return frozenset()
+
+    def _seen(self, hop: Hop) -> Hop:
+        return Hop(hop.port, UNNUMBERED) if self._unnumbered else hop
+
+
+def _kin(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[str]]:
+    """The others of each switch's AS that it does not hear of."""
+    names = [switch.name for switch in topology.switches]
+    if plane.name != EBGP or plane.systems != PER_TIER:
+        return dict.fromkeys(names, ())
+    systems = as_numbers(topology, plane)
+    return {
+        name: [other for other in names if other != name and systems[other] == systems[name]]
+        for name in names
+    }
+
+
+def _ports(hops: Collection[Hop]) -> str:
+    names = sorted(hop.port for hop in hops)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

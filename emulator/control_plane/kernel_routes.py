@@ -1,0 +1,64 @@
+"""The routes that a switch's kernel has, read by netlink."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network
+from socket import AF_INET
+
+from pyroute2.netlink.rtnl import RTM_GETROUTE
+
+from emulator.fabric.kernel_objects import (
+    RT_TABLE_MAIN,
+    RTA_DST,
+    RTA_GATEWAY,
+    RTA_MULTIPATH,
+    RTA_OIF,
+    RTMSG,
+    RTN_UNICAST,
+    RTNEXTHOP,
+)
+from emulator.fabric.netlink import RouteSocket, attributes
+from emulator.fabric.routes import Hop
+
+#: By this address FRR means an IPv6 neighbour when the kernel is to carry IPv4 to it: the neighbour
+#: table says where it is.
+UNNUMBERED = IPv4Address("169.254.0.1")
+
+Routes = Mapping[IPv4Network, frozenset[Hop]]
+
+
+def read_routes(kernel: RouteSocket, ports: Mapping[int, str]) -> Routes:
+    """Every unicast route of the main table that leads to a next hop, over which.
+
+    ``ports`` names interfaces by index; routes over others, and those of connected subnets, are
+    left out.
+    """
+    found: dict[IPv4Network, frozenset[Hop]] = {}
+    request = RTMSG.pack(AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+    for payload in kernel.dump(RTM_GETROUTE, request):
+        _, length, _, _, table, _, _, kind, _ = RTMSG.unpack_from(payload)
+        if table != RT_TABLE_MAIN or kind != RTN_UNICAST:
+            continue
+        values = dict(attributes(payload, RTMSG.size))
+        hops = frozenset(_hops(values, ports))
+        if hops:
+            start = bytes(values[RTA_DST]) if RTA_DST in values else bytes(4)
+            found[IPv4Network((start, length))] = hops
+    return found
+
+
+def _hops(values: Mapping[int, memoryview], ports: Mapping[int, str]) -> Iterator[Hop]:
+    if RTA_MULTIPATH in values:
+        rest = values[RTA_MULTIPATH]
+        while len(rest) >= RTNEXTHOP.size:
+            length, _, _, index = RTNEXTHOP.unpack_from(rest)
+            inner = dict(attributes(rest[:length], RTNEXTHOP.size))
+            if RTA_GATEWAY in inner and index in ports:
+                yield Hop(ports[index], IPv4Address(bytes(inner[RTA_GATEWAY])))
+            rest = rest[(length + 3) & ~3 :]
+    elif RTA_GATEWAY in values:
+        (index,) = struct.unpack("=I", values[RTA_OIF])
+        if index in ports:
+            yield Hop(ports[index], IPv4Address(bytes(values[RTA_GATEWAY])))

@@ -1,0 +1,200 @@
+"""The running control plane of a lab: bring it up, wait for its routes, ask its switches.
+
+::
+
+    with Lab.create("demo", chosen(topology, "ebgp:interval=100ms"), ...) as lab:
+        lab.routing.vtysh("rail0", "show bgp summary")
+        lab.routing.differences()          # none, once the fabric has come up
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from emulator.asic.choice import SwitchChoice
+from emulator.control_plane import choice, daemons, render, speakers
+from emulator.control_plane.choice import ControlPlane
+from emulator.control_plane.convergence import Difference, Expectation
+from emulator.control_plane.daemons import SwitchDaemons
+from emulator.control_plane.kernel_routes import Routes, read_routes
+from emulator.errors import UserError
+from emulator.fabric.netlink import RouteSocket
+from topologies.model import End, Topology
+
+Progress = Callable[[int, int, str], None]
+
+#: Switches whose daemons start at the same time.
+AT_ONCE = 4
+#: No switch has got a route right for so long (s): it will not happen any more.
+PATIENCE_S = 30.0
+LONGEST_PAUSE_S = 0.2
+NAMED = 3  # differences in an error
+
+
+def check(topology: Topology, switch: SwitchChoice | None) -> None:
+    """Raise UserError unless the control plane of ``topology`` can be, there and here."""
+    plane = choice.of(topology)
+    if plane is not None:
+        choice.check_switch(plane, switch)
+        speakers.speakers(topology, plane)
+        daemons.require(plane)
+
+
+class Routing:
+    """What the switches of one lab speak.
+
+    ``directory`` is the lab's, ``indices`` the kernel's number of each port, ``kernels`` opens a
+    netlink socket in a node's namespace, ``popen`` starts a process there.  ``converged_s`` is how
+    long the process that started it waited, daemons included (s of this machine).
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        topology: Topology,
+        *,
+        directory: Path,
+        indices: Mapping[End, int],
+        kernels: Callable[[str], RouteSocket],
+        popen: Callable[..., subprocess.Popen[Any]],
+    ) -> None:
+        self.plane = plane
+        self.topology = topology
+        self.directory = directory
+        self.expectation = Expectation(topology, plane)
+        self.converged_s: float | None = None
+        self._kernels = kernels
+        self._popen = popen
+        names = [switch.name for switch in topology.switches]
+        self.switches = {name: SwitchDaemons(directory, name, plane) for name in names}
+        self._ports = {
+            name: {index: end.port for end, index in indices.items() if end.node == name}
+            for name in names
+        }
+
+    def start(self, progress: Progress | None = None) -> None:
+        """Write every configuration, start every daemon and wait for the routes.
+
+        Raises UserError, with what is missing, if they do not come.
+        """
+        began = time.monotonic()
+        logs = {name: switch.directory / daemons.LOG for name, switch in self.switches.items()}
+        for name, text in render.render(self.topology, self.plane, logs=logs).items():
+            self.switches[name].prepare(text)
+        waiting = list(self.switches.values())
+        running: list[tuple[SwitchDaemons, subprocess.Popen[str]]] = []
+        total = len(waiting)
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                running.append(self._begin(waiting.pop(0)))
+            self._await_start(*running.pop(0))
+            if progress is not None:
+                progress(total - len(waiting) - len(running), 2 * total, "routing daemons")
+        self.await_routes(progress)
+        self.converged_s = time.monotonic() - began
+
+    def _begin(self, switch: SwitchDaemons) -> tuple[SwitchDaemons, subprocess.Popen[str]]:
+        process = self._popen(
+            switch.switch,
+            switch.start_command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,  # an interrupt of the terminal is ours to handle, not theirs
+        )
+        return switch, process
+
+    def _await_start(self, switch: SwitchDaemons, process: subprocess.Popen[str]) -> None:
+        said, _ = process.communicate()
+        if process.returncode:
+            switch.check_alive()
+            words = (said.strip().splitlines() or ["it did not say why"])[-1]
+            raise UserError(f"FRR of {switch.switch} refused to start: {words}")
+
+    # ------------------------------------------------------------------ routes
+
+    def routes(self, switch: str) -> Routes:
+        """What the kernel of ``switch`` has now."""
+        return read_routes(self._kernels(switch), self._ports[switch])
+
+    def differences(self, switches: Iterable[str] | None = None) -> list[Difference]:
+        """Where the kernel's routes are not what the topology asks for."""
+        return [
+            difference
+            for name in (self.switches if switches is None else switches)
+            for difference in self.expectation.differences(name, self.routes(name))
+        ]
+
+    def await_routes(
+        self, progress: Progress | None = None, *, patience_s: float = PATIENCE_S
+    ) -> float:
+        """Return when all switches have their routes; how long it took (s).
+
+        Raises UserError when for ``patience_s`` nothing has come nearer to that, or a daemon died.
+        """
+        began = better = time.monotonic()
+        missing: list[Difference] = []
+        fewest, pause = -1, 0.01
+        lacking = list(self.switches)
+        while True:
+            missing = self.differences(lacking)
+            lacking = list(dict.fromkeys(one.switch for one in missing))
+            if not lacking:
+                # all were right once; are all of them right now?
+                missing = self.differences()
+                lacking = list(dict.fromkeys(one.switch for one in missing))
+            if not missing:
+                return time.monotonic() - began
+            if progress is not None:
+                total = len(self.switches)
+                label = f"routes of {lacking[0]} and {len(lacking) - 1} more"
+                progress(2 * total - len(lacking), 2 * total, label)
+            now = time.monotonic()
+            if fewest < 0 or len(missing) < fewest:
+                fewest, better, pause = len(missing), now, 0.01
+            elif now - better > patience_s:
+                raise UserError(_not_converged(missing, now - began))
+            for name in lacking:
+                self.switches[name].check_alive()
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    # ------------------------------------------------------------------ looking inside
+
+    def vtysh(self, switch: str, command: str) -> str:
+        """What FRR of ``switch`` answers to ``command``.  Raises UserError if it refuses."""
+        self.topology.node(switch)
+        if switch not in self.switches:
+            raise UserError(f"{switch} is no switch: only switches speak {self.plane.name}")
+        return self.switches[switch].vtysh(command)
+
+    def facts(self) -> dict[str, object]:
+        """For the record of a run; times are this machine's (s)."""
+        return {
+            "spec": self.plane.spec,
+            "converged_s": self.converged_s,
+            "detection_s": self.plane.detection_s,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Copy what the daemons read and logged to ``folder``/frr."""
+        for name, switch in self.switches.items():
+            target = daemons.directory_of(folder, name)
+            target.mkdir(parents=True, exist_ok=True)
+            for file in (daemons.CONFIGURATION, daemons.LOG):
+                shutil.copyfile(switch.directory / file, target / file)
+
+
+def _not_converged(missing: list[Difference], took: float) -> str:
+    said = "; ".join(str(one) for one in missing[:NAMED])
+    more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    return (
+        f"the control plane has not converged after {took:.0f} s: {said}{more}: look at the same "
+        "fabric with --control-plane static, or give the protocol more time (hold, interval)"
+    )
