@@ -3,8 +3,8 @@
 ``frr/<switch>/`` of the lab holds ``frr.conf`` and ``frr.log``, and for each daemon its pid and the
 socket by which ``vtysh`` talks to it.  Nothing is written elsewhere: in a mount namespace of their
 own the daemons find the lab's directory where FRR has places that cannot be told otherwise (for
-what it would say in a crash, for graceful restarts).  They live in the lab's network namespaces, so whoever removes the lab ends
-them.
+what it would say in a crash, for graceful restarts).  They live in the lab's network namespaces,
+so whoever removes the lab ends them.
 """
 
 from __future__ import annotations

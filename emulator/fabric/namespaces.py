@@ -119,8 +119,9 @@ def entered(path: Path) -> Iterator[None]:
 def pose_as(name: str, shown: Mapping[Path, Path]) -> None:
     """Give this process the host name ``name``, and directories in others' places.
 
-    For itself alone: it moves into a mount and a UTS namespace of its own.  ``shown`` leads from a place to the directory that is seen there from now on, by this process
-    and those it starts.  Call it in a process of one thread.
+    For itself alone: it moves into a mount and a UTS namespace of its own.  ``shown`` leads from a
+    place to the directory that is seen there from now on, by this process and those it starts.
+    Call it in a process of one thread.
     """
     if _libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
         _check(ctypes.get_errno(), Path("/proc/self/ns/mnt"))
