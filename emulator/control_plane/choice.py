@@ -35,9 +35,10 @@ class ControlPlane:
 
     With ``bfd`` a neighbour is gone after ``multiplier`` packets, ``interval_ms`` apart, that did
     not come; without, when it has been silent for ``hold_s`` (BGP's hold time, OSPF's dead
-    interval).  ``summaries``: rail switches tell others of whole blocks of their subnets.
-    ``unnumbered``: sessions run between IPv6 link-local addresses and carry IPv4 (RFC 8950).
-    ``systems`` is who shares an autonomous system: nobody, or a tier's switches as in RFC 7938.
+    interval).  ``summaries``: switches tell others of the topology's summaries, not of the subnets
+    in them.  ``unnumbered``: sessions run between IPv6 link-local addresses and carry IPv4
+    (RFC 8950).  ``systems`` is who shares an autonomous system: nobody, or the switches of a tier
+    as in RFC 7938.
     """
 
     name: str
@@ -45,7 +46,7 @@ class ControlPlane:
     interval_ms: int = 300
     multiplier: int = 3
     hold_s: int = 9
-    summaries: bool = False
+    summaries: bool = True
     unnumbered: bool = False
     systems: str = PER_SWITCH
 
@@ -222,7 +223,7 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "interval": ("TIME", "between two BFD packets; default 300ms"),
     "multiplier": ("N", "BFD packets to miss; default 3"),
     "hold": ("TIME", "silence that ends a BGP session or OSPF adjacency; default 9s"),
-    "summaries": ("on|off", "ebgp: rail switches advertise blocks of their subnets; default off"),
+    "summaries": ("on|off", "ebgp: tell others of the topology's summaries only; default on"),
     "unnumbered": ("on|off", "ebgp: sessions over IPv6 link-local addresses; default off"),
     "as": ("switch|tier", "ebgp: one AS for each switch, or spines share one; default switch"),
 }

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 
 from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
 from emulator.control_plane.kernel_routes import UNNUMBERED, Routes
-from emulator.control_plane.speakers import as_numbers
+from emulator.control_plane.speakers import as_numbers, subnets_apart
 from emulator.fabric.routes import Hop, destinations, static_routes
 from topologies.model import Topology
 
@@ -36,7 +36,7 @@ class Difference:
 class Expectation:
     """What every switch of ``topology`` has when ``plane`` has converged.
 
-    All shortest paths to every endpoint subnet and every loopback, as
+    All shortest paths to every endpoint subnet, loopback and fabric address, as
     :func:`~emulator.fabric.routes.static_routes` computes them; but no switch hears of another of
     its own AS, whose paths it takes for loops.  With summaries a route may be to more than that.
     """
@@ -44,16 +44,20 @@ class Expectation:
     def __init__(self, topology: Topology, plane: ControlPlane) -> None:
         self._summaries = plane.summaries
         self._unnumbered = plane.unnumbered
+        apart = subnets_apart(topology)
         kin = _kin(topology, plane)
-        owned, routes = destinations(topology), static_routes(topology)
-        self.wanted: Mapping[str, Mapping[IPv4Network, frozenset[Hop]]] = {
-            switch.name: {
-                route.destination: frozenset(map(self._seen, route.hops))
+        owned, routes = destinations(apart), static_routes(apart)
+        self.wanted: dict[str, Mapping[IPv4Network, frozenset[Hop]]] = {}
+        for switch in topology.switches:
+            unheard = {network for other in kin[switch.name] for network in owned.get(other, ())}
+            own = {bridge.name for bridge in switch.bridges}
+            self.wanted[switch.name] = {
+                route.destination: frozenset(
+                    hop if hop.port in own else self._seen(hop) for hop in route.hops
+                )
                 for route in routes[switch.name]
-                if not any(route.destination in owned.get(other, ()) for other in kin[switch.name])
+                if route.destination not in unheard
             }
-            for switch in topology.switches
-        }
 
     def differences(self, switch: str, routes: Routes) -> Iterator[Difference]:
         """Where ``routes``, the kernel's, are not what ``switch`` is to have."""

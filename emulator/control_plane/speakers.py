@@ -5,21 +5,22 @@ Nothing here knows FRR's language; that is :mod:`emulator.control_plane.render`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, collapse_addresses
+from ipaddress import IPv4Address, IPv4Network
 
 from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
 from emulator.errors import UserError
-from emulator.fabric.routes import destinations
+from emulator.fabric.routes import attached, destinations, static_routes
 from topologies.model import SWITCH_ROLES, Node, Role, Topology
 
 #: Private AS numbers (RFC 6996).
 TWO_OCTETS = range(64_512, 65_535)
 FOUR_OCTETS = range(4_200_000_000, 4_294_967_295)
-#: Switches of a fabric in which all are of one role: so many of them reflect.
+#: So many switches reflect where all are of one tier.
 REFLECTORS_OF_ONE_TIER = 2
-TIERS = (Role.RAIL, Role.SPINE, Role.SUPER_SPINE)
+TIERS = (Role.ROUTER, Role.LEAF, Role.RAIL, Role.SPINE, Role.SUPER_SPINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,26 +68,34 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
             )
     external = plane.name == EBGP
     systems = as_numbers(topology, plane) if external else _one_system(topology)
-    owned = destinations(topology)
+    apart = subnets_apart(topology)
+    owned, routes = destinations(apart), static_routes(apart)
+    parts = _parts(topology, SWITCH_ROLES)
     found = {}
     for switch in topology.switches:
         assert switch.loopback is not None
-        networks = owned.get(switch.name, [])
+        behind = [route.destination for route in attached(switch, routes[switch.name])]
         sessions = (
             _to_neighbours(topology, switch, systems, plane.unnumbered)
             if external
-            else _to_reflectors(topology, switch, systems)
+            else _to_reflectors(topology, switch, systems, parts)
         )
         found[switch.name] = Speaker(
             name=switch.name,
             system=systems[switch.name],
             router_id=switch.loopback,
-            networks=tuple(networks),
-            summaries=tuple(_blocks(networks)) if plane.summaries else (),
+            networks=(*owned.get(switch.name, ()), *behind),
+            summaries=switch.summaries if plane.summaries else (),
             fabric_ports=tuple(_ports_to_switches(topology, switch)),
             sessions=tuple(sessions),
         )
     return found
+
+
+def subnets_apart(topology: Topology) -> Topology:
+    """``topology`` whose switches own every subnet by itself, whatever they are to sum up."""
+    nodes = tuple(dataclasses.replace(node, summaries=()) for node in topology.nodes)
+    return dataclasses.replace(topology, nodes=nodes)
 
 
 def as_numbers(topology: Topology, plane: ControlPlane) -> dict[str, int]:
@@ -104,11 +113,13 @@ def as_numbers(topology: Topology, plane: ControlPlane) -> dict[str, int]:
     return {name: numbers[place] for place, group in enumerate(groups) for name in group}
 
 
-def reflectors(topology: Topology) -> tuple[str, ...]:
+def reflectors(switches: Iterable[Node]) -> tuple[str, ...]:
     """Who reflects iBGP's routes: the highest tier, or where all are alike the first two."""
-    tiers = [role for role in TIERS if any(s.role is role for s in topology.switches)]
-    highest = [switch.name for switch in topology.switches if switch.role is tiers[-1]]
-    return tuple(highest if len(tiers) > 1 else highest[:REFLECTORS_OF_ONE_TIER])
+    by_role: dict[Role, list[str]] = {}
+    for switch in switches:
+        by_role.setdefault(switch.role, []).append(switch.name)
+    highest = by_role[max(by_role, key=TIERS.index)]
+    return tuple(highest if len(by_role) > 1 else highest[:REFLECTORS_OF_ONE_TIER])
 
 
 def _one_system(topology: Topology) -> dict[str, int]:
@@ -117,7 +128,7 @@ def _one_system(topology: Topology) -> dict[str, int]:
 
 def _tiers(topology: Topology) -> list[tuple[str, ...]]:
     """Switches in groups that share an AS, in the topology's order."""
-    pod_of = _pods(topology)
+    pod_of = _parts(topology, SWITCH_ROLES - {Role.SUPER_SPINE})
     groups: dict[object, list[str]] = {}
     for switch in topology.switches:
         key: object = switch.name
@@ -129,25 +140,23 @@ def _tiers(topology: Topology) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values()]
 
 
-def _pods(topology: Topology) -> dict[str, int]:
-    """The pod of every switch below the super-spines: what hangs together without those."""
-    below = [switch for switch in topology.switches if switch.role is not Role.SUPER_SPINE]
-    pod_of: dict[str, int] = {}
-    for number, first in enumerate(below):
-        front = [first.name] if first.name not in pod_of else []
+def _parts(topology: Topology, roles: Collection[Role]) -> dict[str, int]:
+    """Switches of ``roles``, each with the number of the part that hangs together over them."""
+    part_of: dict[str, int] = {}
+    for number, first in enumerate(topology.switches):
+        front = [first.name] if first.role in roles and first.name not in part_of else []
         while front:
             name = front.pop()
-            pod_of[name] = number
+            part_of[name] = number
             for _, _, far in topology.neighbours(name):
-                role = topology.node(far.node).role
-                if role in SWITCH_ROLES - {Role.SUPER_SPINE} and far.node not in pod_of:
+                if topology.node(far.node).role in roles and far.node not in part_of:
                     front.append(far.node)
-    return pod_of
+    return part_of
 
 
 def _to_neighbours(
     topology: Topology, switch: Node, systems: Mapping[str, int], unnumbered: bool
-) -> Iterable[Session]:
+) -> Iterator[Session]:
     """A session on each cable to another switch, between the addresses of its ends."""
     for _, ours, theirs in topology.neighbours(switch.name):
         near = switch.port(ours.port).address
@@ -163,12 +172,13 @@ def _to_neighbours(
 
 
 def _to_reflectors(
-    topology: Topology, switch: Node, systems: Mapping[str, int]
-) -> Iterable[Session]:
+    topology: Topology, switch: Node, systems: Mapping[str, int], parts: Mapping[str, int]
+) -> Iterator[Session]:
     """A reflector has everybody for a peer, a client the reflectors; between loopbacks."""
-    reflecting = reflectors(topology)
+    part = [peer for peer in topology.switches if parts[peer.name] == parts[switch.name]]
+    reflecting = reflectors(part)
     reflects = switch.name in reflecting
-    for peer in topology.switches:
+    for peer in part:
         if peer.name == switch.name or not (reflects or peer.name in reflecting):
             continue
         assert switch.loopback is not None
@@ -182,13 +192,7 @@ def _to_reflectors(
         )
 
 
-def _ports_to_switches(topology: Topology, switch: Node) -> Iterable[str]:
+def _ports_to_switches(topology: Topology, switch: Node) -> Iterator[str]:
     for _, ours, theirs in topology.neighbours(switch.name):
         if topology.node(theirs.node).is_switch and switch.port(ours.port).address is not None:
             yield ours.port
-
-
-def _blocks(networks: Iterable[IPv4Network]) -> Iterable[IPv4Network]:
-    """The networks that are exactly several of ``networks``."""
-    own = set(networks)
-    return (block for block in collapse_addresses(own) if block not in own)

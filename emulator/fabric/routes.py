@@ -160,6 +160,14 @@ def destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
     return owned
 
 
+def attached(node: Node, routes: Iterable[Route]) -> Iterator[Route]:
+    """Those of a switch's routes that end behind its own bridges: nobody can tell it of them."""
+    bridges = {bridge.name for bridge in node.bridges}
+    for route in routes:
+        if bridges.issuperset(hop.port for hop in route.hops):
+            yield route
+
+
 def _outside(
     networks: Iterable[IPv4Network], summaries: Sequence[IPv4Network]
 ) -> Iterator[IPv4Network]:
