@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Address
 
 from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
-from emulator.control_plane.kernel_routes import UNNUMBERED, Routes
+from emulator.control_plane.kernel_routes import Hops, NextHop, Routes
 from emulator.control_plane.speakers import as_numbers, subnets_apart
-from emulator.fabric.routes import Hop, destinations, static_routes
-from topologies.model import Topology
+from emulator.fabric.routes import destinations, static_routes
+from topologies.model import Node, Topology
 
+LINK_LOCAL = bytes.fromhex("fe80000000000000")
 NAMED = 3  # ports of a hop list, in a sentence
 
 
@@ -21,11 +23,12 @@ class Difference:
 
     switch: str
     destination: IPv4Network
-    wanted: frozenset[Hop]
-    found: frozenset[Hop]
+    wanted: Hops
+    found: Hops
 
     def __str__(self) -> str:
-        missing, extra = self.wanted - self.found, self.found - self.wanted
+        missing = Counter(self.wanted) - Counter(self.found)
+        extra = Counter(self.found) - Counter(self.wanted)
         if not self.found:
             return f"{self.switch} has no route to {self.destination}"
         said = f" lacks {_ports(missing)}" if missing else ""
@@ -43,17 +46,18 @@ class Expectation:
 
     def __init__(self, topology: Topology, plane: ControlPlane) -> None:
         self._summaries = plane.summaries
-        self._unnumbered = plane.unnumbered
         apart = subnets_apart(topology)
         kin = _kin(topology, plane)
         owned, routes = destinations(apart), static_routes(apart)
-        self.wanted: dict[str, Mapping[IPv4Network, frozenset[Hop]]] = {}
+        self.wanted: dict[str, Mapping[IPv4Network, Hops]] = {}
         for switch in topology.switches:
             unheard = {network for other in kin[switch.name] for network in owned.get(other, ())}
-            own = {bridge.name for bridge in switch.bridges}
+            near = _link_local(topology, switch) if plane.unnumbered else {}
             self.wanted[switch.name] = {
-                route.destination: frozenset(
-                    hop if hop.port in own else self._seen(hop) for hop in route.hops
+                route.destination: tuple(
+                    sorted(
+                        NextHop(hop.port, near.get(hop.port, str(hop.via))) for hop in route.hops
+                    )
                 )
                 for route in routes[switch.name]
                 if route.destination not in unheard
@@ -68,17 +72,26 @@ class Expectation:
             if found != wanted:
                 yield Difference(switch=switch, destination=destination, wanted=wanted, found=found)
 
-    def _covering(self, destination: IPv4Network, routes: Routes) -> frozenset[Hop]:
+    def _covering(self, destination: IPv4Network, routes: Routes) -> Hops:
         """The hops of the longest summary that holds ``destination``."""
         if self._summaries:
             for length in range(destination.prefixlen - 1, 0, -1):
                 hops = routes.get(destination.supernet(new_prefix=length))
                 if hops is not None:
                     return hops
-        return frozenset()
+        return ()
 
-    def _seen(self, hop: Hop) -> Hop:
-        return Hop(hop.port, UNNUMBERED) if self._unnumbered else hop
+
+def _link_local(topology: Topology, switch: Node) -> Mapping[str, str]:
+    """Port -> the neighbour's link-local address, which its kernel makes of its MAC (RFC 4291)."""
+    found = {}
+    for _, ours, theirs in topology.neighbours(switch.name):
+        far = topology.node(theirs.node)
+        if far.is_switch:
+            octets = bytes.fromhex(far.port(theirs.port).mac.replace(":", ""))
+            identifier = bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
+            found[ours.port] = str(IPv6Address(LINK_LOCAL + identifier))
+    return found
 
 
 def _kin(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[str]]:
@@ -93,7 +106,7 @@ def _kin(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[str
     }
 
 
-def _ports(hops: Collection[Hop]) -> str:
-    names = sorted(hop.port for hop in hops)
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def _ports(hops: Counter[NextHop]) -> str:
+    named = [str(hop) for hop in hops]
+    more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+    return ", ".join(named[:NAMED]) + more

@@ -13,7 +13,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,6 +33,15 @@ CRASHES = Path("/var/tmp/frr")
 PROTOCOLS: Mapping[str, tuple[str, ...]] = {EBGP: ("bgpd",), IBGP: ("ospfd", "bgpd")}
 LOG = "frr.log"
 UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "slave")
+IPV6 = Path("/proc/sys/net/ipv6/conf")
+#: Of a port: a link-local address at once, and deaf to what routers advertise.
+LINK_LOCAL = (
+    ("accept_ra", 0),
+    ("autoconf", 0),
+    ("router_solicitations", 0),
+    ("accept_dad", 0),
+    ("disable_ipv6", 0),
+)
 LAST_WORDS = 3  # lines of its log, of a daemon that died
 
 
@@ -83,10 +92,11 @@ class SwitchDaemons:
         for path in (self.directory, crashes):
             shutil.chown(path, USER, GROUP)
 
-    def start_command(self) -> list[str]:
+    def start_command(self, link_local: Iterable[str] = ()) -> list[str]:
         """What starts them, in the switch's namespace; it ends when all have their configuration.
 
-        Each daemon goes to the background by itself, when it is ready.
+        Each daemon goes to the background by itself, when it is ready.  The ports ``link_local``
+        get an IPv6 address first, which no other port of a fabric has.
         """
         places = {place: self.directory for place in FIXED_PLACES if place.is_dir()}
         places[CRASHES.parent] = self.directory / "tmp"  # FRR makes the last part
@@ -95,6 +105,9 @@ class SwitchDaemons:
             for place, directory in places.items()
         ]
         steps.append(f"echo {self.switch} > /proc/sys/kernel/hostname")
+        for port in link_local:
+            settings = IPV6 / port
+            steps += [f"echo {value} > {settings / name}" for name, value in LINK_LOCAL]
         steps += [shlex.join(self._daemon(name)) for name in programs(self.plane)]
         steps.append(shlex.join([*self._vtysh(), "--boot"]))
         return [*UNSHARE, "sh", "-ec", "\n".join(steps)]

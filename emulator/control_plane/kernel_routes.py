@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network, ip_address
 from socket import AF_INET
+from typing import NamedTuple
 
 from pyroute2.netlink.rtnl import RTM_GETROUTE
 
@@ -20,13 +21,22 @@ from emulator.fabric.kernel_objects import (
     RTNEXTHOP,
 )
 from emulator.fabric.netlink import RouteSocket, attributes
-from emulator.fabric.routes import Hop
 
-#: By this address FRR means an IPv6 neighbour when the kernel is to carry IPv4 to it: the neighbour
-#: table says where it is.
-UNNUMBERED = IPv4Address("169.254.0.1")
+RTA_VIA = 18  # a next hop of another address family: family (16 bits), address
 
-Routes = Mapping[IPv4Network, frozenset[Hop]]
+
+class NextHop(NamedTuple):
+    """Leave through ``port`` towards the neighbour's address, IPv4 or IPv6."""
+
+    port: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.port} ({self.address})"
+
+
+Hops = tuple[NextHop, ...]  # in order
+Routes = Mapping[IPv4Network, Hops]
 
 
 def read_routes(kernel: RouteSocket, ports: Mapping[int, str]) -> Routes:
@@ -35,30 +45,38 @@ def read_routes(kernel: RouteSocket, ports: Mapping[int, str]) -> Routes:
     ``ports`` names interfaces by index; routes over others, and those of connected subnets, are
     left out.
     """
-    found: dict[IPv4Network, frozenset[Hop]] = {}
+    found: dict[IPv4Network, Hops] = {}
     request = RTMSG.pack(AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     for payload in kernel.dump(RTM_GETROUTE, request):
         _, length, _, _, table, _, _, kind, _ = RTMSG.unpack_from(payload)
         if table != RT_TABLE_MAIN or kind != RTN_UNICAST:
             continue
         values = dict(attributes(payload, RTMSG.size))
-        hops = frozenset(_hops(values, ports))
+        hops = tuple(sorted(_hops(values, ports)))
         if hops:
             start = bytes(values[RTA_DST]) if RTA_DST in values else bytes(4)
             found[IPv4Network((start, length))] = hops
     return found
 
 
-def _hops(values: Mapping[int, memoryview], ports: Mapping[int, str]) -> Iterator[Hop]:
+def _hops(values: Mapping[int, memoryview], ports: Mapping[int, str]) -> Iterator[NextHop]:
     if RTA_MULTIPATH in values:
         rest = values[RTA_MULTIPATH]
         while len(rest) >= RTNEXTHOP.size:
             length, _, _, index = RTNEXTHOP.unpack_from(rest)
-            inner = dict(attributes(rest[:length], RTNEXTHOP.size))
-            if RTA_GATEWAY in inner and index in ports:
-                yield Hop(ports[index], IPv4Address(bytes(inner[RTA_GATEWAY])))
+            yield from _hop(dict(attributes(rest[:length], RTNEXTHOP.size)), index, ports)
             rest = rest[(length + 3) & ~3 :]
-    elif RTA_GATEWAY in values:
+    elif RTA_OIF in values:
         (index,) = struct.unpack("=I", values[RTA_OIF])
-        if index in ports:
-            yield Hop(ports[index], IPv4Address(bytes(values[RTA_GATEWAY])))
+        yield from _hop(values, index, ports)
+
+
+def _hop(
+    values: Mapping[int, memoryview], index: int, ports: Mapping[int, str]
+) -> Iterator[NextHop]:
+    if index not in ports:
+        return
+    if RTA_GATEWAY in values:
+        yield NextHop(ports[index], str(ip_address(bytes(values[RTA_GATEWAY]))))
+    elif RTA_VIA in values:
+        yield NextHop(ports[index], str(ip_address(bytes(values[RTA_VIA][2:]))))

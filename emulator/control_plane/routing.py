@@ -66,6 +66,7 @@ class Routing:
         self.plane = plane
         self.topology = topology
         self.directory = directory
+        self._speakers = speakers.speakers(topology, plane)
         self.expectation = Expectation(topology, plane)
         self.converged_s: float | None = None
         self._kernels = kernels
@@ -99,9 +100,10 @@ class Routing:
         self.converged_s = time.monotonic() - began
 
     def _begin(self, switch: SwitchDaemons) -> tuple[SwitchDaemons, subprocess.Popen[str]]:
+        ports = self._speakers[switch.switch].fabric_ports if self.plane.unnumbered else ()
         process = self._popen(
             switch.switch,
-            switch.start_command(),
+            switch.start_command(ports),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
