@@ -9,8 +9,8 @@ from ipaddress import IPv4Network, IPv6Address
 
 from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
 from emulator.control_plane.kernel_routes import Hops, NextHop, Routes
-from emulator.control_plane.speakers import as_numbers, subnets_apart
-from emulator.fabric.routes import destinations, static_routes
+from emulator.control_plane.speakers import as_numbers, speakers, subnets_apart
+from emulator.fabric.routes import static_routes
 from topologies.model import Node, Topology
 
 LINK_LOCAL = bytes.fromhex("fe80000000000000")
@@ -40,18 +40,16 @@ class Expectation:
     """What every switch of ``topology`` has when ``plane`` has converged.
 
     All shortest paths to every endpoint subnet, loopback and fabric address, as
-    :func:`~emulator.fabric.routes.static_routes` computes them; but no switch hears of another of
-    its own AS, whose paths it takes for loops.  With summaries a route may be to more than that.
+    :func:`~emulator.fabric.routes.static_routes` computes them; but no switch hears of
+    what only paths through its own AS lead to.  With summaries a route may be to more than that.
     """
 
     def __init__(self, topology: Topology, plane: ControlPlane) -> None:
         self._summaries = plane.summaries
-        apart = subnets_apart(topology)
-        kin = _kin(topology, plane)
-        owned, routes = destinations(apart), static_routes(apart)
+        unheard = _unheard(topology, plane)
+        routes = static_routes(subnets_apart(topology))
         self.wanted: dict[str, Mapping[IPv4Network, Hops]] = {}
         for switch in topology.switches:
-            unheard = {network for other in kin[switch.name] for network in owned.get(other, ())}
             near = _link_local(topology, switch) if plane.unnumbered else {}
             self.wanted[switch.name] = {
                 route.destination: tuple(
@@ -60,7 +58,7 @@ class Expectation:
                     )
                 )
                 for route in routes[switch.name]
-                if route.destination not in unheard
+                if route.destination not in unheard[switch.name]
             }
 
     def differences(self, switch: str, routes: Routes) -> Iterator[Difference]:
@@ -94,16 +92,38 @@ def _link_local(topology: Topology, switch: Node) -> Mapping[str, str]:
     return found
 
 
-def _kin(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[str]]:
-    """The others of each switch's AS that it does not hear of."""
+def _unheard(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[IPv4Network]]:
+    """Switch -> what nobody can tell it of, since its own AS stands in every path."""
     names = [switch.name for switch in topology.switches]
     if plane.name != EBGP or plane.systems != PER_TIER:
         return dict.fromkeys(names, ())
     systems = as_numbers(topology, plane)
+    told: dict[IPv4Network, set[str]] = {}
+    for speaker in speakers(topology, plane).values():
+        hearing = _hearing(topology, speaker.name, systems)
+        for network in speaker.networks:
+            told.setdefault(network, set()).update(hearing)
     return {
-        name: [other for other in names if other != name and systems[other] == systems[name]]
+        name: {network for network, hearing in told.items() if name not in hearing}
         for name in names
     }
+
+
+def _hearing(topology: Topology, origin: str, systems: Mapping[str, int]) -> Collection[str]:
+    """Who hears of what ``origin`` owns: nobody takes a path with its own AS in it."""
+    path = {origin: frozenset({systems[origin]})}
+    front = [origin]
+    while front:
+        reached = []
+        for name in front:
+            for _, _, far in topology.neighbours(name):
+                system = systems.get(far.node)
+                if system is None or far.node in path or system in path[name]:
+                    continue
+                path[far.node] = path[name] | {system}
+                reached.append(far.node)
+        front = reached
+    return path.keys()
 
 
 def _ports(hops: Counter[NextHop]) -> str:

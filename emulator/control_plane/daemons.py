@@ -9,6 +9,7 @@ so whoever removes the lab ends them.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -137,6 +138,11 @@ class SwitchDaemons:
             said = (answer.stderr or answer.stdout).strip().splitlines() or ["no answer"]
             raise UserError(f"vtysh of {self.switch}, {command!r}: {said[0]}")
         return answer.stdout
+
+    def neighbours_alive(self) -> int:
+        """How many neighbours BFD hears."""
+        peers = json.loads(self.vtysh("show bfd peers brief json"))
+        return sum(peer["status"] == "up" for peer in peers)
 
     def log(self) -> str:
         """What the daemons have logged."""

@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ Progress = Callable[[int, int, str], None]
 AT_ONCE = 4
 #: No switch has got a route right for so long (s): it will not happen any more.
 PATIENCE_S = 30.0
-LONGEST_PAUSE_S = 0.2
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 
 
@@ -96,7 +97,7 @@ class Routing:
             self._await_start(*running.pop(0))
             if progress is not None:
                 progress(total - len(waiting) - len(running), 2 * total, "routing daemons")
-        self.await_routes(progress)
+        self.await_convergence(progress)
         self.converged_s = time.monotonic() - began
 
     def _begin(self, switch: SwitchDaemons) -> tuple[SwitchDaemons, subprocess.Popen[str]]:
@@ -125,47 +126,58 @@ class Routing:
         """What the kernel of ``switch`` has now."""
         return read_routes(self._kernels(switch), self._ports[switch])
 
-    def differences(self, switches: Iterable[str] | None = None) -> list[Difference]:
-        """Where the kernel's routes are not what the topology asks for."""
+    def differences(
+        self, switches: Iterable[str] | None = None, expectation: Expectation | None = None
+    ) -> list[Difference]:
+        """Where the kernel's routes are not what the topology, or ``expectation``, asks for."""
+        wanted = expectation or self.expectation
         return [
             difference
             for name in (self.switches if switches is None else switches)
-            for difference in self.expectation.differences(name, self.routes(name))
+            for difference in wanted.differences(name, self.routes(name))
         ]
 
-    def await_routes(
+    def await_convergence(
         self, progress: Progress | None = None, *, patience_s: float = PATIENCE_S
-    ) -> float:
-        """Return when all switches have their routes; how long it took (s).
+    ) -> None:
+        """Return when all switches have their routes, and BFD hears all their neighbours.
 
         Raises UserError when for ``patience_s`` nothing has come nearer to that, or a daemon died.
         """
         began = better = time.monotonic()
-        missing: list[Difference] = []
-        fewest, pause = -1, 0.01
+        fewest, pause = math.inf, SHORTEST_PAUSE_S
         lacking = list(self.switches)
         while True:
-            missing = self.differences(lacking)
-            lacking = list(dict.fromkeys(one.switch for one in missing))
-            if not lacking:
-                # all were right once; are all of them right now?
-                missing = self.differences()
-                lacking = list(dict.fromkeys(one.switch for one in missing))
+            missing: list[Difference | str] = [*self.differences(lacking)]
+            if not missing:  # each was right once: are all of them now, and to stay?
+                missing = [*self.differences(), *self._unheard()]
             if not missing:
-                return time.monotonic() - began
+                return
+            lacking = list(dict.fromkeys(one.switch for one in missing if not isinstance(one, str)))
             if progress is not None:
                 total = len(self.switches)
-                label = f"routes of {lacking[0]} and {len(lacking) - 1} more"
+                label = f"routes of {len(lacking)} switches" if lacking else "BFD sessions"
                 progress(2 * total - len(lacking), 2 * total, label)
             now = time.monotonic()
-            if fewest < 0 or len(missing) < fewest:
-                fewest, better, pause = len(missing), now, 0.01
+            if len(missing) < fewest:
+                fewest, better, pause = len(missing), now, SHORTEST_PAUSE_S
             elif now - better > patience_s:
-                raise UserError(_not_converged(missing, now - began))
-            for name in lacking:
-                self.switches[name].check_alive()
+                raise UserError(not_converged(missing, now - began))
+            for switch in self.switches.values():
+                switch.check_alive()
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _unheard(self) -> list[str]:
+        """Switches some of whose neighbours BFD does not hear, in a sentence each."""
+        if not self.plane.bfd:
+            return []
+        found = []
+        for name, switch in self.switches.items():
+            alive, all_of_them = switch.neighbours_alive(), len(self._speakers[name].fabric_ports)
+            if alive < all_of_them:
+                found.append(f"BFD of {name} hears {alive} of {all_of_them} neighbours")
+        return found
 
     # ------------------------------------------------------------------ looking inside
 
@@ -193,7 +205,8 @@ class Routing:
                 shutil.copyfile(switch.directory / file, target / file)
 
 
-def _not_converged(missing: list[Difference], took: float) -> str:
+def not_converged(missing: Sequence[Difference | str], took: float) -> str:
+    """The sentence for routes that have not come after ``took`` seconds."""
     said = "; ".join(str(one) for one in missing[:NAMED])
     more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     return (
