@@ -25,15 +25,17 @@ from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Routes, read_routes
 from emulator.errors import UserError
 from emulator.fabric.netlink import RouteSocket
-from topologies.model import End, Topology
+from topologies.model import End, FabricProfile, Topology
 
 Progress = Callable[[int, int, str], None]
 
+SHORTEST = FabricProfile().routing
 #: Switches whose daemons start at the same time.
 AT_ONCE = 4
 #: No switch has got a route right for so long (s): it will not happen any more.
 PATIENCE_S = 30.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
+LAST_WORDS = 4  # lines of what the start said
 NAMED = 3  # differences in an error
 
 
@@ -41,6 +43,11 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
     """Raise UserError unless the control plane of ``topology`` can be, there and here."""
     plane = choice.of(topology)
     if plane is not None:
+        if topology.profile.routing != SHORTEST:
+            raise UserError(
+                f"the control plane {plane.name} finds shortest paths and routes of this topology "
+                f"are {topology.profile.routing}: take the control plane {choice.STATIC}"
+            )
         choice.check_switch(plane, switch)
         speakers.speakers(topology, plane)
         daemons.require(plane)
@@ -91,12 +98,18 @@ class Routing:
         waiting = list(self.switches.values())
         running: list[tuple[SwitchDaemons, subprocess.Popen[str]]] = []
         total = len(waiting)
-        while waiting or running:
-            while waiting and len(running) < AT_ONCE:
-                running.append(self._begin(waiting.pop(0)))
-            self._await_start(*running.pop(0))
-            if progress is not None:
-                progress(total - len(waiting) - len(running), 2 * total, "routing daemons")
+        try:
+            while waiting or running:
+                while waiting and len(running) < AT_ONCE:
+                    running.append(self._begin(waiting.pop(0)))
+                self._await_start(*running[0])
+                running.pop(0)
+                if progress is not None:
+                    progress(total - len(waiting) - len(running), 2 * total, "routing daemons")
+        finally:
+            for _, process in running:
+                process.kill()
+                process.communicate()
         self.await_convergence(progress)
         self.converged_s = time.monotonic() - began
 
@@ -117,7 +130,7 @@ class Routing:
         said, _ = process.communicate()
         if process.returncode:
             switch.check_alive()
-            words = (said.strip().splitlines() or ["it did not say why"])[-1]
+            words = " / ".join(said.strip().splitlines()[-LAST_WORDS:]) or "it did not say why"
             raise UserError(f"FRR of {switch.switch} refused to start: {words}")
 
     # ------------------------------------------------------------------ routes
