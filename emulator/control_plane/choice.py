@@ -80,8 +80,8 @@ def parse(text: str) -> ControlPlane | None:
     name, _, rest = (part.strip() for part in text.strip().partition(":"))
     if name == EVPN:
         raise UserError(
-            "the control plane evpn is not built yet; rails that span pods can be routed "
-            "instead: take ebgp or ibgp"
+            "there is no control plane evpn: a topology gives the subnet of a rail to one switch, "
+            f"and nothing stretches it over pods; there {EBGP} and {IBGP} route between pods"
         )
     if name not in PARAMETERS:
         raise UserError(f"there is no control plane {name!r}{_near(name, PARAMETERS)}")

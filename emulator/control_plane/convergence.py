@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Address
+from ipaddress import IPv4Network
 
 from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
-from emulator.control_plane.kernel_routes import Hops, NextHop, Routes
+from emulator.control_plane.kernel_routes import UNNUMBERED, Hops, NextHop, Routes
 from emulator.control_plane.speakers import as_numbers, speakers, subnets_apart
-from emulator.fabric.routes import static_routes
+from emulator.fabric.routes import Hop, static_routes
 from topologies.model import Node, Topology
 
-LINK_LOCAL = bytes.fromhex("fe80000000000000")
 NAMED = 3  # ports of a hop list, in a sentence
 
 
@@ -50,13 +49,8 @@ class Expectation:
         routes = static_routes(subnets_apart(topology))
         self.wanted: dict[str, Mapping[IPv4Network, Hops]] = {}
         for switch in topology.switches:
-            near = _link_local(topology, switch) if plane.unnumbered else {}
             self.wanted[switch.name] = {
-                route.destination: tuple(
-                    sorted(
-                        NextHop(hop.port, near.get(hop.port, str(hop.via))) for hop in route.hops
-                    )
-                )
+                route.destination: tuple(sorted(_seen(switch, hop, plane) for hop in route.hops))
                 for route in routes[switch.name]
                 if route.destination not in unheard[switch.name]
             }
@@ -80,16 +74,11 @@ class Expectation:
         return ()
 
 
-def _link_local(topology: Topology, switch: Node) -> Mapping[str, str]:
-    """Port -> the neighbour's link-local address, which its kernel makes of its MAC (RFC 4291)."""
-    found = {}
-    for _, ours, theirs in topology.neighbours(switch.name):
-        far = topology.node(theirs.node)
-        if far.is_switch:
-            octets = bytes.fromhex(far.port(theirs.port).mac.replace(":", ""))
-            identifier = bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
-            found[ours.port] = str(IPv6Address(LINK_LOCAL + identifier))
-    return found
+def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
+    """``hop`` as the kernel has it; behind its own bridges the switch knows addresses always."""
+    own = {bridge.name for bridge in switch.bridges}
+    unnumbered = plane.unnumbered and hop.port not in own
+    return NextHop(hop.port, UNNUMBERED if unnumbered else str(hop.via))
 
 
 def _unheard(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[IPv4Network]]:

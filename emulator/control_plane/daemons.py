@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,6 +35,8 @@ CRASHES = Path("/var/tmp/frr")
 PROTOCOLS: Mapping[str, tuple[str, ...]] = {EBGP: ("bgpd",), IBGP: ("ospfd", "bgpd")}
 LOG = "frr.log"
 UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "slave")
+#: Before the endpoints, which may take all of the processors: FRR keeps this machine's time.
+PRIORITY = ("nice", "-n", "-10")
 IPV6 = Path("/proc/sys/net/ipv6/conf")
 #: Of a port: a link-local address at once, and deaf to what routers advertise.
 LINK_LOCAL = (
@@ -75,6 +78,17 @@ def require(plane: ControlPlane) -> None:
             )
 
 
+def given_up(neighbour: str = r"[\w.:-]+") -> re.Pattern[str]:
+    """What BGP or OSPF logs when it no longer counts on ``neighbour``, and why.
+
+    ``neighbour`` is an expression for its address, or the port of an unnumbered session.
+    """
+    return re.compile(
+        rf"ADJCHANGE: neighbor {neighbour}\(.*\) .*\bDown (?P<bgp>.*)"
+        rf"|AdjChg: .* NbrIP {neighbour} .* Full -> (?P<ospf>.*)"
+    )
+
+
 class SwitchDaemons:
     """The daemons of ``switch``, whether this process started them or another."""
 
@@ -111,7 +125,7 @@ class SwitchDaemons:
             steps += [f"echo {value} > {settings / name}" for name, value in LINK_LOCAL]
         steps += [shlex.join(self._daemon(name)) for name in programs(self.plane)]
         steps.append(shlex.join([*self._vtysh(), "--boot"]))
-        return [*UNSHARE, "sh", "-ec", "\n".join(steps)]
+        return [*PRIORITY, *UNSHARE, "sh", "-ec", "\n".join(steps)]
 
     def _daemon(self, name: str) -> list[str]:
         where = self.directory

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from emulator.control_plane.choice import EBGP
 from emulator.control_plane.convergence import Expectation
+from emulator.control_plane.daemons import given_up
 from emulator.control_plane.routing import Routing, not_converged
 from emulator.errors import UserError
 from topologies.model import End, Link, Topology
@@ -42,9 +42,9 @@ class Detection:
 class Reroute:
     """What a failure of ``link`` cost, in seconds of this machine.
 
-    ``detected`` is by the switches at its ends; one that was told by the other before it found out
-    by itself has that for a reason.  ``rerouted_s`` is when the kernel of the last switch had the
-    routes that are shortest without the link.
+    ``detected`` is by the switches at its ends that had given up their neighbour by the time of
+    ``rerouted_s`` (OSPF needs but one of them: nobody uses a link that only one end tells of).
+    That is when the kernel of the last switch had the routes that are shortest without the link.
     """
 
     link: Link
@@ -94,7 +94,7 @@ def time_failure(
     detected = {}
     for end in link.ends:
         news = routing.switches[end.node].log()[read[end.node] :]
-        found = _detection(news, _given_up(routing, link, end), began)
+        found = _detection(news, given_up(_neighbour(routing, link, end)), began)
         if found is not None:
             detected[end.node] = found
     return Reroute(link=link, detected=detected, rerouted_s=rerouted_s)
@@ -110,15 +110,12 @@ def without(topology: Topology, link: Link) -> Topology:
     return replace(topology, nodes=nodes, links=links)
 
 
-def _given_up(routing: Routing, link: Link, end: End) -> re.Pattern[str]:
-    """What the switch at ``end`` logs when it no longer counts on its neighbour."""
-    if routing.plane.name != EBGP:
-        return re.compile(rf"AdjChg: .* on {re.escape(end.port)}:\S+ Full -> (.*)")
+def _neighbour(routing: Routing, link: Link, end: End) -> str:
+    """What the switch at ``end`` calls the one at the other end, as a regular expression."""
     far = link.b if end == link.a else link.a
     address = routing.topology.node(far.node).port(far.port).address
     assert address is not None
-    neighbour = end.port if routing.plane.unnumbered else str(address.ip)
-    return re.compile(rf"ADJCHANGE: neighbor {re.escape(neighbour)}\(.*\bDown (.*)")
+    return rf"(?:{re.escape(end.port)}|{re.escape(str(address.ip))})"
 
 
 def _detection(log: str, given_up: re.Pattern[str], began: float) -> Detection | None:
@@ -130,5 +127,7 @@ def _detection(log: str, given_up: re.Pattern[str], began: float) -> Detection |
         stamp, found = STAMP.match(line), given_up.search(line)
         if stamp is not None and found is not None:
             when = datetime.strptime(stamp[1], "%Y/%m/%d %H:%M:%S.%f").timestamp()
-            return Detection(after_s=when - began, reason=found[1] + notified)
+            return Detection(
+                after_s=when - began, reason=(found["bgp"] or found["ospf"]) + notified
+            )
     return None

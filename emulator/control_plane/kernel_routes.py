@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network
 from socket import AF_INET
 from typing import NamedTuple
 
@@ -22,11 +22,12 @@ from emulator.fabric.kernel_objects import (
 )
 from emulator.fabric.netlink import RouteSocket, attributes
 
-RTA_VIA = 18  # a next hop of another address family: family (16 bits), address
+#: What FRR makes of a neighbour that has IPv6 only; its neighbour table says where that is.
+UNNUMBERED = "169.254.0.1"
 
 
 class NextHop(NamedTuple):
-    """Leave through ``port`` towards the neighbour's address, IPv4 or IPv6."""
+    """Leave through ``port`` towards the neighbour's ``address``."""
 
     port: str
     address: str
@@ -74,9 +75,5 @@ def _hops(values: Mapping[int, memoryview], ports: Mapping[int, str]) -> Iterato
 def _hop(
     values: Mapping[int, memoryview], index: int, ports: Mapping[int, str]
 ) -> Iterator[NextHop]:
-    if index not in ports:
-        return
-    if RTA_GATEWAY in values:
-        yield NextHop(ports[index], str(ip_address(bytes(values[RTA_GATEWAY]))))
-    elif RTA_VIA in values:
-        yield NextHop(ports[index], str(ip_address(bytes(values[RTA_VIA][2:]))))
+    if index in ports and RTA_GATEWAY in values:
+        yield NextHop(ports[index], str(IPv4Address(bytes(values[RTA_GATEWAY]))))

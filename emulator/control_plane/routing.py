@@ -77,6 +77,7 @@ class Routing:
         self._speakers = speakers.speakers(topology, plane)
         self.expectation = Expectation(topology, plane)
         self.converged_s: float | None = None
+        self._logged = dict.fromkeys((switch.name for switch in topology.switches), 0)
         self._kernels = kernels
         self._popen = popen
         names = [switch.name for switch in topology.switches]
@@ -109,9 +110,10 @@ class Routing:
         finally:
             for _, process in running:
                 process.kill()
-                process.communicate()
+                process.wait()
         self.await_convergence(progress)
         self.converged_s = time.monotonic() - began
+        self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}
 
     def _begin(self, switch: SwitchDaemons) -> tuple[SwitchDaemons, subprocess.Popen[str]]:
         ports = self._speakers[switch.switch].fabric_ports if self.plane.unnumbered else ()
@@ -200,6 +202,17 @@ class Routing:
         if switch not in self.switches:
             raise UserError(f"{switch} is no switch: only switches speak {self.plane.name}")
         return self.switches[switch].vtysh(command)
+
+    def neighbours_lost(self) -> int:
+        """How often a switch gave up a neighbour since the fabric was up: each end counts.
+
+        In the process that started it; in another, since the daemons began.
+        """
+        lost = daemons.given_up()
+        return sum(
+            len(lost.findall(switch.log()[self._logged[name] :]))
+            for name, switch in self.switches.items()
+        )
 
     def facts(self) -> dict[str, object]:
         """For the record of a run; times are this machine's (s)."""

@@ -67,7 +67,7 @@ def test_without_bfd_the_hold_time_finds_a_failure() -> None:
         ("ebgp:as=pod", "one AS per switch, or per tier"),
         ("ebgp:hold=3s,hold=4s", "hold is given twice"),
         ("ebgp:bfd=off,interval=50ms", "interval says nothing with bfd=off"),
-        ("evpn", "evpn is not built"),
+        ("evpn", "no control plane evpn: .* ebgp and ibgp route between pods"),
     ],
 )
 def test_what_cannot_be(text: str, said: str) -> None:
