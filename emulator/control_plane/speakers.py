@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, IPv4Network
 from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
 from emulator.errors import UserError
 from emulator.fabric.routes import attached, destinations, static_routes
+from topologies.capacity import HEIGHT
 from topologies.model import SWITCH_ROLES, Node, Role, Topology
 
 #: Private AS numbers (RFC 6996).
@@ -20,7 +21,6 @@ TWO_OCTETS = range(64_512, 65_535)
 FOUR_OCTETS = range(4_200_000_000, 4_294_967_295)
 #: So many switches reflect where all are of one tier.
 REFLECTORS_OF_ONE_TIER = 2
-TIERS = (Role.ROUTER, Role.LEAF, Role.RAIL, Role.SPINE, Role.SUPER_SPINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def reflectors(switches: Iterable[Node]) -> tuple[str, ...]:
     by_role: dict[Role, list[str]] = {}
     for switch in switches:
         by_role.setdefault(switch.role, []).append(switch.name)
-    highest = by_role[max(by_role, key=TIERS.index)]
+    highest = by_role[max(by_role, key=HEIGHT.__getitem__)]
     return tuple(highest if len(by_role) > 1 else highest[:REFLECTORS_OF_ONE_TIER])
 
 

@@ -362,7 +362,7 @@ class _Run:
             ports=self.ports,
             faults=faults,
             wire=stage.transport.wire,
-            progress=progress,
+            progress=partial(self._settle, trial, progress),
         )
         self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
         if faults.missed:
@@ -371,6 +371,13 @@ class _Run:
                 "due: the iterations ended before; take a larger size or earlier faults"
             )
         return measured
+
+    def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:
+        """After an iteration: what its faults did to learned routes is over before the next."""
+        assert self.lab is not None
+        if self.lab.routing is not None and trial.faults:
+            self.lab.routing.await_convergence()
+        progress()
 
     def _advance(self, what: str, step: float) -> None:
         self._done += step
