@@ -37,6 +37,8 @@ LOG = "frr.log"
 UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "slave")
 #: Before the endpoints, which may take all of the processors: FRR keeps this machine's time.
 PRIORITY = ("nice", "-n", "-10")
+#: Ports of a switch on which OSPF can be spoken: a group is joined on each (20 in Linux otherwise).
+MOST_MEMBERSHIPS = 4096
 IPV6 = Path("/proc/sys/net/ipv6/conf")
 #: Of a port: a link-local address at once, and deaf to what routers advertise.
 LINK_LOCAL = (
@@ -120,6 +122,7 @@ class SwitchDaemons:
             for place, directory in places.items()
         ]
         steps.append(f"echo {self.switch} > /proc/sys/kernel/hostname")
+        steps.append(f"echo {MOST_MEMBERSHIPS} > /proc/sys/net/ipv4/igmp_max_memberships")
         for port in link_local:
             settings = IPV6 / port
             steps += [f"echo {value} > {settings / name}" for name, value in LINK_LOCAL]

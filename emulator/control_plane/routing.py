@@ -161,11 +161,13 @@ class Routing:
         """
         began = better = time.monotonic()
         fewest, pause = math.inf, SHORTEST_PAUSE_S
-        lacking = list(self.switches)
+        lacking, deaf = list(self.switches), list(self.switches)
         while True:
             missing: list[Difference | str] = [*self.differences(lacking)]
-            if not missing:  # each was right once: are all of them now, and to stay?
-                missing = [*self.differences(), *self._unheard()]
+            if not missing:  # each was right once: are all of them now?
+                heard = self._unheard(deaf)
+                deaf = list(heard)
+                missing = [*self.differences(), *heard.values()]
             if not missing:
                 return
             lacking = list(dict.fromkeys(one.switch for one in missing if not isinstance(one, str)))
@@ -183,15 +185,15 @@ class Routing:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _unheard(self) -> list[str]:
-        """Switches some of whose neighbours BFD does not hear, in a sentence each."""
+    def _unheard(self, switches: Iterable[str]) -> dict[str, str]:
+        """Those of ``switches`` some of whose neighbours BFD does not hear, and a sentence each."""
         if not self.plane.bfd:
-            return []
-        found = []
-        for name, switch in self.switches.items():
-            alive, all_of_them = switch.neighbours_alive(), len(self._speakers[name].fabric_ports)
-            if alive < all_of_them:
-                found.append(f"BFD of {name} hears {alive} of {all_of_them} neighbours")
+            return {}
+        found = {}
+        for name in switches:
+            alive = self.switches[name].neighbours_alive()
+            if alive < (neighbours := len(self._speakers[name].fabric_ports)):
+                found[name] = f"BFD of {name} hears {alive} of {neighbours} neighbours"
         return found
 
     # ------------------------------------------------------------------ looking inside

@@ -43,7 +43,8 @@ class Session:
 class Speaker:
     """One switch.  ``networks`` it owns and tells of, ``summaries`` it tells of in their place.
 
-    ``fabric_ports`` lead to other switches, of whatever tier.
+    ``fabric_ports`` lead to other switches, of whatever tier.  ``cluster`` is that of a route
+    reflector: all have the same, for they have the same clients, and tell each other nothing twice.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Speaker:
     summaries: tuple[IPv4Network, ...]
     fabric_ports: tuple[str, ...]
     sessions: tuple[Session, ...]
+    cluster: IPv4Address | None = None
 
 
 def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
@@ -71,6 +73,7 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
     apart = subnets_apart(topology)
     owned, routes = destinations(apart), static_routes(apart)
     parts = _parts(topology, SWITCH_ROLES)
+    clusters = _clusters(topology, parts)
     found = {}
     for switch in topology.switches:
         assert switch.loopback is not None
@@ -88,6 +91,7 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
             summaries=switch.summaries if plane.summaries else (),
             fabric_ports=tuple(_ports_to_switches(topology, switch)),
             sessions=tuple(sessions),
+            cluster=None if external else clusters.get(switch.name),
         )
     return found
 
@@ -120,6 +124,17 @@ def reflectors(switches: Iterable[Node]) -> tuple[str, ...]:
         by_role.setdefault(switch.role, []).append(switch.name)
     highest = by_role[max(by_role, key=HEIGHT.__getitem__)]
     return tuple(highest if len(by_role) > 1 else highest[:REFLECTORS_OF_ONE_TIER])
+
+
+def _clusters(topology: Topology, parts: Mapping[str, int]) -> dict[str, IPv4Address]:
+    """The cluster of every reflector: the router id of the first of them in its part."""
+    found = {}
+    for part in set(parts.values()):
+        reflecting = reflectors(s for s in topology.switches if parts[s.name] == part)
+        first = topology.node(reflecting[0]).loopback
+        assert first is not None
+        found.update(dict.fromkeys(reflecting, first))
+    return found
 
 
 def _one_system(topology: Topology) -> dict[str, int]:

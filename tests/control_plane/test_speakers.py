@@ -85,6 +85,8 @@ def test_the_highest_tier_reflects(pods: Topology) -> None:
         clients = {session.peer for session in speaker.sessions if session.client}
         assert peers == (set(found) if name in top else top) - {name}
         assert clients == (set(found) - top if name in top else set())
+        assert (speaker.cluster is not None) == (name in top)
+    assert len({found[name].cluster for name in top}) == 1
 
 
 def test_parts_that_no_switch_joins_have_reflectors_of_their_own() -> None:

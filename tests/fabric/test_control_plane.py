@@ -38,6 +38,8 @@ SMALL = "rail_clos:hosts=2,gpus_per_host=2"
 #: NICs on two switches each, rails of which a switch tells in one
 HOMED = "clos:hosts=2,gpus_per_host=2,nic_ports=2"
 DIVIDED = "clos:hosts=2,gpus_per_host=4,rails_per_switch=2,subnets=divided,subnet_prefix=25"
+#: more ports than Linux lets a process join multicast groups on, unless told otherwise
+PARALLEL = "rail_clos:hosts=1,gpus_per_host=2,spines=1,uplinks_per_spine=24"
 BLACK_HOLE = Faults(black_hole=True)
 
 
@@ -76,6 +78,7 @@ def places_of_frr() -> list[Path]:
         (SMALL, "ebgp:unnumbered=on,as=tier,bfd=off"),
         (DIVIDED, "ebgp:bfd=off"),
         (HOMED, "ebgp:bfd=off"),
+        (PARALLEL, "ibgp:bfd=off"),
     ],
 )
 def test_the_kernel_has_every_shortest_path(lab: LabFactory, spec: str, plane: str) -> None:
