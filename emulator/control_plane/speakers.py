@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
+from emulator.control_plane.choice import EBGP, PER_SWITCH, PER_TIER, ControlPlane
 from emulator.errors import UserError
 from emulator.fabric.routes import attached, destinations, static_routes
 from topologies.capacity import HEIGHT
@@ -107,6 +107,7 @@ def as_numbers(topology: Topology, plane: ControlPlane) -> dict[str, int]:
 
     Two octets as long as the private numbers last.  With ``as=tier`` spines that share rail
     switches share an AS, and so do all super-spines, so that no path leads down and up again.
+    Raises UserError where such switches are neighbours.
     """
     groups = (
         [(switch.name,) for switch in topology.switches]
@@ -114,7 +115,15 @@ def as_numbers(topology: Topology, plane: ControlPlane) -> dict[str, int]:
         else _tiers(topology)
     )
     numbers = TWO_OCTETS if len(groups) <= len(TWO_OCTETS) else FOUR_OCTETS
-    return {name: numbers[place] for place, group in enumerate(groups) for name in group}
+    systems = {name: numbers[place] for place, group in enumerate(groups) for name in group}
+    for link in topology.links:
+        a, b = link.a.node, link.b.node
+        if a in systems and systems[a] == systems.get(b):
+            raise UserError(
+                f"{a} and {b} are joined and would share an AS with as={PER_TIER}, which is for "
+                f"tiers without links of their own: take as={PER_SWITCH}"
+            )
+    return systems
 
 
 def reflectors(switches: Iterable[Node]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from emulator.control_plane.speakers import (
 )
 from emulator.errors import UserError
 from topologies import catalogue
-from topologies.model import Topology
+from topologies.model import Role, Topology
 
 PODS = "clos:pods=2,hosts=2,gpus_per_host=2,spines=2,super_spines=2"
 EBGP = ControlPlane(name="ebgp")
@@ -60,6 +60,17 @@ def test_spines_of_a_pod_and_all_super_spines_share_an_as_per_tier(pods: Topolog
     for one in spines:
         for other in spines:
             assert (numbers[one] == numbers[other]) == (pod_of[one] == pod_of[other])
+
+
+def test_neighbours_cannot_share_an_as(pods: Topology) -> None:
+    nodes = tuple(
+        dataclasses.replace(node, role=Role.SPINE) if node.role is Role.RAIL else node
+        for node in pods.nodes
+    )
+    flat = dataclasses.replace(pods, nodes=nodes)
+    assert len(set(as_numbers(flat, EBGP).values())) == len(flat.switches)
+    with pytest.raises(UserError, match=r"are joined and would share an AS .* take as=switch"):
+        as_numbers(flat, TIERED)
 
 
 def test_ebgp_sessions_are_the_cables_between_switches(pods: Topology) -> None:
