@@ -65,7 +65,7 @@ def unreached(lab: Lab) -> list[tuple[str, str]]:
 
 def places_of_frr() -> list[Path]:
     """Everything in the directories that FRR would use by itself."""
-    places = (*daemons.FIXED_PLACES, Path("/var/tmp"))
+    places = (*daemons.FIXED_PLACES, Path("/var/tmp/frr"))
     return sorted(path for place in places if place.is_dir() for path in place.rglob("*"))
 
 
