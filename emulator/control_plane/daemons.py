@@ -31,7 +31,8 @@ CONFIGURATION = "frr.conf"
 DIRECTORY = "frr"
 #: Where FRR looks without being told.
 FIXED_PLACES = (Path("/run/frr"), Path("/etc/frr"))
-CRASHES = Path("/var/tmp/frr")
+#: It makes a directory in there for what it would say in a crash.
+CRASHES = Path("/var/tmp")
 PROTOCOLS: Mapping[str, tuple[str, ...]] = {EBGP: ("bgpd",), IBGP: ("ospfd", "bgpd")}
 LOG = "frr.log"
 UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "slave")
@@ -116,7 +117,7 @@ class SwitchDaemons:
         get an IPv6 address first, which no other port of a fabric has.
         """
         places = {place: self.directory for place in FIXED_PLACES if place.is_dir()}
-        places[CRASHES.parent] = self.directory / "tmp"  # FRR makes the last part
+        places[CRASHES] = self.directory / "tmp"
         steps = [
             shlex.join(["mount", "--bind", str(directory), str(place)])
             for place, directory in places.items()

@@ -52,9 +52,9 @@ class Reroute:
     rerouted_s: float
 
     @property
-    def detected_s(self) -> float:
-        """When the first of both ends knew."""
-        return min(found.after_s for found in self.detected.values())
+    def detected_s(self) -> float | None:
+        """When the first of both ends knew; None if no route had to change before either did."""
+        return min((found.after_s for found in self.detected.values()), default=None)
 
 
 def time_failure(
@@ -66,6 +66,7 @@ def time_failure(
 ) -> Reroute:
     """Call ``fail``, which is to make ``link`` useless, and wait until all routes avoid it.
 
+    Times count from that call, whatever it takes itself.
     Raises UserError if ``link`` does not join switches, or if the routes have not come
     ``budget_s`` after the failure was to be found.
     """
@@ -76,9 +77,8 @@ def time_failure(
             )
     expectation = Expectation(without(routing.topology, link), routing.plane)
     read = {end.node: len(routing.switches[end.node].log()) for end in link.ends}
-    began = time.time()  # as FRR's log has it
+    began, failed = time.time(), time.monotonic()  # FRR's log has the former
     fail()
-    failed = time.monotonic()
     lacking = list(routing.switches)
     while True:
         missing = routing.differences(lacking, expectation)
