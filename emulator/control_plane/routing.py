@@ -25,11 +25,10 @@ from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Routes, read_routes
 from emulator.errors import UserError
 from emulator.fabric.netlink import RouteSocket
-from topologies.model import End, FabricProfile, Topology
+from topologies.model import End, Topology
 
 Progress = Callable[[int, int, str], None]
 
-SHORTEST = FabricProfile().routing
 #: Switches whose daemons start at the same time.
 AT_ONCE = 4
 #: No switch has got a route right for so long (s): it will not happen any more.
@@ -43,11 +42,6 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
     """Raise UserError unless the control plane of ``topology`` can be, there and here."""
     plane = choice.of(topology)
     if plane is not None:
-        if topology.profile.routing != SHORTEST:
-            raise UserError(
-                f"the control plane {plane.name} finds shortest paths and routes of this topology "
-                f"are {topology.profile.routing}: take the control plane {choice.STATIC}"
-            )
         choice.check_switch(plane, switch)
         speakers.speakers(topology, plane)
         daemons.require(plane)

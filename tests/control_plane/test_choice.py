@@ -10,6 +10,7 @@ from emulator.control_plane.choice import ControlPlane, chosen, parse
 from emulator.control_plane.routing import check
 from emulator.errors import UserError
 from topologies import catalogue
+from topologies.model import TopologyError
 
 SMALL = "rail_clos:hosts=2,gpus_per_host=2"
 
@@ -82,6 +83,12 @@ def test_the_choice_goes_with_the_topology() -> None:
     assert plane.interval_ms == 50
     assert chosen(topology, None) == topology
     assert choice.of(chosen(topology, "static")) is None
+
+
+def test_protocols_know_shortest_paths_only() -> None:
+    assert choice.of(chosen(catalogue.load("torus:routing=shortest"), "ebgp")) is not None
+    with pytest.raises(TopologyError, match="protocols find shortest paths: take"):
+        chosen(catalogue.load("torus"), "ebgp")
 
 
 @pytest.mark.parametrize("balance", ["round-robin", "least-loaded"])

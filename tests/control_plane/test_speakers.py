@@ -100,6 +100,15 @@ def test_the_highest_tier_reflects(pods: Topology) -> None:
     assert len({found[name].cluster for name in top}) == 1
 
 
+def test_of_switches_that_are_all_alike_two_reflect() -> None:
+    torus = catalogue.load("torus:routing=shortest")
+    found = speakers(torus, IBGP)
+    reflecting = {name for name, speaker in found.items() if speaker.cluster is not None}
+    assert len(reflecting) == 2
+    for name, speaker in found.items():
+        assert {session.peer for session in speaker.sessions} >= reflecting - {name}
+
+
 def test_parts_that_no_switch_joins_have_reflectors_of_their_own() -> None:
     apart = catalogue.load("clos:hosts=2,gpus_per_host=2,nic_ports=2,planes=own")
     found = speakers(apart, IBGP)
