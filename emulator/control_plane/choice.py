@@ -81,7 +81,7 @@ def parse(text: str) -> ControlPlane | None:
     if name == EVPN:
         raise UserError(
             "there is no control plane evpn: a topology gives the subnet of a rail to one switch, "
-            f"and nothing stretches it over pods; there {EBGP} and {IBGP} route between pods"
+            f"and nothing stretches it over pods; {EBGP} and {IBGP} route between pods"
         )
     if name not in PARAMETERS:
         raise UserError(f"there is no control plane {name!r}{_near(name, PARAMETERS)}")
