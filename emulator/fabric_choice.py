@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from emulator.asic import choice
+from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from topologies import catalogue, fabric_file
 from topologies.model import Topology
@@ -68,11 +69,7 @@ def require_buildable(topology: Topology) -> None:
         raise UserError(
             f"data_plane {profile.data_plane} cannot be built here: take data_plane: ethernet"
         )
-    if profile.control_plane != "static":
-        raise UserError(
-            f"control_plane {profile.control_plane.partition(':')[0]} cannot be built here: take "
-            "control_plane: static, whose routes are the same while nothing fails"
-        )
+    control_plane.of(topology)
 
 
 def shipped() -> list[str]:

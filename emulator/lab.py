@@ -7,7 +7,8 @@
         lab.counters()["rail0:down0"].data.drops
 
 With ``switch=parse("shallow:balance=packet")`` each switch port has the ASIC
-(:mod:`emulator.asic`), and ``lab.asic`` is how to read and to change it.
+(:mod:`emulator.asic`), and ``lab.asic`` is how to read and to change it.  ``lab.routing`` is the
+control plane (:mod:`emulator.control_plane`), if the topology's profile names another than static.
 
 A lab that was brought up with ``persistent=True`` stays when its maker exits; any process can
 :meth:`Lab.attach` to it by name.
@@ -29,6 +30,9 @@ from emulator import cleanup, lab_record
 from emulator.asic.choice import SwitchChoice
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.fitting import fit
+from emulator.control_plane import choice as control_plane
+from emulator.control_plane.routing import Routing
+from emulator.control_plane.routing import check as check_control_plane
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.build import Fabric, Progress, build_fabric
@@ -64,6 +68,7 @@ class Lab:
         self._lock = lock
         self._sockets: dict[str, RouteSocket] = {}
         self._asic: FabricAsic | None = None
+        self._routing: Routing | None = None
         self._maker = os.getpid()
 
     # ------------------------------------------------------------------ life
@@ -82,7 +87,8 @@ class Lab:
         persistent: bool = False,
         progress: Progress | None = None,
     ) -> Self:
-        """Build ``topology`` in the kernel; returns when every port is ready to send.
+        """Build ``topology`` in the kernel; returns when every port is ready to send, and every
+        switch has its routes, whatever control plane the topology's profile asks for.
 
         ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote
         the topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise
@@ -101,6 +107,7 @@ class Lab:
             )
         _check_unused(name)
         fitted = None if switch is None else fit(switch, topology, dilation)
+        check_control_plane(topology, switch)
         record = LabRecord(
             lab=name,
             identity=uuid.uuid4().hex,
@@ -133,6 +140,8 @@ class Lab:
             lab.fabric, lab._asic = fabric, asic
             if asic is not None:
                 asic.pauses.start()
+            if lab.routing is not None:
+                lab.routing.start(progress)
             lab.record = lab_record.advance(record, Phase.UP)
             if persistent:
                 lock.release()
@@ -231,6 +240,21 @@ class Lab:
         if self._asic is None and self.record.switch is not None:
             self._asic = FabricAsic.open(self.name, self.topology, **self._asic_settings())
         return self._asic
+
+    @property
+    def routing(self) -> Routing | None:
+        """The control plane of the switches, None where routes are static."""
+        plane = control_plane.of(self.topology)
+        if self._routing is None and plane is not None:
+            self._routing = Routing(
+                plane,
+                self.topology,
+                directory=self.directory,
+                indices=self.interface_indices(),
+                kernels=self._kernel,
+                popen=self.popen,
+            )
+        return self._routing
 
     def _asic_settings(self) -> dict[str, Any]:
         return {

@@ -53,7 +53,8 @@ class CodePoints:
     """DSCP by role (UES 4.1).  The operator chooses them; all others are untrimmed data.
 
     ``trimmed_last_hop`` is written instead of ``trimmed`` by a port that faces a NIC; None: the
-    same code point everywhere.
+    same code point everywhere.  ``routing`` is what routing protocols have (CS6, RFC 4594):
+    they are queued with control, or a full port would lose its neighbour.
     """
 
     data: int = 0
@@ -61,6 +62,7 @@ class CodePoints:
     control: int = 46
     trimmed: int | None = None
     trimmed_last_hop: int | None = None
+    routing: int | None = 48
 
     def __post_init__(self) -> None:
         taken: dict[int, str] = {}
@@ -87,6 +89,7 @@ class CodePoints:
             (self.control, TrafficClass.CONTROL),
             (self.trimmed, TrafficClass.TRIMMED),
             (self.trimmed_last_hop, TrafficClass.TRIMMED),
+            (self.routing, TrafficClass.CONTROL),
         ):
             if value is not None:
                 table[value] = traffic_class

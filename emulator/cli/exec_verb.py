@@ -9,6 +9,7 @@ import click
 
 from emulator import lab_record
 from emulator.cleanup import require_root
+from emulator.control_plane.daemons import shown_at
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.lab_record import LabRecord, Phase
@@ -26,6 +27,7 @@ def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
     \b
     uetemu exec h0g0 -- ping -c 3 10.0.1.3
     uetemu exec demo:rail0 -- bash
+    uetemu exec demo:rail0 -- vtysh -c "show bgp summary"
     """
     require_root("enter a node")
     words = argv[1:] if argv[0] == "--" else argv
@@ -46,6 +48,9 @@ def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
             f"node {name} of lab {record.lab} is gone: remove the rest with "
             f"uetemu clean {record.lab}"
         ) from None
+    shown = shown_at(lab_record.directory_of(record.lab), name)
+    if shown:
+        namespaces.pose_as(name, shown)
     try:
         os.execvp(words[0], words)
     except OSError as error:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from emulator import scenario as scenarios
 from emulator.asic import choice
+from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.lab import LARGEST_DILATION
@@ -32,7 +33,8 @@ PATIENCE_S = 2.0
 
 @click.command(
     name="run",
-    epilog=f"\b\n{describe_options()}\n\n\b\n{choice.describe()}",
+    epilog=f"\b\n{describe_options()}\n\n\b\n{choice.describe()}\n\n\b\n"
+    + control_plane.describe(),
 )
 @click.argument("scenario")
 @click.option(
@@ -51,6 +53,13 @@ PATIENCE_S = 2.0
     metavar="SPEC",
     help="what the switches do, such as deep:balance=packet (see below) "
     f"[default: as a fabric profile says, {choice.DEFAULT}, or what the transport is run on]",
+)
+@click.option(
+    "--control-plane",
+    "plane",
+    metavar="SPEC",
+    help="how switches learn their routes, such as ebgp:interval=100ms (see below) "
+    f"[default: as the topology says, or {control_plane.DEFAULT}]",
 )
 @click.option(
     "--seed",
@@ -101,6 +110,7 @@ def command(
     topology: str | None,
     transport: str | None,
     switch: str | None,
+    plane: str | None,
     seed: int,
     dilation: str,
     capture: str | None,
@@ -126,6 +136,7 @@ def command(
             topology=topology,
             transport=transport,
             switch=switch,
+            control_plane=plane,
             seed=seed,
             dilation=parse_dilation(dilation),
             capture=capture,
@@ -182,6 +193,11 @@ def parameter_texts(pairs: Sequence[str], options: Mapping[str, str | None]) -> 
 def _counted(number: int, thing: str) -> str:
     plural = "es" if thing.endswith("ch") else "s"
     return f"{number} {thing}{plural if number != 1 else ''}"
+
+
+def _told(plane: str) -> Sequence[str]:
+    """The heading's line on the control plane, of one that speaks."""
+    return () if plane == control_plane.STATIC else (f"# Control plane        : {plane}",)
 
 
 def parse_dilation(text: str) -> float | None:
@@ -291,6 +307,7 @@ class Terminal:
             f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
             f"# Transport            : {result.transport}",
             f"# Switch               : {_switch(plan, result)}",
+            *_told(fabric.profile.control_plane),
             f"# Dilation             : {result.dilation:g} ({chosen}); "
             "all times below are the fabric's own",
             f"# Seed                 : {result.seed}",

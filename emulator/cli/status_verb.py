@@ -77,7 +77,8 @@ def _facts(
         }
         for node in lab.topology.nodes
     ]
-    return _lab_facts(lab.record) | {"nodes": nodes}
+    plane = lab.topology.profile.control_plane
+    return _lab_facts(lab.record) | {"control_plane": plane, "nodes": nodes}
 
 
 def _show_labs(records: Sequence[LabRecord]) -> None:
@@ -105,9 +106,11 @@ def _show_labs(records: Sequence[LabRecord]) -> None:
 def _show_ports(
     lab: Lab, counters: dict[str, PortCounters], switches: dict[str, AsicCounters]
 ) -> None:
+    plane = lab.topology.profile.control_plane
     click.echo(
         f"lab {lab.name}: {lab.record.topology_spec}, {state_of(lab.record)}, "
-        f"switch {lab.record.switch or 'none'}, dilation {lab.dilation:g}, seed {lab.seed}"
+        f"switch {lab.record.switch or 'none'}, control plane {plane}, "
+        f"dilation {lab.dilation:g}, seed {lab.seed}"
     )
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("port", "to", "address", "rate"):

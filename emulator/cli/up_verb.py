@@ -12,6 +12,7 @@ import click
 from emulator.asic import choice
 from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
+from emulator.control_plane import choice as control_plane
 from emulator.fabric.cable_delay import for_kernel_traffic
 from emulator.fabric_choice import choose, require_buildable
 from emulator.lab import Lab
@@ -26,7 +27,9 @@ DEFAULT_DILATION = 1000.0
     epilog="\b\nTopologies and their parameters:\n\n\b\n"
     + catalogue.describe()
     + "\n\n\b\n"
-    + choice.describe(),
+    + choice.describe()
+    + "\n\n\b\n"
+    + control_plane.describe(),
 )
 @click.argument("topology", metavar="[TOPOLOGY | FILE]", default=catalogue.DEFAULT)
 @click.option("--name", metavar="LAB", help="Name of the lab; default: that of the topology.")
@@ -44,6 +47,13 @@ DEFAULT_DILATION = 1000.0
     f"[default: as a fabric profile says, or {choice.DEFAULT}].",
 )
 @click.option(
+    "--control-plane",
+    "plane",
+    metavar="PLANE",
+    help="How switches learn their routes: NAME or NAME:param=value,...; default: as the topology "
+    f"says, or {control_plane.DEFAULT}.",
+)
+@click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=1,
@@ -52,13 +62,19 @@ DEFAULT_DILATION = 1000.0
 )
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
 def command(
-    topology: str, name: str | None, dilation: float, switch: str | None, seed: int, form: str
+    topology: str,
+    name: str | None,
+    dilation: float,
+    switch: str | None,
+    plane: str | None,
+    seed: int,
+    form: str,
 ) -> None:
     """Build TOPOLOGY (NAME, NAME:param=value,... or a fabric profile FILE.yaml) and leave it
     running as a lab."""
     require_root("build a lab")
     chosen = choose(topology)
-    model = chosen.topology
+    model = control_plane.chosen(chosen.topology, plane)
     require_buildable(model)
     switch = switch or chosen.switch or choice.DEFAULT
     asic = choice.wanted(switch)
@@ -86,7 +102,8 @@ def command(
         click.echo(json.dumps(_facts(lab, topology, model, switch, took), indent=2))
     else:
         click.echo(
-            f"lab {lab} is up: {_inventory(model)}, switch {switch}, in {took:.1f} s\n"
+            f"lab {lab} is up: {_inventory(model)}, switch {switch}, "
+            f"control plane {model.profile.control_plane}, in {took:.1f} s\n"
             f"  uetemu status {lab}\n"
             f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
             f"  uetemu down {lab}"
@@ -107,6 +124,7 @@ def _facts(lab: str, spec: str, model: Topology, switch: str, took: float) -> di
         "lab": lab,
         "topology": spec,
         "switch": None if switch == choice.NONE else switch,
+        "control_plane": model.profile.control_plane,
         "gpus": len(model.gpus),
         "switches": len(model.switches),
         "links": len(model.links),

@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 
-from emulator.fabric.shaping import DSCP_MASK, DSFIELD_CONTROL
+from emulator.fabric.shaping import DSCP_MASK, DSFIELDS_CONTROL
 from uet.transport import Frame
 
 _SO_SNDBUFFORCE = 32
@@ -104,7 +104,7 @@ def is_control(frame: Frame) -> bool:
     header = frame[0]
     four = header[14] >> 4 == 4
     traffic = header[15] if four else (header[14] & 0xF) << 4 | header[15] >> 4
-    return traffic & DSCP_MASK == DSFIELD_CONTROL
+    return traffic & DSCP_MASK in DSFIELDS_CONTROL
 
 
 def _charge(frame_octets: int) -> int:

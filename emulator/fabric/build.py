@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mininet.net import Mininet
 
+from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.cable_delay import CableDelay
@@ -24,6 +25,7 @@ from emulator.fabric.routes import (
     Neighbour,
     Route,
     Rule,
+    attached,
     static_neighbours,
     static_routes,
     static_rules,
@@ -67,6 +69,8 @@ class Plan:
         self.cable_delay = cable_delay
         self.indices: Mapping[End, int] = interface_indices(topology)
         self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
+        if control_plane.of(topology) is not None:
+            self.routes = _not_learned(topology, self.routes)
         self.rules: Mapping[str, tuple[Rule, ...]] = static_rules(topology)
         self.neighbours: Mapping[str, tuple[Neighbour, ...]] = static_neighbours(topology)
         self._progress = progress
@@ -209,6 +213,16 @@ def build_fabric(
         fabric.stop()
         raise
     return fabric
+
+
+def _not_learned(
+    topology: Topology, routes: Mapping[str, tuple[Route, ...]]
+) -> Mapping[str, tuple[Route, ...]]:
+    """What of ``routes`` is there before the switches tell each other of the rest."""
+    known = dict(routes)
+    for switch in topology.switches:
+        known[switch.name] = tuple(attached(switch, routes[switch.name]))
+    return known
 
 
 def _allow_handles(needed: int) -> None:

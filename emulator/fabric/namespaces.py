@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -25,8 +26,8 @@ DIRECTORY = Path("/run/netns")
 PREFIX = "uetemu"
 OWN = "/proc/thread-self/ns/net"  # of the calling thread; /proc/self is the main thread's
 
-CLONE_NEWNET = 0x40000000
-MS_BIND, MS_REC, MS_SHARED, MNT_DETACH = 4096, 16384, 1 << 20, 2
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
+MS_BIND, MS_REC, MS_SLAVE, MS_SHARED, MNT_DETACH = 4096, 16384, 1 << 19, 1 << 20, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -113,6 +114,21 @@ def entered(path: Path) -> Iterator[None]:
             _check(_setns(home), Path(OWN))
     finally:
         os.close(home)
+
+
+def pose_as(name: str, shown: Mapping[Path, Path]) -> None:
+    """Give this process the host name ``name``, and directories in others' places.
+
+    For itself alone: it moves into a mount and a UTS namespace of its own.  ``shown`` leads from a
+    place to the directory that is seen there from now on, by this process and those it starts.
+    Call it in a process of one thread.
+    """
+    if _libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
+        _check(ctypes.get_errno(), Path("/proc/self/ns/mnt"))
+    socket.sethostname(name)
+    _check(_mount(b"none", b"/", MS_SLAVE | MS_REC), Path("/"))
+    for place, directory in shown.items():
+        _check(_mount(os.fsencode(directory), os.fsencode(place), MS_BIND), place)
 
 
 def remove(path: Path) -> None:

@@ -75,14 +75,14 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
             default = Route(destination=_EVERYTHING, hops=hops, source=gpu.loopback)
             routes[gpu.name].append(default)
     via = _next_addresses(topology)
-    for owner, destinations in _destinations(topology).items():
+    for owner, networks in destinations(topology).items():
         for table, towards in topology.forwarding.tables(owner).items():
             for name, steps in towards.items():
                 source = _source_address(topology.node(name))
                 hops = tuple([via[step.number] for step in steps])
                 routes[name].extend(
                     Route(destination=destination, hops=hops, source=source, table=table)
-                    for destination in destinations
+                    for destination in networks
                 )
     for switch in topology.switches:
         routes[switch.name].sort(key=lambda route: (route.table, route.destination))
@@ -140,7 +140,7 @@ def _exits(topology: Topology, gpu: Node) -> Iterator[Hop]:
             yield Hop(port.name, bridge.gateway.ip)
 
 
-def _destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
+def destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
     """Owner -> the networks that others reach through it: a switch's, a GPU's fabric address."""
     owned: dict[str, list[IPv4Network]] = {}
     for switch in topology.switches:
@@ -158,6 +158,14 @@ def _destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
         if gpu.loopback is not None:
             owned[gpu.name] = [IPv4Network(gpu.loopback)]
     return owned
+
+
+def attached(node: Node, routes: Iterable[Route]) -> Iterator[Route]:
+    """Those of a switch's routes that end behind its own bridges: nobody can tell it of them."""
+    bridges = {bridge.name for bridge in node.bridges}
+    for route in routes:
+        if bridges.issuperset(hop.port for hop in route.hops):
+            yield route
 
 
 def _outside(

@@ -52,7 +52,8 @@ CONTROL_BUFFER_BYTES = 256 * 1024
 LARGEST_QUEUE_BYTES = 2**32 - 1  # the kernel's own counter has 32 bits
 CATCH_UP_NS = 100_000  # host time: a timer may fire this late and the link loses no rate
 DATA_SHARE, LARGEST_DATA_SHARE = 0.05, 0.5
-DSFIELD_CONTROL = 0xB8  # DSCP EF, 46 (RFC 3246)
+#: DSCP EF, 46 (RFC 3246); and CS6, 48, which routing protocols have (RFC 4594)
+DSFIELDS_CONTROL = (0xB8, 0xC0)
 DSCP_MASK = 0xFC
 
 NEW = NLM_F_CREATE | NLM_F_EXCL
@@ -182,8 +183,11 @@ def _requests(egress: Egress) -> Iterator[Request]:
     if egress.gated:
         yield from _knock_class(egress)
     # the DS field is octet 1 of IPv4 and bits 4..11 of IPv6
-    for order, (protocol, shift) in enumerate(((ETH_P_IP, 16), (ETH_P_IPV6, 20)), start=1):
-        yield _filter(order, protocol, DSFIELD_CONTROL << shift, DSCP_MASK << shift)
+    order = 0
+    for protocol, shift in ((ETH_P_IP, 16), (ETH_P_IPV6, 20)):
+        for field in DSFIELDS_CONTROL:
+            order += 1
+            yield _filter(order, protocol, field << shift, DSCP_MASK << shift)
 
 
 def _classes(egress: Egress, *, flags: int) -> Iterator[Request]:

@@ -12,6 +12,8 @@ from emulator.asic import fitting
 from emulator.asic import program as asic_program
 from emulator.asic.choice import SwitchChoice
 from emulator.asic.choice import wanted as wanted_switch
+from emulator.control_plane import choice as control_plane
+from emulator.control_plane.routing import check
 from emulator.errors import UserError
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
@@ -41,6 +43,8 @@ class Request:
     topology: str | None = None
     transport: str | None = None
     switch: str | None = None
+    #: how switches learn their routes; None: as the topology says
+    control_plane: str | None = None
     seed: int = 1
     dilation: float | None = None
     capture: str | None = None
@@ -111,6 +115,7 @@ def prepare(request: Request) -> Plan:
     else:
         chosen = choose(wanted)
         topology, spec, profile_switch = chosen.topology, chosen.spec, chosen.switch
+    topology = control_plane.chosen(topology, request.control_plane)
     require_buildable(topology)
     preflight.check_agents(len(topology.gpus))
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
@@ -126,6 +131,8 @@ def prepare(request: Request) -> Plan:
         )
     ]
     _check_switches(planned)
+    for stage in planned:
+        check(topology, stage.switch)
     selection = request.capture
     if selection is None:
         selection = request.scenario.capture(request.parameters, topology)

@@ -27,6 +27,7 @@ from emulator.asic.fabric import FabricAsic
 from emulator.asic.faults import Faults
 from emulator.asic.telemetry import Telemetry
 from emulator.cleanup import uninterrupted
+from emulator.control_plane.routing import Routing
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentError, AgentPool
 from emulator.errors import UserError
@@ -224,6 +225,9 @@ class _Run:
         )
         self.lab = lab
         self.environment["cable_delay"] = lab.cable_delay
+        if lab.routing is not None:
+            stack.callback(self._end_routing, lab.routing)
+            self.environment["control_plane"] = lab.routing.facts()
         self.folder.write("environment.json", self.environment)
         for stage in plan.stages:
             if stage.switch is not None:
@@ -283,6 +287,16 @@ class _Run:
             file=sampler.path.name,
             samples=sampler.samples,
         )
+
+    def _end_routing(self, routing: Routing) -> None:
+        routing.save(self.folder.path)
+        lost = routing.neighbours_lost()
+        self.folder.event("routed", neighbours_lost=lost)
+        if lost:
+            self.result.warnings.append(
+                f"switches gave up {lost} neighbours, for a fault or because this machine was too "
+                "busy for their timers (see frr/*/frr.log); a longer interval or hold bears more"
+            )
 
     def _end_capture(self, sniffers: Capture) -> None:
         record = sniffers.stop()
@@ -348,7 +362,7 @@ class _Run:
             ports=self.ports,
             faults=faults,
             wire=stage.transport.wire,
-            progress=progress,
+            progress=partial(self._settle, trial, progress),
         )
         self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
         if faults.missed:
@@ -357,6 +371,13 @@ class _Run:
                 "due: the iterations ended before; take a larger size or earlier faults"
             )
         return measured
+
+    def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:
+        """After an iteration: what its faults did to learned routes is over before the next."""
+        assert self.lab is not None
+        if self.lab.routing is not None and trial.faults:
+            self.lab.routing.await_convergence()
+        progress()
 
     def _advance(self, what: str, step: float) -> None:
         self._done += step

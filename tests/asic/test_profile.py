@@ -115,5 +115,6 @@ def test_flowlets_need_a_gap() -> None:
 
 
 def test_code_points_may_be_few() -> None:
-    assert CodePoints().classes().count(TrafficClass.UNTRIMMED) == 62
+    assert CodePoints().classes().count(TrafficClass.UNTRIMMED) == 61
+    assert CodePoints().classes().count(TrafficClass.CONTROL) == 2
     assert POINTS.classes().count(TrafficClass.TRIMMED) == 2

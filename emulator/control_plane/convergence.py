@@ -1,0 +1,121 @@
+"""Whether the kernel's routes are what the topology asks for, switch by switch, hop by hop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
+from emulator.control_plane.kernel_routes import UNNUMBERED, Hops, NextHop, Routes
+from emulator.control_plane.speakers import as_numbers, speakers, subnets_apart
+from emulator.fabric.routes import Hop, static_routes
+from topologies.model import Node, Topology
+
+NAMED = 3  # ports of a hop list, in a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """``switch`` should reach ``destination`` over ``wanted`` and does over ``found``."""
+
+    switch: str
+    destination: IPv4Network
+    wanted: Hops
+    found: Hops
+
+    def __str__(self) -> str:
+        missing = Counter(self.wanted) - Counter(self.found)
+        extra = Counter(self.found) - Counter(self.wanted)
+        if not self.found:
+            return f"{self.switch} has no route to {self.destination}"
+        said = f" lacks {_ports(missing)}" if missing else ""
+        said += (" and" if said and extra else "") + (f" has also {_ports(extra)}" if extra else "")
+        return f"the route of {self.switch} to {self.destination}{said}"
+
+
+class Expectation:
+    """What every switch of ``topology`` has when ``plane`` has converged.
+
+    All shortest paths to every endpoint subnet, loopback and fabric address, as
+    :func:`~emulator.fabric.routes.static_routes` computes them; but no switch hears of
+    what only paths through its own AS lead to.  With summaries a route may be to more than that.
+    """
+
+    def __init__(self, topology: Topology, plane: ControlPlane) -> None:
+        self._summaries = plane.summaries
+        unheard = _unheard(topology, plane)
+        routes = static_routes(subnets_apart(topology))
+        self.wanted: dict[str, Mapping[IPv4Network, Hops]] = {}
+        for switch in topology.switches:
+            self.wanted[switch.name] = {
+                route.destination: tuple(sorted(_seen(switch, hop, plane) for hop in route.hops))
+                for route in routes[switch.name]
+                if route.destination not in unheard[switch.name]
+            }
+
+    def differences(self, switch: str, routes: Routes) -> Iterator[Difference]:
+        """Where ``routes``, the kernel's, are not what ``switch`` is to have."""
+        for destination, wanted in self.wanted[switch].items():
+            found = routes.get(destination)
+            if found is None:
+                found = self._covering(destination, routes)
+            if found != wanted:
+                yield Difference(switch=switch, destination=destination, wanted=wanted, found=found)
+
+    def _covering(self, destination: IPv4Network, routes: Routes) -> Hops:
+        """The hops of the longest summary that holds ``destination``."""
+        if self._summaries:
+            for length in range(destination.prefixlen - 1, 0, -1):
+                hops = routes.get(destination.supernet(new_prefix=length))
+                if hops is not None:
+                    return hops
+        return ()
+
+
+def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
+    """``hop`` as the kernel has it; behind its own bridges the switch knows addresses always."""
+    own = {bridge.name for bridge in switch.bridges}
+    unnumbered = plane.unnumbered and hop.port not in own
+    return NextHop(hop.port, UNNUMBERED if unnumbered else str(hop.via))
+
+
+def _unheard(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[IPv4Network]]:
+    """Switch -> what nobody can tell it of, since its own AS stands in every path."""
+    names = [switch.name for switch in topology.switches]
+    if plane.name != EBGP or plane.systems != PER_TIER:
+        return dict.fromkeys(names, ())
+    systems = as_numbers(topology, plane)
+    told: dict[IPv4Network, set[str]] = {}
+    for speaker in speakers(topology, plane).values():
+        hearing = _hearing(topology, speaker.name, systems)
+        for network in speaker.networks:
+            told.setdefault(network, set()).update(hearing)
+    return {
+        name: {network for network, hearing in told.items() if name not in hearing}
+        for name in names
+    }
+
+
+def _hearing(topology: Topology, origin: str, systems: Mapping[str, int]) -> Collection[str]:
+    """Who hears of what ``origin`` owns: nobody takes a path with its own AS in it."""
+    path = {origin: frozenset({systems[origin]})}
+    front = [origin]
+    while front:
+        reached = []
+        for name in front:
+            for _, _, far in topology.neighbours(name):
+                system = systems.get(far.node)
+                if system is None or far.node in path or system in path[name]:
+                    continue
+                path[far.node] = path[name] | {system}
+                reached.append(far.node)
+        front = reached
+    return path.keys()
+
+
+def _ports(hops: Counter[NextHop]) -> str:
+    named = [str(hop) for hop in hops]
+    more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+    return ", ".join(named[:NAMED]) + more

@@ -1,0 +1,180 @@
+"""FRR's daemons of one switch: started in its namespace, their files in the lab's directory.
+
+``frr/<switch>/`` of the lab holds ``frr.conf`` and ``frr.log``, and for each daemon its pid and the
+socket by which ``vtysh`` talks to it.  Nothing is written elsewhere: in a mount namespace of their
+own the daemons find the lab's directory where FRR has places that cannot be told otherwise (for
+what it would say in a crash, for graceful restarts).  They live in the lab's network namespaces,
+so whoever removes the lab ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from emulator.control_plane.choice import EBGP, IBGP, ControlPlane
+from emulator.errors import UserError
+from emulator.lab_record import Process
+
+PROGRAMS = Path("/usr/lib/frr")
+VTYSH = Path("/usr/bin/vtysh")
+#: FRR gives up root's rights for this user.
+USER, GROUP = "frr", "frr"
+CONFIGURATION = "frr.conf"
+DIRECTORY = "frr"
+#: Where FRR looks without being told.
+FIXED_PLACES = (Path("/run/frr"), Path("/etc/frr"))
+#: It makes a directory in there for what it would say in a crash.
+CRASHES = Path("/var/tmp")
+PROTOCOLS: Mapping[str, tuple[str, ...]] = {EBGP: ("bgpd",), IBGP: ("ospfd", "bgpd")}
+LOG = "frr.log"
+UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "slave")
+#: Before the endpoints, which may take all of the processors: FRR keeps this machine's time.
+PRIORITY = ("nice", "-n", "-10")
+#: Ports of a switch on which OSPF can be spoken: a group is joined on each (20 in Linux otherwise).
+MOST_MEMBERSHIPS = 4096
+IPV6 = Path("/proc/sys/net/ipv6/conf")
+#: Of a port: a link-local address at once, and deaf to what routers advertise.
+LINK_LOCAL = (
+    ("accept_ra", 0),
+    ("autoconf", 0),
+    ("router_solicitations", 0),
+    ("accept_dad", 0),
+    ("disable_ipv6", 0),
+)
+LAST_WORDS = 3  # lines of its log, of a daemon that died
+
+
+def directory_of(lab: Path, switch: str) -> Path:
+    """Where the files of ``switch`` are, given the lab's own directory."""
+    return lab / DIRECTORY / switch
+
+
+def shown_at(lab: Path, switch: str) -> dict[Path, Path]:
+    """Where a command in ``switch`` is to see its directory: ``vtysh`` looks nowhere else.
+
+    Empty for a node without daemons.
+    """
+    directory = directory_of(lab, switch)
+    return {place: directory for place in FIXED_PLACES if place.is_dir() and directory.is_dir()}
+
+
+def programs(plane: ControlPlane) -> tuple[str, ...]:
+    """The daemons of a switch, in the order in which they start."""
+    return ("zebra", *(("bfdd",) if plane.bfd else ()), *PROTOCOLS[plane.name])
+
+
+def require(plane: ControlPlane) -> None:
+    """Raise UserError unless FRR is installed."""
+    for path in (*(PROGRAMS / name for name in programs(plane)), VTYSH):
+        if not path.exists():
+            raise UserError(
+                f"the control plane {plane.name} needs FRR and there is no {path}: install the "
+                "package frr (vagrant/provision.sh does), or take static"
+            )
+
+
+def given_up(neighbour: str = r"[\w.:-]+") -> re.Pattern[str]:
+    """What BGP or OSPF logs when it no longer counts on ``neighbour``, and why.
+
+    ``neighbour`` is an expression for its address, or the port of an unnumbered session.
+    """
+    return re.compile(
+        rf"ADJCHANGE: neighbor {neighbour}\(.*\) .*\bDown (?P<bgp>.*)"
+        rf"|AdjChg: .* NbrIP {neighbour} .* Full -> (?P<ospf>.*)"
+    )
+
+
+class SwitchDaemons:
+    """The daemons of ``switch``, whether this process started them or another."""
+
+    def __init__(self, lab: Path, switch: str, plane: ControlPlane) -> None:
+        self.switch = switch
+        self.plane = plane
+        self.directory = directory_of(lab, switch)
+
+    def prepare(self, configuration: str) -> None:
+        """Write what the daemons are to read."""
+        self.directory.mkdir(parents=True)
+        crashes = self.directory / "tmp"
+        crashes.mkdir()
+        (self.directory / CONFIGURATION).write_text(configuration)
+        (self.directory / "vtysh.conf").write_text("service integrated-vtysh-config\n")
+        for path in (self.directory, crashes):
+            shutil.chown(path, USER, GROUP)
+
+    def start_command(self, link_local: Iterable[str] = ()) -> list[str]:
+        """What starts them, in the switch's namespace; it ends when all have their configuration.
+
+        Each daemon goes to the background by itself, when it is ready.  The ports ``link_local``
+        get an IPv6 address first, which no other port of a fabric has.
+        """
+        places = {place: self.directory for place in FIXED_PLACES if place.is_dir()}
+        places[CRASHES] = self.directory / "tmp"
+        steps = [
+            shlex.join(["mount", "--bind", str(directory), str(place)])
+            for place, directory in places.items()
+        ]
+        steps.append(f"echo {self.switch} > /proc/sys/kernel/hostname")
+        steps.append(f"echo {MOST_MEMBERSHIPS} > /proc/sys/net/ipv4/igmp_max_memberships")
+        for port in link_local:
+            settings = IPV6 / port
+            steps += [f"echo {value} > {settings / name}" for name, value in LINK_LOCAL]
+        steps += [shlex.join(self._daemon(name)) for name in programs(self.plane)]
+        steps.append(shlex.join([*self._vtysh(), "--boot"]))
+        return [*PRIORITY, *UNSHARE, "sh", "-ec", "\n".join(steps)]
+
+    def _daemon(self, name: str) -> list[str]:
+        where = self.directory
+        words = [str(PROGRAMS / name), "--daemon", "--config_file", os.devnull]
+        words += ["--pid_file", str(where / f"{name}.pid"), "--vty_socket", str(where)]
+        words += ["--socket", str(where / "zserv.api"), "--vty_port", "0"]
+        if name == "bfdd":
+            words += ["--bfdctl", str(where / "bfdd.sock")]
+        return words
+
+    def _vtysh(self) -> list[str]:
+        where = str(self.directory)
+        return [str(VTYSH), "--vty_socket", where, "--config_dir", where]
+
+    def vtysh(self, command: str) -> str:
+        """What FRR answers to ``command``, such as ``show bgp summary json``.
+
+        Raises UserError if it refuses.
+        """
+        answer = subprocess.run(
+            [*self._vtysh(), "--command", command], capture_output=True, text=True, check=False
+        )
+        if answer.returncode or answer.stdout.startswith("% "):
+            said = (answer.stderr or answer.stdout).strip().splitlines() or ["no answer"]
+            raise UserError(f"vtysh of {self.switch}, {command!r}: {said[0]}")
+        return answer.stdout
+
+    def neighbours_alive(self) -> int:
+        """How many neighbours BFD hears."""
+        peers = json.loads(self.vtysh("show bfd peers brief json"))
+        return sum(peer["status"] == "up" for peer in peers)
+
+    def log(self) -> str:
+        """What the daemons have logged."""
+        try:
+            return (self.directory / LOG).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def check_alive(self) -> None:
+        """Raise UserError with its last words if a daemon has died."""
+        for name in programs(self.plane):
+            pid = 0
+            with suppress(OSError, ValueError):
+                pid = int((self.directory / f"{name}.pid").read_text())
+            if pid == 0 or Process.of(pid) is None:
+                words = " / ".join(self.log().splitlines()[-LAST_WORDS:]) or "nothing"
+                raise UserError(f"{name} of {self.switch} has died; the last it logged: {words}")

@@ -1,0 +1,105 @@
+"""A control plane as a user writes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.asic.choice import parse as parse_switch
+from emulator.control_plane import choice
+from emulator.control_plane.choice import ControlPlane, chosen, parse
+from emulator.control_plane.routing import check
+from emulator.errors import UserError
+from topologies import catalogue
+from topologies.model import TopologyError
+
+SMALL = "rail_clos:hosts=2,gpus_per_host=2"
+
+
+def test_everything_that_can_be_said_is_read() -> None:
+    plane = parse(
+        "ebgp:bfd=on,interval=50ms,multiplier=4,hold=12s,summaries=off,unnumbered=on,as=tier"
+    )
+    assert plane == ControlPlane(
+        name="ebgp",
+        interval_ms=50,
+        multiplier=4,
+        hold_s=12,
+        summaries=False,
+        unnumbered=True,
+        systems="tier",
+    )
+    assert plane.detection_s == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "text", ["ebgp", "ibgp", "ebgp:bfd=off,hold=3s", "ebgp:as=tier,unnumbered=on", "ibgp:hold=5s"]
+)
+def test_what_is_written_is_read_again(text: str) -> None:
+    plane = parse(text)
+    assert plane is not None
+    assert parse(plane.spec) == plane
+
+
+def test_static_is_no_protocol() -> None:
+    assert parse("static") is None
+    assert choice.of(catalogue.load(SMALL)) is None
+
+
+def test_without_bfd_the_hold_time_finds_a_failure() -> None:
+    plane = parse("ebgp:bfd=off,hold=6s")
+    assert plane is not None
+    assert plane.detection_s == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("egbp", "there is no control plane 'egbp' .did you mean ebgp.."),
+        ("ebgp:intervall=1s", "no parameter 'intervall' .did you mean interval."),
+        ("ibgp:unnumbered=on", "the control plane ibgp has no parameter 'unnumbered'"),
+        ("static:bfd=on", "static takes no parameters: leave bfd out"),
+        ("ebgp:bfd", "'bfd' in control plane 'ebgp:bfd' is not param=value"),
+        ("ebgp:bfd=yes", "takes bfd=on or bfd=off"),
+        ("ebgp:interval=300", "300ms|1.2us or 3ms"),
+        ("ebgp:interval=5ms", "FRR takes whole milliseconds, 10 to 60000"),
+        ("ebgp:interval=10500us", "FRR takes whole milliseconds"),
+        ("ebgp:hold=1s", "FRR takes whole seconds, 3 to 65535"),
+        ("ebgp:multiplier=1", "FRR takes 2 to 255"),
+        ("ebgp:as=pod", "one AS per switch, or per tier"),
+        ("ebgp:hold=3s,hold=4s", "hold is given twice"),
+        ("ebgp:bfd=off,interval=50ms", "interval says nothing with bfd=off"),
+        ("evpn", "no control plane evpn: .* ebgp and ibgp route between pods"),
+    ],
+)
+def test_what_cannot_be(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse(text)
+
+
+def test_the_choice_goes_with_the_topology() -> None:
+    topology = chosen(catalogue.load(SMALL), "ebgp:interval=50ms")
+    plane = choice.of(topology)
+    assert plane is not None
+    assert plane.interval_ms == 50
+    assert chosen(topology, None) == topology
+    assert choice.of(chosen(topology, "static")) is None
+
+
+def test_protocols_know_shortest_paths_only() -> None:
+    assert choice.of(chosen(catalogue.load("torus:routing=shortest"), "ebgp")) is not None
+    with pytest.raises(TopologyError, match="protocols find shortest paths: take"):
+        chosen(catalogue.load("torus"), "ebgp")
+
+
+@pytest.mark.parametrize("balance", ["round-robin", "least-loaded"])
+def test_a_switch_that_knows_its_routes_beforehand_is_refused(balance: str) -> None:
+    topology = chosen(catalogue.load(SMALL), "ebgp")
+    with pytest.raises(UserError, match=f"balance={balance} takes the next hops .* ebgp changes"):
+        check(topology, parse_switch(f"shallow:balance={balance}"))
+
+
+def test_help_knows_every_parameter() -> None:
+    told = choice.describe()
+    for name, parameters in choice.PARAMETERS.items():
+        assert f"\n  {name} " in told
+        assert all(f"\n  {parameter}=" in told for parameter in parameters)

@@ -1,0 +1,103 @@
+"""The kernel's routes against those that the topology asks for, and sentences about the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Network
+
+import pytest
+
+from emulator.control_plane.choice import ControlPlane, parse
+from emulator.control_plane.convergence import Expectation
+from emulator.control_plane.failure import without
+from emulator.control_plane.kernel_routes import Hops, NextHop
+from emulator.fabric.routes import static_routes
+from topologies import catalogue
+from topologies.model import End
+
+SMALL = catalogue.load("rail_clos:hosts=2,gpus_per_host=2")
+DIVIDED = catalogue.load(
+    "clos:hosts=2,gpus_per_host=4,rails_per_switch=2,subnets=divided,subnet_prefix=25"
+)
+EBGP = ControlPlane(name="ebgp")
+TARGET = IPv4Network("10.0.2.0/24")
+
+
+def as_static(switch: str) -> dict[IPv4Network, Hops]:
+    return {
+        route.destination: tuple(sorted(NextHop(hop.port, str(hop.via)) for hop in route.hops))
+        for route in static_routes(SMALL)[switch]
+    }
+
+
+def told(switch: str, routes: Mapping[IPv4Network, Hops]) -> list[str]:
+    return [str(one) for one in Expectation(SMALL, EBGP).differences(switch, routes)]
+
+
+@pytest.mark.parametrize("switch", ["rail0", "rail1", "spine0", "spine1"])
+def test_static_routes_are_what_is_expected(switch: str) -> None:
+    assert told(switch, as_static(switch)) == []
+
+
+def test_a_missing_route_is_named() -> None:
+    routes = as_static("rail0")
+    del routes[TARGET]
+    assert told("rail0", routes) == ["rail0 has no route to 10.0.2.0/24"]
+
+
+def test_a_missing_path_is_named() -> None:
+    routes = as_static("rail0")
+    routes[TARGET] = routes[TARGET][1:]
+    assert told("rail0", routes) == ["the route of rail0 to 10.0.2.0/24 lacks up0 (172.16.0.1)"]
+
+
+def test_a_wrong_path_is_named() -> None:
+    routes = as_static("rail0")
+    routes[TARGET] = (routes[TARGET][0], NextHop("up1", "172.16.0.9"))
+    assert told("rail0", routes) == [
+        "the route of rail0 to 10.0.2.0/24 lacks up1 (172.16.0.3) and has also up1 (172.16.0.9)"
+    ]
+
+
+def test_a_path_that_counts_twice_is_named() -> None:
+    routes = as_static("rail0")
+    routes[TARGET] = (routes[TARGET][0], *routes[TARGET])
+    assert told("rail0", routes) == ["the route of rail0 to 10.0.2.0/24 has also up0 (172.16.0.1)"]
+
+
+def test_a_summary_stands_for_what_it_holds() -> None:
+    """With summaries the halves are reached by the whole; without them they are asked for."""
+    summed = {
+        route.destination: tuple(sorted(NextHop(hop.port, str(hop.via)) for hop in route.hops))
+        for route in static_routes(DIVIDED)["spine0"]
+    }
+    assert IPv4Network("10.0.1.0/24") in summed
+    assert not list(Expectation(DIVIDED, EBGP).differences("spine0", summed))
+    plain = ControlPlane(name="ebgp", summaries=False)
+    lacking = {d.destination for d in Expectation(DIVIDED, plain).differences("spine0", summed)}
+    assert IPv4Network("10.0.1.128/25") in lacking
+
+
+def test_switches_of_one_as_do_not_hear_of_each_other() -> None:
+    plane = parse("ebgp:as=tier")
+    assert plane is not None
+    wanted = Expectation(SMALL, plane).wanted
+    spines = {s.name: s.loopback for s in SMALL.switches if s.role.value == "spine"}
+    for name in spines:
+        for other, loopback in spines.items():
+            assert loopback is not None
+            assert IPv4Network(loopback) not in wanted[name], other
+    assert TARGET in wanted["spine0"]
+    assert wanted["rail0"] == Expectation(SMALL, EBGP).wanted["rail0"]
+
+
+def test_a_spine_that_lost_a_rail_does_not_go_down_and_up_for_it() -> None:
+    """With an AS per tier; with one per switch it does, as the topology allows."""
+    broken = without(SMALL, SMALL.link_at(End("rail1", "up0")))
+    plane = parse("ebgp:as=tier")
+    assert plane is not None
+    assert TARGET not in Expectation(broken, plane).wanted["spine0"]
+    valley = Expectation(broken, EBGP).wanted["spine0"][TARGET]
+    assert [hop.port for hop in valley] == ["down0"]
+    only = Expectation(broken, plane).wanted["rail0"][TARGET]
+    assert [hop.port for hop in only] == ["up1"]
