@@ -22,6 +22,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -37,6 +38,7 @@ from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.build import Fabric, Progress, build_fabric
 from emulator.fabric.cable_delay import CableDelay
+from emulator.fabric.carrier import Cables
 from emulator.fabric.counters import PortCounters, read_ports
 from emulator.fabric.links import interface_indices
 from emulator.fabric.netlink import RouteSocket
@@ -255,6 +257,11 @@ class Lab:
                 popen=self.popen,
             )
         return self._routing
+
+    @cached_property
+    def cables(self) -> Cables:
+        """The cables, to be pulled and plugged in."""
+        return Cables(self.topology, kernels=self._kernel, indices=self.interface_indices())
 
     def _asic_settings(self) -> dict[str, Any]:
         return {

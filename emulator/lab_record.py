@@ -6,7 +6,7 @@ the name is taken by at most one lab.
 
 ``lab.json`` holds a :class:`LabRecord`, ``topology.json`` the topology (see
 :mod:`emulator.topology_file`), ``processes/<pid>`` the start time of helper processes that do not
-live in a namespace of the lab.
+live in a namespace of the lab, ``faults.json`` what is struck (:mod:`emulator.faults.striker`).
 """
 
 from __future__ import annotations
@@ -200,8 +200,13 @@ def amend(lab: str, *, switch: str | None) -> None:
 
 
 def _write(path: Path, record: LabRecord) -> None:
-    fresh = path.with_suffix(".json.new")
-    fresh.write_text(json.dumps(asdict(record), indent=2) + "\n")
+    written(path, json.dumps(asdict(record), indent=2) + "\n")
+
+
+def written(path: Path, text: str) -> None:
+    """Have ``text`` in ``path``: whoever reads it sees the old contents or the new."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
     os.rename(fresh, path)
 
 

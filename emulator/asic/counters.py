@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ from emulator.asic.layout import (
 from emulator.asic.ports import check_index
 from emulator.asic.program import Program
 
+DEPTH = struct.Struct("=Q")  # what a QUEUE_STATE begins with
 BIN_SHIFT_FIELD, MEASURED_FIELD, LOW_SHARE_FIELD = 3, 7, 9  # of PORT_TAIL
 
 
@@ -147,3 +149,13 @@ def reset(program: Program, index: int) -> None:
     """Empty the model's queues and set all counts, and all seeded sequences, to their start."""
     check_index(program, index)
     program.ports.put(PORT_KEY.pack(index), bytes(PORT_STATE_BYTES), flags=LOCKED)
+
+
+def empty(program: Program, index: int) -> None:
+    """Empty the model's queues of a port that nothing is sent to, and leave all counts."""
+    check_index(program, index)
+    key = PORT_KEY.pack(index)
+    state = bytearray(program.ports.get(key, flags=LOCKED))
+    for queue in Queue:
+        DEPTH.pack_into(state, STATE_HEAD.size + queue * QUEUE_STATE.size, 0)
+    program.ports.put(key, bytes(state), flags=LOCKED)

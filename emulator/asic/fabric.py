@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -87,6 +87,7 @@ class FabricAsic:
         self.pauses = Pauses(lab, topology, program, self._indices)
         self._fitted: FittedSwitch | None = None
         self._storms: dict[str, bool] = {}
+        self._dead: frozenset[End] = frozenset()
 
     @classmethod
     def load(
@@ -216,6 +217,18 @@ class FabricAsic:
             self._request(struck, rate_requests(egress))
             self._kernels(struck.end.node).flush()
 
+    def empty(self, port: str) -> None:
+        """What waited at ``port`` is lost: its cable was pulled.  It must be black meanwhile."""
+        counting.empty(self.program, self.port(port).index)
+
+    def reroute(self, dead: Collection[End]) -> None:
+        """Balance over routes without the hops that leave through the ports ``dead``.
+
+        Hops of a route of which all are dead stay: the kernel has no such route then.
+        """
+        self._dead = frozenset(dead)
+        self._tell_routes(self.fitted)
+
     def _storm(self, struck: SwitchPort, on: bool) -> None:
         if not struck.faces_nic:
             raise UserError(
@@ -322,7 +335,9 @@ class FabricAsic:
         numbers = {switch.name: number for number, switch in enumerate(self.topology.switches)}
         for name, routes in fitting.multipath(self.topology).items():
             for route in routes:
-                hops = [self._indices[End(name, hop.port)] for hop in route.hops]
+                ends = [End(name, hop.port) for hop in route.hops]
+                alive = [end for end in ends if end not in self._dead] or ends
+                hops = [self._indices[end] for end in alive]
                 ports.set_route(self.program, numbers[name], route.destination, hops)
 
     def _reshape(self, fitted: FittedSwitch) -> None:

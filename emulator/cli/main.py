@@ -21,6 +21,7 @@ VERBS = {
     "down": "take a running lab down",
     "status": "show running labs, their nodes and ports",
     "top": "watch the links of a running lab: rates, queues, marks, trims, drops",
+    "inject": "pull a cable of a running lab, or mend it",
     "exec": "run a command inside a node of a running lab",
     "capture": "stream a port's packets as pcapng to standard output",
     "graph": "draw or export a topology, a running lab, the links of a run",

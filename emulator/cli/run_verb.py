@@ -18,6 +18,7 @@ from emulator.asic import choice
 from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
+from emulator.faults import grammar
 from emulator.lab import LARGEST_DILATION
 from emulator.results import Result, RunFolder
 from emulator.run import comparison, table
@@ -34,7 +35,7 @@ PATIENCE_S = 2.0
 @click.command(
     name="run",
     epilog=f"\b\n{describe_options()}\n\n\b\n{choice.describe()}\n\n\b\n"
-    + control_plane.describe(),
+    + f"{control_plane.describe()}\n\n\b\n{grammar.describe()}",
 )
 @click.argument("scenario")
 @click.option(
@@ -92,6 +93,14 @@ PATIENCE_S = 2.0
     metavar="GPU,...|all",
     help="endpoints that write what they do as qlog, which slows them down several times",
 )
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="TIMELINE",
+    help='what goes wrong in each iteration, such as "t=2ms link rail0:up1 down; t=9ms up" '
+    "(see below)",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
 @click.option("--name", metavar="LAB", help="name of the lab while it stands")
 @click.option(
@@ -116,6 +125,7 @@ def command(
     capture: str | None,
     snaplen: str | None,
     event_log: str | None,
+    faults: Sequence[str],
     output: Path | None,
     name: str | None,
     form: str,
@@ -142,6 +152,7 @@ def command(
             capture=capture,
             snaplen=parse_snaplen(snaplen),
             event_log=event_log,
+            faults=faults,
             output=output,
             lab=name,
         )

@@ -10,7 +10,7 @@ import struct
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from socket import AF_BRIDGE, AF_INET, inet_aton
 
-from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
 from pyroute2.netlink.rtnl import (
     RTM_DELLINK,
     RTM_NEWADDR,
@@ -44,6 +44,7 @@ RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
 FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FR_ACT_TO_TBL = 2, 3, 6, 1
 
 NEW = NLM_F_CREATE | NLM_F_EXCL
+NEW_OR_OTHER = NLM_F_CREATE | NLM_F_REPLACE
 LOOPBACK_INDEX = 1
 GROUP = 0x7565  # of every interface of a fabric: what is deleted with one request
 FIRST_TABLE = 100  # of those that rules lead to: clear of what the kernel and its users number
@@ -123,6 +124,11 @@ def raise_link(
     kernel.queue(RTM_NEWLINK, 0, body, subject)
 
 
+def lower_link(kernel: RouteSocket, index: int, *, subject: str) -> None:
+    """Set an interface down; its neighbours go, and routes that have no other way."""
+    kernel.queue(RTM_NEWLINK, 0, IFINFOMSG.pack(0, 0, 0, index, 0, IFF_UP), subject)
+
+
 def delete_fabric_links(kernel: RouteSocket) -> None:
     """Delete every fabric interface of the namespace, and the far ends of its cables, at once."""
     body = IFINFOMSG.pack(0, 0, 0, 0, 0, 0) + attribute(IFLA_GROUP, U32(GROUP))
@@ -137,12 +143,18 @@ def address(kernel: RouteSocket, index: int, interface: IPv4Interface, *, subjec
 
 
 def neighbour(
-    kernel: RouteSocket, index: int, peer: IPv4Address, mac: str, *, subject: str
+    kernel: RouteSocket,
+    index: int,
+    peer: IPv4Address,
+    mac: str,
+    *,
+    subject: str,
+    replace: bool = False,
 ) -> None:
-    """``peer`` is at ``mac``, for good: nobody asks by ARP."""
+    """``peer`` is at ``mac``, for good: nobody asks by ARP.  ``replace``: whatever was known."""
     body = NDMSG.pack(AF_INET, 0, 0, index, NUD_PERMANENT, 0, 0)
     body += attribute(NDA_DST, peer.packed) + attribute(NDA_LLADDR, _mac(mac))
-    kernel.queue(RTM_NEWNEIGH, NEW, body, subject)
+    kernel.queue(RTM_NEWNEIGH, NEW_OR_OTHER if replace else NEW, body, subject)
 
 
 def forwarding_entry(kernel: RouteSocket, index: int, mac: str, *, subject: str) -> None:
@@ -159,8 +171,12 @@ def route(
     source: IPv4Address | None = None,
     table: int = RT_TABLE_MAIN,
     subject: str,
+    replace: bool = False,
 ) -> None:
-    """``destination`` over ``hops`` (interface index, next address), all of equal weight."""
+    """``destination`` over ``hops`` (interface index, next address), all of equal weight.
+
+    ``replace``: instead of the route that may be there.
+    """
     body = RTMSG.pack(AF_INET, destination.prefixlen, 0, 0, table, RTPROT_STATIC, 0, RTN_UNICAST, 0)
     if destination.prefixlen:
         body += attribute(RTA_DST, destination.network_address.packed)
@@ -175,7 +191,7 @@ def route(
             gateway = attribute(RTA_GATEWAY, via.packed)
             paths.append(RTNEXTHOP.pack(RTNEXTHOP.size + len(gateway), 0, 0, index) + gateway)
         body += attribute(RTA_MULTIPATH, b"".join(paths))
-    kernel.queue(RTM_NEWROUTE, NEW, body, subject)
+    kernel.queue(RTM_NEWROUTE, NEW_OR_OTHER if replace else NEW, body, subject)
 
 
 def routing_table(number: int) -> int:

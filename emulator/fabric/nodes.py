@@ -46,6 +46,9 @@ QUIET: tuple[tuple[str, str], ...] = (
 FORWARDING: tuple[tuple[str, str], ...] = (
     ("ipv4/ip_forward", "1"),
     ("ipv4/fib_multipath_hash_policy", "1"),
+    # a port without carrier leads nowhere (emulator.fabric.carrier)
+    ("ipv4/conf/all/ignore_routes_with_linkdown", "1"),
+    ("ipv4/conf/default/ignore_routes_with_linkdown", "1"),
 )
 #: Absent on some kernels; what is lost is said by `uetemu doctor`.
 OPTIONAL = frozenset(

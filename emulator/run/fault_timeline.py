@@ -8,17 +8,20 @@ verdict.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from emulator.asic.faults import NONE, Faults
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
+from emulator.faults.condition import SOUND, Condition
+from emulator.faults.grammar import Moment
 from emulator.run.cuts import Change, share_left
 from emulator.scenario import FaultAt
 from topologies.model import End, Topology, TopologyError
 
 Inject = Callable[[str, Faults], None]
+Strike = Callable[[Condition], None]
 Tell = Callable[..., None]
 
 
@@ -55,11 +58,28 @@ def _differing(faults: Faults) -> dict[str, float]:
     return {name: value for name, value in asdict(faults).items() if value != sound[name]}
 
 
+@dataclass(frozen=True)
+class Applied:
+    """A moment of the user's timeline as it came: ``at_ns`` after the start of the iteration."""
+
+    moment: Moment
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    at_ns: int
+    act: Callable[[], None]
+    details: Mapping[str, object]
+    moment: Moment | None = None
+
+
 class FaultPlayer:
-    """Applies ``timeline`` to one iteration after the other.
+    """Applies ``timeline``, and the user's ``moments``, to one iteration after the other.
 
     ``late_ns`` is how late (fabric time) the latest application was, ``missed`` how many came to
-    nothing because the iteration had ended.
+    nothing because the iteration had ended.  ``applied`` has for each iteration the moments that
+    came.
     """
 
     def __init__(
@@ -70,21 +90,32 @@ class FaultPlayer:
         inject: Inject,
         clock: Clock,
         tell: Tell,
+        moments: Sequence[Moment] = (),
+        strike: Strike | None = None,
     ) -> None:
-        ordered = sorted(timeline, key=lambda fault: fault.at_ns)
-        self._timeline = [(fault, ports_struck(fault, topology)) for fault in ordered]
+        self._ports = sorted({port for f in timeline for port in ports_struck(f, topology)})
         self._inject, self._clock, self._tell = inject, clock, tell
+        self._strike = strike if moments else None
+        self._steps = sorted(
+            [
+                *(self._port_step(fault, ports_struck(fault, topology)) for fault in timeline),
+                *(self._cable_step(moment) for moment in moments),
+            ],
+            key=lambda step: step.at_ns,
+        )
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._trouble: BaseException | None = None
         self.late_ns = 0
         self.missed = 0
+        self.applied: list[list[Applied]] = []
 
     def begin(self, start_at: int) -> None:
         """The iteration starts at ``start_at`` (fabric ns)."""
-        if not self._timeline:
+        if not self._steps:
             return
         self._over.clear()
+        self.applied.append([])
         self._thread = threading.Thread(target=self._play, args=(start_at,), daemon=True)
         self._thread.start()
 
@@ -95,30 +126,42 @@ class FaultPlayer:
             return
         self._over.set()
         thread.join()
-        for port in sorted({port for _, ports in self._timeline for port in ports}):
+        for port in self._ports:
             self._inject(port, NONE)
+        if self._strike is not None:
+            self._strike(SOUND)
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
 
+    def _port_step(self, fault: FaultAt, ports: Sequence[str]) -> _Step:
+        def act() -> None:
+            for port in ports:
+                self._inject(port, fault.faults)
+
+        return _Step(fault.at_ns, act, {"ports": ports, "faults": _differing(fault.faults)})
+
+    def _cable_step(self, moment: Moment) -> _Step:
+        def act() -> None:
+            if self._strike is not None:
+                self._strike(moment.condition)
+
+        details = {"said": moment.text, "struck": moment.condition.words()}
+        return _Step(moment.at_ns, act, details, moment)
+
     def _play(self, start_at: int) -> None:
         try:
-            for place, (fault, ports) in enumerate(self._timeline):
-                due = start_at + fault.at_ns
+            for place, step in enumerate(self._steps):
+                due = start_at + step.at_ns
                 wait = self._clock.host_seconds(due - self._clock.now())
                 if self._over.wait(max(0.0, wait)):
-                    self.missed += len(self._timeline) - place
+                    self.missed += len(self._steps) - place
                     return
-                for port in ports:
-                    self._inject(port, fault.faults)
+                step.act()
                 late = self._clock.now() - due
                 self.late_ns = max(self.late_ns, late)
-                self._tell(
-                    "fault",
-                    ports=ports,
-                    faults=_differing(fault.faults),
-                    at_us=fault.at_ns / 1000,
-                    late_us=late / 1000,
-                )
+                if step.moment is not None:
+                    self.applied[-1].append(Applied(step.moment, step.at_ns + late))
+                self._tell("fault", **step.details, at_us=step.at_ns / 1000, late_us=late / 1000)
         except BaseException as error:  # noqa: BLE001  # raised in the runner's own thread
             self._trouble = error

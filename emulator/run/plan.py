@@ -18,6 +18,7 @@ from emulator.errors import UserError
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.fabric_choice import choose, require_buildable
+from emulator.faults.grammar import Moment, timeline
 from emulator.run import preflight
 from emulator.run.comparison import variants
 from emulator.run.load import Load
@@ -53,6 +54,8 @@ class Request:
     lab: str | None = None
     #: GPUs whose endpoints write event logs, by name and separated by commas, or "all"
     event_log: str | None = None
+    #: what the user has go wrong, as :mod:`emulator.faults.grammar` reads it
+    faults: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,8 @@ class Plan:
     taps: Sequence[Tap]
     capabilities: Capabilities
     logged: Sequence[str] = ()
+    #: what the user has go wrong in every iteration that counts
+    moments: Sequence[Moment] = ()
     #: all trials run on each of several transports (:mod:`emulator.run.comparison`)
     compares: bool = False
 
@@ -117,6 +122,7 @@ def prepare(request: Request) -> Plan:
         topology, spec, profile_switch = chosen.topology, chosen.spec, chosen.switch
     topology = control_plane.chosen(topology, request.control_plane)
     require_buildable(topology)
+    moments = timeline(request.faults, topology)
     preflight.check_agents(len(topology.gpus))
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
     compared = variants(request.transport)
@@ -133,6 +139,7 @@ def prepare(request: Request) -> Plan:
     _check_switches(planned)
     for stage in planned:
         check(topology, stage.switch)
+    _check_silent_faults(moments, planned)
     selection = request.capture
     if selection is None:
         selection = request.scenario.capture(request.parameters, topology)
@@ -154,6 +161,7 @@ def prepare(request: Request) -> Plan:
         taps=taps,
         capabilities=capabilities,
         logged=_logged(request.event_log, topology, planned),
+        moments=moments,
         compares=len(compared) > 1,
     )
     for load in plan.loads:
@@ -215,6 +223,15 @@ def _check_switches(planned: Sequence[PlannedStage]) -> None:
                     f"rows of the scenario need different contents of {name} in the run folder; "
                     "choose with --transport what all of them use"
                 )
+
+
+def _check_silent_faults(moments: Sequence[Moment], planned: Sequence[PlannedStage]) -> None:
+    silent = next((moment for moment in moments if moment.condition.faults), None)
+    if silent is not None and any(stage.switch is None for stage in planned):
+        raise UserError(
+            f"--fault {silent.text!r} is the switch's to inject and --switch none leaves no "
+            "switch; choose another, such as shallow, or take carrier (down)"
+        )
 
 
 def _logged(

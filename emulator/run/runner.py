@@ -32,6 +32,7 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentError, AgentPool
 from emulator.errors import UserError
 from emulator.fabric.capture import Capture, describe
+from emulator.faults.striker import Striker
 from emulator.lab import Lab
 from emulator.results import Result, RunFolder
 from emulator.run import comparison, fidelity, row_ports
@@ -140,6 +141,7 @@ class _Run:
         self.ports: PortObserver | None = None
         self.telemetry: Telemetry | None = None
         self.clock = Clock.start(1)
+        self.striker: Striker | None = None
         self.late_fault_ns = 0
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
@@ -223,7 +225,7 @@ class _Run:
                 progress=lambda done, total, what: observer.progress(f"building {what}", None),
             )
         )
-        self.lab = lab
+        self.lab, self.striker = lab, Striker(lab)
         self.environment["cable_delay"] = lab.cable_delay
         if lab.routing is not None:
             stack.callback(self._end_routing, lab.routing)
@@ -352,6 +354,8 @@ class _Run:
             inject=partial(_inject, lab),
             clock=self.clock,
             tell=self.folder.event,
+            moments=self.plan.moments,
+            strike=self.striker.apply if self.striker is not None else None,
         )
         measured = measure(
             trial,

@@ -1,0 +1,103 @@
+"""In what condition the cables of a fabric are: without carrier, or with silent faults.
+
+A cable is dead while anything holds it down: itself, a switch at one of its ends, a NIC.  So a
+switch that comes up again does not revive a cable that was pulled for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from emulator.asic.faults import NONE, Faults
+from emulator.errors import UserError
+from emulator.faults.elements import Element, element
+from topologies.model import Link, Topology, TopologyError
+
+
+@dataclass(frozen=True)
+class Condition:
+    """``down`` are the elements that are down, in the order in which they went; ``faults`` what
+    silently strikes a cable, both ways."""
+
+    down: tuple[Element, ...] = ()
+    faults: Mapping[Link, Faults] = field(default_factory=dict)
+
+    @property
+    def sound(self) -> bool:
+        return not self.down and not self.faults
+
+    @property
+    def dead(self) -> frozenset[Link]:
+        """The cables without carrier."""
+        return frozenset(link for one in self.down for link in one.links)
+
+    def of(self, link: Link) -> Faults:
+        """What strikes ``link`` at the switch ports at its ends: a dead cable swallows all."""
+        faults = self.faults.get(link, NONE)
+        return replace(faults, black_hole=True) if link in self.dead else faults
+
+    def lowered(self, one: Element) -> Condition:
+        return replace(self, down=(*self.down, one))
+
+    def raised(self, one: Element) -> Condition:
+        return replace(self, down=tuple(other for other in self.down if other != one))
+
+    def struck(self, links: tuple[Link, ...], **changes: object) -> Condition:
+        """With ``changes`` to what silently strikes ``links``."""
+        faults = dict(self.faults)
+        for link in links:
+            after = replace(faults.pop(link, NONE), **changes)  # type: ignore[arg-type]
+            if after != NONE:
+                faults[link] = after
+        return replace(self, faults=faults)
+
+    def healed(self, links: tuple[Link, ...]) -> Condition:
+        """Without what silently strikes ``links``."""
+        left = {link: faults for link, faults in self.faults.items() if link not in links}
+        return replace(self, faults=left)
+
+    def words(self) -> list[str]:
+        """One clause for each thing that is not as it should be."""
+        lines = [f"{one} down" for one in self.down]
+        for link, faults in self.faults.items():
+            told = " ".join(described(faults, link))
+            lines.append(f"link {link.a} {told}")
+        return lines
+
+    def as_data(self) -> dict[str, object]:
+        """As JSON has it; :func:`from_data` reads it."""
+        return {
+            "down": [[one.kind, one.name] for one in self.down],
+            "faults": {str(link.a): asdict(faults) for link, faults in self.faults.items()},
+        }
+
+
+SOUND = Condition()
+
+
+def from_data(data: Mapping[str, Any], topology: Topology) -> Condition:
+    """What :meth:`Condition.as_data` wrote.  Raises :class:`UserError` if it is not that."""
+    try:
+        return Condition(
+            tuple(element(kind, name, topology) for kind, name in data["down"]),
+            {
+                element("link", name, topology).links[0]: Faults(**fields)
+                for name, fields in data["faults"].items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, TopologyError) as wrong:
+        raise UserError(f"the record of the faults cannot be read ({wrong})") from None
+
+
+def described(faults: Faults, link: Link) -> list[str]:
+    """``faults`` of ``link`` in the words of the grammar."""
+    told = ["blackhole"] if faults.black_hole else []
+    if faults.rate != 1:
+        told.append(f"rate={faults.rate * link.rate_bps / 1e9:g}Gbps")
+    if faults.loss:
+        told.append(f"loss={100 * faults.loss:g}%")
+    if faults.corruption:
+        told.append(f"corrupt={100 * faults.corruption:g}%")
+    return told

@@ -1,0 +1,99 @@
+"""What a user's fault may strike: a cable, a switch, or the NIC of a GPU.
+
+::
+
+    link rail0:up1      the cable that is plugged in there, both ways; either end may be named
+    switch spine0       every cable of the switch
+    nic h0g0            every cable of the GPU's NIC;  nic h0g0:eth0  one of them
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from emulator.errors import UserError
+from topologies.model import End, Link, Node, Topology
+
+KINDS = ("link", "switch", "nic")
+
+
+@dataclass(frozen=True)
+class Element:
+    """``links`` are the cables that it stands for.  ``name`` is one spelling of several: two
+    elements are the same if they are of a kind and have the same cables."""
+
+    kind: str
+    name: str = field(compare=False)
+    links: tuple[Link, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def element(kind: str, name: str, topology: Topology) -> Element:
+    """The element that a user calls ``kind name``.
+
+    Raises :class:`UserError`, which names what there is, if ``topology`` has none.
+    """
+    if kind not in KINDS:
+        raise UserError(
+            f"{kind!r} is nothing that a fault strikes{meant(kind, KINDS)}; write "
+            "link NODE:PORT, switch NAME or nic GPU[:PORT]"
+        )
+    node_name, colon, port = name.partition(":")
+    node = _node(kind, node_name, topology)
+    if kind == "switch":
+        if colon:
+            raise UserError(
+                f"switch {name} names a port; write switch {node_name} for all of its cables, or "
+                f"link {name} for this one"
+            )
+        return Element(kind, name, _cables(node, topology))
+    if kind == "nic" and not colon:
+        return Element(kind, name, _cables(node, topology))
+    if not colon:
+        raise UserError(
+            f"link {name} names no port; write link NODE:PORT, such as "
+            f"link {node.name}:{node.ports[0].name}"
+        )
+    ports = [one.name for one in node.ports]
+    if port not in ports:
+        raise UserError(
+            f"{kind} {name}: {node_name} has no port {port!r}{meant(port, ports)}; "
+            f"it has {some(ports)}"
+        )
+    return Element(kind, name, (topology.link_at(End(node.name, port)),))
+
+
+def _node(kind: str, name: str, topology: Topology) -> Node:
+    nodes = {
+        "link": topology.nodes,
+        "switch": topology.switches,
+        "nic": topology.gpus,
+    }[kind]
+    what = {"link": "node", "switch": "switch", "nic": "GPU"}[kind]
+    names = [node.name for node in nodes]
+    if name not in names:
+        raise UserError(
+            f"{kind} {name}: topology {topology.name} has no {what} {name!r}"
+            f"{meant(name, names)}; it has {some(names)}"
+        )
+    return topology.node(name)
+
+
+def _cables(node: Node, topology: Topology) -> tuple[Link, ...]:
+    return tuple(link for link, _, _ in topology.neighbours(node.name))
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """A hint at the word of ``known`` that is nearest to ``word``, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def some(names: Iterable[str], most: int = 8) -> str:
+    """The first of ``names``, so that a sentence stays one."""
+    listed = list(names)
+    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")

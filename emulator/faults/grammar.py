@@ -1,0 +1,304 @@
+"""How a user says what goes wrong, and when.
+
+::
+
+    t=2ms link rail0:up1 down; t=9ms up
+    t=1ms link rail0:up0 loss=1% corrupt=0.1%; t=5ms heal; t=6ms link rail0:up1 rate=100Gbps
+    t=2ms link rail0:up0 flap every=1ms for=5ms
+    t=3ms switch spine0 down; t=8ms up
+
+Clauses are parted by semicolons.  ``t=`` is fabric time after the common start of an iteration
+(``uetemu inject`` strikes at once and takes none).  A clause that names no element means that of
+the one before.
+
+=====================  ===========================================================================
+``down``, ``up``       the cable, or all cables of a switch or NIC, lose carrier at both ends
+``flap every= for=``   down for the first half of each period and up for the second, and up at last
+``blackhole``          swallows everything, and both ends keep carrier; links only, as are the rest
+``rate=``              what is left of the link's rate, as in ``rate=100Gbps``
+``loss=``              chance of each frame to be lost, as in ``loss=1%``
+``corrupt=``           chance of each frame to have a bit inverted
+``heal``               the end of all silent faults of the link: ``blackhole`` and its like
+=====================  ===========================================================================
+
+A grammar of five words needs no parser generator: :func:`parse` splits and looks up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from emulator.errors import UserError
+from emulator.faults.condition import SOUND, Condition
+from emulator.faults.elements import KINDS, Element, element, meant
+from topologies.model import Topology
+from topologies.units import UnitError, format_rate, format_time, parse_rate, parse_time_ns
+
+STATES = ("down", "up", "blackhole", "heal", "flap")
+SETTINGS = ("rate", "loss", "corrupt")
+FLAPPING = ("every", "for")
+MOST_FLAPS = 1000
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
+
+
+@dataclass(frozen=True)
+class Clause:
+    """``at_ns`` is None where no time was said.  ``settings`` are those of the verb, if it has
+    any: a share of the rate (``rate``), a probability (``loss``, ``corrupt``), ns (of a flap)."""
+
+    at_ns: int | None
+    element: Element
+    verb: str
+    settings: tuple[tuple[str, float], ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """From ``at_ns`` after the common start on the fabric is in ``condition``."""
+
+    at_ns: int
+    text: str
+    condition: Condition
+
+
+def describe() -> str:
+    """The grammar for a help text."""
+    return """\
+Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject takes no t=)
+  link NODE:PORT   down|up  flap every=1ms for=5ms             carrier, at both ends
+                   blackhole  rate=100Gbps  loss=1%  corrupt=0.1%  heal      silent
+  switch NAME      down|up|flap                                all of its cables
+  nic GPU[:PORT]   down|up|flap                                those of the GPU"""
+
+
+def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
+    """The moments of all ``--fault`` options together, in order of time.
+
+    Raises :class:`UserError` for what cannot be read, is not there, or contradicts itself.
+    """
+    clauses: list[Clause] = []
+    for text in texts:
+        own = parse(text, topology)
+        for clause in own:
+            if clause.at_ns is None:
+                raise UserError(
+                    f"--fault {clause.text!r} does not say when; begin it with a time after the "
+                    f"start, such as t=2ms {clause.text}"
+                )
+        for one, next_one in pairwise(own):
+            if _when(next_one) < _when(one):
+                raise UserError(
+                    f"--fault {next_one.text!r} comes after {one.text!r} and is earlier: put the "
+                    "clauses in order of time, or give --fault twice"
+                )
+        clauses += own
+    steps = [step for clause in clauses for step in _unfolded(clause)]
+    moments, condition = [], SOUND
+    for step in sorted(steps, key=_when):
+        condition = after(condition, step)
+        moments.append(Moment(_when(step), step.text, condition))
+    return tuple(moments)
+
+
+def parse(text: str, topology: Topology) -> list[Clause]:
+    """The clauses of ``text``.  Raises :class:`UserError` in one sentence."""
+    clauses: list[Clause] = []
+    last: Element | None = None
+    for part in text.split(";"):
+        said = " ".join(part.split())
+        if not said:
+            raise UserError(f"{text!r} has a clause that says nothing; take a semicolon away")
+        clause = _clause(said, last, topology)
+        last = clause.element
+        clauses.append(clause)
+    return clauses
+
+
+def after(condition: Condition, clause: Clause) -> Condition:
+    """``condition`` once ``clause`` has happened.
+
+    Raises :class:`UserError` for what is no change: ``up`` of what was not down.
+    """
+    one, links = clause.element, clause.element.links
+    match clause.verb:
+        case "down":
+            if one in condition.down:
+                raise UserError(f"{clause.text!r}: {one} is down already; take the clause out")
+            return condition.lowered(one)
+        case "up":
+            if one not in condition.down:
+                down = ", ".join(map(str, condition.down))
+                raise UserError(
+                    f"{clause.text!r}: {one} is not down then; "
+                    + (f"what is down is {down}" if down else "take the clause out")
+                )
+            return condition.raised(one)
+        case "blackhole":
+            return condition.struck(links, black_hole=True)
+        case "heal":
+            if not any(link in condition.faults for link in links):
+                hint = f"; write {one} up" if one in condition.down else "; take the clause out"
+                raise UserError(f"{clause.text!r}: nothing silently strikes {one} then{hint}")
+            return condition.healed(links)
+        case _:
+            names = {"rate": "rate", "loss": "loss", "corrupt": "corruption"}
+            return condition.struck(links, **{names[name]: v for name, v in clause.settings})
+
+
+def _when(clause: Clause) -> int:
+    return clause.at_ns or 0
+
+
+def _clause(said: str, last: Element | None, topology: Topology) -> Clause:
+    words = said.split()
+    at_ns = None
+    if words[0].startswith("t="):
+        try:
+            at_ns = parse_time_ns(words.pop(0).removeprefix("t="))
+        except UnitError as error:
+            raise UserError(f"{said!r}: t= is no time after the start: {error}") from None
+    verbs = (*STATES, *SETTINGS, *FLAPPING)
+    if words and words[0] in KINDS:
+        if len(words) < 2:
+            raise UserError(f"{said!r} does not say which {words[0]}; write for example {_EXAMPLE}")
+        try:
+            struck = element(words[0], words[1], topology)
+        except UserError as error:
+            raise UserError(f"{said!r}: {error}") from None
+        words = words[2:]
+    elif words and words[0].partition("=")[0] not in verbs:
+        raise UserError(
+            f"{said!r}: {words[0]!r} is neither link, switch or nic nor anything that happens to "
+            f"them{meant(words[0].partition('=')[0], (*KINDS, *verbs))}; write for example "
+            f"{_EXAMPLE}"
+        )
+    elif last is None:
+        raise UserError(f"{said!r} does not say what is struck; write for example {_EXAMPLE}")
+    else:
+        struck = last
+    if not words:
+        raise UserError(
+            f"{said!r} does not say what happens to {struck}; end it with "
+            f"{', '.join(_verbs(struck))}"
+        )
+    verb, settings = _verb(words, struck, said)
+    return Clause(at_ns, struck, verb, settings, said)
+
+
+_EXAMPLE = "link rail0:up1 down"
+
+
+def _verbs(struck: Element) -> Sequence[str]:
+    if struck.kind == "link":
+        return (*STATES, *(f"{name}=" for name in SETTINGS))
+    return ("down", "up", "flap")
+
+
+def _verb(
+    words: Sequence[str], struck: Element, said: str
+) -> tuple[str, tuple[tuple[str, float], ...]]:
+    verb, equals, _ = words[0].partition("=")
+    known = _verbs(struck)
+    if (f"{verb}=" if equals else verb) not in known:
+        raise UserError(
+            f"{said!r}: {words[0]!r} is nothing that happens to a {struck.kind}"
+            f"{meant(verb, [one.removesuffix('=') for one in known])}; take one of "
+            f"{', '.join(known)}"
+        )
+    if verb == "flap":
+        return verb, _settings(words[1:], FLAPPING, struck, said, whole=True)
+    if equals:
+        return "set", _settings(words, SETTINGS, struck, said)
+    if len(words) > 1:
+        raise UserError(
+            f"{said!r}: {words[1]!r} follows {verb}, which takes nothing; part clauses by "
+            "semicolons"
+        )
+    return verb, ()
+
+
+def _settings(
+    words: Sequence[str], known: Sequence[str], struck: Element, said: str, *, whole: bool = False
+) -> tuple[tuple[str, float], ...]:
+    found: dict[str, float] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in known or not equals:
+            raise UserError(
+                f"{said!r}: {word!r} is not one of {', '.join(f'{one}=' for one in known)}"
+                f"{meant(name, known)}; write for example {_SAMPLES[known[0]]}"
+            )
+        if name in found:
+            raise UserError(f"{said!r} has {name}= twice; keep one of them")
+        try:
+            found[name] = _READERS[name](value, struck)
+        except (UnitError, UserError) as error:
+            raise UserError(f"{said!r}: {name}= is no good: {error}") from None
+    if whole and (missing := [name for name in known if name not in found]):
+        raise UserError(
+            f"{said!r} lacks {' and '.join(f'{name}=' for name in missing)}; write for example "
+            f"{_SAMPLES[known[0]]}"
+        )
+    return tuple(found.items())
+
+
+_SAMPLES = {"every": "flap every=1ms for=5ms", "rate": "rate=100Gbps, loss=1% or corrupt=0.1%"}
+
+
+def _rate(text: str, struck: Element) -> float:
+    link = struck.links[0]
+    rate = parse_rate(text)
+    if not 0 < rate <= link.rate_bps:
+        way_out = "blackhole swallows everything" if not rate else "leave it out, or lower it"
+        raise UserError(
+            f"{text} is not above 0 and at most the {format_rate(link.rate_bps)} of {struck}; "
+            f"{way_out}"
+        )
+    return rate / link.rate_bps
+
+
+def _share(text: str, _: Element) -> float:
+    match = _SHARE.fullmatch(text)
+    if match is None or not 0 < float(match[1]) <= 100:
+        raise UserError(f"{text!r} is not above 0% and at most 100%; write for example 0.5%")
+    return float(match[1]) / 100
+
+
+def _duration(text: str, _: Element) -> float:
+    duration = parse_time_ns(text)
+    if duration < 2:
+        raise UserError(f"{text} is no time to flap in; write for example 1ms")
+    return duration
+
+
+_READERS: Mapping[str, Callable[[str, Element], float]] = {
+    "rate": _rate,
+    "loss": _share,
+    "corrupt": _share,
+    "every": _duration,
+    "for": _duration,
+}
+
+
+def _unfolded(clause: Clause) -> Iterator[Clause]:
+    """A flap as the downs and ups that it is; anything else as it stands."""
+    if clause.verb != "flap":
+        yield clause
+        return
+    periods = dict(clause.settings)
+    every, lasts = int(periods["every"]), int(periods["for"])
+    count = lasts // every
+    if not 1 <= count <= MOST_FLAPS:
+        raise UserError(
+            f"{clause.text!r}: for={format_time(lasts)} has {count} periods of "
+            f"{format_time(every)}; 1 to {MOST_FLAPS} make a flap"
+        )
+    for number in range(count):
+        begin = _when(clause) + number * every
+        for at_ns, verb in ((begin, "down"), (begin + every // 2, "up")):
+            said = f"t={format_time(at_ns).replace(' ', '')} {clause.element} {verb}"
+            yield Clause(at_ns, clause.element, verb, (), said)

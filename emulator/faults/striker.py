@@ -1,0 +1,121 @@
+"""Brings the cables of a running lab into a condition, and out of it again.
+
+What is struck is on record in the lab's directory before the kernel hears of it, so that another
+process can tell and heal it, whenever this one ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator.errors import UserError
+from emulator.faults.condition import SOUND, Condition, from_data
+from emulator.faults.elements import Element
+from emulator.lab_record import directory_of, written
+from topologies.model import Link, Topology
+
+if TYPE_CHECKING:
+    from emulator.lab import Lab
+
+RECORD = "faults.json"
+
+
+def recorded(lab: str, topology: Topology) -> Condition:
+    """In what condition the cables of ``lab`` are."""
+    try:
+        text = _record(lab).read_text()
+    except OSError:
+        return SOUND
+    try:
+        return from_data(json.loads(text), topology)
+    except (UserError, ValueError) as wrong:
+        raise UserError(
+            f"{_record(lab)} does not say what is struck in lab {lab} ({wrong}): take the lab "
+            f"down with uetemu down {lab}"
+        ) from None
+
+
+def _record(lab: str) -> Path:
+    return directory_of(lab) / RECORD
+
+
+class Striker:
+    """Strikes and heals the cables of ``lab``.  One at a time: the caller sees to it.
+
+    ``flushed`` counts the frames that waited in the queues of ports when their cable was pulled.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.condition = recorded(lab.name, lab.topology)
+        self.flushed = 0
+
+    def apply(self, wanted: Condition) -> None:
+        """Return when the fabric is in the condition ``wanted``; no harm if it is already.
+
+        Raises :class:`UserError` for silent faults in a lab without switch ASIC.
+        """
+        lab, before = self._lab, self.condition
+        asic = lab.asic
+        if wanted.faults and asic is None:
+            raise UserError(
+                f"lab {lab.name} has no switch ASIC, which injects blackhole, rate, loss and "
+                "corrupt: build it with a --switch other than none, or take carrier (down)"
+            )
+        _write(lab.name, Condition(_union(before, wanted), wanted.faults))
+        pulled, plugged = wanted.dead - before.dead, before.dead - wanted.dead
+        changed = {link for link in lab.topology.links if before.of(link) != wanted.of(link)}
+        # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
+        self._inject(changed - plugged, wanted)
+        if pulled:
+            self.flushed += self._waiting(pulled)
+            lab.cables.pull(pulled)
+        if asic is not None and wanted.dead != before.dead:
+            asic.reroute([end for link in wanted.dead for end in link.ends])
+        if plugged:
+            lab.cables.plug(plugged, out=wanted.dead)
+            for port in self._ports(plugged):
+                if asic is not None:
+                    asic.empty(port)
+        self._inject(changed & plugged, wanted)
+        self.condition = wanted
+        _write(lab.name, wanted)
+
+    def _inject(self, links: Collection[Link], wanted: Condition) -> None:
+        asic = self._lab.asic
+        if asic is None:
+            return
+        for link in sorted(links, key=lambda link: link.a):
+            for port in self._ports([link]):
+                asic.inject(port, wanted.of(link))
+
+    def _ports(self, links: Collection[Link]) -> Iterator[str]:
+        """The switch ports at the ends of ``links``."""
+        for link in links:
+            for end in link.ends:
+                if self._lab.topology.node(end.node).is_switch:
+                    yield str(end)
+
+    def _waiting(self, links: Collection[Link]) -> int:
+        """Frames in the queues at both ends of ``links``, which go with the carrier."""
+        ends = {str(end) for link in links for end in link.ends}
+        ports = self._lab.counters({end.partition(":")[0] for end in ends})
+        return sum(
+            port.data.backlog_packets + port.control.backlog_packets
+            for name, port in ports.items()
+            if name in ends
+        )
+
+
+def _union(before: Condition, after: Condition) -> tuple[Element, ...]:
+    return (*before.down, *(one for one in after.down if one not in before.down))
+
+
+def _write(lab: str, condition: Condition) -> None:
+    if condition.sound:
+        _record(lab).unlink(missing_ok=True)
+    else:
+        written(_record(lab), json.dumps(condition.as_data(), indent=2) + "\n")
