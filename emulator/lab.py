@@ -39,7 +39,7 @@ from emulator.fabric import namespaces
 from emulator.fabric.build import Fabric, Progress, build_fabric
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.carrier import Cables
-from emulator.fabric.counters import PortCounters, read_ports
+from emulator.fabric.counters import PortCounters, read_ports, unrouted_packets
 from emulator.fabric.links import interface_indices
 from emulator.fabric.netlink import RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase
@@ -330,6 +330,10 @@ class Lab:
                 if port.name in ports:
                     found[f"{node.name}:{port.name}"] = ports[port.name]
         return found
+
+    def unrouted(self) -> int:
+        """Packets that switches had no way for, since the lab was built."""
+        return sum(self.inside(one.name, unrouted_packets) for one in self.topology.switches)
 
     def _read_ports(self, node: str) -> dict[str, PortCounters]:
         return read_ports(self._kernel(node))

@@ -17,17 +17,19 @@
 
 ``result.json`` always holds the keys ``schema``, ``scenario``, ``topology``, ``transport``,
 ``switch``, ``ranks``, ``seed``, ``dilation``, ``parameters``, ``units``, ``rows``, ``endpoints``,
-``ports``, ``fidelity``, ``errors`` and ``warnings``. A row always holds ``transport``, ``switch``,
-``collective`` (or the name of another pattern of traffic), ``size_bytes``, ``time_us`` (mean over
-the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps`` and ``wrong`` (null where it does not
-apply), plus what the scenario adds; packet counts are sums over all ranks and the iterations that
-count. A traffic scenario adds what :mod:`emulator.run.traffic` measures. The top-level
-``transport`` and ``switch`` are those of all rows, or where rows differ what the user asked for. A
-port holds what the kernel counted (octets from the Ethernet header on) and under ``asic`` what the
-modelled switch did (octets on the wire, 38 more than the IP packet): per traffic class packets,
-octets, marks, trims and drops by reason, per queue the depth, the deepest, and the histogram of
-depths that packets found, in bins of ``bin_bytes``. Keys may be added under the same schema number;
-a key that changes its meaning or goes away raises it.
+``ports``, ``fidelity``, ``unfinished``, ``errors`` and ``warnings``. ``unfinished`` is null, or
+what had been delivered of the trial that failed (:mod:`emulator.run.unfinished`). A row always
+holds ``transport``, ``switch``, ``collective`` (or the name of another pattern of traffic),
+``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps``
+and ``wrong`` (null where it does not apply), plus what the scenario adds; packet counts are sums
+over all ranks and the iterations that count. A traffic scenario adds what
+:mod:`emulator.run.traffic` measures, a run with ``--fault`` what :mod:`emulator.run.disturbance`
+does. The top-level ``transport`` and ``switch`` are those of all rows, or where rows differ what
+the user asked for. A port holds what the kernel counted (octets from the Ethernet header on) and
+under ``asic`` what the modelled switch did (octets on the wire, 38 more than the IP packet): per
+traffic class packets, octets, marks, trims and drops by reason, per queue the depth, the deepest,
+and the histogram of depths that packets found, in bins of ``bin_bytes``. Keys may be added under
+the same schema number; a key that changes its meaning or goes away raises it.
 """
 
 from __future__ import annotations
@@ -92,6 +94,7 @@ class Result:
             "inputs": [],
         }
     )
+    unfinished: Mapping[str, object] | None = None
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 

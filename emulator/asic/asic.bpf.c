@@ -163,6 +163,24 @@ static __always_inline void leave_peer(struct __sk_buff *skb, const struct packe
 		       bpf_ktime_get_ns());
 }
 
+/* Whether the cable takes what has come over it, which counts as lost at this port. */
+static __always_inline int lost_on_arrival(struct __sk_buff *skb, struct port_state *port,
+					   const struct port_settings *rules)
+{
+	struct packet packet;
+	enum fault fault;
+
+	if (!((rules->faults.black_hole | rules->faults.enabled) & STRIKES_ARRIVALS))
+		return 0;
+	parse(skb, &packet);
+	if (rules->faults.black_hole & STRIKES_ARRIVALS) {
+		count_drop(port, class_of(rules, &packet), DROP_BLACK_HOLE);
+		return 1;
+	}
+	fault = suffer(skb, &packet, port, rules, class_of(rules, &packet));
+	return fault == LOST || fault == LOST_IN_BURST;
+}
+
 SEC("tc")
 int asic_ingress(struct __sk_buff *skb)
 {
@@ -174,6 +192,8 @@ int asic_ingress(struct __sk_buff *skb)
 
 	if (!rules || !port)
 		return TC_ACT_UNSPEC;
+	if (lost_on_arrival(skb, port, rules))
+		return SWALLOWED;
 	if (pausing(index)) {
 		if (skb->protocol == bpf_htons(ETH_P_MAC_CONTROL)) {
 			take_control(skb, index);

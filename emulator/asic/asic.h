@@ -67,9 +67,12 @@ struct fault_settings {
 	__u64 corruption;
 	__u64 duplication;
 	__u64 reordering;
-	__u32 black_hole;
-	__u32 enabled; /* any of the above */
+	__u32 black_hole; /* what it strikes (STRIKES_...) */
+	__u32 enabled;	  /* what any of the others strike */
 };
+
+#define STRIKES_DEPARTURES 1
+#define STRIKES_ARRIVALS 2 /* too: the port at the other end of the cable has no settings */
 
 struct port_settings {
 	__u64 rate;

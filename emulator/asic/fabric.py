@@ -203,12 +203,7 @@ class FabricAsic:
         struck = self.port(port)
         if faults.pause_storm or self._storms.get(port):
             self._storm(struck, faults.pause_storm)
-        least = SMALLEST_HOST_RATE * self.dilation / struck.cable.rate_bps
-        if faults.rate < least:
-            raise UserError(
-                f"the fault rate leaves {faults.rate:g} of {port}, too little to count in at "
-                f"dilation {self.dilation:g}: choose a share of at least {1.1 * least:.2g}"
-            )
+        check_rate(faults, struck.cable, port, self.dilation)
         before = self._settings(struck)
         after = self._nominal(self.fitted, struck, faults)
         ports.configure(self.program, struck.index, ports.with_faults_of(before, after))
@@ -216,6 +211,17 @@ class FabricAsic:
             egress = self._egress(self.fitted, struck, faults.rate)
             self._request(struck, rate_requests(egress))
             self._kernels(struck.end.node).flush()
+        if struck.faces_nic:
+            self._slow_nic(struck, faults.rate if faults.arriving else 1.0)
+
+    def _slow_nic(self, struck: SwitchPort, share: float) -> None:
+        """Have the NIC at the other end of a cable send at ``share`` of its rate."""
+        nic = next(end for end in struck.cable.ends if end != struck.end)
+        kernel = self._kernels(nic.node)
+        for request in rate_requests(self.nic_egress(self._plain(struck.cable, share))):
+            body = request.body(self._indices[nic])
+            kernel.queue(request.kind, request.flags, body, f"{nic}, egress queues")
+        kernel.flush()
 
     def empty(self, port: str) -> None:
         """What waited at ``port`` is lost: its cable was pulled.  It must be black meanwhile."""
@@ -408,6 +414,16 @@ class FabricAsic:
             for far in port.cable.ends
             if far != port.end
         }
+
+
+def check_rate(faults: Faults, cable: Link, where: str, dilation: float) -> None:
+    """Raise UserError if ``faults`` leave less of ``cable`` than the program counts in."""
+    least = SMALLEST_HOST_RATE * dilation / cable.rate_bps
+    if faults.rate < least:
+        raise UserError(
+            f"the fault rate leaves {faults.rate:g} of {where}, too little to count in at "
+            f"dilation {dilation:g}: choose a share of at least {1.1 * least:.2g}"
+        )
 
 
 def _derived(seed: int, *names: str) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from emulator.asic.layout import FAULT_SETTINGS, WHOLE
+from emulator.asic.layout import ARRIVALS, DEPARTURES, FAULT_SETTINGS, WHOLE
 from emulator.errors import UserError
 
 
@@ -36,6 +36,10 @@ class Faults:
     ``pause_storm``: the NIC at the other end of the cable asks for pauses without a reason, all the
     time, and goes on sending and receiving itself.
 
+    ``arriving``: the cable's other direction is struck as well, at this end: frames that arrive are
+    lost as they come in.  For the cable of a NIC, whose own port no ASIC stands at; ``rate`` then
+    is the NIC's, too.  There is no duplication or reordering of what arrives.
+
     ``rate`` is no probability but the share of the link's rate that is left, above 0 and at most 1.
     """
 
@@ -49,9 +53,10 @@ class Faults:
     rate: float = 1.0
     black_hole: bool = False
     pause_storm: bool = False
+    arriving: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("black_hole", "pause_storm"):
+        for name in ("black_hole", "pause_storm", "arriving"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UserError(f"the fault {name} is {value!r}: it is True or False")
         for field in fields(self):
@@ -63,6 +68,11 @@ class Faults:
             raise UserError(
                 "the fault rate leaves nothing of the link: set black_hole, which swallows "
                 "everything, or a rate above 0"
+            )
+        if self.arriving and (self.duplication or self.reordering):
+            raise UserError(
+                "what arrives cannot be duplicated or reordered: strike the port at the other end "
+                "of the cable, or leave arriving out"
             )
         if self.burst_begin and not self.burst_end:
             raise UserError(
@@ -83,8 +93,11 @@ class Faults:
         striking = any(
             (self.loss, self.burst_begin, self.corruption, self.duplication, self.reordering)
         )
+        struck = DEPARTURES | ARRIVALS if self.arriving else DEPARTURES
         return FAULT_SETTINGS.pack(
-            *(round(chance * WHOLE) for chance in chances), self.black_hole, striking
+            *(round(chance * WHOLE) for chance in chances),
+            struck * self.black_hole,
+            struck * striking,
         )
 
 

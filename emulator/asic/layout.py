@@ -60,6 +60,7 @@ class Balancing(IntEnum):
 
 CLASS_SETTINGS = struct.Struct("=5Q2I")
 FAULT_SETTINGS = struct.Struct("=7Q2I")
+DEPARTURES, ARRIVALS = 1, 2  # what faults strike
 #: rate, seed | classes, faults | code points, eight numbers, low share, switch seed, flowlet gap
 PORT_HEAD = struct.Struct("=2Q")
 PORT_TAIL = struct.Struct(f"={CODE_POINTS}s8I3Q")

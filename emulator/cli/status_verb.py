@@ -14,9 +14,11 @@ from rich.table import Table
 
 from emulator.asic.counters import AsicCounters
 from emulator.fabric.counters import PortCounters
+from emulator.faults.condition import Condition, described
+from emulator.faults.striker import recorded
 from emulator.lab import Lab, labs
 from emulator.lab_record import LabRecord
-from topologies.model import End
+from topologies.model import End, Link
 from topologies.units import format_rate
 
 WIDEST = 1000  # columns: no cell is cut
@@ -39,10 +41,12 @@ def command(lab: str | None, form: str) -> None:
     with Lab.attach(lab) as running:
         counters = running.counters()
         switches = running.asic.counters() if running.asic is not None else {}
+        struck = recorded(running.name, running.topology)
         if form == "json":
-            click.echo(json.dumps(_facts(running, counters, switches), indent=2))
+            facts = _facts(running, counters, switches) | {"struck": struck.words()}
+            click.echo(json.dumps(facts, indent=2))
         else:
-            _show_ports(running, counters, switches)
+            _show_ports(running, counters, switches, struck)
 
 
 def state_of(record: LabRecord) -> str:
@@ -104,7 +108,10 @@ def _show_labs(records: Sequence[LabRecord]) -> None:
 
 
 def _show_ports(
-    lab: Lab, counters: dict[str, PortCounters], switches: dict[str, AsicCounters]
+    lab: Lab,
+    counters: dict[str, PortCounters],
+    switches: dict[str, AsicCounters],
+    struck: Condition,
 ) -> None:
     plane = lab.topology.profile.control_plane
     click.echo(
@@ -112,6 +119,8 @@ def _show_ports(
         f"switch {lab.record.switch or 'none'}, control plane {plane}, "
         f"dilation {lab.dilation:g}, seed {lab.seed}"
     )
+    for words in struck.words():
+        click.echo(f"struck: {words}")
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("port", "to", "address", "rate"):
         table.add_column(column)
@@ -134,7 +143,7 @@ def _show_ports(
                 end,
                 str(far),
                 str(address),
-                format_rate(link.rate_bps),
+                "down" if link in struck.dead else _rate(link, struck),
                 str(seen.rx_packets),
                 str(seen.tx_packets),
                 str(seen.tx_bytes),
@@ -143,6 +152,12 @@ def _show_ports(
                 *_marks(asic),
             )
     _show(table)
+
+
+def _rate(link: Link, struck: Condition) -> str:
+    """The rate of ``link``, and what silently strikes it."""
+    told = described(struck.of(link), link)
+    return format_rate(link.rate_bps) + (f" ({' '.join(told)})" if told else "")
 
 
 def _dropped(asic: AsicCounters | None) -> int:

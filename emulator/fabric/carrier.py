@@ -27,12 +27,11 @@ from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.routes import Neighbour, Route, static_neighbours, static_routes
-from topologies.capacity import TIERS
+from topologies.capacity import HEIGHT
 from topologies.model import End, Link, Topology
 
 PLUG_BUDGET_S = 10.0
 STATIC = "static"
-_HEIGHT = {role: height for height, role in enumerate(TIERS)}
 
 #: A netlink socket in the namespace of a node.
 Kernels = Callable[[str], RouteSocket]
@@ -44,7 +43,7 @@ def lowered_end(topology: Topology, link: Link) -> End:
     def preference(end: End) -> tuple[bool, bool, int, End]:
         node = topology.node(end.node)
         routed = node.port(end.port).bridge is None
-        return not node.is_switch, routed, _HEIGHT.get(node.role, 0), end
+        return not node.is_switch, routed, HEIGHT[node.role], end
 
     return min(link.ends, key=preference)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
 
@@ -24,6 +25,8 @@ TCA_STATS2, TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 7, 1, 3, 8
 LINK_STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx octets, rx/tx errors, rx/tx dropped
 BASIC_STATS = struct.Struct("=QI")  # octets, packets
 QUEUE_STATS = struct.Struct("=IIIII")  # length, backlog, drops, requeues, over limits
+
+NETSTAT = Path("/proc/thread-self/net/netstat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,14 @@ def read_ports(kernel: RouteSocket) -> dict[str, PortCounters]:
             data=queues.get((link.index, DATA_QUEUE), QueueCounters()),
         )
     return ports
+
+
+def unrouted_packets() -> int:
+    """Packets that came into the namespace of the calling thread and found no route (RFC 4293,
+    ipSystemStatsInNoRoutes)."""
+    rows = (line.split() for line in NETSTAT.read_text().splitlines() if line.startswith("IpExt:"))
+    names, values = rows
+    return int(dict(zip(names, values, strict=True))["InNoRoutes"])
 
 
 def ports_not_ready(kernel: RouteSocket) -> list[str]:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 SYSCTL = Path("/proc/sys/net")
 SENTINEL = "\x7f"  # Mininet's mark for the end of a command's output
 
-#: No address resolution, no router or listener discovery: only what is sent is on the wire.
+#: No address resolution, no router or listener discovery: only what is sent is on the wire, and
+#: only where there is one.
 QUIET: tuple[tuple[str, str], ...] = (
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
@@ -41,14 +42,14 @@ QUIET: tuple[tuple[str, str], ...] = (
     ("ipv4/conf/all/send_redirects", "0"),
     ("ipv4/conf/default/send_redirects", "0"),
     ("ipv4/conf/all/accept_redirects", "0"),
+    # a port without carrier leads nowhere (emulator.fabric.carrier)
+    ("ipv4/conf/all/ignore_routes_with_linkdown", "1"),
+    ("ipv4/conf/default/ignore_routes_with_linkdown", "1"),
 )
 #: ECMP on layer 4 (addresses and ports), hashed with the switch's own seed where the kernel can.
 FORWARDING: tuple[tuple[str, str], ...] = (
     ("ipv4/ip_forward", "1"),
     ("ipv4/fib_multipath_hash_policy", "1"),
-    # a port without carrier leads nowhere (emulator.fabric.carrier)
-    ("ipv4/conf/all/ignore_routes_with_linkdown", "1"),
-    ("ipv4/conf/default/ignore_routes_with_linkdown", "1"),
 )
 #: Absent on some kernels; what is lost is said by `uetemu doctor`.
 OPTIONAL = frozenset(

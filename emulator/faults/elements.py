@@ -1,10 +1,11 @@
-"""What a user's fault may strike: a cable, a switch, or the NIC of a GPU.
+"""What a user's fault may strike: a cable, a switch, or a NIC.
 
 ::
 
     link rail0:up1      the cable that is plugged in there, both ways; either end may be named
     switch spine0       every cable of the switch
-    nic h0g0            every cable of the GPU's NIC;  nic h0g0:eth0  one of them
+    nic h0g0            every cable of the GPU's NIC;  nic h0g0:eth0  one of them;  a NIC that
+                        several GPUs share goes by its own name
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ def _node(kind: str, name: str, topology: Topology) -> Node:
     nodes = {
         "link": topology.nodes,
         "switch": topology.switches,
-        "nic": topology.gpus,
+        "nic": [one for one in topology.nodes if not one.is_switch],
     }[kind]
-    what = {"link": "node", "switch": "switch", "nic": "GPU"}[kind]
+    what = {"link": "node", "switch": "switch", "nic": "GPU or NIC"}[kind]
     names = [node.name for node in nodes]
     if name not in names:
         raise UserError(

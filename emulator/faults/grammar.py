@@ -47,7 +47,8 @@ _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
 @dataclass(frozen=True)
 class Clause:
     """``at_ns`` is None where no time was said.  ``settings`` are those of the verb, if it has
-    any: a share of the rate (``rate``), a probability (``loss``, ``corrupt``), ns (of a flap)."""
+    any: a share of the rate (``rate``), a probability (``loss``, ``corrupt``), ns (of a flap).
+    ``text`` is the clause as it could stand alone."""
 
     at_ns: int | None
     element: Element
@@ -155,10 +156,11 @@ def _when(clause: Clause) -> int:
 
 def _clause(said: str, last: Element | None, topology: Topology) -> Clause:
     words = said.split()
-    at_ns = None
+    at_ns, when = None, ""
     if words[0].startswith("t="):
+        when = words.pop(0)
         try:
-            at_ns = parse_time_ns(words.pop(0).removeprefix("t="))
+            at_ns = parse_time_ns(when.removeprefix("t="))
         except UnitError as error:
             raise UserError(f"{said!r}: t= is no time after the start: {error}") from None
     verbs = (*STATES, *SETTINGS, *FLAPPING)
@@ -185,8 +187,8 @@ def _clause(said: str, last: Element | None, topology: Topology) -> Clause:
             f"{said!r} does not say what happens to {struck}; end it with "
             f"{', '.join(_verbs(struck))}"
         )
-    verb, settings = _verb(words, struck, said)
-    return Clause(at_ns, struck, verb, settings, said)
+    verb, settings = _verb(words, struck, said, topology)
+    return Clause(at_ns, struck, verb, settings, " ".join([when, str(struck), *words]).strip())
 
 
 _EXAMPLE = "link rail0:up1 down"
@@ -198,8 +200,12 @@ def _verbs(struck: Element) -> Sequence[str]:
     return ("down", "up", "flap")
 
 
+def _at_switch(struck: Element, topology: Topology) -> bool:
+    return any(topology.node(end.node).is_switch for link in struck.links for end in link.ends)
+
+
 def _verb(
-    words: Sequence[str], struck: Element, said: str
+    words: Sequence[str], struck: Element, said: str, topology: Topology
 ) -> tuple[str, tuple[tuple[str, float], ...]]:
     verb, equals, _ = words[0].partition("=")
     known = _verbs(struck)
@@ -208,6 +214,11 @@ def _verb(
             f"{said!r}: {words[0]!r} is nothing that happens to a {struck.kind}"
             f"{meant(verb, [one.removesuffix('=') for one in known])}; take one of "
             f"{', '.join(known)}"
+        )
+    if not _at_switch(struck, topology) and verb not in ("down", "up", "flap"):
+        raise UserError(
+            f"{said!r}: {struck} is plugged into no switch, whose ASIC would inject {verb}; take "
+            "down, or strike a cable of the NIC that leaves the server"
         )
     if verb == "flap":
         return verb, _settings(words[1:], FLAPPING, struck, said, whole=True)

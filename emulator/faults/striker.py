@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from emulator.asic.fabric import check_rate
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition, from_data
 from emulator.faults.elements import Element
@@ -56,7 +58,8 @@ class Striker:
     def apply(self, wanted: Condition) -> None:
         """Return when the fabric is in the condition ``wanted``; no harm if it is already.
 
-        Raises :class:`UserError` for silent faults in a lab without switch ASIC.
+        Raises :class:`UserError`, with nothing changed, for silent faults in a lab without switch
+        ASIC and for rates that are too low for the lab's dilation.
         """
         lab, before = self._lab, self.condition
         asic = lab.asic
@@ -65,6 +68,7 @@ class Striker:
                 f"lab {lab.name} has no switch ASIC, which injects blackhole, rate, loss and "
                 "corrupt: build it with a --switch other than none, or take carrier (down)"
             )
+        check_rates(wanted, lab.dilation)
         _write(lab.name, Condition(_union(before, wanted), wanted.faults))
         pulled, plugged = wanted.dead - before.dead, before.dead - wanted.dead
         changed = {link for link in lab.topology.links if before.of(link) != wanted.of(link)}
@@ -89,8 +93,9 @@ class Striker:
         if asic is None:
             return
         for link in sorted(links, key=lambda link: link.a):
-            for port in self._ports([link]):
-                asic.inject(port, wanted.of(link))
+            ports = list(self._ports([link]))
+            for port in ports:  # a NIC has no ASIC: its cable is struck at the switch, both ways
+                asic.inject(port, replace(wanted.of(link), arriving=len(ports) == 1))
 
     def _ports(self, links: Collection[Link]) -> Iterator[str]:
         """The switch ports at the ends of ``links``."""
@@ -108,6 +113,12 @@ class Striker:
             for name, port in ports.items()
             if name in ends
         )
+
+
+def check_rates(condition: Condition, dilation: float) -> None:
+    """Raise :class:`UserError` if a rate is too low to be modelled at ``dilation``."""
+    for link, faults in condition.faults.items():
+        check_rate(faults, link, f"link {link.a}", dilation)
 
 
 def _union(before: Condition, after: Condition) -> tuple[Element, ...]:

@@ -15,7 +15,6 @@ do and, where the transport changes, its agents are started anew.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +23,6 @@ from typing import Protocol
 
 from emulator.asic import fitting, telemetry
 from emulator.asic.fabric import FabricAsic
-from emulator.asic.faults import Faults
 from emulator.asic.telemetry import Telemetry
 from emulator.cleanup import uninterrupted
 from emulator.control_plane.routing import Routing
@@ -32,18 +30,18 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentError, AgentPool
 from emulator.errors import UserError
 from emulator.fabric.capture import Capture, describe
-from emulator.faults.striker import Striker
+from emulator.faults.striker import Striker, check_rates
 from emulator.lab import Lab
 from emulator.results import Result, RunFolder
 from emulator.run import comparison, fidelity, row_ports
 from emulator.run.agents import agent_specs
+from emulator.run.attempt import Attempt
 from emulator.run.calibration import Work, calibrate
 from emulator.run.environment import describe_machine
-from emulator.run.fault_timeline import FaultPlayer
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.load import Load
 from emulator.run.losses import cable_rtt_ns, nic_losses, port_losses
-from emulator.run.measurement import HostLoad, Measured, add, measure
+from emulator.run.measurement import HostLoad, Measured, add
 from emulator.run.observation import PortObserver
 from emulator.run.plan import Plan, PlannedStage, Request, default_capture, prepare
 from emulator.run.port_record import failures
@@ -54,13 +52,6 @@ from topologies import export
 
 __all__ = ["Observer", "Plan", "Request", "default_capture", "execute", "prepare"]
 
-#: Host seconds that an iteration may take beyond what its ideal time, dilated, would be.
-TIMEOUT_S = 60.0
-TIMEOUT_FACTOR = 20.0
-#: Fabric time that retransmission timers, doubling, may add to it.
-RECOVERY_NS = 4_000_000
-#: No longer than poll(2) can wait, which counts milliseconds in 31 bits.
-LONGEST_TIMEOUT_S = 2_000_000.0
 #: What ``result.json`` has for an error until the run has ended.
 UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
 
@@ -106,7 +97,7 @@ def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
             result.errors.append(str(stop))
             raise
         except AgentError as error:
-            result.errors.append(str(error))
+            result.errors.append(run.attempt.sentence(error) if run.attempt else str(error))
             run.salvage(error)
         except UserError as error:
             result.errors.append(str(error))
@@ -142,6 +133,7 @@ class _Run:
         self.telemetry: Telemetry | None = None
         self.clock = Clock.start(1)
         self.striker: Striker | None = None
+        self.attempt: Attempt | None = None
         self.late_fault_ns = 0
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
@@ -154,6 +146,8 @@ class _Run:
                 self.folder.write(name, content)
         self.result.dilation = self._choose_dilation()
         self.environment["dilation"] = self.result.dilation
+        for moment in self.plan.moments:
+            check_rates(moment.condition, self.result.dilation)
         self.folder.write("environment.json", self.environment)
         self._save()
         self.observer.began(self.plan, self.result)
@@ -329,8 +323,15 @@ class _Run:
             what = f"{trial.collective} {trial.size_bytes} B"
             step = _weight(trial, load) / sum(weights) / (trial.warmups + trial.iterations)
             self.observer.progress(what, self._done)
-            measured = self._measure(stage, trial, load, partial(self._advance, what, step))
-            row = self.result.add_row(self._row(stage, trial, measured))
+            attempt = self._attempt(stage, trial, load, partial(self._advance, what, step))
+            self.attempt = attempt
+            try:
+                measured, told = attempt.run()
+            finally:
+                self.late_fault_ns = max(self.late_fault_ns, attempt.late_fault_ns)
+                self.result.warnings += attempt.warnings
+            self.attempt = None
+            row = self.result.add_row({**self._row(stage, trial, measured), **told})
             self.folder.event("row", **row)
             self.folder.event(
                 row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
@@ -342,55 +343,37 @@ class _Run:
                 trace = timeline(names, measured.schedules, measured.results)
                 self.folder.write("timeline.json", trace)
 
-    def _measure(
+    def _attempt(
         self, stage: PlannedStage, trial: Trial, load: Load, progress: Callable[[], None]
-    ) -> Measured:
-        lab = self.lab
-        assert lab is not None
+    ) -> Attempt:
+        assert self.lab is not None
         assert self.ports is not None
-        faults = FaultPlayer(
-            trial.faults,
-            self.plan.topology,
-            inject=partial(_inject, lab),
+        assert self.striker is not None
+        return Attempt(
+            plan=self.plan,
+            stage=stage,
+            trial=trial,
+            load=load,
+            lab=self.lab,
+            striker=self.striker,
+            pool=self._pool,
+            ports=self.ports,
+            host=self.host,
             clock=self.clock,
             tell=self.folder.event,
-            moments=self.plan.moments,
-            strike=self.striker.apply if self.striker is not None else None,
-        )
-        measured = measure(
-            trial,
-            self._pool,
-            ideal_ns=load.ideal_ns,
-            timeout_s=self._timeout(load),
-            host=self.host,
-            ports=self.ports,
-            faults=faults,
-            wire=stage.transport.wire,
             progress=partial(self._settle, trial, progress),
         )
-        self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
-        if faults.missed:
-            self.result.warnings.append(
-                f"{faults.missed} faults of {trial.collective} {trial.size_bytes} B were never "
-                "due: the iterations ended before; take a larger size or earlier faults"
-            )
-        return measured
 
     def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:
         """After an iteration: what its faults did to learned routes is over before the next."""
         assert self.lab is not None
-        if self.lab.routing is not None and trial.faults:
+        if self.lab.routing is not None and (trial.faults or self.plan.moments):
             self.lab.routing.await_convergence()
         progress()
 
     def _advance(self, what: str, step: float) -> None:
         self._done += step
         self.observer.progress(what, min(1.0, self._done))
-
-    def _timeout(self, load: Load) -> float:
-        ideal_s = self.clock.host_seconds(math.ceil(load.ideal_ns))
-        recovery_s = self.clock.host_seconds(RECOVERY_NS)
-        return min(LONGEST_TIMEOUT_S, TIMEOUT_S + TIMEOUT_FACTOR * ideal_s + recovery_s)
 
     def _row(self, stage: PlannedStage, trial: Trial, measured: Measured) -> dict[str, object]:
         outcome, transport, request = measured.outcome, stage.transport, self.plan.request
@@ -427,13 +410,23 @@ class _Run:
             | ({"pfc": pauses[name].as_dict()} if name in pauses else {})
             for name, port in kernel.items()
         }
+        pulled = {
+            str(end)
+            for moment in self.plan.moments
+            for link in moment.condition.dead
+            for end in link.ends
+        }
         self.result.fidelity = fidelity.judge(
             slip=self.host.slip(),
             base_rtt_ns=cable_rtt_ns(self.plan.topology),
             busy=self.host.busy,
             foreign_drops={
                 **nic_losses(self.result.endpoints),
-                **port_losses(kernel, modelled=asic.keys()),
+                # what is lost at a cable without carrier is the fault's
+                **port_losses(
+                    {name: port for name, port in kernel.items() if name not in pulled},
+                    modelled=asic.keys() - pulled,
+                ),
                 **failures(asic),
             },
             late_fault_ns=self.late_fault_ns,
@@ -450,8 +443,10 @@ class _Run:
         self.result.endpoints = self._endpoints
 
     def salvage(self, error: AgentError) -> None:
-        """Keep what the ranks that still answered had counted when one failed."""
+        """Keep what the ranks that still answered had done and counted when one failed."""
         self._take_endpoints(error.counters)
+        if self.attempt is not None:
+            self.result.unfinished = self.attempt.unfinished(error.results)
         self.folder.event("failed", error=str(error), rank=error.rank, traceback=error.traceback)
 
     def _save(self) -> None:
@@ -469,10 +464,6 @@ class _Run:
 def _weight(trial: Trial, load: Load) -> float:
     """A trial's share of the run's time: small ones are bound by latency."""
     return (load.ideal_ns + 20_000) * (trial.warmups + trial.iterations)
-
-
-def _inject(lab: Lab, port: str, faults: Faults) -> None:
-    _asic(lab).inject(port, faults)
 
 
 def _asic(lab: Lab) -> FabricAsic:

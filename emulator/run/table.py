@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from emulator.run import disturbance, unfinished
+
 _ABSENT = "N/A"
 
 
@@ -101,6 +103,11 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     rates = [row["busbw_gbps"] for row in rows if row.get("busbw_gbps") is not None]
     if rates:
         yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):.4f}"
+    for row in rows:
+        for line in disturbance.footer(row):
+            yield f"# Faults               : {line}"
+    if isinstance(left := result.get("unfinished"), Mapping):
+        yield f"# Unfinished           : {unfinished.footer(left)}"
     fidelity = result["fidelity"]
     assert isinstance(fidelity, Mapping)
     verdict, reasons = fidelity["verdict"], fidelity["reasons"]

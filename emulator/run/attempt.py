@@ -1,0 +1,158 @@
+"""One trial on a fabric that stands: undisturbed, and then with the faults of the user."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from emulator.asic.faults import Faults
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.spawn import AgentError, AgentPool
+from emulator.endpoint.spec import RankResult
+from emulator.errors import UserError
+from emulator.faults.grammar import Moment
+from emulator.faults.striker import Striker
+from emulator.lab import Lab
+from emulator.run import disturbance
+from emulator.run.disturbance import Expectation
+from emulator.run.fault_timeline import FaultPlayer, Tell, link_changes
+from emulator.run.load import Load
+from emulator.run.measurement import HostLoad, Measured, measure
+from emulator.run.observation import PortObserver
+from emulator.run.patience import patience_s
+from emulator.run.plan import Plan, PlannedStage
+from emulator.run.unfinished import unfinished
+from emulator.scenario import Outcome, Trial
+from topologies.round_trip import base_rtt_ns
+
+
+@dataclass
+class Attempt:
+    """``trial`` of ``stage``, which is ``load`` of work.
+
+    ``late_fault_ns`` and ``warnings`` are what came of it besides, also if it fails.
+    """
+
+    plan: Plan
+    stage: PlannedStage
+    trial: Trial
+    load: Load
+    lab: Lab
+    striker: Striker
+    pool: AgentPool
+    ports: PortObserver
+    host: HostLoad
+    clock: Clock
+    tell: Tell
+    progress: Callable[[], None]
+    late_fault_ns: int = 0
+    warnings: list[str] = field(default_factory=list)
+    _expected: Expectation | None = None
+    _undisturbed: Outcome | None = None
+    _lost: Mapping[str, int] = field(default_factory=dict)
+
+    def run(self) -> tuple[Measured, Mapping[str, object]]:
+        """What was measured, and what the row says of the user's faults.
+
+        With such faults an iteration without them comes first.  Raises
+        :class:`~emulator.endpoint.spawn.AgentError` if a rank fails.
+        """
+        if not self.plan.moments:
+            return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
+        topology, wire = self.plan.topology, self.stage.transport.wire
+        expected = Expectation.of(
+            self.plan.moments,
+            topology,
+            self.trial.compile(),
+            wire,
+            link_changes(self.trial.faults, topology),
+        )
+        once = dataclasses.replace(self.trial, iterations=1)
+        undisturbed = self._measure(once, self.load.ideal_ns, self._player())
+        self._expected = expected
+        self._undisturbed = undisturbed.outcome
+        before = self._uncounted()
+        player = self._player(self.plan.moments)
+        warm = dataclasses.replace(self.trial, warmups=0)
+        try:
+            measured = self._measure(warm, expected.ideal_ns or self.load.ideal_ns, player)
+        except AgentError:
+            self._lost = disturbance.lost_packets(
+                expected, self.ports.end(), _less(self._uncounted(), before)
+            )
+            raise
+        return measured, disturbance.told(
+            expected,
+            topology,
+            measured.outcome,
+            undisturbed.outcome,
+            player.applied,
+            lost=_less(self._uncounted(), before),
+            retransmitted=self.stage.transport.retransmitted,
+            base_rtt_ns=base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes),
+        )
+
+    def sentence(self, error: AgentError) -> str:
+        """What to say of ``error``: first of all who is cut off, if that may be why."""
+        return str(error) if self._expected is None else self._expected.sentence(error)
+
+    def unfinished(self, results: Sequence[RankResult]) -> Mapping[str, object]:
+        """What had been done when it failed, by the ranks that still answered."""
+        told = unfinished(self.trial, results)
+        if self._expected is None or self._undisturbed is None:
+            return told
+        return {
+            **told,
+            "cut_off_gpus": self._expected.ever_cut_off,
+            "faults": [moment.text for moment in self._expected.moments],
+            "lost_packets": self._lost,
+            "undisturbed_us": self._undisturbed.mean_ns / 1000,
+        }
+
+    def _uncounted(self) -> dict[str, int]:
+        """Packets lost so far that no switch port counts."""
+        return {"in_queue": self.striker.flushed, "no_route": self.lab.unrouted()}
+
+    def _player(self, moments: Sequence[Moment] = ()) -> FaultPlayer:
+        return FaultPlayer(
+            self.trial.faults,
+            self.plan.topology,
+            inject=partial(_inject, self.lab),
+            clock=self.clock,
+            tell=self.tell,
+            moments=moments,
+            strike=self.striker.apply,
+        )
+
+    def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:
+        try:
+            return measure(
+                trial,
+                self.pool,
+                ideal_ns=ideal_ns,
+                timeout_s=patience_s(self.clock, ideal_ns, self._expected),
+                host=self.host,
+                ports=self.ports,
+                faults=faults,
+                wire=self.stage.transport.wire,
+                progress=self.progress,
+            )
+        finally:
+            self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
+            if faults.missed:
+                self.warnings.append(
+                    f"{faults.missed} faults of {trial.collective} {trial.size_bytes} B were never "
+                    "due: the iterations ended before; take a larger size or earlier faults"
+                )
+
+
+def _inject(lab: Lab, port: str, faults: Faults) -> None:
+    if lab.asic is None:
+        raise UserError("faults need a switch; run without --switch none")
+    lab.asic.inject(port, faults)
+
+
+def _less(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    return {name: count - before[name] for name, count in after.items()}

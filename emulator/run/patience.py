@@ -1,0 +1,31 @@
+"""How long an iteration may take before it counts as failed, in host seconds."""
+
+from __future__ import annotations
+
+import math
+
+from emulator.endpoint.clock import Clock
+from emulator.run.disturbance import Expectation
+
+#: What an iteration may take beyond what its ideal time, dilated, would be.
+TIMEOUT_S = 60.0
+TIMEOUT_FACTOR = 20.0
+#: Fabric time that retransmission timers, doubling, may add to it.
+RECOVERY_NS = 4_000_000
+#: Fabric time from the last fault on that a job is given that cannot end, as parts of it still may.
+FORLORN_NS = 500_000
+FORLORN_FACTOR = 3
+#: No longer than poll(2) can wait, which counts milliseconds in 31 bits.
+LONGEST_TIMEOUT_S = 2_000_000.0
+
+
+def patience_s(clock: Clock, ideal_ns: float, expected: Expectation | None = None) -> float:
+    """The time for an iteration whose lower bound is ``ideal_ns``, with the faults ``expected``."""
+    struck_s = clock.host_seconds(expected.moments[-1].at_ns) if expected is not None else 0.0
+    if expected is not None and expected.severed:
+        hope_ns = max(FORLORN_NS, math.ceil(FORLORN_FACTOR * ideal_ns))
+        return min(LONGEST_TIMEOUT_S, struck_s + clock.host_seconds(hope_ns))
+    ideal_s = clock.host_seconds(math.ceil(ideal_ns))
+    recovery_s = clock.host_seconds(RECOVERY_NS)
+    wanted = TIMEOUT_S + TIMEOUT_FACTOR * ideal_s + recovery_s + struck_s
+    return min(LONGEST_TIMEOUT_S, wanted)

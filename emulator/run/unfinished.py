@@ -1,0 +1,58 @@
+"""What had been done of a trial when it failed.
+
+``unfinished`` of ``result.json`` says of a trial that failed:
+
+``collective``, ``size_bytes``
+    which it was.
+``delivered_messages``, ``messages``
+    how many messages of the iteration that failed had been verified by their receivers, of how
+    many; ``delivered_bytes`` and ``payload_bytes`` are their octets.
+``unfinished_gpus``
+    those whose schedule had not ended.
+``cut_off_gpus``, ``faults``, ``lost_packets``, ``undisturbed_us``
+    with faults of the user's (:mod:`emulator.run.disturbance`): ``faults`` has what was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from emulator.endpoint.schedule import Copy, Receive, Write
+from emulator.endpoint.spec import RankResult
+from emulator.scenario import Trial
+
+
+def unfinished(trial: Trial, results: Sequence[RankResult]) -> Mapping[str, object]:
+    """The values described above; ``results`` are those of the ranks that still answered."""
+    schedules = trial.compile()
+    ends = {result.rank: result.operation_end for result in results}
+    lengths = {
+        (schedule.rank, operation.peer, operation.tag): operation.local.length
+        for schedule in schedules
+        for operation in schedule.operations
+        if isinstance(operation, Write | Copy)
+    }
+    messages = [
+        (lengths[key], schedule.rank in ends and bool(ends[schedule.rank][index] >= 0))
+        for schedule in schedules
+        for index, operation in enumerate(schedule.operations)
+        if isinstance(operation, Receive)
+        and (key := (operation.peer, schedule.rank, operation.tag)) in lengths
+    ]
+    return {
+        "collective": trial.collective,
+        "size_bytes": trial.size_bytes,
+        "delivered_messages": sum(there for _, there in messages),
+        "messages": len(messages),
+        "delivered_bytes": sum(length for length, there in messages if there),
+        "payload_bytes": sum(length for length, _ in messages),
+        "unfinished_gpus": [result.node for result in results if (result.operation_end < 0).any()],
+    }
+
+
+def footer(unfinished: Mapping[str, object]) -> str:
+    """One line for the table."""
+    return (
+        f"{unfinished['collective']} {unfinished['size_bytes']} B: "
+        f"{unfinished['delivered_messages']} of {unfinished['messages']} messages were delivered"
+    )
