@@ -33,10 +33,19 @@ class Condition:
         """The cables without carrier."""
         return frozenset(link for one in self.down for link in one.links)
 
+    @property
+    def impassable(self) -> frozenset[Link]:
+        """The cables that nothing comes over: dead, or a black hole."""
+        black = {link for link, faults in self.faults.items() if faults.black_hole}
+        return self.dead | black
+
     def of(self, link: Link) -> Faults:
         """What strikes ``link`` at the switch ports at its ends: a dead cable swallows all."""
         faults = self.faults.get(link, NONE)
         return replace(faults, black_hole=True) if link in self.dead else faults
+
+    def __hash__(self) -> int:
+        return hash((self.down, frozenset(self.faults.items())))
 
     def lowered(self, one: Element) -> Condition:
         return replace(self, down=(*self.down, one))

@@ -97,14 +97,19 @@ class Expectation:
                 return math.inf
 
         whole = bound(())
-        bounds = [bound(changes_of([_at_once(moment)], topology)) for moment in moments]
+        shares: dict[Condition, float] = {}  # a flap has a thousand moments and two conditions
+        lost: dict[Condition, list[str]] = {}
+        for condition in {moment.condition for moment in moments}:
+            least = bound(changes_of([Moment(0, "", condition)], topology))
+            shares[condition] = whole / least if least else 1.0
+            lost[condition] = cut_off(topology, condition.impassable)
         ideal = bound(changes_of(moments, topology))
         last = moments[-1].condition if moments else SOUND
         return cls(
             moments=moments,
             ideal_ns=None if math.isinf(ideal) else ideal,
-            allowed=[whole / one if one else 1.0 for one in bounds],
-            cut_off=[cut_off(topology, moment.condition.dead) for moment in moments],
+            allowed=[shares[moment.condition] for moment in moments],
+            cut_off=[lost[moment.condition] for moment in moments],
             severed=_severed(topology, schedules, last),
             static=topology.profile.control_plane == STATIC,
             gpus=[gpu.name for gpu in topology.gpus],
@@ -151,17 +156,13 @@ class Expectation:
         return f"{who} {ranks} ({', '.join(gone)}) {verb} cut off for good by {cause.text!r}"
 
 
-def _at_once(moment: Moment) -> Moment:
-    return Moment(0, moment.text, moment.condition)
-
-
 def _severed(
     topology: Topology, schedules: Sequence[Schedule], condition: Condition
 ) -> list[tuple[str, str]]:
-    if not condition.dead:
+    if not condition.impassable:
         return []
     names = [gpu.name for gpu in topology.gpus]
-    reach = reached(topology, condition.dead)
+    reach = reached(topology, condition.impassable)
     pairs = {
         (schedule.rank, operation.peer)
         for schedule in schedules

@@ -7,9 +7,9 @@ ratio of the trial's ideal times without the fault and with it.  The time is 0 i
 below, and there is none if it was not restored before the next fault or the end, or if the next
 fault came within a window, too soon to tell.
 
-Held against the same point of the data, a collective's own pauses between its steps, its beginning
-and its end are not taken for the fault's.  Delivered is what the switch ports of the receivers have
-sent of data, by the telemetry.
+Held against the same point of the data (give or take :data:`TOLERANCE` of it), a collective's own
+pauses between its steps, its beginning and its end are not taken for the fault's.  Delivered is
+what the switch ports of the receivers have sent of data, by the telemetry.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from topologies.model import Topology
 
 WINDOW_RTTS = 8
 RESTORED = 0.9
+TOLERANCE = 0.01
 #: Points of a delivery curve in each base RTT.
 _RESOLUTION = 4
 
@@ -97,8 +98,11 @@ def restored(
         last = min(last, int(until_ns / step_ns) - window)
     verdict = Goodput.UNKNOWN
     for begin in range(first, last + 1):
-        same = float(np.interp(curve[begin], reference, np.arange(len(reference))))
-        wanted = RESTORED * min(1.0, allowed) * _from(reference, same, window)
+        usual = min(
+            _from(reference, _when(reference, curve[begin] + aside), window)
+            for aside in (-TOLERANCE, 0, TOLERANCE)
+        )
+        wanted = RESTORED * min(1.0, allowed) * usual
         if _from(curve, begin, window) < wanted:
             verdict = Goodput.LOST
         elif verdict is Goodput.LOST:
@@ -117,6 +121,15 @@ def told(verdicts: Sequence[Verdict]) -> dict[str, object]:
         "goodput": str(worst),
         "restored_us": fmean(time for _, time in verdicts) / 1000 if timed else None,
     }
+
+
+def _when(curve: Curve, share: float) -> float:
+    """The step at which ``share`` of all had been delivered."""
+    after = int(np.searchsorted(curve, share))
+    if not 0 < after < len(curve):
+        return float(after)
+    early, late = curve[after - 1 : after + 1]
+    return float(after - 1 + (share - early) / (late - early))
 
 
 def _from(curve: Curve, begin: float, window: int) -> float:

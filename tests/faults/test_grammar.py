@@ -1,0 +1,180 @@
+"""What a user says goes wrong: read as it is meant, or refused in a sentence that helps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.asic.faults import Faults
+from emulator.errors import UserError
+from emulator.faults import grammar
+from emulator.faults.condition import SOUND, Condition, from_data
+from emulator.faults.grammar import timeline
+from topologies import catalogue
+from topologies.model import End, Link
+
+FABRIC = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=2")
+SHARED = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,gpus_per_nic=2")
+
+
+def link(name: str) -> Link:
+    return FABRIC.link_at(End(*name.split(":")))
+
+
+def said(*texts: str) -> list[tuple[int, list[str]]]:
+    """When, and what is struck from then on."""
+    return [(moment.at_ns, moment.condition.words()) for moment in timeline(texts, FABRIC)]
+
+
+def test_down_and_up_of_a_link_named_once() -> None:
+    assert said("t=2ms link rail0:up1 down; t=9ms up") == [
+        (2_000_000, ["link rail0:up1 down"]),
+        (9_000_000, []),
+    ]
+
+
+def test_a_link_goes_by_either_of_its_ends() -> None:
+    assert said("t=1us link rail0:up1 down; t=2us link spine1:down0 up")[-1] == (2000, [])
+
+
+def test_a_switch_and_a_nic_are_all_of_their_cables() -> None:
+    (switch,) = timeline(["t=0 switch spine0 down"], FABRIC)
+    assert switch.condition.dead == {link("rail0:up0"), link("rail1:up0")}
+    (nic,) = timeline(["t=0 nic h1g0 down"], FABRIC)
+    assert nic.condition.dead == {link("rail0:down1")}
+    (shared,) = timeline([f"t=0 nic {SHARED.nodes[2].server}n0 down"], SHARED)
+    assert len(shared.condition.dead) == 3
+
+
+def test_a_cable_that_is_held_down_twice_needs_both_to_come_up() -> None:
+    moments = timeline(["t=0 link rail0:up0 down; t=1us switch rail0 down; t=2us up"], FABRIC)
+    assert [len(moment.condition.dead) for moment in moments] == [1, 4, 1]
+
+
+def test_silent_faults_add_up_and_heal_together() -> None:
+    moments = timeline(
+        [
+            "t=0 link rail0:up0 loss=1% corrupt=0.1%; t=1us rate=100Gbps",
+            "t=2us link rail0:up0 blackhole; t=3us heal",
+        ],
+        FABRIC,
+    )
+    struck = [moment.condition.of(link("rail0:up0")) for moment in moments]
+    assert struck[0] == Faults(loss=0.01, corruption=0.001)
+    assert struck[1] == Faults(loss=0.01, corruption=0.001, rate=0.25)
+    assert struck[2] == Faults(loss=0.01, corruption=0.001, rate=0.25, black_hole=True)
+    assert moments[3].condition == SOUND
+
+
+def test_a_flap_is_down_for_the_first_half_of_each_period() -> None:
+    assert said("t=1us link rail0:up0 flap every=2us for=5us") == [
+        (1000, ["link rail0:up0 down"]),
+        (2000, []),
+        (3000, ["link rail0:up0 down"]),
+        (4000, []),
+    ]
+
+
+def test_several_options_are_one_timeline() -> None:
+    assert said("t=3us link rail0:up0 down", "t=1us nic h0g0 down; t=4us up") == [
+        (1000, ["nic h0g0 down"]),
+        (3000, ["nic h0g0 down", "link rail0:up0 down"]),
+        (4000, ["link rail0:up0 down"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("t=1ms link rail0:up9 down", "rail0 has no port 'up9'.*it has down0, down1, up0, up1"),
+        ("t=1ms link rial0:up1 down", "no node 'rial0' .did you mean rail0"),
+        ("t=1ms link rail0 down", "names no port; write link NODE:PORT, such as link rail0:down0"),
+        ("t=1ms link down", "names no port|no node 'down'"),
+        ("t=1ms switch h0g0 down", "no switch 'h0g0'"),
+        ("t=1ms switch rail0:up0 down", "names a port; write switch rail0"),
+        ("t=1ms nic rail0 down", "no GPU or NIC 'rail0'"),
+        ("t=1ms lnik rail0:up1 down", "'lnik' is neither link, switch or nic.*did you mean link"),
+        (
+            "t=1ms link rail0:up1 dwon",
+            "'dwon' is nothing that happens to a link.*mean down",
+        ),
+        ("t=1ms link rail0:up1", "does not say what happens to link rail0:up1"),
+        ("t=1ms down", "does not say what is struck"),
+        ("t=1ms switch rail0 loss=1%", "'loss=1%' is nothing that happens to a switch"),
+        ("t=1ms link rail0:up1 down up", "'up' follows down, which takes nothing"),
+        ("t=1ms link rail0:up1 rate=0Gbps", "rate= is no good.*blackhole swallows everything"),
+        ("t=1ms link rail0:up1 rate=800Gbps", "at most the 400 Gbps of link rail0:up1"),
+        ("t=1ms link rail0:up1 rate=100", "has no unit for a rate"),
+        ("t=1ms link rail0:up1 loss=0.1", "above 0% and at most 100%; write for example 0.5%"),
+        ("t=1ms link rail0:up1 loss=101%", "at most 100%"),
+        ("t=1ms link rail0:up1 loss=1% loss=2%", "has loss= twice"),
+        ("t=1ms link rail0:up1 loss=1% delay=3us", "'delay=3us' is not one of rate=, loss="),
+        ("t=1ms link rail0:up1 flap every=1ms", "lacks for="),
+        ("t=1ms link rail0:up1 flap every=5ms for=1ms", "has 0 periods of 5 ms"),
+        ("t=1ms link rail0:up1 flap every=1us for=1s", "1 to 1000 make a flap"),
+        ("t=-1ms link rail0:up1 down", "t= is no time after the start"),
+        ("t=soon link rail0:up1 down", "t= is no time after the start"),
+        ("link rail0:up1 down", "does not say when.*such as t=2ms link rail0:up1 down"),
+        ("t=1ms link rail0:up1 down;", "a clause that says nothing"),
+        ("", "a clause that says nothing"),
+        ("t=2ms link rail0:up1 down; t=1ms up", "is earlier: put the clauses in order of time"),
+        ("t=2ms link rail0:up1 up", "is not down then; take the clause out"),
+        ("t=1ms link rail0:up0 down; t=2ms switch rail0 up", "what is down is link rail0:up0"),
+        ("t=1ms link rail0:up1 down; t=2ms down", "link rail0:up1 is down already"),
+        ("t=1ms link rail0:up1 heal", "nothing silently strikes link rail0:up1 then"),
+        ("t=1ms link rail0:up1 down; t=2ms heal", "write link rail0:up1 up"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as refusal:
+        timeline([text], FABRIC)
+    assert "\n" not in str(refusal.value)
+
+
+def test_inside_a_server_no_switch_injects() -> None:
+    cable = next(one for one in SHARED.links if not SHARED.node(one.b.node).is_switch)
+    with pytest.raises(UserError, match="plugged into no switch"):
+        timeline([f"t=0 link {cable.a} loss=1%"], SHARED)
+
+
+ENDS = [str(end) for one in FABRIC.links for end in one.ends]
+CLAUSES = st.one_of(
+    st.builds("link {} {}".format, st.sampled_from(ENDS), st.sampled_from(["down", "up", "heal"])),
+    st.builds(
+        "switch {} {}".format,
+        st.sampled_from([one.name for one in FABRIC.switches]),
+        st.sampled_from(["down", "up"]),
+    ),
+    st.builds(
+        "link {} {}".format,
+        st.sampled_from(ENDS),
+        st.sampled_from(["blackhole", "loss=0.25%", "corrupt=2% rate=50Gbps"]),
+    ),
+)
+
+
+@given(st.lists(CLAUSES, max_size=8))
+def test_a_condition_in_words_and_as_data_is_the_same_condition(texts: list[str]) -> None:
+    condition = SOUND
+    for text in texts:
+        (clause,) = grammar.parse(text, FABRIC)
+        try:
+            condition = grammar.after(condition, clause)
+        except UserError:
+            continue  # no change, as sentences above say
+    assert from_data(condition.as_data(), FABRIC) == condition
+    again = Condition()
+    for words in condition.words():
+        for clause in grammar.parse("; ".join(_parted(words)), FABRIC):
+            again = grammar.after(again, clause)
+    assert again == condition
+    assert again.dead == condition.dead
+
+
+def _parted(words: str) -> list[str]:
+    """A blackhole, and what else strikes its link, are clauses of their own."""
+    kind, name, *told = words.split()
+    parts = [[word] for word in told if word in ("down", "blackhole")]
+    parts.append([word for word in told if word not in ("down", "blackhole")])
+    return [" ".join([kind, name, *part]) for part in parts if part]

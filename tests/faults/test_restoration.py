@@ -1,0 +1,77 @@
+"""When goodput counts as restored, on delivery curves that are drawn by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emulator.run.restoration import WINDOW_RTTS, Curve, Goodput, Verdict, restored, told
+
+RTT = 400  # ns: one step of a curve is 100 ns
+STEP = 100
+WINDOW = WINDOW_RTTS * RTT
+
+
+def curve(*spans: tuple[int, float]) -> Curve:
+    """(ns, rate) after each other, as a share of all."""
+    rates = np.concatenate([np.full(ns // STEP, rate) for ns, rate in spans])
+    grown = np.concatenate([[0.0], np.cumsum(rates)])
+    return grown / grown[-1]
+
+
+SMOOTH = curve((100_000, 1.0))
+
+
+def after(disturbed: Curve, *, until: int | None = None, allowed: float = 1.0) -> Verdict:
+    return restored(
+        disturbed, SMOOTH, base_rtt_ns=RTT, fault_ns=20_000, until_ns=until, allowed=allowed
+    )
+
+
+def test_a_gap_ends_when_a_whole_window_is_full_again() -> None:
+    verdict, time = after(curve((20_000, 1.0), (10_000, 0.0), (80_000, 1.0)))
+    assert verdict is Goodput.RESTORED
+    assert 10_000 - 0.2 * WINDOW <= time <= 10_000 + STEP
+
+
+def test_what_does_not_fall_is_whole() -> None:
+    assert after(SMOOTH) == (Goodput.WHOLE, 0)
+
+
+def test_less_capacity_is_held_against_what_it_allows() -> None:
+    three_quarters = curve((20_000, 1.0), (106_700, 0.75))
+    assert after(three_quarters, allowed=0.75) == (Goodput.WHOLE, 0)
+    assert after(three_quarters)[0] is not Goodput.WHOLE
+
+
+def test_the_next_fault_may_come_too_soon() -> None:
+    broken = curve((20_000, 1.0), (40_000, 0.0), (80_000, 1.0))
+    assert after(broken, until=20_000 + 2 * WINDOW) == (Goodput.LOST, 0)
+    assert after(broken, until=20_000 + WINDOW // 2) == (Goodput.UNKNOWN, 0)
+
+
+def test_without_any_way_there_is_nothing_to_restore() -> None:
+    assert after(SMOOTH, allowed=0.0) == (Goodput.CUT, 0)
+
+
+def test_pauses_of_the_undisturbed_iteration_are_no_fault() -> None:
+    steps = [(9_000, 1.0), (9_000, 0.0)] * 5
+    uneven = curve(*steps)
+    found = restored(uneven, uneven, base_rtt_ns=RTT, fault_ns=10_000, until_ns=None, allowed=1.0)
+    assert found == (Goodput.WHOLE, 0)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words", "time"),
+    [
+        ([(Goodput.RESTORED, 4000), (Goodput.WHOLE, 0)], "restored", 2.0),
+        ([(Goodput.RESTORED, 4000), (Goodput.LOST, 0)], "not restored", None),
+        ([], "not observed", None),
+    ],
+)
+def test_several_iterations_are_told_by_the_worst(
+    verdicts: list[Verdict], words: str, time: float | None
+) -> None:
+    row = told(verdicts)
+    assert str(row["goodput"]).startswith(words)
+    assert row["restored_us"] == time

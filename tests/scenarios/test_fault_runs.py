@@ -1,0 +1,87 @@
+"""Whole runs whose cables are pulled: one that goes on, one that cannot, and refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulator import lab_record
+from tests.scenarios.test_traffic_runs import BUDGET_S, CODE, ROOT, events, run
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
+FABRIC = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1")
+FLOWS = {"sizes": "512KiB", "message": "16KiB", "in_flight": "8", "warmups": "0"}
+
+
+def refused(*arguments: str) -> str:
+    """What a run that must fail says on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, "run", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=BUDGET_S,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.root
+@needs_root
+def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(tmp_path: Path) -> None:
+    timeline = "t=4us link rail0:up0 down; t=90us up"
+    content = run(tmp_path, "permutation", *FABRIC, "--fault", timeline, **FLOWS)
+    (row,) = content["rows"]
+    down, up = row["faults"]
+    assert down["said"] == "t=4us link rail0:up0 down"
+    assert up["said"] == "t=90us link rail0:up0 up"
+    assert down["at_us"] >= 4
+    assert row["cut_off_gpus"] == down["cut_off_gpus"] == []
+    assert row["ideal_us"] > 10.5  # 512 KiB at 400 Gb/s; half the links of a rail are left
+    assert row["undisturbed_us"] * row["slowdown"] == pytest.approx(row["time_us"])
+    lost = row["lost_packets"]
+    assert set(lost) <= {"link_down", "in_queue", "no_route"}
+    assert lost["no_route"] > 0  # the other rail switch does not know
+    assert row["retransmitted_packets"] > 0
+    told = [event["struck"] for event in events(content, "fault")]
+    assert told[0] == ["link rail0:up0 down"]
+    assert content["errors"] == []
+    assert content["unfinished"] is None
+
+
+@pytest.mark.root
+@needs_root
+def test_a_job_without_its_rail_ends_and_names_the_ranks(tmp_path: Path) -> None:
+    lab = f"t-{secrets.token_hex(5)}"
+    folder = tmp_path / lab
+    given = [part for name, value in FLOWS.items() for part in ("--param", f"{name}={value}")]
+    words = refused(
+        *("permutation", *FABRIC, *given, "--dilation", "5000", "--name", lab, "--format", "json"),
+        *("--output", str(folder), "--fault", "t=5us switch rail0 down"),
+    )
+    expected = "ranks 0, 2 (h0g0, h1g0) are cut off for good by 't=5us switch rail0 down'"
+    assert expected in words
+    content = json.loads((folder / "result.json").read_text())
+    assert content["errors"][0] in words
+    left = content["unfinished"]
+    assert left["cut_off_gpus"] == ["h0g0", "h1g0"]
+    assert 0 <= left["delivered_messages"] < left["messages"] == 4 * 32
+    assert left["undisturbed_us"] > 0
+    assert sum(left["lost_packets"].values()) > 0
+    assert content["endpoints"]
+    assert not lab_record.directory_of(lab).exists()
+
+
+def test_a_timeline_is_checked_before_anything_is_built(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    fault = ("--switch", "none", "--fault", "t=1us link rail0:up0 loss=1%")
+    words = refused("permutation", *FABRIC, *fault, "--output", str(folder))
+    assert "'t=1us link rail0:up0 loss=1%' is the switch's to inject" in words
+    assert not folder.exists()
