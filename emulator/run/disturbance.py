@@ -132,11 +132,11 @@ class Expectation:
                 f"{error}; corrupt inverts bits inside a switch, where no frame check sees it: "
                 "--transport uet:crc=on has receivers drop such packets"
             )
-        last = self.moments[-1].condition
-        if last.dead and self.static:
+        down = [one for moment in self.moments for one in moment.condition.down]
+        if down and self.static:
             return (
-                f"{error}; routes are static, so switches far from "
-                f"{last.down[0]} do not know that it is down, and send there"
+                f"{error}; routes are static, so while {down[0]} was down, switches far from it "
+                "went on sending there"
             )
         return str(error)
 

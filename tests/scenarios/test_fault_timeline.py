@@ -9,6 +9,8 @@ import pytest
 from emulator.asic.faults import NONE, Faults
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
+from emulator.faults.condition import Condition
+from emulator.faults.grammar import timeline
 from emulator.run.fault_timeline import FaultPlayer
 from emulator.scenario import FaultAt
 from topologies.catalogue import load
@@ -104,6 +106,38 @@ def test_what_fails_in_the_thread_is_raised_by_the_runner() -> None:
     assert refused.wait(BUDGET_S)
     with pytest.raises(OSError, match="no such port"):
         faults.end()
+
+
+def test_what_the_user_said_is_applied_beside_and_healed_as_a_whole() -> None:
+    switch, clock, struck = Switch(), Clock.start(1000), []
+
+    def strike(condition: Condition) -> None:
+        with switch.changed:
+            struck.append(condition.words())
+            switch.changed.notify_all()
+
+    faults = FaultPlayer(
+        [FaultAt(at_ns=1500, port="rail0:up0", faults=BLACK)],
+        TOPOLOGY,
+        inject=switch.inject,
+        clock=clock,
+        tell=lambda *_, **__: None,
+        moments=timeline(["t=1us link rail0:up1 down; t=2us up; t=1s down"], TOPOLOGY),
+        strike=strike,
+    )
+    faults.begin(clock.now())
+    with switch.changed:
+        assert switch.changed.wait_for(lambda: len(struck) == 2, BUDGET_S)
+    faults.end()
+    assert switch.told == [("rail0:up0", BLACK), ("rail0:up0", NONE)]
+    assert struck == [["link rail0:up1 down"], [], []]
+    ((first, second),) = faults.applied
+    assert (first.moment.text, second.moment.text) == (
+        "t=1us link rail0:up1 down",
+        "t=2us link rail0:up1 up",
+    )
+    assert second.at_ns >= first.at_ns >= 1000
+    assert faults.missed == 1
 
 
 def test_nothing_to_do() -> None:
