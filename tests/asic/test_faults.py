@@ -228,6 +228,7 @@ def test_faults_end_when_they_are_taken_back(bench: Bench) -> None:
         ({"burst_begin": 0.1, "burst_end": 0.0}, "begin but never end"),
         ({"black_hole": 0.5}, "black_hole is 0.5: it is True or False"),
         ({"loss": float("nan")}, "the fault loss is nan"),
+        ({"arriving": True, "duplication": 0.1}, "what arrives cannot be duplicated"),
     ],
 )
 def test_faults_that_cannot_be(settings: dict[str, float], sentence: str) -> None:
