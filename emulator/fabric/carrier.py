@@ -102,6 +102,7 @@ class Cables:
                 route.destination,
                 [(self._indices[End(node, hop.port)], hop.via) for hop in hops],
                 source=route.source,
+                table=kernel_object.routing_table(route.table),
                 subject=f"{node}, route to {route.destination}",
                 replace=True,
             )

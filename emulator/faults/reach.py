@@ -2,7 +2,8 @@
 
 With static routes a switch leaves out hops whose cables are dead at its own ports, and learns
 nothing of those farther away: a way exists if some packet that is sprayed over all hops arrives.
-With a routing daemon any way that the cables leave will be found.  The scale-up network of a
+With a routing daemon any way that the cables leave will be found; where a design routes in a way of
+its own (``profile.routing``), what the cables leave is all that is told.  The scale-up network of a
 server is not looked at.
 """
 
@@ -13,7 +14,7 @@ from ipaddress import IPv4Address
 
 from emulator.fabric.carrier import STATIC
 from emulator.fabric.routes import Route, static_routes
-from topologies.model import End, Link, Topology
+from topologies.model import SHORTEST, End, Link, Topology
 
 
 def cut_off(topology: Topology, dead: Collection[Link]) -> list[str]:
@@ -35,7 +36,8 @@ def reached(topology: Topology, dead: Collection[Link]) -> Mapping[str, set[str]
     """By GPU, the other GPUs that it reaches and that reach it."""
     gpus = [gpu.name for gpu in topology.gpus]
     wires = {name: _wire(topology, name, dead) for name in gpus}
-    ways = _Routed(topology, dead, wires) if _is_static(topology) else _Joined(topology, dead)
+    fixed = topology.profile.control_plane == STATIC and topology.profile.routing == SHORTEST
+    ways = _Routed(topology, dead, wires) if fixed else _Joined(topology, dead)
     one_way = {
         name: {
             other
@@ -53,10 +55,6 @@ def reached(topology: Topology, dead: Collection[Link]) -> Mapping[str, set[str]
         for name in gpus
     }
     return {name: {other for other in one_way[name] if name in one_way[other]} for name in gpus}
-
-
-def _is_static(topology: Topology) -> bool:
-    return topology.profile.control_plane == STATIC
 
 
 def _wire(topology: Topology, gpu: str, dead: Collection[Link]) -> set[str]:

@@ -69,7 +69,8 @@ class Striker:
                 "corrupt: build it with a --switch other than none, or take carrier (down)"
             )
         check_rates(wanted, lab.dilation)
-        _write(lab.name, Condition(_union(before, wanted), wanted.faults))
+        # Until it is done, and for whoever heals it if it fails, all of both conditions holds.
+        self._note(Condition(_union(before, wanted), {**before.faults, **wanted.faults}))
         pulled, plugged = wanted.dead - before.dead, before.dead - wanted.dead
         changed = {link for link in lab.topology.links if before.of(link) != wanted.of(link)}
         # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
@@ -85,8 +86,11 @@ class Striker:
                 if asic is not None:
                     asic.empty(port)
         self._inject(changed & plugged, wanted)
-        self.condition = wanted
-        _write(lab.name, wanted)
+        self._note(wanted)
+
+    def _note(self, condition: Condition) -> None:
+        self.condition = condition
+        _write(self._lab.name, condition)
 
     def _inject(self, links: Collection[Link], wanted: Condition) -> None:
         asic = self._lab.asic
