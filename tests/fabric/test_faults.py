@@ -27,6 +27,8 @@ pytestmark = pytest.mark.root
 
 DUAL = "rail_clos:hosts=2,gpus_per_host=2,nic_ports=2"
 SHARED = "rail_clos:hosts=2,gpus_per_host=2,gpus_per_nic=2"
+#: Switches with several routing tables.
+TABLES = "dragonfly:groups=2,gpus_per_host=1,routing=valiant"
 BUDGET_S = 20.0
 
 
@@ -35,7 +37,7 @@ def dump(lab: Lab) -> dict[str, str]:
     and what the ASICs work by."""
     found = {}
     for node in lab.topology.nodes:
-        words = ["ip addr", "ip route show table all", "ip neigh", "bridge fdb"]
+        words = ["ip addr", "ip route show table all", "ip rule", "ip neigh", "bridge fdb"]
         for port in node.ports:
             words += [f"tc qdisc show dev {port.name}", f"tc class show dev {port.name}"]
             words += [f"tc filter show dev {port.name} {way}" for way in ("egress", "ingress")]
@@ -58,9 +60,10 @@ def routes(lab: Lab, node: str, destination: str) -> list[str]:
     return lab.exec(node, ["ip", "route", "show", destination]).stdout.splitlines()
 
 
-@pytest.mark.parametrize("topology", [SMALL, DUAL, SHARED])
+@pytest.mark.parametrize("topology", [SMALL, DUAL, SHARED, TABLES])
 def test_whatever_was_pulled_comes_back_as_it_was(lab: LabFactory, topology: str) -> None:
-    made = lab(topology, switch=choice.parse("shallow:balance=round-robin"))
+    balance = "packet" if topology == TABLES else "round-robin"
+    made = lab(topology, switch=choice.parse(f"shallow:balance={balance}"))
     before = dump(made)
     striker, rng = Striker(made), random.Random(topology)
     for _ in range(4):
