@@ -217,20 +217,20 @@ def next_hops(topology: Topology, gpu: str) -> dict[str, str]:
     return table
 
 
-def path_delays(topology: Topology, gpu: str) -> dict[str, int]:
+def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[str, int]:
     """Sum of link delays (ns) between ``gpu`` and each peer, keyed by the peer's IPv4 address.
 
     Where the routing in force takes ways of several lengths (``valiant``) it is the mean of those
-    from the peer to ``gpu``, each next hop being as likely.  Peers that the fabric does not join to
-    ``gpu`` (rails without a spine) are left out.
+    from the peer to ``gpu``, each next hop being as likely.  Peers that the fabric does not join
+    to ``gpu`` (rails without a spine) are left out.  With ``port`` the paths are those through it.
     """
     if topology.profile.routing != SHORTEST:
         return {peer: round(delay) for peer, (delay, _) in _means(topology, gpu).items()}
-    paths = _paths(topology, gpu)
+    paths = _paths(topology, gpu, port)
     return {peer: sum(link.delay_ns for link in path) for peer, path in paths.items()}
 
 
-def octet_times(topology: Topology, gpu: str) -> dict[str, float]:
+def octet_times(topology: Topology, gpu: str, port: str | None = None) -> dict[str, float]:
     """How long (ns) one octet takes to be sent by every port on the way, added up, by peer.
 
     That many times the length of a frame is what store-and-forward adds to its path's delay.
@@ -238,7 +238,7 @@ def octet_times(topology: Topology, gpu: str) -> dict[str, float]:
     """
     if topology.profile.routing != SHORTEST:
         return {peer: per_octet for peer, (_, per_octet) in _means(topology, gpu).items()}
-    paths = _paths(topology, gpu)
+    paths = _paths(topology, gpu, port)
     return {peer: sum(8e9 / link.rate_bps for link in path) for peer, path in paths.items()}
 
 
@@ -250,16 +250,15 @@ def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
         if peer.name == gpu:
             continue
         means = topology.forwarding.means(peer.name, gpu)
-        if means is None:
-            raise TopologyError(f"{gpu} cannot be reached from {peer.name}")
-        found[str(gpu_address(peer).ip)] = means
+        if means is not None:
+            found[str(gpu_address(peer).ip)] = means
     return found
 
 
-def _paths(topology: Topology, gpu: str) -> dict[str, tuple[Link, ...]]:
+def _paths(topology: Topology, gpu: str, port: str | None) -> dict[str, tuple[Link, ...]]:
     """A shortest path from ``gpu`` to each peer that it reaches, by the peer's IPv4 address."""
     _gpu(topology, gpu)
-    paths = topology.paths(gpu)
+    paths = topology.paths(gpu, port)
     return {
         str(gpu_address(peer).ip): paths[peer.name]
         for peer in topology.gpus

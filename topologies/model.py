@@ -259,11 +259,12 @@ class Topology:
 
         return Forwarding(self)
 
-    def paths(self, source: str) -> Mapping[str, tuple[Link, ...]]:
+    def paths(self, source: str, port: str | None = None) -> Mapping[str, tuple[Link, ...]]:
         """One shortest path (fewest hops, then least delay) from ``source`` to every node.
 
         It is the shortest of those that the routing in force takes, which all have one length
-        except under ``valiant``.
+        except under ``valiant``.  With ``port`` all leave ``source`` through that one, which tells
+        something apart only on fabrics of shortest paths: nobody has several ports on others.
         """
         if self.profile.routing != SHORTEST:
             return self.forwarding.paths(source)
@@ -277,7 +278,9 @@ class Topology:
             found[name] = path
             if name != source and not self.by_name[name].forwards:
                 continue  # GPUs do not forward
-            for link, _, far in self._neighbours[name]:
+            for link, ours, far in self._neighbours[name]:
+                if name == source and port is not None and ours.port != port:
+                    continue
                 if far.node not in found:
                     key = hops + 1, delay + link.delay_ns, next(order)
                     heapq.heappush(heap, (*key, far.node, (*path, link)))

@@ -23,9 +23,12 @@ import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
+from emulator.endpoint.clock import Clock
 from emulator.endpoint.executor import MEMORY_KEY, Executor
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
+from emulator.endpoint.homed_nic import HomedNic
 from emulator.endpoint.loop_record import LoopRecord
 from emulator.endpoint.nic import Nic
 from emulator.endpoint.nvlink import RETRY_HOST_NS, NvLink, mailbox_path
@@ -33,6 +36,7 @@ from emulator.endpoint.program import Program
 from emulator.endpoint.silence import silence
 from emulator.endpoint.spec import (
     Abort,
+    AgentSpec,
     AtBarrier,
     Birth,
     Close,
@@ -75,17 +79,9 @@ class Agent:
             }
             own = mailbox_path(birth.lab, spec.node)
             self._nvlink = NvLink(spec.rank, own, mailboxes, spec.scale_up)
-        self._silence = silence(spec.interface, spec.frames)
-        self._nic = Nic(
-            spec.interface,
-            birth.clock,
-            frames=spec.frames,
-            frame_octets=spec.frame_octets or spec.mtu + 14,
-            slots=spec.receive_slots,
-            queue_frames=spec.send_queue_frames,
-            path_delays=spec.path_delays,
-            by_class=spec.send_by_class,
-        )
+        for port in spec.ports:
+            self._silence = silence(port.interface, spec.frames)
+        self._nic = open_nic(spec, birth.clock)
         self._transport = make_transport(spec.transport, dict(spec.transport_config), spec.seed)
         self._transport.register(self._memory.view(), key=MEMORY_KEY)
         self._executor = Executor(
@@ -105,10 +101,11 @@ class Agent:
         self._close: Close | None = None
         self._record = LoopRecord()
         self._cpu_at_start = 0
-        self._readers_but_nic = [control.fileno()]
+        self._readers_but_nic = [control.fileno(), *self._nic.events]
         if self._nvlink is not None:
             self._readers_but_nic.append(self._nvlink.fileno())
-        self._readers = [*self._readers_but_nic, self._nic.fileno()]
+        self._nic_handles = frozenset((*self._nic.handles, *self._nic.events))
+        self._readers = [*self._readers_but_nic, *self._nic.handles]
 
     def serve(self) -> None:
         """Run until the runner closes the connection or goes away (``EOFError``)."""
@@ -204,8 +201,8 @@ class Agent:
         for descriptor in readable:
             if descriptor == self._control.fileno():
                 self._obey(self._control.recv())
-            elif descriptor == nic.fileno():
-                nic.acknowledge_error()
+            elif descriptor in self._nic_handles:
+                nic.acknowledge(descriptor)
             elif self._nvlink is not None:
                 self._executor.notice(self._nvlink.notices())
 
@@ -262,6 +259,21 @@ class Agent:
         self._nic.close()
         if self._nvlink is not None:
             self._nvlink.close()
+
+
+def open_nic(spec: AgentSpec, clock: Clock) -> Nic | HomedNic:
+    """The NIC of ``spec`` in the current network namespace."""
+    settings: dict[str, Any] = {
+        "frames": spec.frames,
+        "frame_octets": spec.frame_octets or spec.mtu + 14,
+        "slots": spec.receive_slots,
+        "queue_frames": spec.send_queue_frames,
+        "by_class": spec.send_by_class,
+    }
+    if len(spec.ports) > 1:
+        return HomedNic(spec.ports, clock, **settings)
+    (port,) = spec.ports
+    return Nic(port.interface, clock, path_delays=port.path_delays, **settings)
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:

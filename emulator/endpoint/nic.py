@@ -116,6 +116,16 @@ class Nic:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    @property
+    def handles(self) -> Sequence[int]:
+        """What becomes readable when frames have come in, or when the link has gone down."""
+        return (self._socket.fileno(),)
+
+    @property
+    def events(self) -> Sequence[int]:
+        """What else is to be waited for, whether or not frames are held."""
+        return ()
+
     # Sending
 
     def room(self) -> int:
@@ -151,6 +161,10 @@ class Nic:
         else:
             frames = ()
         return self._control.send(control) + self._data.send(frames)
+
+    def recall(self) -> list[Frame]:
+        """Take back what waits here, so that it can leave through another port."""
+        return self._data.recall() + (self._control.recall() if self._control else [])
 
     # Receiving
 
@@ -271,6 +285,15 @@ class Nic:
             return None
         due = self._delay.next_due()
         return None if due is None else min(due, now + self._delay.shortest_ns)
+
+    @property
+    def shortest_ns(self) -> int:
+        """How long every frame is held at least."""
+        return self._delay.shortest_ns if self._delay else 0
+
+    def acknowledge(self, handle: int) -> None:
+        """Whatever made ``handle`` readable, and is no frame, has been seen."""
+        self.acknowledge_error()
 
     def acknowledge_error(self) -> int:
         """Consume the socket's pending error (the link went down), which would keep it readable."""

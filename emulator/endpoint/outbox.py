@@ -80,6 +80,12 @@ class Outbox:
         self.counters["octets_out"] += octets
         return sent
 
+    def recall(self) -> list[Frame]:
+        """Take back what waits here."""
+        frames = list(self._pending)
+        self._pending.clear()
+        return frames
+
     def close(self) -> None:
         self._socket.close()
 

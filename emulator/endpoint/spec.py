@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.schedule import Schedule
 
@@ -24,10 +24,10 @@ class AgentSpec:
 
     ``transport`` names a function ``module:function``; it is called with ``transport_config`` as
     keyword arguments and ``seed``, and returns a :class:`uet.transport.Transport`.
-    ``netns`` is the path of the namespace (``None``: the current one) and ``interface`` the port
-    in it.  ``peers`` maps every other rank to its fabric address, ``server_peers`` the ranks of
-    the same server to their node names.  ``path_delays`` maps source addresses to what the NIC
-    adds to the time of their frames.  ``mtu`` is that of the port and ``frame_octets`` the longest
+    ``netns`` is the path of the namespace (``None``: the current one) and ``ports`` are those of
+    the NIC in it.  ``peers`` maps every rank that the fabric reaches to its fabric address,
+    ``server_peers`` the ranks of the same server to their node names.  ``mtu`` is that of the port
+    and ``frame_octets`` the longest
     frame that the transport makes (``None``: what the MTU allows), by which receive slots are
     sized.  ``scale_up`` is the server's NVLink (``None``: there is none).  ``send_by_class``: the
     port's data can be paused, and control leaves meanwhile.
@@ -36,7 +36,7 @@ class AgentSpec:
     rank: int
     node: str
     netns: str | None
-    interface: str
+    ports: tuple[PortSpec, ...]
     address: str
     peers: Mapping[int, str]
     transport: str
@@ -45,7 +45,6 @@ class AgentSpec:
     seed: int = 0
     server_peers: Mapping[int, str] = field(default_factory=dict)
     scale_up: ScaleUpLink | None = None
-    path_delays: Mapping[str, PathDelay] = field(default_factory=dict)
     mtu: int = 4500
     frame_octets: int | None = None
     memory_octets: int = GPU_MEMORY_OCTETS

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import PathDelay
+from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.spec import AgentSpec
 from emulator.transports import TransportChoice
-from topologies.addressing import gpu_address, octet_times, path_delays
-from topologies.model import End, Topology
+from topologies.addressing import gateway_mac, gpu_address, octet_times, path_delays
+from topologies.model import End, Node, Port, Topology
 
 
 def agent_specs(
@@ -41,17 +42,22 @@ def agent_specs(
     specs = []
     for rank, gpu in enumerate(gpus):
         server = topology.server_of(gpu.name)
-        port = next(port for port in gpu.ports if port.address is not None)
-        link = topology.link_at(End(gpu.name, port.name))
+        ports = [port for port in gpu.ports if port.address is not None]
+        links = [topology.link_at(End(gpu.name, port.name)) for port in ports]
+        reached = topology.paths(gpu.name)
         frame_octets = transport.wire.payload_mtu + transport.wire.around_bytes
         specs.append(
             AgentSpec(
                 rank=rank,
                 node=gpu.name,
                 netns=namespace(gpu.name),
-                interface=port.name,
+                ports=tuple(_port(topology, gpu, port, propagation=nic_delays) for port in ports),
                 address=addresses[rank],
-                peers={peer: address for peer, address in addresses.items() if peer != rank},
+                peers={
+                    peer: addresses[peer]
+                    for peer, other in enumerate(gpus)
+                    if peer != rank and other.name in reached
+                },
                 transport=transport.factory,
                 transport_config=_config(transport, gpu.name, logs.get(gpu.name), clock),
                 frames=transport.frames,
@@ -64,14 +70,14 @@ def agent_specs(
                 scale_up=ScaleUpLink(
                     rate_bps=server.scale_up.rate_bps, latency_ns=server.scale_up.latency_ns
                 ),
-                path_delays=_path_delays(topology, gpu.name, propagation=nic_delays),
                 frame_octets=frame_octets,
-                mtu=link.mtu,
+                mtu=min(link.mtu for link in links),
                 memory_octets=memory_octets,
                 send_by_class=pausing,
                 # A NIC holds frames back rather than overrun the queue of its own port.
                 send_queue_frames=min(
-                    AgentSpec.send_queue_frames, max(1, link.buffer_bytes // frame_octets)
+                    AgentSpec.send_queue_frames,
+                    max(1, min(link.buffer_bytes for link in links) // frame_octets),
                 ),
             )
         )
@@ -88,10 +94,19 @@ def _config(
     return {**config, **log, "reference": None if clock is None else clock.began}
 
 
-def _path_delays(topology: Topology, gpu: str, *, propagation: bool) -> dict[str, PathDelay]:
-    """What the NIC of ``gpu`` adds to frames, by source."""
-    delays = path_delays(topology, gpu)
-    return {
-        peer: PathDelay(delays[peer] if propagation else 0, per_octet)
-        for peer, per_octet in octet_times(topology, gpu).items()
-    }
+def _port(topology: Topology, gpu: Node, port: Port, *, propagation: bool) -> PortSpec:
+    """``port`` of ``gpu``, with what it adds to frames by their source.
+
+    Where several ports are to choose from, paths are alike in both directions, so that one that
+    ends at a port is one that begins there.
+    """
+    delays = path_delays(topology, gpu.name, port.name)
+    return PortSpec(
+        interface=port.name,
+        mac=port.mac,
+        gateway_mac=gateway_mac(topology, gpu, port.name) if len(gpu.ports) > 1 else port.mac,
+        path_delays={
+            peer: PathDelay(delays[peer] if propagation else 0, per_octet)
+            for peer, per_octet in octet_times(topology, gpu.name, port.name).items()
+        },
+    )

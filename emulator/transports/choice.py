@@ -12,7 +12,8 @@ from emulator.asic.choice import DEFAULT, SwitchChoice
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.run.ideal import WireCost
-from topologies.model import End, Topology
+from topologies.attachment import nic_rate_bps
+from topologies.model import Topology
 from topologies.units import UnitError, parse_time_ns
 
 #: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
@@ -135,11 +136,6 @@ def rto_ns(wanted: str, options: Options, base_rtt: int) -> int:
         raise UserError(f"transport {wanted!r}: rto: {error}") from None
 
 
-def port_rate(topology: Topology, gpu: str) -> int:
-    """Of a GPU's NIC, in bit/s."""
-    return topology.link_at(End(gpu, topology.node(gpu).ports[0].name)).rate_bps
-
-
 def path_window(topology: Topology, gpu: str, packet_octets: int, more: int) -> int:
     """Octets in flight that keep the NIC busy on its longest path, and no more.
 
@@ -150,5 +146,5 @@ def path_window(topology: Topology, gpu: str, packet_octets: int, more: int) -> 
     paths = [reached.get(peer.name, ()) for peer in topology.gpus]
     round_trip = 2 * max(sum(link.delay_ns for link in path) for path in paths)
     hops = max(len(path) for path in paths)
-    rate = port_rate(topology, gpu)
+    rate = nic_rate_bps(topology, gpu)
     return rate * round_trip // (8 * 10**9) + more + (hops + 1) * packet_octets

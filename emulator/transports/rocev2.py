@@ -30,11 +30,11 @@ from emulator.transports.choice import (
     TransportChoice,
     number,
     path_window,
-    port_rate,
     rto_ns,
 )
 from emulator.transports.rocev2_switch import customary
 from topologies.addressing import gpu_address, next_hops
+from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
 from topologies.round_trip import base_rtt_ns
 from uet.wire import headers as below
@@ -129,7 +129,7 @@ def _fit(
             "mac": gpu.ports[0].mac,
             "neighbours": next_hops(topology, gpu.name),
             "mesh": {"addresses": addresses, "own": place, "qps": qps, "seed": seed},
-            "line_rate": port_rate(topology, gpu.name),
+            "line_rate": nic_rate_bps(topology, gpu.name),
             **fields,
         }
         if chosen["window"] == "bdp":

@@ -20,10 +20,10 @@ from emulator.transports.choice import (
     TransportChoice,
     number,
     path_window,
-    port_rate,
     rto_ns,
 )
 from topologies.addressing import gpu_address, next_hops
+from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
 from topologies.round_trip import base_rtt_ns
 from uet.config import PAYLOAD_MTUS, FepConfig
@@ -167,7 +167,7 @@ def _fit_uet(
             "rto_init_time": rto,
             "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if trims else TAIL_DROPPED)),
             "reps_freeze_time": REPS_FROZEN_BASE_RTTS * base_rtt,
-            "link_rate": port_rate(topology, gpu.name),
+            "link_rate": nic_rate_bps(topology, gpu.name),
             "address": str(gpu_address(gpu).ip),
             "mac": gpu.ports[0].mac,
             "neighbours": next_hops(topology, gpu.name),

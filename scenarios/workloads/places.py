@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from emulator.run.ideal import WireCost
 from emulator.run.metrics import max_min, payload_rate
+from topologies.attachment import nic_rate_bps, switch_ends
 from topologies.model import End, Topology
 
 
 def switch_port(topology: Topology, rank: int) -> str:
-    """The switch port (``node:port``) that the GPU of ``rank`` is plugged into."""
-    _, _, theirs = next(topology.neighbours(topology.gpus[rank].name))
-    return str(theirs)
+    """The switch port (``node:port``) that the GPU of ``rank`` hangs on, by its first port."""
+    return str(switch_ends(topology, topology.gpus[rank].name)[0])
 
 
 def switch_of(topology: Topology, rank: int) -> str:
@@ -32,8 +32,8 @@ def uplinks(topology: Topology, switch: str) -> list[End]:
 
 def nic_payload_gbps(topology: Topology, rank: int, wire: WireCost) -> float:
     """Payload that the NIC of ``rank`` can receive at best."""
-    link, _, _ = next(topology.neighbours(topology.gpus[rank].name))
-    return payload_rate(link.rate_bps, wire.payload_mtu, wire.around_bytes)
+    rate = nic_rate_bps(topology, topology.gpus[rank].name)
+    return payload_rate(rate, wire.payload_mtu, wire.around_bytes)
 
 
 @dataclass(frozen=True)
