@@ -24,6 +24,8 @@ from emulator.results import Result, RunFolder
 from emulator.run import comparison, table
 from emulator.run.comparison import variants
 from emulator.run.interrupts import Interrupted
+from emulator.run.pxn import DEFAULT as pxn_default
+from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.runner import Plan, Request, execute, prepare
 from emulator.run.stages import DEFAULT_TRANSPORT
 from emulator.transports import describe_options, is_secured
@@ -101,6 +103,14 @@ PATIENCE_S = 2.0
     help='what goes wrong in each iteration, such as "t=2ms link rail0:up1 down; t=9ms up" '
     "(see below)",
 )
+@click.option(
+    "--pxn",
+    type=click.Choice(pxn_modes),
+    default=pxn_default,
+    show_default=True,
+    help="writes to another rail go over NVLink to the GPU that stands on it, which sends them on: "
+    "where the fabric has no other way, wherever that is shorter, or never",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
 @click.option("--name", metavar="LAB", help="name of the lab while it stands")
 @click.option(
@@ -126,6 +136,7 @@ def command(
     snaplen: str | None,
     event_log: str | None,
     faults: Sequence[str],
+    pxn: str,
     output: Path | None,
     name: str | None,
     form: str,
@@ -153,6 +164,7 @@ def command(
             snaplen=parse_snaplen(snaplen),
             event_log=event_log,
             faults=faults,
+            pxn=pxn,
             output=output,
             lab=name,
         )

@@ -65,7 +65,7 @@ class Attempt:
         expected = Expectation.of(
             self.plan.moments,
             topology,
-            self.trial.compile(),
+            self.plan.pxn.relayed(self.trial.compile()),
             wire,
             link_changes(self.trial.faults, topology),
         )
@@ -137,6 +137,7 @@ class Attempt:
                 ports=self.ports,
                 faults=faults,
                 wire=self.stage.transport.wire,
+                pxn=self.plan.pxn,
                 progress=self.progress,
             )
         finally:

@@ -18,6 +18,7 @@ from emulator.run.fidelity import Slip
 from emulator.run.ideal import WireCost
 from emulator.run.messages import Recorder
 from emulator.run.observation import PortObserver
+from emulator.run.pxn import Pxn
 from emulator.scenario import Contents, Outcome, Trial
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.
@@ -74,15 +75,18 @@ def measure(
     ports: PortObserver,
     faults: FaultPlayer,
     wire: WireCost,
+    pxn: Pxn,
     progress: Callable[[], None],
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations.
 
     ``host`` is added to by those that count, ``ports`` read around them and ``faults`` applied to
-    them; ``progress`` is called after each.  Every iteration is verified, warm-ups too.  Raises
+    them; ``progress`` is called after each.  ``pxn`` relays writes; messages are told of as they
+    were before.  Every iteration is verified, warm-ups too.  Raises
     :class:`~emulator.endpoint.spawn.AgentError` if a rank fails.
     """
-    schedules = trial.compile()
+    compiled = trial.compile()
+    schedules = pxn.relayed(compiled)
     pool.load(schedules)
     memories = pool.memories
     inputs = {rank: trial.inputs(rank) for rank in memories}
@@ -94,7 +98,7 @@ def measure(
         _fill(memory, inputs[rank])
     wrong = 0
     times: list[int] = []
-    messages = Recorder(schedules)
+    messages = Recorder(compiled)
     results: Sequence[RankResult] = ()
     before: Counts = {}
     for iteration in range(-trial.warmups, trial.iterations):

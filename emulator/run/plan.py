@@ -19,9 +19,10 @@ from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.fabric_choice import choose, require_buildable
 from emulator.faults.grammar import Moment, timeline
-from emulator.run import preflight
+from emulator.run import preflight, pxn
 from emulator.run.comparison import variants
 from emulator.run.load import Load
+from emulator.run.pxn import Pxn
 from emulator.run.stages import Stage, stages
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
@@ -56,6 +57,8 @@ class Request:
     event_log: str | None = None
     #: what the user has go wrong, as :mod:`emulator.faults.grammar` reads it
     faults: Sequence[str] = ()
+    #: whose writes another GPU of the server sends (:mod:`emulator.run.pxn`)
+    pxn: str = pxn.DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ class Plan:
     stages: Sequence[PlannedStage]
     taps: Sequence[Tap]
     capabilities: Capabilities
+    pxn: Pxn
     logged: Sequence[str] = ()
     #: what the user has go wrong in every iteration that counts
     moments: Sequence[Moment] = ()
@@ -124,6 +128,7 @@ def prepare(request: Request) -> Plan:
     require_buildable(topology)
     moments = timeline(request.faults, topology)
     preflight.check_agents(len(topology.gpus))
+    relays = Pxn(topology, request.pxn)
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
     compared = variants(request.transport)
     planned = [
@@ -157,7 +162,8 @@ def prepare(request: Request) -> Plan:
         lab=lab,
         spec=spec,
         topology=topology,
-        stages=[_weighed(stage, topology) for stage in planned],
+        stages=[_weighed(stage, relays) for stage in planned],
+        pxn=relays,
         taps=taps,
         capabilities=capabilities,
         logged=_logged(request.event_log, topology, planned),
@@ -197,9 +203,9 @@ def _planned(
     )
 
 
-def _weighed(planned: PlannedStage, topology: Topology) -> PlannedStage:
+def _weighed(planned: PlannedStage, relays: Pxn) -> PlannedStage:
     wire = planned.transport.wire
-    loads = [Load.of(trial, topology, wire) for trial in planned.trials]
+    loads = [Load.of(trial, relays.topology, wire, relays) for trial in planned.trials]
     return PlannedStage(
         stage=planned.stage,
         transport=planned.transport,
