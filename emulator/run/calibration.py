@@ -38,6 +38,7 @@ from emulator.run.load import Load
 from emulator.run.measurement import duration_ns
 from emulator.transports import TransportChoice, fit
 from topologies import catalogue
+from topologies.attachment import way_out
 from topologies.model import End, Topology
 
 #: Share of the processors that agents and fabric may need on average; the rest is for bursts.
@@ -127,11 +128,13 @@ def choose(
     processors = min(len(os.sched_getaffinity(0)), len(topology.gpus))
     capacity = processors * UTILISATION
     frame_bits = 8 * (transport.wire.payload_mtu + transport.wire.around_bytes)
-    line_rate = sum(
-        topology.link_at(End(gpu.name, port.name)).rate_bps / frame_bits
+    cables = {  # that of a shared NIC once
+        cable.a: cable.rate_bps
         for gpu in topology.gpus
         for port in gpu.ports
-    )
+        for cable in way_out(topology, End(gpu.name, port.name))[-1:]
+    }
+    line_rate = sum(cables.values()) / frame_bits
     needs = {"all NICs at line rate": line_rate * per_packet / capacity}
     for load in loads:
         cost = load.packets * per_packet + load.operations * per_operation
@@ -169,7 +172,8 @@ def _probe(
     logged: bool,
     progress: Callable[[str], None],
 ) -> list[dict[str, float]]:
-    nic = topology.link_at(End(topology.gpus[0].name, topology.gpus[0].ports[0].name))
+    first = topology.gpus[0]
+    nic = way_out(topology, End(first.name, first.ports[0].name))[-1]
     spec = f"rail_clos:hosts=2,gpus_per_host=2,spines=1,nic_rate={nic.rate_bps}bps,mtu={nic.mtu}"
     small_fabric = catalogue.load(spec)
     transport = fit(transport_name, small_fabric, switch=switch)

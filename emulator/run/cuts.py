@@ -19,9 +19,9 @@ away, a reduced rate keeps a share of it.  Loss and corruption are left out, the
 of chance.
 
 The sets looked at are, for each tier of switches, the groups that are joined below it and at it
-(a switch and what hangs under it; a pod), and each GPU whose own cable has a fault.  Where switches
-of one tier are joined: each with what hangs under it, each group of a dragonfly, and half of a
-torus along each of its dimensions.
+(a NIC that is shared and its GPUs; a switch and what hangs under it; a pod), and each GPU whose
+own cable has a fault.  Where switches of one tier are joined: each with what hangs under it, each
+group of a dragonfly, and half of a torus along each of its dimensions.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class _Delays:
         for link in topology.links:
             self._edges[link.a.node].append((link.b.node, float(link.delay_ns)))
             self._edges[link.b.node].append((link.a.node, float(link.delay_ns)))
-        self._switches = {switch.name for switch in topology.switches}
+        self._forwarding = {node.name for node in topology.nodes if node.forwards}
         self._reach = cache(self._shortest)
 
     def of(self, ways: Sequence[tuple[End, End]], topology: Topology) -> _Border:
@@ -229,7 +229,7 @@ class _Delays:
             if name in found:
                 continue
             found[name] = delay
-            if name in self._switches or name in first:
+            if name in self._forwarding or name in first:
                 for neighbour, further in self._edges[name]:
                     if neighbour not in found:
                         heapq.heappush(heap, (delay + further, neighbour))

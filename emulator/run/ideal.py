@@ -8,6 +8,9 @@ needs at least
     flight  = sum of the cable delays on a shortest path of those that the fabric's routing takes,
               or the NVLink latency
 
+(the NIC rate being that of all ports of a NIC together, and of a shared one what a GPU has of it
+alone: the slower of PCIe and the NIC's own cable)
+
 and its receive cannot be over before ``service + flight`` after its start.  The bound is the
 larger of
 
@@ -34,7 +37,8 @@ from dataclasses import dataclass
 from emulator.endpoint.program import describe
 from emulator.endpoint.schedule import Compute, Copy, Operation, Receive, Schedule, Write
 from emulator.run.cuts import Change, Crossing, cut_bound_ns
-from topologies.model import End, Topology
+from topologies.attachment import nic_rate_bps
+from topologies.model import Topology
 
 
 @dataclass(frozen=True)
@@ -95,10 +99,7 @@ class _Bound:
         self.wire = wire
         self.gpus = topology.gpus
         self.scale_up = {server.name: server.scale_up for server in topology.servers}
-        self.nic_bps = {
-            gpu.name: sum(topology.link_at(End(gpu.name, port.name)).rate_bps for port in gpu.ports)
-            for gpu in self.gpus
-        }
+        self.nic_bps = {gpu.name: nic_rate_bps(topology, gpu.name) for gpu in self.gpus}
         self.delay: dict[tuple[int, int], int] = {}
         for rank, gpu in enumerate(self.gpus):
             paths = topology.paths(gpu.name)

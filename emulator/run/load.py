@@ -31,7 +31,7 @@ class Load:
     memory_octets: tuple[int, ...]
 
     @classmethod
-    def of(cls, trial: Trial, topology: Topology, wire: WireCost, pxn: Pxn) -> Load:
+    def of(cls, trial: Trial, topology: Topology, wire: WireCost, pxn: Pxn | None = None) -> Load:
         """Compile ``trial`` and weigh it; :class:`UserError` if it could never end."""
         schedules = trial.compile()
         if [schedule.rank for schedule in schedules] != list(range(len(topology.gpus))):
@@ -39,7 +39,7 @@ class Load:
                 f"{trial.collective} of {trial.size_bytes} B has {len(schedules)} schedules and "
                 f"the fabric {len(topology.gpus)} GPUs; compile one for each, in rank order"
             )
-        schedules = pxn.relayed(schedules)
+        schedules = (pxn or Pxn(topology)).relayed(schedules)
         try:
             changes = link_changes(trial.faults, topology)
             return cls.weigh(trial.size_bytes, schedules, topology, wire, changes)

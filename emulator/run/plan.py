@@ -26,6 +26,7 @@ from emulator.run.pxn import Pxn
 from emulator.run.stages import Stage, stages
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
+from topologies.attachment import switch_ends
 from topologies.model import Topology
 
 #: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
@@ -148,9 +149,9 @@ def prepare(request: Request) -> Plan:
     selection = request.capture
     if selection is None:
         selection = request.scenario.capture(request.parameters, topology)
-    if selection is None:
+    if not selection and request.capture is None:  # or the scenario found nothing to name here
         selection = default_capture(topology)
-    taps = select(selection, ports_of(topology))
+    taps = select(selection or "", ports_of(topology))
     lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
     capabilities = preflight.check(lab, taps, trials, len(topology.gpus))
     if any(stage.switch is not None for stage in planned):
@@ -265,10 +266,15 @@ def _logged(
 
 
 def default_capture(topology: Topology) -> str:
-    """The first bottom switch's port to its first host, and those to other switches."""
-    bottom = next((switch for switch in topology.switches if switch.bridges), None)
-    if bottom is None:
-        return topology.gpus[0].name
-    chosen = [port.name for port in bottom.ports if port.bridge is not None][:1]
-    chosen += [port.name for port in bottom.ports if port.bridge is None]
-    return ",".join(f"{bottom.name}:{port}" for port in chosen)
+    """The switch ports of the first GPU, and the uplinks of these switches."""
+    first = topology.gpus[0].name
+    chosen = list(map(str, switch_ends(topology, first)))
+    if not chosen:
+        return first
+    for switch in dict.fromkeys(end.node for end in switch_ends(topology, first)):
+        chosen += [
+            str(ours)
+            for _, ours, theirs in topology.neighbours(switch)
+            if topology.node(theirs.node).is_switch
+        ]
+    return ",".join(chosen)

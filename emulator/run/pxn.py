@@ -59,7 +59,7 @@ class Pxn:
             for operation in schedule.operations
             if isinstance(operation, Write) and 0 <= operation.peer < len(schedules)
         }
-        relays = {pair: relay for pair in pairs if (relay := self.relay(*pair)) is not None}
+        relays = {pair: relay for pair in sorted(pairs) if (relay := self.relay(*pair)) is not None}
         return _Relaying(schedules, relays).schedules() if relays else list(schedules)
 
     def relay(self, source: int, destination: int) -> int | None:

@@ -41,6 +41,7 @@ from emulator.run.metrics import jain, percentile, rates_between, steady_interva
 from emulator.run.port_record import balance
 from emulator.run.queues import QueueSeries
 from emulator.scenario import Outcome
+from topologies.attachment import switch_ends
 from topologies.model import Topology
 
 #: A flow: ranks of source and destination.
@@ -97,12 +98,12 @@ def carried_gbps(topology: Topology, outcome: Outcome, ranks: Collection[int]) -
     if outcome.wire is None or not ranks:
         return None
     rates = []
-    for rank in ranks:
-        for _, _, theirs in topology.neighbours(topology.gpus[rank].name):
-            rate = _steady(outcome, str(theirs), QueueSeries.rate)
-            if rate is None:
-                return None
-            rates.append(rate)
+    ends = {end for rank in ranks for end in switch_ends(topology, topology.gpus[rank].name)}
+    for end in sorted(ends):
+        rate = _steady(outcome, str(end), QueueSeries.rate)
+        if rate is None:
+            return None
+        rates.append(rate)
     return sum(rates) * outcome.wire.payload_share
 
 

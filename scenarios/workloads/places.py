@@ -50,22 +50,29 @@ class Shares:
 def fair_shares(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Shares:
     """What is fair if load balancing were perfect.
 
-    Flows share the NICs of their ends and, where they change the rail switch, all uplinks of the
-    one switch upwards and all of the other downwards.
+    Flows share the NICs of their ends (and whoever shares these does) and, where they change the
+    rail switch, all uplinks of the one switch upwards and all of the other downwards; with several
+    ports, those of all switches that the NIC hangs on.
     """
     capacities: dict[str, float] = {}
     used = []
     for source, destination in pairs:
         path = []
         for rank, way in ((source, "out"), (destination, "in")):
-            link, ours, _ = next(topology.neighbours(topology.gpus[rank].name))
-            path.append(f"{ours} {way}")
-            capacities[path[-1]] = link.rate_bps / 8e9
-        up, down = switch_of(topology, source), switch_of(topology, destination)
+            gpu = topology.gpus[rank].name
+            path.append(f"{gpu} {way}")
+            capacities[path[-1]] = nic_rate_bps(topology, gpu) / 8e9
+            ends = switch_ends(topology, gpu)
+            path.append(f"{' '.join(map(str, ends))} {way}")
+            capacities[path[-1]] = sum(topology.link_at(end).rate_bps for end in ends) / 8e9
+        up, down = (
+            sorted({end.node for end in switch_ends(topology, topology.gpus[rank].name)})
+            for rank in (source, destination)
+        )
         if up != down:
-            for switch, way in ((up, "up"), (down, "down")):
-                path.append(f"{switch} {way}")
-                rates = [topology.link_at(end).rate_bps for end in uplinks(topology, switch)]
-                capacities[path[-1]] = sum(rates) / 8e9
+            for switches, way in ((up, "up"), (down, "down")):
+                path.append(f"{' '.join(switches)} {way}")
+                ends = tuple(end for switch in switches for end in uplinks(topology, switch))
+                capacities[path[-1]] = sum(topology.link_at(end).rate_bps for end in ends) / 8e9
         used.append(path)
     return Shares(dict(zip(pairs, max_min(used, capacities), strict=True)))
