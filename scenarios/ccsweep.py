@@ -48,7 +48,13 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.incast import RECEIVER, incast_senders
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import nic_payload_gbps, switch_of, switch_port, uplinks
+from scenarios.workloads.places import (
+    captured_ports,
+    captured_uplinks,
+    nic_payload_gbps,
+    switch_port,
+    uplinks,
+)
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -134,5 +140,5 @@ def measures(
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The receiver's port, or the first rail's uplinks."""
     if parameters.pattern == "permutation":
-        return ",".join(map(str, uplinks(topology, switch_of(topology, 0))))
-    return switch_port(topology, RECEIVER)
+        return captured_uplinks(topology, 0)
+    return captured_ports(topology, RECEIVER)

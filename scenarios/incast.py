@@ -54,7 +54,7 @@ from emulator.run import traffic
 from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import nic_payload_gbps, switch_of, switch_port
+from scenarios.workloads.places import captured_ports, nic_payload_gbps, switch_of, switch_port
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -132,4 +132,4 @@ def measures(
 
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The receiver's port: everything passes it."""
-    return switch_port(topology, RECEIVER)
+    return captured_ports(topology, RECEIVER)

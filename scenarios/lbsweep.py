@@ -42,7 +42,7 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.linkfail import SPRAYS
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
-from scenarios.workloads.places import switch_of, uplinks
+from scenarios.workloads.places import captured_uplinks, uplinks
 from topologies.model import Topology
 from topologies.parameters import SIZE
 
@@ -101,4 +101,4 @@ def measures(
 
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The uplinks of the first rail switch: how its traffic is spread."""
-    return ",".join(map(str, uplinks(topology, switch_of(topology, 0))))
+    return captured_uplinks(topology, 0)

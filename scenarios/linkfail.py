@@ -55,7 +55,7 @@ from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
-from scenarios.workloads.places import switch_of, uplinks
+from scenarios.workloads.places import captured_uplinks, switch_of, uplinks
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE, TIME
 
@@ -137,4 +137,4 @@ def measures(
 
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The uplinks of the switch that is struck."""
-    return ",".join(map(str, uplinks(topology, switch_of(topology, 0))))
+    return captured_uplinks(topology, 0)

@@ -49,7 +49,7 @@ from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import switch_of, switch_port
+from scenarios.workloads.places import captured_ports, switch_of, switch_port
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -123,4 +123,4 @@ def measures(
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The port down to the first GPU, and that to the second: one flow on its way, and another."""
     ranks = ring(topology)
-    return ",".join(switch_port(topology, rank) for rank in ranks[:2])
+    return captured_ports(topology, *ranks[:2])

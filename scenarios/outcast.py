@@ -49,7 +49,7 @@ from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.victim import lengths
 from scenarios.workloads.flows import Traffic, TrafficParameters
-from scenarios.workloads.places import fair_shares, switch_of, switch_port
+from scenarios.workloads.places import captured_ports, fair_shares, switch_of
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -146,4 +146,4 @@ def measures(
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The ports of the sender and of the hot receiver."""
     own, _ = cast(parameters, topology, max(parameters.senders))
-    return f"{switch_port(topology, SENDER)},{switch_port(topology, own[0][1])}"
+    return captured_ports(topology, SENDER, own[0][1])

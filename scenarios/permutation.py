@@ -45,7 +45,7 @@ from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails
-from scenarios.workloads.places import nic_payload_gbps, switch_of, uplinks
+from scenarios.workloads.places import captured_uplinks, nic_payload_gbps, uplinks
 from topologies.model import Topology
 from topologies.parameters import SIZE
 
@@ -103,4 +103,4 @@ def all_nics_gbps(topology: Topology, outcome: Outcome) -> float | None:
 
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The uplinks of the first rail switch: how its traffic is spread."""
-    return ",".join(map(str, uplinks(topology, switch_of(topology, 0))))
+    return captured_uplinks(topology, 0)

@@ -48,7 +48,7 @@ from emulator.run import traffic
 from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import Shares, fair_shares, switch_of, switch_port
+from scenarios.workloads.places import Shares, captured_ports, fair_shares, switch_of
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -155,4 +155,4 @@ def measures(
 def capture(parameters: Parameters, topology: Topology) -> str:
     """The port of the victim's receiver, and that of the hot spot."""
     victim, incast = cast(topology, max(parameters.senders))
-    return f"{switch_port(topology, victim[1])},{switch_port(topology, incast[0][1])}"
+    return captured_ports(topology, victim[1], incast[0][1])

@@ -30,6 +30,18 @@ def uplinks(topology: Topology, switch: str) -> list[End]:
     ]
 
 
+def captured_ports(topology: Topology, *ranks: int) -> str:
+    """All switch ports that ``ranks`` hang on, as ``--capture`` takes them."""
+    names = (gpu.name for gpu in map(topology.gpus.__getitem__, ranks))
+    return ",".join(str(end) for name in names for end in switch_ends(topology, name))
+
+
+def captured_uplinks(topology: Topology, rank: int) -> str:
+    """The uplinks of all switches that ``rank`` hangs on, likewise; empty if they have none."""
+    switches = dict.fromkeys(end.node for end in switch_ends(topology, topology.gpus[rank].name))
+    return ",".join(str(end) for switch in switches for end in uplinks(topology, switch))
+
+
 def nic_payload_gbps(topology: Topology, rank: int, wire: WireCost) -> float:
     """Payload that the NIC of ``rank`` can receive at best."""
     rate = nic_rate_bps(topology, topology.gpus[rank].name)
