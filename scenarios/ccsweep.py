@@ -53,7 +53,6 @@ from scenarios.workloads.places import (
     captured_uplinks,
     nic_payload_gbps,
     switch_port,
-    uplinks,
 )
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE

@@ -42,7 +42,7 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.linkfail import SPRAYS
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
-from scenarios.workloads.places import captured_uplinks, uplinks
+from scenarios.workloads.places import captured_uplinks
 from topologies.model import Topology
 from topologies.parameters import SIZE
 

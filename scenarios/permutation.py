@@ -45,7 +45,7 @@ from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails
-from scenarios.workloads.places import captured_uplinks, nic_payload_gbps, uplinks
+from scenarios.workloads.places import captured_uplinks, nic_payload_gbps
 from topologies.model import Topology
 from topologies.parameters import SIZE
 
