@@ -59,7 +59,8 @@ def silence(interface: str, frames: TransportFrames) -> str:
     except OSError as failure:
         if failure.errno not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
             raise
-        drop_with_nftables(interface, frames, why=os.strerror(failure.errno or 0))
+        table = f"uetemu-silence-{interface}"
+        drop_with_nftables(interface, frames, why=os.strerror(failure.errno or 0), table=table)
         return "nftables"
     return "clsact"
 
@@ -103,9 +104,7 @@ def _request(
         raise OSError(-code, os.strerror(-code))
 
 
-def drop_with_nftables(
-    interface: str, frames: TransportFrames, *, why: str, table: str = "uetemu-silence"
-) -> None:
+def drop_with_nftables(interface: str, frames: TransportFrames, *, why: str, table: str) -> None:
     """Do the same by rules in a table of that name, which replaces one that is there."""
     if shutil.which("nft") is None:
         raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emulator.endpoint.gpu import Layout
 from emulator.endpoint.schedule import Schedule, Write
@@ -11,7 +11,7 @@ from emulator.errors import UserError
 from emulator.run.cuts import Change
 from emulator.run.fault_timeline import link_changes
 from emulator.run.ideal import WireCost, ideal_ns
-from emulator.run.pxn import Pxn
+from emulator.run.pxn import Pxn, changed
 from emulator.scenario import Trial
 from topologies.model import Topology
 
@@ -21,7 +21,8 @@ class Load:
     """One iteration of a trial.
 
     ``packets`` are data packets sent over the fabric by all ranks, ``operations`` those of all
-    schedules, ``memory_octets`` what each GPU's buffers take.
+    schedules, ``memory_octets`` what each GPU's buffers take, ``relayed`` the writes that another
+    GPU of the server sends on (:mod:`emulator.run.pxn`).
     """
 
     size_bytes: int
@@ -29,11 +30,12 @@ class Load:
     packets: int
     operations: int
     memory_octets: tuple[int, ...]
+    relayed: int = 0
 
     @classmethod
     def of(cls, trial: Trial, topology: Topology, wire: WireCost, pxn: Pxn | None = None) -> Load:
         """Compile ``trial`` and weigh it; :class:`UserError` if it could never end."""
-        schedules = trial.compile()
+        schedules = compiled = trial.compile()
         if [schedule.rank for schedule in schedules] != list(range(len(topology.gpus))):
             raise UserError(
                 f"{trial.collective} of {trial.size_bytes} B has {len(schedules)} schedules and "
@@ -42,7 +44,8 @@ class Load:
         schedules = (pxn or Pxn(topology)).relayed(schedules)
         try:
             changes = link_changes(trial.faults, topology)
-            return cls.weigh(trial.size_bytes, schedules, topology, wire, changes)
+            load = cls.weigh(trial.size_bytes, schedules, topology, wire, changes)
+            return replace(load, relayed=changed(compiled, schedules))
         except ValueError as wrong:
             raise UserError(
                 f"the schedules of {trial.collective} of {trial.size_bytes} B cannot be run: "

@@ -106,6 +106,15 @@ class Pxn:
         ]
 
 
+def changed(before: Sequence[Schedule], after: Sequence[Schedule]) -> int:
+    """How many writes of the schedules ``before`` are no longer writes in ``after``."""
+    return sum(
+        isinstance(one, Write) and not isinstance(other, Write)
+        for old, new in zip(before, after, strict=True)
+        for one, other in zip(old.operations, new.operations, strict=False)
+    )
+
+
 class _Relaying:
     """``schedules`` with the writes of some pairs relayed by another rank."""
 

@@ -331,7 +331,8 @@ class _Run:
                 self.late_fault_ns = max(self.late_fault_ns, attempt.late_fault_ns)
                 self.result.warnings += attempt.warnings
             self.attempt = None
-            row = self.result.add_row({**self._row(stage, trial, measured), **told})
+            relayed = {"relayed_messages": load.relayed}
+            row = self.result.add_row({**self._row(stage, trial, measured), **relayed, **told})
             self.folder.event("row", **row)
             self.folder.event(
                 row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)

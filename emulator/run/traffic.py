@@ -190,12 +190,12 @@ def _pauses(topology: Topology, outcome: Outcome) -> dict[str, object]:
     pausing = {name: port.pause for name, port in outcome.ports.items() if port.pause is not None}
     if not pausing:
         return {"pauses": None, "paused_us": None, "paused_nics_us": None}
-    gpus = {gpu.name for gpu in topology.gpus}
+    nics = {node.name for node in topology.nodes if not node.is_switch}
     return {
         "pauses": sum(pause.xoff_sent for pause in pausing.values()),
         "paused_us": sum(pause.paused_ns for pause in pausing.values()) / 1000,
         "paused_nics_us": sum(
-            pause.paused_ns for name, pause in pausing.items() if name.split(":")[0] in gpus
+            pause.paused_ns for name, pause in pausing.items() if name.split(":")[0] in nics
         )
         / 1000,
     }

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import select
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from emulator.asic.choice import parse
+from emulator.asic.choice import wanted
 from emulator.asic.faults import Faults
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.homed_nic import HomedNic, PortSpec
 from emulator.endpoint.spawn import AgentPool
-from emulator.endpoint.spec import AgentSpec
 from emulator.lab import Lab
 from emulator.run.agents import agent_specs
 from emulator.transports import fit
 from scenarios import allreduce
-from tests.fabric.endpoint_lab import needs_root, root, small_lab
+from tests.fabric.endpoint_lab import needs_root, root, small_lab, within
+from topologies.addressing import gateway_mac
+from topologies.attachment import switch_ends
 
 pytestmark = [root, needs_root]
 
@@ -31,109 +34,172 @@ UNDER_WAY = 60
 BUDGET_S = 60.0
 
 
-class AllReduce:
-    """One AllReduce on ``lab``; ``trouble`` befalls it while data pass the port ``watched``."""
+class Job:
+    """The agents of ``lab``, on an AllReduce again and again."""
 
-    def __init__(self, lab: Lab, transport: str, switch: str | None) -> None:
+    def __init__(self, lab: Lab, transport: str) -> None:
         self.lab = lab
-        chosen = None if switch is None else parse(switch)
-        self.transport = fit(transport, lab.topology, switch=chosen)
+        self.clock = Clock.start(lab.dilation)
+        asic = lab.asic
+        assert asic is not None
         parameters = allreduce.Parameters(sizes=(SIZE,))
         (self.trial,) = allreduce.schedules(parameters, lab.topology, 1)
-        self.struck_at = 0
-        self.end_ns = 0
-        self.wrong = 0
-        self.counters: dict[str, dict[str, int]] = {}
-
-    def run(self, trouble: Callable[[], object] | None = None, watched: str = "") -> None:
-        lab, clock = self.lab, Clock.start(self.lab.dilation)
-        specs = agent_specs(
-            lab.topology,
-            self.transport,
-            namespace=lambda node: str(lab.netns(node)),
-            nic_delays=True,
-            seed=1,
-            memory_octets=16 << 20,
-            pausing=lab.asic is not None and lab.asic.choice.pausing is not None,
+        self.pool = AgentPool(
+            lab.name,
+            agent_specs(
+                lab.topology,
+                fit(transport, lab.topology, switch=asic.choice),
+                namespace=lambda node: str(lab.netns(node)),
+                nic_delays=True,
+                seed=1,
+                memory_octets=16 << 20,
+                pausing=asic.choice.pausing is not None,
+            ),
+            self.clock,
         )
 
+    def __enter__(self) -> Job:
+        self.pool.start()
+        self.pool.load(self.trial.compile())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.pool.stop(orderly=kind is None)
+
+    def run(self, trouble: Callable[[], object] | None = None) -> None:
+        """Once; ``trouble`` befalls it while data come to h0g0 by its first port."""
+        struck: list[int] = []
+
         def strike() -> None:
-            node = watched.partition(":")[0]
-            give_up = time.monotonic() + BUDGET_S
-            before = lab.counters([node])[watched].rx_packets
-            while time.monotonic() < give_up:
-                if lab.counters([node])[watched].rx_packets > before + UNDER_WAY:
-                    assert trouble is not None
-                    trouble()
-                    self.struck_at = clock.now()
-                    return
-                time.sleep(0.002)
+            assert trouble is not None
+            before = self._arrived()
+            within(BUDGET_S, lambda: self._arrived() > before + UNDER_WAY, "data are under way")
+            trouble()
+            struck.append(self.clock.now())
 
-        with AgentPool(lab.name, specs, clock) as pool:
-            pool.start()
-            schedules = self.trial.compile()
-            pool.load(schedules)
-            for rank, memory in pool.memories.items():
-                for name, content in self.trial.inputs(rank).items():
-                    memory.array(name, content.dtype)[:] = content
-            thread = threading.Thread(target=strike, daemon=True)
+        for rank, memory in self.pool.memories.items():
+            for name in self.trial.expected(rank):
+                memory.array(name, np.uint8)[:] = 0xFF
+            for name, content in self.trial.inputs(rank).items():
+                memory.array(name, content.dtype)[:] = content
+        thread = threading.Thread(target=strike, daemon=True)
+        results = self.pool.run(
+            timeout=BUDGET_S, started=lambda _: thread.start() if trouble else None
+        )
+        if trouble is not None:
+            thread.join()
+            assert struck
+            assert struck[0] < max(result.end_ns for result in results), "it came too late"
+        for rank, memory in self.pool.memories.items():
+            for name, content in self.trial.expected(rank).items():
+                assert np.array_equal(memory.array(name, content.dtype), content)
 
-            def started(_: int) -> None:
-                if trouble is not None:
-                    thread.start()
+    def _arrived(self) -> int:
+        return self.lab.counters(["h0g0"])["h0g0:eth0"].rx_packets
 
-            results = pool.run(timeout=BUDGET_S, started=started)
-            if trouble is not None:
-                thread.join()
-            self.end_ns = max(result.end_ns for result in results)
-            for rank, memory in pool.memories.items():
-                for name, content in self.trial.expected(rank).items():
-                    found = memory.array(name, content.dtype)
-                    self.wrong += int(np.count_nonzero(found != content))
-            for rank, layers in pool.counters().items():
-                self.counters[lab.topology.gpus[rank].name] = {
-                    f"{layer}.{name}": value
-                    for layer, values in layers.items()
-                    for name, value in values.items()
-                }
+    def nic(self, gpu: str) -> Mapping[str, int]:
+        rank = [one.name for one in self.lab.topology.gpus].index(gpu)
+        return self.pool.counters()[rank]["nic"]
 
 
 @contextmanager
-def fabric(spec: str, switch: str | None = "shallow", dilation: float = 20_000) -> Iterator[Lab]:
-    chosen = None if switch is None else parse(switch)
-    with small_lab(spec, dilation=dilation, switch=chosen) as lab:
+def fabric(spec: str, switch: str = "shallow", dilation: float = 20_000) -> Iterator[Lab]:
+    with small_lab(spec, dilation=dilation, switch=wanted(switch)) as lab:
         yield lab
 
 
-def into_the_void(job: AllReduce, gpu: str) -> int:
-    """Frames that the NIC gave to its first port and that the port did not send."""
-    return (
-        job.counters[gpu]["nic.port0_frames_out"]
-        - job.lab.counters([gpu])[f"{gpu}:eth0"].tx_packets
-    )
+def pull(lab: Lab) -> None:
+    """Take the cable of h0g0's first port out of the switch."""
+    lab.exec("rail0", ["ip", "link", "set", "down0", "down"]).check_returncode()
 
 
 @pytest.mark.parametrize("spec", [TWO_PORTS, PLANES])
-def test_a_pulled_port_is_left_alone_and_the_data_are_right(spec: str) -> None:
-    with fabric(spec) as lab:
-        job = AllReduce(lab, "uet", "shallow")
-        job.run(
-            lambda: lab.exec("rail0", ["ip", "link", "set", "down0", "down"]).check_returncode(),
-            watched="rail0:down0",
-        )
-        assert job.wrong == 0
-        assert 0 < job.struck_at < job.end_ns
-        print(job.struck_at, job.end_ns, job.counters["h0g0"])
-        assert into_the_void(job, "h0g0") <= AgentSpec.send_queue_frames
+def test_a_port_without_carrier_is_left_alone(spec: str) -> None:
+    with fabric(spec) as lab, Job(lab, "uet") as job:
+        job.run(lambda: pull(lab))
+        before = job.nic("h0g0")
+        assert before["port0_frames_out"] > 0
+        job.run()
+        after = job.nic("h0g0")
+        assert after["port0_frames_out"] == before["port0_frames_out"]
+        assert after["port1_frames_out"] > before["port1_frames_out"]
 
 
-def test_a_silent_fault_of_a_port_is_avoided() -> None:
-    """Nothing comes in by the port any more: its entropy values are not acknowledged."""
-    with fabric(TWO_PORTS) as lab:
+def test_a_port_that_swallows_what_comes_in_is_avoided() -> None:
+    """Its entropy values are not acknowledged; the neighbour that sends to h0g0 learns that."""
+    with fabric(TWO_PORTS) as lab, Job(lab, "uet") as job:
         asic = lab.asic
         assert asic is not None
-        job = AllReduce(lab, "uet", "shallow")
-        job.run(lambda: asic.inject("rail0:down0", Faults(black_hole=True)), watched="rail0:down0")
-        assert job.wrong == 0
-        assert 0 < job.struck_at < job.end_ns
-        print(job.struck_at, job.end_ns, job.counters["h0g0"])
+        job.run(lambda: asic.inject("rail0:down0", Faults(black_hole=True)))
+        before = job.nic("h1g0")
+        job.run()
+        after = job.nic("h1g0")
+        swallowed, carried = (
+            after[name] - before[name] for name in ("port0_frames_out", "port1_frames_out")
+        )
+        assert swallowed < carried / 4
+
+
+def test_rocev2_goes_on_where_the_fabric_hears_of_the_loss() -> None:
+    """Its flows cannot leave their ports, so those towards the pulled one need another route."""
+    with fabric(TWO_PORTS, "lossless") as lab, Job(lab, "rocev2") as job:
+        job.run(lambda: (pull(lab), withdraw(lab)))
+        before = job.nic("h0g0")
+        job.run()
+        assert job.nic("h0g0")["port0_frames_out"] == before["port0_frames_out"]
+
+
+def withdraw(lab: Lab) -> None:
+    """What a routing protocol does next: h0g0 is reached over the rail switch of its other port."""
+    topology = lab.topology
+    (other,) = {end.node for end in switch_ends(topology, "h0g0")} - {"rail0"}
+    fabric_address = str(topology.node("h0g0").loopback)
+    for switch, towards in (("rail0", "spine0"), ("spine0", other)):
+        far = next(theirs for _, _, theirs in topology.neighbours(switch) if theirs.node == towards)
+        address = topology.node(towards).port(far.port).address
+        assert address is not None
+        route = ["ip", "route", "replace", fabric_address, "via", str(address.ip)]
+        lab.exec(switch, route).check_returncode()
+
+
+def test_frames_that_wait_leave_by_the_other_port() -> None:
+    """At a rate so low that a port is full at once."""
+    with fabric(TWO_PORTS, "none", dilation=1_000_000) as lab:
+        specs = {port.name: port for port in lab.topology.node("h0g0").ports}
+        ports = [
+            PortSpec(
+                interface=name,
+                mac=port.mac,
+                gateway_mac=gateway_mac(lab.topology, lab.topology.node("h0g0"), name),
+            )
+            for name, port in specs.items()
+        ]
+        clock = Clock.start(lab.dilation)
+        nic = lab.inside("h0g0", lambda: HomedNic(ports, clock, frames=TransportFrames()))
+        try:
+            frames = [(frame_with(entropy, ports[0].macs), bytes(4000)) for entropy in range(64)]
+            nic.send(frames)
+            waited = nic.backlog
+            assert waited > 0
+            lab.exec("h0g0", ["ip", "link", "set", "eth0", "down"]).check_returncode()
+            (event,) = nic.events
+
+            def moved() -> bool:
+                readable, _, _ = select.select([event], [], [], 0)
+                if readable:
+                    nic.acknowledge(event)
+                return nic.counters()["moved"] > 0
+
+            within(BUDGET_S, moved, "what waited was moved")
+            assert 0 < nic.counters()["moved"] < waited
+            sent = nic.counters()["port0_frames_out"]
+            within(BUDGET_S, lambda: nic.send([]) >= 0 and not nic.backlog, "all have left")
+            assert nic.counters()["port0_frames_out"] == sent
+            assert nic.counters()["port1_frames_out"] == len(frames) - sent
+        finally:
+            nic.close()
+
+
+def frame_with(entropy: int, macs: bytes) -> bytes:
+    ip = bytes.fromhex("45000000000040004011") + bytes(10)
+    return macs + b"\x08\x00" + ip + entropy.to_bytes(2, "big") + bytes(6)

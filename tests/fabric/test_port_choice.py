@@ -1,0 +1,58 @@
+"""Which port a frame chooses: by its entropy value, evenly, and never one that is down."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from emulator.endpoint.homed_nic import choices, hash_of
+from emulator.rocev2.codes import flow_label, source_port
+from emulator.rocev2.connections import full_mesh
+from uet.congestion.spraying import EV_FIRST, EV_LAST
+from uet.encapsulation import Encapsulation, Envelope
+
+FOUR = ("10.0.0.1", "10.0.0.2")
+SIX = ("fd00::1", "fd00::2")
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("addresses", [FOUR, SIX])
+def test_the_entropy_value_of_every_encapsulation_is_found(
+    addresses: tuple[str, str], native: bool
+) -> None:
+    own = Encapsulation(address=addresses[0], mac="02:00:00:00:00:01", native=native)
+    envelope = Envelope(own, addresses[1], "02:00:00:00:00:02")
+    header, _ = envelope.wrap(0, 0xC0A5, b"head", b"payload")
+    assert hash_of(header) == 0xC0 ^ 0xA5
+    assert hash_of(envelope.wrap(0, 0xC0A6, b"head", b"payload")[0]) == 0xC0 ^ 0xA6
+
+
+@pytest.mark.parametrize("ports", [(0, 1), (0, 1, 2), (0, 1, 2, 3)])
+def test_ports_share_the_entropy_values(ports: tuple[int, ...]) -> None:
+    choice = choices(ports)
+    counted = Counter(choice[ev >> 8 ^ ev & 0xFF] for ev in range(EV_FIRST, EV_LAST + 1))
+    mean = (EV_LAST + 1 - EV_FIRST) / len(ports)
+    assert set(counted) == set(ports)
+    assert max(counted.values()) < 1.02 * mean
+    assert min(counted.values()) > 0.98 * mean
+
+
+def test_a_port_that_is_not_usable_gets_nothing() -> None:
+    assert set(choices((1,))) == {1}
+    assert set(choices((0, 2))) == {0, 2}
+
+
+def test_few_flows_of_rocev2_do_not_all_take_one_port() -> None:
+    """Its source ports come from products of queue pair numbers, of which most are even."""
+    choice = choices((0, 1))
+    addresses = [f"10.0.0.{host}" for host in range(1, 9)]
+    for own in range(8):
+        mesh = full_mesh(addresses=addresses, own=own, qps=4, seed=1)
+        ports = [
+            source_port(flow_label(one.local_qpn, one.remote_qpn))
+            for connections in mesh.values()
+            for one in connections
+        ]
+        taken = Counter(choice[port >> 8 ^ port & 0xFF] for port in ports)
+        assert min(taken[0], taken[1]) >= len(ports) / 5
