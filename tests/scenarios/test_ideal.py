@@ -118,3 +118,19 @@ def test_small_allreduce_is_bound_by_the_hops() -> None:
     # 46 hops of one element; the best-placed block crosses the fabric 11 times, the worst 12
     fabric, inside = (4 + WIRE.around_bytes) / 50 + 1200, 4 * 8e9 / 3.6e12 + 700
     assert ideal_ns(topology, trial.compile(), WIRE) == pytest.approx(12 * fabric + 34 * inside)
+
+
+def test_two_ports_carry_twice_as_much() -> None:
+    fabric = load("clos:hosts=2,gpus_per_host=1,spines=1,nic_ports=2")
+    assert ideal_ns(fabric, one_way(4096).schedules(), WIRE) == pytest.approx(42 + 1200)
+
+
+def test_a_shared_nic_is_shared() -> None:
+    """A GPU alone is as fast as PCIe (32 octets/ns), all together as their NIC (50)."""
+    fabric = load("clos:hosts=2,gpus_per_host=4,gpus_per_nic=4,spines=0")
+    everybody = Program([f"h{rank // 4}" for rank in range(8)])
+    everybody.transfer(0, 4, region(4096), region(4096))
+    assert ideal_ns(fabric, everybody.schedules(), WIRE) == pytest.approx(4200 / 32 + 1200)
+    for rank in (1, 2, 3):
+        everybody.transfer(rank, rank + 4, region(4096), region(4096))
+    assert ideal_ns(fabric, everybody.schedules(), WIRE) == pytest.approx(4 * 84 + 1200)
