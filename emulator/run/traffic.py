@@ -12,7 +12,8 @@
 ``jain``
     Jain's fairness index of the flows' rates in the same interval, or over their lives.
 ``marked_packets``, ``trimmed_packets``, ``dropped_packets``
-    by the switches (ECN; trimming; drops of any reason, which ``drops`` has by name).
+    by the switches (ECN; trimming; drops of any reason, which ``drops`` has by name; among them
+    ``nic``, what did not fit into a shared NIC in front of its PCIe).
 ``pauses``, ``paused_us``
     frames that asked for a pause (PFC), by switches and NICs, and how long ports were not let
     send data, all ports added up; None where the switches do not pause. ``paused_nics_us`` is the
@@ -42,7 +43,7 @@ from emulator.run.port_record import balance
 from emulator.run.queues import QueueSeries
 from emulator.scenario import Outcome
 from topologies.attachment import switch_ends
-from topologies.model import Topology
+from topologies.model import Role, Topology
 
 #: A flow: ranks of source and destination.
 Pair = tuple[int, int]
@@ -170,6 +171,13 @@ def _ports(topology: Topology, outcome: Outcome) -> dict[str, object]:
     for port in ports.values():
         for reason, count in port.drops.items():
             drops[reason] = drops.get(reason, 0) + count
+    drops["nic"] = sum(
+        ports[name].kernel.data.drops + ports[name].kernel.control.drops
+        for node in topology.nodes
+        if node.role is Role.NIC
+        for port in node.ports
+        if (name := f"{node.name}:{port.name}") in ports
+    )
     deepest = max(ports, key=lambda name: ports[name].max_queue_bytes, default=None)
     even = balance(topology, ports) if ports else None
     modelled = any(port.asic is not None for port in ports.values())

@@ -1,6 +1,6 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
-Parts that are asked for more often than the rest have a name of their own (``switch``,
+Parts that are asked for more often than the rest have a name of their own (``ports``, ``switch``,
 ``telemetry``, ``transports``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
@@ -24,7 +24,7 @@ from rich.table import Table
 from emulator import cleanup
 from emulator.errors import UserError
 from emulator.lab import Lab
-from tests.bench import codec, endpoint, fabric, machine, switch, telemetry, transports
+from tests.bench import codec, endpoint, fabric, machine, ports, switch, telemetry, transports
 from topologies import catalogue
 
 CODEC_SECONDS = 3.0
@@ -72,6 +72,10 @@ FIGURES: Mapping[str, Figure] = {
         "packet rate of RoCEv2 over that of Ultra Ethernet, in memory", "x", True, 1
     ),
     "rocev2_fabric_ratio": Figure("the same from end to end over a fabric", "x", True, 1),
+    "two_ports_send_ratio": Figure(
+        "processor time of a sent frame at a NIC of two ports over one", "x", False
+    ),
+    "two_ports_receive_ratio": Figure("the same of a received frame", "x", False),
     "telemetry_ratio": Figure(
         "packet rate while all switch ports are sampled over that without", "x", True, 0.97
     ),
@@ -103,6 +107,7 @@ def _endpoint() -> dict[str, float]:
 
 BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "first-light": first_light,
+    "ports": ports.measure,
     "switch": switch.measure,
     "telemetry": telemetry.measure,
     "transports": transports.measure,

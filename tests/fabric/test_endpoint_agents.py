@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from emulator.endpoint.gpu import memory_path
+from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.schedule import (
     Barrier,
     Compute,
@@ -38,6 +39,7 @@ pytestmark = [root, needs_root]
 
 SIZE = 300_000
 BUFFERS = {"data": SIZE, "inbox": SIZE}
+NO_PORT = PortSpec(interface="eth7", mac="02:00:00:00:00:01", gateway_mac="02:00:00:00:00:02")
 DATA, INBOX = Region("data", 0, SIZE), Region("inbox", 0, SIZE)
 
 
@@ -266,13 +268,16 @@ def test_bad_schedule_is_a_user_error(pool: AgentPool) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"interface": "eth7"}, "eth7|No such device|no interface"),
+        ({"ports": (NO_PORT,)}, "eth7|No such device|no interface"),
+        ({"ports": (NO_PORT, NO_PORT)}, "eth7|No such device|no interface"),
         ({"netns": "/run/netns/uetemu.absent.h0g0"}, "No such file"),
         ({"transport": "emulator.transports:nothing"}, "module:function"),
         ({"transport": "no.such.module:thing"}, "module:function|fork server"),
     ],
 )
-def test_agent_that_cannot_start_says_why(lab: Lab, change: dict[str, str], complaint: str) -> None:
+def test_agent_that_cannot_start_says_why(
+    lab: Lab, change: dict[str, object], complaint: str
+) -> None:
     specs: list[AgentSpec] = specs_of(lab)
     specs[1] = replace(specs[1], **change)  # type: ignore[arg-type]
     with pytest.raises(AgentError, match=complaint), pool_of(lab, specs) as pool:
