@@ -116,7 +116,8 @@ class HomedNic:
         self._choice = choices(self._usable)
         for number, port in enumerate(self._ports):
             if number not in self._usable and port.backlog:
-                stranded = port.recall()
+                first = self._macs[0]  # as frames come from the transport
+                stranded = [(first + header[_MACS:], rest) for header, rest in port.recall()]
                 self._moved += len(stranded)
                 self.send(stranded)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import select
+import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ PLANES = f"{TWO_PORTS},planes=own"
 #: Packets that a port has seen when the transfer is well under way, and far from its end.
 UNDER_WAY = 60
 BUDGET_S = 60.0
+SO_RCVBUFFORCE = 33  # asm-generic/socket.h
 
 
 class Job:
@@ -162,42 +165,61 @@ def withdraw(lab: Lab) -> None:
         lab.exec(switch, route).check_returncode()
 
 
-def test_frames_that_wait_leave_by_the_other_port() -> None:
+@pytest.mark.parametrize("down", [0, 1])
+def test_frames_that_wait_leave_by_the_other_port(down: int) -> None:
     """At a rate so low that a port is full at once."""
-    with fabric(TWO_PORTS, "none", dilation=1_000_000) as lab:
-        specs = {port.name: port for port in lab.topology.node("h0g0").ports}
+    with fabric(TWO_PORTS, "none", dilation=1_000_000) as lab, ExitStack() as stack:
+        gpu = lab.topology.node("h0g0")
         ports = [
             PortSpec(
-                interface=name,
+                interface=port.name,
                 mac=port.mac,
-                gateway_mac=gateway_mac(lab.topology, lab.topology.node("h0g0"), name),
+                gateway_mac=gateway_mac(lab.topology, gpu, port.name),
             )
-            for name, port in specs.items()
+            for port in gpu.ports
         ]
         clock = Clock.start(lab.dilation)
         nic = lab.inside("h0g0", lambda: HomedNic(ports, clock, frames=TransportFrames()))
-        try:
-            frames = [(frame_with(entropy, ports[0].macs), bytes(4000)) for entropy in range(64)]
-            nic.send(frames)
-            waited = nic.backlog
-            assert waited > 0
-            lab.exec("h0g0", ["ip", "link", "set", "eth0", "down"]).check_returncode()
-            (event,) = nic.events
+        stack.callback(nic.close)
+        far = switch_ends(lab.topology, "h0g0")[1 - down]
+        seen = lab.inside(far.node, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+        stack.callback(seen.close)
+        seen.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
+        seen.bind((far.port, 0x0003))
+        frames = [(frame_with(entropy, ports[0].macs), bytes(4000)) for entropy in range(64)]
+        nic.send(frames)
+        waited = nic.backlog
+        assert waited > 0
+        lab.exec("h0g0", ["ip", "link", "set", f"eth{down}", "down"]).check_returncode()
+        (event,) = nic.events
 
-            def moved() -> bool:
-                readable, _, _ = select.select([event], [], [], 0)
-                if readable:
-                    nic.acknowledge(event)
-                return nic.counters()["moved"] > 0
+        def look() -> None:
+            readable, _, _ = select.select([event], [], [], 0)
+            if readable:
+                nic.acknowledge(event)
 
-            within(BUDGET_S, moved, "what waited was moved")
-            assert 0 < nic.counters()["moved"] < waited
-            sent = nic.counters()["port0_frames_out"]
-            within(BUDGET_S, lambda: nic.send([]) >= 0 and not nic.backlog, "all have left")
-            assert nic.counters()["port0_frames_out"] == sent
-            assert nic.counters()["port1_frames_out"] == len(frames) - sent
-        finally:
-            nic.close()
+        def moved() -> bool:
+            look()
+            return nic.counters()["moved"] > 0
+
+        within(BUDGET_S, moved, "what waited was moved")
+        assert 0 < nic.counters()["moved"] < waited
+        sent = nic.counters()[f"port{down}_frames_out"]
+        within(BUDGET_S, lambda: nic.send([]) >= 0 and not nic.backlog, "all have left")
+        assert nic.counters()[f"port{down}_frames_out"] == sent
+        assert nic.counters()[f"port{1 - down}_frames_out"] == len(frames) - sent
+        seen.settimeout(BUDGET_S)
+        heads = Counter(seen.recv(64)[:12] for _ in range(len(frames) - sent))
+        assert heads == {ports[1 - down].macs: len(frames) - sent}
+
+        lab.exec("h0g0", ["ip", "link", "set", f"eth{down}", "up"]).check_returncode()
+
+        def back() -> bool:
+            look()
+            nic.send(frames[:8])
+            return nic.counters()[f"port{down}_frames_out"] > sent
+
+        within(BUDGET_S, back, "the port is used again")
 
 
 def frame_with(entropy: int, macs: bytes) -> bytes:
