@@ -34,11 +34,13 @@ def base_rtt_ns(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BY
 
 
 def plane_bdp_bytes(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BYTES) -> int:
-    """Octets that the slowest port of the fabric sends in one :func:`base_rtt_ns`.
+    """Octets that the slowest port of a switch sends in one :func:`base_rtt_ns`.
 
     The unit of switch thresholds (UES 4.1 and its congestion control calls it Plane_BDP).
     """
-    slowest = min(link.rate_bps for link in topology.links)
+    switches = {switch.name for switch in topology.switches}
+    at_switches = [link for link in topology.links if switches & {link.a.node, link.b.node}]
+    slowest = min(link.rate_bps for link in at_switches or topology.links)  # not PCIe
     return slowest * base_rtt_ns(topology, frame_bytes, ack_bytes=ack_bytes) // (8 * 10**9)
 
 
