@@ -89,9 +89,11 @@ class FepConfig:
     rccc: Mapping[str, float] = field(default_factory=dict)
 
     # Load balancing of unordered PDCs (UES 3.6.16): "oblivious", "round_robin", "bitmap" or
-    # "reps", which for `reps_freeze_time` after a loss takes only paths that were good.
+    # "reps", which for `reps_freeze_time` after a loss takes only paths that were good.  EVs choose
+    # among so many `ports` (uet.congestion.ports).
     spraying: str = "oblivious"
     reps_freeze_time: int = 10_000_000
+    ports: int = 1
 
     # Acknowledgement (UES 3.5.12).
     ack_type: str = "ack_cc"
@@ -176,6 +178,7 @@ class FepConfig:
             "mpr": (1, 255),
             "window_bytes": (1, 2**40),
             "reps_freeze_time": (0, 8 * second),
+            "ports": (1, 8),
             "ack_gen_trigger": (0, 32_768),
             "ack_gen_min_pkt_add": (0, 2_048),
             "max_ack_data_size": (0, 8_192),
@@ -259,6 +262,7 @@ class FepConfig:
             fixed_window=self.window_bytes,
             freeze_time=self.reps_freeze_time,
             credit_timeout=self.rto_init_time,
+            ports=self.ports,
             nscc=self.nscc,
             rccc=self.rccc,
         )

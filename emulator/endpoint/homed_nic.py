@@ -27,6 +27,7 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.nic import Nic
+from uet.congestion.ports import choices
 from uet.transport import Frame
 
 _IPV4 = 4
@@ -34,8 +35,6 @@ _VERSION_AT = 14
 _MACS = 12
 #: Where the entropy value stands in a frame: behind the IP header, which has no options.
 _ENTROPY4_AT, _ENTROPY6_AT = 34, 54
-#: Odd, so that each of the 256 hashes stands for one value; the rest is chance (golden ratio).
-_SPREAD = 157
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +53,8 @@ class PortSpec:
         return bytes.fromhex((self.gateway_mac + self.mac).replace(":", ""))
 
 
-def choices(ports: Sequence[int]) -> bytes:
-    """The port of each hash of an entropy value, where those numbered ``ports`` are usable."""
-    return bytes(ports[(value * _SPREAD & 0xFF) * len(ports) >> 8] for value in range(256))
-
-
 def hash_of(header: bytes) -> int:
-    """Of the entropy value of a frame, 0..255."""
+    """Of the entropy value of a frame, as :func:`uet.congestion.ports.hash_of`."""
     at = _ENTROPY4_AT if header[_VERSION_AT] >> 4 == _IPV4 else _ENTROPY6_AT
     return header[at] ^ header[at + 1]
 

@@ -167,6 +167,7 @@ def _fit_uet(
             "rto_init_time": rto,
             "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if trims else TAIL_DROPPED)),
             "reps_freeze_time": REPS_FROZEN_BASE_RTTS * base_rtt,
+            "ports": len(gpu.ports),
             "link_rate": nic_rate_bps(topology, gpu.name),
             "address": str(gpu_address(gpu).ip),
             "mac": gpu.ports[0].mac,

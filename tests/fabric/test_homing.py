@@ -126,6 +126,11 @@ def test_a_port_without_carrier_is_left_alone(spec: str) -> None:
         after = job.nic("h0g0")
         assert after["port0_frames_out"] == before["port0_frames_out"]
         assert after["port1_frames_out"] > before["port1_frames_out"]
+        lab.exec("rail0", ["ip", "link", "set", "down0", "up"]).check_returncode()
+        assert lab.fabric is not None
+        lab.fabric.await_ports()
+        job.run()
+        assert job.nic("h0g0")["port0_frames_out"] > after["port0_frames_out"]
 
 
 def test_a_port_that_swallows_what_comes_in_is_avoided() -> None:

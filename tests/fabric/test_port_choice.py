@@ -6,9 +6,11 @@ from collections import Counter
 
 import pytest
 
-from emulator.endpoint.homed_nic import choices, hash_of
+from emulator.endpoint.homed_nic import hash_of
 from emulator.rocev2.codes import flow_label, source_port
 from emulator.rocev2.connections import full_mesh
+from uet.congestion.ports import choices
+from uet.congestion.ports import hash_of as hash_of_ev
 from uet.congestion.spraying import EV_FIRST, EV_LAST
 from uet.encapsulation import Encapsulation, Envelope
 
@@ -24,14 +26,14 @@ def test_the_entropy_value_of_every_encapsulation_is_found(
     own = Encapsulation(address=addresses[0], mac="02:00:00:00:00:01", native=native)
     envelope = Envelope(own, addresses[1], "02:00:00:00:00:02")
     header, _ = envelope.wrap(0, 0xC0A5, b"head", b"payload")
-    assert hash_of(header) == 0xC0 ^ 0xA5
-    assert hash_of(envelope.wrap(0, 0xC0A6, b"head", b"payload")[0]) == 0xC0 ^ 0xA6
+    assert hash_of(header) == hash_of_ev(0xC0A5)
+    assert hash_of(envelope.wrap(0, 0xC0A6, b"head", b"payload")[0]) == hash_of_ev(0xC0A6)
 
 
 @pytest.mark.parametrize("ports", [(0, 1), (0, 1, 2), (0, 1, 2, 3)])
 def test_ports_share_the_entropy_values(ports: tuple[int, ...]) -> None:
     choice = choices(ports)
-    counted = Counter(choice[ev >> 8 ^ ev & 0xFF] for ev in range(EV_FIRST, EV_LAST + 1))
+    counted = Counter(choice[hash_of_ev(ev)] for ev in range(EV_FIRST, EV_LAST + 1))
     mean = (EV_LAST + 1 - EV_FIRST) / len(ports)
     assert set(counted) == set(ports)
     assert max(counted.values()) < 1.02 * mean
@@ -54,5 +56,5 @@ def test_few_flows_of_rocev2_do_not_all_take_one_port() -> None:
             for connections in mesh.values()
             for one in connections
         ]
-        taken = Counter(choice[port >> 8 ^ port & 0xFF] for port in ports)
+        taken = Counter(choice[hash_of_ev(port)] for port in ports)
         assert min(taken[0], taken[1]) >= len(ports) / 5

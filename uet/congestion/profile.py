@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, TypeVar
 
 from uet.congestion.bitmap import PenaltySpraying
@@ -22,9 +23,10 @@ from uet.congestion.parameters import (
     RcccParameters,
 )
 from uet.congestion.paths import PathSelection, RoundRobin, ev_set_size
+from uet.congestion.ports import PerPort
 from uet.congestion.rccc import CreditSource
 from uet.congestion.reps import Reps
-from uet.congestion.spraying import ObliviousSpraying
+from uet.congestion.spraying import EV_SET_SIZE, ObliviousSpraying
 
 #: What limits a source: a fixed window, NSCC (UES 3.6.13), RCCC (UES 3.6.14), or both of these.
 ALGORITHMS = ("none", "nscc", "rccc", "both")
@@ -39,7 +41,8 @@ class CongestionProfile:
     """One for all peers of an endpoint: ``algorithm`` is one of :data:`ALGORITHMS`.
 
     ``rccc`` is also what an endpoint grants credit by, to those of its peers that ask for it;
-    who has asked in vain for ``credit_timeout`` begins anew.  ``freeze_time`` is for REPS.
+    who has asked in vain for ``credit_timeout`` begins anew.  ``freeze_time`` is for REPS, and so
+    is ``ports``, the number of ports among which EVs choose.
     """
 
     algorithm: str
@@ -49,6 +52,7 @@ class CongestionProfile:
     spraying: str
     freeze_time: int
     credit_timeout: int
+    ports: int = 1
 
     def open(self, rng: random.Random, now: int, *, ccc_id: int = 0) -> CongestionContext:
         """A new context, at its start."""
@@ -74,8 +78,11 @@ class CongestionProfile:
         if self.spraying == "oblivious":
             return ObliviousSpraying(rng)
         if self.spraying == "reps":
-            packets = max(path.bdp // path.mtu, 1)
-            return Reps(rng, window_packets=packets, freeze_time=self.freeze_time)
+            packets = max(path.bdp // path.mtu // self.ports, 1)
+            reps = partial(Reps, rng, window_packets=packets, freeze_time=self.freeze_time)
+            if self.ports == 1:
+                return reps()
+            return PerPort(rng, self.ports, lambda evs: reps(evs=evs), size=EV_SET_SIZE)
         size = ev_set_size(path.bdp, path.mtu)
         if self.spraying == "bitmap":
             return PenaltySpraying(rng, size=size, rest=path.base_rtt)
@@ -93,6 +100,7 @@ def profile(
     fixed_window: int,
     freeze_time: int,
     credit_timeout: int,
+    ports: int = 1,
     nscc: Mapping[str, Any] | None = None,
     rccc: Mapping[str, Any] | None = None,
 ) -> CongestionProfile:
@@ -116,6 +124,7 @@ def profile(
         spraying=spraying,
         freeze_time=freeze_time,
         credit_timeout=credit_timeout,
+        ports=ports,
     )
 
 

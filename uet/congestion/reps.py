@@ -22,7 +22,10 @@ _EMPTY = -1
 
 
 class Reps:
-    """``window_packets``: packets in one bandwidth-delay product, ``freeze_time`` in ns."""
+    """``window_packets``: packets in one bandwidth-delay product, ``freeze_time`` in ns.
+
+    ``evs`` are those to choose from, if not ``size`` of all.
+    """
 
     __slots__ = (
         "_evs",
@@ -48,9 +51,10 @@ class Reps:
         window_packets: int,
         freeze_time: int,
         size: int = EV_SET_SIZE,
+        evs: list[int] | None = None,
     ) -> None:
         self._rng = rng
-        self._evs = draw_evs(rng, size)
+        self._evs = draw_evs(rng, size) if evs is None else evs
         self._turn = 0
         self._window = window_packets
         self._freeze_time = freeze_time
