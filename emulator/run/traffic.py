@@ -42,7 +42,7 @@ from emulator.run.metrics import jain, percentile, rates_between, steady_interva
 from emulator.run.port_record import balance
 from emulator.run.queues import QueueSeries
 from emulator.scenario import Outcome
-from topologies.attachment import switch_ends
+from topologies.attachment import nic_rate_bps, switch_ends
 from topologies.model import Role, Topology
 
 #: A flow: ranks of source and destination.
@@ -94,12 +94,16 @@ def carried_gbps(topology: Topology, outcome: Outcome, ranks: Collection[int]) -
     """Payload (GB/s) that the switch ports of ``ranks`` sent to them together, in steady state.
 
     It is counted where it leaves the fabric, so that it never exceeds what the links carry.  None
-    where the telemetry does not tell.
+    where the telemetry does not tell, or where PCIe behind a shared NIC takes in less than that.
     """
     if outcome.wire is None or not ranks:
         return None
     rates = []
-    ends = {end for rank in ranks for end in switch_ends(topology, topology.gpus[rank].name)}
+    names = [topology.gpus[rank].name for rank in ranks]
+    ends = {end for name in names for end in switch_ends(topology, name)}
+    taken = sum(nic_rate_bps(topology, name) for name in names)
+    if taken < sum(topology.link_at(end).rate_bps for end in ends):
+        return None
     for end in sorted(ends):
         rate = _steady(outcome, str(end), QueueSeries.rate)
         if rate is None:
