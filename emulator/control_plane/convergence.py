@@ -10,7 +10,7 @@ from ipaddress import IPv4Network
 from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
 from emulator.control_plane.kernel_routes import UNNUMBERED, Hops, NextHop, Routes
 from emulator.control_plane.speakers import as_numbers, speakers, subnets_apart
-from emulator.fabric.routes import Hop, static_routes
+from emulator.fabric.routes import Hop, behind_bridges, static_routes
 from topologies.model import Node, Topology
 
 NAMED = 3  # ports of a hop list, in a sentence
@@ -76,8 +76,7 @@ class Expectation:
 
 def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
     """``hop`` as the kernel has it; behind its own bridges the switch knows addresses always."""
-    own = {bridge.name for bridge in switch.bridges}
-    unnumbered = plane.unnumbered and hop.port not in own
+    unnumbered = plane.unnumbered and hop.port not in behind_bridges(switch)
     return NextHop(hop.port, UNNUMBERED if unnumbered else str(hop.via))
 
 

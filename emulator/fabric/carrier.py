@@ -9,11 +9,12 @@ takes carrier from both.  They are not alike then:
 - the end that is taken down keeps its queues, filters, addresses and the static entries of its
   bridge, and loses its neighbours and the routes that have no other hop.
 
-That end is, of the two, a bridge's member (which has neither neighbours nor routes), or the one in
-the lower tier, whose routes upwards have other hops.  Plugging in puts back what it has lost.
+That end is, of the two, a bridge's member (which has neither neighbours nor routes but those to a
+fabric address), or the one in the lower tier, whose routes upwards have other hops.  Plugging in
+puts back what it has lost.
 
-Routes are put back where they are static.  With a routing daemon they are the daemon's: it hears
-of the carrier like everybody else.
+Routes are put back where they are static.  With a routing daemon those that lead to other switches
+are the daemon's: it hears of the carrier like everybody else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from emulator.errors import UserError
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.routes import Neighbour, Route, static_neighbours, static_routes
+from emulator.fabric.routes import (
+    Neighbour,
+    Route,
+    attached,
+    static_neighbours,
+    static_routes,
+)
 from topologies.capacity import HEIGHT
 from topologies.model import End, Link, Topology
 
@@ -93,14 +100,17 @@ class Cables:
                     subject=f"{node}, neighbour {neighbour.address}",
                     replace=True,
                 )
-        for route in self._routes[node] if self._static else ():
+        routes: Iterable[Route] = self._routes[node]
+        if not self._static:
+            routes = attached(self._topology.node(node), routes)
+        for route in routes:
             if ports.isdisjoint(hop.port for hop in route.hops):
                 continue
             hops = [hop for hop in route.hops if End(node, hop.port) not in lowered]
             kernel_object.route(
                 kernel,
                 route.destination,
-                [(self._indices[End(node, hop.port)], hop.via) for hop in hops],
+                [(self._indices[End(node, hop.port)], hop.via, hop.on_link) for hop in hops],
                 source=route.source,
                 table=kernel_object.routing_table(route.table),
                 subject=f"{node}, route to {route.destination}",

@@ -21,7 +21,15 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from emulator.fabric.kernel_objects import RULE_PRIORITY, routing_table
-from emulator.fabric.routes import Route, Rule, static_routes, static_rules
+from emulator.fabric.routes import (
+    Hop,
+    Neighbour,
+    Route,
+    Rule,
+    static_neighbours,
+    static_routes,
+    static_rules,
+)
 from topologies.model import Bridge, Link, Node, Port, Topology
 
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
@@ -33,10 +41,12 @@ SYSCTLS = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")
 def to_containerlab(topology: Topology) -> str:
     """``topology`` as YAML for ``containerlab deploy -t FILE``."""
     routes, rules = static_routes(topology), static_rules(topology)
+    neighbours = static_neighbours(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}
     nodes = CommentedMap()
     for node in topology.nodes:
-        commands = CommentedSeq(_commands(node, mtus, routes[node.name], rules[node.name]))
+        name = node.name
+        commands = CommentedSeq(_commands(node, mtus, routes[name], rules[name], neighbours[name]))
         nodes[node.name] = CommentedMap(
             kind="linux",
             image=SWITCH_IMAGE if node.is_switch else GPU_IMAGE,
@@ -70,7 +80,11 @@ def _link(link: Link) -> CommentedMap:
 
 
 def _commands(
-    node: Node, mtus: dict[str, int], routes: Iterable[Route], rules: Iterable[Rule]
+    node: Node,
+    mtus: dict[str, int],
+    routes: Iterable[Route],
+    rules: Iterable[Rule],
+    neighbours: Iterable[Neighbour],
 ) -> Iterator[str]:
     if node.is_switch:
         for sysctl in SYSCTLS:
@@ -81,6 +95,11 @@ def _commands(
         yield from _bridge(node, bridge, mtus)
     for port in node.ports:
         yield from _port(port, mtus[f"{node.name}:{port.name}"])
+    members = {port.name for port in node.ports if port.bridge is not None}
+    for known in neighbours:
+        if known.interface in members:  # an answer to ARP would be the bridge's, not the member's
+            where = f"lladdr {known.mac} dev {known.interface}"
+            yield f"ip neighbour add {known.address} {where} nud permanent"
     for route in routes:
         yield _route(route)
     for rule in rules:
@@ -110,8 +129,8 @@ def _route(route: Route) -> str:
         source = f" table {routing_table(route.table)}{source}"
     if len(route.hops) == 1:
         (hop,) = route.hops
-        return f"ip route add {destination}{source} via {hop.via} dev {hop.port}"
-    hops = " ".join(f"nexthop via {hop.via} dev {hop.port}" for hop in route.hops)
+        return f"ip route add {destination}{source} via {hop.via} dev {hop.port}{_on_link(hop)}"
+    hops = " ".join(f"nexthop via {hop.via} dev {hop.port}{_on_link(hop)}" for hop in route.hops)
     return f"ip route add {destination}{source} {hops}"
 
 
@@ -119,3 +138,7 @@ def _rule(rule: Rule) -> str:
     source = f"from {rule.source} " if rule.source is not None else ""
     table = routing_table(rule.table)
     return f"ip rule add {source}iif {rule.interface} lookup {table} priority {RULE_PRIORITY}"
+
+
+def _on_link(hop: Hop) -> str:
+    return " onlink" if hop.on_link else ""

@@ -40,7 +40,7 @@ IFA_ADDRESS, IFA_LOCAL = 1, 2
 NDA_DST, NDA_LLADDR = 1, 2
 NUD_NOARP, NUD_PERMANENT, NTF_MASTER = 0x40, 0x80, 0x04
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
-RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST = 254, 4, 1
+RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST, RTNH_F_ONLINK = 254, 4, 1, 4
 FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FR_ACT_TO_TBL = 2, 3, 6, 1
 
 NEW = NLM_F_CREATE | NLM_F_EXCL
@@ -166,30 +166,35 @@ def forwarding_entry(kernel: RouteSocket, index: int, mac: str, *, subject: str)
 def route(
     kernel: RouteSocket,
     destination: IPv4Network,
-    hops: list[tuple[int, IPv4Address]],
+    hops: list[tuple[int, IPv4Address, bool]],
     *,
     source: IPv4Address | None = None,
     table: int = RT_TABLE_MAIN,
     subject: str,
     replace: bool = False,
 ) -> None:
-    """``destination`` over ``hops`` (interface index, next address), all of equal weight.
+    """``destination`` over ``hops``, all of equal weight: of each the interface's index, the next
+    address, and whether that is to be believed although no address of the interface tells so.
 
     ``replace``: instead of the route that may be there.
     """
-    body = RTMSG.pack(AF_INET, destination.prefixlen, 0, 0, table, RTPROT_STATIC, 0, RTN_UNICAST, 0)
+    flags = RTNH_F_ONLINK if len(hops) == 1 and hops[0][2] else 0
+    body = RTMSG.pack(
+        AF_INET, destination.prefixlen, 0, 0, table, RTPROT_STATIC, 0, RTN_UNICAST, flags
+    )
     if destination.prefixlen:
         body += attribute(RTA_DST, destination.network_address.packed)
     if source is not None:
         body += attribute(RTA_PREFSRC, source.packed)
     if len(hops) == 1:
-        index, via = hops[0]
+        index, via, _ = hops[0]
         body += attribute(RTA_OIF, U32(index)) + attribute(RTA_GATEWAY, via.packed)
     else:
         paths = []
-        for index, via in hops:
+        for index, via, on_link in hops:
             gateway = attribute(RTA_GATEWAY, via.packed)
-            paths.append(RTNEXTHOP.pack(RTNEXTHOP.size + len(gateway), 0, 0, index) + gateway)
+            flags = RTNH_F_ONLINK if on_link else 0
+            paths.append(RTNEXTHOP.pack(RTNEXTHOP.size + len(gateway), flags, 0, index) + gateway)
         body += attribute(RTA_MULTIPATH, b"".join(paths))
     kernel.queue(RTM_NEWROUTE, NEW_OR_OTHER if replace else NEW, body, subject)
 

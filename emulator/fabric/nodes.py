@@ -134,7 +134,7 @@ class NamespaceNode(MininetNode):
             kernel_object.route(
                 self.kernel,
                 route.destination,
-                [(self.index_of(hop.port), hop.via) for hop in route.hops],
+                [(self.index_of(hop.port), hop.via, hop.on_link) for hop in route.hops],
                 source=route.source,
                 table=kernel_object.routing_table(route.table),
                 subject=f"{self.name}, route to {route.destination}",

@@ -19,10 +19,14 @@ _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hop:
-    """Leave through ``port`` towards the neighbour's address ``via``."""
+    """Leave through ``port`` towards the neighbour's address ``via``.
+
+    ``on_link``: the port, a bridge's member, has no address that tells the kernel who is there.
+    """
 
     port: str
     via: IPv4Address
+    on_link: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,12 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
                 neighbours[ours.node].append(
                     Neighbour(interface=ours.port, address=far.address.ip, mac=far.mac)
                 )
+    for gpu in topology.gpus:
+        for port in gpu.ports if gpu.loopback is not None else ():
+            member = topology.far_end(End(gpu.name, port.name))
+            neighbours[member.node].append(
+                Neighbour(interface=member.port, address=_address(port), mac=port.mac)
+            )
     return {name: tuple(rows) for name, rows in neighbours.items()}
 
 
@@ -162,10 +172,16 @@ def destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
 
 def attached(node: Node, routes: Iterable[Route]) -> Iterator[Route]:
     """Those of a switch's routes that end behind its own bridges: nobody can tell it of them."""
-    bridges = {bridge.name for bridge in node.bridges}
+    own = behind_bridges(node)
     for route in routes:
-        if bridges.issuperset(hop.port for hop in route.hops):
+        if own.issuperset(hop.port for hop in route.hops):
             yield route
+
+
+def behind_bridges(node: Node) -> frozenset[str]:
+    """The interfaces of ``node`` that lead into its own subnets: bridges and their members."""
+    members = (port.name for port in node.ports if port.bridge is not None)
+    return frozenset((*(bridge.name for bridge in node.bridges), *members))
 
 
 def _outside(
@@ -180,8 +196,10 @@ def _next_addresses(topology: Topology) -> Mapping[int, Hop]:
     """The hop that each step is, by the step's number."""
     hops: dict[int, Hop] = {}
     for name, steps in topology.forwarding.graph.steps.items():
-        if not topology.node(name).is_switch:
+        node = topology.node(name)
+        if not node.is_switch:
             continue
+        members = {port.name for port in node.ports if port.bridge is not None}
         for step in steps:
             address = topology.node(step.node).port(step.arrives).address
             if address is None:
@@ -190,7 +208,7 @@ def _next_addresses(topology: Topology) -> Mapping[int, Hop]:
                     f"link {link.a} - {link.b}: {end} has no address, so that no route can go "
                     "over it; join switches by ports with addresses"
                 )
-            hops[step.number] = Hop(step.port, address.ip)
+            hops[step.number] = Hop(step.port, address.ip, step.port in members)
     return hops
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address
 
 from emulator.fabric.carrier import STATIC
-from emulator.fabric.routes import Route, static_routes
+from emulator.fabric.routes import Route, behind_bridges, static_routes
 from topologies.model import SHORTEST, End, Link, Topology
 
 
@@ -140,8 +140,8 @@ class _Routed:
 
     def _is_last(self, switch: str, route: Route) -> bool:
         """Whether ``route`` leads to a GPU in one of the switch's own subnets."""
-        bridges = {bridge.name for bridge in self._topology.node(switch).bridges}
-        return not bridges.isdisjoint(hop.port for hop in route.hops)
+        own = behind_bridges(self._topology.node(switch))
+        return not own.isdisjoint(hop.port for hop in route.hops)
 
     def _next(self, switch: str, route: Route) -> set[str]:
         """The switches at the living hops of ``route``."""

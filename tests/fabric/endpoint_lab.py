@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from emulator.control_plane import choice as control_plane
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import AgentSpec
@@ -37,9 +38,10 @@ def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def small_lab(spec: str = "rail_clos:hosts=2,gpus_per_host=1", **options: Any) -> Iterator[Lab]:
-    """A lab of a random name, removed afterwards."""
+    """A lab of a random name, removed afterwards; ``plane`` is its control plane."""
     settings: dict[str, Any] = {"dilation": DILATION, "seed": 1, "spec": spec} | options
-    with Lab.create(f"ep-{secrets.token_hex(3)}", catalogue.load(spec), **settings) as lab:
+    topology = control_plane.chosen(catalogue.load(spec), settings.pop("plane", None))
+    with Lab.create(f"ep-{secrets.token_hex(3)}", topology, **settings) as lab:
         yield lab
 
 

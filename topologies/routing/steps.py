@@ -120,7 +120,11 @@ class Graph:
 
 
 def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
-    """Of switches to each other, and to GPUs that have a fabric address over several ports."""
+    """Of switches to each other, and to GPUs that have a fabric address over several ports.
+
+    To such a GPU a step leaves through the member of the bridge that its cable is plugged into: a
+    bridge stays up when that cable dies, and what leads over it would not be withdrawn.
+    """
     table: dict[str, list[Step]] = {node.name: [] for node in topology.nodes}
     numbers = itertools.count()
 
@@ -138,8 +142,10 @@ def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
         for port in gpu.ports:
             end = End(gpu.name, port.name)
             link = topology.link_at(end)
-            for where, item in topology.beyond(end):
+            for gateway, item in topology.beyond(end):
                 if isinstance(item, Bridge):
+                    member = topology.far_end(end)
+                    where = member if member.node == gateway.node else gateway
                     add(where, end, link)
                     add(end, where, link)
     return {name: tuple(steps) for name, steps in table.items()}
