@@ -113,7 +113,7 @@ def incast_senders(topology: Topology, receiver: int, count: int, placement: str
         and (placement == "any" or (switch_of(topology, rank) == rail) is (placement == "rail"))
     ]
     if count > len(able):
-        where = {"rail": "on the rail of", "spines": "on other rails than", "any": "beside"}
+        where = {"rail": "on the rail switch of", "spines": "on other rails than", "any": "beside"}
         raise UserError(
             f"an incast of {count} senders needs as many GPUs {where[placement]} "
             f"{gpus[receiver].name} on other servers, and topology {topology.name} has "

@@ -49,7 +49,8 @@ from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import captured_ports, switch_of, switch_port
+from scenarios.workloads.places import captured_ports, one_of_each_server
+from topologies.attachment import switch_ends
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -84,14 +85,14 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
         for place, rank in enumerate(ranks)
     )
     pattern = Traffic(topology, flows, parameters.message, parameters.in_flight, seed)
-    ports = [switch_port(topology, rank) for rank in ranks]
+    ports = [end for rank in ranks for end in switch_ends(topology, topology.gpus[rank].name)]
     return [
         pattern.trial(
             "losssweep",
             parameters,
             facts={"loss_ppm": loss},
             faults=tuple(
-                FaultAt(at_ns=0, port=port, faults=Faults(loss=loss / MILLION))
+                FaultAt(at_ns=0, port=str(port), faults=Faults(loss=loss / MILLION))
                 for port in ports
                 if loss
             ),
@@ -102,14 +103,11 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 def ring(topology: Topology) -> list[int]:
     """The ranks on the first rail switch, one of each server."""
-    gpus = topology.gpus
-    rail = switch_of(topology, 0)
-    ranks = [rank for rank in range(len(gpus)) if switch_of(topology, rank) == rail]
-    servers = {gpus[rank].server for rank in ranks}
-    if len(ranks) < 2 or len(servers) < len(ranks):
+    rail, ranks = next(iter(one_of_each_server(topology).items()))
+    if len(ranks) < 2:
         raise UserError(
-            f"a ring needs two GPUs or more on one rail switch, each in a server of its own, and "
-            f"{rail} of {topology.name} has {len(ranks)} in {len(servers)}; take hosts=2 or more"
+            f"a ring needs GPUs of two servers or more on one rail switch, and {rail} of "
+            f"{topology.name} has those of one; take more hosts, or a topology of rails"
         )
     return ranks
 

@@ -93,8 +93,9 @@ def cast(parameters: Parameters, topology: Topology, senders: int) -> tuple[list
     ]
     if len(beside) < parameters.receivers:
         raise UserError(
-            f"{parameters.receivers} receivers beside the sender need as many further hosts, and "
-            f"topology {topology.name} has {len(beside)}; take fewer receivers or more hosts"
+            f"{parameters.receivers} receivers beside the sender need as many GPUs of other "
+            f"servers on its rail switch, and topology {topology.name} has {len(beside)}; take "
+            "fewer receivers, or more hosts on a rail"
         )
     receivers = beside[: parameters.receivers]
     hot = receivers[0]

@@ -69,7 +69,7 @@ from emulator.run import traffic
 from emulator.run.table import Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import switch_of, switch_port, uplinks
+from scenarios.workloads.places import one_of_each_server, require_joined, switch_port, uplinks
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE, TIME
 
@@ -155,19 +155,16 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 def cast(topology: Topology) -> dict[str, list[Pair]]:
     """The flows of each kind, as pairs of ranks."""
-    gpus = topology.gpus
-    rails: dict[str, list[int]] = {}
-    for rank in range(len(gpus)):
-        rails.setdefault(switch_of(topology, rank), []).append(rank)
-    if len(rails) < 2 or min(len(ranks) for ranks in rails.values()) < FEWEST:
+    rails = one_of_each_server(topology)
+    fewest = min(len(ranks) for ranks in rails.values())
+    if len(rails) < 2 or fewest < FEWEST:
         raise UserError(
-            f"a storm takes two rail switches with {FEWEST} GPUs each, and topology "
-            f"{topology.name} has {len(rails)} with {len(topology.servers)}; take more hosts, or "
-            "gpus_per_host=2"
+            f"a storm takes two rail switches with GPUs of {FEWEST} servers each, and topology "
+            f"{topology.name} has {len(rails)} with those of {fewest}; take more hosts, or more "
+            "rails"
         )
+    require_joined(topology, next(iter(rails)))
     first, second = list(rails.values())[:2]
-    if not (uplinks(topology, switch_of(topology, first[0]))):
-        raise UserError(f"the rail switches of {topology.name} are not joined; take spines")
     bad, others = first[0], first[1:]
     neighbour, feeders = second[0], second[1:]
     return {

@@ -48,7 +48,13 @@ from emulator.run import traffic
 from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import Shares, captured_ports, fair_shares, switch_of
+from scenarios.workloads.places import (
+    Shares,
+    captured_ports,
+    fair_shares,
+    require_joined,
+    switch_of,
+)
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -89,6 +95,7 @@ def cast(topology: Topology, senders: int) -> tuple[tuple[int, int], list[tuple[
             f"a victim needs two rail switches and two hosts, and topology {topology.name} has "
             f"{len(rails)} and {len(servers)}; take more hosts or gpus_per_host"
         )
+    require_joined(topology, next(iter(rails)))
     first, second = list(rails.values())[:2]
     victim = first[0]
     hot = next((r for r in second if gpus[r].server == gpus[victim].server), second[0])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from topologies.fabric_keys import CLOS, EVPN, LOSSLESS, NO_SWITCH, STATIC, octets
+from topologies.fabric_keys import CLOS, EVPN, LOSSLESS, NO_SWITCH, STATIC, measured
+
+#: Balancings that are told the next hops of every route before anything is sent.
+TOLD_BALANCINGS = ("round-robin", "least-loaded")
 
 Said = Mapping[str, int | str]
 Found = Iterator[tuple[str, str]]
@@ -81,8 +84,8 @@ def _of_switches(said: Said) -> Found:
     for key in ("ecn_kmin", "ecn_kmax", "ecn_pmax"):
         if key in said and said.get("ecn") == "off":
             yield key, f"{key} says nothing with ecn: off"
-    low, high = (octets(str(said.get(key, ""))) for key in ("ecn_kmin", "ecn_kmax"))
-    if low is not None and high is not None and low > high:
+    low, high = (measured(str(said.get(key, ""))) for key in ("ecn_kmin", "ecn_kmax"))
+    if low and high and low[0] == high[0] and low[1] > high[1]:
         yield "ecn_kmin", f"ecn_kmin is {said['ecn_kmin']}, above ecn_kmax of {said['ecn_kmax']}"
 
 
@@ -99,6 +102,13 @@ def _of_planes(said: Said) -> Found:
             )
         elif key != "bfd" and said.get("bfd") == "off":
             yield key, f"{key} says nothing with bfd: off"
+    balancing = said.get("load_balancing")
+    if plane != STATIC and balancing in TOLD_BALANCINGS:
+        yield (
+            "load_balancing",
+            f"load_balancing is {balancing} and control_plane {plane}: that balancing must know "
+            f"every route beforehand; take another, such as packet, or control_plane: {STATIC}",
+        )
     vxlan = said.get("data_plane") == "vxlan"
     if vxlan and plane != EVPN:
         yield (

@@ -117,9 +117,10 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
 KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
 
 
-def octets(depth: str) -> int | None:
-    """A depth in octets, None if it is in BDPs or not a size."""
+def measured(depth: str) -> tuple[str, float] | None:
+    """The unit (octets or BDPs) and number of a depth, None if it has neither."""
+    number = depth.removesuffix("bdp")
     try:
-        return parse_size(depth)
-    except UnitError:
+        return ("B", parse_size(depth)) if number == depth else ("bdp", float(number))
+    except (UnitError, ValueError):
         return None

@@ -69,7 +69,7 @@ class _Tree:
             if role in present
         ]
         if len(self.tiers) not in (2, 3):
-            raise self._refused(f"its switches make {len(self.tiers)} tiers and not 2 or 3")
+            raise self._refused(f"it takes 2 or 3 tiers of switches, and here is {len(self.tiers)}")
         self._level = {node.name: 0 for node in topology.nodes}
         for level, switches in enumerate(self.tiers, start=1):
             self._level |= {switch.name: level for switch in switches}

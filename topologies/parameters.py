@@ -21,11 +21,14 @@ from topologies.units import (
     parse_time_ns,
 )
 
+LONGEST_COUNT = 40  # digits, far beyond every limit: what is longer is not read
+
 
 def parse_count(text: str) -> int:
     """``text`` as a plain whole number; a prefix length may be written with its slash."""
     text = text.removeprefix("/")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+    digits = text.removeprefix("-")  # a number below 0 is one: the limits of its kind refuse it
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= LONGEST_COUNT):
         raise TopologyError(f"{text!r} is not a whole number; write for example 6")
     return int(text)
 

@@ -207,13 +207,13 @@ def wanted(text: str) -> SwitchChoice | None:
 
 def describe() -> str:
     """The profiles, and the parameters of :func:`describe_options`, for --help."""
-    profiles = "\n".join(f"  {name:<30}{meaning}" for name, meaning in MEANINGS.items())
+    profiles = "\n".join(f"  {name:<33}{meaning}" for name, meaning in MEANINGS.items())
     return f"Switches:\n{profiles}\nParameters of a switch:\n{describe_options()}"
 
 
 def describe_options() -> str:
     """The parameters of a switch and their values, a line each, for --help."""
-    lines = (f"  {name + '=' + values:<30}{text}" for name, (values, text) in DESCRIBED.items())
+    lines = (f"  {name + '=' + values:<33}{text}" for name, (values, text) in DESCRIBED.items())
     return "\n".join((*lines, *(f"  {line}" for line in EXPLAINED)))
 
 

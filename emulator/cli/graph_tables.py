@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -200,9 +201,17 @@ def _rails(topology: Topology) -> Table:
                 str(bridge.gateway.ip),
                 span([far.node for far, _ in gpus]),
                 span(addresses),
-                span(members),
+                ports_told(members),
             )
     return table
+
+
+def ports_told(names: Sequence[str]) -> str:
+    """``down0 .. down3`` of neighbours, ``down0, down8 .. down16`` of ports with others between."""
+    last = [int(found.group()) for name in names[:2] if (found := re.search(r"\d+$", name))]
+    if len(names) < 2 or len(last) < 2 or last[1] == last[0] + 1:
+        return span(names)
+    return f"{names[0]}, {span(names[1:])}"
 
 
 def _summaries(topology: Topology) -> Table:

@@ -69,7 +69,7 @@ class Moment:
 def describe() -> str:
     """The grammar for a help text."""
     return """\
-Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject takes no t=)
+Faults: [t=TIME] [ELEMENT] VERB; ...   (fabric time after the start; inject: no t=, no flap)
   link NODE:PORT   down|up  flap every=1ms for=5ms             carrier, at both ends
                    blackhole  rate=100Gbps  loss=1%  corrupt=0.1%  heal      silent
   switch NAME      down|up|flap                                all of its cables

@@ -63,7 +63,7 @@ def deliveries(topology: Topology, outcome: Outcome, base_rtt_ns: int) -> list[C
 class Goodput(enum.StrEnum):
     """What became of it after a fault."""
 
-    WHOLE = "did not fall"
+    WHOLE = "did not fall below what the links left allow"
     RESTORED = "restored"
     LOST = "not restored before the next fault or the end"
     CUT = "has no way left"

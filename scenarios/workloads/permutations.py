@@ -6,23 +6,25 @@ import random
 from collections.abc import Sequence
 
 from emulator.errors import UserError
-from scenarios.workloads.places import switch_of
+from scenarios.workloads.places import switch_of, uplinks
 from topologies.model import Topology
 
 
 def across_rails(topology: Topology, seed: int) -> list[int]:
     """The destination of each rank: another server on another rail switch, each rank once.
 
-    The seed decides which.  :class:`UserError` if the fabric has no such permutation.
+    Where one switch has all rails and no uplinks, another server.  The seed decides which.
+    :class:`UserError` if the fabric has no such permutation.
     """
     gpus = topology.gpus
     ranks = range(len(gpus))
     switches = [switch_of(topology, rank) for rank in ranks]
+    single = len(set(switches)) == 1 and not uplinks(topology, switches[0])
     allowed = [
         [
             to
             for to in ranks
-            if switches[to] != switches[rank] and gpus[to].server != gpus[rank].server
+            if (single or switches[to] != switches[rank]) and gpus[to].server != gpus[rank].server
         ]
         for rank in ranks
     ]
@@ -36,7 +38,8 @@ def across_rails(topology: Topology, seed: int) -> list[int]:
         if not _place(rank, allowed, sender, set()):
             raise UserError(
                 f"in topology {topology.name} not every GPU can have a partner of its own on "
-                "another rail and server; take at least two hosts and two GPUs per host"
+                "another rail switch and server; take at least two hosts and two GPUs per host, as "
+                "many on each rail switch"
             )
     destination = {source: to for to, source in sender.items()}
     return [destination[rank] for rank in ranks]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from emulator.errors import UserError
 from emulator.run.ideal import WireCost
 from emulator.run.metrics import max_min, payload_rate
 from topologies.attachment import nic_rate_bps, switch_ends
@@ -28,6 +29,20 @@ def uplinks(topology: Topology, switch: str) -> list[End]:
         for _, ours, theirs in topology.neighbours(switch)
         if topology.node(theirs.node).is_switch
     ]
+
+
+def one_of_each_server(topology: Topology) -> dict[str, list[int]]:
+    """The first rank of each server on each rail switch."""
+    found: dict[str, dict[str | None, int]] = {}
+    for rank, gpu in enumerate(topology.gpus):
+        found.setdefault(switch_of(topology, rank), {}).setdefault(gpu.server, rank)
+    return {switch: list(ranks.values()) for switch, ranks in found.items()}
+
+
+def require_joined(topology: Topology, switch: str) -> None:
+    """Raise UserError if ``switch`` has no link to another one."""
+    if not uplinks(topology, switch):
+        raise UserError(f"the rail switches of {topology.name} are not joined; take spines")
 
 
 def captured_ports(topology: Topology, *ranks: int) -> str:

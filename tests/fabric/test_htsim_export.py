@@ -162,7 +162,7 @@ def test_quantities_are_those_of_the_links() -> None:
         ("rail_clos:nic_delay=0", "delay of links below tier 0 is 0"),
         ("clos:nic_ports=2", "GPUs have 2 links each"),
         ("clos:gpus_per_nic=2", "does not join a tier to the next above"),
-        ("clos:spines=0", "make 1 tiers"),
+        ("clos:spines=0", "it takes 2 or 3 tiers of switches, and here is 1"),
         ("clos:pods=2,hosts=4,super_spines=2", "not one in each pod"),
     ],
 )

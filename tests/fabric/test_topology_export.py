@@ -55,6 +55,11 @@ def test_text_is_the_default_and_shows_the_computed_numbers() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_text_does_not_hide_that_ports_of_other_rails_lie_between() -> None:
+    text = _graph("single_rail_switch").stdout
+    assert re.search(r"\| 1 +\| 102 .* down1, down9 \.\. down17 +\|", text)
+
+
 @pytest.mark.parametrize(("suffix", "start"), [("dot", "graph "), ("mmd", "flow"), ("json", "{")])
 def test_the_suffix_of_the_output_file_decides(tmp_path: Path, suffix: str, start: str) -> None:
     target = tmp_path / f"fabric.{suffix}"

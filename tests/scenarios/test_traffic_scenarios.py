@@ -23,6 +23,7 @@ from emulator.run.load import Load
 from emulator.run.stages import stages
 from emulator.scenario import Outcome, Scenario, Trial
 from emulator.transports import fit
+from scenarios import pfcstorm
 from scenarios.workloads.permutations import across_rails
 from scenarios.workloads.places import fair_shares, switch_of
 from tests.scenarios.executor import Executor
@@ -154,7 +155,10 @@ def test_the_seed_decides_the_payload(name: str, spec: str | None, given: dict[s
         ("outcast", "rail_clos:hosts=5,gpus_per_host=2", {}, "an incast of 4 senders"),
         ("linkfail", "rail_clos:hosts=2,gpus_per_host=2,spines=2", {}, "have 2; take more"),
         ("linkfail", None, {"slow_to": "1"}, "slow_to is 1"),
+        ("victim", "rail_only", {}, "are not joined; take spines"),
+        ("losssweep", "torus:x=3,y=3", {}, "those of one; take more hosts"),
         ("pfcstorm", "rail_clos:hosts=3,gpus_per_host=2", {}, "take more hosts"),
+        ("pfcstorm", "rail_only", {}, "are not joined; take spines"),
         ("pfcstorm", None, {"watchdog": "400us"}, "take a shorter one"),
         ("linkfail", None, {"sprays": "rep"}, "did you mean reps"),
         ("lbsweep", None, {"balances": "hash"}, "choose one of"),
@@ -187,6 +191,28 @@ def test_permutations_cross_and_share_nothing(hosts: int, gpus: int, seed: int) 
     for source, destination in enumerate(to):
         assert switch_of(topology, source) != switch_of(topology, destination)
         assert topology.gpus[source].server != topology.gpus[destination].server
+
+
+@pytest.mark.parametrize("spec", ["nic_per_gpu", "shared_nic", "fabric_planes"])
+def test_a_permutation_on_one_switch_leaves_the_server(spec: str) -> None:
+    topology = load(spec)
+    to = across_rails(topology, 1)
+    assert sorted(to) == list(range(len(topology.gpus)))
+    for source, destination in enumerate(to):
+        assert topology.gpus[source].server != topology.gpus[destination].server
+
+
+def test_a_storm_takes_its_flows_from_one_gpu_of_each_server() -> None:
+    topology = load("pod")
+    flows = [flow for flows in pfcstorm.cast(topology).values() for flow in flows]
+    for source, destination in flows:
+        assert topology.gpus[source].server != topology.gpus[destination].server
+
+
+@pytest.mark.parametrize(("spec", "lossy"), [("nic_per_gpu", 2), ("fabric_planes", 4)])
+def test_a_losssweep_loses_at_every_port_down_to_its_ring(spec: str, lossy: int) -> None:
+    one = next(trials("losssweep", spec, {"losses": "100", "size": "1MiB"}))
+    assert len({fault.port for fault in one.faults}) == lossy
 
 
 def test_the_seed_decides_the_permutation() -> None:

@@ -155,6 +155,8 @@ def test_what_cannot_be_built_is_valid_but_refused() -> None:
         ("segment:\n  hosts: [1, 2]\n", 2, "hosts is a list, not a single value"),
         ("segment:\n  hosts: six\n", 2, "hosts: 'six' is not a whole number"),
         ("segment:\n  hosts: 0\n", 2, "hosts is 0; it must lie in 1"),
+        ("segment:\n  hosts: -1\n", 2, "hosts is -1; it must lie in 1 .. 16384"),
+        ("segment:\n  hosts: 99999999999\n", 2, "hosts is 99999999999; it must lie in"),
         ("segment:\n  hosts: true\n", 2, "hosts: 'on' is not a whole number"),
         ("segment:\n  gpu_io:\n    nic_rate: 400\n", 3, "nic_rate: '400' has no unit"),
         ("segment:\n  gpu_io:\n    nic_rate: 0Gbps\n", 3, "nic_rate is 0 bps"),
@@ -213,6 +215,12 @@ def test_what_cannot_be_built_is_valid_but_refused() -> None:
         ("global:\n  flowlet_gap: 1us\n", 2, "flowlet_gap says nothing without"),
         ("global:\n  ecn: off\n  ecn_kmax: 1bdp\n", 3, "ecn_kmax says nothing with ecn: off"),
         ("global: {ecn_kmin: 2MiB, ecn_kmax: 1MiB}\n", 1, "ecn_kmin is 2MiB, above"),
+        ("global: {ecn_kmin: 2bdp, ecn_kmax: 1bdp}\n", 1, "ecn_kmin is 2bdp, above"),
+        (
+            "global:\n  control_plane: ebgp\n  load_balancing: round-robin\n",
+            3,
+            "load_balancing is round-robin and control_plane ebgp",
+        ),
         ("pod:\n  segments: 2\n  spine: {spines: 0}\n", 2, "nothing joins the segments"),
         ("multi_pod:\n  pods: 2\n", 2, "nothing joins the pods"),
         (
