@@ -21,12 +21,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from topologies.routing import Forwarding
+    from topologies.stretch import Stretch
 
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MIN_MTU, MAX_MTU = 576, 65_000
 ETHERNET_HEADER = 14  # octets
+#: What a tunnel puts around a packet within a link's MTU: IPv4 20, UDP 8, VXLAN 8, and the header
+#: of the frame inside (RFC 7348).
+VXLAN_OVERHEAD = 36 + ETHERNET_HEADER
+ETHERNET, VXLAN, EVPN = "ethernet", "vxlan", "evpn"
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 
@@ -68,7 +73,9 @@ class Bridge:
     """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway.
 
     A bridge without ``gateway``, that of a shared NIC, only passes frames on.  ``vlan`` is the id
-    that the design's drawing gives the rail.
+    that the design's drawing gives the rail.  Bridges of one ``vni`` are one network that is
+    stretched over several switches: they have the same gateway and MAC (anycast), and tunnels
+    between the loopbacks of their switches join them.
     """
 
     name: str
@@ -76,6 +83,7 @@ class Bridge:
     mac: str
     gateway: IPv4Interface | None = None
     vlan: int | None = None
+    vni: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +194,7 @@ class FabricProfile:
     """
 
     control_plane: str = "static"
-    data_plane: str = "ethernet"
+    data_plane: str = ETHERNET
     load_balancing: str = "flow"
     routing: str = SHORTEST
 
@@ -268,6 +276,12 @@ class Topology:
         """
         if self.profile.routing != SHORTEST:
             return self.forwarding.paths(source)
+        if self.stretch is not None:
+            return self.stretch.paths(source)
+        return self.shortest_paths(source)
+
+    def shortest_paths(self, source: str) -> Mapping[str, tuple[Link, ...]]:
+        """A shortest path of the graph from ``source`` to every node, whatever the routing."""
         found: dict[str, tuple[Link, ...]] = {}
         order = itertools.count()  # decides between equal paths: links themselves do not compare
         heap: list[tuple[int, int, int, str, tuple[Link, ...]]] = [(0, 0, next(order), source, ())]
@@ -290,7 +304,17 @@ class Topology:
         """As :meth:`paths`, but the longest of the ways that the routing in force takes."""
         if self.profile.routing != SHORTEST:
             return self.forwarding.paths(source, longest=True)
+        if self.stretch is not None:
+            return self.stretch.paths(source, longest=True)
         return self.paths(source)
+
+    @cached_property
+    def stretch(self) -> Stretch | None:
+        """The networks that lie on several switches, if there are any."""
+        from topologies.stretch import Stretch  # here, as it is written in terms of topologies
+
+        found = Stretch(self)
+        return found if found.owners else None
 
     @cached_property
     def _far_ends(self) -> Mapping[End, End]:
@@ -339,6 +363,9 @@ def validate(topology: Topology) -> None:
     _validate_profile(topology.profile)
     _validate_links(topology, nodes)
     _validate_servers(topology, nodes)
+    from topologies.stretch import validate_stretch
+
+    validate_stretch(topology)
 
 
 def _validate_nodes(topology: Topology) -> dict[str, Node]:
@@ -346,6 +373,7 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
     macs: dict[str, str] = {}
     addresses: dict[IPv4Address, str] = {}
     subnets: dict[IPv4Network, str] = {}
+    stretched: dict[int, Bridge] = {}
 
     def claim_address(where: str, address: IPv4Address) -> None:
         if address in addresses:
@@ -372,13 +400,15 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             seen.add(item.name)
             if not MAC.fullmatch(item.mac):
                 raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
-            if item.mac in macs:
+            if item.mac in macs and not _is_stretched(item, stretched):
                 raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
             macs[item.mac] = where
         for bridge in node.bridges:
             where = f"{node.name}:{bridge.name}"
-            if bridge.gateway is None:
+            if bridge.gateway is None or _is_stretched(bridge, stretched):
                 continue
+            if bridge.vni is not None:
+                stretched[bridge.vni] = bridge
             claim_address(where, bridge.gateway.ip)
             for network, other in subnets.items():
                 if network.overlaps(bridge.gateway.network):
@@ -405,6 +435,14 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
         _validate_summaries(node, subnets)
     return nodes
+
+
+def _is_stretched(item: Bridge | Port, stretched: Mapping[int, Bridge]) -> bool:
+    """Whether ``item`` is one more bridge of a network that another switch has, and is like it."""
+    if isinstance(item, Port) or item.vni is None:
+        return False
+    first = stretched.get(item.vni)
+    return first is not None and (first.mac, first.gateway) == (item.mac, item.gateway)
 
 
 def _validate_profile(profile: FabricProfile) -> None:
