@@ -24,12 +24,13 @@ from scapy.layers.vxlan import VXLAN
 from emulator.asic.choice import parse as parse_switch
 from emulator.asic.layout import DropReason, TrafficClass
 from emulator.control_plane.failure import time_failure
+from emulator.control_plane.routing import Routing
 from emulator.endpoint.nic import Nic
 from emulator.lab import Lab
 from tests.fabric.test_control_plane import address, routing_of, unreached
 from tests.fabric.test_endpoint_nic import SIZE, header, open_nic
 from tests.fabric.test_lab import nothing_left, uetemu
-from tests.fabric.traffic import kill, send_flows, within
+from tests.fabric.traffic import blast, kill, send_flows, within
 from topologies import catalogue
 from topologies.model import End
 
@@ -43,7 +44,8 @@ SPEC = (
 ETH_P_ALL = 3
 SPINES = (("spine0", "down0"), ("spine1", "down0"))  # what comes from rail0, and goes there
 FLOWS = range(40_000, 40_040)
-ECT0, CE, ECN = 2, 3, 3
+ECT0 = 2
+TOS = 46 << 2  # what control packets have
 DATA = (TrafficClass.DATA, TrafficClass.UNTRIMMED)
 
 
@@ -113,7 +115,27 @@ def test_a_packet_in_the_fabric_has_vni_and_loopbacks_around_it(pods: Lab) -> No
         inner = outer[VXLAN].payload
         assert (inner.src, inner.dst) == (mac_of(pods, "h0g0"), mac_of(pods, "h2g0"))
         assert inner[IP].ttl == 64  # the rail is one network: nobody has routed it
+    assert {outer[IP].tos for packets in seen for outer in packets} == {0}
     assert len({outer[UDP].sport for packets in seen for outer in packets}) > len(FLOWS) // 2
+
+
+def test_the_class_of_a_packet_is_seen_from_outside(pods: Lab) -> None:
+    """By its DSCP switches on the way queue it as those at the ends do."""
+    with ExitStack() as stack:
+        taps = [
+            stack.enter_context(pods.inside(node, lambda port=port: tap(port)))
+            for node, port in SPINES
+        ]
+        sender = blast(pods, "h0g0", address(pods.topology, "h2g0"), size=100, tos=TOS, count=1)
+        stack.callback(kill, sender)
+        seen: list[Ether] = []
+
+        def one_seen() -> bool:
+            seen.extend(packet for one in taps for packet in tunnelled(one))
+            return bool(seen)
+
+        within(20, one_seen, "the packet was seen")
+    assert seen[0][IP].tos == seen[0][VXLAN].payload[IP].tos == TOS
 
 
 def tap(port: str) -> socket.socket:
@@ -209,11 +231,26 @@ def test_a_frame_that_waits_in_a_tunnel_is_the_switchs(pods: Lab) -> None:
 
 
 def test_who_is_not_known_is_named(pods: Lab) -> None:
-    flood = ["00:00:00:00:00:00", "dev", "vxlan10101", "dst", "10.255.0.3", "self", "permanent"]
-    pods.exec("rail0", ["bridge", "fdb", "del", *flood])
-    assert routing_of(pods).unknown_members() == ["rail0 does not know that VNI 10101 is at rail2"]
-    pods.exec("rail0", ["bridge", "fdb", "append", *flood])
-    assert routing_of(pods).unknown_members() == []
+    """rail2 takes back what it told; rail0 forgets."""
+    routing = routing_of(pods)
+    gone = {
+        "rail0 does not know that VNI 10101 is at rail2",
+        "rail0 does not know that h2g0 is behind rail2 (VNI 10101)",
+        "rail0 does not know that h3g0 is behind rail2 (VNI 10101)",
+    }
+    tell(routing, "rail2", "no advertise-all-vni")
+    try:
+        within(20, lambda: gone <= set(routing.unknown_members()), "rail0 has forgotten")
+    finally:
+        tell(routing, "rail2", "advertise-all-vni")
+    routing.await_convergence()
+    assert unreached(pods) == []
+
+
+def tell(routing: Routing, switch: str, command: str) -> None:
+    """Have FRR of ``switch`` do ``command`` in its configuration of EVPN."""
+    path = ("configure terminal", "router bgp", "address-family l2vpn evpn")
+    routing.vtysh(switch, "\n".join((*path, command)))
 
 
 def test_a_lost_uplink_cuts_no_tunnel(pods: Lab) -> None:
