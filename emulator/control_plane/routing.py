@@ -25,6 +25,7 @@ from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Routes, read_routes
 from emulator.control_plane.members import Members
 from emulator.errors import UserError
+from emulator.fabric import capabilities
 from emulator.fabric.netlink import RouteSocket
 from topologies.model import End, Topology
 
@@ -46,6 +47,8 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
         choice.check_switch(plane, switch)
         speakers.speakers(topology, plane)
         daemons.require(plane)
+        if topology.stretch is not None:
+            capabilities.require("vxlan", purpose="join the parts of stretched rails")
 
 
 class Routing:
