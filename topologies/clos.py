@@ -229,7 +229,10 @@ class Clos(Cabling):
                 f"subnets is {STRETCHED} and nic_ports {self.nic_ports}; a GPU with several ports "
                 "has an address that belongs to no subnet: take nic_ports=1 or subnets=apart"
             )
-        plan.check_room(parts * self.hosts * self.gpus_per_nic, self.subnet_prefix)
+        try:
+            plan.check_room(parts * self.hosts * self.gpus_per_nic, self.subnet_prefix)
+        except TopologyError as error:
+            raise TopologyError(f"of all {parts} segments together, {error}") from None
         plan.rail_subnet(self.rail_count - 1, subnet_prefix=self.subnet_prefix)
 
 

@@ -102,7 +102,10 @@ def test_switches_with_all_rails_send_nothing_up_again() -> None:
         ("clos:pods=2,subnets=stretched", "super_spines 0: tunnels need a way"),
         ("clos:segments=2,spines=0,subnets=stretched", "spines 0: tunnels need a way"),
         (PODS + ",nic_ports=2", "nic_ports 2; a GPU with several ports"),
-        (PODS.replace("hosts=1", "hosts=127"), "addresses for 253 of them; take subnet_prefix=/23"),
+        (
+            PODS.replace("hosts=1", "hosts=127"),
+            "of all 2 segments together, hosts is 254 .* 253 of them; take subnet_prefix=/23",
+        ),
         (PODS + ",mtu=65000", "a tunnel adds 50 octets, more than 65000 in all"),
         (PODS + ",buffer=9030B", "less than one frame of mtu 9000 in a tunnel"),
     ],
