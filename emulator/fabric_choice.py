@@ -64,11 +64,6 @@ def choose(what: str) -> FabricChoice:
 
 def require_buildable(topology: Topology) -> None:
     """Raise UserError for what a profile may say and no fabric here can do."""
-    profile = topology.profile
-    if profile.data_plane != "ethernet":
-        raise UserError(
-            f"data_plane {profile.data_plane} cannot be built here: take data_plane: ethernet"
-        )
     control_plane.of(topology)
 
 

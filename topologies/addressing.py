@@ -52,6 +52,7 @@ _MAC_ROLE = {
     Role.ROUTER: 0x15,
 }
 _MAC_BRIDGE = 0x10
+_ANYCAST = 0xFFFF  # the node number of all switches; no single one has so high a number
 
 
 def gpu_mac(*, host: int, local_rank: int, port: int = 0) -> str:
@@ -68,6 +69,11 @@ def switch_mac(role: Role, *, switch: int, port: int) -> str:
 def bridge_mac(*, switch: int, rail: int) -> str:
     """MAC of the bridge (the gateway) of ``rail`` inside the ``switch``-th rail switch."""
     return _mac(_MAC_BRIDGE, switch, rail)
+
+
+def anycast_mac(*, rail: int) -> str:
+    """MAC of the bridges of a ``rail`` that is stretched over switches, the same on all of them."""
+    return _mac(_MAC_BRIDGE, _ANYCAST, rail)
 
 
 def _mac(kind: int, node: int, port: int) -> str:
@@ -221,9 +227,12 @@ def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[s
     """Sum of link delays (ns) between ``gpu`` and each peer, keyed by the peer's IPv4 address.
 
     Where the routing in force takes ways of several lengths (``valiant``) it is the mean of those
-    from the peer to ``gpu``, each next hop being as likely.  Peers that the fabric does not join
-    to ``gpu`` (rails without a spine) are left out.  With ``port`` the paths are those through it.
+    from the peer to ``gpu``, each next hop being as likely; so it is where several switches on the
+    way to a stretched rail are equally near.  Peers that the fabric does not join to ``gpu`` (rails
+    without a spine) are left out.  With ``port`` the paths are those through it.
     """
+    if topology.stretch is not None:
+        return {peer: round(delay) for peer, (delay, _) in _means_of_tunnels(topology, gpu).items()}
     if topology.profile.routing != SHORTEST:
         return {peer: round(delay) for peer, (delay, _) in _means(topology, gpu).items()}
     paths = _paths(topology, gpu, port)
@@ -236,6 +245,8 @@ def octet_times(topology: Topology, gpu: str, port: str | None = None) -> dict[s
     That many times the length of a frame is what store-and-forward adds to its path's delay.
     Of ways of several lengths it is the mean, as in :func:`path_delays`.
     """
+    if topology.stretch is not None:
+        return {peer: octet for peer, (_, octet) in _means_of_tunnels(topology, gpu).items()}
     if topology.profile.routing != SHORTEST:
         return {peer: per_octet for peer, (_, per_octet) in _means(topology, gpu).items()}
     paths = _paths(topology, gpu, port)
@@ -252,6 +263,20 @@ def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
         means = topology.forwarding.means(peer.name, gpu)
         if means is not None:
             found[str(gpu_address(peer).ip)] = means
+    return found
+
+
+def _means_of_tunnels(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
+    """As :func:`_means`, over the ways that lead to stretched rails."""
+    _gpu(topology, gpu)
+    assert topology.stretch is not None
+    found: dict[str, tuple[float, float]] = {}
+    for peer in topology.gpus:
+        ways = topology.stretch.ways(gpu, peer.name) if peer.name != gpu else ()
+        if ways:
+            delay = sum(link.delay_ns for way in ways for link in way) / len(ways)
+            octet = sum(8e9 / link.rate_bps for way in ways for link in way) / len(ways)
+            found[str(gpu_address(peer).ip)] = delay, octet
     return found
 
 

@@ -19,6 +19,10 @@ from ipaddress import IPv4Interface, IPv4Network
 from topologies import addressing as plan
 from topologies.model import (
     ETHERNET_HEADER,
+    EVPN,
+    MAX_MTU,
+    VXLAN,
+    VXLAN_OVERHEAD,
     Bridge,
     End,
     FabricProfile,
@@ -48,18 +52,27 @@ class _Draft:
 
 
 class Assembly:
-    """A fabric in the making, all of whose links have the same MTU and buffers.
+    """A fabric in the making, all of whose links have the same MTU and buffers; with ``tunnels``
+    those between switches have room for what a tunnel adds.
 
     Raises TopologyError where a buffer cannot hold a frame.
     """
 
-    def __init__(self, *, mtu: int, buffer_bytes: int) -> None:
-        if buffer_bytes < mtu + ETHERNET_HEADER:
+    def __init__(self, *, mtu: int, buffer_bytes: int, tunnels: bool = False) -> None:
+        self.mtu, self.buffer_bytes = mtu, buffer_bytes
+        self.tunnels = tunnels
+        self._fabric_mtu = mtu + (VXLAN_OVERHEAD if tunnels else 0)
+        if buffer_bytes < self._fabric_mtu + ETHERNET_HEADER:
+            tunnel = " in a tunnel" if tunnels else ""
             raise TopologyError(
-                f"buffer is {format_size(buffer_bytes)}, less than one frame of mtu {mtu}; "
+                f"buffer is {format_size(buffer_bytes)}, less than one frame of mtu {mtu}{tunnel}; "
                 "take a larger buffer"
             )
-        self.mtu, self.buffer_bytes = mtu, buffer_bytes
+        if self._fabric_mtu > MAX_MTU:
+            raise TopologyError(
+                f"mtu is {mtu} and a tunnel adds {VXLAN_OVERHEAD} octets, more than {MAX_MTU} in "
+                "all; take a smaller mtu"
+            )
         self._nodes: dict[str, _Draft] = {}
         self._servers: list[Server] = []
         self._gpus = 0
@@ -150,16 +163,23 @@ class Assembly:
         rail: int,
         subnet: IPv4Network,
         vlan: int | None = None,
+        vni: int | None = None,
         summary: IPv4Network | None = None,
     ) -> None:
-        """A subnet inside ``switch``; others are told of it as part of ``summary``."""
+        """A subnet inside ``switch``; others are told of it as part of ``summary``.
+
+        With a ``vni`` it is a part of the subnet that other switches have, too.
+        """
         draft = self._nodes[switch]
         draft.bridges[name] = Bridge(
             name=name,
             rail=rail,
-            mac=plan.bridge_mac(switch=draft.number, rail=rail),
+            mac=plan.bridge_mac(switch=draft.number, rail=rail)
+            if vni is None
+            else plan.anycast_mac(rail=rail),
             gateway=plan.rail_gateway(subnet),
             vlan=vlan,
+            vni=vni,
         )
         if summary is not None and summary not in draft.node.summaries:
             draft.node = replace(draft.node, summaries=(*draft.node.summaries, summary))
@@ -208,16 +228,18 @@ class Assembly:
             self._port(lower, names[0], address=near),
             self._port(upper, names[1], address=far),
         )
-        self._cable(*ends, rate_bps, delay_ns)
+        self._cable(*ends, rate_bps, delay_ns, mtu=self._fabric_mtu)
 
-    def _cable(self, a: End, b: End, rate_bps: int, delay_ns: int) -> None:
+    def _cable(
+        self, a: End, b: End, rate_bps: int, delay_ns: int, *, mtu: int | None = None
+    ) -> None:
         self._links.append(
             Link(
                 a=a,
                 b=b,
                 rate_bps=rate_bps,
                 delay_ns=delay_ns,
-                mtu=self.mtu,
+                mtu=mtu or self.mtu,
                 buffer_bytes=self.buffer_bytes,
             )
         )
@@ -283,5 +305,10 @@ class Assembly:
             servers=tuple(self._servers),
             nodes=tuple(nodes),
             links=tuple(self._links),
-            profile=profile or FabricProfile(),
+            profile=profile or self._profile(),
         )
+
+    def _profile(self) -> FabricProfile:
+        if self.tunnels:
+            return FabricProfile(control_plane=EVPN, data_plane=VXLAN)
+        return FabricProfile()

@@ -19,6 +19,10 @@ Subnets: rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a secon
 of the next segment, follow.  With ``subnets=divided`` the rails of one switch s share
 10.<pod>.<s+1>.0 instead, cut in equal parts.  Prefixes longer than /24 are told to spines as a
 summary, their /24, where a switch has several rails.
+With ``subnets=stretched`` rail r is one subnet, 10.0.<r+1>.0, over all pods and segments: every
+rail switch that serves the rail has the same gateway address and MAC, tunnels (VXLAN, VNI 10000
+plus the VLAN id) between rail switches join the parts, and BGP EVPN tells who is behind which.
+Links between switches then carry 50 octets more than ``mtu``.
 VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.
 """
 
@@ -35,7 +39,9 @@ from topologies.model import Role, Topology, TopologyError
 from topologies.parameters import COUNT, NUMBER, PREFIX, RATE, Choice
 
 FIRST_VLAN = 101
+FIRST_VNI = 10_000  # of VLAN 0
 NIC_PORTS = (1, 2)
+STRETCHED = "stretched"
 MAX_GPUS = 65_536
 
 
@@ -74,7 +80,9 @@ class Clos(Cabling):
     )
     subnet_prefix: int = parameter(24, PREFIX, "prefix length of a rail's subnet")
     subnets: str = parameter(
-        "apart", Choice(("apart", "divided")), "a third octet per rail, or one divided per switch"
+        "apart",
+        Choice(("apart", "divided", STRETCHED)),
+        "a third octet per rail, one divided per switch, or one of a rail over all pods (VXLAN)",
     )
 
     def topology(self) -> Topology:
@@ -115,6 +123,11 @@ class Clos(Cabling):
             return self.uplinks_per_super or 0
         below = self.switches * self.segments * self._planes_per_spine * self.parallel
         return -(-below * self.uplink_bps // (self.super_spines * self.super_bps))
+
+    @property
+    def stretched(self) -> bool:
+        """Whether a rail is one subnet over all segments and pods."""
+        return self.subnets == STRETCHED
 
     @property
     def _planes_per_spine(self) -> int:
@@ -178,6 +191,9 @@ class Clos(Cabling):
                 f"them ({panel - self.spines * self.parallel} down, {self.spines * self.parallel} "
                 "up); take fewer hosts, rails_per_switch, spines or uplinks_per_spine"
             )
+        if self.stretched:
+            self._check_stretched()
+            return
         plan.check_room(self.hosts * self.gpus_per_nic, self.subnet_prefix)
         blocks = self.segments * self.nic_ports
         each = self.rail_count if self.subnets == "apart" else self.switches
@@ -194,6 +210,30 @@ class Clos(Cabling):
                 f"{self.rails_per_switch} rails of a switch do not fit in one /24: "
                 "take a longer subnet_prefix or subnets=apart"
             )
+
+    def _check_stretched(self) -> None:
+        parts = self.pods * self.segments
+        if parts == 1:
+            raise TopologyError(
+                f"subnets is {STRETCHED} and there is one segment, over which a subnet lies "
+                "anyway: take more pods or segments, or subnets=apart"
+            )
+        missing = "spines" if not self.spines else "super_spines"
+        if not self.spines or (self.pods > 1 and not self.super_spines):
+            raise TopologyError(
+                f"subnets is {STRETCHED} and {missing} 0: tunnels need a way between all rail "
+                f"switches; take {missing} too, or subnets=apart"
+            )
+        if self.nic_ports > 1:
+            raise TopologyError(
+                f"subnets is {STRETCHED} and nic_ports {self.nic_ports}; a GPU with several ports "
+                "has an address that belongs to no subnet: take nic_ports=1 or subnets=apart"
+            )
+        try:
+            plan.check_room(parts * self.hosts * self.gpus_per_nic, self.subnet_prefix)
+        except TopologyError as error:
+            raise TopologyError(f"of all {parts} segments together, {error}") from None
+        plan.rail_subnet(self.rail_count - 1, subnet_prefix=self.subnet_prefix)
 
 
 @dataclass(frozen=True)
@@ -214,7 +254,7 @@ class _Builder:
         shape.check()
         self.shape = shape
         self.several_pods = shape.pods > 1
-        self.fabric = Assembly(mtu=shape.mtu, buffer_bytes=shape.buffer)
+        self.fabric = Assembly(mtu=shape.mtu, buffer_bytes=shape.buffer, tunnels=shape.stretched)
         self.places = list(self._places())
 
     def build(self) -> Topology:
@@ -290,18 +330,24 @@ class _Builder:
         )
         for rail in rails:
             subnet = self._subnet(place, rail)
-            summarised = shape.subnet_prefix > 24 and shape.rails_per_switch > 1 and shape.spines
+            several = shape.rails_per_switch > 1 and shape.spines and not shape.stretched
+            vlan = FIRST_VLAN + rail
             self.fabric.bridge(
                 place.name,
                 f"rail{rail}",
                 rail=rail,
                 subnet=subnet,
-                vlan=FIRST_VLAN + rail,
-                summary=subnet.supernet(new_prefix=24) if summarised else None,
+                vlan=vlan,
+                vni=FIRST_VNI + vlan if shape.stretched else None,
+                summary=subnet.supernet(new_prefix=24)
+                if several and shape.subnet_prefix > 24
+                else None,
             )
 
     def _subnet(self, place: _Place, rail: int) -> IPv4Network:
         shape = self.shape
+        if shape.stretched:
+            return plan.rail_subnet(rail, subnet_prefix=shape.subnet_prefix)
         block = place.segment * shape.nic_ports + place.plane
         if shape.subnets == "apart":
             number = block * shape.rail_count + rail

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from topologies.clos import STRETCHED
 from topologies.fabric_keys import CLOS, EVPN, LOSSLESS, NO_SWITCH, STATIC, measured
 
 #: Balancings that are told the next hops of every route before anything is sent.
@@ -110,15 +111,28 @@ def _of_planes(said: Said) -> Found:
             f"every route beforehand; take another, such as packet, or control_plane: {STATIC}",
         )
     vxlan = said.get("data_plane") == "vxlan"
+    stretched = said.get("subnets") == STRETCHED
     if vxlan and plane != EVPN:
         yield (
             "data_plane",
             f"data_plane is vxlan and control_plane {plane}: only {EVPN} tells who is behind which "
             f"tunnel; take control_plane: {EVPN}, or data_plane: ethernet",
         )
+    elif vxlan and not stretched:
+        yield (
+            "data_plane",
+            "data_plane is vxlan and no subnet is stretched over pods: there would be nothing in "
+            f"the tunnels; take subnets: {STRETCHED}, or data_plane: ethernet",
+        )
     if plane == EVPN and not vxlan:
         yield (
             "control_plane",
             f"control_plane is {EVPN} and data_plane ethernet: {EVPN} is for tunnels; take "
             "data_plane: vxlan, or control_plane: ebgp",
+        )
+    elif stretched and not vxlan:
+        yield (
+            "subnets",
+            f"subnets is {STRETCHED} and data_plane ethernet: only tunnels join the parts of a "
+            f"rail; take data_plane: vxlan with control_plane: {EVPN}, or subnets: apart",
         )

@@ -87,6 +87,7 @@ def _node_data(node: Node) -> dict[str, object]:
                 "mac": b.mac,
                 "gateway": str(b.gateway) if b.gateway else None,
                 "vlan": b.vlan,
+                "vni": b.vni,
             }
             for b in node.bridges
         ],

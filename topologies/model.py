@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,12 +20,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from topologies.routing import Forwarding
+    from topologies.stretch import Stretch
 
-NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero
-MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MIN_MTU, MAX_MTU = 576, 65_000
 ETHERNET_HEADER = 14  # octets
+#: What a tunnel puts around a packet within a link's MTU: IPv4 20, UDP 8, VXLAN 8, and the header
+#: of the frame inside (RFC 7348).
+VXLAN_OVERHEAD = 36 + ETHERNET_HEADER
+ETHERNET, VXLAN, EVPN = "ethernet", "vxlan", "evpn"
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 
@@ -68,7 +69,9 @@ class Bridge:
     """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway.
 
     A bridge without ``gateway``, that of a shared NIC, only passes frames on.  ``vlan`` is the id
-    that the design's drawing gives the rail.
+    that the design's drawing gives the rail.  Bridges of one ``vni`` are one network that is
+    stretched over several switches: they have the same gateway and MAC (anycast), and tunnels
+    between the loopbacks of their switches join them.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Bridge:
     mac: str
     gateway: IPv4Interface | None = None
     vlan: int | None = None
+    vni: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +190,7 @@ class FabricProfile:
     """
 
     control_plane: str = "static"
-    data_plane: str = "ethernet"
+    data_plane: str = ETHERNET
     load_balancing: str = "flow"
     routing: str = SHORTEST
 
@@ -203,6 +207,8 @@ class Topology:
     profile: FabricProfile = field(default_factory=FabricProfile)
 
     def __post_init__(self) -> None:
+        from topologies.validation import validate  # here, as it is written in terms of topologies
+
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
         validate(self)
 
@@ -268,6 +274,14 @@ class Topology:
         """
         if self.profile.routing != SHORTEST:
             return self.forwarding.paths(source)
+        if self.stretch is not None:
+            return self.stretch.paths(source)
+        return self.shortest_paths(source, port)
+
+    def shortest_paths(
+        self, source: str, port: str | None = None
+    ) -> Mapping[str, tuple[Link, ...]]:
+        """A shortest path of the graph from ``source`` to every node, whatever the routing."""
         found: dict[str, tuple[Link, ...]] = {}
         order = itertools.count()  # decides between equal paths: links themselves do not compare
         heap: list[tuple[int, int, int, str, tuple[Link, ...]]] = [(0, 0, next(order), source, ())]
@@ -290,7 +304,17 @@ class Topology:
         """As :meth:`paths`, but the longest of the ways that the routing in force takes."""
         if self.profile.routing != SHORTEST:
             return self.forwarding.paths(source, longest=True)
+        if self.stretch is not None:
+            return self.stretch.paths(source, longest=True)
         return self.paths(source)
+
+    @cached_property
+    def stretch(self) -> Stretch | None:
+        """The networks that lie on several switches, if there are any."""
+        from topologies.stretch import Stretch  # here, as it is written in terms of topologies
+
+        found = Stretch(self)
+        return found if found.owners else None
 
     @cached_property
     def _far_ends(self) -> Mapping[End, End]:
@@ -331,149 +355,3 @@ class Topology:
         if path is None:
             raise TopologyError(f"{destination} cannot be reached from {source}")
         return sum(link.delay_ns for link in path)
-
-
-def validate(topology: Topology) -> None:
-    """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
-    nodes = _validate_nodes(topology)
-    _validate_profile(topology.profile)
-    _validate_links(topology, nodes)
-    _validate_servers(topology, nodes)
-
-
-def _validate_nodes(topology: Topology) -> dict[str, Node]:
-    nodes: dict[str, Node] = {}
-    macs: dict[str, str] = {}
-    addresses: dict[IPv4Address, str] = {}
-    subnets: dict[IPv4Network, str] = {}
-
-    def claim_address(where: str, address: IPv4Address) -> None:
-        if address in addresses:
-            raise TopologyError(f"{where} has the address of {addresses[address]}")
-        addresses[address] = where
-
-    for node in topology.nodes:
-        if not NODE_NAME.fullmatch(node.name):
-            raise TopologyError(
-                f"node name {node.name!r} must be lower-case letters, digits and '-', at most 31"
-            )
-        if node.name in nodes:
-            raise TopologyError(f"two nodes are named {node.name}")
-        nodes[node.name] = node
-        bridges = {bridge.name: bridge for bridge in node.bridges}
-        seen: set[str] = set()
-        interfaces: tuple[Bridge | Port, ...] = (*node.bridges, *node.ports)
-        for item in interfaces:
-            where = f"{node.name}:{item.name}"
-            if not PORT_NAME.fullmatch(item.name):
-                raise TopologyError(f"{where}: an interface name has at most 15 of a-z, 0-9, '-'")
-            if item.name in seen:
-                raise TopologyError(f"{where} exists twice")
-            seen.add(item.name)
-            if not MAC.fullmatch(item.mac):
-                raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
-            if item.mac in macs:
-                raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
-            macs[item.mac] = where
-        for bridge in node.bridges:
-            where = f"{node.name}:{bridge.name}"
-            if bridge.gateway is None:
-                continue
-            claim_address(where, bridge.gateway.ip)
-            for network, other in subnets.items():
-                if network.overlaps(bridge.gateway.network):
-                    raise TopologyError(f"the subnet of {where} overlaps that of {other}")
-            subnets[bridge.gateway.network] = where
-        for port in node.ports:
-            where = f"{node.name}:{port.name}"
-            if port.address is not None:
-                claim_address(where, port.address.ip)
-            if (port.address is None) == (port.bridge is None):
-                raise TopologyError(f"{where} must have either an address or a bridge")
-            if port.bridge is not None and port.bridge not in bridges:
-                raise TopologyError(f"{where}: {node.name} has no bridge {port.bridge!r}")
-        if node.loopback is not None:
-            claim_address(f"the loopback of {node.name}", node.loopback)
-    gateways = {
-        str(bridge.gateway.ip)
-        for node in topology.nodes
-        for bridge in node.bridges
-        if bridge.gateway is not None
-    }
-    for node in topology.nodes:
-        if node.gateway is not None and node.gateway not in gateways:
-            raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
-        _validate_summaries(node, subnets)
-    return nodes
-
-
-def _validate_profile(profile: FabricProfile) -> None:
-    if profile.routing not in ROUTINGS:
-        raise TopologyError(f"routing is {profile.routing!r}; it is one of {', '.join(ROUTINGS)}")
-    if profile.routing != SHORTEST and profile.control_plane != "static":
-        raise TopologyError(
-            f"routing is {profile.routing} and control_plane {profile.control_plane}; routing "
-            f"protocols find shortest paths: take control_plane=static or routing={SHORTEST}"
-        )
-
-
-def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
-    for summary in node.summaries:
-        for network, where in subnets.items():
-            if summary.overlaps(network) and not (
-                where.startswith(f"{node.name}:") and network.subnet_of(summary)
-            ):
-                raise TopologyError(
-                    f"the summary {summary} of {node.name} overlaps {network} of {where}, which "
-                    "is not its own: take a longer prefix"
-                )
-
-
-def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
-    plugged: set[End] = set()
-    for link in topology.links:
-        cable = f"link {link.a} - {link.b}"
-        for end in link.ends:
-            if end.node not in nodes:
-                raise TopologyError(f"{cable}: there is no node {end.node!r}")
-            nodes[end.node].port(end.port)
-            if end in plugged:
-                raise TopologyError(f"two cables are plugged into {end}")
-            plugged.add(end)
-        a, b = (_subnet(nodes[end.node], end.port) for end in link.ends)
-        if a != b and not any(nodes[end.node].transparent for end in link.ends):
-            raise TopologyError(f"{cable}: its ends are in different subnets, {a} and {b}")
-        if link.rate_bps <= 0:
-            raise TopologyError(f"{cable}: the rate must be above 0 bit/s")
-        if link.delay_ns < 0:
-            raise TopologyError(f"{cable}: the delay cannot be negative")
-        if not MIN_MTU <= link.mtu <= MAX_MTU:
-            raise TopologyError(f"{cable}: the MTU must lie in {MIN_MTU}..{MAX_MTU} octets")
-        if link.buffer_bytes < link.mtu + ETHERNET_HEADER:
-            raise TopologyError(f"{cable}: a buffer must hold at least one frame of the MTU")
-    for node in nodes.values():
-        for port in node.ports:
-            if End(node.name, port.name) not in plugged:
-                raise TopologyError(f"{node.name}:{port.name} has no cable")
-
-
-def _subnet(node: Node, port_name: str) -> IPv4Network | None:
-    port = node.port(port_name)
-    if port.address is not None:
-        return port.address.network
-    bridge = next(b for b in node.bridges if b.name == port.bridge)
-    return bridge.gateway.network if bridge.gateway else None
-
-
-def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
-    placed: set[str] = set()
-    for server in topology.servers:
-        for gpu in server.gpus:
-            if gpu not in nodes or nodes[gpu].role is not Role.GPU:
-                raise TopologyError(f"server {server.name}: {gpu!r} is not a GPU node")
-            if gpu in placed:
-                raise TopologyError(f"{gpu} stands in two servers")
-            placed.add(gpu)
-    for node in nodes.values():
-        if node.role is Role.GPU and node.name not in placed:
-            raise TopologyError(f"{node.name} stands in no server")

@@ -66,6 +66,8 @@ class FittedSwitch:
     profiles: Mapping[int, Profile]
     #: priority flow control by the kind of cable; empty without
     pauses: Mapping[Kind, PauseRules] = field(default_factory=dict)
+    #: cables over which packets go in tunnels, where nothing is trimmed
+    tunnelled: frozenset[Link] = frozenset()
     #: sentences about what will not do what its name says
     warnings: tuple[str, ...] = ()
 
@@ -74,7 +76,8 @@ class FittedSwitch:
         return self.pauses.get(kind_of(cable))
 
     def profile(self, cable: Link) -> Profile:
-        return self.profiles[cable.buffer_bytes]
+        profile = self.profiles[cable.buffer_bytes]
+        return profile.without_trimming() if cable in self.tunnelled else profile
 
     def balancing(self, *, switch: int, seed: int) -> LoadBalancing:
         return LoadBalancing(
@@ -100,6 +103,12 @@ class FittedSwitch:
                 MARGIN * (deepest[Queue.HIGH] + deepest[Queue.MEDIUM]), CONTROL_BUFFER_BYTES
             ),
         )
+
+
+UNTRIMMED = (
+    "trimming is off on links between switches, where packets are in tunnels: "
+    "those that find no room there are dropped"
+)
 
 
 def fit(
@@ -135,6 +144,11 @@ def fit(
     cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
     pauses = pausing.fit_pauses(choice, topology, cables, bdp, code_points)
     rules = pausing.unlimited(rules, choice, topology, pauses)
+    tunnelled = (
+        [cable for cable in cables if {cable.a.node, cable.b.node} <= switches]
+        if topology.stretch is not None
+        else []
+    )
     fitted = FittedSwitch(
         choice=choice,
         base_rtt_ns=round_trip,
@@ -145,7 +159,11 @@ def fit(
             for buffer in {cable.buffer_bytes for cable in cables}
         },
         pauses=pauses,
-        warnings=pausing.warnings(pauses),
+        tunnelled=frozenset(tunnelled),
+        warnings=(
+            *pausing.warnings(pauses),
+            *([UNTRIMMED] if tunnelled and rules.trims else []),
+        ),
     )
     _check_rates(cables, dilation)
     if pauses:
@@ -256,6 +274,13 @@ def _check_rates(cables: Iterable[Link], dilation: float) -> None:
 
 def _check_circles(topology: Topology) -> None:
     """PFC does not go with routes by which packets can wait for each other in a circle."""
+    if topology.stretch is not None and topology.stretch.turns_back:
+        raise UserError(
+            "PFC can bring this fabric to a standstill: a packet for another stretched rail goes "
+            "down to a switch that has the rail and from there up again, so that links can wait "
+            "for each other in a circle: take rails_per_switch of all rails, or switches without "
+            "PFC (such as lossless:pfc=off, shallow)"
+        )
     circle = waiting_circle(topology)
     if circle:
         first = ", ".join(str(channel) for channel in circle[:SHOWN_CHANNELS])

@@ -115,6 +115,7 @@ class ClassRules:
 
 NO_RULES = ClassRules()
 CLASS_NAMES = ("data", "retransmission", "untrimmed", "trimmed", "control")
+TRIMMED_NAMES = ("data", "retransmission")
 PLAIN_NAMES = ("mtu", "trim_size", "trimmed_queue", "data_share", "last_hop_ecn")
 
 
@@ -188,7 +189,13 @@ class Profile:
 
     @property
     def trims(self) -> bool:
-        return self.data.trim_bytes is not None or self.retransmission.trim_bytes is not None
+        return any(getattr(self, name).trim_bytes is not None for name in TRIMMED_NAMES)
+
+    def without_trimming(self) -> Profile:
+        """This switch where it only drops: nobody can cut a packet that is in a tunnel, and the
+        packet cut around it is one that the end of the tunnel has to refuse."""
+        kept = {name: replace(getattr(self, name), trim_bytes=None) for name in TRIMMED_NAMES}
+        return replace(self, **kept)
 
     def rules(self, traffic_class: TrafficClass) -> ClassRules:
         if traffic_class is TrafficClass.OTHER:

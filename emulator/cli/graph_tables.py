@@ -27,7 +27,7 @@ from topologies.capacity import (
 from topologies.export import bundle_rate, bundles
 from topologies.failure_domain import failure_domains
 from topologies.heat import number
-from topologies.model import SHORTEST, End, Port, Role, Topology
+from topologies.model import SHORTEST, Bridge, End, Port, Role, Topology
 from topologies.picture import span
 from topologies.units import format_rate, format_size, format_time
 
@@ -195,7 +195,7 @@ def _rails(topology: Topology) -> Table:
                 if isinstance(port, Port) and port.address is not None
             ]
             table.add_row(
-                *([str(bridge.rail), str(bridge.vlan or "-")] if railed else []),
+                *([str(bridge.rail), _vlan(bridge)] if railed else []),
                 switch.name,
                 str(bridge.gateway.network),
                 str(bridge.gateway.ip),
@@ -212,6 +212,11 @@ def ports_told(names: Sequence[str]) -> str:
     if len(names) < 2 or len(last) < 2 or last[1] == last[0] + 1:
         return span(names)
     return f"{names[0]}, {span(names[1:])}"
+
+
+def _vlan(bridge: Bridge) -> str:
+    vni = f" (VNI {bridge.vni})" if bridge.vni is not None else ""
+    return f"{bridge.vlan or '-'}{vni}"
 
 
 def _summaries(topology: Topology) -> Table:

@@ -20,6 +20,8 @@ from topologies.units import UnitError, parse_time_ns
 
 STATIC, EBGP, IBGP, EVPN = "static", "ebgp", "ibgp", "evpn"
 DEFAULT = STATIC
+#: Those in which every link between switches has a session of BGP.
+EXTERNAL = frozenset({EBGP, EVPN})
 NS_PER_MS, NS_PER_S = 10**6, 10**9
 #: What FRR takes (``receive-interval``, ``detect-multiplier``, ``timers bgp``, ``dead-interval``).
 INTERVAL_MS = range(10, 60_001)
@@ -78,11 +80,6 @@ def parse(text: str) -> ControlPlane | None:
     Raises UserError, one sentence, for anything that cannot be.
     """
     name, _, rest = (part.strip() for part in text.strip().partition(":"))
-    if name == EVPN:
-        raise UserError(
-            "there is no control plane evpn: a topology gives the subnet of a rail to one switch, "
-            f"and nothing stretches it over pods; {EBGP} and {IBGP} route between pods"
-        )
     if name not in PARAMETERS:
         raise UserError(f"there is no control plane {name!r}{_near(name, PARAMETERS)}")
     settings: dict[str, Any] = {}
@@ -212,11 +209,13 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     STATIC: (),
     EBGP: (*_DETECTION, "summaries", "unnumbered", "as"),
     IBGP: _DETECTION,
+    EVPN: _DETECTION,
 }
 MEANINGS: Mapping[str, str] = {
     STATIC: "no protocol: every shortest path, computed from the topology",
     EBGP: "FRR: BGP between neighbours, an AS per switch (RFC 7938)",
     IBGP: "FRR: OSPF for loopbacks, BGP of one AS, reflected by the highest tier",
+    EVPN: "FRR: as ebgp, and who is behind which tunnel of a stretched rail (RFC 8365)",
 }
 DESCRIBED: Mapping[str, tuple[str, str]] = {
     "bfd": ("on|off", "BFD on the links between switches; default on"),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from emulator.control_plane.choice import EBGP, PER_TIER, ControlPlane
+from emulator.control_plane.choice import EXTERNAL, PER_TIER, ControlPlane
 from emulator.control_plane.kernel_routes import UNNUMBERED, Hops, NextHop, Routes
 from emulator.control_plane.speakers import as_numbers, speakers, subnets_apart
 from emulator.fabric.routes import Hop, behind_bridges, static_routes
@@ -83,7 +83,7 @@ def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
 def _unheard(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[IPv4Network]]:
     """Switch -> what nobody can tell it of, since its own AS stands in every path."""
     names = [switch.name for switch in topology.switches]
-    if plane.name != EBGP or plane.systems != PER_TIER:
+    if plane.name not in EXTERNAL or plane.systems != PER_TIER:
         return dict.fromkeys(names, ())
     systems = as_numbers(topology, plane)
     told: dict[IPv4Network, set[str]] = {}

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from emulator.control_plane.choice import EBGP, IBGP, ControlPlane
+from emulator.control_plane.choice import EBGP, EVPN, IBGP, ControlPlane
 from emulator.errors import UserError
 from emulator.lab_record import Process
 
@@ -33,7 +33,11 @@ DIRECTORY = "frr"
 FIXED_PLACES = (Path("/run/frr"), Path("/etc/frr"))
 #: It makes a directory in there for what it would say in a crash.
 CRASHES = Path("/var/tmp")
-PROTOCOLS: Mapping[str, tuple[str, ...]] = {EBGP: ("bgpd",), IBGP: ("ospfd", "bgpd")}
+PROTOCOLS: Mapping[str, tuple[str, ...]] = {
+    EBGP: ("bgpd",),
+    IBGP: ("ospfd", "bgpd"),
+    EVPN: ("bgpd",),
+}
 LOG = "frr.log"
 UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "slave")
 #: Before the endpoints, which may take all of the processors: FRR keeps this machine's time.

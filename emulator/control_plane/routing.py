@@ -23,7 +23,9 @@ from emulator.control_plane.choice import ControlPlane
 from emulator.control_plane.convergence import Difference, Expectation
 from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Routes, read_routes
+from emulator.control_plane.members import Members
 from emulator.errors import UserError
+from emulator.fabric import capabilities
 from emulator.fabric.netlink import RouteSocket
 from topologies.model import End, Topology
 
@@ -45,6 +47,8 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
         choice.check_switch(plane, switch)
         speakers.speakers(topology, plane)
         daemons.require(plane)
+        if topology.stretch is not None:
+            capabilities.require("vxlan", purpose="join the parts of stretched rails")
 
 
 class Routing:
@@ -70,6 +74,7 @@ class Routing:
         self.directory = directory
         self._speakers = speakers.speakers(topology, plane)
         self.expectation = Expectation(topology, plane)
+        self._members = Members(topology, indices)
         self.converged_s: float | None = None
         self._logged = dict.fromkeys((switch.name for switch in topology.switches), 0)
         self._kernels = kernels
@@ -146,10 +151,19 @@ class Routing:
             for difference in wanted.differences(name, self.routes(name))
         ]
 
+    def unknown_members(self) -> list[str]:
+        """What switches do not know of who is behind which tunnel, a sentence each."""
+        return [
+            said
+            for name in self.switches
+            for said in self._members.unknown(name, self._kernels(name))
+        ]
+
     def await_convergence(
         self, progress: Progress | None = None, *, patience_s: float = PATIENCE_S
     ) -> None:
-        """Return when all switches have their routes, and BFD hears all their neighbours.
+        """Return when all switches have their routes and know the members of stretched rails, and
+        BFD hears all their neighbours.
 
         Raises UserError when for ``patience_s`` nothing has come nearer to that, or a daemon died.
         """
@@ -161,13 +175,14 @@ class Routing:
             if not missing:  # each was right once: are all of them now?
                 heard = self._unheard(deaf)
                 deaf = list(heard)
-                missing = [*self.differences(), *heard.values()]
+                missing = [*self.differences(), *heard.values(), *self.unknown_members()]
             if not missing:
                 return
             lacking = list(dict.fromkeys(one.switch for one in missing if not isinstance(one, str)))
             if progress is not None:
                 total = len(self.switches)
-                label = f"routes of {len(lacking)} switches" if lacking else "BFD sessions"
+                rest = "BFD sessions" if deaf else "members of rails"
+                label = f"routes of {len(lacking)} switches" if lacking else rest
                 progress(2 * total - len(lacking), 2 * total, label)
             now = time.monotonic()
             if len(missing) < fewest:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from emulator.control_plane.choice import EBGP, PER_SWITCH, PER_TIER, ControlPlane
+from emulator.control_plane.choice import EXTERNAL, PER_SWITCH, PER_TIER, ControlPlane
 from emulator.errors import UserError
 from emulator.fabric.routes import attached, destinations, static_routes
 from topologies.capacity import HEIGHT
@@ -45,6 +45,7 @@ class Speaker:
 
     ``fabric_ports`` lead to other switches, of whatever tier.  ``cluster`` is that of a route
     reflector: all have the same, for they have the same clients, and tell each other nothing twice.
+    ``tunnels`` end here: the switch tells who is behind it, all others only pass that on.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Speaker:
     summaries: tuple[IPv4Network, ...]
     fabric_ports: tuple[str, ...]
     sessions: tuple[Session, ...]
+    tunnels: bool = False
     cluster: IPv4Address | None = None
 
 
@@ -68,7 +70,7 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
                 f"{switch.name} has no loopback, which the control plane {plane.name} takes for "
                 "its router id: give it one in the topology, or take static"
             )
-    external = plane.name == EBGP
+    external = plane.name in EXTERNAL
     systems = as_numbers(topology, plane) if external else _one_system(topology)
     apart = subnets_apart(topology)
     owned, routes = destinations(apart), static_routes(apart)
@@ -91,6 +93,7 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
             summaries=switch.summaries if plane.summaries else (),
             fabric_ports=tuple(_ports_to_switches(topology, switch)),
             sessions=tuple(sessions),
+            tunnels=any(bridge.vni is not None for bridge in switch.bridges),
             cluster=None if external else clusters.get(switch.name),
         )
     return found

@@ -267,6 +267,7 @@ FEATURES: Mapping[str, Feature] = {
             "ECN, trimming, load balancing, faults, counters",
             stands_in="--switch none: plain queues",
         ),
+        _kernel("vxlan", "stretched rails (subnets=stretched)"),
         _kernel("tbf", "nothing yet"),
         _kernel("vlan", "nothing yet"),
         _kernel("vrf", "nothing yet"),

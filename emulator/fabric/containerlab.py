@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from emulator.errors import UserError
 from emulator.fabric.kernel_objects import RULE_PRIORITY, routing_table
 from emulator.fabric.routes import (
     Hop,
@@ -39,7 +40,15 @@ SYSCTLS = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")
 
 
 def to_containerlab(topology: Topology) -> str:
-    """``topology`` as YAML for ``containerlab deploy -t FILE``."""
+    """``topology`` as YAML for ``containerlab deploy -t FILE``.
+
+    Raises UserError for stretched subnets, of whose members only a control plane tells.
+    """
+    if topology.stretch is not None:
+        raise UserError(
+            "containerlab files have static routes, and a stretched subnet needs a control plane: "
+            "take subnets=apart"
+        )
     routes, rules = static_routes(topology), static_rules(topology)
     neighbours = static_neighbours(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}

@@ -35,10 +35,14 @@ IFLA_OPERSTATE = 16
 IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD = 18, 20, 27, 28
 IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES, IFLA_GSO_MAX_SEGS = 31, 32, 40
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
+IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA, IFLA_BRPORT_LEARNING = 4, 5, 8
 IFLA_BR_FORWARD_DELAY, IFLA_BR_STP_STATE, IFLA_BR_MCAST_SNOOPING = 1, 5, 23
+IFLA_VXLAN_ID, IFLA_VXLAN_LOCAL, IFLA_VXLAN_TTL, IFLA_VXLAN_TOS = 1, 4, 5, 6
+IFLA_VXLAN_LEARNING, IFLA_VXLAN_PORT, IFLA_VXLAN_UDP_CSUM = 7, 15, 18
+VXLAN_UDP_PORT, INHERIT, TUNNEL_TTL = 4789, 1, 64
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 NDA_DST, NDA_LLADDR = 1, 2
-NUD_NOARP, NUD_PERMANENT, NTF_MASTER = 0x40, 0x80, 0x04
+NUD_NOARP, NUD_PERMANENT, NTF_SELF, NTF_MASTER = 0x40, 0x80, 0x02, 0x04
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
 RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST, RTNH_F_ONLINK = 254, 4, 1, 4
 FRA_SRC, FRA_IIFNAME, FRA_PRIORITY, FR_ACT_TO_TBL = 2, 3, 6, 1
@@ -112,6 +116,47 @@ def bridge(kernel: RouteSocket, name: str, index: int, mac: str, *, subject: str
     kernel.queue(RTM_NEWLINK, NEW, body, subject)
 
 
+def vxlan(
+    kernel: RouteSocket,
+    name: str,
+    index: int,
+    *,
+    vni: int,
+    local: IPv4Address,
+    mtu: int,
+    subject: str,
+) -> None:
+    """A tunnel port of ``vni`` whose packets come from ``local``; ``mtu`` is that inside.
+
+    It learns nothing from packets: somebody tells it who is behind which tunnel.  DSCP and ECN of
+    the packet inside go on the outside, and a mark set on the way comes in again (RFC 6040).  The
+    UDP source port is a hash of the packet inside (RFC 7348, 5), the checksum zero as switches
+    send it.
+    """
+    kind = nested(
+        IFLA_LINKINFO,
+        text(IFLA_INFO_KIND, "vxlan"),
+        nested(
+            IFLA_INFO_DATA,
+            attribute(IFLA_VXLAN_ID, U32(vni)),
+            attribute(IFLA_VXLAN_LOCAL, local.packed),
+            attribute(IFLA_VXLAN_PORT, struct.pack("!H", VXLAN_UDP_PORT)),
+            attribute(IFLA_VXLAN_TOS, U8(INHERIT)),
+            attribute(IFLA_VXLAN_TTL, U8(TUNNEL_TTL)),
+            attribute(IFLA_VXLAN_LEARNING, U8(0)),
+            attribute(IFLA_VXLAN_UDP_CSUM, U8(0)),
+        ),
+    )
+    body = (
+        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
+        + text(IFLA_IFNAME, name)
+        + attribute(IFLA_MTU, U32(mtu))
+        + attribute(IFLA_GROUP, U32(GROUP))
+        + kind
+    )
+    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+
+
 def raise_link(
     kernel: RouteSocket, index: int, *, alias: str = "", bridge: int = 0, subject: str
 ) -> None:
@@ -127,6 +172,16 @@ def raise_link(
 def lower_link(kernel: RouteSocket, index: int, *, subject: str) -> None:
     """Set an interface down; its neighbours go, and routes that have no other way."""
     kernel.queue(RTM_NEWLINK, 0, IFINFOMSG.pack(0, 0, 0, index, 0, IFF_UP), subject)
+
+
+def learn_nothing(kernel: RouteSocket, index: int, *, subject: str) -> None:
+    """The bridge of port ``index`` does not conclude from frames who is behind it."""
+    body = IFINFOMSG.pack(0, 0, 0, index, 0, 0) + nested(
+        IFLA_LINKINFO,
+        text(IFLA_INFO_SLAVE_KIND, "bridge"),
+        nested(IFLA_INFO_SLAVE_DATA, attribute(IFLA_BRPORT_LEARNING, U8(0))),
+    )
+    kernel.queue(RTM_NEWLINK, 0, body, subject)
 
 
 def delete_fabric_links(kernel: RouteSocket) -> None:

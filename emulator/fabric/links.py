@@ -26,13 +26,21 @@ FIRST_INDEX = 2  # the loopback has 1 in every namespace
 
 
 def interface_indices(topology: Topology) -> Mapping[End, int]:
-    """Interface index of every port and bridge (as ``End(node, bridge)``), unique in the lab.
+    """Interface index of every port and bridge (as ``End(node, bridge)``), unique in the lab, and
+    of the tunnel port of every stretched bridge.
 
     They depend on the topology alone: whoever has it can compute them.
     """
     ends: list[End] = [end for link in topology.links for end in link.ends]
-    ends += [End(node.name, bridge.name) for node in topology.nodes for bridge in node.bridges]
+    bridges = [(node.name, bridge) for node in topology.nodes for bridge in node.bridges]
+    ends += [End(node, bridge.name) for node, bridge in bridges]
+    ends += [End(node, tunnel_port(b.vni)) for node, b in bridges if b.vni is not None]
     return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
+
+
+def tunnel_port(vni: int) -> str:
+    """The interface by which a bridge reaches those of its VNI in other switches."""
+    return f"vxlan{vni}"
 
 
 def alias_of(lab: str, end: End) -> str:

@@ -22,7 +22,9 @@ from mininet.node import Switch as MininetSwitch
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric import namespaces
 from emulator.fabric.counters import ports_not_ready
+from emulator.fabric.links import tunnel_port
 from emulator.fabric.netlink import RouteSocket
+from emulator.fabric.tunnels import configure_tunnel
 from topologies.model import End, Node
 
 if TYPE_CHECKING:
@@ -172,10 +174,12 @@ class NamespaceNode(MininetNode):
         return ports
 
     def ready(self) -> bool:
-        """Whether every interface can send.  A bridge without a cable has nobody to send to."""
+        """Whether every interface can send.  A bridge without a cable has nobody to send to, and a
+        tunnel port has no carrier to wait for."""
         cabled = {port.model.bridge for port in self.ports_in_order()}
         empty = {bridge.name for bridge in self.model.bridges} - cabled
-        return empty.issuperset(ports_not_ready(self.kernel))
+        tunnels = {tunnel_port(b.vni) for b in self.model.bridges if b.vni is not None}
+        return (empty | tunnels).issuperset(ports_not_ready(self.kernel))
 
     # ------------------------------------------------------------------ commands
 
@@ -292,6 +296,8 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             kernel_object.raise_link(
                 self.kernel, self.plan.indices[end], alias=self.plan.alias(end), subject=str(end)
             )
+            if bridge.vni is not None:
+                configure_tunnel(self.kernel, self.plan, self.model, bridge)
 
     def configure_addresses(self) -> None:
         for bridge in self.model.bridges:

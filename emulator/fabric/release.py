@@ -27,9 +27,9 @@ from emulator.fabric.shaping import TCA_KIND, TCA_OPTIONS, TCMSG, Request
 BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS = 5, 3
 CLONE_REDIRECT = 13  # bpf_clone_redirect(skb, interface index, flags)
-SKB_INTERFACE, SKB_SOCKET = 40, 168  # offsets in struct __sk_buff
+SKB_MARK, SKB_INTERFACE, SKB_SOCKET = 8, 40, 168  # offsets in struct __sk_buff
 TC_ACT_UNSPEC, TC_ACT_STOLEN = -1, 4
-LOAD_WORD, LOAD_DOUBLE, MOVE, MOVE_REGISTER = 0x61, 0x79, 0xB7, 0xBF
+LOAD_WORD, LOAD_DOUBLE, STORE_WORD, MOVE = 0x61, 0x79, 0x63, 0xB7
 JUMP_IF_ZERO, CALL, EXIT = 0x15, 0x85, 0x95
 
 CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3
@@ -60,10 +60,20 @@ PROGRAM = (
 )
 
 
+#: A tunnel looks its route up once for all packets, and sends them all one way, unless they have
+#: a DSCP, can be marked by ECN, or carry any mark of the kernel's own: so they are given one.
+ROUTED_EACH = 0x75655405
+MARKING = (
+    _instruction(MOVE, to=2, value=ROUTED_EACH),
+    _instruction(STORE_WORD, to=1, source=2, offset=SKB_MARK),
+)
+
+
 @cache
-def release_requests() -> tuple[Request, ...]:
+def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
     """What makes a port let go of the senders of the frames it sends.
 
+    That of a ``tunnel`` has each of them looked up on its own, so that equal next hops share them.
     Raises :class:`UserError` if the kernel does not take the program.
     """
     flags = NLM_F_CREATE | NLM_F_EXCL
@@ -71,7 +81,7 @@ def release_requests() -> tuple[Request, ...]:
     rule = TCMSG.pack(0, 0, 0, 0, 1, CLSACT_EGRESS, FIRST << 16 | ETH_P_ALL_ON_WIRE)
     options = nested(
         TCA_OPTIONS,
-        attribute(TCA_BPF_FD, U32(_load())),
+        attribute(TCA_BPF_FD, U32(_load((*MARKING, *PROGRAM) if tunnel else PROGRAM))),
         text(TCA_BPF_NAME, "uetemu-release"),
         attribute(TCA_BPF_FLAGS, U32(DIRECT_ACTION)),
     )
@@ -81,15 +91,15 @@ def release_requests() -> tuple[Request, ...]:
     )
 
 
-def _load() -> int:
-    """The program in the kernel, as a file descriptor that lives as long as this process."""
-    octets = b"".join(PROGRAM)
+def _load(program: tuple[bytes, ...]) -> int:
+    """``program`` in the kernel, as a file descriptor that lives as long as this process."""
+    octets = b"".join(program)
     instructions = ctypes.create_string_buffer(octets, len(octets))
     licence = ctypes.create_string_buffer(b"GPL")
     settings = struct.pack(
         "=IIQQ",
         BPF_PROG_TYPE_SCHED_CLS,
-        len(PROGRAM),
+        len(program),
         ctypes.addressof(instructions),
         ctypes.addressof(licence),
     )
@@ -97,8 +107,8 @@ def _load() -> int:
     if number is None:
         raise UserError(f"eBPF is needed and unknown on {platform.machine()}: use another machine")
     union = ctypes.create_string_buffer(settings, 128)
-    program: int = _libc.syscall(number, BPF_PROG_LOAD, union, len(union))
-    if program < 0:
+    loaded: int = _libc.syscall(number, BPF_PROG_LOAD, union, len(union))
+    if loaded < 0:
         reason = os.strerror(ctypes.get_errno())
         raise UserError(f"the kernel refuses an eBPF classifier ({reason}): see uetemu doctor")
-    return program
+    return loaded

@@ -69,7 +69,8 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
     A GPU has its default route, over each port that has a gateway.  A switch has a route to every
     endpoint subnet (or its summary), every loopback and every fabric address that it does not own
     and can reach, over all paths of the routing in force (by default those of the fewest hops),
-    each parallel link being a path.
+    each parallel link being a path.  Of the switches that have a stretched subnet it takes the
+    nearest.
     Raises TopologyError for a cable between switches whose ports have no addresses.
     """
     routes: dict[str, list[Route]] = {node.name: [] for node in topology.nodes}
@@ -79,7 +80,9 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
             default = Route(destination=_EVERYTHING, hops=hops, source=gpu.loopback)
             routes[gpu.name].append(default)
     via = _next_addresses(topology)
-    for owner, networks in destinations(topology).items():
+    shared = _stretched_networks(topology)
+    for owner, owned in destinations(topology).items():
+        networks = [network for network in owned if network not in shared]
         for table, towards in topology.forwarding.tables(owner).items():
             for name, steps in towards.items():
                 source = _source_address(topology.node(name))
@@ -88,6 +91,10 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
                     Route(destination=destination, hops=hops, source=source, table=table)
                     for destination in networks
                 )
+    for network, vni in shared.items():
+        for name, hops in _towards_nearest(topology, vni, via).items():
+            source = _source_address(topology.node(name))
+            routes[name].append(Route(destination=network, hops=hops, source=source))
     for switch in topology.switches:
         routes[switch.name].sort(key=lambda route: (route.table, route.destination))
     return {name: tuple(found) for name, found in routes.items()}
@@ -105,7 +112,12 @@ def static_rules(topology: Topology) -> Mapping[str, tuple[Rule, ...]]:
 
 
 def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]:
-    """Everything each node would otherwise ask for by ARP: peers of its subnets and its gateway."""
+    """Everything each node would otherwise ask for by ARP: peers of its subnets and its gateway.
+
+    A switch learns by its control plane of members of a stretched subnet that others have plugged
+    in.
+    """
+    stretched = _stretched_members(topology)
     neighbours: dict[str, list[Neighbour]] = {node.name: [] for node in topology.nodes}
     for switch in topology.switches:
         for bridge in switch.bridges:
@@ -119,9 +131,10 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
                 rows = neighbours[end.node]
                 gateway = bridge.gateway.ip
                 rows.append(Neighbour(interface=end.port, address=gateway, mac=bridge.mac))
+                peers = members if bridge.vni is None else stretched[bridge.vni]
                 rows.extend(
                     Neighbour(interface=end.port, address=_address(peer), mac=peer.mac)
-                    for other, peer in members
+                    for other, peer in peers
                     if other != end
                 )
     for link in topology.links:
@@ -190,6 +203,47 @@ def _outside(
     for network in networks:
         if not any(network.subnet_of(summary) for summary in summaries):
             yield network
+
+
+def _stretched_networks(topology: Topology) -> dict[IPv4Network, int]:
+    """Subnets that lie on several switches, with their VNI."""
+    return {
+        bridge.gateway.network: bridge.vni
+        for switch in topology.switches
+        for bridge in switch.bridges
+        if bridge.vni is not None and bridge.gateway is not None
+    }
+
+
+def _towards_nearest(
+    topology: Topology, vni: int, via: Mapping[int, Hop]
+) -> dict[str, tuple[Hop, ...]]:
+    """The hops of every switch that has not the subnet of ``vni``, to those nearest that have."""
+    assert topology.stretch is not None
+    owners = topology.stretch.owners[vni]
+    tables = {owner: topology.forwarding.tables(owner)[Table.MAIN] for owner in owners}
+    found = {}
+    for switch in topology.switches:
+        if switch.name in owners:
+            continue
+        hops = {
+            via[step.number]: None  # one way may lead to several of them
+            for owner in topology.stretch.nearest(switch.name, vni)
+            for step in tables[owner][switch.name]
+        }
+        if hops:
+            found[switch.name] = tuple(sorted(hops))
+    return found
+
+
+def _stretched_members(topology: Topology) -> Mapping[int, list[tuple[End, Port]]]:
+    """VNI -> the ports of GPUs in its subnet, wherever they are plugged in."""
+    found: dict[int, list[tuple[End, Port]]] = {}
+    for switch in topology.switches:
+        for bridge in switch.bridges:
+            if bridge.vni is not None:
+                found.setdefault(bridge.vni, []).extend(_members(topology, switch, bridge))
+    return found
 
 
 def _next_addresses(topology: Topology) -> Mapping[int, Hop]:

@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
@@ -240,6 +241,19 @@ def bonding(bench: Bench) -> None:
     bench.link("bond")
 
 
+def vxlan(bench: Bench) -> None:
+    kernel_object.vxlan(
+        bench.kernel,
+        "trial",
+        111,
+        vni=1,
+        local=IPv4Address("127.0.0.1"),
+        mtu=1500,
+        subject="",
+    )
+    bench.flush()
+
+
 def multipath(bench: Bench) -> None:
     _write_sysctl("net/ipv4/fib_multipath_hash_policy", "1")
 
@@ -301,6 +315,7 @@ TRIALS: Mapping[str, Callable[[Bench], None]] = {
     "vlan": vlan,
     "vrf": vrf,
     "bonding": bonding,
+    "vxlan": vxlan,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulator.asic.choice import parse as parse_switch
+from emulator.asic.fitting import fit
 from emulator.control_plane import choice
 from emulator.control_plane.choice import ControlPlane, chosen, parse
 from emulator.control_plane.routing import check
@@ -32,7 +33,8 @@ def test_everything_that_can_be_said_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["ebgp", "ibgp", "ebgp:bfd=off,hold=3s", "ebgp:as=tier,unnumbered=on", "ibgp:hold=5s"]
+    "text",
+    ["ebgp", "ibgp", "ebgp:bfd=off,hold=3s", "ebgp:as=tier,unnumbered=on", "ibgp:hold=5s", "evpn"],
 )
 def test_what_is_written_is_read_again(text: str) -> None:
     plane = parse(text)
@@ -68,7 +70,7 @@ def test_without_bfd_the_hold_time_finds_a_failure() -> None:
         ("ebgp:as=pod", "one AS per switch, or per tier"),
         ("ebgp:hold=3s,hold=4s", "hold is given twice"),
         ("ebgp:bfd=off,interval=50ms", "interval says nothing with bfd=off"),
-        ("evpn", "no control plane evpn: .* ebgp and ibgp route between pods"),
+        ("evpn:as=tier", "the control plane evpn has no parameter 'as'"),
     ],
 )
 def test_what_cannot_be(text: str, said: str) -> None:
@@ -103,3 +105,37 @@ def test_help_knows_every_parameter() -> None:
     for name, parameters in choice.PARAMETERS.items():
         assert f"\n  {name} " in told
         assert all(f"\n  {parameter}=" in told for parameter in parameters)
+
+
+STRETCHED = "clos:segments=2,hosts=1,gpus_per_host=2,subnets=stretched"
+
+
+def test_the_control_plane_of_stretched_rails_is_evpn() -> None:
+    topology = chosen(catalogue.load(STRETCHED), "evpn:bfd=off")
+    assert topology.profile.control_plane.startswith("evpn:bfd=off")
+    for other in ("static", "ebgp", "ibgp"):
+        with pytest.raises(TopologyError, match=f"control_plane is {other} and data_plane vxlan"):
+            chosen(catalogue.load(STRETCHED), other)
+    with pytest.raises(TopologyError, match="no subnet is stretched over switches"):
+        chosen(catalogue.load(SMALL), "evpn")
+
+
+def test_switches_trim_outside_of_tunnels_only() -> None:
+    topology = catalogue.load(STRETCHED)
+    fitted = fit(parse_switch("shallow"), topology, 1000)
+    trimming = {
+        str(link.b): fitted.profile(link).trims
+        for link in topology.links
+        if link.a.node in ("h0g0", "rail0")
+    }
+    assert trimming == {"rail0:down0": True, "spine0:down0": False, "spine1:down0": False}
+    assert any("trimming is off on links between switches" in one for one in fitted.warnings)
+    assert fit(parse_switch("deep"), topology, 1000).warnings == ()
+    assert fit(parse_switch("shallow"), catalogue.load(SMALL), 1000).warnings == ()
+
+
+def test_pauses_do_not_go_with_ways_that_turn_back() -> None:
+    with pytest.raises(UserError, match="goes down to a switch that has the rail and from there"):
+        fit(parse_switch("lossless"), catalogue.load(STRETCHED), 1000)
+    all_rails = catalogue.load(STRETCHED + ",rails_per_switch=2")
+    assert fit(parse_switch("lossless"), all_rails, 1000).pauses

@@ -17,12 +17,14 @@ from topologies import catalogue
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = "rail_clos:hosts=2,gpus_per_host=2"
 DIVIDED = "clos:hosts=2,gpus_per_host=4,rails_per_switch=2,subnets=divided,subnet_prefix=25"
+STRETCHED = "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,subnets=stretched"
 CASES = {
     "ebgp": (SMALL, "ebgp"),
     "ebgp-hold": (SMALL, "ebgp:bfd=off,hold=3s,as=tier"),
     "ebgp-unnumbered": (SMALL, "ebgp:unnumbered=on,interval=50ms,multiplier=4"),
     "ebgp-summaries": (DIVIDED, "ebgp"),
     "ibgp": (SMALL, "ibgp"),
+    "evpn": (STRETCHED, "evpn"),
 }
 
 

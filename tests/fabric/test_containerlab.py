@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from emulator.cli import graph_verb
+from emulator.errors import UserError
 from emulator.fabric.containerlab import to_containerlab
 from topologies import catalogue
 from topologies.addressing import gpu_address
@@ -133,3 +134,8 @@ def test_what_containerlab_would_do_makes_a_fabric(spec: str, prefix: str) -> No
         command = ["ip", "netns", "exec", f"{prefix}{first.name}", "ping", "-c", "1", "-W", "5"]
         done = subprocess.run([*command, target], capture_output=True, text=True)
         assert done.returncode == 0, (gpu.name, done.stdout)
+
+
+def test_stretched_rails_are_refused() -> None:
+    with pytest.raises(UserError, match="a stretched subnet needs a control plane: take subnets"):
+        to_containerlab(catalogue.load("clos:segments=2,hosts=1,subnets=stretched"))

@@ -116,7 +116,6 @@ def test_global_keys_become_a_switch(said: str, switch: str) -> None:
             "{control_plane: ebgp, bfd: on, bfd_interval: 100ms, bfd_multiplier: 4}",
             "ebgp:bfd=on,interval=100ms,multiplier=4",
         ),
-        ("{control_plane: evpn, data_plane: vxlan}", "evpn"),
     ],
 )
 def test_global_keys_become_a_control_plane(said: str, plane: str) -> None:
@@ -124,10 +123,22 @@ def test_global_keys_become_a_control_plane(said: str, plane: str) -> None:
     assert read.topology.profile.control_plane == plane
 
 
-def test_what_cannot_be_built_is_valid_but_refused() -> None:
-    text = "global: {control_plane: evpn, data_plane: vxlan}\n"
-    with pytest.raises(UserError, match="data_plane vxlan cannot be built here"):
-        require_buildable(fabric_file.read(text, "f").topology)
+STRETCHED = """\
+segment:
+  rail_switch: {subnets: stretched}
+multi_pod:
+  pods: 2
+  super_spine: {super_spines: 1}
+global: {control_plane: evpn, bfd: off, data_plane: vxlan}
+"""
+
+
+def test_rails_are_stretched_over_pods() -> None:
+    topology = fabric_file.read(STRETCHED, "f").topology
+    assert topology.profile.control_plane == "evpn:bfd=off"
+    assert topology.profile.data_plane == "vxlan"
+    assert topology.stretch is not None
+    require_buildable(topology)
 
 
 # --- what is wrong -------------------------------------------------------------------------------
@@ -212,6 +223,13 @@ def test_what_cannot_be_built_is_valid_but_refused() -> None:
         ("global:\n  data_plane: vxlan\n", 2, "data_plane is vxlan and control_plane static"),
         ("global: {control_plane: ebgp, data_plane: vxlan}\n", 1, "only evpn tells"),
         ("global:\n  control_plane: evpn\n", 2, "evpn is for tunnels"),
+        (
+            "global:\n  control_plane: evpn\n  data_plane: vxlan\n",
+            3,
+            "no subnet is stretched over pods",
+        ),
+        (STRETCHED.split("global")[0], 2, "subnets is stretched and data_plane ethernet"),
+        (STRETCHED.replace("super_spines: 1", "super_spines: 0"), 4, "nothing joins the pods"),
         ("global:\n  flowlet_gap: 1us\n", 2, "flowlet_gap says nothing without"),
         ("global:\n  ecn: off\n  ecn_kmax: 1bdp\n", 3, "ecn_kmax says nothing with ecn: off"),
         ("global: {ecn_kmin: 2MiB, ecn_kmax: 1MiB}\n", 1, "ecn_kmin is 2MiB, above"),

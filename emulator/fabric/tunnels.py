@@ -1,0 +1,54 @@
+"""Tunnel ports: what joins the bridges of a stretched rail (VXLAN, RFC 7348).
+
+::
+
+    GPU - down0 -[bridge rail0]- vxlan10101 ~~ UDP between loopbacks ~~ vxlan10101 -[bridge] ...
+
+A tunnel port is no cable's end: what it sends is routed, and leaves by the uplinks in the ordinary
+way.  A bridge does not take a frame from its sender's socket (:mod:`emulator.fabric.release`), nor
+does a tunnel, so the tunnel port lets go of the sender as the other ports of the bridge do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from emulator.fabric import kernel_objects as kernel_object
+from emulator.fabric.links import tunnel_port
+from emulator.fabric.netlink import RouteSocket
+from emulator.fabric.release import release_requests
+from topologies.model import Bridge, End, Node
+
+if TYPE_CHECKING:
+    from emulator.fabric.build import Plan
+
+
+def configure_tunnel(kernel: RouteSocket, plan: Plan, switch: Node, bridge: Bridge) -> None:
+    """Queue the tunnel port of ``bridge``, which has a VNI, in ``switch``; the bridge is there."""
+    assert bridge.vni is not None
+    assert switch.loopback is not None
+    end = End(switch.name, tunnel_port(bridge.vni))
+    index = plan.indices[end]
+    kernel_object.vxlan(
+        kernel,
+        end.port,
+        index,
+        vni=bridge.vni,
+        local=switch.loopback,
+        mtu=_mtu_inside(plan, switch, bridge),
+        subject=str(end),
+    )
+    for request in release_requests(tunnel=True):
+        kernel.queue(request.kind, request.flags, request.body(index), f"{end}, release")
+    master = plan.indices[End(switch.name, bridge.name)]
+    kernel_object.raise_link(kernel, index, alias=plan.alias(end), bridge=master, subject=str(end))
+    kernel_object.learn_nothing(kernel, index, subject=f"{end}, as a port of its bridge")
+
+
+def _mtu_inside(plan: Plan, switch: Node, bridge: Bridge) -> int:
+    """The MTU of the bridge's other ports."""
+    return min(
+        plan.topology.link_at(End(switch.name, port.name)).mtu
+        for port in switch.ports
+        if port.bridge == bridge.name
+    )

@@ -1,0 +1,175 @@
+"""Rails whose subnet lies on several switches, joined by tunnels between them.
+
+A packet to such a subnet is routed to a switch that has it; of several, to the nearest, and over
+all of those where some are equally near.  That switch need not be the one at which the destination
+is plugged in: then a tunnel takes the packet on, by a shortest path again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from topologies.model import (
+    EVPN,
+    SHORTEST,
+    VXLAN,
+    VXLAN_OVERHEAD,
+    Bridge,
+    End,
+    Role,
+    TopologyError,
+)
+
+if TYPE_CHECKING:
+    from topologies.model import Link, Node, Topology
+
+Path = tuple["Link", ...]
+
+
+class Stretch:
+    """The stretched networks of ``topology``.  ``owners``: VNI -> the switches that have it."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        owners: dict[int, list[str]] = {}
+        for switch in topology.switches:
+            for bridge in switch.bridges:
+                if bridge.vni is not None:
+                    owners.setdefault(bridge.vni, []).append(switch.name)
+        self.owners: Mapping[int, tuple[str, ...]] = {
+            vni: tuple(names) for vni, names in owners.items()
+        }
+        self._from: dict[str, Mapping[str, Path]] = {}
+
+    @cached_property
+    def homes(self) -> Mapping[str, tuple[str, int]]:
+        """GPU -> the switch that it is plugged into, and the VNI of its subnet."""
+        found = {}
+        for gpu in self.topology.gpus:
+            for port in gpu.ports:
+                for end, item in self.topology.beyond(End(gpu.name, port.name)):
+                    if isinstance(item, Bridge) and item.vni is not None:
+                        found[gpu.name] = end.node, item.vni
+        return found
+
+    @property
+    def turns_back(self) -> bool:
+        """Whether a packet may have to go up again from a switch to which it went down: one that
+        has a stretched subnet lacks another."""
+        return len({frozenset(names) for names in self.owners.values()}) > 1
+
+    def nearest(self, switch: str, vni: int) -> tuple[str, ...]:
+        """To which switches ``switch`` sends what goes to the subnet of ``vni``; itself, if it has
+        the subnet, and nobody, if it reaches none."""
+        reached = self._paths(switch)
+        hops = {owner: len(reached[owner]) for owner in self.owners[vni] if owner in reached}
+        return tuple(owner for owner, far in hops.items() if far == min(hops.values()))
+
+    def ways(self, source: str, destination: str) -> tuple[Path, ...]:
+        """The ways from one GPU to another, one over each switch that is as near as any; none if
+        the fabric does not join them."""
+        reached = self._paths(source)
+        if destination not in reached:
+            return ()
+        if source not in self.homes or destination not in self.homes:
+            return (reached[destination],)
+        (switch, _), (_, vni) = self.homes[source], self.homes[destination]
+        return tuple(
+            (*reached[owner], *self._paths(owner)[destination])
+            if owner != switch
+            else reached[destination]
+            for owner in self.nearest(switch, vni)
+        )
+
+    def paths(self, source: str, *, longest: bool = False) -> Mapping[str, Path]:
+        """As :meth:`Topology.paths`: one of the ways to each GPU, and to all other nodes."""
+        found = dict(self._paths(source))
+        if self.topology.node(source).role is not Role.GPU:
+            return found
+        for gpu in self.topology.gpus:
+            ways = self.ways(source, gpu.name) if gpu.name != source else ()
+            if ways:
+                found[gpu.name] = (max if longest else min)(ways, key=_length)
+        return found
+
+    def _paths(self, node: str) -> Mapping[str, Path]:
+        if node not in self._from:
+            self._from[node] = self.topology.shortest_paths(node)
+        return self._from[node]
+
+
+def _length(path: Path) -> tuple[int, int]:
+    return len(path), sum(link.delay_ns for link in path)
+
+
+def plane_name(topology: Topology) -> str:
+    """The control plane without its parameters."""
+    return topology.profile.control_plane.partition(":")[0].strip()
+
+
+def validate_stretch(topology: Topology) -> None:
+    """Raise TopologyError unless tunnels, who tells of them and what carries them agree."""
+    profile, plane = topology.profile, plane_name(topology)
+    tunnels = topology.stretch is not None
+    if tunnels and profile.data_plane != VXLAN:
+        raise TopologyError(
+            f"data_plane is {profile.data_plane} and subnets are stretched over switches: only "
+            f"tunnels join them; take data_plane={VXLAN} with control_plane={EVPN}, or "
+            "subnets=apart"
+        )
+    if profile.data_plane == VXLAN and plane != EVPN:
+        raise TopologyError(
+            f"control_plane is {plane} and data_plane {VXLAN}: only {EVPN} tells who is behind "
+            f"which tunnel; take control_plane={EVPN}, or subnets=apart with data_plane=ethernet"
+        )
+    if plane == EVPN and not tunnels:
+        raise TopologyError(
+            f"control_plane is {EVPN} and no subnet is stretched over switches: it would have "
+            "nothing to tell; take subnets=stretched of clos, or control_plane=ebgp"
+        )
+    if not tunnels:
+        return
+    if profile.routing != SHORTEST:
+        raise TopologyError(
+            f"routing is {profile.routing} and subnets are stretched over switches: take "
+            f"routing={SHORTEST}"
+        )
+    for switch in topology.switches:
+        _validate_switch(topology, switch)
+
+
+def _validate_switch(topology: Topology, switch: Node) -> None:
+    numbers = [bridge.vni for bridge in switch.bridges if bridge.vni is not None]
+    if not numbers:
+        return
+    if len(set(numbers)) < len(numbers):
+        raise TopologyError(f"{switch.name} has two bridges of one VNI: join them to one")
+    if switch.loopback is None:
+        raise TopologyError(
+            f"{switch.name} has a VNI and no loopback, between which tunnels are: give it one"
+        )
+    for bridge in switch.bridges:
+        if bridge.vni is not None and bridge.gateway is None:
+            raise TopologyError(
+                f"{switch.name}:{bridge.name} has a VNI and is no gateway: give it an address"
+            )
+    largest = max(
+        (
+            link.mtu
+            for link, _, far in topology.neighbours(switch.name)
+            if not _switch(topology, far)
+        ),
+        default=0,
+    )
+    for link in topology.links:
+        if all(_switch(topology, end) for end in link.ends) and link.mtu < largest + VXLAN_OVERHEAD:
+            raise TopologyError(
+                f"link {link.a} - {link.b}: an MTU of {link.mtu} has no room for packets of "
+                f"{largest} octets in a tunnel, which adds {VXLAN_OVERHEAD}"
+            )
+
+
+def _switch(topology: Topology, end: End) -> bool:
+    return topology.node(end.node).is_switch
