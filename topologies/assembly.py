@@ -151,13 +151,18 @@ class Assembly:
         subnet: IPv4Network,
         vlan: int | None = None,
         summary: IPv4Network | None = None,
+        one_mac: bool = False,
     ) -> None:
-        """A subnet inside ``switch``; others are told of it as part of ``summary``."""
+        """A subnet inside ``switch``; others are told of it as part of ``summary``.
+
+        With ``one_mac`` it has the MAC of the switch's first.
+        """
         draft = self._nodes[switch]
+        first = next(iter(draft.bridges.values()), None) if one_mac else None
         draft.bridges[name] = Bridge(
             name=name,
             rail=rail,
-            mac=plan.bridge_mac(switch=draft.number, rail=rail),
+            mac=first.mac if first else plan.bridge_mac(switch=draft.number, rail=rail),
             gateway=plan.rail_gateway(subnet),
             vlan=vlan,
         )

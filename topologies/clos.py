@@ -19,7 +19,8 @@ Subnets: rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a secon
 of the next segment, follow.  With ``subnets=divided`` the rails of one switch s share
 10.<pod>.<s+1>.0 instead, cut in equal parts.  Prefixes longer than /24 are told to spines as a
 summary, their /24, where a switch has several rails.
-VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.
+VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.  A rail switch
+has a bridge for each unless ``vlans=on`` makes them VLANs of one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ipaddress import IPv4Network
 from topologies import addressing as plan
 from topologies.assembly import MAX_PORTS, Assembly
 from topologies.design import Cabling, parameter
-from topologies.model import Role, Topology, TopologyError
+from topologies.model import VLAN_USES, FabricProfile, Role, Topology, TopologyError
 from topologies.parameters import COUNT, NUMBER, PREFIX, RATE, Choice
 
 FIRST_VLAN = 101
@@ -75,6 +76,9 @@ class Clos(Cabling):
     subnet_prefix: int = parameter(24, PREFIX, "prefix length of a rail's subnet")
     subnets: str = parameter(
         "apart", Choice(("apart", "divided")), "a third octet per rail, or one divided per switch"
+    )
+    vlans: str = parameter(
+        "off", Choice(VLAN_USES), "rails of a switch as VLANs of one bridge; auto: if it can be"
     )
 
     def topology(self) -> Topology:
@@ -263,7 +267,8 @@ class _Builder:
                         self.fabric.join(
                             spine, top, rate_bps=shape.super_bps, delay_ns=shape.uplink_delay
                         )
-        return self.fabric.topology(shape.NAME, shape.parameters())
+        profile = FabricProfile(vlans=shape.vlans)
+        return self.fabric.topology(shape.NAME, shape.parameters(), profile=profile)
 
     def _places(self) -> Iterator[_Place]:
         shape, number = self.shape, 0
@@ -297,6 +302,7 @@ class _Builder:
                 rail=rail,
                 subnet=subnet,
                 vlan=FIRST_VLAN + rail,
+                one_mac=shape.vlans != "off",
                 summary=subnet.supernet(new_prefix=24) if summarised else None,
             )
 

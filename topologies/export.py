@@ -30,6 +30,7 @@ def as_data(topology: Topology) -> dict[str, object]:
             "data_plane": topology.profile.data_plane,
             "load_balancing": topology.profile.load_balancing,
             "routing": topology.profile.routing,
+            "vlans": topology.profile.vlans,
         },
         "servers": [
             {

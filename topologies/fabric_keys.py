@@ -77,7 +77,7 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
     ),
     ("segment", "rail_switch"): _clos(
         *("rails_per_switch", "switch_ports", "port_order", "subnet_prefix", "subnets"),
-        *("uplink_rate", "uplinks_per_spine"),
+        *("vlans", "uplink_rate", "uplinks_per_spine"),
     ),
     ("pod",): _clos("segments"),
     ("pod", "spine"): _clos("spines", "planes"),

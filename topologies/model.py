@@ -27,6 +27,8 @@ PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less th
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 MIN_MTU, MAX_MTU = 576, 65_000
 ETHERNET_HEADER = 14  # octets
+VLAN_USES = ("off", "auto", "on")
+MAX_VLAN = 4094
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 
@@ -68,7 +70,8 @@ class Bridge:
     """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway.
 
     A bridge without ``gateway``, that of a shared NIC, only passes frames on.  ``vlan`` is the id
-    that the design's drawing gives the rail.
+    that the design's drawing gives the rail, and its 802.1Q id where the bridges of a switch are
+    VLANs of one (:class:`FabricProfile`); these have the one MAC of the switch.
     """
 
     name: str
@@ -182,13 +185,15 @@ class FabricProfile:
 
     ``routing`` says which paths its routes take: ``shortest`` (all of them), or another way of
     :mod:`topologies.routing`.  ``control_plane`` is ``NAME[:PARAMETER=VALUE,...]``, ``data_plane``
-    ``ethernet`` or ``vxlan``.
+    ``ethernet`` or ``vxlan``.  ``vlans`` says whether the bridges of a switch are VLANs of one
+    (``on``), are so where the kernel can (``auto``), or stand for themselves (``off``).
     """
 
     control_plane: str = "static"
     data_plane: str = "ethernet"
     load_balancing: str = "flow"
     routing: str = SHORTEST
+    vlans: str = "off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,6 +366,7 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             raise TopologyError(f"two nodes are named {node.name}")
         nodes[node.name] = node
         bridges = {bridge.name: bridge for bridge in node.bridges}
+        own_bridges = {f"{node.name}:{bridge.name}" for bridge in node.bridges}
         seen: set[str] = set()
         interfaces: tuple[Bridge | Port, ...] = (*node.bridges, *node.ports)
         for item in interfaces:
@@ -372,7 +378,9 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             seen.add(item.name)
             if not MAC.fullmatch(item.mac):
                 raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
-            if item.mac in macs:
+            if item.mac in macs and not (
+                topology.profile.vlans != "off" and macs[item.mac] in own_bridges
+            ):
                 raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
             macs[item.mac] = where
         for bridge in node.bridges:
@@ -404,16 +412,38 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
         if node.gateway is not None and node.gateway not in gateways:
             raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
         _validate_summaries(node, subnets)
+        if topology.profile.vlans != "off" and node.is_switch:
+            _validate_vlans(node)
     return nodes
 
 
 def _validate_profile(profile: FabricProfile) -> None:
+    if profile.vlans not in VLAN_USES:
+        raise TopologyError(f"vlans is {profile.vlans!r}; it is one of {', '.join(VLAN_USES)}")
     if profile.routing not in ROUTINGS:
         raise TopologyError(f"routing is {profile.routing!r}; it is one of {', '.join(ROUTINGS)}")
     if profile.routing != SHORTEST and profile.control_plane != "static":
         raise TopologyError(
             f"routing is {profile.routing} and control_plane {profile.control_plane}; routing "
             f"protocols find shortest paths: take control_plane=static or routing={SHORTEST}"
+        )
+
+
+def _validate_vlans(node: Node) -> None:
+    seen: dict[int, str] = {}
+    for bridge in node.bridges:
+        where = f"{node.name}:{bridge.name}"
+        if bridge.vlan is None:
+            raise TopologyError(f"{where} has no VLAN id: give it one, or take vlans=off")
+        if not 1 <= bridge.vlan <= MAX_VLAN:
+            raise TopologyError(f"{where}: VLAN id {bridge.vlan} is not in 1..{MAX_VLAN}")
+        if bridge.vlan in seen:
+            raise TopologyError(f"{where} has the VLAN id {bridge.vlan} of {seen[bridge.vlan]}")
+        seen[bridge.vlan] = where
+    if len({bridge.mac for bridge in node.bridges}) > 1:
+        raise TopologyError(
+            f"the bridges of {node.name} have several MAC addresses: as VLANs of one bridge they "
+            "have one"
         )
 
 

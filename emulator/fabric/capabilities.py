@@ -268,7 +268,7 @@ FEATURES: Mapping[str, Feature] = {
             stands_in="--switch none: plain queues",
         ),
         _kernel("tbf", "nothing yet"),
-        _kernel("vlan", "nothing yet"),
+        _kernel("vlan", "rails as VLANs (vlans=on)", stands_in="a bridge per rail"),
         _kernel("vrf", "nothing yet"),
         _kernel("bonding", "nothing yet"),
         _tool("dumpcap", "wireshark-common", "captures", stands_in="tcpdump"),

@@ -13,6 +13,7 @@ from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
 from emulator.fabric import kernel_objects as kernel_object
+from emulator.fabric import vlans
 from emulator.fabric.namespaces import PREFIX
 from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import Egress, egress_requests
@@ -32,6 +33,7 @@ def interface_indices(topology: Topology) -> Mapping[End, int]:
     """
     ends: list[End] = [end for link in topology.links for end in link.ends]
     ends += [End(node.name, bridge.name) for node in topology.nodes for bridge in node.bridges]
+    ends += filter(None, (vlans.bridge_of(topology, node) for node in topology.nodes))
     return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
 
 
@@ -62,9 +64,17 @@ class VethPort(Intf):
     def end(self) -> End:
         return End(self.node.name, self.model.name)
 
-    def configure(self, egress: Egress, *, bridge: int, asic: FabricAsic | None = None) -> None:
+    def configure(
+        self,
+        egress: Egress,
+        *,
+        bridge: int,
+        vlan: int | None = None,
+        asic: FabricAsic | None = None,
+    ) -> None:
         """Queue what makes the port work: shaping, ASIC, then up, address, bridge membership.
 
+        ``bridge`` is the index of the bridge that it is a member of, in ``vlan`` if that has VLANs.
         A queueing discipline is exchanged ten times faster while its interface is down.
         """
         kernel, subject = self.node.kernel, str(self.end)
@@ -80,6 +90,8 @@ class VethPort(Intf):
             asic.attach(kernel, self.end)
         alias = alias_of(self.node.lab, self.end)
         kernel_object.raise_link(kernel, self.index, alias=alias, bridge=bridge, subject=subject)
+        if vlan is not None:
+            kernel_object.vlan_member(kernel, self.index, vlan, subject=f"{subject}, VLAN {vlan}")
         if self.model.address is not None:
             kernel_object.address(kernel, self.index, self.model.address, subject=subject)
 

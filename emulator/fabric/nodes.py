@@ -118,9 +118,13 @@ class NamespaceNode(MininetNode):
         kernel_object.raise_link(self.kernel, kernel_object.LOOPBACK_INDEX, subject=self.name)
         self.configure_bridges()
         for port in self.ports_in_order():
-            bridge = self.index_of(port.model.bridge) if port.model.bridge else 0
             egress = self.plan.egress(port.cable, self.model)
-            port.configure(egress, bridge=bridge, asic=self.plan.asic)
+            port.configure(
+                egress,
+                bridge=self.bridge_over(port),
+                vlan=self.vlan_of(port),
+                asic=self.plan.asic,
+            )
         self.configure_addresses()
         for neighbour in self.plan.neighbours[self.name]:
             kernel_object.neighbour(
@@ -166,6 +170,14 @@ class NamespaceNode(MininetNode):
 
     def index_of(self, interface: str) -> int:
         return self.plan.indices[End(self.name, interface)]
+
+    def bridge_over(self, port: VethPort) -> int:
+        """Index of the bridge that ``port`` is a member of, or 0."""
+        return self.index_of(port.model.bridge) if port.model.bridge else 0
+
+    def vlan_of(self, port: VethPort) -> int | None:
+        """The VLAN of ``port`` on that bridge, if it has VLANs."""
+        return None
 
     def ports_in_order(self) -> list[VethPort]:
         ports: list[VethPort] = self.intfList()
@@ -282,7 +294,23 @@ class SwitchNode(NamespaceNode, MininetSwitch):
         port: VethPort | None = MininetNode.defaultIntf(self)
         return port
 
+    def bridge_over(self, port: VethPort) -> int:
+        whole = self.plan.vlan_bridge(self.model)
+        if whole is None or port.model.bridge is None:
+            return super().bridge_over(port)
+        return self.plan.indices[whole]
+
+    def vlan_of(self, port: VethPort) -> int | None:
+        if self.plan.vlan_bridge(self.model) is None:
+            return None
+        vlans = {bridge.name: bridge.vlan for bridge in self.model.bridges}
+        return vlans[port.model.bridge] if port.model.bridge else None
+
     def configure_bridges(self) -> None:
+        whole = self.plan.vlan_bridge(self.model)
+        if whole is not None:
+            self._configure_vlans(whole)
+            return
         for bridge in self.model.bridges:
             end = End(self.name, bridge.name)
             kernel_object.bridge(
@@ -292,6 +320,26 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             kernel_object.raise_link(
                 self.kernel, self.plan.indices[end], alias=self.plan.alias(end), subject=str(end)
             )
+
+    def _configure_vlans(self, whole: End) -> None:
+        """One bridge, and for each rail the switch's own interface in its VLAN."""
+        index, mac = self.plan.indices[whole], self.model.bridges[0].mac
+        mtu = min(port.cable.mtu for port in self.ports_in_order())
+        kernel_object.bridge(
+            self.kernel, whole.port, index, mac, vlans=True, mtu=mtu, subject=str(whole)
+        )
+        kernel_object.raise_link(
+            self.kernel, index, alias=self.plan.alias(whole), subject=str(whole)
+        )
+        for bridge in self.model.bridges:
+            end = End(self.name, bridge.name)
+            own, vlan, subject = self.plan.indices[end], bridge.vlan, str(end)
+            assert vlan is not None  # the topology is valid
+            kernel_object.vlan_member(self.kernel, index, vlan, of_bridge=True, subject=subject)
+            kernel_object.vlan_interface(
+                self.kernel, bridge.name, own, vlan, bridge=index, mac=mac, subject=subject
+            )
+            kernel_object.raise_link(self.kernel, own, alias=self.plan.alias(end), subject=subject)
 
     def configure_addresses(self) -> None:
         for bridge in self.model.bridges:
@@ -304,7 +352,11 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             if port.model.bridge is not None:
                 for mac in self.plan.behind(port.end):
                     kernel_object.forwarding_entry(
-                        self.kernel, port.index, mac, subject=f"{port.end}, {mac} behind it"
+                        self.kernel,
+                        port.index,
+                        mac,
+                        vlan=self.vlan_of(port),
+                        subject=f"{port.end}, {mac} behind it",
                     )
 
 

@@ -46,8 +46,8 @@ from emulator.fabric.shaping import (
 
 PORT, PORT_INDEX = "port", 101
 NEW = NLM_F_CREATE | NLM_F_EXCL
-IFLA_LINK, IFLA_INFO_KIND, IFLA_INFO_DATA = 5, 1, 2
-IFLA_VLAN_ID, IFLA_VRF_TABLE = 1, 1
+IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
+IFLA_VRF_TABLE = 1
 TCA_TBF_PARMS = 1
 TCA_RED_PARMS, TCA_RED_STAB = 1, 2
 SOL_PACKET, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 10, 23
@@ -108,10 +108,9 @@ class Bench:
         except OSError as error:
             raise Refused(str(error).rpartition(": ")[2]) from error
 
-    def link(self, kind: str, data: bytes = b"", *, lower: bool = False) -> None:
-        """Make an interface of ``kind``, on top of the port if ``lower``."""
-        below = attribute(IFLA_LINK, struct.pack("=I", PORT_INDEX)) if lower else b""
-        body = IFINFOMSG.pack(0, 0, 0, 0, 0, 0) + text(IFLA_IFNAME, "trial") + below
+    def link(self, kind: str, data: bytes = b"") -> None:
+        """Make an interface of ``kind``."""
+        body = IFINFOMSG.pack(0, 0, 0, 0, 0, 0) + text(IFLA_IFNAME, "trial")
         info = nested(
             IFLA_LINKINFO, text(IFLA_INFO_KIND, kind), nested(IFLA_INFO_DATA, data) if data else b""
         )
@@ -229,7 +228,14 @@ def red(bench: Bench) -> None:
 
 
 def vlan(bench: Bench) -> None:
-    bench.link("vlan", attribute(IFLA_VLAN_ID, struct.pack("=H", 10)), lower=True)
+    """A bridge that minds VLANs, a port in one, and the switch's own interface there."""
+    kernel, mac = bench.kernel, "02:00:00:00:00:03"
+    kernel_object.bridge(kernel, "trial", 111, mac, vlans=True, mtu=4500, subject="")
+    kernel_object.raise_link(kernel, PORT_INDEX, bridge=111, subject="")
+    kernel_object.vlan_member(kernel, PORT_INDEX, 10, subject="")
+    kernel_object.vlan_member(kernel, 111, 10, of_bridge=True, subject="")
+    kernel_object.vlan_interface(kernel, "rail", 112, 10, bridge=111, mac=mac, subject="")
+    bench.flush()
 
 
 def vrf(bench: Bench) -> None:
