@@ -151,18 +151,18 @@ class Assembly:
         subnet: IPv4Network,
         vlan: int | None = None,
         summary: IPv4Network | None = None,
-        one_mac: bool = False,
+        like: tuple[str, str] | None = None,
     ) -> None:
         """A subnet inside ``switch``; others are told of it as part of ``summary``.
 
-        With ``one_mac`` it has the MAC of the switch's first.
+        It has a MAC of its own, or that of ``like``, the bridge (switch, name).
         """
         draft = self._nodes[switch]
-        first = next(iter(draft.bridges.values()), None) if one_mac else None
+        twin = self._nodes[like[0]].bridges[like[1]] if like else None
         draft.bridges[name] = Bridge(
             name=name,
             rail=rail,
-            mac=first.mac if first else plan.bridge_mac(switch=draft.number, rail=rail),
+            mac=twin.mac if twin else plan.bridge_mac(switch=draft.number, rail=rail),
             gateway=plan.rail_gateway(subnet),
             vlan=vlan,
         )
@@ -171,10 +171,28 @@ class Assembly:
 
     # ------------------------------------------------------------------ cables
 
-    def attach(self, gpu: str, switch: str, bridge: str, *, rate_bps: int, delay_ns: int) -> None:
-        """A cable from the next port of ``gpu`` to a member of ``bridge``, with its address."""
+    def attach(
+        self,
+        gpu: str,
+        switch: str,
+        bridge: str,
+        *,
+        rate_bps: int,
+        delay_ns: int,
+        bond: str | None = None,
+    ) -> None:
+        """A cable from the next port of ``gpu`` to a member of ``bridge``, with its address.
+
+        Ports of one ``bond`` share the first one's.
+        """
         down = self._member(switch, bridge)
-        self._cable(self._gpu_port(gpu, switch, bridge), down, rate_bps, delay_ns)
+        self._cable(self._gpu_port(gpu, switch, bridge, bond), down, rate_bps, delay_ns)
+
+    def pair(self, a: str, b: str, bridge: str, *, rate_bps: int, delay_ns: int) -> None:
+        """A standby link between the bridges of one name, and one gateway, of two switches."""
+        near = self._bridge_port(a, bridge, "peer", self._nodes[a].node.role)
+        far = self._bridge_port(b, bridge, "peer", self._nodes[b].node.role)
+        self._cable(near, far, rate_bps, delay_ns, standby=True)
 
     def attach_shared(
         self,
@@ -215,7 +233,9 @@ class Assembly:
         )
         self._cable(*ends, rate_bps, delay_ns)
 
-    def _cable(self, a: End, b: End, rate_bps: int, delay_ns: int) -> None:
+    def _cable(
+        self, a: End, b: End, rate_bps: int, delay_ns: int, *, standby: bool = False
+    ) -> None:
         self._links.append(
             Link(
                 a=a,
@@ -224,11 +244,16 @@ class Assembly:
                 delay_ns=delay_ns,
                 mtu=self.mtu,
                 buffer_bytes=self.buffer_bytes,
+                standby=standby,
             )
         )
 
-    def _gpu_port(self, gpu: str, switch: str, bridge: str) -> End:
+    def _gpu_port(self, gpu: str, switch: str, bridge: str, bond: str | None = None) -> End:
         draft = self._nodes[gpu]
+        first = next((port for port in draft.ports if bond and port.bond == bond), None)
+        if first is not None:
+            draft.ports.append(replace(first, name=f"eth{len(draft.ports)}"))
+            return End(gpu, draft.ports[-1].name)
         gateway = self._nodes[switch].bridges[bridge].gateway
         assert gateway is not None
         number = self._members[gateway.network]
@@ -237,7 +262,7 @@ class Assembly:
         assert draft.node.local_rank is not None
         mac = plan.gpu_mac(host=draft.number, local_rank=draft.node.local_rank, port=port)
         address = plan.rail_address(gateway.network, number)
-        draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address))
+        draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address, bond=bond))
         if draft.node.gateway is None:
             draft.node = replace(draft.node, gateway=str(gateway.ip))
         return End(gpu, f"eth{port}")

@@ -57,12 +57,21 @@ SWITCH_ROLES = frozenset({Role.RAIL, Role.LEAF, Role.ROUTER, Role.SPINE, Role.SU
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """One network interface.  A port is either routed (it has an address) or a bridge member."""
+    """One network interface.  A port is either routed (it has an address) or a bridge member.
+
+    Members of the bond ``bond`` have its MAC and its address.
+    """
 
     name: str
     mac: str
     address: IPv4Interface | None = None
     bridge: str | None = None
+    bond: str | None = None
+
+    @property
+    def interface(self) -> str:
+        """What has the address: the port, or its bond."""
+        return self.bond or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +134,12 @@ class Node:
         """Whether it is seen by nobody: a bridge without an address of its own."""
         return bool(self.bridges) and all(bridge.gateway is None for bridge in self.bridges)
 
+    @property
+    def bonds(self) -> Mapping[str, tuple[Port, ...]]:
+        """The ports of each bond."""
+        names = dict.fromkeys(port.bond for port in self.ports if port.bond)
+        return {name: tuple(p for p in self.ports if p.bond == name) for name in names}
+
     def port(self, name: str) -> Port:
         for port in self.ports:
             if port.name == name:
@@ -147,7 +162,11 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends."""
+    """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends.
+
+    A ``standby`` joins the bridges of two switches that look like one gateway, and carries only
+    frames to those whose own port at one of the two is down: it is no path otherwise.
+    """
 
     a: End
     b: End
@@ -155,6 +174,7 @@ class Link:
     delay_ns: int
     mtu: int
     buffer_bytes: int
+    standby: bool = False
 
     @property
     def ends(self) -> tuple[End, End]:
@@ -286,7 +306,7 @@ class Topology:
             for link, ours, far in self._neighbours[name]:
                 if name == source and port is not None and ours.port != port:
                     continue
-                if far.node not in found:
+                if far.node not in found and not link.standby:
                     key = hops + 1, delay + link.delay_ns, next(order)
                     heapq.heappush(heap, (*key, far.node, (*path, link)))
         return found
@@ -302,6 +322,27 @@ class Topology:
         pairs = [link.ends for link in self.links]
         return dict(pairs) | {b: a for a, b in pairs}
 
+    @cached_property
+    def standby_ends(self) -> frozenset[End]:
+        """The ends of standby links."""
+        return frozenset(end for link in self.links if link.standby for end in link.ends)
+
+    @cached_property
+    def _twins(self) -> Mapping[str, str]:
+        """``node:bridge`` -> that of the pair of bridges that look like one which stands first."""
+        found: dict[str, str] = {}
+        for link in self.links:
+            bridges = [self.bridge_of(end) for end in link.ends] if link.standby else [None]
+            ends = [f"{e.node}:{b.name}" for e, b in zip(link.ends, bridges, strict=False) if b]
+            found |= dict.fromkeys(ends, ends[0]) if len(ends) > 1 else {}
+        return found
+
+    def bridge_of(self, end: End) -> Bridge | None:
+        """The bridge that the port ``end`` is a member of."""
+        node = self.node(end.node)
+        name = node.port(end.port).bridge
+        return next((bridge for bridge in node.bridges if bridge.name == name), None)
+
     def far_end(self, end: End) -> End:
         """The other end of the cable that is plugged into ``end``."""
         return self._far_ends[end]
@@ -310,8 +351,10 @@ class Topology:
         """Everything that has an address on the wire that ``end`` is plugged into, itself excluded.
 
         A port with an address is where its cable ends.  Behind a bridge there are the bridge, if
-        it is a gateway, and what its other members are plugged into.
+        it is a gateway, and what its other members are plugged into.  Standby links lead nowhere.
         """
+        if end in self.standby_ends:
+            return
         far = self._far_ends[end]
         node = self.by_name[far.node]
         port = node.port(far.port)
@@ -344,6 +387,9 @@ def validate(topology: Topology) -> None:
     _validate_profile(topology.profile)
     _validate_links(topology, nodes)
     _validate_servers(topology, nodes)
+    from topologies import layer2  # here, as it is written in terms of topologies
+
+    layer2.validate(topology)
 
 
 def _validate_nodes(topology: Topology) -> dict[str, Node]:
@@ -352,10 +398,23 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
     addresses: dict[IPv4Address, str] = {}
     subnets: dict[IPv4Network, str] = {}
 
+    twins = topology._twins
+
     def claim_address(where: str, address: IPv4Address) -> None:
-        if address in addresses:
+        where = twins.get(where, where)
+        if addresses.get(address, where) != where:
             raise TopologyError(f"{where} has the address of {addresses[address]}")
         addresses[address] = where
+
+    def claim_mac(where: str, item: Bridge | Port, node: Node) -> None:
+        if isinstance(item, Port):
+            where = f"{node.name}:{item.interface}"
+        elif topology.profile.vlans != "off":
+            where = f"the bridges of {twins.get(where, where).partition(':')[0]}"
+        else:
+            where = twins.get(where, where)
+        if macs.setdefault(item.mac, where) != where:
+            raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
 
     for node in topology.nodes:
         if not NODE_NAME.fullmatch(node.name):
@@ -366,7 +425,6 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             raise TopologyError(f"two nodes are named {node.name}")
         nodes[node.name] = node
         bridges = {bridge.name: bridge for bridge in node.bridges}
-        own_bridges = {f"{node.name}:{bridge.name}" for bridge in node.bridges}
         seen: set[str] = set()
         interfaces: tuple[Bridge | Port, ...] = (*node.bridges, *node.ports)
         for item in interfaces:
@@ -378,24 +436,21 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             seen.add(item.name)
             if not MAC.fullmatch(item.mac):
                 raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
-            if item.mac in macs and not (
-                topology.profile.vlans != "off" and macs[item.mac] in own_bridges
-            ):
-                raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
-            macs[item.mac] = where
+            claim_mac(where, item, node)
         for bridge in node.bridges:
             where = f"{node.name}:{bridge.name}"
             if bridge.gateway is None:
                 continue
             claim_address(where, bridge.gateway.ip)
+            where = twins.get(where, where)
             for network, other in subnets.items():
-                if network.overlaps(bridge.gateway.network):
+                if where != other and network.overlaps(bridge.gateway.network):
                     raise TopologyError(f"the subnet of {where} overlaps that of {other}")
             subnets[bridge.gateway.network] = where
         for port in node.ports:
             where = f"{node.name}:{port.name}"
             if port.address is not None:
-                claim_address(where, port.address.ip)
+                claim_address(f"{node.name}:{port.interface}", port.address.ip)
             if (port.address is None) == (port.bridge is None):
                 raise TopologyError(f"{where} must have either an address or a bridge")
             if port.bridge is not None and port.bridge not in bridges:
@@ -412,8 +467,6 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
         if node.gateway is not None and node.gateway not in gateways:
             raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
         _validate_summaries(node, subnets)
-        if topology.profile.vlans != "off" and node.is_switch:
-            _validate_vlans(node)
     return nodes
 
 
@@ -429,30 +482,11 @@ def _validate_profile(profile: FabricProfile) -> None:
         )
 
 
-def _validate_vlans(node: Node) -> None:
-    seen: dict[int, str] = {}
-    for bridge in node.bridges:
-        where = f"{node.name}:{bridge.name}"
-        if bridge.vlan is None:
-            raise TopologyError(f"{where} has no VLAN id: give it one, or take vlans=off")
-        if not 1 <= bridge.vlan <= MAX_VLAN:
-            raise TopologyError(f"{where}: VLAN id {bridge.vlan} is not in 1..{MAX_VLAN}")
-        if bridge.vlan in seen:
-            raise TopologyError(f"{where} has the VLAN id {bridge.vlan} of {seen[bridge.vlan]}")
-        seen[bridge.vlan] = where
-    if len({bridge.mac for bridge in node.bridges}) > 1:
-        raise TopologyError(
-            f"the bridges of {node.name} have several MAC addresses: as VLANs of one bridge they "
-            "have one"
-        )
-
-
 def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
+    own = {bridge.gateway.network for bridge in node.bridges if bridge.gateway}
     for summary in node.summaries:
         for network, where in subnets.items():
-            if summary.overlaps(network) and not (
-                where.startswith(f"{node.name}:") and network.subnet_of(summary)
-            ):
+            if summary.overlaps(network) and not (network in own and network.subnet_of(summary)):
                 raise TopologyError(
                     f"the summary {summary} of {node.name} overlaps {network} of {where}, which "
                     "is not its own: take a longer prefix"

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from emulator.fabric import bonds
 from emulator.fabric.kernel_objects import RULE_PRIORITY, routing_table
 from emulator.fabric.routes import (
     Hop,
@@ -40,6 +41,7 @@ SYSCTLS = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")
 
 def to_containerlab(topology: Topology) -> str:
     """``topology`` as YAML for ``containerlab deploy -t FILE``."""
+    bonds.require_none(topology, "a fabric cannot be written for containerlab")
     routes, rules = static_routes(topology), static_rules(topology)
     neighbours = static_neighbours(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}

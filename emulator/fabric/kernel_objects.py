@@ -41,6 +41,10 @@ IFLA_BR_VLAN_FILTERING, IFLA_BR_VLAN_DEFAULT_PVID, IFLA_VLAN_ID = 7, 39, 1
 IFLA_BRIDGE_FLAGS, IFLA_BRIDGE_VLAN_INFO, BRIDGE_FLAGS_SELF = 0, 2, 2
 BRIDGE_VLAN_INFO_PVID, BRIDGE_VLAN_INFO_UNTAGGED = 2, 4
 IFA_ADDRESS, IFA_LOCAL = 1, 2
+IFLA_PROTINFO, IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD = 12, 8, 9
+IFLA_BRPORT_MCAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_BACKUP_PORT = 27, 30, 34
+IFLA_BOND_MODE, IFLA_BOND_MIIMON, IFLA_BOND_XMIT_HASH_POLICY = 1, 3, 14
+BOND_MODE_XOR, BOND_XMIT_POLICY_LAYER34 = 2, 1
 NDA_DST, NDA_LLADDR, NDA_VLAN = 1, 2, 5
 NUD_NOARP, NUD_PERMANENT, NTF_MASTER = 0x40, 0x80, 0x04
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
@@ -170,6 +174,59 @@ def vlan_member(
         membership = attribute(IFLA_BRIDGE_FLAGS, U16(BRIDGE_FLAGS_SELF)) + membership
     body = IFINFOMSG.pack(AF_BRIDGE, 0, 0, index, 0, 0) + nested(IFLA_AF_SPEC, membership)
     kernel.queue(RTM_SETLINK, 0, body, subject)
+
+
+def keep_quiet(kernel: RouteSocket, index: int, *, subject: str) -> None:
+    """The port ``index`` of a bridge is flooded nothing, and nobody is learned to be behind it."""
+    settings = (
+        *(IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD),
+        *(IFLA_BRPORT_MCAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD),
+    )
+    _bridge_port(kernel, index, [attribute(each, U8(0)) for each in settings], subject)
+
+
+def backup_port(kernel: RouteSocket, index: int, backup: int, *, subject: str) -> None:
+    """Where the port ``index`` has no carrier its bridge takes the port ``backup`` instead."""
+    _bridge_port(kernel, index, [attribute(IFLA_BRPORT_BACKUP_PORT, U32(backup))], subject)
+
+
+def _bridge_port(kernel: RouteSocket, index: int, settings: list[bytes], subject: str) -> None:
+    body = IFINFOMSG.pack(AF_BRIDGE, 0, 0, index, 0, 0) + nested(IFLA_PROTINFO, *settings)
+    kernel.queue(RTM_SETLINK, 0, body, subject)
+
+
+def bond(
+    kernel: RouteSocket, name: str, index: int, mac: str, *, mtu: int, look_ms: int, subject: str
+) -> None:
+    """A bond that spreads flows over its ports by addresses and port numbers (``balance-xor``).
+
+    It looks every ``look_ms`` whether they have carrier.
+    """
+    kind = nested(
+        IFLA_LINKINFO,
+        text(IFLA_INFO_KIND, "bond"),
+        nested(
+            IFLA_INFO_DATA,
+            attribute(IFLA_BOND_MODE, U8(BOND_MODE_XOR)),
+            attribute(IFLA_BOND_MIIMON, U32(look_ms)),
+            attribute(IFLA_BOND_XMIT_HASH_POLICY, U8(BOND_XMIT_POLICY_LAYER34)),
+        ),
+    )
+    body = (
+        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
+        + text(IFLA_IFNAME, name)
+        + attribute(IFLA_ADDRESS, _mac(mac))
+        + attribute(IFLA_MTU, U32(mtu))
+        + attribute(IFLA_GROUP, U32(GROUP))
+        + kind
+    )
+    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+
+
+def bond_port(kernel: RouteSocket, index: int, bond: int, *, subject: str) -> None:
+    """Make an interface, which must be down, a port of the bond of index ``bond``."""
+    body = IFINFOMSG.pack(0, 0, 0, index, 0, 0) + attribute(IFLA_MASTER, U32(bond))
+    kernel.queue(RTM_NEWLINK, 0, body, subject)
 
 
 def raise_link(

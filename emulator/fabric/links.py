@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
+from emulator.fabric import bonds, vlans
 from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric import vlans
 from emulator.fabric.namespaces import PREFIX
 from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import Egress, egress_requests
@@ -27,12 +27,13 @@ FIRST_INDEX = 2  # the loopback has 1 in every namespace
 
 
 def interface_indices(topology: Topology) -> Mapping[End, int]:
-    """Interface index of every port and bridge (as ``End(node, bridge)``), unique in the lab.
+    """Interface index of every port, bridge and bond (as ``End(node, bridge)``), unique in the lab.
 
     They depend on the topology alone: whoever has it can compute them.
     """
     ends: list[End] = [end for link in topology.links for end in link.ends]
     ends += [End(node.name, bridge.name) for node in topology.nodes for bridge in node.bridges]
+    ends += bonds.of(topology)
     ends += filter(None, (vlans.bridge_of(topology, node) for node in topology.nodes))
     return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
 
@@ -70,11 +71,13 @@ class VethPort(Intf):
         *,
         bridge: int,
         vlan: int | None = None,
+        bond: int = 0,
         asic: FabricAsic | None = None,
     ) -> None:
         """Queue what makes the port work: shaping, ASIC, then up, address, bridge membership.
 
-        ``bridge`` is the index of the bridge that it is a member of, in ``vlan`` if that has VLANs.
+        ``bridge`` is the index of the bridge that it is a member of, in ``vlan`` if that has VLANs,
+        ``bond`` that of its bond, which takes only ports that are down.
         A queueing discipline is exchanged ten times faster while its interface is down.
         """
         kernel, subject = self.node.kernel, str(self.end)
@@ -88,11 +91,13 @@ class VethPort(Intf):
             )
         if asic is not None:
             asic.attach(kernel, self.end)
+        if bond:
+            kernel_object.bond_port(kernel, self.index, bond, subject=f"{subject}, in its bond")
         alias = alias_of(self.node.lab, self.end)
         kernel_object.raise_link(kernel, self.index, alias=alias, bridge=bridge, subject=subject)
         if vlan is not None:
             kernel_object.vlan_member(kernel, self.index, vlan, subject=f"{subject}, VLAN {vlan}")
-        if self.model.address is not None:
+        if self.model.address is not None and self.model.bond is None:
             kernel_object.address(kernel, self.index, self.model.address, subject=subject)
 
 

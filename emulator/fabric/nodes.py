@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 from mininet.node import Node as MininetNode
 from mininet.node import Switch as MininetSwitch
 
+from emulator.fabric import bonds, namespaces
 from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric import namespaces
 from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.netlink import RouteSocket
 from topologies.model import End, Node
@@ -123,6 +123,7 @@ class NamespaceNode(MininetNode):
                 egress,
                 bridge=self.bridge_over(port),
                 vlan=self.vlan_of(port),
+                bond=self.index_of(port.model.bond) if port.model.bond else 0,
                 asic=self.plan.asic,
             )
         self.configure_addresses()
@@ -270,6 +271,34 @@ class NamespaceNode(MininetNode):
 class GpuNode(NamespaceNode):
     """A GPU: its NIC ports, a default route, and neighbours that never need resolving."""
 
+    def configure_bridges(self) -> None:
+        for bond, members in self.model.bonds.items():
+            end = End(self.name, bond)
+            index = self.plan.indices[end]
+            names = {port.name for port in members}
+            mtu = min(port.cable.mtu for port in self.ports_in_order() if port.model.name in names)
+            kernel_object.bond(
+                self.kernel,
+                bond,
+                index,
+                members[0].mac,
+                mtu=mtu,
+                look_ms=bonds.LOOK_MS,
+                subject=str(end),
+            )
+            kernel_object.raise_link(
+                self.kernel, index, alias=self.plan.alias(end), subject=str(end)
+            )
+
+    def configure_addresses(self) -> None:
+        super().configure_addresses()
+        for bond, members in self.model.bonds.items():
+            address = members[0].address
+            assert address is not None  # the topology is valid
+            kernel_object.address(
+                self.kernel, self.index_of(bond), address, subject=f"{self.name}:{bond}"
+            )
+
 
 class SwitchNode(NamespaceNode, MininetSwitch):
     """A rail switch (bridges and routed uplinks), a spine or a super-spine (a router)."""
@@ -358,6 +387,8 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                         vlan=self.vlan_of(port),
                         subject=f"{port.end}, {mac} behind it",
                     )
+        ports = {port.model.name: port.index for port in self.ports_in_order()}
+        bonds.stand_by(self.kernel, self.model, self.plan.topology, ports)
 
 
 def write_sysctl(name: str, value: str) -> None:

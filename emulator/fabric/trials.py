@@ -243,7 +243,16 @@ def vrf(bench: Bench) -> None:
 
 
 def bonding(bench: Bench) -> None:
-    bench.link("bond")
+    """A bond with a port, and a bridge in which one port is another's backup."""
+    kernel = bench.kernel
+    kernel_object.bond(kernel, "bond", 111, "02:00:00:00:00:03", mtu=4500, look_ms=10, subject="")
+    kernel_object.bond_port(kernel, PORT_INDEX + 1, 111, subject="")
+    kernel_object.bridge(kernel, "trial", 112, "02:00:00:00:00:04", subject="")
+    for port in (PORT_INDEX, 111):
+        kernel_object.raise_link(kernel, port, bridge=112, subject="")
+    kernel_object.keep_quiet(kernel, 111, subject="")
+    kernel_object.backup_port(kernel, PORT_INDEX, 111, subject="")
+    bench.flush()
 
 
 def multipath(bench: Bench) -> None:
