@@ -7,7 +7,9 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
+from click.testing import CliRunner
 
+from emulator.cli.main import cli
 from emulator.errors import UserError
 from emulator.fabric import capabilities
 from emulator.fabric.build import Plan
@@ -108,11 +110,12 @@ def test_standby_links_carry_nothing_that_others_could(bonded: Topology) -> None
         "host_segment:homing=bond",
     ],
 )
-def test_other_shapes(spec: str) -> None:
-    found = catalogue.load(spec)
+def test_every_gpu_has_one_gateway_and_reaches_whom_it_would_over_two_paths(spec: str) -> None:
+    found, apart = catalogue.load(spec), catalogue.load(spec.replace("bond", "paths"))
     for gpu in found.gpus:
-        assert set(found.paths(gpu.name)) >= {found.gateway_of(End(gpu.name, "eth0")) and gpu.name}
-        assert found.gateway_of(End(gpu.name, "eth0")) is not None
+        gateways = {found.gateway_of(End(gpu.name, port.name)) for port in gpu.ports}
+        assert len({gateway and (gateway.gateway, gateway.mac) for gateway in gateways}) == 1
+        assert set(found.paths(gpu.name)) == set(apart.paths(gpu.name))
     for routes in static_routes(found).values():
         assert len({(route.table, route.destination) for route in routes}) == len(routes)
 
@@ -143,6 +146,15 @@ def test_one_gateway_at_two_switches_takes_a_standby_link(bonded: Topology) -> N
 def test_containerlab_is_refused(bonded: Topology) -> None:
     with pytest.raises(UserError, match="homing=paths"):
         to_containerlab(bonded)
+
+
+@pytest.mark.root
+def test_runs_are_refused() -> None:
+    done = CliRunner().invoke(cli, ["run", "allreduce", "--topology", SHAPE])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception) == (
+        "uetemu run cannot measure GPUs with homing=bond: take homing=paths"
+    )
 
 
 @pytest.mark.root

@@ -1,0 +1,187 @@
+"""What the parts of a topology must agree on: names, addresses, cables, servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network
+
+from topologies import layer2
+from topologies.model import (
+    ETHERNET_HEADER,
+    MAC,
+    MAX_MTU,
+    MIN_MTU,
+    NODE_NAME,
+    PORT_NAME,
+    ROUTINGS,
+    SHORTEST,
+    VLAN_USES,
+    Bridge,
+    End,
+    FabricProfile,
+    Node,
+    Port,
+    Role,
+    Topology,
+    TopologyError,
+)
+
+
+def validate(topology: Topology) -> None:
+    """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
+    nodes = _validate_nodes(topology)
+    _validate_profile(topology.profile)
+    _validate_links(topology, nodes)
+    _validate_servers(topology, nodes)
+    layer2.validate(topology)
+
+
+def _validate_nodes(topology: Topology) -> dict[str, Node]:
+    nodes: dict[str, Node] = {}
+    macs: dict[str, str] = {}
+    addresses: dict[IPv4Address, str] = {}
+    subnets: dict[IPv4Network, str] = {}
+
+    twins = topology.twins
+
+    def claim_address(where: str, address: IPv4Address) -> None:
+        where = twins.get(where, where)
+        if addresses.get(address, where) != where:
+            raise TopologyError(f"{where} has the address of {addresses[address]}")
+        addresses[address] = where
+
+    def claim_mac(where: str, item: Bridge | Port, node: Node) -> None:
+        if isinstance(item, Port):
+            where = f"{node.name}:{item.interface}"
+        elif topology.profile.vlans != "off":
+            where = f"the bridges of {twins.get(where, where).partition(':')[0]}"
+        else:
+            where = twins.get(where, where)
+        if macs.setdefault(item.mac, where) != where:
+            raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
+
+    for node in topology.nodes:
+        if not NODE_NAME.fullmatch(node.name):
+            raise TopologyError(
+                f"node name {node.name!r} must be lower-case letters, digits and '-', at most 31"
+            )
+        if node.name in nodes:
+            raise TopologyError(f"two nodes are named {node.name}")
+        nodes[node.name] = node
+        bridges = {bridge.name: bridge for bridge in node.bridges}
+        seen: set[str] = set()
+        interfaces: tuple[Bridge | Port, ...] = (*node.bridges, *node.ports)
+        for item in interfaces:
+            where = f"{node.name}:{item.name}"
+            if not PORT_NAME.fullmatch(item.name):
+                raise TopologyError(f"{where}: an interface name has at most 15 of a-z, 0-9, '-'")
+            if item.name in seen:
+                raise TopologyError(f"{where} exists twice")
+            seen.add(item.name)
+            if not MAC.fullmatch(item.mac):
+                raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
+            claim_mac(where, item, node)
+        for bridge in node.bridges:
+            where = f"{node.name}:{bridge.name}"
+            if bridge.gateway is None:
+                continue
+            claim_address(where, bridge.gateway.ip)
+            where = twins.get(where, where)
+            for network, other in subnets.items():
+                if where != other and network.overlaps(bridge.gateway.network):
+                    raise TopologyError(f"the subnet of {where} overlaps that of {other}")
+            subnets[bridge.gateway.network] = where
+        for port in node.ports:
+            where = f"{node.name}:{port.name}"
+            if port.address is not None:
+                claim_address(f"{node.name}:{port.interface}", port.address.ip)
+            if (port.address is None) == (port.bridge is None):
+                raise TopologyError(f"{where} must have either an address or a bridge")
+            if port.bridge is not None and port.bridge not in bridges:
+                raise TopologyError(f"{where}: {node.name} has no bridge {port.bridge!r}")
+        if node.loopback is not None:
+            claim_address(f"the loopback of {node.name}", node.loopback)
+    gateways = {
+        str(bridge.gateway.ip)
+        for node in topology.nodes
+        for bridge in node.bridges
+        if bridge.gateway is not None
+    }
+    for node in topology.nodes:
+        if node.gateway is not None and node.gateway not in gateways:
+            raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
+        _validate_summaries(node, subnets)
+    return nodes
+
+
+def _validate_profile(profile: FabricProfile) -> None:
+    if profile.vlans not in VLAN_USES:
+        raise TopologyError(f"vlans is {profile.vlans!r}; it is one of {', '.join(VLAN_USES)}")
+    if profile.routing not in ROUTINGS:
+        raise TopologyError(f"routing is {profile.routing!r}; it is one of {', '.join(ROUTINGS)}")
+    if profile.routing != SHORTEST and profile.control_plane != "static":
+        raise TopologyError(
+            f"routing is {profile.routing} and control_plane {profile.control_plane}; routing "
+            f"protocols find shortest paths: take control_plane=static or routing={SHORTEST}"
+        )
+
+
+def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
+    own = {bridge.gateway.network for bridge in node.bridges if bridge.gateway}
+    for summary in node.summaries:
+        for network, where in subnets.items():
+            if summary.overlaps(network) and not (network in own and network.subnet_of(summary)):
+                raise TopologyError(
+                    f"the summary {summary} of {node.name} overlaps {network} of {where}, which "
+                    "is not its own: take a longer prefix"
+                )
+
+
+def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
+    plugged: set[End] = set()
+    for link in topology.links:
+        cable = f"link {link.a} - {link.b}"
+        for end in link.ends:
+            if end.node not in nodes:
+                raise TopologyError(f"{cable}: there is no node {end.node!r}")
+            nodes[end.node].port(end.port)
+            if end in plugged:
+                raise TopologyError(f"two cables are plugged into {end}")
+            plugged.add(end)
+        a, b = (_subnet(nodes[end.node], end.port) for end in link.ends)
+        if a != b and not any(nodes[end.node].transparent for end in link.ends):
+            raise TopologyError(f"{cable}: its ends are in different subnets, {a} and {b}")
+        if link.rate_bps <= 0:
+            raise TopologyError(f"{cable}: the rate must be above 0 bit/s")
+        if link.delay_ns < 0:
+            raise TopologyError(f"{cable}: the delay cannot be negative")
+        if not MIN_MTU <= link.mtu <= MAX_MTU:
+            raise TopologyError(f"{cable}: the MTU must lie in {MIN_MTU}..{MAX_MTU} octets")
+        if link.buffer_bytes < link.mtu + ETHERNET_HEADER:
+            raise TopologyError(f"{cable}: a buffer must hold at least one frame of the MTU")
+    for node in nodes.values():
+        for port in node.ports:
+            if End(node.name, port.name) not in plugged:
+                raise TopologyError(f"{node.name}:{port.name} has no cable")
+
+
+def _subnet(node: Node, port_name: str) -> IPv4Network | None:
+    port = node.port(port_name)
+    if port.address is not None:
+        return port.address.network
+    bridge = next(b for b in node.bridges if b.name == port.bridge)
+    return bridge.gateway.network if bridge.gateway else None
+
+
+def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
+    placed: set[str] = set()
+    for server in topology.servers:
+        for gpu in server.gpus:
+            if gpu not in nodes or nodes[gpu].role is not Role.GPU:
+                raise TopologyError(f"server {server.name}: {gpu!r} is not a GPU node")
+            if gpu in placed:
+                raise TopologyError(f"{gpu} stands in two servers")
+            placed.add(gpu)
+    for node in nodes.values():
+        if node.role is Role.GPU and node.name not in placed:
+            raise TopologyError(f"{node.name} stands in no server")
