@@ -30,7 +30,7 @@ CHECKS = (
     "tests/fabric/test_release.py",
     "tests/fabric/test_endpoint_nic.py::test_back_pressure_instead_of_loss",
     "tests/fabric/test_build.py::test_every_gpu_reaches_every_other",
-    "tests/fabric/test_build.py::test_only_expedited_forwarding_is_control",
+    "tests/fabric/test_build.py::test_expedited_forwarding_and_routing_are_control",
     "tests/fabric/test_build.py::test_control_goes_before_data",
     "tests/fabric/test_vlans.py::TestWithVlans",
     "tests/fabric/test_bonds.py::TestWithBonds",
