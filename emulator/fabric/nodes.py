@@ -353,7 +353,8 @@ class SwitchNode(NamespaceNode, MininetSwitch):
     def _configure_vlans(self, whole: End) -> None:
         """One bridge, and for each rail the switch's own interface in its VLAN."""
         index, mac = self.plan.indices[whole], self.model.bridges[0].mac
-        mtu = min(port.cable.mtu for port in self.ports_in_order())
+        cables = (port.cable for port in self.ports_in_order() if port.model.bridge)
+        mtu = min((cable.mtu for cable in cables), default=0)
         kernel_object.bridge(
             self.kernel, whole.port, index, mac, vlans=True, mtu=mtu, subject=str(whole)
         )
