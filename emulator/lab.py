@@ -35,7 +35,7 @@ from emulator.control_plane import choice as control_plane
 from emulator.control_plane.routing import Routing
 from emulator.control_plane.routing import check as check_control_plane
 from emulator.errors import UserError
-from emulator.fabric import namespaces
+from emulator.fabric import bonds, namespaces, vlans
 from emulator.fabric.build import Fabric, Progress, build_fabric
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.carrier import Cables
@@ -110,6 +110,8 @@ class Lab:
         _check_unused(name)
         fitted = None if switch is None else fit(switch, topology, dilation)
         check_control_plane(topology, switch)
+        vlans.check(topology)
+        bonds.check(topology)
         record = LabRecord(
             lab=name,
             identity=uuid.uuid4().hex,

@@ -114,7 +114,9 @@ class Parts:
     @cached_property
     def direct(self) -> bool:
         """Whether cables join switches of one tier."""
-        return any(a.row == b.row for _, a, b in self.links if not a.is_server)
+        return any(
+            a.row == b.row for link, a, b in self.links if not a.is_server and not link.standby
+        )
 
     @cached_property
     def rows(self) -> Mapping[int, Sequence[Part]]:

@@ -165,18 +165,20 @@ class Assembly:
         vlan: int | None = None,
         vni: int | None = None,
         summary: IPv4Network | None = None,
+        like: tuple[str, str] | None = None,
     ) -> None:
         """A subnet inside ``switch``; others are told of it as part of ``summary``.
 
-        With a ``vni`` it is a part of the subnet that other switches have, too.
+        With a ``vni`` it is a part of the subnet that other switches have, too, and has the MAC
+        that all parts have.  Else it has one of its own, or that of ``like``, the bridge (switch,
+        name).
         """
         draft = self._nodes[switch]
+        twin = self._nodes[like[0]].bridges[like[1]] if like else None
         draft.bridges[name] = Bridge(
             name=name,
             rail=rail,
-            mac=plan.bridge_mac(switch=draft.number, rail=rail)
-            if vni is None
-            else plan.anycast_mac(rail=rail),
+            mac=_bridge_mac(draft, rail, vni, twin),
             gateway=plan.rail_gateway(subnet),
             vlan=vlan,
             vni=vni,
@@ -186,10 +188,28 @@ class Assembly:
 
     # ------------------------------------------------------------------ cables
 
-    def attach(self, gpu: str, switch: str, bridge: str, *, rate_bps: int, delay_ns: int) -> None:
-        """A cable from the next port of ``gpu`` to a member of ``bridge``, with its address."""
+    def attach(
+        self,
+        gpu: str,
+        switch: str,
+        bridge: str,
+        *,
+        rate_bps: int,
+        delay_ns: int,
+        bond: str | None = None,
+    ) -> None:
+        """A cable from the next port of ``gpu`` to a member of ``bridge``, with its address.
+
+        Ports of one ``bond`` share the first one's.
+        """
         down = self._member(switch, bridge)
-        self._cable(self._gpu_port(gpu, switch, bridge), down, rate_bps, delay_ns)
+        self._cable(self._gpu_port(gpu, switch, bridge, bond), down, rate_bps, delay_ns)
+
+    def pair(self, a: str, b: str, bridge: str, *, rate_bps: int, delay_ns: int) -> None:
+        """A standby link between the bridges of one name, and one gateway, of two switches."""
+        near = self._bridge_port(a, bridge, "peer", self._nodes[a].node.role)
+        far = self._bridge_port(b, bridge, "peer", self._nodes[b].node.role)
+        self._cable(near, far, rate_bps, delay_ns, standby=True)
 
     def attach_shared(
         self,
@@ -231,7 +251,14 @@ class Assembly:
         self._cable(*ends, rate_bps, delay_ns, mtu=self._fabric_mtu)
 
     def _cable(
-        self, a: End, b: End, rate_bps: int, delay_ns: int, *, mtu: int | None = None
+        self,
+        a: End,
+        b: End,
+        rate_bps: int,
+        delay_ns: int,
+        *,
+        mtu: int | None = None,
+        standby: bool = False,
     ) -> None:
         self._links.append(
             Link(
@@ -241,11 +268,16 @@ class Assembly:
                 delay_ns=delay_ns,
                 mtu=mtu or self.mtu,
                 buffer_bytes=self.buffer_bytes,
+                standby=standby,
             )
         )
 
-    def _gpu_port(self, gpu: str, switch: str, bridge: str) -> End:
+    def _gpu_port(self, gpu: str, switch: str, bridge: str, bond: str | None = None) -> End:
         draft = self._nodes[gpu]
+        first = next((port for port in draft.ports if bond and port.bond == bond), None)
+        if first is not None:
+            draft.ports.append(replace(first, name=f"eth{len(draft.ports)}"))
+            return End(gpu, draft.ports[-1].name)
         gateway = self._nodes[switch].bridges[bridge].gateway
         assert gateway is not None
         number = self._members[gateway.network]
@@ -254,7 +286,7 @@ class Assembly:
         assert draft.node.local_rank is not None
         mac = plan.gpu_mac(host=draft.number, local_rank=draft.node.local_rank, port=port)
         address = plan.rail_address(gateway.network, number)
-        draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address))
+        draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address, bond=bond))
         if draft.node.gateway is None:
             draft.node = replace(draft.node, gateway=str(gateway.ip))
         return End(gpu, f"eth{port}")
@@ -312,3 +344,9 @@ class Assembly:
         if self.tunnels:
             return FabricProfile(control_plane=EVPN, data_plane=VXLAN)
         return FabricProfile()
+
+
+def _bridge_mac(draft: _Draft, rail: int, vni: int | None, twin: Bridge | None) -> str:
+    if vni is not None:
+        return plan.anycast_mac(rail=rail)
+    return twin.mac if twin else plan.bridge_mac(switch=draft.number, rail=rail)

@@ -108,7 +108,7 @@ def max_flow(topology: Topology, sources: set[str], sinks: set[str]) -> int:
     residual: Residual = {source: {}, sink: {}}
     for link in topology.links:
         a, b = vertex(link.a.node), vertex(link.b.node)
-        if a is b or not _carries(topology, a) or not _carries(topology, b):
+        if link.standby or a is b or not _carries(topology, a) or not _carries(topology, b):
             continue
         for x, y in ((a, b), (b, a)):
             row = residual.setdefault(x, {})

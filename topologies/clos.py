@@ -13,6 +13,9 @@
 A **segment** is the servers that share a set of rail switches.  A **pod** is the segments that
 share spines.  Two ports per GPU (``nic_ports=2``) go to two sets of rail switches, the second
 plane; with ``planes=own`` the second plane has spines of its own, as the fabric planes of UES have.
+With ``homing=bond`` the two ports are one interface with one address, and the two rail switches
+look like one: one subnet, one gateway address and MAC, and for each rail a standby link between
+them for frames to GPUs whose own port there is down.
 Without spines, rails that stand on different switches do not reach each other.
 
 Subnets: rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a second plane, then those
@@ -23,25 +26,28 @@ With ``subnets=stretched`` rail r is one subnet, 10.0.<r+1>.0, over all pods and
 rail switch that serves the rail has the same gateway address and MAC, tunnels (VXLAN, VNI 10000
 plus the VLAN id) between rail switches join the parts, and BGP EVPN tells who is behind which.
 Links between switches then carry 50 octets more than ``mtu``.
-VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.
+VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.  A rail switch
+has a bridge for each unless ``vlans=on`` makes them VLANs of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from ipaddress import IPv4Network
 
 from topologies import addressing as plan
 from topologies.assembly import MAX_PORTS, Assembly
 from topologies.design import Cabling, parameter
-from topologies.model import Role, Topology, TopologyError
+from topologies.model import VLAN_USES, FabricProfile, Role, Topology, TopologyError
 from topologies.parameters import COUNT, NUMBER, PREFIX, RATE, Choice
 
 FIRST_VLAN = 101
 FIRST_VNI = 10_000  # of VLAN 0
 NIC_PORTS = (1, 2)
 STRETCHED = "stretched"
+HOMINGS = ("paths", "bond")
+BOND = "bond0"
 MAX_GPUS = 65_536
 
 
@@ -58,6 +64,9 @@ class Clos(Cabling):
     gpus_per_nic: int = parameter(1, COUNT, "GPUs that share a NIC behind a PCIe switch")
     pcie_rate: int = parameter("256Gbps", RATE, "rate of a GPU's way to a shared NIC, each way")
     nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1 or 2")
+    homing: str = parameter(
+        "paths", Choice(HOMINGS), "two NIC ports: paths of their own, or a bond to a switch pair"
+    )
     rails_per_switch: int = parameter(1, COUNT, "rails on one rail switch")
     switch_ports: int | None = parameter(
         None, COUNT, "front-panel ports of a rail switch; auto: as many as it takes"
@@ -83,6 +92,9 @@ class Clos(Cabling):
         "apart",
         Choice(("apart", "divided", STRETCHED)),
         "a third octet per rail, one divided per switch, or one of a rail over all pods (VXLAN)",
+    )
+    vlans: str = parameter(
+        "off", Choice(VLAN_USES), "rails of a switch as VLANs of one bridge; auto: if it can be"
     )
 
     def topology(self) -> Topology:
@@ -130,6 +142,16 @@ class Clos(Cabling):
         return self.subnets == STRETCHED
 
     @property
+    def bonded(self) -> bool:
+        """Whether the two ports of a GPU are one interface."""
+        return self.homing == "bond"
+
+    @property
+    def subnet_planes(self) -> int:
+        """Planes that have subnets of their own."""
+        return 1 if self.bonded else self.nic_ports
+
+    @property
     def _planes_per_spine(self) -> int:
         return 1 if self.planes == "own" else self.nic_ports
 
@@ -157,6 +179,11 @@ class Clos(Cabling):
                 f"nic_ports is {self.nic_ports} and gpus_per_nic {self.gpus_per_nic}; a shared NIC "
                 "has one port: make one of them 1"
             )
+        if self.bonded and self.nic_ports != 2:
+            raise TopologyError(
+                f"homing is bond and nic_ports {self.nic_ports}; a bond has two ports: take "
+                "nic_ports=2, or homing=paths"
+            )
         if self.rail_count % self.rails_per_switch and self.rail_count > self.rails_per_switch:
             raise TopologyError(
                 f"rails_per_switch is {self.rails_per_switch} and a server has {self.rail_count} "
@@ -179,7 +206,8 @@ class Clos(Cabling):
                 "or gpus_per_host"
             )
         rails = min(self.rail_count, self.rails_per_switch)
-        panel = self.hosts * rails + self.spines * self.parallel
+        below = self.hosts * rails + (rails if self.bonded else 0)
+        panel = below + self.spines * self.parallel
         if panel > MAX_PORTS:
             raise TopologyError(
                 f"a rail switch would have {panel} ports, above {MAX_PORTS}; take fewer hosts, "
@@ -188,14 +216,14 @@ class Clos(Cabling):
         if self.switch_ports is not None and panel > self.switch_ports:
             raise TopologyError(
                 f"switch_ports is {self.switch_ports} and a rail switch would need {panel} of "
-                f"them ({panel - self.spines * self.parallel} down, {self.spines * self.parallel} "
+                f"them ({below} down, {self.spines * self.parallel} "
                 "up); take fewer hosts, rails_per_switch, spines or uplinks_per_spine"
             )
         if self.stretched:
             self._check_stretched()
             return
         plan.check_room(self.hosts * self.gpus_per_nic, self.subnet_prefix)
-        blocks = self.segments * self.nic_ports
+        blocks = self.segments * self.subnet_planes
         each = self.rail_count if self.subnets == "apart" else self.switches
         plan.rail_subnet(
             blocks * each - 1,
@@ -228,6 +256,11 @@ class Clos(Cabling):
             raise TopologyError(
                 f"subnets is {STRETCHED} and nic_ports {self.nic_ports}; a GPU with several ports "
                 "has an address that belongs to no subnet: take nic_ports=1 or subnets=apart"
+            )
+        if self.vlans == "on":
+            raise TopologyError(
+                f"subnets is {STRETCHED} and vlans on; tunnels are ports of a bridge for each rail: "
+                "take vlans=off or subnets=apart"
             )
         try:
             plan.check_room(parts * self.hosts * self.gpus_per_nic, self.subnet_prefix)
@@ -271,7 +304,7 @@ class _Builder:
                 shape.gpus_per_host,
                 scale_up=shape.scale_up,
                 pod=where[0] if self.several_pods else None,
-                homed=shape.nic_ports,
+                homed=shape.subnet_planes,
                 gpus_per_rail=shape.gpus_per_nic,
             )
             for number, where in enumerate(servers)
@@ -287,6 +320,15 @@ class _Builder:
         spines = self._spines()
         for place in self.places:
             self._attach(place, nics)
+            if shape.bonded and place.plane:
+                for rail in self._rails_of(place):
+                    self.fabric.pair(
+                        self._twin(place),
+                        place.name,
+                        f"rail{rail}",
+                        rate_bps=shape.nic_rate,
+                        delay_ns=shape.nic_delay,
+                    )
             for spine in spines[place.pod, place.plane if shape.planes == "own" else 0]:
                 for _ in range(shape.parallel):
                     self.fabric.join(
@@ -303,7 +345,8 @@ class _Builder:
                         self.fabric.join(
                             spine, top, rate_bps=shape.super_bps, delay_ns=shape.uplink_delay
                         )
-        return self.fabric.topology(shape.NAME, shape.parameters())
+        profile = FabricProfile(vlans=shape.vlans)
+        return self.fabric.topology(shape.NAME, shape.parameters(), profile=profile)
 
     def _places(self) -> Iterator[_Place]:
         shape, number = self.shape, 0
@@ -339,16 +382,30 @@ class _Builder:
                 subnet=subnet,
                 vlan=vlan,
                 vni=FIRST_VNI + vlan if shape.stretched else None,
+                like=self._whose_mac(place, rail),
                 summary=subnet.supernet(new_prefix=24)
                 if several and shape.subnet_prefix > 24
                 else None,
             )
 
+    def _whose_mac(self, place: _Place, rail: int) -> tuple[str, str] | None:
+        """The bridge whose MAC that of ``rail`` shares: that of the twin, or the switch's first."""
+        if self.shape.bonded and place.plane:
+            return self._twin(place), f"rail{rail}"
+        first = self._rails_of(place)[0]
+        return (place.name, f"rail{first}") if self.shape.vlans != "off" and rail != first else None
+
+    def _twin(self, place: _Place) -> str:
+        """The switch of the first plane that a switch of the second looks like."""
+        first = replace(place, name="", plane=0)
+        return next(each.name for each in self.places if replace(each, name="") == first)
+
     def _subnet(self, place: _Place, rail: int) -> IPv4Network:
         shape = self.shape
         if shape.stretched:
             return plan.rail_subnet(rail, subnet_prefix=shape.subnet_prefix)
-        block = place.segment * shape.nic_ports + place.plane
+        plane = 0 if shape.bonded else place.plane
+        block = place.segment * shape.subnet_planes + plane
         if shape.subnets == "apart":
             number = block * shape.rail_count + rail
             return plan.rail_subnet(number, subnet_prefix=shape.subnet_prefix, pod=place.pod)
@@ -387,6 +444,7 @@ class _Builder:
                     bridge,
                     rate_bps=shape.nic_rate,
                     delay_ns=shape.nic_delay,
+                    bond=BOND if shape.bonded else None,
                 )
 
     def _spines(self) -> dict[tuple[int, int], list[str]]:

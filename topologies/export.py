@@ -30,6 +30,7 @@ def as_data(topology: Topology) -> dict[str, object]:
             "data_plane": topology.profile.data_plane,
             "load_balancing": topology.profile.load_balancing,
             "routing": topology.profile.routing,
+            "vlans": topology.profile.vlans,
         },
         "servers": [
             {
@@ -51,6 +52,7 @@ def as_data(topology: Topology) -> dict[str, object]:
                 "delay_ns": link.delay_ns,
                 "mtu": link.mtu,
                 "buffer_bytes": link.buffer_bytes,
+                "standby": link.standby,
             }
             for link in topology.links
         ],
@@ -98,6 +100,7 @@ def _node_data(node: Node) -> dict[str, object]:
                 "mac": p.mac,
                 "address": str(p.address) if p.address else None,
                 "bridge": p.bridge,
+                "bond": p.bond,
             }
             for p in node.ports
         ],

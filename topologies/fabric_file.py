@@ -159,6 +159,7 @@ def _profile(said: Mapping[str, Value]) -> FabricProfile:
         control_plane=_control_plane(said),
         load_balancing=str(said.get("load_balancing", default.load_balancing)),
         data_plane=str(said.get("data_plane", default.data_plane)),
+        vlans=str(said.get("vlans", default.vlans)),
     )
 
 

@@ -72,12 +72,12 @@ LOSSLESS, NO_SWITCH = "lossless", "none"
 SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
     ("segment",): _clos("hosts", "gpus_per_host"),
     ("segment", "gpu_io"): _clos(
-        *("nic_rate", "nic_ports", "nic_delay", "gpus_per_nic", "pcie_rate"),
+        *("nic_rate", "nic_ports", "homing", "nic_delay", "gpus_per_nic", "pcie_rate"),
         *("scale_up_rate", "scale_up_latency"),
     ),
     ("segment", "rail_switch"): _clos(
         *("rails_per_switch", "switch_ports", "port_order", "subnet_prefix", "subnets"),
-        *("uplink_rate", "uplinks_per_spine"),
+        *("vlans", "uplink_rate", "uplinks_per_spine"),
     ),
     ("pod",): _clos("segments"),
     ("pod", "spine"): _clos("spines", "planes"),

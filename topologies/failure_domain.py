@@ -107,7 +107,7 @@ class _Fabric:
         }
         self.ports: dict[str, Counter[str]] = {gpu.name: Counter() for gpu in topology.gpus}
         for each in topology.links:
-            if each is link or node in (each.a.node, each.b.node):
+            if each is link or each.standby or node in (each.a.node, each.b.node):
                 continue
             for near, far in ((each.a.node, each.b.node), (each.b.node, each.a.node)):
                 if near in self.inner and far in self.inner:

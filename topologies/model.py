@@ -28,6 +28,8 @@ ETHERNET_HEADER = 14  # octets
 #: of the frame inside (RFC 7348).
 VXLAN_OVERHEAD = 36 + ETHERNET_HEADER
 ETHERNET, VXLAN, EVPN = "ethernet", "vxlan", "evpn"
+VLAN_USES = ("off", "auto", "on")
+MAX_VLAN = 4094
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 
@@ -56,12 +58,21 @@ SWITCH_ROLES = frozenset({Role.RAIL, Role.LEAF, Role.ROUTER, Role.SPINE, Role.SU
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """One network interface.  A port is either routed (it has an address) or a bridge member."""
+    """One network interface.  A port is either routed (it has an address) or a bridge member.
+
+    Members of the bond ``bond`` have its MAC and its address.
+    """
 
     name: str
     mac: str
     address: IPv4Interface | None = None
     bridge: str | None = None
+    bond: str | None = None
+
+    @property
+    def interface(self) -> str:
+        """What has the address: the port, or its bond."""
+        return self.bond or self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +80,10 @@ class Bridge:
     """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway.
 
     A bridge without ``gateway``, that of a shared NIC, only passes frames on.  ``vlan`` is the id
-    that the design's drawing gives the rail.  Bridges of one ``vni`` are one network that is
-    stretched over several switches: they have the same gateway and MAC (anycast), and tunnels
-    between the loopbacks of their switches join them.
+    that the design's drawing gives the rail, and its 802.1Q id where the bridges of a switch are
+    VLANs of one (:class:`FabricProfile`); these have the one MAC of the switch.  Bridges of one
+    ``vni`` are one network that is stretched over several switches: they have the same gateway and
+    MAC (anycast), and tunnels between the loopbacks of their switches join them.
     """
 
     name: str
@@ -126,6 +138,12 @@ class Node:
         """Whether it is seen by nobody: a bridge without an address of its own."""
         return bool(self.bridges) and all(bridge.gateway is None for bridge in self.bridges)
 
+    @property
+    def bonds(self) -> Mapping[str, tuple[Port, ...]]:
+        """The ports of each bond."""
+        names = dict.fromkeys(port.bond for port in self.ports if port.bond)
+        return {name: tuple(p for p in self.ports if p.bond == name) for name in names}
+
     def port(self, name: str) -> Port:
         for port in self.ports:
             if port.name == name:
@@ -148,7 +166,11 @@ class End:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends."""
+    """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends.
+
+    A ``standby`` joins the bridges of two switches that look like one gateway, and carries only
+    frames to those whose own port at one of the two is down: it is no path otherwise.
+    """
 
     a: End
     b: End
@@ -156,6 +178,7 @@ class Link:
     delay_ns: int
     mtu: int
     buffer_bytes: int
+    standby: bool = False
 
     @property
     def ends(self) -> tuple[End, End]:
@@ -186,13 +209,15 @@ class FabricProfile:
 
     ``routing`` says which paths its routes take: ``shortest`` (all of them), or another way of
     :mod:`topologies.routing`.  ``control_plane`` is ``NAME[:PARAMETER=VALUE,...]``, ``data_plane``
-    ``ethernet`` or ``vxlan``.
+    ``ethernet`` or ``vxlan``.  ``vlans`` says whether the bridges of a switch are VLANs of one
+    (``on``), are so where the kernel can (``auto``), or stand for themselves (``off``).
     """
 
     control_plane: str = "static"
     data_plane: str = ETHERNET
     load_balancing: str = "flow"
     routing: str = SHORTEST
+    vlans: str = "off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +320,7 @@ class Topology:
             for link, ours, far in self._neighbours[name]:
                 if name == source and port is not None and ours.port != port:
                     continue
-                if far.node not in found:
+                if far.node not in found and not link.standby:
                     key = hops + 1, delay + link.delay_ns, next(order)
                     heapq.heappush(heap, (*key, far.node, (*path, link)))
         return found
@@ -321,6 +346,29 @@ class Topology:
         pairs = [link.ends for link in self.links]
         return dict(pairs) | {b: a for a, b in pairs}
 
+    @cached_property
+    def standby_ends(self) -> frozenset[End]:
+        """The ends of standby links."""
+        return frozenset(end for link in self.links if link.standby for end in link.ends)
+
+    @cached_property
+    def twins(self) -> Mapping[str, str]:
+        """``node:bridge`` -> that of the pair of bridges that look like one which stands first."""
+        found: dict[str, str] = {}
+        for link in self.links:
+            if link.standby:
+                bridges = ((end.node, self.bridge_of(end)) for end in link.ends)
+                names = [f"{node}:{bridge.name}" for node, bridge in bridges if bridge]
+                for name in names:
+                    found[name] = names[0]
+        return found
+
+    def bridge_of(self, end: End) -> Bridge | None:
+        """The bridge that the port ``end`` is a member of."""
+        node = self.node(end.node)
+        name = node.port(end.port).bridge
+        return next((bridge for bridge in node.bridges if bridge.name == name), None)
+
     def far_end(self, end: End) -> End:
         """The other end of the cable that is plugged into ``end``."""
         return self._far_ends[end]
@@ -329,8 +377,10 @@ class Topology:
         """Everything that has an address on the wire that ``end`` is plugged into, itself excluded.
 
         A port with an address is where its cable ends.  Behind a bridge there are the bridge, if
-        it is a gateway, and what its other members are plugged into.
+        it is a gateway, and what its other members are plugged into.  Standby links lead nowhere.
         """
+        if end in self.standby_ends:
+            return
         far = self._far_ends[end]
         node = self.by_name[far.node]
         port = node.port(far.port)

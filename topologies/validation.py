@@ -1,4 +1,4 @@
-"""Whether a topology agrees with itself."""
+"""Whether a topology agrees with itself: names, addresses, cables, servers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
 
+from topologies import layer2
 from topologies.model import (
     ETHERNET_HEADER,
     MAX_MTU,
     MIN_MTU,
     ROUTINGS,
     SHORTEST,
+    VLAN_USES,
     Bridge,
     End,
     FabricProfile,
@@ -34,6 +36,7 @@ def validate(topology: Topology) -> None:
     _validate_profile(topology.profile)
     _validate_links(topology, nodes)
     _validate_servers(topology, nodes)
+    layer2.validate(topology)
     validate_stretch(topology)
 
 
@@ -43,11 +46,23 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
     addresses: dict[IPv4Address, str] = {}
     subnets: dict[IPv4Network, str] = {}
     stretched: dict[int, Bridge] = {}
+    twins = topology.twins
 
     def claim_address(where: str, address: IPv4Address) -> None:
-        if address in addresses:
+        where = twins.get(where, where)
+        if addresses.get(address, where) != where:
             raise TopologyError(f"{where} has the address of {addresses[address]}")
         addresses[address] = where
+
+    def claim_mac(where: str, item: Bridge | Port, node: Node) -> None:
+        if isinstance(item, Port):
+            where = f"{node.name}:{item.interface}"
+        elif topology.profile.vlans != "off":
+            where = f"the bridges of {twins.get(where, where).partition(':')[0]}"
+        else:
+            where = twins.get(where, where)
+        if macs.setdefault(item.mac, where) != where:
+            raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
 
     for node in topology.nodes:
         if not NODE_NAME.fullmatch(node.name):
@@ -69,9 +84,8 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             seen.add(item.name)
             if not MAC.fullmatch(item.mac):
                 raise TopologyError(f"{where}: {item.mac!r} is not a MAC address")
-            if item.mac in macs and not _is_stretched(item, stretched):
-                raise TopologyError(f"{where} has the MAC address of {macs[item.mac]}")
-            macs[item.mac] = where
+            if not _is_stretched(item, stretched):
+                claim_mac(where, item, node)
         for bridge in node.bridges:
             where = f"{node.name}:{bridge.name}"
             if bridge.gateway is None or _is_stretched(bridge, stretched):
@@ -79,14 +93,15 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             if bridge.vni is not None:
                 stretched[bridge.vni] = bridge
             claim_address(where, bridge.gateway.ip)
+            where = twins.get(where, where)
             for network, other in subnets.items():
-                if network.overlaps(bridge.gateway.network):
+                if where != other and network.overlaps(bridge.gateway.network):
                     raise TopologyError(f"the subnet of {where} overlaps that of {other}")
             subnets[bridge.gateway.network] = where
         for port in node.ports:
             where = f"{node.name}:{port.name}"
             if port.address is not None:
-                claim_address(where, port.address.ip)
+                claim_address(f"{node.name}:{port.interface}", port.address.ip)
             if (port.address is None) == (port.bridge is None):
                 raise TopologyError(f"{where} must have either an address or a bridge")
             if port.bridge is not None and port.bridge not in bridges:
@@ -115,6 +130,8 @@ def _is_stretched(item: Bridge | Port, stretched: Mapping[int, Bridge]) -> bool:
 
 
 def _validate_profile(profile: FabricProfile) -> None:
+    if profile.vlans not in VLAN_USES:
+        raise TopologyError(f"vlans is {profile.vlans!r}; it is one of {', '.join(VLAN_USES)}")
     if profile.routing not in ROUTINGS:
         raise TopologyError(f"routing is {profile.routing!r}; it is one of {', '.join(ROUTINGS)}")
     if profile.routing != SHORTEST and profile.control_plane != "static":
@@ -125,11 +142,10 @@ def _validate_profile(profile: FabricProfile) -> None:
 
 
 def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
+    own = {bridge.gateway.network for bridge in node.bridges if bridge.gateway}
     for summary in node.summaries:
         for network, where in subnets.items():
-            if summary.overlaps(network) and not (
-                where.startswith(f"{node.name}:") and network.subnet_of(summary)
-            ):
+            if summary.overlaps(network) and not (network in own and network.subnet_of(summary)):
                 raise TopologyError(
                     f"the summary {summary} of {node.name} overlaps {network} of {where}, which "
                     "is not its own: take a longer prefix"

@@ -187,7 +187,12 @@ def _rails(topology: Topology) -> Table:
     for switch in topology.switches:
         for bridge in switch.bridges:
             assert bridge.gateway is not None  # only a shared NIC has none
-            members = [port.name for port in switch.ports if port.bridge == bridge.name]
+            members = [
+                port.name
+                for port in switch.ports
+                if port.bridge == bridge.name
+                and End(switch.name, port.name) not in topology.standby_ends
+            ]
             gpus = [far for name in members for far in topology.beyond(End(switch.name, name))]
             addresses = [
                 str(port.address.ip)

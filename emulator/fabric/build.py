@@ -17,7 +17,7 @@ from mininet.net import Mininet
 
 from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
-from emulator.fabric import namespaces
+from emulator.fabric import namespaces, vlans
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.links import VethLink, VethPort, alias_of, interface_indices
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
@@ -68,6 +68,7 @@ class Plan:
         self.dilation = dilation
         self.cable_delay = cable_delay
         self.indices: Mapping[End, int] = interface_indices(topology)
+        self.vlans = vlans.wanted(topology)
         self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
         if control_plane.of(topology) is not None:
             self.routes = _not_learned(topology, self.routes)
@@ -97,6 +98,10 @@ class Plan:
 
     def alias(self, end: End) -> str:
         return alias_of(self.lab, end)
+
+    def vlan_bridge(self, node: Node) -> End | None:
+        """The bridge whose VLANs the rails of ``node`` are, if they are that."""
+        return vlans.bridge_of(self.topology, node) if self.vlans else None
 
     def behind(self, end: End) -> Iterator[str]:
         """The MAC addresses that are reached through the bridge member ``end``."""

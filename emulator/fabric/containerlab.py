@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from emulator.errors import UserError
+from emulator.fabric import bonds
 from emulator.fabric.kernel_objects import RULE_PRIORITY, routing_table
 from emulator.fabric.routes import (
     Hop,
@@ -49,6 +50,7 @@ def to_containerlab(topology: Topology) -> str:
             "containerlab files have static routes, and a stretched subnet needs a control plane: "
             "take subnets=apart"
         )
+    bonds.require_none(topology, "a fabric cannot be written for containerlab")
     routes, rules = static_routes(topology), static_rules(topology)
     neighbours = static_neighbours(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}

@@ -15,12 +15,14 @@ from emulator.fabric.kernel_objects import (
     IFINFOMSG,
     IFLA_GROUP,
     IFLA_IFNAME,
+    IFLA_LINKINFO,
     IFLA_OPERSTATE,
 )
 from emulator.fabric.netlink import RouteSocket, attributes
 from emulator.fabric.shaping import CONTROL_QUEUE, DATA_QUEUE, TCMSG
 
-IFLA_STATS64, IFLA_LINK = 23, 5
+IFLA_STATS64 = 23
+VETH = b"veth\0"  # the kind of both ends of a cable
 TCA_STATS2, TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 7, 1, 3, 8
 LINK_STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx octets, rx/tx errors, rx/tx dropped
 BASIC_STATS = struct.Struct("=QI")  # octets, packets
@@ -117,8 +119,8 @@ def _fabric_links(kernel: RouteSocket) -> Iterator[_Link]:
                 (group,) = struct.unpack_from("=I", value)
             elif kind == IFLA_OPERSTATE:
                 ready = value[0] == IF_OPER_UP
-            elif kind == IFLA_LINK:
-                is_cable = True  # a veth names its peer; a bridge has none
+            elif kind == IFLA_LINKINFO:
+                is_cable = VETH in (bytes(each) for _, each in attributes(value))
             elif kind == IFLA_STATS64:
                 statistics = LINK_STATS.unpack_from(value)
         if group == FABRIC_GROUP:

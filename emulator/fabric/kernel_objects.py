@@ -18,9 +18,10 @@ from pyroute2.netlink.rtnl import (
     RTM_NEWNEIGH,
     RTM_NEWROUTE,
     RTM_NEWRULE,
+    RTM_SETLINK,
 )
 
-from emulator.fabric.netlink import U8, U32, RouteSocket, attribute, nested, text
+from emulator.fabric.netlink import U8, U16, U32, RouteSocket, attribute, nested, text
 
 IFINFOMSG = struct.Struct("=BBHiII")  # family, padding, type, index, flags, change
 IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
@@ -30,9 +31,9 @@ RTNEXTHOP = struct.Struct("=HBBi")  # length, flags, weight - 1, index
 
 IFF_UP = 0x1
 IF_OPER_UP = 6  # RFC 2863
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_TXQLEN = 1, 3, 4, 10, 13
+IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER, IFLA_TXQLEN = 1, 3, 4, 5, 10, 13
 IFLA_OPERSTATE = 16
-IFLA_LINKINFO, IFLA_IFALIAS, IFLA_GROUP, IFLA_NET_NS_FD = 18, 20, 27, 28
+IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP, IFLA_NET_NS_FD = 18, 20, 26, 27, 28
 IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES, IFLA_GSO_MAX_SEGS = 31, 32, 40
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
 IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA, IFLA_BRPORT_LEARNING = 4, 5, 8
@@ -40,8 +41,15 @@ IFLA_BR_FORWARD_DELAY, IFLA_BR_STP_STATE, IFLA_BR_MCAST_SNOOPING = 1, 5, 23
 IFLA_VXLAN_ID, IFLA_VXLAN_LOCAL, IFLA_VXLAN_TTL, IFLA_VXLAN_TOS = 1, 4, 5, 6
 IFLA_VXLAN_LEARNING, IFLA_VXLAN_PORT, IFLA_VXLAN_UDP_CSUM = 7, 15, 18
 VXLAN_UDP_PORT, INHERIT, TUNNEL_TTL = 4789, 1, 64
+IFLA_BR_VLAN_FILTERING, IFLA_BR_VLAN_DEFAULT_PVID, IFLA_VLAN_ID = 7, 39, 1
+IFLA_BRIDGE_FLAGS, IFLA_BRIDGE_VLAN_INFO, BRIDGE_FLAGS_SELF = 0, 2, 2
+BRIDGE_VLAN_INFO_PVID, BRIDGE_VLAN_INFO_UNTAGGED = 2, 4
 IFA_ADDRESS, IFA_LOCAL = 1, 2
-NDA_DST, NDA_LLADDR = 1, 2
+IFLA_PROTINFO, IFLA_BRPORT_UNICAST_FLOOD = 12, 9
+IFLA_BRPORT_MCAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_BACKUP_PORT = 27, 30, 34
+IFLA_BOND_MODE, IFLA_BOND_MIIMON, IFLA_BOND_XMIT_HASH_POLICY = 1, 3, 14
+BOND_MODE_XOR, BOND_XMIT_POLICY_LAYER34 = 2, 1
+NDA_DST, NDA_LLADDR, NDA_VLAN = 1, 2, 5
 NUD_NOARP, NUD_PERMANENT, NTF_SELF, NTF_MASTER = 0x40, 0x80, 0x02, 0x04
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
 RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST, RTNH_F_ONLINK = 254, 4, 1, 4
@@ -94,8 +102,23 @@ def veth(
     kernel.queue(RTM_NEWLINK, NEW, body, subject)
 
 
-def bridge(kernel: RouteSocket, name: str, index: int, mac: str, *, subject: str) -> None:
-    """A bridge that forwards from the first moment: no spanning tree, no multicast snooping."""
+def bridge(
+    kernel: RouteSocket,
+    name: str,
+    index: int,
+    mac: str,
+    *,
+    vlans: bool = False,
+    mtu: int = 0,
+    subject: str,
+) -> None:
+    """A bridge that forwards from the first moment: no spanning tree, no multicast snooping.
+
+    With ``vlans`` it minds VLANs, of which its members have none to begin with.  Without ``mtu``
+    it has the smallest of its members.
+    """
+    filtering = attribute(IFLA_BR_VLAN_FILTERING, U8(1))
+    filtering += attribute(IFLA_BR_VLAN_DEFAULT_PVID, U16(0))
     kind = nested(
         IFLA_LINKINFO,
         text(IFLA_INFO_KIND, "bridge"),
@@ -104,12 +127,14 @@ def bridge(kernel: RouteSocket, name: str, index: int, mac: str, *, subject: str
             attribute(IFLA_BR_STP_STATE, U32(0)),
             attribute(IFLA_BR_FORWARD_DELAY, U32(0)),
             attribute(IFLA_BR_MCAST_SNOOPING, U8(0)),
+            filtering if vlans else b"",
         ),
     )
     body = (
         IFINFOMSG.pack(0, 0, 0, index, 0, 0)
         + text(IFLA_IFNAME, name)
         + attribute(IFLA_ADDRESS, _mac(mac))
+        + (attribute(IFLA_MTU, U32(mtu)) if mtu else b"")
         + attribute(IFLA_GROUP, U32(GROUP))
         + kind
     )
@@ -155,6 +180,98 @@ def vxlan(
         + kind
     )
     kernel.queue(RTM_NEWLINK, NEW, body, subject)
+
+
+def vlan_interface(
+    kernel: RouteSocket, name: str, index: int, vlan: int, *, bridge: int, mac: str, subject: str
+) -> None:
+    """The address of the switch itself in ``vlan`` of the bridge of index ``bridge`` (an SVI).
+
+    Its MAC must be the bridge's: for another the kernel would have the bridge hand over a copy of
+    every frame that it forwards.
+    """
+    kind = nested(
+        IFLA_LINKINFO,
+        text(IFLA_INFO_KIND, "vlan"),
+        nested(IFLA_INFO_DATA, attribute(IFLA_VLAN_ID, U16(vlan))),
+    )
+    body = (
+        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
+        + text(IFLA_IFNAME, name)
+        + attribute(IFLA_LINK, U32(bridge))
+        + attribute(IFLA_ADDRESS, _mac(mac))
+        + attribute(IFLA_GROUP, U32(GROUP))
+        + kind
+    )
+    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+
+
+def vlan_member(
+    kernel: RouteSocket, index: int, vlan: int, *, of_bridge: bool = False, subject: str
+) -> None:
+    """Put the port ``index`` of a bridge in ``vlan``, in which its cable carries no tags.
+
+    With ``of_bridge``, ``index`` is the bridge's own and stands for the switch itself.
+    """
+    flags = 0 if of_bridge else BRIDGE_VLAN_INFO_PVID | BRIDGE_VLAN_INFO_UNTAGGED
+    membership = attribute(IFLA_BRIDGE_VLAN_INFO, U16(flags) + U16(vlan))
+    if of_bridge:
+        membership = attribute(IFLA_BRIDGE_FLAGS, U16(BRIDGE_FLAGS_SELF)) + membership
+    body = IFINFOMSG.pack(AF_BRIDGE, 0, 0, index, 0, 0) + nested(IFLA_AF_SPEC, membership)
+    kernel.queue(RTM_SETLINK, 0, body, subject)
+
+
+def keep_quiet(kernel: RouteSocket, index: int, *, subject: str) -> None:
+    """The port ``index`` of a bridge is flooded nothing, and nobody is learned to be behind it."""
+    settings = (
+        *(IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD),
+        *(IFLA_BRPORT_MCAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD),
+    )
+    _bridge_port(kernel, index, [attribute(each, U8(0)) for each in settings], subject)
+
+
+def backup_port(kernel: RouteSocket, index: int, backup: int, *, subject: str) -> None:
+    """Where the port ``index`` has no carrier its bridge takes the port ``backup`` instead."""
+    _bridge_port(kernel, index, [attribute(IFLA_BRPORT_BACKUP_PORT, U32(backup))], subject)
+
+
+def _bridge_port(kernel: RouteSocket, index: int, settings: list[bytes], subject: str) -> None:
+    body = IFINFOMSG.pack(AF_BRIDGE, 0, 0, index, 0, 0) + nested(IFLA_PROTINFO, *settings)
+    kernel.queue(RTM_SETLINK, 0, body, subject)
+
+
+def bond(
+    kernel: RouteSocket, name: str, index: int, mac: str, *, mtu: int, look_ms: int, subject: str
+) -> None:
+    """A bond that spreads flows over its ports by addresses and port numbers (``balance-xor``).
+
+    It looks every ``look_ms`` whether they have carrier.
+    """
+    kind = nested(
+        IFLA_LINKINFO,
+        text(IFLA_INFO_KIND, "bond"),
+        nested(
+            IFLA_INFO_DATA,
+            attribute(IFLA_BOND_MODE, U8(BOND_MODE_XOR)),
+            attribute(IFLA_BOND_MIIMON, U32(look_ms)),
+            attribute(IFLA_BOND_XMIT_HASH_POLICY, U8(BOND_XMIT_POLICY_LAYER34)),
+        ),
+    )
+    body = (
+        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
+        + text(IFLA_IFNAME, name)
+        + attribute(IFLA_ADDRESS, _mac(mac))
+        + attribute(IFLA_MTU, U32(mtu))
+        + attribute(IFLA_GROUP, U32(GROUP))
+        + kind
+    )
+    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+
+
+def bond_port(kernel: RouteSocket, index: int, bond: int, *, subject: str) -> None:
+    """Make an interface, which must be down, a port of the bond of index ``bond``."""
+    body = IFINFOMSG.pack(0, 0, 0, index, 0, 0) + attribute(IFLA_MASTER, U32(bond))
+    kernel.queue(RTM_NEWLINK, 0, body, subject)
 
 
 def raise_link(
@@ -212,10 +329,18 @@ def neighbour(
     kernel.queue(RTM_NEWNEIGH, NEW_OR_OTHER if replace else NEW, body, subject)
 
 
-def forwarding_entry(kernel: RouteSocket, index: int, mac: str, *, subject: str) -> None:
-    """The bridge of port ``index`` knows that ``mac`` is behind it, and does not flood."""
+def forwarding_entry(
+    kernel: RouteSocket, index: int, mac: str, *, vlan: int | None = None, subject: str
+) -> None:
+    """The bridge of port ``index`` knows that ``mac`` is behind it, and does not flood.
+
+    ``vlan`` is the one that the port is in, if the bridge minds VLANs.
+    """
     body = NDMSG.pack(AF_BRIDGE, 0, 0, index, NUD_NOARP, NTF_MASTER, 0)
-    kernel.queue(RTM_NEWNEIGH, NEW, body + attribute(NDA_LLADDR, _mac(mac)), subject)
+    body += attribute(NDA_LLADDR, _mac(mac))
+    if vlan is not None:
+        body += attribute(NDA_VLAN, U16(vlan))
+    kernel.queue(RTM_NEWNEIGH, NEW, body, subject)
 
 
 def route(

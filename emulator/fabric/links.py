@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
+from emulator.fabric import bonds, vlans
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.namespaces import PREFIX
 from emulator.fabric.release import release_requests
@@ -26,8 +27,8 @@ FIRST_INDEX = 2  # the loopback has 1 in every namespace
 
 
 def interface_indices(topology: Topology) -> Mapping[End, int]:
-    """Interface index of every port and bridge (as ``End(node, bridge)``), unique in the lab, and
-    of the tunnel port of every stretched bridge.
+    """Interface index of every port, bridge and bond (as ``End(node, bridge)``), unique in the lab,
+    and of the tunnel port of every stretched bridge.
 
     They depend on the topology alone: whoever has it can compute them.
     """
@@ -35,6 +36,8 @@ def interface_indices(topology: Topology) -> Mapping[End, int]:
     bridges = [(node.name, bridge) for node in topology.nodes for bridge in node.bridges]
     ends += [End(node, bridge.name) for node, bridge in bridges]
     ends += [End(node, tunnel_port(b.vni)) for node, b in bridges if b.vni is not None]
+    ends += bonds.of(topology)
+    ends += filter(None, (vlans.bridge_of(topology, node) for node in topology.nodes))
     return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
 
 
@@ -70,9 +73,19 @@ class VethPort(Intf):
     def end(self) -> End:
         return End(self.node.name, self.model.name)
 
-    def configure(self, egress: Egress, *, bridge: int, asic: FabricAsic | None = None) -> None:
+    def configure(
+        self,
+        egress: Egress,
+        *,
+        bridge: int,
+        vlan: int | None = None,
+        bond: int = 0,
+        asic: FabricAsic | None = None,
+    ) -> None:
         """Queue what makes the port work: shaping, ASIC, then up, address, bridge membership.
 
+        ``bridge`` is the index of the bridge that it is a member of, in ``vlan`` if that has VLANs,
+        ``bond`` that of its bond, which takes only ports that are down.
         A queueing discipline is exchanged ten times faster while its interface is down.
         """
         kernel, subject = self.node.kernel, str(self.end)
@@ -86,9 +99,13 @@ class VethPort(Intf):
             )
         if asic is not None:
             asic.attach(kernel, self.end)
+        if bond:
+            kernel_object.bond_port(kernel, self.index, bond, subject=f"{subject}, in its bond")
         alias = alias_of(self.node.lab, self.end)
         kernel_object.raise_link(kernel, self.index, alias=alias, bridge=bridge, subject=subject)
-        if self.model.address is not None:
+        if vlan is not None:
+            kernel_object.vlan_member(kernel, self.index, vlan, subject=f"{subject}, VLAN {vlan}")
+        if self.model.address is not None and self.model.bond is None:
             kernel_object.address(kernel, self.index, self.model.address, subject=subject)
 
 

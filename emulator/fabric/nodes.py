@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 from mininet.node import Node as MininetNode
 from mininet.node import Switch as MininetSwitch
 
+from emulator.fabric import bonds, namespaces
 from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric import namespaces
 from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.links import tunnel_port
 from emulator.fabric.netlink import RouteSocket
@@ -120,9 +120,14 @@ class NamespaceNode(MininetNode):
         kernel_object.raise_link(self.kernel, kernel_object.LOOPBACK_INDEX, subject=self.name)
         self.configure_bridges()
         for port in self.ports_in_order():
-            bridge = self.index_of(port.model.bridge) if port.model.bridge else 0
             egress = self.plan.egress(port.cable, self.model)
-            port.configure(egress, bridge=bridge, asic=self.plan.asic)
+            port.configure(
+                egress,
+                bridge=self.bridge_over(port),
+                vlan=self.vlan_of(port),
+                bond=self.index_of(port.model.bond) if port.model.bond else 0,
+                asic=self.plan.asic,
+            )
         self.configure_addresses()
         for neighbour in self.plan.neighbours[self.name]:
             kernel_object.neighbour(
@@ -168,6 +173,14 @@ class NamespaceNode(MininetNode):
 
     def index_of(self, interface: str) -> int:
         return self.plan.indices[End(self.name, interface)]
+
+    def bridge_over(self, port: VethPort) -> int:
+        """Index of the bridge that ``port`` is a member of, or 0."""
+        return self.index_of(port.model.bridge) if port.model.bridge else 0
+
+    def vlan_of(self, port: VethPort) -> int | None:
+        """The VLAN of ``port`` on that bridge, if it has VLANs."""
+        return None
 
     def ports_in_order(self) -> list[VethPort]:
         ports: list[VethPort] = self.intfList()
@@ -262,6 +275,34 @@ class NamespaceNode(MininetNode):
 class GpuNode(NamespaceNode):
     """A GPU: its NIC ports, a default route, and neighbours that never need resolving."""
 
+    def configure_bridges(self) -> None:
+        for bond, members in self.model.bonds.items():
+            end = End(self.name, bond)
+            index = self.plan.indices[end]
+            names = {port.name for port in members}
+            mtu = min(port.cable.mtu for port in self.ports_in_order() if port.model.name in names)
+            kernel_object.bond(
+                self.kernel,
+                bond,
+                index,
+                members[0].mac,
+                mtu=mtu,
+                look_ms=bonds.LOOK_MS,
+                subject=str(end),
+            )
+            kernel_object.raise_link(
+                self.kernel, index, alias=self.plan.alias(end), subject=str(end)
+            )
+
+    def configure_addresses(self) -> None:
+        super().configure_addresses()
+        for bond, members in self.model.bonds.items():
+            address = members[0].address
+            assert address is not None  # the topology is valid
+            kernel_object.address(
+                self.kernel, self.index_of(bond), address, subject=f"{self.name}:{bond}"
+            )
+
 
 class SwitchNode(NamespaceNode, MininetSwitch):
     """A rail switch (bridges and routed uplinks), a spine or a super-spine (a router)."""
@@ -286,7 +327,23 @@ class SwitchNode(NamespaceNode, MininetSwitch):
         port: VethPort | None = MininetNode.defaultIntf(self)
         return port
 
+    def bridge_over(self, port: VethPort) -> int:
+        whole = self.plan.vlan_bridge(self.model)
+        if whole is None or port.model.bridge is None:
+            return super().bridge_over(port)
+        return self.plan.indices[whole]
+
+    def vlan_of(self, port: VethPort) -> int | None:
+        if self.plan.vlan_bridge(self.model) is None:
+            return None
+        vlans = {bridge.name: bridge.vlan for bridge in self.model.bridges}
+        return vlans[port.model.bridge] if port.model.bridge else None
+
     def configure_bridges(self) -> None:
+        whole = self.plan.vlan_bridge(self.model)
+        if whole is not None:
+            self._configure_vlans(whole)
+            return
         for bridge in self.model.bridges:
             end = End(self.name, bridge.name)
             kernel_object.bridge(
@@ -299,6 +356,27 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             if bridge.vni is not None:
                 configure_tunnel(self.kernel, self.plan, self.model, bridge)
 
+    def _configure_vlans(self, whole: End) -> None:
+        """One bridge, and for each rail the switch's own interface in its VLAN."""
+        index, mac = self.plan.indices[whole], self.model.bridges[0].mac
+        cables = (port.cable for port in self.ports_in_order() if port.model.bridge)
+        mtu = min((cable.mtu for cable in cables), default=0)
+        kernel_object.bridge(
+            self.kernel, whole.port, index, mac, vlans=True, mtu=mtu, subject=str(whole)
+        )
+        kernel_object.raise_link(
+            self.kernel, index, alias=self.plan.alias(whole), subject=str(whole)
+        )
+        for bridge in self.model.bridges:
+            end = End(self.name, bridge.name)
+            own, vlan, subject = self.plan.indices[end], bridge.vlan, str(end)
+            assert vlan is not None  # the topology is valid
+            kernel_object.vlan_member(self.kernel, index, vlan, of_bridge=True, subject=subject)
+            kernel_object.vlan_interface(
+                self.kernel, bridge.name, own, vlan, bridge=index, mac=mac, subject=subject
+            )
+            kernel_object.raise_link(self.kernel, own, alias=self.plan.alias(end), subject=subject)
+
     def configure_addresses(self) -> None:
         for bridge in self.model.bridges:
             end = End(self.name, bridge.name)
@@ -310,8 +388,14 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             if port.model.bridge is not None:
                 for mac in self.plan.behind(port.end):
                     kernel_object.forwarding_entry(
-                        self.kernel, port.index, mac, subject=f"{port.end}, {mac} behind it"
+                        self.kernel,
+                        port.index,
+                        mac,
+                        vlan=self.vlan_of(port),
+                        subject=f"{port.end}, {mac} behind it",
                     )
+        ports = {port.model.name: port.index for port in self.ports_in_order()}
+        bonds.stand_by(self.kernel, self.model, self.plan.topology, ports)
 
 
 def write_sysctl(name: str, value: str) -> None:

@@ -8,7 +8,7 @@ All functions are pure.  What they return is put into the kernel by the nodes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
 from topologies.model import Bridge, End, Node, Port, Topology, TopologyError
@@ -75,7 +75,7 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
     """
     routes: dict[str, list[Route]] = {node.name: [] for node in topology.nodes}
     for gpu in topology.gpus:
-        hops = tuple(_exits(topology, gpu))
+        hops = tuple(dict.fromkeys(_exits(topology, gpu)))
         if hops:
             default = Route(destination=_EVERYTHING, hops=hops, source=gpu.loopback)
             routes[gpu.name].append(default)
@@ -95,6 +95,8 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
         for name, hops in _towards_nearest(topology, vni, via).items():
             source = _source_address(topology.node(name))
             routes[name].append(Route(destination=network, hops=hops, source=source))
+    if topology.standby_ends:
+        _merge(topology, routes)
     for switch in topology.switches:
         routes[switch.name].sort(key=lambda route: (route.table, route.destination))
     return {name: tuple(found) for name, found in routes.items()}
@@ -128,12 +130,12 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
                 neighbours[switch.name].append(
                     Neighbour(interface=bridge.name, address=_address(port), mac=port.mac)
                 )
-                rows = neighbours[end.node]
+                rows, interface = neighbours[end.node], port.interface
                 gateway = bridge.gateway.ip
-                rows.append(Neighbour(interface=end.port, address=gateway, mac=bridge.mac))
+                rows.append(Neighbour(interface=interface, address=gateway, mac=bridge.mac))
                 peers = members if bridge.vni is None else stretched[bridge.vni]
                 rows.extend(
-                    Neighbour(interface=end.port, address=_address(peer), mac=peer.mac)
+                    Neighbour(interface=interface, address=_address(peer), mac=peer.mac)
                     for other, peer in peers
                     if other != end
                 )
@@ -150,6 +152,8 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
             neighbours[member.node].append(
                 Neighbour(interface=member.port, address=_address(port), mac=port.mac)
             )
+        if gpu.bonds:  # heard of at both switches
+            neighbours[gpu.name] = list(dict.fromkeys(neighbours[gpu.name]))
     return {name: tuple(rows) for name, rows in neighbours.items()}
 
 
@@ -160,7 +164,7 @@ def _exits(topology: Topology, gpu: Node) -> Iterator[Hop]:
     for port in gpu.ports:
         bridge = topology.gateway_of(End(gpu.name, port.name))
         if bridge is not None and bridge.gateway is not None:
-            yield Hop(port.name, bridge.gateway.ip)
+            yield Hop(port.interface, bridge.gateway.ip)
 
 
 def destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
@@ -195,6 +199,24 @@ def behind_bridges(node: Node) -> frozenset[str]:
     """The interfaces of ``node`` that lead into its own subnets: bridges and their members."""
     members = (port.name for port in node.ports if port.bridge is not None)
     return frozenset((*(bridge.name for bridge in node.bridges), *members))
+
+
+def _merge(topology: Topology, routes: dict[str, list[Route]]) -> None:
+    """Make one route of those to the two switches of a pair that have the same network.
+
+    Both are equally far from everyone else, having the same cables; neither needs one to itself.
+    """
+    for node in topology.nodes:
+        own = {bridge.gateway.network for bridge in node.bridges if bridge.gateway}
+        own |= set(node.summaries)
+        merged: dict[tuple[Table, IPv4Network], Route] = {}
+        for route in routes[node.name]:
+            if route.destination in own:
+                continue
+            key = route.table, route.destination
+            hops = (*merged[key].hops, *route.hops) if key in merged else route.hops
+            merged[key] = replace(route, hops=tuple(dict.fromkeys(hops)))
+        routes[node.name] = list(merged.values())
 
 
 def _outside(

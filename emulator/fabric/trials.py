@@ -47,8 +47,8 @@ from emulator.fabric.shaping import (
 
 PORT, PORT_INDEX = "port", 101
 NEW = NLM_F_CREATE | NLM_F_EXCL
-IFLA_LINK, IFLA_INFO_KIND, IFLA_INFO_DATA = 5, 1, 2
-IFLA_VLAN_ID, IFLA_VRF_TABLE = 1, 1
+IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
+IFLA_VRF_TABLE = 1
 TCA_TBF_PARMS = 1
 TCA_RED_PARMS, TCA_RED_STAB = 1, 2
 SOL_PACKET, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 10, 23
@@ -109,10 +109,9 @@ class Bench:
         except OSError as error:
             raise Refused(str(error).rpartition(": ")[2]) from error
 
-    def link(self, kind: str, data: bytes = b"", *, lower: bool = False) -> None:
-        """Make an interface of ``kind``, on top of the port if ``lower``."""
-        below = attribute(IFLA_LINK, struct.pack("=I", PORT_INDEX)) if lower else b""
-        body = IFINFOMSG.pack(0, 0, 0, 0, 0, 0) + text(IFLA_IFNAME, "trial") + below
+    def link(self, kind: str, data: bytes = b"") -> None:
+        """Make an interface of ``kind``."""
+        body = IFINFOMSG.pack(0, 0, 0, 0, 0, 0) + text(IFLA_IFNAME, "trial")
         info = nested(
             IFLA_LINKINFO, text(IFLA_INFO_KIND, kind), nested(IFLA_INFO_DATA, data) if data else b""
         )
@@ -230,7 +229,14 @@ def red(bench: Bench) -> None:
 
 
 def vlan(bench: Bench) -> None:
-    bench.link("vlan", attribute(IFLA_VLAN_ID, struct.pack("=H", 10)), lower=True)
+    """A bridge that minds VLANs, a port in one, and the switch's own interface there."""
+    kernel, mac = bench.kernel, "02:00:00:00:00:03"
+    kernel_object.bridge(kernel, "trial", 111, mac, vlans=True, mtu=4500, subject="")
+    kernel_object.raise_link(kernel, PORT_INDEX, bridge=111, subject="")
+    kernel_object.vlan_member(kernel, PORT_INDEX, 10, subject="")
+    kernel_object.vlan_member(kernel, 111, 10, of_bridge=True, subject="")
+    kernel_object.vlan_interface(kernel, "rail", 112, 10, bridge=111, mac=mac, subject="")
+    bench.flush()
 
 
 def vrf(bench: Bench) -> None:
@@ -238,7 +244,16 @@ def vrf(bench: Bench) -> None:
 
 
 def bonding(bench: Bench) -> None:
-    bench.link("bond")
+    """A bond with a port, and a bridge in which one port is another's backup."""
+    kernel = bench.kernel
+    kernel_object.bond(kernel, "bond", 111, "02:00:00:00:00:03", mtu=4500, look_ms=10, subject="")
+    kernel_object.bond_port(kernel, PORT_INDEX + 1, 111, subject="")
+    kernel_object.bridge(kernel, "trial", 112, "02:00:00:00:00:04", subject="")
+    for port in (PORT_INDEX, 111):
+        kernel_object.raise_link(kernel, port, bridge=112, subject="")
+    kernel_object.keep_quiet(kernel, 111, subject="")
+    kernel_object.backup_port(kernel, PORT_INDEX, 111, subject="")
+    bench.flush()
 
 
 def vxlan(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from emulator.asic.choice import wanted as wanted_switch
 from emulator.control_plane import choice as control_plane
 from emulator.control_plane.routing import check
 from emulator.errors import UserError
+from emulator.fabric import bonds
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.fabric_choice import choose, require_buildable
@@ -128,6 +129,7 @@ def prepare(request: Request) -> Plan:
     topology = control_plane.chosen(topology, request.control_plane)
     require_buildable(topology)
     moments = timeline(request.faults, topology)
+    bonds.require_none(topology, "uetemu run cannot measure GPUs")
     preflight.check_agents(len(topology.gpus))
     relays = Pxn(topology, request.pxn)
     trials = request.scenario.schedules(request.parameters, topology, request.seed)

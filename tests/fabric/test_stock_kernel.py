@@ -1,4 +1,4 @@
-"""What the running kernel lacks, on Debian's: netem, modules that load when they are asked for.
+"""What the running kernel lacks, on Debian's: netem, VLANs, bonds, modules loaded on demand.
 
 Boots that kernel in a virtual machine on this machine's own files and runs a part of the tests
 there.  On a kernel that has netem they run as they are, and this one has nothing to add.
@@ -30,8 +30,10 @@ CHECKS = (
     "tests/fabric/test_release.py",
     "tests/fabric/test_endpoint_nic.py::test_back_pressure_instead_of_loss",
     "tests/fabric/test_build.py::test_every_gpu_reaches_every_other",
-    "tests/fabric/test_build.py::test_only_expedited_forwarding_is_control",
+    "tests/fabric/test_build.py::test_expedited_forwarding_and_routing_are_control",
     "tests/fabric/test_build.py::test_control_goes_before_data",
+    "tests/fabric/test_vlans.py::TestWithVlans",
+    "tests/fabric/test_bonds.py::TestWithBonds",
     "tests/asic/test_against_kernel.py",
     "tests/fabric/test_lab_asic.py::test_incast_is_marked_and_trimmed_at_the_last_hop",
 )

@@ -134,7 +134,7 @@ def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
         row.append(step)
 
     for link in topology.links:
-        if all(topology.node(end.node).is_switch for end in link.ends):
+        if not link.standby and all(topology.node(end.node).is_switch for end in link.ends):
             for ours, theirs in (link.ends, link.ends[::-1]):
                 add(ours, theirs, link)
     homed = [gpu for gpu in topology.gpus if gpu.loopback is not None]

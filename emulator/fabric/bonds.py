@@ -1,0 +1,74 @@
+"""GPUs whose two ports are one interface, and the pair of rail switches they are plugged into.
+
+::
+
+    rail0 (10.0.1.1, MAC M) --- peer0 --- rail4 (10.0.1.1, MAC M)     one gateway, twice
+        down0 \\                           / down0
+               eth0 --- bond0 --- eth1                               10.0.1.2, one MAC
+
+A frame to a GPU leaves a switch by the GPU's own port there.  If that has no carrier the bridge
+takes the port's **backup**, the standby link, and the other switch delivers.  Nothing else passes a
+standby link: it is flooded nothing and learns nothing, so that nothing circles and nothing comes
+twice, but a broadcast misses a GPU whose port at the sender's switch is down.  Nobody broadcasts
+here, since neighbours and forwarding entries are the topology's.
+"""
+
+from __future__ import annotations
+
+from emulator.errors import UserError
+from emulator.fabric import capabilities
+from emulator.fabric import kernel_objects as kernel_object
+from emulator.fabric.netlink import RouteSocket
+from topologies.model import End, Node, Topology
+
+#: How often a bond looks whether its ports have carrier (ms of the machine's time).
+LOOK_MS = 10
+
+
+def any_in(topology: Topology) -> bool:
+    """Whether GPUs of ``topology`` have bonds."""
+    return any(port.bond for gpu in topology.gpus for port in gpu.ports)
+
+
+def check(topology: Topology) -> None:
+    """Raise UserError if ``topology`` has bonds and the kernel cannot have them."""
+    if any_in(topology):
+        capabilities.require(
+            "bonding", purpose="make two ports of a GPU one (homing=bond; homing=paths uses both)"
+        )
+
+
+def require_none(topology: Topology, what: str) -> None:
+    """Raise UserError, which begins with ``what``, if ``topology`` has bonds."""
+    if any_in(topology):
+        raise UserError(f"{what} with homing=bond: take homing=paths")
+
+
+def of(topology: Topology) -> list[End]:
+    """Every bond as (node, bond)."""
+    return [End(node.name, bond) for node in topology.nodes for bond in node.bonds]
+
+
+def stand_by(kernel: RouteSocket, node: Node, topology: Topology, indices: dict[str, int]) -> None:
+    """Queue what makes standby links of ``node`` the backup of the ports beside them.
+
+    ``indices`` are those of its ports, which are members of their bridges.
+    """
+    standby = {
+        port.bridge: port
+        for port in node.ports
+        if End(node.name, port.name) in topology.standby_ends
+    }
+    for peer in standby.values():
+        kernel_object.keep_quiet(
+            kernel, indices[peer.name], subject=f"{node.name}:{peer.name}, standby"
+        )
+    for port in node.ports:
+        backup = standby.get(port.bridge) if port.bridge else None
+        if backup is not None and backup is not port:
+            kernel_object.backup_port(
+                kernel,
+                indices[port.name],
+                indices[backup.name],
+                subject=f"{node.name}:{port.name}, its backup {backup.name}",
+            )

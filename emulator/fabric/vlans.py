@@ -1,0 +1,45 @@
+"""Rails as VLANs (802.1Q) of one bridge per switch, instead of a bridge per rail.
+
+::
+
+    GPU -- down0 --+                    +-- rail0 (VLAN 101) 10.0.1.1 --+
+                   |  br0, which minds  |                               |  routes, as ever
+    GPU -- down1 --+  VLANs             +-- rail1 (VLAN 102) 10.0.2.1 --+
+
+A port carries no tags and is in the VLAN of its rail.  The switch itself is in each VLAN with an
+interface (an SVI) that has the name, the index and the address of the bridge that it stands for, so
+that routes, neighbours, captures and status need not know which of the two there is.
+"""
+
+from __future__ import annotations
+
+from emulator.fabric import capabilities
+from topologies.model import End, Node, Topology
+
+BRIDGE = "br0"  # of a switch whose rails are VLANs
+
+
+def check(topology: Topology) -> None:
+    """Raise UserError if ``topology`` asks for VLANs and the kernel cannot have them."""
+    if topology.profile.vlans == "on":
+        capabilities.require(
+            "vlan",
+            purpose="make rails VLANs of one bridge (vlans=on; vlans=off takes a bridge each)",
+        )
+
+
+def wanted(topology: Topology) -> bool:
+    """Whether the rails of ``topology`` are VLANs on this machine."""
+    use = topology.profile.vlans
+    return use == "on" or (use == "auto" and capabilities.has("vlan"))
+
+
+def bridge_of(topology: Topology, node: Node) -> End | None:
+    """The one bridge of a switch whose rails may be VLANs.
+
+    With ``vlans=auto`` it has its number where it is not made, too: numbers depend on the topology
+    alone.
+    """
+    if topology.profile.vlans == "off" or not node.is_switch or not node.bridges:
+        return None
+    return End(node.name, BRIDGE)

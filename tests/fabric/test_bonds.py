@@ -1,0 +1,244 @@
+"""Two ports of a GPU as one interface, plugged into two switches that look like one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from click.testing import CliRunner
+
+from emulator.cli.main import cli
+from emulator.errors import UserError
+from emulator.fabric import capabilities
+from emulator.fabric.build import Plan
+from emulator.fabric.containerlab import to_containerlab
+from emulator.fabric.links import interface_indices
+from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
+from emulator.lab import Lab
+from tests.fabric.conftest import LabFactory
+from tests.fabric.traffic import pings, send_flows, within
+from topologies import catalogue
+from topologies.addressing import gpu_address
+from topologies.capacity import bisection_bandwidth
+from topologies.failure_domain import failure_domains
+from topologies.model import End, FabricProfile, Topology, TopologyError
+
+#: rail0 and rail1 are a pair with two rails, joined by peer0 for one and peer1 for the other
+SHAPE = "clos:hosts=2,gpus_per_host=2,nic_ports=2,rails_per_switch=2,spines=2,homing=bond"
+RAIL0 = IPv4Network("10.0.1.0/24")
+
+
+@pytest.fixture(scope="module")
+def bonded() -> Topology:
+    return catalogue.load(SHAPE)
+
+
+# --- the model ---------------------------------------------------------------------------------
+
+
+def test_gpu_has_one_address_and_one_mac_on_both_ports(bonded: Topology) -> None:
+    gpu = bonded.node("h0g1")
+    eth0, eth1 = gpu.ports
+    assert (eth0.bond, eth1.bond) == ("bond0", "bond0")
+    assert (eth0.mac, eth0.address) == (eth1.mac, eth1.address)
+    assert gpu.loopback is None
+    assert gpu_address(gpu) == eth0.address
+    assert {bonded.far_end(End("h0g1", port)).node for port in ("eth0", "eth1")} == {
+        "rail0",
+        "rail1",
+    }
+
+
+def test_pair_has_one_gateway_for_each_rail_and_addresses_of_its_own(bonded: Topology) -> None:
+    first, second = bonded.node("rail0"), bonded.node("rail1")
+    assert [(b.gateway, b.mac) for b in first.bridges] == [
+        (b.gateway, b.mac) for b in second.bridges
+    ]
+    assert first.loopback != second.loopback
+    standby = [str(link.a) + " " + str(link.b) for link in bonded.links if link.standby]
+    assert standby == ["rail0:peer0 rail1:peer0", "rail0:peer1 rail1:peer1"]
+
+
+def test_others_reach_a_rail_over_both_switches_of_its_pair(bonded: Topology) -> None:
+    routes = static_routes(bonded)
+    spine = {route.destination: route for route in routes["spine0"]}
+    ways = {bonded.far_end(End("spine0", hop.port)).node for hop in spine[RAIL0].hops}
+    assert ways == {"rail0", "rail1"}
+    for switch in ("rail0", "rail1"):
+        assert RAIL0 not in {route.destination for route in routes[switch]}
+    (default,) = routes["h0g0"]
+    assert default == Route(
+        destination=IPv4Network("0.0.0.0/0"), hops=(Hop("bond0", IPv4Address("10.0.1.1")),)
+    )
+
+
+def test_neighbours_are_on_the_bond_and_each_once(bonded: Topology) -> None:
+    rows = static_neighbours(bonded)["h0g0"]
+    assert {(row.interface, str(row.address)) for row in rows} == {
+        ("bond0", "10.0.1.1"),
+        ("bond0", "10.0.1.3"),
+    }
+    assert len(rows) == 2
+
+
+def test_each_switch_knows_a_gpu_behind_its_own_port(bonded: Topology) -> None:
+    plan = Plan(bonded, lab="x", dilation=1)
+    (mac,) = {port.mac for port in bonded.node("h0g0").ports}
+    assert list(plan.behind(bonded.far_end(End("h0g0", "eth0")))) == [mac]
+    assert list(plan.behind(bonded.far_end(End("h0g0", "eth1")))) == [mac]
+    assert list(plan.behind(End("rail0", "peer0"))) == []
+    assert len(set(interface_indices(bonded).values())) == len(interface_indices(bonded))
+
+
+def test_standby_links_carry_nothing_that_others_could(bonded: Topology) -> None:
+    apart = catalogue.load(SHAPE.replace("bond", "paths"))
+    assert bisection_bandwidth(bonded) == bisection_bandwidth(apart)
+    told = {domain.kind: domain.told() for domain in failure_domains(bonded)}
+    assert told.pop("link rail - rail") == "nothing"
+    assert told == {domain.kind: domain.told() for domain in failure_domains(apart)}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        f"{SHAPE},vlans=on",
+        "multi_pod:nic_ports=2,homing=bond",
+        "multi_rail_per_switch:hosts=2,nic_ports=2,homing=bond",
+        "fabric_planes:homing=bond",
+        "host_segment:homing=bond",
+    ],
+)
+def test_every_gpu_has_one_gateway_and_reaches_whom_it_would_over_two_paths(spec: str) -> None:
+    found, apart = catalogue.load(spec), catalogue.load(spec.replace("bond", "paths"))
+    for gpu in found.gpus:
+        gateways = {found.gateway_of(End(gpu.name, port.name)) for port in gpu.ports}
+        assert len({gateway and (gateway.gateway, gateway.mac) for gateway in gateways}) == 1
+        assert set(found.paths(gpu.name)) == set(apart.paths(gpu.name))
+    for routes in static_routes(found).values():
+        assert len({(route.table, route.destination) for route in routes}) == len(routes)
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def test_bond_takes_two_ports() -> None:
+    with pytest.raises(TopologyError, match="homing is bond and nic_ports 1; a bond has two ports"):
+        catalogue.load("clos:homing=bond")
+
+
+def test_control_plane_is_refused(bonded: Topology) -> None:
+    with pytest.raises(TopologyError, match="need control_plane=static: take that, or homing=path"):
+        replace(bonded, profile=FabricProfile(control_plane="ebgp"))
+
+
+def test_one_gateway_at_two_switches_takes_a_standby_link(bonded: Topology) -> None:
+    links = tuple(link for link in bonded.links if not link.standby)
+    nodes = tuple(
+        replace(node, ports=tuple(p for p in node.ports if not p.name.startswith("peer")))
+        for node in bonded.nodes
+    )
+    with pytest.raises(TopologyError, match="rail1:rail0 has the MAC address of rail0:rail0"):
+        replace(bonded, links=links, nodes=nodes)
+
+
+def test_containerlab_is_refused(bonded: Topology) -> None:
+    with pytest.raises(UserError, match="homing=paths"):
+        to_containerlab(bonded)
+
+
+@pytest.mark.root
+def test_runs_are_refused() -> None:
+    done = CliRunner().invoke(cli, ["run", "allreduce", "--topology", SHAPE])
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception) == (
+        "uetemu run cannot measure GPUs with homing=bond: take homing=paths"
+    )
+
+
+@pytest.mark.root
+def test_kernel_without_bonding_refuses_before_anything_is_built(
+    lab_name: str, bonded: Topology
+) -> None:
+    if capabilities.has("bonding"):
+        pytest.skip("this kernel has bonding")
+    with pytest.raises(UserError) as refusal:
+        Lab.create(lab_name, bonded, dilation=1000, seed=1, spec=SHAPE)
+    assert str(refusal.value).startswith("bonding is needed to make two ports of a GPU one")
+    assert "homing=paths" in str(refusal.value)
+
+
+# --- in the kernel -----------------------------------------------------------------------------
+
+
+@pytest.mark.root
+class TestWithBonds:
+    @pytest.mark.parametrize("vlans", ["off", "on"])
+    def test_port_that_is_pulled_costs_nothing_but_its_rate(
+        self, lab: LabFactory, vlans: str
+    ) -> None:
+        if not capabilities.has("bonding"):
+            pytest.skip("this kernel has no bonding")
+        made = lab(f"{SHAPE},vlans={vlans}")
+        assert self._reach(made) == {0}
+        # every frame once, over both switches, and none between them
+        near, far = self._arrived(made, "h1g0"), self._arrived(made, "h0g1")
+        for ports in (near, far):
+            assert ports["h0g0:eth0"] > 0
+            assert ports["h0g0:eth1"] > 0
+            assert ports["h0g0:eth0"] + ports["h0g0:eth1"] == self.FLOWS
+            assert ports["rail0:peer0"] == ports["rail1:peer0"] == 0
+
+        own = made.topology.far_end(End("h0g0", "eth0"))
+        made.exec(own.node, ["ip", "link", "set", own.port, "down"])
+        within(30, lambda: self._status(made, "h0g0", "eth0") == "DOWN", "the bond saw it")
+        assert self._reach(made) == {0}
+        for source in ("h1g0", "h0g1"):
+            ports = self._arrived(made, source)
+            assert ports["h0g0:eth0"] == 0
+            assert ports["h0g0:eth1"] == self.FLOWS
+            # what came to the switch whose port died went over the standby link
+            assert 0 < ports["rail1:peer0"] < self.FLOWS
+            assert ports["rail0:peer0"] == 0
+
+        made.exec(own.node, ["ip", "link", "set", own.port, "up"])
+        within(30, lambda: self._status(made, "h0g0", "eth0") == "UP", "the bond saw it")
+        ports = self._arrived(made, "h1g0")
+        assert ports["h0g0:eth0"] > 0
+        assert ports["h0g0:eth0"] + ports["h0g0:eth1"] == self.FLOWS
+        assert ports["rail1:peer0"] == 0
+
+    FLOWS = 60
+
+    def _reach(self, lab: Lab) -> set[int]:
+        names = [gpu.name for gpu in lab.topology.gpus]
+        addresses = {name: str(gpu_address(lab.topology.node(name)).ip) for name in names}
+        pairs = [(a, addresses[b]) for a in names for b in names if a != b]
+        return set(pings(lab, pairs).values())
+
+    def _arrived(self, lab: Lab, source: str) -> dict[str, int]:
+        """Frames that ports received of flows from ``source`` to h0g0."""
+        watched = ("h0g0:eth0", "h0g0:eth1", "rail0:peer0", "rail1:peer0")
+        to = str(gpu_address(lab.topology.node("h0g0")).ip)
+
+        def received() -> dict[str, int]:
+            counters = lab.counters()
+            return {end: counters[end].rx_packets for end in watched}
+
+        def grown() -> dict[str, int]:
+            return {end: count - before[end] for end, count in received().items()}
+
+        before = received()
+        send_flows(lab, source, to, range(20_000, 20_000 + self.FLOWS))
+        within(
+            30,
+            lambda: sum(grown()[end] for end in watched[:2]) >= self.FLOWS,
+            "all flows arrived",
+        )
+        return grown()
+
+    def _status(self, lab: Lab, node: str, port: str) -> str:
+        shown = lab.exec(node, ["ip", "-j", "-d", "link", "show", port]).stdout
+        (found,) = json.loads(shown)
+        return str(found["linkinfo"]["info_slave_data"]["mii_status"])
