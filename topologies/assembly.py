@@ -337,10 +337,12 @@ class Assembly:
             servers=tuple(self._servers),
             nodes=tuple(nodes),
             links=tuple(self._links),
-            profile=profile or self._profile(),
+            profile=profile or self.profile,
         )
 
-    def _profile(self) -> FabricProfile:
+    @property
+    def profile(self) -> FabricProfile:
+        """What the fabric takes unless its designer says otherwise: tunnels come with EVPN."""
         if self.tunnels:
             return FabricProfile(control_plane=EVPN, data_plane=VXLAN)
         return FabricProfile()

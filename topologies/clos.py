@@ -39,7 +39,7 @@ from ipaddress import IPv4Network
 from topologies import addressing as plan
 from topologies.assembly import MAX_PORTS, Assembly
 from topologies.design import Cabling, parameter
-from topologies.model import VLAN_USES, FabricProfile, Role, Topology, TopologyError
+from topologies.model import VLAN_USES, Role, Topology, TopologyError
 from topologies.parameters import COUNT, NUMBER, PREFIX, RATE, Choice
 
 FIRST_VLAN = 101
@@ -257,10 +257,10 @@ class Clos(Cabling):
                 f"subnets is {STRETCHED} and nic_ports {self.nic_ports}; a GPU with several ports "
                 "has an address that belongs to no subnet: take nic_ports=1 or subnets=apart"
             )
-        if self.vlans == "on":
+        if self.vlans != "off":
             raise TopologyError(
-                f"subnets is {STRETCHED} and vlans on; tunnels are ports of a bridge for each rail: "
-                "take vlans=off or subnets=apart"
+                f"subnets is {STRETCHED} and vlans {self.vlans}; tunnels are ports of a bridge "
+                "for each rail: take vlans=off or subnets=apart"
             )
         try:
             plan.check_room(parts * self.hosts * self.gpus_per_nic, self.subnet_prefix)
@@ -345,7 +345,7 @@ class _Builder:
                         self.fabric.join(
                             spine, top, rate_bps=shape.super_bps, delay_ns=shape.uplink_delay
                         )
-        profile = FabricProfile(vlans=shape.vlans)
+        profile = replace(self.fabric.profile, vlans=shape.vlans)
         return self.fabric.topology(shape.NAME, shape.parameters(), profile=profile)
 
     def _places(self) -> Iterator[_Place]:

@@ -136,6 +136,11 @@ def validate_stretch(topology: Topology) -> None:
             f"routing is {profile.routing} and subnets are stretched over switches: take "
             f"routing={SHORTEST}"
         )
+    if profile.vlans != "off":
+        raise TopologyError(
+            f"vlans is {profile.vlans} and subnets are stretched over switches: tunnels are ports "
+            "of a bridge for each rail; take vlans=off"
+        )
     for switch in topology.switches:
         _validate_switch(topology, switch)
 

@@ -102,6 +102,8 @@ def test_switches_with_all_rails_send_nothing_up_again() -> None:
         ("clos:pods=2,subnets=stretched", "super_spines 0: tunnels need a way"),
         ("clos:segments=2,spines=0,subnets=stretched", "spines 0: tunnels need a way"),
         (PODS + ",nic_ports=2", "nic_ports 2; a GPU with several ports"),
+        (PODS + ",vlans=on", "vlans on; tunnels are ports of a bridge for each rail"),
+        (PODS + ",vlans=auto", "vlans auto; tunnels are ports of a bridge for each rail"),
         (
             PODS.replace("hosts=1", "hosts=127"),
             "of all 2 segments together, hosts is 254 .* 253 of them; take subnet_prefix=/23",
