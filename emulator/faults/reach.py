@@ -18,7 +18,10 @@ from topologies.model import SHORTEST, End, Link, Topology
 
 
 def cut_off(topology: Topology, dead: Collection[Link]) -> list[str]:
-    """The GPUs that ``dead`` keeps from most of those that the fabric joined them with."""
+    """The GPUs that ``dead`` keeps from most of those that the fabric joined them with.
+
+    Of two that only had each other, the one that has lost its own cables, or both.
+    """
     if not dead:
         return []
     before, now = reached(topology, ()), reached(topology, dead)
@@ -27,8 +30,9 @@ def cut_off(topology: Topology, dead: Collection[Link]) -> list[str]:
     while left:
         whole = [name for name in left if name == left[0] or name in before[left[0]]]
         left = [name for name in left if name not in whole]
-        centre = max(whole, key=lambda name: len(now[name]))
-        lost += [name for name in whole if name != centre and name not in now[centre]]
+        centre = max(whole, key=lambda name: (len(now[name]), _plugged(topology, name, dead)))
+        held = {centre, *now[centre]} if now[centre] or _plugged(topology, centre, dead) else set()
+        lost += [name for name in whole if name not in held]
     return [gpu.name for gpu in topology.gpus if gpu.name in lost]
 
 
@@ -55,6 +59,11 @@ def reached(topology: Topology, dead: Collection[Link]) -> Mapping[str, set[str]
         for name in gpus
     }
     return {name: {other for other in one_way[name] if name in one_way[other]} for name in gpus}
+
+
+def _plugged(topology: Topology, gpu: str, dead: Collection[Link]) -> int:
+    """How many switches ``gpu`` is still plugged into."""
+    return sum(topology.node(name).is_switch for name in _wire(topology, gpu, dead))
 
 
 def _wire(topology: Topology, gpu: str, dead: Collection[Link]) -> set[str]:

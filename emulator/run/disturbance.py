@@ -275,9 +275,10 @@ def _summary(row: Mapping[str, object]) -> str:
     lost = row["lost_packets"]
     assert isinstance(lost, Mapping)
     reasons = ", ".join(f"{reason} {count}" for reason, count in lost.items())
+    count = sum(lost.values())
     return (
         f"{row['slowdown']:.2f} times the undisturbed {row['undisturbed_us']:.2f} us; lost "
-        f"{sum(lost.values())} packets{f' ({reasons})' if reasons else ''}; sent "
+        f"{count} packet{'s' if count != 1 else ''}{f' ({reasons})' if reasons else ''}; sent "
         f"{row['retransmitted_packets']} again (undisturbed "
         f"{row['undisturbed_retransmitted_packets']})"
     )

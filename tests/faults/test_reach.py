@@ -41,6 +41,13 @@ def test_in_a_rail_fabric(downs: list[str], gone: list[str] | int) -> None:
         assert found == gone
 
 
+def test_who_only_had_each_other() -> None:
+    pairs = catalogue.load("clos:spines=0,hosts=2,gpus_per_host=2")
+    assert lost(pairs, "nic h0g1") == ["h0g1"]
+    assert lost(pairs, "nic h1g1") == ["h1g1"]
+    assert lost(pairs, "switch rail1") == ["h0g1", "h1g1"]
+
+
 def test_static_routes_do_not_go_around_what_they_do_not_see() -> None:
     """Each rail has lost another spine: no spine is left that leads from one to the other."""
     downs = ["t=0 link rail0:up0 down", "t=0 link rail1:up1 down"]
