@@ -41,7 +41,7 @@ BUDGET_S = 400.0
 SEEDS = (1, 2)
 CROSSED = "rail_clos:hosts=4,gpus_per_host=2,spines=4,uplinks_per_spine=1"
 
-on_a_fabric = [
+_MARKS = [
     pytest.mark.root,
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
@@ -49,10 +49,14 @@ on_a_fabric = [
 Record = Callable[[str, object], None]
 
 
-def marked(test: Any) -> Any:
-    for mark in on_a_fabric:
+def on_a_fabric(test: Any) -> Any:
+    for mark in _MARKS:
         test = mark(test)
-    return pytest.mark.parametrize("seed", SEEDS)(test)
+    return test
+
+
+def marked(test: Any) -> Any:
+    return pytest.mark.parametrize("seed", SEEDS)(on_a_fabric(test))
 
 
 def test_a_row_is_held_against_every_band() -> None:

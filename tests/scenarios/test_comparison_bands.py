@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.scenarios.test_bands import CROSSED, marked, run
+import pytest
+
+from tests.scenarios.test_bands import CROSSED, marked, on_a_fabric, run
 
 Record = Callable[[str, object], None]
 GO_BACK_N, SELECTIVE = "rocev2", "rocev2:recovery=selective_repeat"
@@ -58,11 +60,16 @@ def test_what_a_loss_costs(tmp_path: Path, record_property: Record, seed: int) -
     assert lossy[GO_BACK_N]["time_us"] > lossy[SELECTIVE]["time_us"]
 
 
-@marked
+@on_a_fabric
+@pytest.mark.parametrize(("senders", "seed"), [(16, 1), (16, 2), (23, 1)])
 def test_incasts_with_pauses_with_losses_and_with_trimming(
-    tmp_path: Path, record_property: Record, seed: int
+    tmp_path: Path, record_property: Record, senders: int, seed: int
 ) -> None:
-    """From sixteen senders, and from every other GPU of the fabric."""
+    """From sixteen senders, and from every other GPU of the fabric.
+
+    Who is faster while pauses hold the excess back in buffers depends on their size, and is told
+    only: what pauses cost is the victim's to tell.
+    """
     result = run(
         tmp_path,
         "incast",
@@ -70,22 +77,21 @@ def test_incasts_with_pauses_with_losses_and_with_trimming(
         seed=seed,
         dilation=24000,
         placement="any",
-        senders="16,23",
+        senders=str(senders),
         size="256KiB",
     )
-    for senders in (16, 23):
-        rows = by_transport(result, senders=senders)
-        for name, row in rows.items():
-            record_property(f"{senders}:1, efficiency of {name}", row["efficiency"])
-        uet, lossless, lossy = rows["uet"], rows["rocev2"], rows["rocev2:pfc=off"]
-        assert uet["trimmed_packets"] > 0
-        assert uet["dropped_packets"] == uet["timeouts"] == 0
-        assert lossless["dropped_packets"] == 0
-        record_property(f"{senders}:1, lossless again", lossless["retransmitted_packets"])
-        assert lossless["cnps"] > 0
-        assert lossy["dropped_packets"] > 0
-        assert lossy["retransmitted_packets"] > lossy["dropped_packets"]
-        assert uet["efficiency"] > max(lossless["efficiency"], lossy["efficiency"])
+    rows = by_transport(result)
+    for name, row in rows.items():
+        record_property(f"efficiency of {name}", row["efficiency"])
+    uet, lossless, lossy = rows["uet"], rows["rocev2"], rows["rocev2:pfc=off"]
+    assert uet["trimmed_packets"] > 0
+    assert uet["dropped_packets"] == uet["timeouts"] == 0
+    assert lossless["dropped_packets"] == 0
+    record_property("lossless: packets again", lossless["retransmitted_packets"])
+    assert lossless["cnps"] > 0
+    assert lossy["dropped_packets"] > 0
+    assert lossy["retransmitted_packets"] > lossy["dropped_packets"]
+    assert min(uet["efficiency"], lossless["efficiency"]) > 1.2 * lossy["efficiency"]
 
 
 @marked
@@ -96,18 +102,18 @@ def test_rings_of_shuffled_ranks_wait_for_their_worst_path(
     result = run(
         tmp_path,
         "allreduce",
-        *("--transport", "uet,rocev2,rocev2:qps=8"),
+        *("--topology", "rail_clos:hosts=4", "--transport", "uet,rocev2,rocev2:qps=8"),
         seed=seed,
         dilation=40000,
         order="shuffled",
-        sizes="1MiB",
+        sizes="2MiB",
     )
     rows = by_transport(result)
     for name, row in rows.items():
         record_property(f"efficiency of {name}", row["efficiency"])
     uet, hashed, spread = rows["uet"], rows["rocev2"], rows["rocev2:qps=8"]
-    assert uet["efficiency"] > 1.2 * hashed["efficiency"]
-    assert spread["efficiency"] > 1.1 * hashed["efficiency"]
+    assert uet["efficiency"] > 1.15 * hashed["efficiency"]
+    assert spread["efficiency"] > 1.05 * hashed["efficiency"]
     assert hashed["links_max_mean"] > max(spread["links_max_mean"], uet["links_max_mean"])
 
 
