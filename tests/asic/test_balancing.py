@@ -79,7 +79,7 @@ class Router:
             self.ip("addr", "add", f"fd01:{index}::1/64", "dev", f"p{index}", "nodad")
             neighbour = f"fd01:{index}::2"
             self.ip("neigh", "add", neighbour, "lladdr", mac, "dev", f"p{index}")
-            hops.append((index, there))
+            hops.append((index, there, False))
         kernel_object.route(kernel, DESTINATION, hops, subject="route")
         kernel.flush()
         ways = " ".join(f"nexthop via fd01:{index}::2 dev p{index}" for index in DEPARTURES)
