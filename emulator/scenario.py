@@ -27,7 +27,6 @@ A scenario opens no socket, makes no namespace and names no transport class.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -43,6 +42,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator.advice import meant
 from emulator.asic.faults import Faults
 from emulator.endpoint.schedule import Schedule
 from emulator.errors import UserError
@@ -201,7 +201,7 @@ class Scenario:
             if item is None:
                 raise UserError(
                     f"scenario {self.name} has no parameter {name!r}"
-                    f"{_meant(name, fields)}; it takes {', '.join(fields)}"
+                    f"{meant(name, fields)}; it takes {', '.join(fields)}"
                 )
             values[name] = _read(item, text)
         return self._call("Parameters", **values)
@@ -300,7 +300,7 @@ def load(name_or_path: str) -> Scenario:
         here = Path(f"{name_or_path}.py")
         hint = f"; for the file in this directory write ./{here}" if here.exists() else ""
         raise UserError(
-            f"there is no scenario {name_or_path!r}{_meant(name, known)}{hint}; "
+            f"there is no scenario {name_or_path!r}{meant(name, known)}{hint}; "
             f"known are {', '.join(known)}, or give the path of a .py file"
         )
     module_name = f"scenarios.{name}"
@@ -357,8 +357,7 @@ def _read(item: dataclasses.Field[Any], text: str) -> object:
             return kind.read(item.name, word)
         if word not in choices:
             raise UserError(
-                f"{item.name} is {word!r}{_meant(word, choices)}; choose one of "
-                f"{', '.join(choices)}"
+                f"{item.name} is {word!r}{meant(word, choices)}; choose one of {', '.join(choices)}"
             )
         return word
 
@@ -368,8 +367,3 @@ def _read(item: dataclasses.Field[Any], text: str) -> object:
     if not words:
         raise UserError(f"{item.name} is empty; write one or more values with commas between")
     return tuple(one(word) for word in words)
-
-
-def _meant(word: str, known: Sequence[str] | Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

@@ -7,7 +7,6 @@ multiples of the fabric's bandwidth-delay product (``0.2bdp``), which only a top
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
+from emulator.advice import meant
 from emulator.asic.balancing import METHODS
 from emulator.asic.layout import Balancing
 from emulator.asic.profile import CLASS_NAMES, PROFILES, ClassRules
@@ -306,9 +306,7 @@ def _queue(key: str, value: str) -> str:
 
 def _near(name: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{hint}; known are {_brief(names)}"
+    return f"{meant(name, names)}; known are {_brief(names)}"
 
 
 def _brief(names: Iterable[str]) -> str:

@@ -7,11 +7,11 @@ machine: FRR reads the machine's clock, which no dilation slows.
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.advice import near
 from emulator.asic.choice import SwitchChoice
 from emulator.asic.fitting import TOLD_METHODS
 from emulator.errors import UserError
@@ -81,7 +81,7 @@ def parse(text: str) -> ControlPlane | None:
     """
     name, _, rest = (part.strip() for part in text.strip().partition(":"))
     if name not in PARAMETERS:
-        raise UserError(f"there is no control plane {name!r}{_near(name, PARAMETERS)}")
+        raise UserError(f"there is no control plane {name!r}{near(name, PARAMETERS)}")
     settings: dict[str, Any] = {}
     written: set[str] = set()
     for item in filter(None, (part.strip() for part in rest.split(","))):
@@ -91,7 +91,7 @@ def parse(text: str) -> ControlPlane | None:
         if key not in PARAMETERS[name]:
             if not PARAMETERS[name]:
                 raise UserError(f"the control plane {name} takes no parameters: leave {key} out")
-            hint = _near(key, PARAMETERS[name])
+            hint = near(key, PARAMETERS[name])
             raise UserError(f"the control plane {name} has no parameter {key!r}{hint}")
         if key in written:
             raise UserError(f"{key} is given twice in control plane {text!r}: keep one of them")
@@ -185,13 +185,6 @@ def _systems(key: str, value: str) -> str:
     if value not in (PER_SWITCH, PER_TIER):
         raise UserError(f"{key} is {value!r}: one AS per {PER_SWITCH}, or per {PER_TIER}")
     return value
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{hint}; known are {', '.join(names)}"
 
 
 READERS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {

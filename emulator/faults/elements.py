@@ -10,10 +10,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from emulator.advice import meant
 from emulator.errors import UserError
 from topologies.model import End, Link, Node, Topology
 
@@ -86,12 +86,6 @@ def _node(kind: str, name: str, topology: Topology) -> Node:
 
 def _cables(node: Node, topology: Topology) -> tuple[Link, ...]:
     return tuple(link for link, _, _ in topology.neighbours(node.name))
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """A hint at the word of ``known`` that is nearest to ``word``, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def some(names: Iterable[str], most: int = 8) -> str:

@@ -31,9 +31,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from emulator.advice import meant
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
-from emulator.faults.elements import KINDS, Element, element, meant
+from emulator.faults.elements import KINDS, Element, element
 from topologies.model import Topology
 from topologies.units import UnitError, format_rate, format_time, parse_rate, parse_time_ns
 

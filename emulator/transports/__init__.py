@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from emulator.advice import near
 from emulator.asic.choice import SwitchChoice
 from emulator.errors import UserError
 from emulator.transports import rocev2, uet
-from emulator.transports.choice import Transport, TransportChoice, near
+from emulator.transports.choice import Transport, TransportChoice
 from topologies.model import Topology
 
 __all__ = [

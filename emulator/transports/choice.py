@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from emulator.advice import near
 from emulator.asic.choice import DEFAULT, SwitchChoice
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
@@ -108,13 +108,6 @@ class Transport:
             for name, values in self.options.items()
         ]
         return "\n".join((*lines, *(f"  {k:<46}{text}" for k, text in self.described.items())))
-
-
-def near(name: str, known: Mapping[str, object]) -> str:
-    """What a user may have meant, and what there is."""
-    matches = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean {matches[0]}?)" if matches else ""
-    return f"{hint}; known are {', '.join(known)}"
 
 
 def number(wanted: str, option: str, text: str) -> float:
