@@ -15,7 +15,6 @@ from importlib import resources
 from pathlib import Path
 
 from emulator.asic import choice
-from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from topologies import catalogue, fabric_file
 from topologies.model import Topology
@@ -60,11 +59,6 @@ def choose(what: str) -> FabricChoice:
             raise TextError([Problem(read.switch_line, str(error))], name) from None
     label = Path(name).stem.lower()
     return FabricChoice(spec=name, label=label, topology=read.topology, switch=read.switch)
-
-
-def require_buildable(topology: Topology) -> None:
-    """Raise UserError for what a profile may say and no fabric here can do."""
-    control_plane.of(topology)
 
 
 def shipped() -> list[str]:

@@ -14,7 +14,7 @@ from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
 from emulator.control_plane import choice as control_plane
 from emulator.fabric.cable_delay import for_kernel_traffic
-from emulator.fabric_choice import choose, require_buildable
+from emulator.fabric_choice import choose
 from emulator.lab import Lab
 from topologies import catalogue
 from topologies.model import Topology
@@ -75,7 +75,6 @@ def command(
     require_root("build a lab")
     chosen = choose(topology)
     model = control_plane.chosen(chosen.topology, plane)
-    require_buildable(model)
     switch = switch or chosen.switch or choice.DEFAULT
     asic = choice.wanted(switch)
     lab = chosen.label.replace("_", "-") if name is None else name

@@ -10,8 +10,9 @@ import click
 from emulator.asic import choice
 from emulator.asic.fitting import fit
 from emulator.cli.up_verb import DEFAULT_DILATION
+from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
-from emulator.fabric_choice import choose, require_buildable
+from emulator.fabric_choice import choose
 from topologies.fabric_schema import schema
 from topologies.model import TopologyError
 from topologies.yaml_lines import TextError
@@ -71,7 +72,7 @@ def _said(what: str) -> str:
     if chosen.switch is not None:
         said += f", switch {chosen.switch}"
     try:
-        require_buildable(topology)
+        control_plane.of(topology)
     except UserError as error:
         said += f"; {error}"
     return said

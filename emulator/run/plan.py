@@ -18,7 +18,7 @@ from emulator.errors import UserError
 from emulator.fabric import bonds
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
-from emulator.fabric_choice import choose, require_buildable
+from emulator.fabric_choice import choose
 from emulator.faults.grammar import Moment, timeline
 from emulator.run import preflight, pxn
 from emulator.run.comparison import variants
@@ -127,7 +127,6 @@ def prepare(request: Request) -> Plan:
         chosen = choose(wanted)
         topology, spec, profile_switch = chosen.topology, chosen.spec, chosen.switch
     topology = control_plane.chosen(topology, request.control_plane)
-    require_buildable(topology)
     moments = timeline(request.faults, topology)
     bonds.require_none(topology, "uetemu run cannot measure GPUs")
     preflight.check_agents(len(topology.gpus))
