@@ -36,7 +36,6 @@ IFLA_OPERSTATE = 16
 IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_GROUP, IFLA_NET_NS_FD = 18, 20, 26, 27, 28
 IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES, IFLA_GSO_MAX_SEGS = 31, 32, 40
 IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
-IFLA_INFO_SLAVE_KIND, IFLA_INFO_SLAVE_DATA, IFLA_BRPORT_LEARNING = 4, 5, 8
 IFLA_BR_FORWARD_DELAY, IFLA_BR_STP_STATE, IFLA_BR_MCAST_SNOOPING = 1, 5, 23
 IFLA_VXLAN_ID, IFLA_VXLAN_LOCAL, IFLA_VXLAN_TTL, IFLA_VXLAN_TOS = 1, 4, 5, 6
 IFLA_VXLAN_LEARNING, IFLA_VXLAN_PORT, IFLA_VXLAN_UDP_CSUM = 7, 15, 18
@@ -45,7 +44,7 @@ IFLA_BR_VLAN_FILTERING, IFLA_BR_VLAN_DEFAULT_PVID, IFLA_VLAN_ID = 7, 39, 1
 IFLA_BRIDGE_FLAGS, IFLA_BRIDGE_VLAN_INFO, BRIDGE_FLAGS_SELF = 0, 2, 2
 BRIDGE_VLAN_INFO_PVID, BRIDGE_VLAN_INFO_UNTAGGED = 2, 4
 IFA_ADDRESS, IFA_LOCAL = 1, 2
-IFLA_PROTINFO, IFLA_BRPORT_UNICAST_FLOOD = 12, 9
+IFLA_PROTINFO, IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD = 12, 8, 9
 IFLA_BRPORT_MCAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_BACKUP_PORT = 27, 30, 34
 IFLA_BOND_MODE, IFLA_BOND_MIIMON, IFLA_BOND_XMIT_HASH_POLICY = 1, 3, 14
 BOND_MODE_XOR, BOND_XMIT_POLICY_LAYER34 = 2, 1
@@ -119,26 +118,14 @@ def bridge(
     """
     filtering = attribute(IFLA_BR_VLAN_FILTERING, U8(1))
     filtering += attribute(IFLA_BR_VLAN_DEFAULT_PVID, U16(0))
-    kind = nested(
-        IFLA_LINKINFO,
-        text(IFLA_INFO_KIND, "bridge"),
-        nested(
-            IFLA_INFO_DATA,
-            attribute(IFLA_BR_STP_STATE, U32(0)),
-            attribute(IFLA_BR_FORWARD_DELAY, U32(0)),
-            attribute(IFLA_BR_MCAST_SNOOPING, U8(0)),
-            filtering if vlans else b"",
-        ),
-    )
-    body = (
-        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
-        + text(IFLA_IFNAME, name)
-        + attribute(IFLA_ADDRESS, _mac(mac))
-        + (attribute(IFLA_MTU, U32(mtu)) if mtu else b"")
-        + attribute(IFLA_GROUP, U32(GROUP))
-        + kind
-    )
-    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+    settings = [
+        attribute(IFLA_BR_STP_STATE, U32(0)),
+        attribute(IFLA_BR_FORWARD_DELAY, U32(0)),
+        attribute(IFLA_BR_MCAST_SNOOPING, U8(0)),
+        filtering if vlans else b"",
+    ]
+    facts = attribute(IFLA_ADDRESS, _mac(mac)) + (attribute(IFLA_MTU, U32(mtu)) if mtu else b"")
+    _make(kernel, "bridge", name, index, settings, facts, subject)
 
 
 def vxlan(
@@ -158,28 +145,16 @@ def vxlan(
     UDP source port is a hash of the packet inside (RFC 7348, 5), the checksum zero as switches
     send it.
     """
-    kind = nested(
-        IFLA_LINKINFO,
-        text(IFLA_INFO_KIND, "vxlan"),
-        nested(
-            IFLA_INFO_DATA,
-            attribute(IFLA_VXLAN_ID, U32(vni)),
-            attribute(IFLA_VXLAN_LOCAL, local.packed),
-            attribute(IFLA_VXLAN_PORT, struct.pack("!H", VXLAN_UDP_PORT)),
-            attribute(IFLA_VXLAN_TOS, U8(INHERIT)),
-            attribute(IFLA_VXLAN_TTL, U8(TUNNEL_TTL)),
-            attribute(IFLA_VXLAN_LEARNING, U8(0)),
-            attribute(IFLA_VXLAN_UDP_CSUM, U8(0)),
-        ),
-    )
-    body = (
-        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
-        + text(IFLA_IFNAME, name)
-        + attribute(IFLA_MTU, U32(mtu))
-        + attribute(IFLA_GROUP, U32(GROUP))
-        + kind
-    )
-    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+    settings = [
+        attribute(IFLA_VXLAN_ID, U32(vni)),
+        attribute(IFLA_VXLAN_LOCAL, local.packed),
+        attribute(IFLA_VXLAN_PORT, struct.pack("!H", VXLAN_UDP_PORT)),
+        attribute(IFLA_VXLAN_TOS, U8(INHERIT)),
+        attribute(IFLA_VXLAN_TTL, U8(TUNNEL_TTL)),
+        attribute(IFLA_VXLAN_LEARNING, U8(0)),
+        attribute(IFLA_VXLAN_UDP_CSUM, U8(0)),
+    ]
+    _make(kernel, "vxlan", name, index, settings, attribute(IFLA_MTU, U32(mtu)), subject)
 
 
 def vlan_interface(
@@ -190,20 +165,8 @@ def vlan_interface(
     Its MAC must be the bridge's: for another the kernel would have the bridge hand over a copy of
     every frame that it forwards.
     """
-    kind = nested(
-        IFLA_LINKINFO,
-        text(IFLA_INFO_KIND, "vlan"),
-        nested(IFLA_INFO_DATA, attribute(IFLA_VLAN_ID, U16(vlan))),
-    )
-    body = (
-        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
-        + text(IFLA_IFNAME, name)
-        + attribute(IFLA_LINK, U32(bridge))
-        + attribute(IFLA_ADDRESS, _mac(mac))
-        + attribute(IFLA_GROUP, U32(GROUP))
-        + kind
-    )
-    kernel.queue(RTM_NEWLINK, NEW, body, subject)
+    facts = attribute(IFLA_LINK, U32(bridge)) + attribute(IFLA_ADDRESS, _mac(mac))
+    _make(kernel, "vlan", name, index, [attribute(IFLA_VLAN_ID, U16(vlan))], facts, subject)
 
 
 def vlan_member(
@@ -247,24 +210,28 @@ def bond(
 
     It looks every ``look_ms`` whether they have carrier.
     """
-    kind = nested(
-        IFLA_LINKINFO,
-        text(IFLA_INFO_KIND, "bond"),
-        nested(
-            IFLA_INFO_DATA,
-            attribute(IFLA_BOND_MODE, U8(BOND_MODE_XOR)),
-            attribute(IFLA_BOND_MIIMON, U32(look_ms)),
-            attribute(IFLA_BOND_XMIT_HASH_POLICY, U8(BOND_XMIT_POLICY_LAYER34)),
-        ),
-    )
-    body = (
-        IFINFOMSG.pack(0, 0, 0, index, 0, 0)
-        + text(IFLA_IFNAME, name)
-        + attribute(IFLA_ADDRESS, _mac(mac))
-        + attribute(IFLA_MTU, U32(mtu))
-        + attribute(IFLA_GROUP, U32(GROUP))
-        + kind
-    )
+    settings = [
+        attribute(IFLA_BOND_MODE, U8(BOND_MODE_XOR)),
+        attribute(IFLA_BOND_MIIMON, U32(look_ms)),
+        attribute(IFLA_BOND_XMIT_HASH_POLICY, U8(BOND_XMIT_POLICY_LAYER34)),
+    ]
+    facts = attribute(IFLA_ADDRESS, _mac(mac)) + attribute(IFLA_MTU, U32(mtu))
+    _make(kernel, "bond", name, index, settings, facts, subject)
+
+
+def _make(
+    kernel: RouteSocket,
+    kind: str,
+    name: str,
+    index: int,
+    settings: list[bytes],
+    facts: bytes,
+    subject: str,
+) -> None:
+    """An interface of the fabric: ``settings`` are attributes of its kind, ``facts`` of any."""
+    body = IFINFOMSG.pack(0, 0, 0, index, 0, 0) + text(IFLA_IFNAME, name) + facts
+    body += attribute(IFLA_GROUP, U32(GROUP))
+    body += nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, kind), nested(IFLA_INFO_DATA, *settings))
     kernel.queue(RTM_NEWLINK, NEW, body, subject)
 
 
@@ -293,12 +260,7 @@ def lower_link(kernel: RouteSocket, index: int, *, subject: str) -> None:
 
 def learn_nothing(kernel: RouteSocket, index: int, *, subject: str) -> None:
     """The bridge of port ``index`` does not conclude from frames who is behind it."""
-    body = IFINFOMSG.pack(0, 0, 0, index, 0, 0) + nested(
-        IFLA_LINKINFO,
-        text(IFLA_INFO_SLAVE_KIND, "bridge"),
-        nested(IFLA_INFO_SLAVE_DATA, attribute(IFLA_BRPORT_LEARNING, U8(0))),
-    )
-    kernel.queue(RTM_NEWLINK, 0, body, subject)
+    _bridge_port(kernel, index, [attribute(IFLA_BRPORT_LEARNING, U8(0))], subject)
 
 
 def delete_fabric_links(kernel: RouteSocket) -> None:
