@@ -17,9 +17,7 @@ from emulator.endpoint.agent_processes import AgentError, AgentProcesses
 from emulator.errors import UserError
 from emulator.results import RunFolder
 from emulator.run.runner import UNFINISHED
-from tests.scenarios.test_run import BUDGET_S, ENDLESS, ROOT, SMALL, Run, start, until
-
-__all__ = ["start"]  # the fixture
+from tests.scenarios.processes import BUDGET_S, ENDLESS, ROOT, SMALL, Run, until
 
 root = [
     pytest.mark.root,

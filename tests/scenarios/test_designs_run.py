@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.test_run import Run, start  # noqa: F401
+from tests.scenarios.processes import Run
 
 pytestmark = [
     pytest.mark.root,
@@ -32,7 +32,7 @@ SMALL_DESIGNS = {
 
 @pytest.mark.parametrize("spec", SMALL_DESIGNS)
 def test_allreduce_sums_right_and_crosses_every_tier(
-    start: Callable[..., Run],  # noqa: F811
+    start: Callable[..., Run],
     spec: str,
 ) -> None:
     run = start(
@@ -54,7 +54,7 @@ def test_allreduce_sums_right_and_crosses_every_tier(
 
 
 def test_a_run_on_a_profile_has_the_switches_of_the_profile(
-    start: Callable[..., Run],  # noqa: F811
+    start: Callable[..., Run],
     tmp_path: Path,
 ) -> None:
     profile = tmp_path / "two.yaml"

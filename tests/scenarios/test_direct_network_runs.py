@@ -10,7 +10,7 @@ from emulator.asic import choice
 from emulator.asic.fitting import fit
 from emulator.errors import UserError
 from emulator.run.cuts import Crossing, cut_bound_ns
-from tests.scenarios.test_run import Run, start  # noqa: F401
+from tests.scenarios.processes import Run
 from topologies.catalogue import load
 from topologies.model import Topology
 
@@ -25,7 +25,7 @@ RUNS = (
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
 @pytest.mark.parametrize(("spec", "transport"), RUNS)
-def test_allreduce_is_right(start, spec: str, transport: str) -> None:  # noqa: F811
+def test_allreduce_is_right(start, spec: str, transport: str) -> None:
     run: Run = start(
         *("--topology", spec, "--transport", transport, "--sizes", "16KiB"),
         *("--dilation", "20000", "--iterations", "1"),

@@ -14,7 +14,7 @@ from scapy.utils import RawPcapNgReader
 
 from emulator.asic.code_points import LAB
 from emulator.rocev2.packets import Flow, PacketOpener, encapsulation
-from tests.scenarios.test_run import SMALL, Run, start, uetemu  # noqa: F401
+from tests.scenarios.processes import SMALL, Run, uetemu
 
 TSHARK = shutil.which("tshark")
 on_a_fabric = [
@@ -51,7 +51,7 @@ def complaints(capture: Path) -> str:
     "variant",
     ["rocev2", "rocev2:qps=4,recovery=selective_repeat", "rocev2:mtu=1024,window=bdp,cc=none"],
 )
-def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:  # noqa: F811
+def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:
     run = start(*SMALL, "--sizes", "64KiB", "--transport", variant, "--snaplen", "full")
     status, out, err = run.finish()
     assert (status, err) == (0, ""), out

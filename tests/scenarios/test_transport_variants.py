@@ -19,7 +19,7 @@ from emulator.fabric.capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.run.runner import Request
 from emulator.transports import fit
 from emulator.transports.uet import UET_MEANINGS, UET_OPTIONS, uet_endpoint
-from tests.scenarios.test_run import SMALL, Run, start  # noqa: F401
+from tests.scenarios.processes import SMALL, Run
 from topologies import catalogue
 from uet.eventlog import sequence
 from uet.eventlog.schema import violations
@@ -46,7 +46,7 @@ def packets(capture: Path, **options: object) -> list[DecodedPacket]:
     ],
 )
 def test_a_variant_is_what_the_capture_shows(
-    start: Callable[..., Run],  # noqa: F811
+    start: Callable[..., Run],
     variant: str,
     layers: set[str],
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_variant_is_what_the_capture_shows(
 @needs_root
 @pytest.mark.parametrize("mode", ["direct", "cluster"])
 def test_the_run_folder_keeps_the_keys_of_a_secured_run(
-    start: Callable[..., Run],  # noqa: F811
+    start: Callable[..., Run],
     mode: str,
 ) -> None:
     """Without them there is ciphertext; with them every packet opens, as frames are kept whole."""
@@ -87,7 +87,7 @@ def test_the_run_folder_keeps_the_keys_of_a_secured_run(
 
 @pytest.mark.root
 @needs_root
-def test_event_logs_of_chosen_endpoints(start: Callable[..., Run]) -> None:  # noqa: F811
+def test_event_logs_of_chosen_endpoints(start: Callable[..., Run]) -> None:
     run = start(*SMALL, "--sizes", "64KiB", "--event-log", "h0g0,h1g1")
     status, out, err = run.finish()
     assert (status, err) == (0, ""), out

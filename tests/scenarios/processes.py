@@ -1,0 +1,86 @@
+"""``uetemu`` as a process of its own, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from emulator import lab_record
+from emulator.fabric import namespaces
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
+BUDGET_S = 60.0
+#: A run that lasts until it is told to end: slow, and many iterations.
+ENDLESS = (*SMALL, "--dilation", "100000", "--sizes", "64KiB", "--iterations", "1000")
+
+
+class Run:
+    """A ``uetemu`` process working on a lab of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.lab = f"t-{secrets.token_hex(5)}"
+        self.folder = folder / self.lab
+        self.process = uetemu(
+            *("run", "allreduce", "--name", self.lab, "--output", str(self.folder), *arguments)
+        )
+
+    def finish(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=BUDGET_S)
+        return self.process.returncode, out, err
+
+    @property
+    def result(self) -> dict:
+        return json.loads((self.folder / "result.json").read_text())
+
+    def events(self) -> list[dict]:
+        try:
+            lines = (self.folder / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines]
+
+    def event(self, kind: str) -> dict:
+        """The first event of ``kind``, once it has happened."""
+
+        def happened() -> dict | None:
+            assert self.process.poll() is None, self.process.communicate()
+            return next((event for event in self.events() if event["event"] == kind), None)
+
+        return until(happened)
+
+    def leftovers(self) -> list[str]:
+        found = [str(path) for path in namespaces.of_lab(self.lab).values()]
+        found += [str(path) for path in Path("/dev/shm").glob(f"uetemu.{self.lab}.*")]
+        if lab_record.directory_of(self.lab).exists():
+            found.append(str(lab_record.directory_of(self.lab)))
+        found += [str(path) for path in self.folder.glob("capture.parts")]
+        return found
+
+
+def uetemu(*arguments: str) -> subprocess.Popen[str]:
+    code = "from emulator.cli.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+
+
+def until(condition: Callable[[], dict | None]) -> dict:
+    give_up = time.monotonic() + BUDGET_S
+    while time.monotonic() < give_up:
+        value = condition()
+        if value is not None:
+            return value
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
