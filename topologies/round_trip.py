@@ -38,10 +38,15 @@ def plane_bdp_bytes(topology: Topology, frame_bytes: int, *, ack_bytes: int = AC
 
     The unit of switch thresholds (UES 4.1 and its congestion control calls it Plane_BDP).
     """
+    return bdp_bytes(topology, base_rtt_ns(topology, frame_bytes, ack_bytes=ack_bytes))
+
+
+def bdp_bytes(topology: Topology, round_trip_ns: int) -> int:
+    """Octets that the slowest port of a switch sends in ``round_trip_ns``."""
     switches = {switch.name for switch in topology.switches}
     at_switches = [link for link in topology.links if switches & {link.a.node, link.b.node}]
     slowest = min(link.rate_bps for link in at_switches or topology.links)  # not PCIe
-    return slowest * base_rtt_ns(topology, frame_bytes, ack_bytes=ack_bytes) // (8 * 10**9)
+    return slowest * round_trip_ns // (8 * 10**9)
 
 
 def mtu_frame_bytes(topology: Topology) -> int:

@@ -40,7 +40,7 @@ from emulator.fabric.routes import Route, static_routes
 from emulator.fabric.shaping import CONTROL_BUFFER_BYTES, Egress
 from topologies.deadlock import waiting_circle
 from topologies.model import Link, Topology
-from topologies.round_trip import base_rtt_ns, mtu_frame_bytes, plane_bdp_bytes
+from topologies.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_bytes
 from topologies.routing import Table
 from topologies.units import format_size
 
@@ -121,7 +121,7 @@ def fit(
     """
     frame = mtu_frame_bytes(topology)
     round_trip = base_rtt_ns(topology, frame)
-    bdp = plane_bdp_bytes(topology, frame)
+    bdp = bdp_bytes(topology, round_trip)
     changes = {
         key: value.octets(bdp) if isinstance(value, OfBdp) else value
         for key, value in choice.changes.items()
