@@ -47,7 +47,7 @@ from topologies import addressing as plan
 from topologies.assembly import Assembly
 from topologies.bottom import Servers
 from topologies.design import Cabling, parameter
-from topologies.global_links import ARRANGEMENTS, global_links, rounds
+from topologies.global_links import ARRANGEMENTS, global_links
 from topologies.model import FabricProfile, Role, Topology, TopologyError
 from topologies.parameters import COUNT, RATE, TIME, Choice
 
@@ -160,11 +160,6 @@ class Grouped(Cabling):
     def local(self, fabric: Assembly, a: str, b: str, names: tuple[str, str]) -> None:
         rate = self.local_rate or self.nic_rate
         fabric.join(a, b, rate_bps=rate, delay_ns=self.uplink_delay, names=names)
-
-    @property
-    def links_between(self) -> int:
-        """Links between every two groups."""
-        return rounds(self.group_count, self.joining * self.globals_each)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,11 +53,11 @@ class Condition:
     def raised(self, one: Element) -> Condition:
         return replace(self, down=tuple(other for other in self.down if other != one))
 
-    def struck(self, links: tuple[Link, ...], **changes: object) -> Condition:
+    def struck(self, links: tuple[Link, ...], **changes: Any) -> Condition:
         """With ``changes`` to what silently strikes ``links``."""
         faults = dict(self.faults)
         for link in links:
-            after = replace(faults.pop(link, NONE), **changes)  # type: ignore[arg-type]
+            after = replace(faults.pop(link, NONE), **changes)
             if after != NONE:
                 faults[link] = after
         return replace(self, faults=faults)

@@ -53,8 +53,10 @@ def deliveries(topology: Topology, outcome: Outcome, base_rtt_ns: int) -> list[C
     for iteration, duration in zip(outcome.iterations, outcome.times_ns, strict=False):
         steps = max(2, math.ceil(duration * _RESOLUTION / base_rtt_ns) + 1)
         times = iteration.origin_ns + np.arange(steps) * base_rtt_ns / _RESOLUTION
-        total = sum(np.interp(times, one.t_ns, one.admitted - one.octets) for one in series)
-        grown = np.maximum.accumulate(total - total[0])  # type: ignore[index]
+        total = np.sum(
+            [np.interp(times, one.t_ns, one.admitted - one.octets) for one in series], axis=0
+        )
+        grown = np.maximum.accumulate(total - total[0])
         if grown[-1] > 0:
             curves.append(grown / grown[-1])
     return curves
