@@ -29,7 +29,7 @@ from topologies.addressing import gpu_address
 from topologies.catalogue import load
 from topologies.model import End
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.alone]  # how late a pause is depends on who else runs
 
 MTU = 4200
 ONE_RAIL = f"rail_clos:hosts=3,gpus_per_host=1,mtu={MTU}"
