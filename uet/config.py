@@ -262,7 +262,6 @@ class FepConfig:
             fixed_window=self.window_bytes,
             freeze_time=self.reps_freeze_time,
             credit_timeout=self.rto_init_time,
-            ports=self.ports,
             nscc=self.nscc,
             rccc=self.rccc,
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from uet.arrivals import Arrivals
 from uet.config import FepConfig
+from uet.congestion.ports import Ports
 from uet.encapsulation import Encapsulation, Envelope
 from uet.pds.connectionless import Connectionless
 from uet.pds.credits import CreditDesk
@@ -81,6 +82,7 @@ class FabricEndpoint:
         )
         self._congestion = config.congestion(self.full_size)
         self._rng = rng
+        self.ports = Ports(config.ports)
         self.credits = CreditDesk(self._congestion.rccc, self.full_size)
         self.peers: dict[bytes, Peer] = {}
         for peer, mac in config.neighbours.items():
@@ -97,7 +99,7 @@ class FabricEndpoint:
         self.deliver_data = self.initiator.deliver_data
         self.table = PdcTable(self, rng)
         self.secure = SecureStarts(config, self.counts, rng)
-        self.connectionless = Connectionless(config, self, self.counts, rng)
+        self.connectionless = Connectionless(config, self, self.counts, rng, self.ports)
         self._arrivals = Arrivals(self, encapsulation)
         self._active: dict[int, PdcLife] = {}  # PDCs with something to do, by id
         self._closing = False
@@ -111,7 +113,7 @@ class FabricEndpoint:
         peer = Peer(
             address,
             Envelope(self._encapsulation, address, mac),
-            self._congestion.open(self._rng, self._now),
+            self._congestion.open(self._rng, self._now, ports=self.ports),
             domains,
         )
         self.peers[peer.key] = peer
@@ -279,6 +281,10 @@ class FabricEndpoint:
             for pdc in self.table.reclaim(now):
                 self._active[pdc.id] = pdc
             self._retry_at = now + self.config.close_req_time
+
+    def use_ports(self, working: Sequence[int]) -> None:
+        """Ports numbered ``working`` take frames now: no new packet has an EV of another one."""
+        self.ports.use(working)
 
     def next_deadline(self) -> int | None:
         """The earliest timer (ns)."""

@@ -179,6 +179,9 @@ class Transport(Protocol):
         Runs the timers that are due.
         """
 
+    def use_ports(self, working: Sequence[int]) -> None:
+        """Of the NIC's ports those numbered ``working``, at least one, take frames from now on."""
+
     def next_deadline(self) -> int | None:
         """When :meth:`transmit` must be called again even if nothing arrives (ns), or ``None``."""
 

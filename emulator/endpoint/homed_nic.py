@@ -106,10 +106,10 @@ class HomedNic:
 
     def _look_at_carrier(self) -> None:
         up = [number for number, carrier in enumerate(self._carrier.look()) if carrier]
-        self._usable = up or list(range(len(self._ports)))
-        self._choice = choices(self._usable)
+        self.usable: Sequence[int] = up or list(range(len(self._ports)))
+        self._choice = choices(self.usable)
         for number, port in enumerate(self._ports):
-            if number not in self._usable and port.backlog:
+            if number not in self.usable and port.backlog:
                 first = self._macs[0]  # as frames come from the transport
                 stranded = [(first + header[_MACS:], rest) for header, rest in port.recall()]
                 self._moved += len(stranded)
@@ -119,7 +119,7 @@ class HomedNic:
 
     def room(self) -> int:
         """How many full frames of data the ports' queues take now, whichever they choose."""
-        ports = [self._ports[number] for number in self._usable]
+        ports = [self._ports[number] for number in self.usable]
         return max(0, sum(port.room() for port in ports) - sum(port.backlog for port in ports))
 
     @property
@@ -130,7 +130,7 @@ class HomedNic:
     @property
     def blocked(self) -> list[int]:
         """The sockets to be waited for until they are writable again."""
-        return [handle for number in self._usable for handle in self._ports[number].blocked]
+        return [handle for number in self.usable for handle in self._ports[number].blocked]
 
     def send(self, frames: Sequence[Frame]) -> int:
         """Send ``frames`` after those still pending; returns how many went out now."""

@@ -123,8 +123,13 @@ class Nic:
 
     @property
     def events(self) -> Sequence[int]:
-        """What else is to be waited for, whether or not frames are held."""
+        """What else is to be waited for, whether or not frames are held: :attr:`usable` changes."""
         return ()
+
+    @property
+    def usable(self) -> Sequence[int]:
+        """The ports that frames leave by: the only one, whatever its carrier."""
+        return (0,)
 
     # Sending
 

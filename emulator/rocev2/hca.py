@@ -246,6 +246,9 @@ class HostChannelAdapter:
             out.append(qp.frames.frame(self._cnp_class, self._cnp_word, 0, _CNP_DATA, becn=1))
         self._cnps.clear()
 
+    def use_ports(self, working: Sequence[int]) -> None:
+        """Nothing: a flow keeps its UDP source port, and the NIC moves it to a port that works."""
+
     def next_deadline(self) -> int | None:
         """The earliest timer (ns); perhaps somewhat early."""
         if self._ready:

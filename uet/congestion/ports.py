@@ -8,6 +8,10 @@ port that carried more gets more answers, and so more packets, with nothing to p
 :class:`PerPort` therefore gives each port a policy of its own, with EVs of that port, and takes
 them in turn.  A port whose packets are lost without a word is left alone, but for a try now and
 then, until it answers again.  UES leaves the choice among the ports of an endpoint open.
+
+A port of the endpoint's own without carrier needs no finding out (:class:`Ports`).  The NIC would
+send its frames by another port, but the EV also says by which plane the peer answers.  So no EV of
+such a port is used.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from uet.congestion.spraying import EV_FIRST, EV_LAST
 
 #: Odd, so that each of the 256 hashes stands for one value; the rest is chance (golden ratio).
 _SPREAD = 157
-#: A port that does not answer is tried in one of so many of its turns.
-TRY_EVERY = 32
+#: A port that does not answer is tried after so many of its turns, then each time after twice as
+#: many as before, up to the second number: what a try loses holds up the end of its message.
+TRY_AFTER, TRY_AFTER_MOST = 32, 4096
 
 
 def choices(ports: Sequence[int]) -> bytes:
@@ -42,41 +47,104 @@ def evs_of(port: int, ports: int) -> tuple[int, ...]:
     return tuple(ev for ev in range(EV_FIRST, EV_LAST + 1) if choice[hash_of(ev)] == port)
 
 
+class Ports:
+    """The ``count`` ports of one endpoint, and which of them are ``working``, in order.
+
+    All path selections of the endpoint share it.
+    """
+
+    __slots__ = ("_masks", "count", "working")
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.working: tuple[int, ...] = tuple(range(count))
+        self._masks = bytes(256)
+
+    def use(self, working: Sequence[int]) -> None:
+        """From now on only those numbered ``working``, at least one."""
+        self.working = tuple(sorted(working))
+        ports, instead = choices(range(self.count)), choices(self.working)
+        # From the hash of an EV that has to move to the nearest one whose port is to be taken.
+        self._masks = bytes(
+            min(value ^ other for other in range(256) if ports[other] == instead[value])
+            if ports[value] not in self.working
+            else 0
+            for value in range(256)
+        )
+
+    def redirect(self, ev: int) -> int:
+        """``ev`` itself, or, where its port has no carrier, an EV of one that has."""
+        return ev ^ self._masks[ev >> 8 ^ ev & 0xFF]
+
+    def steer(self, policy: PathSelection) -> PathSelection:
+        """``policy``, kept from ports without carrier."""
+        return policy if self.count == 1 else Steered(policy, self)
+
+
+class Steered:
+    """What ``policy`` chooses, redirected where its port has no carrier."""
+
+    __slots__ = ("_pick", "_redirect", "on_feedback", "timed_out")
+
+    def __init__(self, policy: PathSelection, ports: Ports) -> None:
+        self._pick = policy.pick
+        self._redirect = ports.redirect
+        self.on_feedback = policy.on_feedback
+        self.timed_out = policy.timed_out
+
+    def pick(self) -> int:
+        """The EV of the next packet."""
+        return self._redirect(self._pick())
+
+
 class PerPort:
     """One policy for each of ``ports``; ``policy`` makes it, given the EVs that it may choose.
 
     ``size`` EVs are drawn for each.
     """
 
-    __slots__ = ("_choice", "_policies", "_silent", "_turn", "_turns")
+    __slots__ = ("_choice", "_policies", "_ports", "_silent", "_try_after", "_turn", "_turns")
 
     def __init__(
         self,
         rng: random.Random,
-        ports: int,
+        ports: Ports,
         policy: Callable[[list[int]], PathSelection],
         *,
         size: int,
     ) -> None:
-        self._choice = choices(range(ports))
-        self._policies = [policy(rng.sample(evs_of(port, ports), size)) for port in range(ports)]
-        self._silent = [False] * ports
-        self._turns = [0] * ports  # of each port since it fell silent
-        self._turn = rng.randrange(ports)
+        count = ports.count
+        self._ports = ports
+        self._choice = choices(range(count))
+        self._policies = [policy(rng.sample(evs_of(port, count), size)) for port in range(count)]
+        self._silent = [False] * count
+        self._turns = [0] * count  # of each port since it was tried, or fell silent
+        self._try_after = [TRY_AFTER] * count
+        self._turn = rng.randrange(count)
 
     def pick(self) -> int:
         """The EV of the next packet: of the next port that answers."""
-        policies = self._policies
-        for _ in policies:
-            port = self._turn
-            self._turn = port + 1 if port + 1 < len(policies) else 0
-            if not self._silent[port]:
-                return policies[port].pick()
-            self._turns[port] += 1
-            if self._turns[port] % TRY_EVERY == 0:
-                return policies[port].pick()
-        self._turn = port  # none answers: the last one is first the next time
-        return policies[port].pick()
+        working = self._ports.working
+        for _ in working:
+            port = self._next(working)
+            if not self._silent[port] or self._is_tried(port):
+                return self._policies[port].pick()
+        # None answers: the one after that which was taken last, so that each has its turn.
+        return self._policies[self._next(working)].pick()
+
+    def _next(self, working: Sequence[int]) -> int:
+        turn = self._turn + 1
+        self._turn = turn = turn if turn < len(working) else 0
+        return working[turn]
+
+    def _is_tried(self, port: int) -> bool:
+        """Whether ``port``, which does not answer, is to have a packet for once."""
+        self._turns[port] += 1
+        if self._turns[port] < self._try_after[port]:
+            return False
+        self._turns[port] = 0
+        self._try_after[port] = min(2 * self._try_after[port], TRY_AFTER_MOST)
+        return True
 
     def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
         """To the policy of the port that ``ev`` took."""
@@ -87,6 +155,7 @@ class PerPort:
         elif not self._silent[port]:
             self._silent[port] = True
             self._turns[port] = 0
+            self._try_after[port] = TRY_AFTER
 
     def timed_out(self) -> None:
         """Packets were lost, nobody knows by which port."""

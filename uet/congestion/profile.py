@@ -23,7 +23,7 @@ from uet.congestion.parameters import (
     RcccParameters,
 )
 from uet.congestion.paths import PathSelection, RoundRobin, ev_set_size
-from uet.congestion.ports import PerPort
+from uet.congestion.ports import PerPort, Ports
 from uet.congestion.rccc import CreditSource
 from uet.congestion.reps import Reps
 from uet.congestion.spraying import EV_SET_SIZE, ObliviousSpraying
@@ -41,8 +41,7 @@ class CongestionProfile:
     """One for all peers of an endpoint: ``algorithm`` is one of :data:`ALGORITHMS`.
 
     ``rccc`` is also what an endpoint grants credit by, to those of its peers that ask for it;
-    who has asked in vain for ``credit_timeout`` begins anew.  ``freeze_time`` is for REPS, and so
-    is ``ports``, the number of ports among which EVs choose.
+    who has asked in vain for ``credit_timeout`` begins anew.  ``freeze_time`` is for REPS.
     """
 
     algorithm: str
@@ -52,10 +51,11 @@ class CongestionProfile:
     spraying: str
     freeze_time: int
     credit_timeout: int
-    ports: int = 1
 
-    def open(self, rng: random.Random, now: int, *, ccc_id: int = 0) -> CongestionContext:
-        """A new context, at its start."""
+    def open(
+        self, rng: random.Random, now: int, *, ports: Ports | None = None, ccc_id: int = 0
+    ) -> CongestionContext:
+        """A new context, at its start, for an endpoint with ``ports``, by default one."""
         windowed = self.algorithm in ("nscc", "both")
         credited = self.algorithm in ("rccc", "both")
         window: Window | None = None
@@ -66,27 +66,27 @@ class CongestionProfile:
         return CongestionContext(
             window=window,
             credit=CreditSource(self.rccc) if credited else None,
-            paths=self._spray(rng),
+            paths=self._spray(rng, ports or Ports(1)),
             ccc_id=ccc_id,
             adaptive=windowed,
             credit_timeout=self.credit_timeout,
             full_size=self.nscc.mtu,
         )
 
-    def _spray(self, rng: random.Random) -> PathSelection:
+    def _spray(self, rng: random.Random, ports: Ports) -> PathSelection:
         path = self.nscc
         if self.spraying == "oblivious":
-            return ObliviousSpraying(rng)
+            return ports.steer(ObliviousSpraying(rng))
         if self.spraying == "reps":
-            packets = max(path.bdp // path.mtu // self.ports, 1)
+            packets = max(path.bdp // path.mtu // ports.count, 1)
             reps = partial(Reps, rng, window_packets=packets, freeze_time=self.freeze_time)
-            if self.ports == 1:
+            if ports.count == 1:
                 return reps()
-            return PerPort(rng, self.ports, lambda evs: reps(evs=evs), size=EV_SET_SIZE)
+            return PerPort(rng, ports, lambda evs: reps(evs=evs), size=EV_SET_SIZE)
         size = ev_set_size(path.bdp, path.mtu)
         if self.spraying == "bitmap":
-            return PenaltySpraying(rng, size=size, rest=path.base_rtt)
-        return RoundRobin(rng, size)
+            return ports.steer(PenaltySpraying(rng, size=size, rest=path.base_rtt))
+        return ports.steer(RoundRobin(rng, size))
 
 
 def profile(
@@ -100,7 +100,6 @@ def profile(
     fixed_window: int,
     freeze_time: int,
     credit_timeout: int,
-    ports: int = 1,
     nscc: Mapping[str, Any] | None = None,
     rccc: Mapping[str, Any] | None = None,
 ) -> CongestionProfile:
@@ -124,7 +123,6 @@ def profile(
         spraying=spraying,
         freeze_time=freeze_time,
         credit_timeout=credit_timeout,
-        ports=ports,
     )
 
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from uet.config import FepConfig
+from uet.congestion.ports import Ports
 from uet.congestion.spraying import ObliviousSpraying
 from uet.pds.psn import MASK
 from uet.pds.recovery import UNLIMITED_NACK, UNLIMITED_RTO
@@ -77,11 +78,12 @@ class Connectionless:
         semantics: Semantics,
         counts: dict[str, int],
         rng: random.Random,
+        ports: Ports,
     ) -> None:
         self._config = config
         self._semantics = semantics
         self._counts = counts
-        self._entropy = ObliviousSpraying(rng)
+        self._entropy = ports.steer(ObliviousSpraying(rng))
         self._data_class = traffic_class(config.dscp_data, ecn_capable=config.ecn_capable)
         self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
         self._newest = rng.getrandbits(32)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from uet.config import FepConfig
 from uet.congestion.paths import PathSelection
+from uet.congestion.ports import Ports
 from uet.pds.clear import ClearDuty
 from uet.pds.destination import RequestDestination
 from uet.pds.negotiation import feature_request
@@ -50,6 +51,7 @@ class Surroundings(Protocol):
     semantics: Semantics
     #: nominal size of a full request (UES 3.6.12)
     full_size: int
+    ports: Ports
 
     def activate(self, pdc: PdcLife) -> None:
         """It has, or may have, something to send."""

@@ -150,7 +150,9 @@ class PdcTable:
             ordered=ordered,
             sdi=sdi,
             reserved=reserved,
-            entropy=SinglePath(self._rng) if ordered else peer.congestion.paths,
+            entropy=self._around.ports.steer(SinglePath(self._rng))
+            if ordered
+            else peer.congestion.paths,
         )
         self.by_id[local_id] = pdc
         self._initiating += initiator
