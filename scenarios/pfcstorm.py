@@ -69,7 +69,7 @@ from emulator.run import traffic
 from emulator.run.table import Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import one_of_each_server, require_joined, switch_port, uplinks
+from scenarios.workloads.places import one_of_each_server, require_joined, switch_ports, uplinks
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE, TIME
 
@@ -135,10 +135,11 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
         for source, destination in pairs
     )
     pattern = Traffic(topology, flows, parameters.message, parameters.in_flight, seed)
-    port = switch_port(topology, kinds["feeders"][0][1])
-    storm = (
-        FaultAt(at_ns=parameters.storm_at, port=port, faults=Faults(pause_storm=True)),
-        FaultAt(at_ns=parameters.storm_at + parameters.storm_for, port=port, faults=NONE),
+    calm_at = parameters.storm_at + parameters.storm_for
+    storm = tuple(
+        FaultAt(at_ns=at_ns, port=port, faults=faults)
+        for at_ns, faults in ((parameters.storm_at, Faults(pause_storm=True)), (calm_at, NONE))
+        for port in _bad(topology)
     )
     guarded = f"lossless:pfc_watchdog={parameters.watchdog}ns"
     return [
@@ -176,15 +177,20 @@ def cast(topology: Topology) -> dict[str, list[Pair]]:
     }
 
 
+def _bad(topology: Topology) -> list[str]:
+    """The switch ports of the bad NIC."""
+    return switch_ports(topology, cast(topology)["feeders"][0][1])
+
+
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     kinds = cast(topology)
-    bad = switch_port(topology, kinds["feeders"][0][1])
+    bad = _bad(topology)
     pausing = {
         name: port.pause
         for name, port in outcome.ports.items()
-        if port.pause is not None and name != bad
+        if port.pause is not None and name not in bad
     }
     guards = [port.pause for port in outcome.ports.values() if port.pause is not None]
     return {
@@ -207,6 +213,8 @@ def _finished_us(outcome: Outcome, pairs: list[Pair]) -> float | None:
 
 
 def capture(parameters: Parameters, topology: Topology) -> str:
-    """The bad NIC's port and the uplinks behind it: pauses there, and where they spread."""
-    port = switch_port(topology, cast(topology)["feeders"][0][1])
-    return ",".join((port, *map(str, uplinks(topology, port.partition(":")[0]))))
+    """The bad NIC's ports and the uplinks behind them: pauses there, and where they spread."""
+    bad = _bad(topology)
+    switches = dict.fromkeys(port.partition(":")[0] for port in bad)
+    behind = (str(end) for switch in switches for end in uplinks(topology, switch))
+    return ",".join((*bad, *behind))

@@ -9,7 +9,8 @@ also leaves no path beside the fabric.
 Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other
 tools to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed
 as in a static lab of ours (:mod:`emulator.fabric.routes`), with ECMP over all paths of the fabric's
-routing, and the same rules where it needs some.
+routing, and the same rules where it needs some.  Rails are VLANs of one bridge with ``vlans=on``;
+with ``vlans=auto`` they have a bridge each, which works with every kernel.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from emulator.fabric.routes import (
     static_routes,
     static_rules,
 )
+from emulator.fabric.vlans import BRIDGE
 from topologies.model import Bridge, Link, Node, Port, Topology
 
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
@@ -57,7 +59,10 @@ def to_containerlab(topology: Topology) -> str:
     nodes = CommentedMap()
     for node in topology.nodes:
         name = node.name
-        commands = CommentedSeq(_commands(node, mtus, routes[name], rules[name], neighbours[name]))
+        vlans = topology.profile.vlans == "on" and node.is_switch and bool(node.bridges)
+        commands = CommentedSeq(
+            _commands(node, mtus, routes[name], rules[name], neighbours[name], vlans)
+        )
         nodes[node.name] = CommentedMap(
             kind="linux",
             image=SWITCH_IMAGE if node.is_switch else GPU_IMAGE,
@@ -96,16 +101,20 @@ def _commands(
     routes: Iterable[Route],
     rules: Iterable[Rule],
     neighbours: Iterable[Neighbour],
+    vlans: bool,
 ) -> Iterator[str]:
     if node.is_switch:
         for sysctl in SYSCTLS:
             yield f"sysctl -w {sysctl}"
     if node.loopback is not None:
         yield f"ip address add {node.loopback}/32 dev lo"
-    for bridge in node.bridges:
-        yield from _bridge(node, bridge, mtus)
+    if vlans:
+        yield from _vlan_bridge(node, mtus)
+    else:
+        for bridge in node.bridges:
+            yield from _bridge(node, bridge, mtus)
     for port in node.ports:
-        yield from _port(port, mtus[f"{node.name}:{port.name}"])
+        yield from _port(port, mtus[f"{node.name}:{port.name}"], _vlan_of(node, port, vlans))
     members = {port.name for port in node.ports if port.bridge is not None}
     for known in neighbours:
         if known.interface in members:  # an answer to ARP would be the bridge's, not the member's
@@ -117,6 +126,28 @@ def _commands(
         yield _rule(rule)
 
 
+def _vlan_bridge(node: Node, mtus: dict[str, int]) -> Iterator[str]:
+    """One bridge, and for each rail the switch's own interface in its VLAN."""
+    members = [port for port in node.ports if port.bridge is not None]
+    mtu = min(mtus[f"{node.name}:{port.name}"] for port in members)
+    facts = "type bridge vlan_filtering 1 vlan_default_pvid 0"
+    yield f"ip link add name {BRIDGE} address {node.bridges[0].mac} {facts}"
+    yield f"ip link set dev {BRIDGE} mtu {mtu} up"
+    for bridge in node.bridges:
+        yield f"bridge vlan add dev {BRIDGE} vid {bridge.vlan} self"
+        kind = f"type vlan id {bridge.vlan}"
+        yield f"ip link add name {bridge.name} link {BRIDGE} address {bridge.mac} {kind}"
+        yield f"ip link set dev {bridge.name} up"
+        if bridge.gateway is not None:
+            yield f"ip address add {bridge.gateway} dev {bridge.name}"
+
+
+def _vlan_of(node: Node, port: Port, vlans: bool) -> int | None:
+    if not vlans or port.bridge is None:
+        return None
+    return next(bridge.vlan for bridge in node.bridges if bridge.name == port.bridge)
+
+
 def _bridge(node: Node, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:
     mtu = min(mtus[f"{node.name}:{port.name}"] for port in node.ports if port.bridge == bridge.name)
     yield f"ip link add name {bridge.name} address {bridge.mac} type bridge"
@@ -125,9 +156,12 @@ def _bridge(node: Node, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:
         yield f"ip address add {bridge.gateway} dev {bridge.name}"
 
 
-def _port(port: Port, mtu: int) -> Iterator[str]:
+def _port(port: Port, mtu: int, vlan: int | None) -> Iterator[str]:
     yield f"ip link set dev {port.name} address {port.mac} mtu {mtu} up"
-    if port.bridge is not None:
+    if vlan is not None:
+        yield f"ip link set dev {port.name} master {BRIDGE}"
+        yield f"bridge vlan add dev {port.name} vid {vlan} pvid untagged"
+    elif port.bridge is not None:
         yield f"ip link set dev {port.name} master {port.bridge}"
     if port.address is not None:
         yield f"ip address add {port.address} dev {port.name}"

@@ -14,7 +14,12 @@ from topologies.model import End, Topology
 
 def switch_port(topology: Topology, rank: int) -> str:
     """The switch port (``node:port``) that the GPU of ``rank`` hangs on, by its first port."""
-    return str(switch_ends(topology, topology.gpus[rank].name)[0])
+    return switch_ports(topology, rank)[0]
+
+
+def switch_ports(topology: Topology, rank: int) -> list[str]:
+    """The switch ports (``node:port``) that the GPU of ``rank`` hangs on, one for each of its."""
+    return list(map(str, switch_ends(topology, topology.gpus[rank].name)))
 
 
 def switch_of(topology: Topology, rank: int) -> str:

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from emulator.cli import graph_verb
 from emulator.errors import UserError
+from emulator.fabric import capabilities
 from emulator.fabric.containerlab import to_containerlab
 from topologies import catalogue
 from topologies.addressing import gpu_address
@@ -78,6 +79,17 @@ def test_no_command_needs_a_shell() -> None:
             assert not re.search(r"[|&;<>$`\\\"'*?]", words), words
 
 
+def test_rails_are_vlans_of_one_bridge_where_the_fabric_wants_it() -> None:
+    topology = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,rails_per_switch=2,vlans=on")
+    commands = loaded(topology)["topology"]["nodes"]["rail0"]["exec"]
+    assert [words for words in commands if "type bridge" in words] == [
+        "ip link add name br0 address 02:10:00:00:00:00 type bridge vlan_filtering 1"
+        " vlan_default_pvid 0"
+    ]
+    for vlan in (101, 102):
+        assert sum(words.endswith(f"vid {vlan} pvid untagged") for words in commands) == 2
+
+
 @pytest.mark.parametrize("suffix", [".clab.yml", ".clab.yaml"])
 def test_the_suffix_says_it(suffix: str, tmp_path: object) -> None:
     target = f"{tmp_path}/fabric{suffix}"
@@ -110,6 +122,13 @@ def prefix() -> Iterator[str]:
         "clos:nic_ports=2,hosts=2,gpus_per_host=1",
         "clos:gpus_per_nic=2,hosts=2,gpus_per_host=2",
         "dragonfly:gpus_per_host=1,routing=valiant",
+        pytest.param(
+            "clos:hosts=2,gpus_per_host=2,rails_per_switch=2,vlans=on",
+            marks=pytest.mark.skipif(
+                not capabilities.has("vlan"),
+                reason="this kernel has no VLANs; a test boots one that has",
+            ),
+        ),
     ],
 )
 def test_what_containerlab_would_do_makes_a_fabric(spec: str, prefix: str) -> None:

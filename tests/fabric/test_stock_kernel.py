@@ -33,6 +33,7 @@ CHECKS = (
     "tests/fabric/test_build.py::test_expedited_forwarding_and_routing_are_control",
     "tests/fabric/test_build.py::test_control_goes_before_data",
     "tests/fabric/test_vlans.py::TestWithVlans",
+    "tests/fabric/test_containerlab.py",
     "tests/fabric/test_bonds.py::TestWithBonds",
     "tests/asic/test_against_kernel.py",
     "tests/fabric/test_lab_asic.py::test_incast_is_marked_and_trimmed_at_the_last_hop",
