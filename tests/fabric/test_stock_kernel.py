@@ -22,7 +22,7 @@ from tests.fabric.stock_kernel import Outcome
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 CHECKOUT = Path(__file__).parents[2]
-BUDGET_S = 480.0  # beside other tests
+BUDGET_S = 900.0  # beside other tests, on a slow machine
 
 #: Each is in the machine to answer: does it do there what it does here?
 CHECKS = (
