@@ -27,7 +27,11 @@ DEFAULT = "shallow"
 NONE = "none"
 #: The profile whose data class is not to lose anything: PFC is for it.
 LOSSLESS = "lossless"
-PAUSING = ("xoff", "xon", "headroom", "pfc_response", "pfc_watchdog", "pfc_watchdog_action")
+PAUSING = (
+    *("xoff", "xon", "headroom", "pfc_priority", "pfc_response"),
+    *("pfc_watchdog", "pfc_watchdog_action"),
+)
+PRIORITIES = range(8)  # IEEE 802.1Q
 WATCHDOG_ACTIONS = ("drop", "forward")
 OF_BDP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*bdp", re.IGNORECASE)
 #: What ``trim=on`` sets where the profile does not trim (UES 4.1, in units of the BDP).
@@ -52,6 +56,7 @@ class OfBdp:
 class PauseChoice:
     """Priority flow control.  None: what the fabric asks for (:mod:`emulator.asic.fitting`).
 
+    ``pfc_priority`` is the one that PAUSE frames name for the lossless class.
     ``pfc_watchdog_ns`` (fabric time) is how long a NIC may pause its switch on end, 0 for ever;
     ``pfc_response_ns`` how long devices take to obey, beside cables and frames.
     """
@@ -59,6 +64,7 @@ class PauseChoice:
     xoff: int | OfBdp | None = None
     xon: int | OfBdp | None = None
     headroom: int | OfBdp | None = None
+    pfc_priority: int | None = None
     pfc_watchdog_ns: int = 0
     pfc_watchdog_action: str = "drop"
     pfc_response_ns: int = 0
@@ -67,6 +73,8 @@ class PauseChoice:
         """As :func:`parse` reads it."""
         depths = {"xoff": self.xoff, "xon": self.xon, "headroom": self.headroom}
         parts = {key: str(depth) for key, depth in depths.items() if depth is not None}
+        if self.pfc_priority is not None:
+            parts["pfc_priority"] = str(self.pfc_priority)
         if self.pfc_watchdog_ns:
             parts["pfc_watchdog"] = f"{self.pfc_watchdog_ns}ns"
             parts["pfc_watchdog_action"] = self.pfc_watchdog_action
@@ -192,8 +200,14 @@ def _pausing(profile: str, written: dict[str, str]) -> PauseChoice | None:
         )
     watchdog = given.pop("pfc_watchdog", "off")
     response = given.pop("pfc_response", "0")
+    priority = given.pop("pfc_priority", None)
+    if priority is not None and priority not in map(str, PRIORITIES):
+        raise UserError(
+            f"pfc_priority is {priority!r}: give one of {PRIORITIES[0]} to {PRIORITIES[-1]}"
+        )
     return PauseChoice(
         **{name: _depth(name, value) for name, value in given.items()},
+        pfc_priority=None if priority is None else int(priority),
         pfc_watchdog_ns=0 if watchdog == "off" else _read("pfc_watchdog", watchdog, parse_time_ns),
         pfc_watchdog_action=action,
         pfc_response_ns=_read("pfc_response", response, parse_time_ns),
@@ -352,6 +366,7 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "xoff": ("DEPTH", "buffer held by a port from which it pauses; default 0.5bdp"),
     "xon": ("DEPTH", "and down to which it lets go on; default two frames below xoff"),
     "headroom": ("DEPTH", "kept free beyond xoff; default what rate, cable and MTU ask for"),
+    "pfc_priority": ("0..7", "that PAUSE frames name; default: the class selector of data's DSCP"),
     "pfc_response": ("TIME", "that devices take to obey, beside cables and frames; default 0"),
     "pfc_watchdog": ("TIME|off", "pause on end by a NIC that is taken for a storm; default off"),
     "pfc_watchdog_action": ("drop|forward", "what becomes of that queue then; default drop"),

@@ -49,6 +49,11 @@ def kind_of(cable: Link) -> Kind:
     return Kind(cable.rate_bps, cable.delay_ns, cable.mtu, cable.buffer_bytes)
 
 
+def priority_of(dscp: int) -> int:
+    """What switches take for the priority of a code point: its class selector (RFC 2474 4.2.2)."""
+    return dscp >> 3
+
+
 def fit_pauses(
     choice: SwitchChoice,
     topology: Topology,
@@ -60,8 +65,9 @@ def fit_pauses(
     if choice.pausing is None:
         return {}
     largest_mtu = max(link.mtu for link in topology.links)
-    # The class selector of a code point is what switches take for its priority (RFC 2474 4.2.2).
-    priority = code_points.data >> 3
+    priority = choice.pausing.pfc_priority
+    if priority is None:
+        priority = priority_of(code_points.data)
     return {
         kind: _rules(choice, kind, bdp_bytes, priority, largest_mtu)
         for kind in sorted({kind_of(cable) for cable in cables})

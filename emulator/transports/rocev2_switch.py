@@ -8,13 +8,15 @@ and always beyond, and thresholds grow with the rate (the HPCC ns-3 scripts: so 
 Where a port's buffer is smaller they shrink with it, in proportion: with what headroom leaves of
 it, whether PFC is on or not, or with all of it where PFC would have no room.  PFC is the last
 resort: each port pauses as late as its headroom allows, so that marks come first (DCQCN, SIGCOMM
-2015, section 4).
+2015, section 4).  PAUSE frames name the priority of RoCEv2's data.
 """
 
 from __future__ import annotations
 
 from emulator.asic.choice import LOSSLESS
 from emulator.asic.headroom import headroom_bytes
+from emulator.asic.pausing import priority_of
+from emulator.rocev2.config import HcaConfig
 from topologies.model import Topology
 from topologies.round_trip import WIRE_OVERHEAD_BYTES
 
@@ -46,4 +48,7 @@ def customary(topology: Topology, *, pfc: bool) -> str:
     )
     if not pfc:
         return f"{LOSSLESS}:pfc=off,{marks}"
-    return f"{LOSSLESS}:xoff={room},{marks}" if fits else f"{LOSSLESS}:{marks}"
+    pauses = f"pfc_priority={priority_of(HcaConfig.dscp_data)}"
+    if fits:
+        pauses += f",xoff={room}"
+    return f"{LOSSLESS}:{pauses},{marks}"

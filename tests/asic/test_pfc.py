@@ -13,6 +13,7 @@ from emulator.asic.pause_frame import LONGEST, duration_ns
 from emulator.asic.pause_repair import STILL_S, Remnants, still_s
 from emulator.asic.pfc import Gate, Pauser, PauseRules
 from emulator.errors import UserError
+from emulator.transports import default_switch
 from topologies import catalogue
 
 US = 1_000
@@ -240,6 +241,19 @@ def test_what_cannot_be_is_told(switch: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence) as told:
         fit(parse(switch), catalogue.load(SPEC), 1000)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("switch", "priority"),
+    [
+        ("lossless", 0),
+        ("lossless:pfc_priority=6", 6),
+        (default_switch("rocev2", catalogue.load(SPEC)), 3),  # of DSCP 26
+    ],
+)
+def test_pauses_name_the_priority_of_the_data_they_stop(switch: str, priority: int) -> None:
+    (rules,) = fit(parse(switch), catalogue.load(SPEC), 1000).pauses.values()
+    assert rules.priority == priority
 
 
 def test_too_little_headroom_is_a_warning() -> None:
