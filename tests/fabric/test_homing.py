@@ -7,7 +7,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from emulator.asic.choice import wanted
 from emulator.asic.faults import Faults
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.frame_filter import TransportFrames
-from emulator.endpoint.homed_nic import HomedNic, PortSpec
+from emulator.endpoint.homed_nic import HomedNic, PortSpec, hash_of
 from emulator.endpoint.spawn import AgentPool
 from emulator.lab import Lab
 from emulator.run.agents import agent_specs
@@ -26,6 +26,7 @@ from tests.fabric.endpoint_lab import needs_root, root, small_lab, within
 from topologies.addressing import gateway_mac
 from topologies.attachment import switch_ends
 from topologies.model import End, Link
+from uet.congestion.ports import choices
 
 pytestmark = [root, needs_root]
 
@@ -138,6 +139,24 @@ def test_a_port_without_carrier_is_left_alone(spec: str) -> None:
         assert job.nic("h0g0")["port0_frames_out"] > after["port0_frames_out"]
 
 
+def test_no_frame_has_the_entropy_of_a_port_without_carrier() -> None:
+    """It would leave by the other port, but its answer would come by the plane of the dead one."""
+    with fabric(TWO_PORTS) as lab, Job(lab, "uet") as job:
+        mac = bytes.fromhex(lab.topology.node("h0g0").ports[1].mac.replace(":", ""))
+        with seen_at(lab, switch_ends(lab.topology, "h0g0")[1]) as seen:
+            pull(lab)
+            job.run()
+            seen.setblocking(False)
+            frames = []
+            with suppress(BlockingIOError):
+                while True:
+                    frames.append(seen.recv(64))
+        left = [frame for frame in frames if frame[6:12] == mac]
+        assert len(left) > UNDER_WAY
+        ports = choices(range(2))
+        assert {ports[hash_of(frame)] for frame in left} == {1}
+
+
 def test_a_port_that_swallows_what_comes_in_is_avoided() -> None:
     """Its entropy values are not acknowledged; the neighbour that sends to h0g0 learns that."""
     with fabric(TWO_PORTS) as lab, Job(lab, "uet") as job:
@@ -187,11 +206,7 @@ def test_frames_that_wait_leave_by_the_other_port(down: int) -> None:
         clock = Clock.start(lab.dilation)
         nic = lab.inside("h0g0", lambda: HomedNic(ports, clock, frames=TransportFrames()))
         stack.callback(nic.close)
-        far = switch_ends(lab.topology, "h0g0")[1 - down]
-        seen = lab.inside(far.node, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
-        stack.callback(seen.close)
-        seen.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
-        seen.bind((far.port, 0x0003))
+        seen = stack.enter_context(seen_at(lab, switch_ends(lab.topology, "h0g0")[1 - down]))
         frames = [(frame_with(entropy, ports[0].macs), bytes(4000)) for entropy in range(64)]
         nic.send(frames)
         waited = nic.backlog
@@ -214,7 +229,6 @@ def test_frames_that_wait_leave_by_the_other_port(down: int) -> None:
         within(BUDGET_S, lambda: nic.send([]) >= 0 and not nic.backlog, "all have left")
         assert nic.counters()[f"port{down}_frames_out"] == sent
         assert nic.counters()[f"port{1 - down}_frames_out"] == len(frames) - sent
-        seen.settimeout(BUDGET_S)
         heads = Counter(seen.recv(64)[:12] for _ in range(len(frames) - sent))
         assert heads == {ports[1 - down].macs: len(frames) - sent}
 
@@ -226,6 +240,17 @@ def test_frames_that_wait_leave_by_the_other_port(down: int) -> None:
             return nic.counters()[f"port{down}_frames_out"] > sent
 
         within(BUDGET_S, back, "the port is used again")
+
+
+@contextmanager
+def seen_at(lab: Lab, port: End) -> Iterator[socket.socket]:
+    """A socket that has a copy of every frame at ``port``, as long as there is room for them."""
+    seen = lab.inside(port.node, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+    with seen:
+        seen.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 22)
+        seen.settimeout(BUDGET_S)
+        seen.bind((port.port, 0x0003))
+        yield seen
 
 
 def frame_with(entropy: int, macs: bytes) -> bytes:
