@@ -67,6 +67,21 @@ def credit_of(ccc: CongestionContext) -> CreditSource:
     return ccc.credit
 
 
+def test_a_flow_that_ends_takes_with_it_what_it_had() -> None:
+    """Also what a peer's counter, in units of 256 octets, has left above or below nothing."""
+    ccc = context()
+    ending, other = ccc.flow(), ccc.flow()
+    room = ccc.room()
+    ending.on_send(MTU)
+    ending.waits(3 * MTU)
+    other.on_send(MTU)
+    other.waits(MTU)
+    ending.on_ack(units(MTU) + 1, MTU, 7, False, NO_SAMPLE, 0)
+    assert ending.inflight < 0
+    ending.ended()
+    assert (ccc.room(), ccc.inflight, ccc.backlog) == (room - MTU, MTU, MTU)
+
+
 def test_flows_share_one_window() -> None:
     ccc = context()
     one, two = ccc.flow(), ccc.flow()

@@ -59,7 +59,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
 def check_idle(fep: FabricEndpoint) -> None:
     """Nothing is in flight, open, waiting or timed."""
     for peer in fep.peers.values():
-        assert peer.congestion.inflight == 0
+        assert peer.congestion.inflight == peer.congestion.backlog == 0
     assert not fep.initiator.open_messages
     assert not len(fep.initiator._ids)
     assert fep.next_deadline() is None

@@ -322,8 +322,13 @@ class Flow:
         self.inflight -= taken
         return size - taken
 
+    def ended(self) -> None:
+        """The PDC is gone, or its messages are: nothing of it is in flight, and nothing waits."""
+        self.waits(0)
+        self.drained()
+
     def drained(self) -> None:
-        """No packet of the PDC is outstanding, or it is gone: nothing of it is in flight.
+        """No packet of the PDC is outstanding: nothing of it is in flight.
 
         What counting in units of 256 octets has left over, or a peer that counts otherwise, goes.
         """

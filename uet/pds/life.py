@@ -438,4 +438,5 @@ class PdcLife:
             self._closed()
 
     def _closed(self) -> None:
+        self.source.closed()
         self._enter(State.CLOSED)

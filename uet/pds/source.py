@@ -184,6 +184,8 @@ class RequestSource(LossRecovery):
             self._flow.waits(self._waiting() * self._full_size)
         if self.retransmit:
             self._resend(out, now, limit)
+            if self.credited:
+                self._flow.waits(self._waiting() * self._full_size)
             if self._ordered and self.retransmit:
                 return  # the destination would refuse what comes before its turn
         message = self._current
@@ -543,12 +545,16 @@ class RequestSource(LossRecovery):
 
     # -- the end -----------------------------------------------------------------------------
 
+    def closed(self) -> None:
+        """In order: all that was sent is answered, if not all of it cumulatively."""
+        self._flow.ended()
+
     def abandon(self, error: str, now: int) -> None:
         """Every unfinished message fails with ``error``; nothing is in flight any more.
 
         A message of which nothing was sent may go elsewhere.
         """
-        self._flow.drained()
+        self._flow.ended()
         if self._size:
             self._size = [0] * RING
         unfinished, unsent = list(self.open.values()), self.take_back()
