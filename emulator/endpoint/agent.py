@@ -83,7 +83,8 @@ class Agent:
             self._silence = silence(port.interface, spec.frames)
         self._nic = open_nic(spec, birth.clock)
         self._transport = make_transport(spec.transport, dict(spec.transport_config), spec.seed)
-        self._transport.use_ports(self._nic.usable)
+        if isinstance(self._nic, HomedNic):
+            self._transport.use_ports(self._nic.usable)
         self._transport.register(self._memory.view(), key=MEMORY_KEY)
         self._executor = Executor(
             spec.rank,
@@ -204,7 +205,7 @@ class Agent:
                 self._obey(self._control.recv())
             elif descriptor in self._nic_handles:
                 nic.acknowledge(descriptor)
-                if descriptor in nic.events:
+                if isinstance(nic, HomedNic) and descriptor in nic.events:
                     self._transport.use_ports(nic.usable)
             elif self._nvlink is not None:
                 self._executor.notice(self._nvlink.notices())

@@ -123,13 +123,8 @@ class Nic:
 
     @property
     def events(self) -> Sequence[int]:
-        """What else is to be waited for, whether or not frames are held: :attr:`usable` changes."""
+        """What else is to be waited for, whether or not frames are held."""
         return ()
-
-    @property
-    def usable(self) -> Sequence[int]:
-        """The ports that frames leave by: the only one, whatever its carrier."""
-        return (0,)
 
     # Sending
 
