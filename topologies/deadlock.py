@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from topologies.model import End, Topology
-from topologies.routing import Forwarding
+from topologies.routing import Forwarding, Table
 from topologies.routing.forwarding import Place
 
 #: Channel -> the channels that packets over it take next.
@@ -56,32 +56,60 @@ def _dependencies(forwarding: Forwarding) -> tuple[dict[int, Channel], Waits]:
     }
     arrivals = {number: channel.receiver.node for number, channel in channels.items()}
     waits = dict.fromkeys(channels, 0)  # the bits of the steps from where a channel arrives
-    entries = {name: forwarding.entries(name) for name in graph.hosts}
+    note = _by_place if forwarding.lookups else _by_switch
     for owner in _owners(forwarding):
-        front = [place for name in entries if name != owner for place in entries[name]]
-        seen = set(front)
-        leaving: dict[Place, int] = {}
-        came: list[tuple[int, Place]] = []
-        for place in front:  # which grows
-            mask = 0
-            for step in forwarding.next_steps(owner, place):
-                mask |= step.bit
-                if step.node == owner:
-                    continue
-                there = forwarding.arrival(place, step)
-                came.append((step.number, there))
-                if there not in seen:
-                    seen.add(there)
-                    front.append(there)
-            leaving[place] = mask
-        for number, there in came:
-            waits[number] |= leaving[there]
+        note(forwarding, owner, [name for name in graph.hosts if name != owner], waits)
     return channels, {
         number: [
             s.number for s in graph.steps[arrivals[number]] if s.bit & mask and s.number in channels
         ]
         for number, mask in waits.items()
     }
+
+
+def _by_switch(
+    forwarding: Forwarding, owner: str, sources: Sequence[str], waits: dict[int, int]
+) -> None:
+    """Add to ``waits`` what packets of the hosts of ``sources`` to ``owner`` wait for, where every
+    switch has one table."""
+    hops = forwarding.tables(owner)[Table.MAIN]
+    leaving = dict.fromkeys(sources, 0)  # the bits of the steps that a switch has
+    front = list(sources)
+    for name in front:  # which grows
+        mask = 0
+        for step in hops.get(name, ()):
+            mask |= step.bit
+            if step.node not in leaving:
+                leaving[step.node] = 0
+                front.append(step.node)
+        leaving[name] = mask
+    for name in front:
+        for step in hops.get(name, ()):
+            if step.node != owner:
+                waits[step.number] |= leaving[step.node]
+
+
+def _by_place(
+    forwarding: Forwarding, owner: str, sources: Sequence[str], waits: dict[int, int]
+) -> None:
+    """As :func:`_by_switch`, where the next hop depends on where a packet comes from."""
+    front = [place for name in sources for place in forwarding.entries(name)]
+    leaving = dict.fromkeys(front, 0)
+    came: list[tuple[int, Place]] = []
+    for place in front:  # which grows
+        mask = 0
+        for step in forwarding.next_steps(owner, place):
+            mask |= step.bit
+            if step.node == owner:
+                continue
+            there = forwarding.arrival(place, step)
+            came.append((step.number, there))
+            if there not in leaving:
+                leaving[there] = 0
+                front.append(there)
+        leaving[place] = mask
+    for number, there in came:
+        waits[number] |= leaving[there]
 
 
 def _owners(forwarding: Forwarding) -> Iterator[str]:

@@ -9,14 +9,15 @@ dilation is the emulator's business, not the topology's).
 from __future__ import annotations
 
 import enum
-import heapq
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from topologies import spans
+from topologies.spans import Span, Ticks
 
 if TYPE_CHECKING:
     from topologies.routing import Forwarding
@@ -307,23 +308,7 @@ class Topology:
         self, source: str, port: str | None = None
     ) -> Mapping[str, tuple[Link, ...]]:
         """A shortest path of the graph from ``source`` to every node, whatever the routing."""
-        found: dict[str, tuple[Link, ...]] = {}
-        order = itertools.count()  # decides between equal paths: links themselves do not compare
-        heap: list[tuple[int, int, int, str, tuple[Link, ...]]] = [(0, 0, next(order), source, ())]
-        while heap:
-            hops, delay, _, name, path = heapq.heappop(heap)
-            if name in found:
-                continue
-            found[name] = path
-            if name != source and not self.by_name[name].forwards:
-                continue  # GPUs do not forward
-            for link, ours, far in self._neighbours[name]:
-                if name == source and port is not None and ours.port != port:
-                    continue
-                if far.node not in found and not link.standby:
-                    key = hops + 1, delay + link.delay_ns, next(order)
-                    heapq.heappush(heap, (*key, far.node, (*path, link)))
-        return found
+        return spans.shortest_paths(self, source, port)
 
     def longest_paths(self, source: str) -> Mapping[str, tuple[Link, ...]]:
         """As :meth:`paths`, but the longest of the ways that the routing in force takes."""
@@ -332,6 +317,20 @@ class Topology:
         if self.stretch is not None:
             return self.stretch.paths(source, longest=True)
         return self.paths(source)
+
+    def spans(self, source: str, *, longest: bool = False) -> Mapping[str, Span]:
+        """How long the ways of :meth:`paths`, or of :meth:`longest_paths`, are."""
+        if self.profile.routing != SHORTEST:
+            return self.forwarding.spans(source, longest=longest)
+        if self.stretch is not None:
+            paths = self.stretch.paths(source, longest=longest)
+            return {name: self.ticks.span(path) for name, path in paths.items()}
+        return spans.shortest_spans(self, source)
+
+    @cached_property
+    def ticks(self) -> Ticks:
+        """The unit of the times that octets take at the ports of this fabric."""
+        return Ticks(self.links)
 
     @cached_property
     def stretch(self) -> Stretch | None:

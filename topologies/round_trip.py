@@ -7,11 +7,10 @@ port on the way receives a packet whole before it sends it on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from fractions import Fraction
 from math import ceil
 
-from topologies.model import Link, Topology, TopologyError
+from topologies.model import Topology, TopologyError
+from topologies.spans import Span
 
 #: Octets on the wire beside an IP packet: Ethernet header 14, preamble 8, FCS 4, gap 12
 #: (IEEE 802.3).
@@ -30,7 +29,12 @@ def base_rtt_ns(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BY
     two GPUs has the round trip from one to the farthest switch.
     """
     octets = frame_bytes + ack_bytes
-    return max((_round_trip(path, octets) for path in _paths(topology)), default=0)
+    ticks = topology.ticks
+    longest = max(
+        (2 * span.delay_ns + span.serialisation_ns(octets, ticks) for span in _spans(topology)),
+        default=0,
+    )
+    return ceil(longest)
 
 
 def plane_bdp_bytes(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BYTES) -> int:
@@ -54,33 +58,25 @@ def mtu_frame_bytes(topology: Topology) -> int:
     return max(link.mtu for link in topology.links) + WIRE_OVERHEAD_BYTES
 
 
-def _round_trip(path: tuple[Link, ...], octets: int) -> int:
-    serialisation = sum(Fraction(octets * 8 * 10**9, link.rate_bps) for link in path)
-    return ceil(2 * sum(link.delay_ns for link in path) + serialisation)
-
-
-def _paths(topology: Topology) -> Iterator[tuple[Link, ...]]:
-    """Paths between GPUs, of GPUs that are attached alike only those of the first."""
+def _spans(topology: Topology) -> set[Span]:
+    """Lengths of paths between GPUs, of GPUs that are attached alike only those of the first."""
     if not topology.links:
         raise TopologyError(f"topology {topology.name} has no links")
+    gpus = [gpu.name for gpu in topology.gpus]
+    switches = [switch.name for switch in topology.switches]
     alike = set()
-    lonely: list[tuple[Link, ...]] = []
-    joined = False
-    for gpu in topology.gpus:
+    lonely: set[Span] = set()
+    joined: set[Span] = set()
+    for gpu in gpus:
         attached = frozenset(
             (theirs.node, link.rate_bps, link.delay_ns)
-            for link, _, theirs in topology.neighbours(gpu.name)
+            for link, _, theirs in topology.neighbours(gpu)
         )
         if attached in alike:
             continue
         alike.add(attached)
-        reached = topology.longest_paths(gpu.name)
-        for peer in topology.gpus:
-            if peer.name != gpu.name and peer.name in reached:
-                joined = True
-                yield reached[peer.name]
-        lonely.extend(
-            reached[switch.name] for switch in topology.switches if switch.name in reached
-        )
-    if not joined:
-        yield from lonely
+        reached = topology.spans(gpu, longest=True)
+        joined.update([reached[peer] for peer in gpus if peer in reached and peer != gpu])
+        if not joined:
+            lonely.update([reached[switch] for switch in switches if switch in reached])
+    return joined or lonely

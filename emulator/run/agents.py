@@ -44,7 +44,7 @@ def agent_specs(
         server = topology.server_of(gpu.name)
         ports = [port for port in gpu.ports if port.address is not None]
         links = [topology.link_at(End(gpu.name, port.name)) for port in ports]
-        reached = topology.paths(gpu.name)
+        reached = topology.spans(gpu.name)
         frame_octets = transport.wire.payload_mtu + transport.wire.around_bytes
         specs.append(
             AgentSpec(

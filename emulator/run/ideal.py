@@ -39,6 +39,7 @@ from emulator.endpoint.schedule import Compute, Copy, Operation, Receive, Schedu
 from emulator.run.cuts import Change, Crossing, cut_bound_ns
 from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
+from topologies.spans import NOWHERE
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,9 @@ class _Bound:
         self.nic_bps = {gpu.name: nic_rate_bps(topology, gpu.name) for gpu in self.gpus}
         self.delay: dict[tuple[int, int], int] = {}
         for rank, gpu in enumerate(self.gpus):
-            paths = topology.paths(gpu.name)
+            reached = topology.spans(gpu.name)
             for peer, other in enumerate(self.gpus):
-                path = paths.get(other.name, ())
-                self.delay[rank, peer] = sum(link.delay_ns for link in path)
+                self.delay[rank, peer] = reached.get(other.name, NOWHERE).delay_ns
 
     def value(self) -> float:
         order, partner = self._order()

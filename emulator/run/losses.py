@@ -19,12 +19,15 @@ def nic_losses(endpoints: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 def cable_rtt_ns(topology: Topology) -> int:
     """There and back over cables on the shortest path between GPUs that the fabric joins."""
-    delays = []
-    for gpu in topology.gpus:
-        paths = topology.paths(gpu.name)
-        for peer in topology.gpus:
-            if peer.name in paths and peer.server != gpu.server:
-                delays.append(sum(link.delay_ns for link in paths[peer.name]))
+    delays: list[int] = []
+    gpus = topology.gpus
+    for gpu in gpus:
+        reached = topology.spans(gpu.name)
+        delays += [
+            reached[peer.name].delay_ns
+            for peer in gpus
+            if peer.name in reached and peer.server != gpu.server
+        ]
     if not delays:  # one server: its scale-up network is all there is
         return 2 * topology.servers[0].scale_up.latency_ns
     return 2 * min(delays)

@@ -101,7 +101,7 @@ class Pxn:
         """By rank: the cables to every node that it reaches, counted."""
         gpus = self.topology.gpus
         return [
-            {node: len(path) for node, path in self.topology.paths(gpu.name).items()}
+            {node: span.hops for node, span in self.topology.spans(gpu.name).items()}
             for gpu in gpus
         ]
 

@@ -14,6 +14,7 @@ from emulator.errors import UserError
 from emulator.run.ideal import WireCost
 from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
+from topologies.spans import NOWHERE
 from topologies.units import UnitError, parse_time_ns
 
 #: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
@@ -135,9 +136,9 @@ def path_window(topology: Topology, gpu: str, packet_octets: int, more: int) -> 
     Rate times round trip; ``more``, what the receiver may leave unacknowledged; and one packet of
     ``packet_octets`` that is being serialised at each hop.
     """
-    reached = topology.longest_paths(gpu)
-    paths = [reached.get(peer.name, ()) for peer in topology.gpus]
-    round_trip = 2 * max(sum(link.delay_ns for link in path) for path in paths)
-    hops = max(len(path) for path in paths)
+    reached = topology.spans(gpu, longest=True)
+    spans = {reached.get(peer.name, NOWHERE) for peer in topology.gpus}
+    round_trip = 2 * max(span.delay_ns for span in spans)
+    hops = max(span.hops for span in spans)
     rate = nic_rate_bps(topology, gpu)
     return rate * round_trip // (8 * 10**9) + more + (hops + 1) * packet_octets

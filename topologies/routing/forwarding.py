@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
 from ipaddress import IPv4Network, collapse_addresses
+from itertools import islice
 from typing import NamedTuple
 
 from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
 from topologies.routing import rules
 from topologies.routing.steps import Graph, Hops, Step, Table
+from topologies.spans import NOWHERE, Span
 
-FAR = 1 << 60
 VALIANT = "valiant"
 _MAIN_RULES = {
     SHORTEST: rules.shortest,
@@ -29,20 +30,20 @@ class Place(NamedTuple):
     table: Table
 
 
-class Reach(NamedTuple):
-    """How far it is from a place to where packets go: (hops, delay in ns) of the shortest and of
-    the longest way, each with the step that it begins with, and means over all ways, each of
-    several next hops being as likely: delay in ns, ns per octet."""
+class Lengths(NamedTuple):
+    """How far it is to one owner, by the place from where: by the shortest way (of the fewest hops,
+    then of the least delay), and by the longest where that is another.
 
-    least: tuple[int, int]
-    first: Step | None
-    most: tuple[int, int]
-    first_of_most: Step | None
-    delay_ns: float
-    ns_per_octet: float
+    Places stand behind all places on the ways from there.  What has no way is left out.
+    """
 
+    least: dict[Place, Span]
+    most: dict[Place, Span]
 
-HERE = Reach((0, 0), None, (0, 0), None, 0.0, 0.0)
+    def of(self, place: Place, *, longest: bool) -> Span | None:
+        if longest and place in self.most:
+            return self.most[place]
+        return self.least.get(place)
 
 
 class Forwarding:
@@ -56,7 +57,8 @@ class Forwarding:
         self.routing = topology.profile.routing
         self.graph = Graph(topology)
         self._hops: dict[str, Mapping[Table, Hops]] = {}
-        self._reach: dict[str, dict[Place, Reach]] = {}
+        self._lengths: dict[str, Lengths] = {}
+        self._means: dict[str, dict[Place, tuple[float, float]]] = {}
         self._sources: dict[int | None, tuple[IPv4Network, ...]] = {}
         bare = next((switch.name for switch in topology.switches if not switch.position), None)
         if self.routing == "dimension-order" and bare is not None:
@@ -171,31 +173,66 @@ class Forwarding:
                 found[node.name] = (*first, *way, *last)
         return found | {source: ()}
 
+    def spans(self, source: str, *, longest: bool = False) -> Mapping[str, Span]:
+        """How long the ways of :meth:`paths` are."""
+        start, first = self._attachment(self.topology.node(source))
+        begin = self._begin(start, source != start)
+        near = self.topology.ticks.span(first)
+        found: dict[str, Span] = {}
+        for owner, plugged in self._plugged.items():
+            way = self.lengths(owner, begin).of(begin, longest=longest)
+            if way is None:
+                continue
+            hops, delay, ticks = near[0] + way[0], near[1] + way[1], near[2] + way[2]
+            for name, last in plugged:
+                found[name] = Span(hops + last[0], delay + last[1], ticks + last[2])
+        return found | {source: NOWHERE}
+
     def _way(self, place: Place, owner: str, longest: bool) -> tuple[Link, ...] | None:
-        reach = self.reach(owner, place)
-        if place not in reach:
+        lengths = self.lengths(owner, place)
+        if place not in lengths.least:
             return None
+
+        def length(step: Step) -> tuple[int, int]:
+            rest = lengths.of(self.arrival(place, step), longest=longest)
+            assert rest is not None
+            return rest.hops, rest.delay_ns + step.link.delay_ns
+
         links: list[Link] = []
-        while (at := reach[place]) is not HERE:
-            step = at.first_of_most if longest else at.first
-            assert step is not None
+        while place.node != owner:
+            step = (max if longest else min)(self.next_steps(owner, place), key=length)
             links.append(step.link)
             place = self.arrival(place, step)
         return tuple(links)
 
     def means(self, source: str, destination: str) -> tuple[float, float] | None:
-        """Mean delay (ns) and mean time of an octet at all ports (ns) between two GPUs."""
+        """Mean delay (ns) and mean time of an octet at all ports (ns) between two GPUs, each of
+        several next hops being as likely."""
         start, first = self._attachment(self.topology.node(source))
         owner, last = self._attachment(self.topology.node(destination))
         begin = self._begin(start, source != start)
-        reach = self.reach(owner, begin).get(begin)
-        if reach is None:
+        if begin not in self.lengths(owner, begin).least:
             return None
+        delay, octet = self._mean(owner)[begin]
         cables = (*first, *last)
         return (
-            reach.delay_ns + sum(link.delay_ns for link in cables),
-            reach.ns_per_octet + sum(8e9 / link.rate_bps for link in cables),
+            delay + sum(link.delay_ns for link in cables),
+            octet + sum(8e9 / link.rate_bps for link in cables),
         )
+
+    def _mean(self, owner: str) -> Mapping[Place, tuple[float, float]]:
+        """By place of :meth:`lengths`, the means over all ways of delay (ns) and ns per octet."""
+        places = self._lengths[owner].least
+        known = self._means.setdefault(owner, {})
+        for place in islice(places, len(known), None):  # those that are new; the near ones first
+            steps = self.next_steps(owner, place) if place.node != owner else ()
+            delay = octet = 0.0
+            for step in steps:
+                further, per_octet = known[self.arrival(place, step)]
+                delay += step.link.delay_ns + further
+                octet += 8e9 / step.link.rate_bps + per_octet
+            known[place] = (delay / len(steps), octet / len(steps)) if steps else (0.0, 0.0)
+        return known
 
     def _begin(self, start: str, host: bool) -> Place:
         """Where packets begin of the hosts of ``start``, or of itself."""
@@ -215,64 +252,113 @@ class Forwarding:
         link, _, far = cables[0]
         return far.node, (link,)
 
+    @cached_property
+    def _plugged(self) -> Mapping[str, Sequence[tuple[str, Span]]]:
+        """By switch, the nodes that are plugged into it and how far they are, itself included."""
+        found: dict[str, list[tuple[str, Span]]] = {}
+        for node in self.topology.nodes:
+            switch, cables = self._attachment(node)
+            found.setdefault(switch, []).append((node.name, self.topology.ticks.span(cables)))
+        return found
+
     def _is_switch(self, end: End) -> bool:
         return self.topology.node(end.node).is_switch
 
-    def reach(self, owner: str, start: Place) -> Mapping[Place, Reach]:
-        """How far ``start`` and all places on ways from there are from ``owner``; those from which
-        no packets get there are left out.
+    def lengths(self, owner: str, start: Place) -> Lengths:
+        """How far ``start`` and all places on ways from there are from ``owner``.
 
         Raises TopologyError if packets would go round in a circle.
         """
-        if owner not in self._reach:
-            self._reach[owner] = {Place(owner, table): HERE for table in Table}
-        known = self._reach[owner]
-        if start not in known:
+        known = self._lengths.get(owner)
+        if known is None:
+            known = self._lengths[owner] = self._main_lengths(owner)
+        if start not in known.least:
             self._measure(owner, start, known)
         return known
 
-    def _measure(self, owner: str, start: Place, known: dict[Place, Reach]) -> None:
-        """Put into ``known`` the places on all ways from ``start``, the far ones first."""
+    def _main_lengths(self, owner: str) -> Lengths:
+        """Those of all places whose next hops stand before them, where there is one table."""
+        known = Lengths({Place(owner, table): NOWHERE for table in Table}, {})
+        if self.lookups:
+            return known
+        (least, most), places, longer = known, self._main_places, self._longer
+        for name, steps in self.tables(owner)[Table.MAIN].items():
+            if len(steps) == 1:
+                (step,) = steps
+                there = places[step.node]
+                if there in least and there not in most:
+                    least[places[name]] = longer(least[there], step.number)
+                    continue
+            ways = [(step, places[step.node]) for step in steps]
+            if ways and all(there in least for _, there in ways):
+                self._settle(places[name], ways, known)
+        return known
+
+    @cached_property
+    def _main_places(self) -> Mapping[str, Place]:
+        return {name: Place(name, Table.MAIN) for name in self.graph.steps}
+
+    def _measure(self, owner: str, start: Place, known: Lengths) -> None:
+        """Put into ``known`` the places on all ways from ``start``, the near ones first."""
         path: list[Place] = [start]
         open_: set[Place] = set()
         while path:
             place = path[-1]
-            if place in known:
-                open_.discard(path.pop())
-                continue
             steps = self.next_steps(owner, place)
-            if not steps:
-                open_.discard(path.pop())
+            if place in known.least or not steps:
+                path.pop()
                 continue
+            ways = [(step, self.arrival(place, step)) for step in steps]
             missing = [
                 there
-                for there in (self.arrival(place, step) for step in steps)
-                if there not in known and self.next_steps(owner, there)
+                for _, there in ways
+                if there not in known.least and self.next_steps(owner, there)
             ]
-            if place in open_ and missing:
+            if not missing:
+                self._settle(place, ways, known)
+                continue
+            if place in open_:
                 raise TopologyError(
                     f"packets to {owner} would go round in a circle at {missing[0].node}"
                 )
             open_.add(place)
-            if missing:
-                path.extend(missing)
-                continue
-            known[place] = self._over(place, steps, known)
+            path.extend(missing)
 
-    def _over(self, place: Place, steps: tuple[Step, ...], known: Mapping[Place, Reach]) -> Reach:
-        least, most = (FAR, FAR), (0, 0)
-        first = first_of_most = steps[0]
-        delay = octet = 0.0
-        for step in steps:
-            reach = known[self.arrival(place, step)]
-            cable = step.link.delay_ns
-            near = reach.least[0] + 1, reach.least[1] + cable
-            far = reach.most[0] + 1, reach.most[1] + cable
-            if near < least:
-                least, first = near, step
-            if far > most:
-                most, first_of_most = far, step
-            delay += cable + reach.delay_ns
-            octet += 8e9 / step.link.rate_bps + reach.ns_per_octet
-        ways = len(steps)
-        return Reach(least, first, most, first_of_most, delay / ways, octet / ways)
+    def _settle(self, place: Place, ways: Sequence[tuple[Step, Place]], known: Lengths) -> None:
+        """Put ``place`` into ``known``, from where each of ``ways`` leads to a place that is."""
+        least = most = None
+        for step, there in ways:
+            near = far = self._longer(known.least[there], step.number)
+            if there in known.most:
+                far = self._longer(known.most[there], step.number)
+            if least is None or near[:2] < least[:2]:
+                least = near
+            if most is None or far[:2] > most[:2]:
+                most = far
+        assert least is not None
+        assert most is not None
+        known.least[place] = least
+        if most is not least:
+            known.most[place] = most
+
+    @cached_property
+    def _longer(self) -> Callable[[Span, int], Span]:
+        """A span and the cable of a step, by the step's number.
+
+        There are few spans in a fabric, and each is one object.
+        """
+        ticks = self.topology.ticks
+        cables = {
+            step.number: (step.link.delay_ns, ticks.of(step.link))
+            for steps in self.graph.steps.values()
+            for step in steps
+        }
+        known: dict[tuple[int, int, int], Span] = {}
+
+        @cache
+        def longer(span: Span, number: int) -> Span:
+            delay, tick = cables[number]
+            found = Span(span.hops + 1, span.delay_ns + delay, span.ticks + tick)
+            return known.setdefault(found, found)
+
+        return longer

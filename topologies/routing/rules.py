@@ -6,6 +6,7 @@ An owner is a switch (with its subnets and its loopback) or a GPU with a fabric 
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from topologies.model import TopologyError
@@ -41,22 +42,42 @@ def _nearer(graph: Graph, names: Iterable[str], distance: Mapping[str, int]) -> 
 def dimension_order(graph: Graph, owner: str) -> Hops:
     """Along the first dimension in which the position differs, the shorter way round."""
     goal = graph.switches[owner].position
-    sizes = graph.sizes
-    hops: dict[str, tuple[Step, ...]] = {}
+    known = graph.turns
+    ranked: dict[tuple[int, int], dict[str, tuple[Step, ...]]] = defaultdict(dict)
     for name, switch in graph.switches.items():
         here = switch.position
-        turn = next((d for d, place in enumerate(here) if place != goal[d]), None)
-        if turn is None:
+        if here == goal:
             continue
-        far = _around(here[turn], goal[turn], sizes[turn])
-        hops[name] = tuple(
-            step
-            for step in graph.steps[name]
-            if (there := graph.switches[step.node].position)[:turn] == here[:turn]
-            and there[turn + 1 :] == here[turn + 1 :]
-            and _around(there[turn], goal[turn], sizes[turn]) < far
-        )
+        turn = 0
+        while here[turn] == goal[turn]:
+            turn += 1
+        key = name, turn, goal[turn]
+        found = known.get(key)
+        if found is None:
+            found = known[key] = _turn(graph, name, turn, goal[turn])
+        rank, steps = found
+        ranked[rank][name] = steps
+    hops: dict[str, tuple[Step, ...]] = {}
+    for rank in sorted(ranked):  # whoever is one step nearer comes before
+        hops |= ranked[rank]
     return hops
+
+
+def _turn(
+    graph: Graph, name: str, turn: int, goal: int
+) -> tuple[tuple[int, int], tuple[Step, ...]]:
+    """The steps from ``name`` along dimension ``turn`` that lead nearer to the place ``goal``, and
+    the rank of ``name`` among those that go there: the last dimension is that of the nearest."""
+    here, size = graph.switches[name].position, graph.sizes[turn]
+    far = _around(here[turn], goal, size)
+    steps = tuple(
+        step
+        for step in graph.steps[name]
+        if (there := graph.switches[step.node].position)[:turn] == here[:turn]
+        and there[turn + 1 :] == here[turn + 1 :]
+        and _around(there[turn], goal, size) < far
+    )
+    return (-turn, far), steps
 
 
 def _around(a: int, b: int, size: int) -> int:
@@ -135,23 +156,17 @@ def up_down(graph: Graph, owner: str) -> Hops:
             if other not in below and order[other] < rank:
                 below[other] = further
                 queue.append(other)
-    distance = dict(below)
-    above: dict[str, list[str]] = {}
-    for name in order:  # from the root on: who is above is known before
-        if name not in below:
-            above[name] = [other for other in peers[name] if order[other] < order[name]]
-            distance[name] = 1 + min((distance[other] for other in above[name]), default=FAR)
     hops: dict[str, tuple[Step, ...]] = {}
-    for name, far in distance.items():
-        if name == owner or far > FAR:
-            continue
-        if name in below:
-            ways = [s for s in graph.steps[name] if below.get(s.node) == far - 1]
-            ways = [s for s in ways if order.get(s.node, FAR) > order[name]]
-        else:
-            uphill = above[name]
-            ways = [
-                s for s in graph.steps[name] if s.node in uphill and distance[s.node] == far - 1
-            ]
-        hops[name] = tuple(ways)
+    for name, far in below.items():
+        if name != owner:
+            rank, near = order[name], far - 1
+            ways = [step for step in graph.steps[name] if below.get(step.node) == near]
+            hops[name] = tuple([step for step in ways if order.get(step.node, FAR) > rank])
+    distance = dict(below)
+    for name, uphill in graph.uphill.items():  # from the root on: who is above is known before
+        if name not in below:
+            near = min([distance[step.node] for step in uphill], default=FAR)
+            distance[name] = near + 1
+            if near < FAR:
+                hops[name] = tuple([step for step in uphill if distance[step.node] == near])
     return hops

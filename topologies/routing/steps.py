@@ -49,6 +49,8 @@ class Graph:
         self.topology = topology
         self.steps: Mapping[str, tuple[Step, ...]] = _steps(topology)
         self.switches = {switch.name: switch for switch in topology.switches}
+        #: once known, what the routing of a torus says of (switch, dimension, place along it)
+        self.turns: dict[tuple[str, int, int], tuple[tuple[int, int], tuple[Step, ...]]] = {}
 
     @cached_property
     def peers(self) -> Mapping[str, tuple[str, ...]]:
@@ -70,6 +72,15 @@ class Graph:
                 place[name] = len(place)
                 queue.extend(self.peers[name])
         return place
+
+    @cached_property
+    def uphill(self) -> Mapping[str, tuple[Step, ...]]:
+        """The steps of each switch to those before it in :attr:`order`; switches in that order."""
+        order = self.order
+        return {
+            name: tuple(s for s in self.steps[name] if order.get(s.node, rank) < rank)
+            for name, rank in order.items()
+        }
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

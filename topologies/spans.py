@@ -1,0 +1,118 @@
+"""How long ways are, and the shortest paths of a graph of cables.
+
+What lengths of many ways are compared by is added up cable by cable on the way there, so that the
+ways themselves, of which a fabric has one for every two nodes, need not be written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from math import lcm
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from topologies.model import Link, Topology
+
+
+class Span(NamedTuple):
+    """How long a way is.
+
+    ``hops`` are its cables, ``delay_ns`` the sum of their delays, ``ticks`` the time that one octet
+    takes to be sent by a port of each, in units of :attr:`Ticks.ns`.
+    """
+
+    hops: int
+    delay_ns: int
+    ticks: int
+
+    def serialisation_ns(self, octets: int, ticks: Ticks) -> Fraction:
+        """What store-and-forward of ``octets`` at every port adds to the delay."""
+        return octets * self.ticks * ticks.ns
+
+
+NOWHERE = Span(0, 0, 0)
+
+
+class Ticks:
+    """The largest unit of which the time of an octet is a whole number at every rate.
+
+    So sums of such times are exact, and are made of integers.
+    """
+
+    def __init__(self, links: Iterable[Link]) -> None:
+        rates = {link.rate_bps for link in links}
+        least = lcm(*rates)
+        #: one tick, in ns
+        self.ns = Fraction(8 * 10**9, least)
+        self._at_rate = {rate: least // rate for rate in rates}
+
+    def of(self, link: Link) -> int:
+        """Ticks that ``link`` takes for an octet."""
+        return self._at_rate[link.rate_bps]
+
+    def span(self, path: Iterable[Link]) -> Span:
+        hops = delay = ticks = 0
+        for link in path:
+            hops += 1
+            delay += link.delay_ns
+            ticks += self._at_rate[link.rate_bps]
+        return Span(hops, delay, ticks)
+
+
+def tree(
+    topology: Topology, source: str, port: str | None = None
+) -> Mapping[str, tuple[str, Link]]:
+    """By node that ``source`` reaches, the node before it on a shortest path, and the cable.
+
+    That is a path of the fewest hops, and of those one of the least delay.  Nodes come in the order
+    of their distance, each after the one before it.  GPUs do not forward; standby links carry
+    nothing.  With ``port`` all paths leave ``source`` through that one.
+    """
+    nodes = topology.by_name
+    delays = {source: 0}
+    found: dict[str, tuple[str, Link]] = {}
+    front = [source]
+    while front:
+        near: dict[str, tuple[int, str, Link]] = {}  # of equal delays the first comes first
+        for name in front:
+            if name != source and not nodes[name].forwards:
+                continue
+            far = delays[name]
+            for link, ours, theirs in topology.neighbours(name):
+                other = theirs.node
+                if other in delays or link.standby:
+                    continue
+                if name == source and port is not None and ours.port != port:
+                    continue
+                delay = far + link.delay_ns
+                if other in near:
+                    if delay >= near[other][0]:
+                        continue
+                    del near[other]
+                near[other] = delay, name, link
+        front = sorted(near, key=lambda name: near[name][0])
+        for name in front:
+            delays[name], before, link = near[name]
+            found[name] = before, link
+    return found
+
+
+def shortest_paths(
+    topology: Topology, source: str, port: str | None = None
+) -> Mapping[str, tuple[Link, ...]]:
+    """The paths of :func:`tree`, ``source`` with an empty one among them."""
+    found: dict[str, tuple[Link, ...]] = {source: ()}
+    for name, (before, link) in tree(topology, source, port).items():
+        found[name] = (*found[before], link)
+    return found
+
+
+def shortest_spans(topology: Topology, source: str) -> Mapping[str, Span]:
+    """How long the paths of :func:`shortest_paths` are."""
+    ticks = topology.ticks
+    found = {source: NOWHERE}
+    for name, (before, link) in tree(topology, source).items():
+        hops, delay, octet = found[before]
+        found[name] = Span(hops + 1, delay + link.delay_ns, octet + ticks.of(link))
+    return found
