@@ -15,10 +15,11 @@ from importlib import resources
 from pathlib import Path
 
 from emulator.asic import choice
-from emulator.errors import UserError
+from emulator.errors import Misfit, UserError
 from topologies import catalogue, fabric_file
+from topologies.fabric_file import FabricFile
 from topologies.model import Topology
-from topologies.yaml_lines import Problem, TextError
+from topologies.yaml_lines import TextError
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -28,13 +29,14 @@ class FabricChoice:
     """``spec`` is what the user wrote, and ``label`` its short name.
 
     ``switch`` is what a profile asks of switches, as :mod:`emulator.asic.choice` reads it; None:
-    it says nothing of them.
+    it says nothing of them.  ``file`` is the profile, if it is one.
     """
 
     spec: str
     label: str
     topology: Topology
     switch: str | None = None
+    file: FabricFile | None = None
 
 
 def is_file(what: str) -> bool:
@@ -56,9 +58,17 @@ def choose(what: str) -> FabricChoice:
         try:
             choice.wanted(read.switch)
         except UserError as error:
-            raise TextError([Problem(read.switch_line, str(error))], name) from None
+            raise blamed(error, read, name) from None
     label = Path(name).stem.lower()
-    return FabricChoice(spec=name, label=label, topology=read.topology, switch=read.switch)
+    return FabricChoice(
+        spec=name, label=label, topology=read.topology, switch=read.switch, file=read
+    )
+
+
+def blamed(error: UserError, file: FabricFile, name: str) -> TextError:
+    """``error``, of what the profile ``file`` asks for, with the line that is to blame."""
+    parameters = error.parameters if isinstance(error, Misfit) else ()
+    return TextError([file.problem(str(error), parameters)], name)
 
 
 def shipped() -> list[str]:

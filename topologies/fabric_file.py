@@ -45,16 +45,39 @@ OF_SWITCHES = (
 )
 #: Classes whose packets congestion control watches.
 MARKED_CLASSES = ("data", "retransmission", "untrimmed")
+#: Parameters of switches and control planes whose keys have other names.
+_KEY_OF = {
+    "balance": "load_balancing",
+    "kmin_bytes": "ecn_kmin",
+    "kmax_bytes": "ecn_kmax",
+    "pmax": "ecn_pmax",
+    "trim_bytes": "trimming",
+    "interval": "bfd_interval",
+    "multiplier": "bfd_multiplier",
+}
 
 
 @dataclass(frozen=True)
 class FabricFile:
-    """``switch`` is the choice of :mod:`emulator.asic.choice`, None if the text says nothing of it;
-    ``switch_line`` is where it does."""
+    """``switch`` is the choice of :mod:`emulator.asic.choice`, None if the text says nothing of it.
+    ``lines`` are those of the keys."""
 
     topology: Topology
     switch: str | None
-    switch_line: int
+    lines: Mapping[str, int]
+
+    def problem(self, said: str, parameters: Iterable[str]) -> Problem:
+        """What others than this file ``said`` of ``parameters`` (of a switch, a control plane or a
+        topology, as they call them), with the line that gives the first of those that are given.
+
+        Where none is, that is the line which says what switch it is, or the first.
+        """
+        keys = [_KEY_OF.get(name.rpartition(".")[2], name) for name in parameters]
+        given = next((key for key in keys if key in self.lines), None)
+        if given is not None:
+            told = said if re.search(rf"\b{given}\b", said) else f"{given}: {said}"
+            return Problem(self.lines[given], told)
+        return Problem(next((self.lines[key] for key in OF_SWITCHES if key in self.lines), 1), said)
 
 
 def read(text: str, name: str) -> FabricFile:
@@ -75,8 +98,7 @@ def read(text: str, name: str) -> FabricFile:
     except TopologyError as error:
         raise TextError([Problem(reader.line_about(str(error)), str(error))], name) from None
     switch = _switch(said) if any(key in said for key in OF_SWITCHES) else None
-    lines = [reader.line(key) for key in OF_SWITCHES if key in said]
-    return FabricFile(topology, switch, min(lines, default=1))
+    return FabricFile(topology, switch, reader.lines)
 
 
 class _Reader:
@@ -85,15 +107,15 @@ class _Reader:
     def __init__(self, content: CommentedMap) -> None:
         self.said: dict[str, Value] = {}
         self.problems: list[Problem] = []
-        self._lines: dict[str, int] = {}
+        self.lines: dict[str, int] = {}
         self._section((), content, 1)
 
     def line(self, key: str) -> int:
-        return self._lines.get(key, 1)
+        return self.lines.get(key, 1)
 
     def line_about(self, said: str) -> int:
         """The line of the first key that a message names."""
-        named = (word for word in re.findall(r"[a-z_]+", said) if word in self._lines)
+        named = (word for word in re.findall(r"[a-z_]+", said) if word in self.lines)
         return self.line(next(named, ""))
 
     def _section(self, path: tuple[str, ...], content: CommentedMap, above: int) -> None:
@@ -114,7 +136,7 @@ class _Reader:
                 self._wrong(line, _unknown(path, key, (*inner, *keys)))
 
     def _value(self, key: str, value: object, line: int) -> None:
-        self._lines[key] = line
+        self.lines[key] = line
         if isinstance(value, bool):
             value = "on" if value else "off"
         if not isinstance(value, int | float | str):

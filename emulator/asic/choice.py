@@ -19,7 +19,7 @@ from emulator.advice import meant
 from emulator.asic.balancing import METHODS
 from emulator.asic.layout import Balancing
 from emulator.asic.profile import CLASS_NAMES, PROFILES, ClassRules
-from emulator.errors import UserError
+from emulator.errors import Misfit, UserError
 from emulator.fabric.shaping import LARGEST_DATA_SHARE
 from topologies.units import UnitError, parse_size, parse_time_ns
 
@@ -263,7 +263,7 @@ def _read(key: str, value: str, reader: Callable[[str], int]) -> int:
     try:
         return reader(value)
     except UnitError as error:
-        raise UserError(f"{key} of the switch: {error}") from None
+        raise Misfit(f"{key} of the switch: {error}", key) from None
 
 
 def _depth(key: str, value: str) -> int | OfBdp:
@@ -272,7 +272,7 @@ def _depth(key: str, value: str) -> int | OfBdp:
     try:
         return parse_size(value)
     except UnitError as error:
-        raise UserError(f"{key} of the switch: {error}, or 0.2bdp") from None
+        raise Misfit(f"{key} of the switch: {error}, or 0.2bdp", key) from None
 
 
 def _depth_or_none(key: str, value: str) -> int | OfBdp | None:

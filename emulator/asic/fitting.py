@@ -13,7 +13,7 @@ the model has let in is not to be dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,12 +34,12 @@ from emulator.asic.profile import (
     named,
 )
 from emulator.asic.program import Size
-from emulator.errors import UserError
+from emulator.errors import Misfit, UserError
 from emulator.fabric.links import interface_indices
 from emulator.fabric.routes import Route, static_routes
 from emulator.fabric.shaping import CONTROL_BUFFER_BYTES, Egress
 from topologies.deadlock import waiting_circle
-from topologies.model import Link, Topology
+from topologies.model import SWITCH_ROLES, Link, Role, Topology
 from topologies.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_bytes
 from topologies.routing import Table
 from topologies.units import format_size
@@ -132,13 +132,15 @@ def fit(
             choice.profile, bdp_bytes=bdp, mtu=mtu, code_points=code_points, changes=changes
         )
     except UserError as error:
-        raise UserError(
-            f"{error} (switch {choice.name}; one BDP of this fabric is {format_size(bdp)})"
+        raise Misfit(
+            f"{error} (switch {choice.name}; one BDP of this fabric is {format_size(bdp)})",
+            *(error.parameters if isinstance(error, Misfit) else ()),
         ) from None
     if choice.flowlet_gap_ns * dilation > LONGEST_GAP_NS:
-        raise UserError(
+        raise Misfit(
             f"flowlet_gap is {choice.flowlet_gap_ns * 1e-9:g} s of fabric time, a day or more at "
-            f"dilation {dilation:g}: no flow pauses that long; balance=flow never changes its hop"
+            f"dilation {dilation:g}: no flow pauses that long; balance=flow never changes its hop",
+            "flowlet_gap",
         )
     switches = {switch.name for switch in topology.switches}
     cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
@@ -165,7 +167,7 @@ def fit(
             *([UNTRIMMED] if tunnelled and rules.trims else []),
         ),
     )
-    _check_rates(cables, dilation)
+    _check_rates(topology, cables, dilation)
     if pauses:
         _check_circles(topology)
     if choice.method in TOLD_METHODS:
@@ -200,9 +202,10 @@ def _within(
 ) -> Profile:
     """``rules`` for a port of ``buffer`` octets."""
     if (frame := rules.mtu + WIRE_OVERHEAD_BYTES) > buffer:
-        raise UserError(
+        raise Misfit(
             f"the topology's buffer of {format_size(buffer)} is less than a frame of its MTU on "
-            f"the wire ({frame} octets), and a switch queues whole frames: take a larger one"
+            f"the wire ({frame} octets), and a switch queues whole frames: take a larger one",
+            *("buffer", "mtu"),
         )
     limited = {}
     for name in CLASS_NAMES:
@@ -217,17 +220,19 @@ def _within(
                 if depth is None or depth <= buffer:
                     continue
                 if changes.get(f"{name}.{what}") is not None:
-                    raise UserError(
+                    raise Misfit(
                         f"{name}.{what} of the switch is {format_size(depth)}, and a port of this "
                         f"fabric holds {format_size(buffer)}: raise the topology's buffer, or take "
-                        "a deep switch"
+                        "a deep switch",
+                        *(f"{name}.{what}", "buffer"),
                     )
                 after = replace(after, **{what: buffer})
         for what in ("kmin_bytes", "kmax_bytes", "trim_bytes", "limit_bytes"):
             if ((depth := getattr(after, what)) or 0) > DEEPEST:
-                raise UserError(
+                raise Misfit(
                     f"{name}.{what} of the switch is {format_size(depth)}, and the kernel queues "
-                    f"at most {format_size(DEEPEST)}: take less"
+                    f"at most {format_size(DEEPEST)}: take less",
+                    *(f"{name}.{what}", "buffer"),
                 )
         _check_marks(name, after, changes)
         limited[name] = after
@@ -248,63 +253,83 @@ def _check_marks(name: str, rules: ClassRules, changes: Mapping[str, Any]) -> No
     kmin, kmax = f"{name}.kmin_bytes", f"{name}.kmax_bytes"
     if rules.kmax_bytes is None:
         if kmin in changes:
-            raise UserError(
-                f"{kmin} of the switch says nothing without {kmax}: set that too, or leave out both"
+            raise Misfit(
+                f"{kmin} of the switch says nothing without {kmax}: set that too, or leave out "
+                "both",
+                *(kmin, kmax),
             )
         return
     full = min(depth for depth in (rules.trim_bytes, rules.limit_bytes) if depth is not None)
     if {kmin, kmax} & changes.keys() and rules.kmin_bytes >= full:
-        raise UserError(
+        raise Misfit(
             f"{kmin} of the switch is {format_size(rules.kmin_bytes)}, and its queue is full at "
-            f"{format_size(full)}, before anything is marked: lower it, or set {kmax}=none"
+            f"{format_size(full)}, before anything is marked: lower it, or set {kmax}=none",
+            *(kmin, "buffer", kmax),
         )
 
 
-def _check_rates(cables: Iterable[Link], dilation: float) -> None:
-    rates = [cable.rate_bps for cable in cables]
-    if not rates:
+def _check_rates(topology: Topology, cables: Sequence[Link], dilation: float) -> None:
+    if not cables:
         return
-    lowest, highest = max(rates) / LARGEST_HOST_RATE, min(rates) / SMALLEST_HOST_RATE
+    by_rate = sorted(cables, key=lambda cable: cable.rate_bps)
+    slowest, fastest = by_rate[0], by_rate[-1]
+    lowest = fastest.rate_bps / LARGEST_HOST_RATE
+    highest = slowest.rate_bps / SMALLEST_HOST_RATE
     if not lowest <= dilation <= highest:
-        raise UserError(
+        raise Misfit(
             f"at dilation {dilation:g} this fabric's links are outside of the rates that the "
-            f"switch ASIC counts in: choose a dilation of {lowest:g} to {highest:g}"
+            f"switch ASIC counts in: choose a dilation of {lowest:g} to {highest:g}",
+            *_rates_of(topology, fastest if dilation < lowest else slowest),
         )
+
+
+def _rates_of(topology: Topology, cable: Link) -> Iterator[str]:
+    """The parameters of a design that the rate of ``cable`` may come from."""
+    roles = {topology.node(end.node).role for end in cable.ends}
+    if Role.SUPER_SPINE in roles:
+        yield "super_rate"
+    if roles <= SWITCH_ROLES:
+        yield "uplink_rate"
+    yield "nic_rate"
 
 
 def _check_circles(topology: Topology) -> None:
     """PFC does not go with routes by which packets can wait for each other in a circle."""
     if topology.stretch is not None and topology.stretch.turns_back:
-        raise UserError(
+        raise Misfit(
             "PFC can bring this fabric to a standstill: a packet for another stretched rail goes "
             "down to a switch that has the rail and from there up again, so that links can wait "
             "for each other in a circle: take rails_per_switch of all rails, or switches without "
-            "PFC (such as lossless:pfc=off, shallow)"
+            "PFC (such as lossless:pfc=off, shallow)",
+            *("pfc", "switch", "rails_per_switch", "subnets"),
         )
     circle = waiting_circle(topology)
     if circle:
         first = ", ".join(str(channel) for channel in circle[:SHOWN_CHANNELS])
         more = len(circle) - SHOWN_CHANNELS
-        raise UserError(
+        raise Misfit(
             f"PFC can bring this fabric to a standstill: with routing="
             f"{topology.profile.routing}, packets of {len(circle)} links can wait for each other "
             f"in a circle ({first}{f' and {more} more' if more > 0 else ''}): take "
-            "routing=up-down, or switches without PFC (such as lossless:pfc=off, shallow)"
+            "routing=up-down, or switches without PFC (such as lossless:pfc=off, shallow)",
+            *("pfc", "switch", "routing"),
         )
 
 
 def _check_hops(topology: Topology, choice: SwitchChoice) -> None:
     if topology.forwarding.lookups:
-        raise UserError(
+        raise Misfit(
             f"balance={choice.balance} knows one set of next hops to each destination, and with "
             f"routing={topology.profile.routing} they depend on where a packet comes from: take "
-            "another, such as balance=packet"
+            "another, such as balance=packet",
+            "balance",
         )
     for switch, routes in multipath(topology).items():
         for route in routes:
             if len(route.hops) > HOPS:
-                raise UserError(
+                raise Misfit(
                     f"{switch} has {len(route.hops)} next hops to {route.destination}, and "
                     f"balance={choice.balance} chooses among at most {HOPS}: take another, such "
-                    "as balance=packet"
+                    "as balance=packet",
+                    "balance",
                 )

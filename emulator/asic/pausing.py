@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from emulator.asic.headroom import headroom_bytes, reaction_ns
 from emulator.asic.pfc import PauseRules
-from emulator.errors import UserError
+from emulator.errors import Misfit
 from topologies.model import Link, Topology
 from topologies.round_trip import WIRE_OVERHEAD_BYTES
 from topologies.units import format_size
@@ -87,20 +87,22 @@ def _rules(choice: SwitchChoice, kind: Kind, bdp_bytes: int, priority: int, mtu:
     else:
         xoff = _octets(wanted.xoff, bdp_bytes)
     if xoff < frame or xoff > room:
-        raise UserError(
+        raise Misfit(
             f"PFC needs xoff ({format_size(max(xoff, 0))}, at least a frame of {frame} octets) and "
             f"a headroom of {format_size(headroom)} in the port's buffer of "
             f"{format_size(kind.buffer_bytes)}: raise the topology's buffer, lower xoff, shorten "
-            "the cables, or take pfc=off"
+            "the cables, or take pfc=off",
+            *("xoff", "headroom", "buffer", "uplink_delay", "nic_delay", "pfc"),
         )
     if wanted.xon is None:
         xon = max(0, xoff - HYSTERESIS_FRAMES * frame)
     else:
         xon = _octets(wanted.xon, bdp_bytes)
     if xon > xoff:
-        raise UserError(
+        raise Misfit(
             f"xon of the switch is {format_size(xon)}, above xoff of {format_size(xoff)}: "
-            "a port would let go on before it has asked to wait; lower it"
+            "a port would let go on before it has asked to wait; lower it",
+            *("xon", "xoff"),
         )
     return PauseRules(
         priority=priority,
@@ -132,9 +134,10 @@ def unlimited(
         cables = [link for link, _, _ in topology.neighbours(switch.name)]
         most = max(most, sum(held[kind_of(cable)] for cable in cables))
     if most > MOST_OCTETS:
-        raise UserError(
+        raise Misfit(
             f"the lossless buffers of one switch hold {format_size(most)} together, and the kernel "
-            f"queues at most {format_size(MOST_OCTETS)}: lower xoff"
+            f"queues at most {format_size(MOST_OCTETS)}: lower xoff",
+            *("xoff", "headroom", "buffer", "pfc"),
         )
     limits = {
         name: replace(getattr(rules, name), limit_bytes=most)

@@ -29,7 +29,7 @@ from emulator.asic.layout import (
     Queue,
     TrafficClass,
 )
-from emulator.errors import UserError
+from emulator.errors import Misfit, UserError
 from emulator.fabric.shaping import (
     CONTROL_CLASS,
     DATA_CLASS,
@@ -396,22 +396,34 @@ def _check_class(name: str, rules: ClassRules, frame: int) -> None:
     if kmin < 0:
         raise UserError(f"{name}.kmin_bytes is {kmin}: a queue holds 0 octets or more")
     if kmax is not None and kmin > kmax:
-        raise UserError(
+        raise Misfit(
             f"{name}.kmin_bytes is {kmin}, above {name}.kmax_bytes of {kmax}: marking starts at "
-            "the lower one"
+            "the lower one",
+            f"{name}.kmin_bytes",
+            f"{name}.kmax_bytes",
         )
     if not isinstance(rules.pmax, int | float) or not 0 < rules.pmax <= 1:
-        raise UserError(f"{name}.pmax is {rules.pmax}: a marking probability is above 0, at most 1")
+        raise Misfit(
+            f"{name}.pmax is {rules.pmax}: a marking probability is above 0, at most 1",
+            f"{name}.pmax",
+        )
     for what, depth in (("trim_bytes", trim), ("limit_bytes", limit)):
         if depth is not None and depth < frame:
-            raise UserError(
+            raise Misfit(
                 f"{name}.{what} is {depth}, less than one frame of the MTU ({frame} octets on the "
-                "wire): nothing could ever be queued"
+                "wire): nothing could ever be queued",
+                f"{name}.{what}",
+                "mtu",
             )
     if kmax is not None and kmax < 1:
-        raise UserError(f"{name}.kmax_bytes is {kmax}: set it above 0, or to none not to mark")
+        raise Misfit(
+            f"{name}.kmax_bytes is {kmax}: set it above 0, or to none not to mark",
+            f"{name}.kmax_bytes",
+        )
     if trim is not None and limit is not None and trim > limit:
-        raise UserError(
+        raise Misfit(
             f"{name}.trim_bytes is {trim}, above {name}.limit_bytes of {limit}: packets would be "
-            "dropped before they are trimmed"
+            "dropped before they are trimmed",
+            f"{name}.trim_bytes",
+            f"{name}.limit_bytes",
         )

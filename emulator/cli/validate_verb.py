@@ -12,7 +12,7 @@ from emulator.asic.fitting import fit
 from emulator.cli.up_verb import DEFAULT_DILATION
 from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
-from emulator.fabric_choice import choose
+from emulator.fabric_choice import blamed, choose
 from topologies.fabric_schema import schema
 from topologies.model import TopologyError
 from topologies.yaml_lines import TextError
@@ -53,9 +53,15 @@ def problems(what: str) -> Iterator[str]:
     """Everything that is wrong with the fabric ``what``, a line each."""
     try:
         chosen = choose(what)
-        switch = None if chosen.switch is None else choice.wanted(chosen.switch)
-        if switch is not None:
-            fit(switch, chosen.topology, DEFAULT_DILATION)
+        try:
+            control_plane.of(chosen.topology)
+            switch = None if chosen.switch is None else choice.wanted(chosen.switch)
+            if switch is not None:
+                fit(switch, chosen.topology, DEFAULT_DILATION)
+        except UserError as error:
+            if chosen.file is None:
+                raise
+            raise blamed(error, chosen.file, chosen.spec) from None
     except TextError as error:
         for problem in error.problems:
             yield f"{error.name}:{problem.line}: {problem.said}"
@@ -71,8 +77,4 @@ def _said(what: str) -> str:
     said += f"{len(topology.links)} links"
     if chosen.switch is not None:
         said += f", switch {chosen.switch}"
-    try:
-        control_plane.of(topology)
-    except UserError as error:
-        said += f"; {error}"
     return said

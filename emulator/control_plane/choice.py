@@ -14,7 +14,7 @@ from typing import Any
 from emulator.advice import near
 from emulator.asic.choice import SwitchChoice
 from emulator.asic.fitting import TOLD_METHODS
-from emulator.errors import UserError
+from emulator.errors import Misfit, UserError
 from topologies.model import Topology
 from topologies.units import UnitError, parse_time_ns
 
@@ -167,8 +167,8 @@ def _whole(unit_ns: int, unit: str, allowed: range) -> Callable[[str, str], int]
         except UnitError as error:
             raise UserError(f"{key} of the control plane: {error}") from None
         if ns % unit_ns or ns // unit_ns not in allowed:
-            raise UserError(
-                f"{key} is {value}: FRR takes whole {unit}, {allowed[0]} to {allowed[-1]}"
+            raise Misfit(
+                f"{key} is {value}: FRR takes whole {unit}, {allowed[0]} to {allowed[-1]}", key
             )
         return ns // unit_ns
 
@@ -177,7 +177,7 @@ def _whole(unit_ns: int, unit: str, allowed: range) -> Callable[[str, str], int]
 
 def _multiplier(key: str, value: str) -> int:
     if not value.isdecimal() or int(value) not in MULTIPLIER:
-        raise UserError(f"{key} is {value!r}: FRR takes {MULTIPLIER[0]} to {MULTIPLIER[-1]}")
+        raise Misfit(f"{key} is {value!r}: FRR takes {MULTIPLIER[0]} to {MULTIPLIER[-1]}", key)
     return int(value)
 
 
