@@ -1,4 +1,4 @@
-"""Permutation: every GPU sends to another one across the spines, no two to the same.
+"""Permutation: every GPU sends to another one, across the fabric, and no two to the same.
 
 ::
 
@@ -12,8 +12,8 @@
 Traffic: a permutation without fixed points, drawn with the run's seed, in which every GPU sends
 ``size`` octets to a GPU of another server on another rail, and receives as much from a third.  So
 every NIC is busy in both directions, and every flow needs a spine.  Where one switch has all rails
-and no spines there is none to cross: partners are of another server, on any rail.  Every octet is
-compared with what was sent.
+and no spines there is none to cross: partners are of another server, on any rail.  On a torus or a
+dragonfly they are at another router.  Every octet is compared with what was sent.
 
 Measured: completion time against the ideal, which on a non-blocking fabric is that of one flow
 alone; goodput of all flows together and its share of what all NICs can carry (``goodput_share``);
