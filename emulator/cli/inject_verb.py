@@ -26,7 +26,7 @@ def command(lab: str, fault: str | None, listing: bool, form: str) -> None:
 
     What is struck stays so until it is healed, by whichever process, or the lab is taken down.
     """
-    if listing == (fault is not None):
+    if listing == (fault is not None) or (fault is not None and not fault.strip()):
         raise UserError(
             'say what is to happen, such as uetemu inject LAB "link rail0:up1 down", or ask with '
             "uetemu inject LAB --list what has"

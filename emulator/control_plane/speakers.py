@@ -138,6 +138,11 @@ def reflectors(switches: Iterable[Node]) -> tuple[str, ...]:
     return tuple(highest if len(by_role) > 1 else highest[:REFLECTORS_OF_ONE_TIER])
 
 
+def reflectors_of(topology: Topology) -> frozenset[str]:
+    """All switches that reflect iBGP's routes: those of each part that hangs together."""
+    return frozenset(_clusters(topology, _parts(topology, SWITCH_ROLES)))
+
+
 def _clusters(topology: Topology, parts: Mapping[str, int]) -> dict[str, IPv4Address]:
     """The cluster of every reflector: the router id of the first of them in its part."""
     found = {}

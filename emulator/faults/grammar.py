@@ -108,6 +108,8 @@ def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
 
 def parse(text: str, topology: Topology) -> list[Clause]:
     """The clauses of ``text``.  Raises :class:`UserError` in one sentence."""
+    if not text.strip():
+        raise UserError(f"the fault {text!r} says nothing; write for example {_EXAMPLE}")
     clauses: list[Clause] = []
     last: Element | None = None
     for part in text.split(";"):

@@ -16,7 +16,7 @@ from emulator.faults.grammar import Moment
 from emulator.faults.striker import Striker
 from emulator.lab import Lab
 from emulator.run import disturbance
-from emulator.run.disturbance import Expectation
+from emulator.run.expectation import Expectation
 from emulator.run.fault_timeline import FaultPlayer, Tell, link_changes
 from emulator.run.load import Load
 from emulator.run.measurement import HostLoad, Measured, measure
@@ -106,6 +106,7 @@ class Attempt:
         return {
             **told,
             "cut_off_gpus": self._expected.ever_cut_off,
+            "cut_off_pairs": disturbance.pairs_told(self._expected.ever_cut_pairs),
             "faults": [moment.text for moment in self._expected.moments],
             "lost_packets": self._lost,
             "undisturbed_us": self._undisturbed.mean_ns / 1000,

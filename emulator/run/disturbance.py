@@ -17,162 +17,29 @@
     what the undisturbed iteration sent again, to hold ``retransmitted_packets`` against.
 ``cut_off_gpus``
     those that some moment cut off from most of the others (:mod:`emulator.faults.reach`).
+``cut_off_pairs``
+    two GPUs that some moment cut off from each other and not from most of the others: how many such
+    pairs there are (``count``), and at most 16 of them (``named``), first those between which the
+    job sends.  ``faults`` has both by moment.
 
 When goodput is restored is defined in :mod:`emulator.run.restoration`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
-from emulator.endpoint.schedule import Schedule, Write
-from emulator.endpoint.spawn import AgentError
-from emulator.fabric.carrier import STATIC
-from emulator.faults.condition import SOUND, Condition
-from emulator.faults.grammar import Moment
-from emulator.faults.reach import cut_off, reached
+from emulator.faults.reach import Pair
 from emulator.run import restoration
-from emulator.run.cuts import Change, share_left
+from emulator.run.expectation import Expectation, some_pairs
 from emulator.run.fault_timeline import Applied
-from emulator.run.ideal import WireCost, ideal_ns
 from emulator.run.port_record import PortRecord
 from emulator.scenario import Outcome
 from topologies.model import Topology
 
-
-def changes_of(moments: Sequence[Moment], topology: Topology) -> list[Change]:
-    """What ``moments`` do to the rates of the links."""
-    found = []
-    before = SOUND
-    for moment in moments:
-        for link in topology.links:
-            share = share_left(moment.condition.of(link))
-            if share != share_left(before.of(link)):
-                found += [Change(moment.at_ns, end, share) for end in link.ends]
-        before = moment.condition
-    return found
-
-
-#: Errors of a rank whose data came otherwise than it was sent.
-_CORRUPTED = frozenset({"checksum", "misplaced"})
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What ``moments`` leave possible for one trial.
-
-    ``ideal_ns`` is the bound with them, None if the trial cannot end; ``allowed`` the share of
-    goodput (0..1) that the links leave from each moment on; ``cut_off`` the GPUs cut off then.
-    ``severed`` are the pairs of GPUs that are to send to each other and cannot from the last
-    moment on.  ``static``: nobody tells switches far away of a dead cable.  ``gpus`` are those of
-    all ranks.
-    """
-
-    moments: Sequence[Moment]
-    ideal_ns: float | None
-    allowed: Sequence[float]
-    cut_off: Sequence[Sequence[str]]
-    severed: Sequence[tuple[str, str]]
-    static: bool
-    gpus: Sequence[str]
-
-    @classmethod
-    def of(
-        cls,
-        moments: Sequence[Moment],
-        topology: Topology,
-        schedules: Sequence[Schedule],
-        wire: WireCost,
-        others: Sequence[Change] = (),
-    ) -> Expectation:
-        """``others`` are changes that the scenario itself makes."""
-
-        def bound(changes: Sequence[Change]) -> float:
-            try:
-                return ideal_ns(topology, schedules, wire, [*changes, *others])
-            except ValueError:  # the schedules are known to be sound: some traffic has no way
-                return math.inf
-
-        whole = bound(())
-        shares: dict[Condition, float] = {}  # a flap has a thousand moments and two conditions
-        lost: dict[Condition, list[str]] = {}
-        for condition in {moment.condition for moment in moments}:
-            least = bound(changes_of([Moment(0, "", condition)], topology))
-            shares[condition] = whole / least if least else 1.0
-            lost[condition] = cut_off(topology, condition.impassable)
-        ideal = bound(changes_of(moments, topology))
-        last = moments[-1].condition if moments else SOUND
-        return cls(
-            moments=moments,
-            ideal_ns=None if math.isinf(ideal) else ideal,
-            allowed=[shares[moment.condition] for moment in moments],
-            cut_off=[lost[moment.condition] for moment in moments],
-            severed=_severed(topology, schedules, last),
-            static=topology.profile.control_plane == STATIC,
-            gpus=[gpu.name for gpu in topology.gpus],
-        )
-
-    @property
-    def ever_cut_off(self) -> list[str]:
-        return list(dict.fromkeys(gpu for gpus in self.cut_off for gpu in gpus))
-
-    def sentence(self, error: AgentError) -> str:
-        """``error``, with what the faults have to do with it."""
-        if self.severed:
-            return f"{self._forlorn()}, and the job cannot end without: {error}"
-        if gone := self.ever_cut_off:
-            return f"{error}; the faults cut off {', '.join(gone)} for a time"
-        struck = [faults for moment in self.moments for faults in moment.condition.faults.values()]
-        named = {result.error for result in error.results}
-        if any(faults.corruption for faults in struck) and named & _CORRUPTED:
-            return (
-                f"{error}; corrupt inverts bits inside a switch, where no frame check sees it: "
-                "--transport uet:crc=on has receivers drop such packets"
-            )
-        down = [one for moment in self.moments for one in moment.condition.down]
-        if down and self.static:
-            return (
-                f"{error}; routes are static, so while {down[0]} was down, switches far from it "
-                "went on sending there"
-            )
-        return str(error)
-
-    def _forlorn(self) -> str:
-        """Who is cut off for good, and by what."""
-        gone = list(self.cut_off[-1]) or sorted({gpu for pair in self.severed for gpu in pair})
-        cause = next(
-            (
-                moment
-                for moment, gpus in zip(self.moments, self.cut_off, strict=True)
-                if set(gone) <= set(gpus)
-            ),
-            self.moments[-1],
-        )
-        ranks = ", ".join(str(self.gpus.index(name)) for name in gone)
-        who, verb = ("rank", "is") if len(gone) == 1 else ("ranks", "are")
-        return f"{who} {ranks} ({', '.join(gone)}) {verb} cut off for good by {cause.text!r}"
-
-
-def _severed(
-    topology: Topology, schedules: Sequence[Schedule], condition: Condition
-) -> list[tuple[str, str]]:
-    if not condition.impassable:
-        return []
-    names = [gpu.name for gpu in topology.gpus]
-    reach = reached(topology, condition.impassable)
-    pairs = {
-        (schedule.rank, operation.peer)
-        for schedule in schedules
-        for operation in schedule.operations
-        if isinstance(operation, Write)
-    }
-    return sorted((names[a], names[b]) for a, b in pairs if names[b] not in reach[names[a]])
-
-
-# ------------------------------------------------------------------ what came out
+#: So many pairs of GPUs are named in ``result.json``.
+NAMED_PAIRS = 16
 
 
 def told(
@@ -196,6 +63,7 @@ def told(
         {
             "said": moment.text,
             "cut_off_gpus": list(expected.cut_off[place]),
+            "cut_off_pairs": pairs_told(expected.cut_pairs[place]),
             **_came([events[place].at_ns for events in applied if place < len(events)]),
             **restoration.told(
                 [
@@ -221,7 +89,13 @@ def told(
         "lost_packets": lost_packets(expected, disturbed.ports, lost),
         "undisturbed_retransmitted_packets": undisturbed.counters.get(retransmitted, 0),
         "cut_off_gpus": expected.ever_cut_off,
+        "cut_off_pairs": pairs_told(expected.ever_cut_pairs),
     }
+
+
+def pairs_told(pairs: Sequence[Pair]) -> dict[str, object]:
+    """``pairs`` as ``result.json`` has them."""
+    return {"count": len(pairs), "named": [list(pair) for pair in pairs[:NAMED_PAIRS]]}
 
 
 def _came(times_ns: Sequence[int]) -> dict[str, object]:
@@ -291,4 +165,12 @@ def _moment(fault: Mapping[str, object]) -> str:
     if fault["restored_us"]:
         goodput += f" after {fault['restored_us']:.2f} us"
     assert isinstance(gone, Sequence)
-    return f"{fault['said']}: {goodput}" + (f"; cuts off {', '.join(gone)}" if gone else "")
+    lost = [*gone, *pairs_said(fault["cut_off_pairs"])]
+    return f"{fault['said']}: {goodput}" + (f"; cuts off {', '.join(lost)}" if lost else "")
+
+
+def pairs_said(told: object) -> list[str]:
+    """What :func:`pairs_told` has, in words; nothing where there are none."""
+    if not isinstance(told, Mapping) or not told["count"]:
+        return []
+    return [some_pairs([(a, b) for a, b in told["named"]], told["count"])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from emulator.endpoint.clock import Clock
-from emulator.run.disturbance import Expectation
+from emulator.run.expectation import Expectation
 
 #: What an iteration may take beyond what its ideal time, dilated, would be.
 TIMEOUT_S = 60.0

@@ -9,7 +9,7 @@
     many; ``delivered_bytes`` and ``payload_bytes`` are their octets.
 ``unfinished_gpus``
     those whose schedule had not ended.
-``cut_off_gpus``, ``faults``, ``lost_packets``, ``undisturbed_us``
+``cut_off_gpus``, ``cut_off_pairs``, ``faults``, ``lost_packets``, ``undisturbed_us``
     with faults of the user's (:mod:`emulator.run.disturbance`): ``faults`` has what was said.
 """
 
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from emulator.endpoint.schedule import Copy, Receive, Write
 from emulator.endpoint.spec import RankResult
+from emulator.run.disturbance import pairs_said
 from emulator.scenario import Trial
 
 
@@ -52,7 +53,11 @@ def unfinished(trial: Trial, results: Sequence[RankResult]) -> Mapping[str, obje
 
 def footer(unfinished: Mapping[str, object]) -> str:
     """One line for the table."""
+    gone = unfinished.get("cut_off_gpus", ())
+    assert isinstance(gone, Sequence)
+    lost = ", ".join([*gone, *pairs_said(unfinished.get("cut_off_pairs"))])
     return (
         f"{unfinished['collective']} {unfinished['size_bytes']} B: "
         f"{unfinished['delivered_messages']} of {unfinished['messages']} messages were delivered"
+        + (f"; the faults cut off {lost}" if lost else "")
     )

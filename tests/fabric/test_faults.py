@@ -222,6 +222,7 @@ def test_inject_refuses_in_one_sentence(running: str) -> None:
         (["link rail0:up0 flap every=1ms for=2ms"], "take down and up in turn"),
         (["link rail0:up0 up"], "not down then"),
         ([], "say what is to happen"),
+        ([" "], "say what is to happen"),
         (["heal", "--list"], "say what is to happen"),
     ):
         with pytest.raises(UserError, match=words):

@@ -7,11 +7,13 @@ import pytest
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentError
 from emulator.faults.grammar import timeline
-from emulator.run.disturbance import Expectation, changes_of
+from emulator.run import disturbance
+from emulator.run.expectation import Expectation, changes_of
 from emulator.run.ideal import WireCost
 from emulator.run.patience import FORLORN_NS, TIMEOUT_S, patience_s
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load
+from topologies.model import Topology
 
 WIRE = WireCost(around_bytes=104, payload_mtu=4096)
 MESSAGE = 4096
@@ -59,6 +61,84 @@ def test_a_job_that_does_not_need_them_goes_on() -> None:
     assert found.cut_off == [["h0g0", "h1g0"]]
     assert found.severed == []
     assert found.ideal_ns is not None
+
+
+# --- pairs ---------------------------------------------------------------------------------------
+
+RING = load("torus:x=4,y=1")
+#: No spine is left that leads from one of three rails to another.
+THIRD = load("rail_clos:hosts=2,gpus_per_host=3,spines=2,uplinks_per_spine=1")
+NEIGHBOURS = [(0, 1), (1, 0), (2, 3), (3, 2)]
+
+
+def on(fabric: Topology, fault: str, pairs: list[tuple[int, int]]) -> Expectation:
+    flows = tuple(Flow(source=a, destination=b, length=100 * MESSAGE) for a, b in pairs)
+    schedules = Traffic(fabric, flows, MESSAGE, 1000, 1).schedules()
+    return Expectation.of(timeline([fault], fabric), fabric, schedules, WIRE)
+
+
+def test_a_pair_that_needs_a_dead_cable_is_told_with_it() -> None:
+    """Around a ring of four only neighbours have no second way."""
+    fault = "t=1us link r2-0:xplus0 loss=1%; t=2us link r0-0:xplus0 down"
+    found = on(RING, fault, NEIGHBOURS)
+    assert found.cut_off == [[], []]
+    assert found.cut_pairs == [(), (("h0g0", "h1g0"),)]
+    assert found.severed == [("h0g0", "h1g0"), ("h1g0", "h0g0")]
+    assert found.ideal_ns is None
+    assert found.sentence(AgentError("rank 1 failed")) == (
+        "the pair h0g0 - h1g0 is cut off for good by 't=2us link r0-0:xplus0 down' (routes are "
+        "static: routing=shortest and --control-plane ebgp would find another way), and the job "
+        "cannot end without: rank 1 failed"
+    )
+    clock = Clock.start(10_000)
+    assert patience_s(clock, 1000.0, found) == pytest.approx(clock.host_seconds(2000 + FORLORN_NS))
+
+
+def test_a_pair_that_the_job_does_not_need_is_only_told() -> None:
+    found = on(RING, "t=0 link r1-0:xplus0 down", NEIGHBOURS)
+    assert found.cut_pairs == [(("h1g0", "h2g0"),)]
+    assert found.severed == []
+    assert found.ideal_ns is not None
+
+
+def test_a_pair_that_is_cut_off_for_a_time_is_told_if_the_job_fails() -> None:
+    found = on(RING, "t=0 link r0-0:xplus0 down; t=1us up", NEIGHBOURS)
+    assert found.severed == []
+    assert found.sentence(AgentError("rank 1 failed")) == (
+        "rank 1 failed; the faults cut off the pair h0g0 - h1g0 for a time"
+    )
+
+
+def test_all_cables_that_it_took_are_told_and_no_other() -> None:
+    downs = "nic h1g2 down", "link rail0:up0 down", "link rail1:up1 down"
+    fault = "; ".join(f"t={n}us {one}" for n, one in enumerate(downs))
+    found = on(THIRD, fault, [(0, 4), (3, 1)])
+    assert found.cut_off == [["h1g2"]] * 3
+    assert [len(pairs) for pairs in found.cut_pairs] == [0, 0, 4]
+    assert found.cut_pairs[-1][:2] == (("h0g0", "h1g1"), ("h0g1", "h1g0"))  # the job's first
+    assert found.sentence(AgentError("gone")) == (
+        "2 pairs (h0g0 - h1g1, h0g1 - h1g0) are cut off for good by 't=1us link rail0:up0 down' "
+        "and 't=2us link rail1:up1 down' (routes are static: --control-plane ebgp would find "
+        "another way), and the job cannot end without: gone"
+    )
+
+
+def test_a_gpu_and_a_pair_are_told_together() -> None:
+    fault = "t=0us nic h3g0 down; t=1us link r0-0:xplus0 down"
+    found = on(RING, fault, NEIGHBOURS)
+    assert found.cut_off == [["h3g0"], ["h3g0"]]
+    assert found.sentence(AgentError("gone")).startswith(
+        "rank 3 (h3g0) is cut off for good by 't=0us nic h3g0 down', and the pair h0g0 - h1g0 is"
+    )
+
+
+def test_pairs_beyond_a_number_are_counted() -> None:
+    pairs = [(f"a{n}", f"b{n}") for n in range(40)]
+    told = disturbance.pairs_told(pairs)
+    assert told == {"count": 40, "named": [[f"a{n}", f"b{n}"] for n in range(16)]}
+    assert disturbance.pairs_said(told) == ["40 pairs (a0 - b0, a1 - b1, a2 - b2 and 37 more)"]
+    assert disturbance.pairs_said(disturbance.pairs_told([])) == []
+    assert disturbance.pairs_said(None) == []  # in runs from before they were told
 
 
 def test_a_job_without_hope_is_not_waited_for() -> None:

@@ -117,7 +117,7 @@ def test_several_options_are_one_timeline() -> None:
         ("t=soon link rail0:up1 down", "t= is no time after the start"),
         ("link rail0:up1 down", "does not say when.*such as t=2ms link rail0:up1 down"),
         ("t=1ms link rail0:up1 down;", "a clause that says nothing"),
-        ("", "a clause that says nothing"),
+        ("", "the fault .. says nothing; write for example link rail0:up1 down"),
         ("t=2ms link rail0:up1 down; t=1ms up", "is earlier: put the clauses in order of time"),
         ("t=2ms link rail0:up1 up", "is not down then; take the clause out"),
         ("t=1ms link rail0:up0 down; t=2ms switch rail0 up", "what is down is link rail0:up0"),

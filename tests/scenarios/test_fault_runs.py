@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -76,6 +77,34 @@ def test_a_job_without_its_rail_ends_and_names_the_ranks(tmp_path: Path) -> None
     assert left["undisturbed_us"] > 0
     assert sum(left["lost_packets"].values()) > 0
     assert content["endpoints"]
+    assert not lab_record.directory_of(lab).exists()
+
+
+@pytest.mark.root
+@needs_root
+def test_a_job_whose_pairs_are_cut_off_ends_and_names_pairs_and_cable(tmp_path: Path) -> None:
+    """In dimension order each pair of neighbours has one way; every GPU still reaches others."""
+    lab = f"t-{secrets.token_hex(5)}"
+    folder = tmp_path / lab
+    flows = {**FLOWS, "sizes": "128KiB"}
+    given = [part for name, value in flows.items() for part in ("--param", f"{name}={value}")]
+    words = refused(
+        *("permutation", "--topology", "torus:x=3,y=2", *given),
+        *("--dilation", "5000", "--name", lab, "--output", str(folder)),
+        *("--fault", "t=1us link r0-0:xplus0 down; t=1us link r0-1:xplus0 down"),
+    )
+    content = json.loads((folder / "result.json").read_text())
+    assert content["errors"][0] in words
+    left = content["unfinished"]
+    assert left["cut_off_gpus"] == []
+    pairs = left["cut_off_pairs"]
+    assert pairs["count"] == len(pairs["named"]) == 4
+    needed = [pair for pair in pairs["named"] if f"{pair[0]} - {pair[1]}" in words]
+    assert needed
+    assert needed == pairs["named"][: len(needed)]
+    assert re.search(r"cut off for good by 't=1us link r0-[01]:xplus0 down'", words)
+    assert left["delivered_messages"] <= left["messages"]  # all, where only answers are lost
+    assert {gpu for pair in needed for gpu in pair} & set(left["unfinished_gpus"])
     assert not lab_record.directory_of(lab).exists()
 
 
