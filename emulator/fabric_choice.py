@@ -19,7 +19,7 @@ from emulator.errors import Misfit, UserError
 from topologies import catalogue, fabric_file
 from topologies.fabric_file import FabricFile
 from topologies.model import Topology
-from topologies.yaml_lines import TextError
+from topologies.yaml_lines import LARGEST_TEXT, TextError
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -80,10 +80,11 @@ def shipped() -> list[str]:
 
 def _text(name: str) -> str:
     path = Path(name)
-    if not path.exists() and name in shipped():
-        return (resources.files("topologies") / name).read_text(encoding="utf-8")
     try:
-        return path.read_text(encoding="utf-8")
+        if not path.exists() and name in shipped():
+            return (resources.files("topologies") / name).read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(LARGEST_TEXT + 1)  # what is longer is refused unread
     except UnicodeDecodeError:
         raise UserError(f"{name} is not text in UTF-8; a fabric profile is YAML") from None
     except OSError as error:

@@ -57,7 +57,7 @@ _ANYCAST = 0xFFFF  # the node number of all switches; no single one has so high 
 
 def gpu_mac(*, host: int, local_rank: int, port: int = 0) -> str:
     """MAC of NIC ``port`` of a GPU."""
-    _bounded("gpus_per_host", local_rank, 256)
+    _bounded("local rank", local_rank, 256, "gpus_per_host")
     return _mac(_MAC_ROLE[Role.GPU], host, local_rank << 8 | port)
 
 
@@ -77,14 +77,16 @@ def anycast_mac(*, rail: int) -> str:
 
 
 def _mac(kind: int, node: int, port: int) -> str:
-    _bounded("node number", node, 1 << 16)
-    _bounded("port number", port, 1 << 16)
+    _bounded("node number", node, 1 << 16, "servers or switches")
+    _bounded("port number", port, 1 << 16, "ports")
     return f"02:{kind:02x}:{node >> 8:02x}:{node & 255:02x}:{port >> 8:02x}:{port & 255:02x}"
 
 
-def _bounded(what: str, value: int, limit: int) -> None:
+def _bounded(what: str, value: int, limit: int, fewer: str) -> None:
     if not 0 <= value < limit:
-        raise TopologyError(f"{what} {value} does not fit the addressing plan (0..{limit - 1})")
+        raise TopologyError(
+            f"{what} {value} does not fit the addressing plan (0..{limit - 1}); take fewer {fewer}"
+        )
 
 
 def rail_subnet(rail: int, *, subnet_prefix: int = 24, pod: int = 0) -> IPv4Network:
@@ -94,7 +96,7 @@ def rail_subnet(rail: int, *, subnet_prefix: int = 24, pod: int = 0) -> IPv4Netw
             f"subnet_prefix is /{subnet_prefix}; it must lie in "
             f"/{SHORTEST_PREFIX} .. /{LONGEST_PREFIX}"
         )
-    _bounded("pod", pod, MAX_PODS)
+    _bounded("pod", pod, MAX_PODS, "pods")
     octets = 1 << max(0, 24 - subnet_prefix)  # third octets that one rail takes
     third = (rail + 1) * octets
     if third + octets > 256:
@@ -155,15 +157,41 @@ def rail_address(subnet: IPv4Network, host: int) -> IPv4Interface:
     return IPv4Interface(f"{subnet[host + 2]}/{subnet.prefixlen}")
 
 
-def check_room(hosts: int, subnet_prefix: int) -> None:
-    """Raise TopologyError unless a rail's subnet has an address for each of ``hosts``."""
+def check_room(hosts: int, subnet_prefix: int, *, gpus_per_nic: int = 1) -> None:
+    """Raise TopologyError unless a rail's subnet has an address for each GPU of ``hosts``."""
+    members = hosts * gpus_per_nic
     room = 2 ** (32 - subnet_prefix) - 3  # network, gateway, broadcast
-    if hosts > room:
-        needed = 32 - (hosts + 2).bit_length()
+    if members > room:
+        needed = 32 - (members + 2).bit_length()
         way_out = f"take subnet_prefix=/{needed} or" if needed >= SHORTEST_PREFIX else "take"
+        each = f", each with {gpus_per_nic} GPUs on a rail," if gpus_per_nic > 1 else ""
+        of_them = "GPUs" if each else "of them"
         raise TopologyError(
-            f"hosts is {hosts} and subnet_prefix=/{subnet_prefix} has addresses for {room} of "
-            f"them; {way_out} fewer hosts"
+            f"hosts is {hosts}{each} and subnet_prefix=/{subnet_prefix} has addresses for {room} "
+            f"{of_them}; {way_out} fewer hosts"
+        )
+
+
+def check_switches(role: Role, count: int, fewer: str) -> None:
+    """Raise TopologyError, which says to take ``fewer``, unless ``count`` of ``role`` (switches, or
+    GPUs with a fabric address) have a loopback each."""
+    room = LOOPBACKS[role].num_addresses - 1
+    if count > room:
+        what = "GPUs with several ports" if role is Role.GPU else f"{role} switches"
+        raise TopologyError(
+            f"there would be {count} {what}, and the addressing plan has loopbacks for {room}; "
+            f"take fewer {fewer}"
+        )
+
+
+def check_links(upper: Role, count: int, fewer: str) -> None:
+    """Raise TopologyError, which says to take ``fewer``, unless ``count`` links below tier
+    ``upper`` have a subnet each."""
+    room = FABRIC_LINKS[upper].num_addresses // 2
+    if count > room:
+        raise TopologyError(
+            f"there would be {count} links to {upper} switches, and the addressing plan has "
+            f"subnets for {room}; take fewer {fewer}"
         )
 
 
@@ -171,7 +199,10 @@ def fabric_link(upper: Role, number: int) -> tuple[IPv4Interface, IPv4Interface]
     """The /31 of the ``number``-th link below tier ``upper`` as (lower end, upper end)."""
     block = FABRIC_LINKS[upper]
     if 2 * number >= block.num_addresses:
-        raise TopologyError(f"{block} has no /31 left for link {number} to the {upper} tier")
+        raise TopologyError(
+            f"{block} has no /31 left for link {number} to the {upper} tier; take fewer switches "
+            "or parallel links"
+        )
     return IPv4Interface(f"{block[2 * number]}/31"), IPv4Interface(f"{block[2 * number + 1]}/31")
 
 
@@ -179,7 +210,8 @@ def loopback(role: Role, switch: int) -> IPv4Address:
     """Loopback (router id) of the ``switch``-th switch of ``role``, or a GPU's fabric address."""
     block = LOOPBACKS[role]
     if switch + 1 >= block.num_addresses:
-        raise TopologyError(f"{block} has no loopback left for {role} {switch}")
+        what = "GPUs with several ports" if role is Role.GPU else "switches"
+        raise TopologyError(f"{block} has no loopback left for {role} {switch}; take fewer {what}")
     return block[switch + 1]
 
 

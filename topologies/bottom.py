@@ -14,13 +14,15 @@ BRIDGE = "gpus"
 
 
 class Servers:
-    """Servers of ``gpus_per_host`` GPUs, numbered as they are plugged in.  Raises TopologyError
-    where there would be too many."""
+    """Servers of ``gpus_per_host`` GPUs, numbered as they are plugged in.  Raises TopologyError,
+    which says to take ``fewer``, where there would be too many."""
 
-    def __init__(self, shape: Cabling, fabric: Assembly, *, total: int, gpus_per_host: int) -> None:
+    def __init__(
+        self, shape: Cabling, fabric: Assembly, *, total: int, gpus_per_host: int, fewer: str
+    ) -> None:
         if total * gpus_per_host > MAX_GPUS:
             raise TopologyError(
-                f"there would be {total * gpus_per_host} GPUs, above {MAX_GPUS}; take fewer"
+                f"there would be {total * gpus_per_host} GPUs, above {MAX_GPUS}; take fewer {fewer}"
             )
         self.shape, self.fabric = shape, fabric
         self.gpus_per_host = gpus_per_host

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import chain
 
-from topologies.model import Node, Role, Topology, TopologyError
+from topologies.attachment import switch_ends
+from topologies.model import AXES, Node, Role, Topology, TopologyError
 
 #: Every role from the servers upwards; a link leads up when its far end stands further right.
 TIERS = (
@@ -66,10 +67,11 @@ def format_ratio(ratio: Fraction) -> str:
 
 
 def bisection_bandwidth(topology: Topology) -> dict[str, int]:
-    """Max flow (bit/s, one way) between two halves of the GPUs, for the two cuts that matter.
+    """Max flow (bit/s, one way) between two halves of the GPUs, for the cuts that matter.
 
     ``servers``: lower against upper half of the servers, what a ring over all servers crosses.
-    ``rails``: lower against upper half of the rails, which only the spines join.  A cut that the
+    ``rails``: lower against upper half of the rails, which only the spines join.  ``along x`` and
+    so on, of a torus: across that dimension; the longest has the fewest cables.  A cut that the
     fabric is too small for (one server, one rail) is left out; with an odd number the middle one
     takes no part.  The flow takes any path, also ones that the fabric's routing does not.
     Scale-up networks are not counted.
@@ -80,12 +82,30 @@ def bisection_bandwidth(topology: Topology) -> dict[str, int]:
         if gpu.rail is not None:
             rails.setdefault(gpu.rail, []).append(gpu.name)
     groups = {"servers": servers, "rails": [tuple(rails[rail]) for rail in sorted(rails)]}
+    groups |= _slices(topology)
     return {
         name: max_flow(
             topology, _names(parts[: len(parts) // 2]), _names(parts[-(len(parts) // 2) :])
         )
         for name, parts in groups.items()
         if len(parts) > 1
+    }
+
+
+def _slices(topology: Topology) -> dict[str, list[tuple[str, ...]]]:
+    """Of a torus, the GPUs at each place along each dimension."""
+    at: dict[tuple[int, ...], list[str]] = {}
+    for gpu in topology.gpus:
+        for end in switch_ends(topology, gpu.name)[:1]:
+            at.setdefault(topology.node(end.node).position, []).append(gpu.name)
+    if () in at:
+        return {}
+    return {
+        f"along {axis}": [
+            tuple(gpu for position, gpus in at.items() if position[d] == place for gpu in gpus)
+            for place in sorted({position[d] for position in at})
+        ]
+        for d, axis in enumerate(AXES[: min(map(len, at), default=0)])
     }
 
 

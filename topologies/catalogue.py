@@ -14,7 +14,7 @@ from topologies.dragonfly import Dragonfly
 from topologies.dragonfly_plus import DragonflyPlus
 from topologies.fat_tree import FatTree
 from topologies.model import Topology, TopologyError
-from topologies.parameters import Choice, Kind
+from topologies.parameters import AUTO, Choice, Kind
 from topologies.pods import MultiPod, Pod
 from topologies.rail_clos import RailClos
 from topologies.rail_switches import DualRailPerSwitch, MultiRailPerSwitch, SingleRailPerSwitch
@@ -23,7 +23,6 @@ from topologies.servers import FabricPlanes, NicPerGpu, SharedNic
 from topologies.torus import Torus
 
 DEFAULT = "rail_clos"
-AUTO = "auto"
 
 
 @dataclass(frozen=True)

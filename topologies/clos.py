@@ -210,8 +210,9 @@ class Clos(Cabling):
         panel = below + self.spines * self.parallel
         if panel > MAX_PORTS:
             raise TopologyError(
-                f"a rail switch would have {panel} ports, above {MAX_PORTS}; take fewer hosts, "
-                "spines or uplinks_per_spine, or a higher uplink_rate"
+                f"hosts is {self.hosts} and spines {self.spines}: a rail switch would have {panel} "
+                f"ports, above {MAX_PORTS}; take fewer hosts, spines or uplinks_per_spine, or a "
+                "higher uplink_rate"
             )
         if self.switch_ports is not None and panel > self.switch_ports:
             raise TopologyError(
@@ -219,10 +220,11 @@ class Clos(Cabling):
                 f"them ({below} down, {self.spines * self.parallel} "
                 "up); take fewer hosts, rails_per_switch, spines or uplinks_per_spine"
             )
+        self._check_numbers(gpus)
         if self.stretched:
             self._check_stretched()
             return
-        plan.check_room(self.hosts * self.gpus_per_nic, self.subnet_prefix)
+        plan.check_room(self.hosts, self.subnet_prefix, gpus_per_nic=self.gpus_per_nic)
         blocks = self.segments * self.subnet_planes
         each = self.rail_count if self.subnets == "apart" else self.switches
         plan.rail_subnet(
@@ -230,14 +232,32 @@ class Clos(Cabling):
             subnet_prefix=self.subnet_prefix if self.subnets == "apart" else 24,
             pod=self.pods - 1,
         )
-        if self.subnets == "divided" and self.rails_per_switch > 1 << max(
-            0, self.subnet_prefix - 24
-        ):
+        parts = 2 ** (self.subnet_prefix - 24)  # of a /24; a fraction if it is none
+        if self.subnets == "divided" and rails > parts:
+            whose = f"the {rails} rails" if rails > 1 else "the rail"
             raise TopologyError(
-                f"subnets is divided and subnet_prefix /{self.subnet_prefix}; the "
-                f"{self.rails_per_switch} rails of a switch do not fit in one /24: "
-                "take a longer subnet_prefix or subnets=apart"
+                f"subnets is divided and subnet_prefix /{self.subnet_prefix}; {whose} of a switch "
+                f"do{'' if rails > 1 else 'es'} not fit in one /24: take a longer subnet_prefix or "
+                "subnets=apart"
             )
+
+    def _check_numbers(self, gpus: int) -> None:
+        """Of what has addresses, before any of it is made."""
+        rails = self.pods * self.segments * self.nic_ports * self.switches
+        spines = self.pods * self.spines * (self.nic_ports if self.planes == "own" else 1)
+        if self.subnet_planes > 1:
+            plan.check_switches(Role.GPU, gpus, "pods, segments, hosts or gpus_per_host")
+        plan.check_switches(Role.RAIL, rails, "pods or segments, or more rails_per_switch")
+        plan.check_switches(Role.SPINE, spines, "pods or spines")
+        plan.check_switches(Role.SUPER_SPINE, self.super_spines, "super_spines")
+        plan.check_links(
+            Role.SPINE, rails * self.spines * self.parallel, "pods, segments or spines"
+        )
+        plan.check_links(
+            Role.SUPER_SPINE,
+            spines * self.super_spines * self.parallel_super,
+            "pods, spines or super_spines",
+        )
 
     def _check_stretched(self) -> None:
         parts = self.pods * self.segments
@@ -263,7 +283,7 @@ class Clos(Cabling):
                 "for each rail: take vlans=off or subnets=apart"
             )
         try:
-            plan.check_room(parts * self.hosts * self.gpus_per_nic, self.subnet_prefix)
+            plan.check_room(parts * self.hosts, self.subnet_prefix, gpus_per_nic=self.gpus_per_nic)
         except TopologyError as error:
             raise TopologyError(f"of all {parts} segments together, {error}") from None
         plan.rail_subnet(self.rail_count - 1, subnet_prefix=self.subnet_prefix)

@@ -70,6 +70,12 @@ def _of_switches(said: Said) -> Found:
         )
     if "trimming" in on and "pfc" in on:
         yield "trimming", "trimming and pfc are on: what is paused is never cut; keep one of them"
+    elif "trimming" in on and switch == LOSSLESS and said.get("pfc") != "off":
+        yield (
+            "trimming",
+            f"trimming is on and switch {LOSSLESS}, which pauses, so that nothing is cut: take "
+            "pfc: off, or leave trimming out",
+        )
     if switch == NO_SWITCH:
         for key in ("ecn", "trimming", "control_class"):
             if key in on:

@@ -123,6 +123,8 @@ def _line(line: Line, *, straight: bool) -> str:
     cables = _listed([f"{link.a} - {link.b}" for link in line.links])
     told = _quoted(f"{line.text}\n{cables}".strip())
     style = [f'color="{line.colour}"', f"penwidth={line.width:g}", f"edgetooltip={told}"]
+    if line.standby:
+        style.append("style=dashed")
     lower, upper = _quoted(line.lower), _quoted(line.upper)
     if straight and line.cell is not None:
         lower, upper = f"{lower}:{_quoted(line.cell)}:n", f"{upper}:s"

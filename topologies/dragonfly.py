@@ -138,6 +138,7 @@ class Grouped(Cabling):
             fabric,
             total=self.group_count * self.hosting * self.hosts,
             gpus_per_host=self.gpus_per_host,
+            fewer="groups, hosts or gpus_per_host",
         )
         joining = [self.build_group(fabric, servers, group) for group in range(self.group_count)]
         ports = self.joining * self.globals_each

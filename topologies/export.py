@@ -13,7 +13,7 @@ from topologies.capacity import (
     switch_ports,
 )
 from topologies.failure_domain import failure_domains
-from topologies.model import Link, Node, Topology
+from topologies.model import Link, Node, Role, Topology
 from topologies.units import format_rate
 
 SCHEMA = "uetemu.topology/1"
@@ -108,13 +108,14 @@ def _node_data(node: Node) -> dict[str, object]:
 
 
 def bundles(topology: Topology) -> Iterator[tuple[Node, Node, list[Link]]]:
-    """Links between the same two nodes taken together, as (lower node, upper node, links)."""
-    found: dict[tuple[str, str], list[Link]] = {}
+    """Links between the same two nodes taken together, as (lower node, upper node, links); standby
+    links apart from others."""
+    found: dict[tuple[str, str, bool], list[Link]] = {}
     for link in topology.links:
         a, b = topology.node(link.a.node), topology.node(link.b.node)
         lower, upper = (b, a) if HEIGHT[a.role] > HEIGHT[b.role] else (a, b)
-        found.setdefault((lower.name, upper.name), []).append(link)
-    for (low, high), links in found.items():
+        found.setdefault((lower.name, upper.name, link.standby), []).append(link)
+    for (low, high, _), links in found.items():
         yield topology.node(low), topology.node(high), links
 
 
@@ -130,8 +131,12 @@ def bundle_rate(links: list[Link]) -> str:
 
 
 def to_mermaid(topology: Topology) -> str:
-    """Mermaid flowchart source, spines on top, one subgraph per server."""
+    """Mermaid flowchart source: spines on top, a subgraph per server, standby links dotted."""
     lines = ["flowchart TB"]
+    nics: dict[str | None, list[str]] = {}
+    for node in topology.nodes:
+        if node.role is Role.NIC:
+            nics.setdefault(node.server, []).append(node.name)
     for row in reversed(_rows(topology)[1:]):
         for name in row:
             switch = topology.node(name)
@@ -141,9 +146,11 @@ def to_mermaid(topology: Topology) -> str:
         lines.append(f'  subgraph {_identifier(server.name)}["{server.name}"]')
         for gpu in server.gpus:
             lines.append(f'    {_identifier(gpu)}["{gpu}<br/>{_address(topology.node(gpu))}"]')
+        lines += [f'    {_identifier(nic)}["{nic}"]' for nic in nics.get(server.name, ())]
         lines.append("  end")
     for lower, upper, links in bundles(topology):
-        arrow = f'---|"{bundle_rate(links)}"|'
+        line = "-.-" if links[0].standby else "---"
+        arrow = f'{line}|"{bundle_rate(links)}"|'
         lines.append(f"  {_identifier(upper.name)} {arrow} {_identifier(lower.name)}")
     return "\n".join([*lines, ""])
 

@@ -15,8 +15,9 @@
       mtu: 4096
 
 All keys are in :mod:`topologies.fabric_keys`.  What is left out has the default of
-:class:`~topologies.clos.Clos`.  Every wrong key and value of a text is told at once, each with its
-line; where there is none, every contradiction.
+:class:`~topologies.clos.Clos`, and so has what is ``auto``, where it is one that is computed.
+Every wrong key and value of a text is told at once, each with its line; where there is none, every
+contradiction.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, TaggedScalar
 
 from topologies.clos import Clos
 from topologies.contradictions import contradictions
 from topologies.fabric_keys import CLOS, KEYS, LOSSLESS, NO_SWITCH, SECTIONS, STATIC
 from topologies.model import FabricProfile, Topology, TopologyError
+from topologies.parameters import AUTO
 from topologies.units import format_time
 from topologies.yaml_lines import Problem, TextError, line_of, parse_mapping
 
@@ -114,8 +117,13 @@ class _Reader:
         return self.lines.get(key, 1)
 
     def line_about(self, said: str) -> int:
-        """The line of the first key that a message names."""
-        named = (word for word in re.findall(r"[a-z_]+", said) if word in self.lines)
+        """The line of the first key that a message of the topology names, which knows nothing of
+        switches' keys."""
+        named = (
+            word
+            for word in re.findall(r"[a-z_]+", said)
+            if word in self.lines and word not in OF_SWITCHES
+        )
         return self.line(next(named, ""))
 
     def _section(self, path: tuple[str, ...], content: CommentedMap, above: int) -> None:
@@ -139,6 +147,8 @@ class _Reader:
         self.lines[key] = line
         if isinstance(value, bool):
             value = "on" if value else "off"
+        if value == AUTO and KEYS[key].automatic:
+            return
         if not isinstance(value, int | float | str):
             self._wrong(line, f"{key} is {_shown(value)}, not a single value")
             return
@@ -156,7 +166,21 @@ def _shown(value: object) -> str:
         return "empty"
     if isinstance(value, Mapping):
         return "a mapping"
-    return "a list" if isinstance(value, Iterable) and not isinstance(value, str) else repr(value)
+    if isinstance(value, list):
+        return "a list"
+    for kind, name in ((date, "a date"), (Set, "a set"), (bytes, "binary")):
+        if isinstance(value, kind):
+            return name
+    return f"{str(value)!r} with a tag" if isinstance(value, TaggedScalar) else repr(value)
+
+
+def _name(key: object) -> str:
+    """A key as YAML has it."""
+    if key is None:
+        return "null"
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return repr(key) if isinstance(key, str | int | float) else "such key"
 
 
 def _known(path: tuple[str, ...], key: str) -> str:
@@ -167,12 +191,14 @@ def _unknown(path: tuple[str, ...], key: object, known: tuple[str, ...]) -> str:
     where = ".".join(path) or "a fabric profile"
     close = difflib.get_close_matches(str(key), known, n=1)
     if close:
-        return f"{where} has no {key!r}; did you mean {close[0]}?"
+        return f"{where} has no {_name(key)}; did you mean {close[0]}?"
     for section, keys in SECTIONS.items():
         if key in {each.name for each in keys} | {section[-1]}:
             place = section if key != section[-1] else section[:-1]
-            return f"{where} has no {key!r}; it belongs in {'.'.join(place) or 'the top level'}"
-    return f"{where} has no {key!r}; known are {', '.join(known)}"
+            return (
+                f"{where} has no {_name(key)}; it belongs in {'.'.join(place) or 'the top level'}"
+            )
+    return f"{where} has no {_name(key)}; known are {', '.join(known)}"
 
 
 def _profile(said: Mapping[str, Value]) -> FabricProfile:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from topologies.clos import Clos
 from topologies.model import TopologyError
-from topologies.parameters import COUNT, TIME, Choice, Kind
-from topologies.units import UnitError, parse_size
+from topologies.parameters import TIME, Choice, Kind, parse_count
+from topologies.units import UnitError, format_time, parse_size, parse_time_ns
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,21 @@ class Pattern:
 DEPTH = Pattern("depth", r"[0-9.]{1,12} ?([KMGT]i?B|B)?|[0-9.]{1,12} ?bdp", "20KiB or 0.2bdp")
 SHARE = Pattern("share above 0, at most 1", r"0?\.[0-9]*[1-9][0-9]*|1(\.0*)?", "0.2")
 ON_OFF = Choice(("on", "off"))
+#: What FRR takes, in whole milliseconds; its timers run in this machine's time.
+BFD_INTERVAL = Kind("time", "ns", 10 * 10**6, 60 * 10**9, parse_time_ns, format_time)
+BFD_MULTIPLIER = Kind("count", "", 2, 255, parse_count, str)
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key.  ``parameter`` says whether it is one of :class:`~topologies.clos.Clos`."""
+    """One key.  ``parameter`` says whether it is one of :class:`~topologies.clos.Clos`, and
+    ``automatic`` whether it can be left to that (``auto``)."""
 
     name: str
     kind: Kind | Choice | Pattern
     help: str
     parameter: bool = False
+    automatic: bool = False
 
 
 CLOS = {field.name: field for field in dataclasses.fields(Clos)}
@@ -60,7 +65,13 @@ CLOS = {field.name: field for field in dataclasses.fields(Clos)}
 
 def _clos(*names: str) -> tuple[Key, ...]:
     return tuple(
-        Key(name, CLOS[name].metadata["kind"], CLOS[name].metadata["help"], parameter=True)
+        Key(
+            name,
+            CLOS[name].metadata["kind"],
+            CLOS[name].metadata["help"],
+            parameter=True,
+            automatic=CLOS[name].default is None,
+        )
         for name in names
     )
 
@@ -90,8 +101,8 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
             "how switches learn routes; default static",
         ),
         Key("bfd", ON_OFF, "fast failure detection on links between switches"),
-        Key("bfd_interval", TIME, "between two BFD packets"),
-        Key("bfd_multiplier", COUNT, "BFD packets to miss"),
+        Key("bfd_interval", BFD_INTERVAL, "between two BFD packets; default 300ms"),
+        Key("bfd_multiplier", BFD_MULTIPLIER, "BFD packets to miss; default 3"),
         Key("data_plane", Choice(("ethernet", "vxlan")), "what carries packets; default ethernet"),
         Key(
             "switch",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from topologies.fabric_keys import DEPTH, ON_OFF, SECTIONS, Key, Pattern
-from topologies.parameters import Choice
+from topologies.parameters import AUTO, PREFIX, TIME, Choice, Kind
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-QUANTITY = r"^[0-9.]+ ?[A-Za-zµ/]+$"
+QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµμ/]+\s*$"
 TITLES = {
     "segment": "servers, their GPU I/O profile, the rail switch profile",
     "gpu_io": "GPU I/O profile",
@@ -38,16 +38,24 @@ def _section(path: tuple[str, ...]) -> dict[str, object]:
 
 def _key(key: Key) -> dict[str, object]:
     about: dict[str, object] = {"description": key.help}
-    kind = key.kind
-    if kind is ON_OFF:
-        return about | {"enum": [*ON_OFF.words, True, False]}
+    forms = _forms(key.kind)
+    if key.automatic:
+        forms.append({"enum": [AUTO]})
+    return about | (forms[0] if len(forms) == 1 else {"anyOf": forms})
+
+
+def _forms(kind: Kind | Choice | Pattern) -> list[dict[str, object]]:
+    """What a value of ``kind`` can be."""
     if isinstance(kind, Choice):
-        return about | {"enum": list(kind.words)}
+        booleans = [True, False] if set(ON_OFF.words) <= set(kind.words) else []
+        return [{"enum": [*kind.words, *booleans]}]
     if isinstance(kind, Pattern):
-        return about | {"type": ["string", "integer" if kind is DEPTH else "number"]}
+        return [{"type": ["string", "integer" if kind is DEPTH else "number"]}]
     if kind.base in ("", "bits"):
+        slash = "/?" if kind is PREFIX else ""
         whole = {"type": "integer", "minimum": kind.minimum, "maximum": kind.maximum}
-        return about | ({"anyOf": [whole, {"type": "string", "pattern": "^/?[0-9]+$"}]})
+        return [whole, {"type": "string", "pattern": f"^{slash}[0-9]+$"}]
     if kind.base == "octets":
-        return about | {"type": ["string", "integer"]}
-    return about | {"type": "string", "pattern": QUANTITY}
+        return [{"type": ["string", "integer"]}]
+    quantity: dict[str, object] = {"type": "string", "pattern": QUANTITY}
+    return [quantity, {"enum": [0, "0"]}] if kind is TIME else [quantity]

@@ -80,7 +80,7 @@ def _domain(
     whole: _Fabric, left: _Fabric, levels: Sequence[Sequence[Group]], kind: str, example: str
 ) -> FailureDomain:
     reached = left.connected()
-    before, apart_before = whole.bounds(levels, reached)
+    before, apart_before = whole.bounds(levels, whole.connected())
     after, apart = left.bounds(levels, reached)
     apart -= apart_before
     losses = Counter(

@@ -110,10 +110,12 @@ class FatTree(Cabling):
         parts = self.oversubscription + 1
         if self.radix % parts:
             unit = parts * (1 + parts % 2)  # even as well
+            fitting = -(-self.radix // unit) * unit
+            way_out = f"a radix of {fitting} or another" if fitting <= MAX_PORTS else "a lower"
             raise TopologyError(
                 f"radix is {self.radix} and oversubscription {self.oversubscription}; the ports "
-                f"of a leaf divide into {parts} equal parts, one of them up: take a radix of "
-                f"{-(-self.radix // unit) * unit} or another oversubscription"
+                f"of a leaf divide into {parts} equal parts, one of them up: take {way_out} "
+                "oversubscription"
             )
         if self.down % self.gpus_per_host:
             raise TopologyError(
@@ -137,6 +139,7 @@ class FatTree(Cabling):
             fabric,
             total=self.leaf_count * self.down // self.gpus_per_host,
             gpus_per_host=self.gpus_per_host,
+            fewer="leaves, or a lower radix",
         )
         several = self.levels == 3
         rate, delay = self.link_rate or self.nic_rate, self.uplink_delay

@@ -31,6 +31,7 @@ VXLAN_OVERHEAD = 36 + ETHERNET_HEADER
 ETHERNET, VXLAN, EVPN = "ethernet", "vxlan", "evpn"
 VLAN_USES = ("off", "auto", "on")
 MAX_VLAN = 4094
+AXES = "xyz"  # the dimensions of a torus
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 

@@ -21,16 +21,21 @@ from topologies.units import (
     parse_time_ns,
 )
 
+AUTO = "auto"  # what the design computes
 LONGEST_COUNT = 40  # digits, far beyond every limit: what is longer is not read
 
 
 def parse_count(text: str) -> int:
-    """``text`` as a plain whole number; a prefix length may be written with its slash."""
-    text = text.removeprefix("/")
+    """``text`` as a plain whole number."""
     digits = text.removeprefix("-")  # a number below 0 is one: the limits of its kind refuse it
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= LONGEST_COUNT):
         raise TopologyError(f"{text!r} is not a whole number; write for example 6")
     return int(text)
+
+
+def parse_prefix(text: str) -> int:
+    """``text`` as a prefix length, which may be written with its slash."""
+    return parse_count(text.removeprefix("/"))
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ PREFIX = Kind(
     "bits",
     SHORTEST_PREFIX,
     LONGEST_PREFIX,
-    parse_count,
+    parse_prefix,
     lambda length: f"/{length}",
 )
 RATE = Kind("rate", "bit/s", 1_000, 10**15, parse_rate, format_rate)

@@ -77,6 +77,10 @@ class Line:
     colour: str
     width: float
 
+    @property
+    def standby(self) -> bool:
+        return _standby(self.links)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -228,10 +232,10 @@ class _Drawing:
         once = self._rate_within_rows()
         for (low, high, place), links in self.bundles.items():
             if low == high:
-                among = f"{bundle_rate(links)} among them"
+                among = f"{_rate(links)} among them"
                 boxes[low].title = (*boxes[low].title, among, *self._seen(links, high))
                 continue
-            rate, seen = bundle_rate(links), self._seen(links, high)
+            rate, seen = _rate(links), self._seen(links, high)
             cell = None
             if boxes[low].row != boxes[high].row:
                 cell = f"{place or low}.{high}"
@@ -252,7 +256,7 @@ class _Drawing:
         It is said once then, instead of at every line.
         """
         rates = {
-            bundle_rate(links)
+            _rate(links)
             for (low, high, _), links in self.bundles.items()
             if low != high and self._row(low) == self._row(high)
         }
@@ -378,6 +382,14 @@ class _Drawing:
         if self.heat is not None:
             title.append(self.heat.title)
         return tuple(title)
+
+
+def _rate(links: list[Link]) -> str:
+    return f"{'standby ' if _standby(links) else ''}{bundle_rate(links)}"
+
+
+def _standby(links: Sequence[Link]) -> bool:
+    return all(link.standby for link in links)
 
 
 def _colour(numbers: Iterable[int | None]) -> str:

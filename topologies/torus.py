@@ -41,10 +41,9 @@ from topologies import addressing as plan
 from topologies.assembly import Assembly
 from topologies.bottom import Servers
 from topologies.design import Cabling, parameter
-from topologies.model import FabricProfile, Role, Topology, TopologyError
+from topologies.model import AXES, FabricProfile, Role, Topology, TopologyError
 from topologies.parameters import COUNT, RATE, Choice
 
-AXES = "xyz"
 #: Hops that a packet survives (the TTL of Linux and of the endpoints is 64), with some to spare.
 MAX_HOPS = 60
 
@@ -91,7 +90,13 @@ class Torus(Cabling):
         self.check()
         fabric = Assembly(mtu=self.mtu, buffer_bytes=self.buffer)
         places = list(self._places())
-        servers = Servers(self, fabric, total=len(places), gpus_per_host=self.gpus_per_host)
+        servers = Servers(
+            self,
+            fabric,
+            total=len(places),
+            gpus_per_host=self.gpus_per_host,
+            fewer="routers (x, y, z) or gpus_per_host",
+        )
         for number, place in enumerate(places):
             fabric.switch(Role.ROUTER, router(place), position=place)
             subnet = plan.leaf_subnet(number, self.gpus_per_host)

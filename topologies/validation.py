@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
 from topologies import layer2
@@ -33,8 +34,11 @@ MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 def validate(topology: Topology) -> None:
     """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
     nodes = _validate_nodes(topology)
+    subnets = _validate_subnets(topology)
+    _validate_gateways(topology)
     _validate_profile(topology.profile)
     _validate_links(topology, nodes)
+    _validate_routed(topology, subnets)
     _validate_servers(topology, nodes)
     layer2.validate(topology)
     validate_stretch(topology)
@@ -44,7 +48,6 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     macs: dict[str, str] = {}
     addresses: dict[IPv4Address, str] = {}
-    subnets: dict[IPv4Network, str] = {}
     stretched: dict[int, Bridge] = {}
     twins = topology.twins
 
@@ -93,11 +96,6 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
             if bridge.vni is not None:
                 stretched[bridge.vni] = bridge
             claim_address(where, bridge.gateway.ip)
-            where = twins.get(where, where)
-            for network, other in subnets.items():
-                if where != other and network.overlaps(bridge.gateway.network):
-                    raise TopologyError(f"the subnet of {where} overlaps that of {other}")
-            subnets[bridge.gateway.network] = where
         for port in node.ports:
             where = f"{node.name}:{port.name}"
             if port.address is not None:
@@ -108,6 +106,10 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
                 raise TopologyError(f"{where}: {node.name} has no bridge {port.bridge!r}")
         if node.loopback is not None:
             claim_address(f"the loopback of {node.name}", node.loopback)
+    return nodes
+
+
+def _validate_gateways(topology: Topology) -> None:
     gateways = {
         str(bridge.gateway.ip)
         for node in topology.nodes
@@ -117,8 +119,6 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
     for node in topology.nodes:
         if node.gateway is not None and node.gateway not in gateways:
             raise TopologyError(f"{node.name}: no bridge has its gateway address {node.gateway}")
-        _validate_summaries(node, subnets)
-    return nodes
 
 
 def _is_stretched(item: Bridge | Port, stretched: Mapping[int, Bridge]) -> bool:
@@ -139,6 +139,64 @@ def _validate_profile(profile: FabricProfile) -> None:
             f"routing is {profile.routing} and control_plane {profile.control_plane}; routing "
             f"protocols find shortest paths: take control_plane=static or routing={SHORTEST}"
         )
+
+
+def _validate_subnets(topology: Topology) -> dict[IPv4Network, str]:
+    """Those of bridges, which stand apart from each other, with their names."""
+    subnets: dict[IPv4Network, str] = {}
+    _claim_subnets(subnets, _bridged(topology))
+    for node in topology.nodes:
+        _validate_summaries(node, subnets)
+    return subnets
+
+
+def _validate_routed(topology: Topology, subnets: dict[IPv4Network, str]) -> None:
+    """Cables between routed ports have subnets apart from ``subnets`` and each other."""
+    _claim_subnets(subnets, _routed(topology))
+
+
+def _claim_subnets(
+    subnets: dict[IPv4Network, str], claims: Iterable[tuple[IPv4Network, str]]
+) -> None:
+    for network, where in claims:
+        if subnets.setdefault(network, where) != where:
+            raise TopologyError(f"the subnet of {where} overlaps that of {subnets[network]}")
+    # Networks overlap only where one contains the other.  In the order of their addresses the
+    # first thing that a network contains follows it at once.
+    ordered = sorted(subnets, key=lambda each: (int(each.network_address), each.prefixlen))
+    for network, following in itertools.pairwise(ordered):
+        if following.network_address in network:
+            raise TopologyError(
+                f"the subnet of {subnets[network]} overlaps that of {subnets[following]}"
+            )
+
+
+def _bridged(topology: Topology) -> Iterator[tuple[IPv4Network, str]]:
+    """The subnets of bridges; of bridges that are one network, by the name of the first."""
+    stretched: dict[int, Bridge] = {}
+    first: dict[int, str] = {}
+    for node in topology.nodes:
+        for bridge in node.bridges:
+            if bridge.gateway is None:
+                continue
+            where = f"{node.name}:{bridge.name}"
+            if bridge.vni is not None:
+                if _is_stretched(bridge, stretched):
+                    where = first[bridge.vni]
+                else:
+                    stretched[bridge.vni], first[bridge.vni] = bridge, where
+            yield bridge.gateway.network, topology.twins.get(where, where)
+
+
+def _routed(topology: Topology) -> Iterator[tuple[IPv4Network, str]]:
+    """The subnets of cables without a bridge, and loopbacks."""
+    for link in topology.links:
+        a, b = (topology.node(end.node).port(end.port).address for end in link.ends)
+        if a is not None and b is not None:
+            yield a.network, f"link {link.a} - {link.b}"
+    for node in topology.nodes:
+        if node.loopback is not None:
+            yield IPv4Network(node.loopback), f"the loopback of {node.name}"
 
 
 def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
@@ -163,6 +221,8 @@ def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
             if end in plugged:
                 raise TopologyError(f"two cables are plugged into {end}")
             plugged.add(end)
+        if link.a.node == link.b.node:
+            raise TopologyError(f"{cable}: both ends are plugged into {link.a.node}")
         a, b = (_subnet(nodes[end.node], end.port) for end in link.ends)
         if a != b and not any(nodes[end.node].transparent for end in link.ends):
             raise TopologyError(f"{cable}: its ends are in different subnets, {a} and {b}")
@@ -190,6 +250,7 @@ def _subnet(node: Node, port_name: str) -> IPv4Network | None:
 
 def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
     placed: set[str] = set()
+    names: set[str] = set()
     for server in topology.servers:
         for gpu in server.gpus:
             if gpu not in nodes or nodes[gpu].role is not Role.GPU:
@@ -197,6 +258,9 @@ def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
             if gpu in placed:
                 raise TopologyError(f"{gpu} stands in two servers")
             placed.add(gpu)
+        if server.name in names:
+            raise TopologyError(f"two servers are named {server.name}")
+        names.add(server.name)
     for node in nodes.values():
         if node.role is Role.GPU and node.name not in placed:
             raise TopologyError(f"{node.name} stands in no server")

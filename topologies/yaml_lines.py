@@ -8,11 +8,15 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.composer import ComposerError
+from ruamel.yaml.constructor import ConstructorError, RoundTripConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 
 from topologies.model import TopologyError
 
 LARGEST_TEXT = 1 << 16  # characters
+LONGEST_SHOWN = 40  # characters of a value that cannot be read
 DEEPEST = 64  # brackets that are open at once: the parser takes long for thousands
 
 
@@ -41,18 +45,44 @@ def parse_mapping(text: str, name: str) -> CommentedMap:
         raise TextError([Problem(1, f"longer than {LARGEST_TEXT} characters")], name)
     if _depth(text) > DEEPEST:
         raise TextError([Problem(1, f"more than {DEEPEST} brackets are open at once")], name)
+    yaml = YAML(typ="rt", pure=True)
+    yaml.Constructor = _Constructor
     try:
-        content = YAML(typ="rt", pure=True).load(text)
+        content = yaml.load(text)
+    except ReaderError as error:
+        line = 1 + text.count("\n", 0, error.position)
+        said = f"not YAML: the character #x{error.character:04x} is not allowed"
+        raise TextError([Problem(line, said)], name) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = f"not YAML: {error.problem or error.context}"
+        if isinstance(error, ComposerError) and said.endswith("but found another document"):
+            said = "another document begins here: a fabric profile is a single one"
         raise TextError([Problem(mark.line + 1 if mark else 1, said)], name) from None
-    except (YAMLError, RecursionError, ValueError) as error:
+    except RecursionError:
+        raise TextError([Problem(1, "nested too deeply")], name) from None
+    except (YAMLError, ValueError) as error:
         said = str(error).partition("\n")[0]
         raise TextError([Problem(1, f"not YAML: {said}")], name) from None
     if not isinstance(content, CommentedMap):
         raise TextError([Problem(1, "not a mapping: write for example 'segment:'")], name)
     return content
+
+
+class _Constructor(RoundTripConstructor):
+    """Says of every value that cannot be made where it stands, whatever its maker raises."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            kind, value = str(node.tag).rpartition(":")[2], str(node.value)
+            if len(value) > LONGEST_SHOWN:
+                value = f"{value[:LONGEST_SHOWN]}..."
+            raise ConstructorError(
+                problem=f"{value!r} cannot be read as {kind}",
+                problem_mark=node.start_mark,
+            ) from None
 
 
 def _depth(text: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import click
 
@@ -12,7 +11,7 @@ from emulator.asic.fitting import fit
 from emulator.cli.up_verb import DEFAULT_DILATION
 from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
-from emulator.fabric_choice import blamed, choose
+from emulator.fabric_choice import FabricChoice, blamed, choose
 from topologies.fabric_schema import schema
 from topologies.model import TopologyError
 from topologies.yaml_lines import TextError
@@ -39,18 +38,18 @@ def command(what: tuple[str, ...], wanted: bool, quiet: bool) -> None:
         raise UserError("there is nothing to validate; name a FILE.yaml or a topology")
     wrong = False
     for each in what:
-        found = list(problems(each))
+        found, said = checked(each)
         for line in found:
             click.echo(line)
         wrong |= bool(found)
         if not found and not quiet:
-            click.echo(f"{each}: {_said(each)}")
+            click.echo(f"{each}: {said}")
     if wrong:
         raise click.exceptions.Exit(1)
 
 
-def problems(what: str) -> Iterator[str]:
-    """Everything that is wrong with the fabric ``what``, a line each."""
+def checked(what: str) -> tuple[list[str], str]:
+    """Everything that is wrong with the fabric ``what``, a line each, and what it is."""
     try:
         chosen = choose(what)
         try:
@@ -63,18 +62,21 @@ def problems(what: str) -> Iterator[str]:
                 raise
             raise blamed(error, chosen.file, chosen.spec) from None
     except TextError as error:
-        for problem in error.problems:
-            yield f"{error.name}:{problem.line}: {problem.said}"
+        return [f"{error.name}:{problem.line}: {problem.said}" for problem in error.problems], ""
     except (UserError, TopologyError) as error:
         said = str(error)
-        yield said if said.startswith(what) else f"{what}: {said}"
+        return [said if said.startswith(what) else f"{what}: {said}"], ""
+    return [], _said(chosen)
 
 
-def _said(what: str) -> str:
-    chosen = choose(what)
+def _said(chosen: FabricChoice) -> str:
     topology = chosen.topology
-    said = f"{len(topology.gpus)} GPUs, {len(topology.switches)} switches, "
-    said += f"{len(topology.links)} links"
-    if chosen.switch is not None:
-        said += f", switch {chosen.switch}"
-    return said
+    said = ", ".join(
+        f"{len(things)} {one if len(things) == 1 else several}"
+        for one, several, things in (
+            ("GPU", "GPUs", topology.gpus),
+            ("switch", "switches", topology.switches),
+            ("link", "links", topology.links),
+        )
+    )
+    return said if chosen.switch is None else f"{said}, switch {chosen.switch}"

@@ -100,7 +100,10 @@ class RecordedRun:
 
 
 def is_run_folder(path: Path) -> bool:
-    return (path / "result.json").is_file() and (path / "fabric.json").is_file()
+    try:
+        return (path / "result.json").is_file() and (path / "fabric.json").is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _json(path: Path) -> dict[str, Any]:

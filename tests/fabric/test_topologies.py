@@ -9,6 +9,7 @@ from ipaddress import IPv4Interface, IPv4Network
 import pytest
 
 from topologies import addressing
+from topologies.assembly import Assembly
 from topologies.capacity import bisection_bandwidth, format_ratio, max_flow, oversubscription
 from topologies.model import End, Node, Port, Role, Server, Topology, TopologyError
 from topologies.rail_clos import rail_clos
@@ -274,6 +275,12 @@ GPU_PORT, UPLINK = End("h0g0", "eth0"), End("rail0", "up0")
         ),
         (
             lambda t: dataclasses.replace(
+                t, servers=(*t.servers[:-1], dataclasses.replace(t.servers[-1], name="h0"))
+            ),
+            r"two servers are named h0",
+        ),
+        (
+            lambda t: dataclasses.replace(
                 t, servers=(*t.servers, Server(name="x", gpus=("rail0",)))
             ),
             r"server x: 'rail0' is not a GPU",
@@ -291,6 +298,39 @@ def test_overlapping_rail_subnets_are_refused(reference: Topology) -> None:
     wide = dataclasses.replace(bridge, gateway=IPv4Interface("10.0.1.200/16"))
     with pytest.raises(TopologyError, match=r"subnet of rail1:rail1 overlaps that of rail0:rail0"):
         _with_node(reference, "rail1", bridges=(wide,))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "message"),
+    [
+        (("10.0.1.128/25", "10.0.1.129/25"), r"rail0:rail0 overlaps that of link rail0:up0 - s"),
+        (("172.16.0.0/30", "172.16.0.1/30"), r"link rail0:up0 - .* overlaps that of link .*:up1"),
+        (("10.255.0.6/29", "10.255.0.7/29"), r"link rail0:up0 - .* that of the loopback of rail0"),
+    ],
+)
+def test_overlapping_subnets_of_cables_are_refused(
+    reference: Topology, addresses: tuple[str, str], message: str
+) -> None:
+    ends = (UPLINK, reference.far_end(UPLINK))
+    nodes = []
+    for node in reference.nodes:
+        ports = tuple(
+            dataclasses.replace(port, address=IPv4Interface(addresses[ends.index(end)]))
+            if (end := End(node.name, port.name)) in ends
+            else port
+            for port in node.ports
+        )
+        nodes.append(dataclasses.replace(node, ports=ports))
+    with pytest.raises(TopologyError, match=message):
+        dataclasses.replace(reference, nodes=tuple(nodes))
+
+
+def test_a_cable_from_a_switch_to_itself_is_refused() -> None:
+    fabric = Assembly(mtu=9000, buffer_bytes=1 << 20)
+    fabric.switch(Role.ROUTER, "r0")
+    fabric.join("r0", "r0", rate_bps=GBPS, delay_ns=0)
+    with pytest.raises(TopologyError, match=r"link r0:up0 - r0:down0: both ends .* into r0"):
+        fabric.topology("loop", {})
 
 
 def test_a_gpu_without_an_address_has_no_next_hop() -> None:

@@ -13,7 +13,8 @@ from emulator import lab_record
 from emulator.cli import graph_verb
 from emulator.errors import UserError
 from emulator.topology_file import to_json
-from topologies import export
+from topologies import catalogue, export
+from topologies.dot import to_dot
 from topologies.model import Topology, TopologyError
 from topologies.rail_clos import rail_clos
 
@@ -34,6 +35,24 @@ def test_mermaid_has_every_node_and_every_bundle_of_links(topology: Topology) ->
     assert source.count("subgraph") == source.count("  end\n") == 6
     names = set(re.findall(r"\bn_\w+", source))
     assert len(names) == 24 + 6 + 6
+
+
+def test_mermaid_puts_a_shared_nic_into_its_server() -> None:
+    source = export.to_mermaid(catalogue.load("shared_nic"))
+    servers = re.findall(r"subgraph \w+\[(.*?)\n  end", source, re.DOTALL)
+    for number, inside in enumerate(servers):
+        assert f'n_h{number}n0["h{number}n0"]' in inside
+        assert f'n_h{number}n1["h{number}n1"]' in inside
+    assert len(servers) == 2
+
+
+def test_a_standby_link_is_drawn_as_one() -> None:
+    bonded = catalogue.load("clos:hosts=2,gpus_per_host=1,nic_ports=2,homing=bond,spines=0")
+    assert 'n_rail1 -.-|"400 Gbps"| n_rail0' in export.to_mermaid(bonded)
+    drawn = to_dot(bonded)
+    assert drawn.count("style=dashed") == 1
+    assert "standby 400 Gbps" in drawn
+    assert "standby" not in to_dot(catalogue.load("torus"))
 
 
 def test_json_says_everything_that_the_model_says(topology: Topology) -> None:

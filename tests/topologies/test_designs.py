@@ -237,6 +237,21 @@ def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
         ("clos:gpus_per_host=256", r"leaves room for 255 rails"),
         ("clos:pods=2,segments=4,subnet_prefix=20", r"room for 15 rails .* or segments"),
         ("dual_rail_per_switch:rails_per_switch=4", r"do not fit in one /24.*longer subnet_prefix"),
+        ("clos:subnets=divided,subnet_prefix=20", r"the rail of a switch does not fit in one /24"),
+        (
+            "clos:hosts=16,gpus_per_nic=4,subnet_prefix=28",
+            r"hosts is 16, each with 4 GPUs on a rail, .* addresses for 13 GPUs; .*=/25",
+        ),
+        (
+            "clos:segments=64,hosts=1,gpus_per_host=1,spines=4000,uplinks_per_spine=1"
+            ",super_spines=4000,uplinks_per_super=1",
+            r"would be 16000000 links to super-spine .* for 262144; take fewer .*super_spines",
+        ),
+        ("clos:super_spines=16384", r"would be 16384 super-spine .* for 16383; .* super_spines"),
+        (
+            "clos:segments=60,hosts=70,gpus_per_host=4,nic_ports=2,spines=0",
+            r"would be 16800 GPUs with several ports, .* for 16383; .*hosts or gpus_per_host",
+        ),
         ("dual_rail_per_switch:hosts=127", r"hosts is 127 and subnet_prefix=/25"),
         ("fabric_planes:spines=2,super_spines=1", r"super-spines would join the planes"),
         ("pod:planes=both", r"planes is 'both'; it is one of shared, own"),
@@ -245,6 +260,11 @@ def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
 def test_bad_parameters_are_refused_by_name(spec: str, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         catalogue.load(spec)
+
+
+def test_more_rails_per_switch_than_there_are_divide_a_24_like_those_there_are() -> None:
+    spec = "clos:subnets=divided,rails_per_switch=8,subnet_prefix=25,gpus_per_host=2"
+    assert rails(catalogue.load(spec), "rail0") == [("10.0.1.0/25", 101), ("10.0.1.128/25", 102)]
 
 
 def test_a_bridge_of_a_shared_nic_has_no_vlan() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from emulator.fabric_choice import choose, shipped
 from topologies import catalogue, fabric_file
 from topologies.fabric_keys import CLOS, KEYS, SECTIONS
 from topologies.fabric_schema import schema
+from topologies.parameters import Kind
 from topologies.yaml_lines import TextError
 
 SMALL = """\
@@ -55,6 +56,20 @@ def test_every_parameter_of_clos_has_its_place_once() -> None:
     names = [key.name for keys in SECTIONS.values() for key in keys]
     assert sorted(set(names)) == sorted(names)
     assert {key.name for key in KEYS.values() if key.parameter} == set(CLOS)
+
+
+def test_what_a_computed_parameter_is_may_be_left_to_the_fabric() -> None:
+    said = "segment:\n  rail_switch: {uplink_rate: auto, switch_ports: auto}\n"
+    assert fabric_file.read(said, "f").topology == fabric_file.read("segment:\n", "f").topology
+
+
+def test_times_are_those_of_the_control_planes() -> None:
+    interval, multiplier = KEYS["bfd_interval"].kind, KEYS["bfd_multiplier"].kind
+    assert isinstance(interval, Kind)
+    assert isinstance(multiplier, Kind)
+    ms = control_plane.INTERVAL_MS
+    assert (interval.minimum, interval.maximum) == (ms[0] * 10**6, ms[-1] * 10**6)
+    assert range(multiplier.minimum, multiplier.maximum + 1) == control_plane.MULTIPLIER
 
 
 def test_choices_are_those_of_the_switches() -> None:
@@ -154,6 +169,12 @@ def test_rails_are_stretched_over_pods() -> None:
         ("segment:\n  hosts: [2\n", 3, "not YAML"),
         ("segment:\n  hosts: 2\n  hosts: 3\n", 3, "duplicate key"),
         ("a: &a [*a]\n", 1, "has no 'a'"),
+        ("segment:\n  hosts: 2\x00\n", 2, "the character #x0000 is not allowed"),
+        ("segment:\n---\npod:\n", 2, "another document begins here"),
+        ("segment:\n  hosts: !!bool x\n", 2, "not YAML: 'x' cannot be read as bool"),
+        ("segment:\n  hosts: 2001-13-45\n", 2, "'2001-13-45' cannot be read as timestamp"),
+        (f"segment:\n  hosts: {'9' * 5000}\n", 2, f"'{'9' * 40}...' cannot be read as int"),
+        ("".join(f"{' ' * depth}a:\n" for depth in range(300)), 1, "nested too deeply"),
         ("[" * 5000, 1, "more than 64 brackets are open"),
         ("a: b" * 50_000, 1, "longer than 65536 characters"),
         ("segment:\n  host: 2\n", 2, "segment has no 'host'; did you mean hosts?"),
@@ -162,10 +183,18 @@ def test_rails_are_stretched_over_pods() -> None:
         ("gpu_io: {}\n", 1, "it belongs in segment"),
         ("global:\n  qwertz: 1\n", 2, "global has no 'qwertz'; known are control_plane, bfd,"),
         ("1: 2\n", 1, "has no 1; known are segment, "),
+        ("? {a: 1}\n: 1\n", 1, "has no such key; known are segment, "),
+        ("true: 1\n", 1, "has no true; known are segment, "),
         ("segment: 3\n", 1, "segment is 3, not a mapping of hosts, gpus_per_host"),
         ("segment:\n  hosts: {a: 1}\n", 2, "hosts is a mapping, not a single value"),
         ("segment:\n  hosts:\n", 2, "hosts is empty, not a single value"),
         ("segment:\n  hosts: [1, 2]\n", 2, "hosts is a list, not a single value"),
+        ("segment:\n  hosts: 2001-12-14\n", 2, "hosts is a date, not a single value"),
+        ("segment:\n  hosts: !km 3\n", 2, "hosts is '3' with a tag, not a single value"),
+        ("segment: !!set {hosts}\n", 1, "segment is a set, not a mapping of"),
+        ("segment:\n  hosts: !!binary aGk=\n", 2, "hosts is binary, not a single value"),
+        ("segment:\n  hosts: auto\n", 2, "hosts: 'auto' is not a whole number"),
+        ("segment:\n  hosts: /4\n", 2, "hosts: '/4' is not a whole number"),
         ("segment:\n  hosts: six\n", 2, "hosts: 'six' is not a whole number"),
         ("segment:\n  hosts: 0\n", 2, "hosts is 0; it must lie in 1"),
         ("segment:\n  hosts: -1\n", 2, "hosts is -1; it must lie in 1 .. 16384"),
@@ -175,6 +204,8 @@ def test_rails_are_stretched_over_pods() -> None:
         ("segment:\n  gpu_io:\n    nic_rate: 0Gbps\n", 3, "nic_rate is 0 bps"),
         ("global:\n  switch: cisco\n", 2, "switch is 'cisco'; it is one of shallow, deep"),
         ("global:\n  ecn_kmin: much\n", 2, "ecn_kmin is 'much', not a depth"),
+        ("global:\n  bfd_interval: 1ms\n", 2, "bfd_interval is 1 ms; it must lie in 10 ms"),
+        ("global:\n  bfd_multiplier: 256\n", 2, "bfd_multiplier is 256; it must lie in 2 .. 255"),
         ("global:\n  ecn_pmax: 2\n", 2, "ecn_pmax is '2', not a share"),
         # what the fabric itself refuses, at the line of the key that it names
         ("segment:\n  hosts: 4\n  gpus_per_host: 256\n", 3, "leaves room for 255 rails"),
@@ -192,6 +223,17 @@ def test_rails_are_stretched_over_pods() -> None:
             "segment:\n  hosts: 30\n  rail_switch:\n    switch_ports: 32\n",
             4,
             "switch_ports is 32 and a rail switch would need",
+        ),
+        # where the switch is a word of the message, not the key
+        (
+            "global: {switch: deep}\nsegment:\n  hosts: 5000\n  rail_switch: {subnet_prefix: 18}\n",
+            3,
+            "hosts is 5000 and spines 2: a rail switch would have 10000 ports",
+        ),
+        (
+            "segment:\n  rail_switch: {subnets: divided, subnet_prefix: 20}\n",
+            2,
+            "the rail of a switch does not fit in one /24",
         ),
         ("global:\n  mtu: 9000\n  buffer: 4KiB\n", 3, "buffer is 4 KiB, less than one frame"),
         # contradictions
@@ -215,10 +257,11 @@ def test_rails_are_stretched_over_pods() -> None:
             4,
             "trimming and pfc are on",
         ),
+        ("global:\n  switch: lossless\n  trimming: on\n", 3, "trimming is on and switch lossless"),
         ("global:\n  bfd: on\n", 2, "bfd is given and control_plane static"),
-        ("global:\n  bfd_interval: 1ms\n", 2, "bfd_interval is given and control_plane static"),
+        ("global:\n  bfd_interval: 100ms\n", 2, "bfd_interval is given and control_plane static"),
         (
-            "global: {control_plane: ebgp, bfd: off, bfd_interval: 1ms}\n",
+            "global: {control_plane: ebgp, bfd: off, bfd_interval: 100ms}\n",
             1,
             "bfd_interval says nothing with bfd: off",
         ),
@@ -351,9 +394,9 @@ def test_validate_tells_file_line_and_message(tmp_path: Path) -> None:
             "uplink_rate: at dilation 1000 this fabric's links are outside of the rates",
         ),
         (
-            "global:\n  control_plane: ebgp\n  bfd_interval: 1ms\n",
+            "global:\n  control_plane: ebgp\n  bfd_interval: 10.5ms\n",
             3,
-            "bfd_interval: interval is 1ms: FRR takes whole milliseconds",
+            "bfd_interval: interval is 10.5ms: FRR takes whole milliseconds",
         ),
         (
             f"{STRETCHED[: STRETCHED.index('global')]}global:\n  control_plane: evpn\n"
@@ -371,6 +414,16 @@ def test_what_cannot_be_in_this_fabric_is_told_with_its_line(
     status, out = _validate(str(path))
     assert status == 1
     assert re.match(f"{re.escape(str(path))}:{line}: {said}", out), out
+
+
+def test_a_name_that_no_file_can_have_is_no_file() -> None:
+    with pytest.raises(UserError, match="cannot be read: File name too long"):
+        choose(f"{'a' * 300}.yaml")
+
+
+def test_one_is_not_several() -> None:
+    status, out = _validate("clos:hosts=1,gpus_per_host=1,spines=0")
+    assert (status, out.partition(": ")[2]) == (0, "1 GPU, 1 switch, 1 link\n")
 
 
 def test_a_misspelt_shipped_profile_is_suggested() -> None:
@@ -409,7 +462,7 @@ def accepts(rule: dict, value: object) -> bool:
     if isinstance(value, dict):
         known = rule["properties"]
         return all(key in known and accepts(known[key], item) for key, item in value.items())
-    return True
+    return "pattern" not in rule or re.search(rule["pattern"], str(value)) is not None
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -422,6 +475,30 @@ def test_the_schema_accepts_every_shipped_profile(name: str) -> None:
     content = json.loads(json.dumps(YAML(typ="safe", pure=True).load(text)))
     assert accepts(schema(), content)
     assert not accepts(schema(), content | {"segmnet": {}})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "right"),
+    [
+        ("rail_switch", "vlans", True, True),
+        ("rail_switch", "uplink_rate", "auto", True),
+        ("rail_switch", "uplink_rate", "800 Gbps", True),
+        ("rail_switch", "uplink_rate", "400", False),
+        ("rail_switch", "subnet_prefix", "/28", True),
+        ("rail_switch", "rails_per_switch", "/4", False),
+        ("gpu_io", "nic_delay", 0, True),
+        ("gpu_io", "nic_delay", "1μs", True),
+        ("gpu_io", "nic_delay", "1..2us", False),
+        ("gpu_io", "nic_rate", "auto", False),
+    ],
+)
+def test_the_schema_takes_a_value_as_the_reader_does(
+    section: str, key: str, value: object, right: bool
+) -> None:
+    assert accepts(schema(), {"segment": {section: {key: value}}}) is right
+    text = f"segment: {{{section}: {{{key}: {json.dumps(value)}}}}}\n"
+    with nullcontext() if right else pytest.raises(TextError):
+        fabric_file.read(text, "f")
 
 
 def test_the_schema_has_every_key_with_its_help() -> None:

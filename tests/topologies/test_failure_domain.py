@@ -49,6 +49,14 @@ def domains(spec: str) -> dict[str, FailureDomain]:
         # three times more spines than needed: nobody feels the loss of one
         ("rail_clos:spines=6,uplinks_per_spine=3", "spine switch", 0, {}),
         ("rail_clos:uplinks_per_spine=1", "spine switch", 0, {HALF: 24}),
+        # eight GPUs of a group share six global links, then six share four; two other groups
+        # lose one of six
+        (
+            "dragonfly:groups=4,arrangement=relative",
+            "router",
+            2,
+            {Fraction(1, 9): 6, Fraction(1, 6): 16},
+        ),
     ],
 )
 def test_gpus_that_are_hit(spec: str, kind: str, cut_off: int, slower: dict[Fraction, int]) -> None:
