@@ -33,9 +33,10 @@ def source(drawing: Picture, name: str) -> str:
         f"  node [shape=plain, fontname={_quoted(FONT)}, fontsize=11];",
         f"  edge [fontname={_quoted(FONT)}, fontsize=10];",
     ]
-    lines += map(_box, drawing.boxes)
     if not drawing.direct:
         lines += _pods(drawing)
+    lines += map(_box, drawing.boxes)
+    if not drawing.direct:
         for row in drawing.rows:
             lines += _row(row)
         titles = [_quoted(_title_of(row)) for row in drawing.rows]
@@ -112,7 +113,12 @@ def _pods(drawing: Picture) -> Iterator[str]:
     for box in drawing.boxes:
         if box.pod is not None:
             pods.setdefault(box.pod, []).append(_quoted(box.key))
-    for pod, keys in pods.items() if len(pods) > 1 else ():
+    if len(pods) < 2:
+        return
+    # the titles of rows first, in a frame of their own: else dot does not keep the pods in order
+    titles = "; ".join(_quoted(_title_of(row)) for row in drawing.rows)
+    yield f'  subgraph "cluster titles" {{ label=""; peripheries=0; {titles}; }}'
+    for pod, keys in pods.items():
         yield (
             f'  subgraph "cluster pod {pod}" {{ label="pod {pod}"; labeljust=l; color="{FAINT}"; '
             f'style=dashed; fontcolor="{FAINT}"; {"; ".join(keys)}; }}'

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from topologies.fabric_keys import DEPTH, ON_OFF, SECTIONS, Key, Pattern
+from topologies.fabric_keys import ON_OFF, SECTIONS, SHARE, Key, Pattern
 from topologies.parameters import AUTO, PREFIX, TIME, Choice, Kind
+from topologies.units import UNITS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-QUANTITY = r"^\s*[0-9]+(\.[0-9]+)?\s*[A-Za-zµμ/]+\s*$"
+NUMBER = r"[0-9]+(\.[0-9]+)?"
 TITLES = {
     "segment": "servers, their GPU I/O profile, the rail switch profile",
     "gpu_io": "GPU I/O profile",
@@ -50,12 +51,16 @@ def _forms(kind: Kind | Choice | Pattern) -> list[dict[str, object]]:
         booleans = [True, False] if set(ON_OFF.words) <= set(kind.words) else []
         return [{"enum": [*kind.words, *booleans]}]
     if isinstance(kind, Pattern):
-        return [{"type": ["string", "integer" if kind is DEPTH else "number"]}]
+        number = {"type": "integer", "minimum": 0}
+        if kind is SHARE:
+            number = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+        return [number, {"type": "string", "pattern": f"^({kind.form})$"}]
+    whole = {"type": "integer", "minimum": kind.minimum, "maximum": kind.maximum}
     if kind.base in ("", "bits"):
         slash = "/?" if kind is PREFIX else ""
-        whole = {"type": "integer", "minimum": kind.minimum, "maximum": kind.maximum}
         return [whole, {"type": "string", "pattern": f"^{slash}[0-9]+$"}]
+    units = "|".join(UNITS[kind.base])
+    quantity: dict[str, object] = {"type": "string", "pattern": rf"^\s*{NUMBER}\s*({units})\s*$"}
     if kind.base == "octets":
-        return [{"type": ["string", "integer"]}]
-    quantity: dict[str, object] = {"type": "string", "pattern": QUANTITY}
+        return [whole, quantity]
     return [quantity, {"enum": [0, "0"]}] if kind is TIME else [quantity]

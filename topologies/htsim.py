@@ -83,7 +83,7 @@ class _Tree:
     def _refused(self, why: str) -> TopologyError:
         return TopologyError(
             f"htsim's .topo format cannot express {self.topology.name}: {why}; "
-            "other formats of this fabric are containerlab, json and dot"
+            "other formats of this fabric are json, csv and dot"
         )
 
     def _sorted_links(self) -> list[list[Link]]:

@@ -11,7 +11,7 @@ servers are told of in the boxes of their switches.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -248,7 +248,7 @@ class _Drawing:
         title = self._title()
         if once is not None:
             title = (*title, f"switch - switch: {once} per line")
-        return Picture(title, self._rows(boxes), tuple(lines), self.heat, self.direct)
+        return Picture(title, self._rows(boxes, lines), tuple(lines), self.heat, self.direct)
 
     def _rate_within_rows(self) -> str | None:
         """The rate of all lines that stay in their row, if there are any and it is one.
@@ -361,11 +361,12 @@ class _Drawing:
             colour = _colour({node.rail for node in nodes if node.rail is not None})
         return colour, 1 + min(3.0, 0.5 * (len(links) - 1))
 
-    def _rows(self, boxes: dict[str, Box]) -> tuple[Row, ...]:
+    def _rows(self, boxes: dict[str, Box], lines: Sequence[Line]) -> tuple[Row, ...]:
         ratios = oversubscription(self.topology)
+        ordered = _side_by_side(boxes, lines)
         rows = []
         for height in sorted({box.row for box in boxes.values()}):
-            own = tuple(box for box in boxes.values() if box.row == height)
+            own = tuple(box for box in ordered if box.row == height)
             count = sum(box.count for box in own)
             first = self.groups[own[0].key][0]
             title = [f"{count} {_plural(first)}" if count > 1 else f"1 {_singular(first)}"]
@@ -382,6 +383,14 @@ class _Drawing:
         if self.heat is not None:
             title.append(self.heat.title)
         return tuple(title)
+
+
+def _side_by_side(boxes: Mapping[str, Box], lines: Sequence[Line]) -> list[Box]:
+    """``boxes``, each with the one that it has a standby link to next to it: a line between them
+    would run through whatever stood in between."""
+    twins = {line.lower: line.upper for line in lines if line.standby}
+    order = [key for first in boxes for key in (first, twins.get(first, first))]
+    return [boxes[key] for key in dict.fromkeys(order)]
 
 
 def _rate(links: list[Link]) -> str:

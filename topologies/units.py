@@ -34,6 +34,13 @@ _SIZES = (
     | {"": 1}
 )
 
+#: The units of each kind of quantity, by its base.
+UNITS: Mapping[str, tuple[str, ...]] = {
+    "bit/s": tuple(_RATES),
+    "ns": tuple(_TIMES),
+    "octets": tuple(_SIZES),
+}
+
 
 class UnitError(TopologyError):
     """A value whose number or unit cannot be read; the message shows how to write it."""

@@ -211,6 +211,29 @@ def test_a_torus_has_no_rows_and_its_switches_tell_of_their_gpus() -> None:
     ElementTree.fromstring(drawn(source))
 
 
+@needs_dot
+@pytest.mark.parametrize(
+    "spec", ["multi_pod:pods=3", "clos:pods=2,segments=2,hosts=2,gpus_per_host=2,super_spines=2"]
+)
+def test_pods_stand_in_their_order_beside_the_titles_of_rows(spec: str) -> None:
+    source = dot.to_dot(catalogue.load(spec))
+    plain = subprocess.run(
+        ["dot", "-Tplain"], input=source, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    places = re.findall(r'^node (?:"([^"]+)"|(\S+)) (\S+)', plain, re.MULTILINE)
+    x = {quoted or bare: float(place) for quoted, bare, place in places}
+    rails = sorted((name for name in x if name.startswith("rail")), key=lambda n: int(n[4:]))
+    assert len(rails) > 2
+    order = [x["row 4"], *(x[name] for name in rails)]
+    assert order == sorted(order)
+
+
+def test_switches_that_look_like_one_stand_side_by_side() -> None:
+    bonded = catalogue.load("clos:hosts=2,gpus_per_host=2,nic_ports=2,homing=bond,spines=0")
+    _, row = picture(bonded).rows
+    assert [box.key for box in row.boxes] == ["rail0", "rail2", "rail1", "rail3"]
+
+
 def test_a_large_dragonfly_is_drawn_by_its_groups() -> None:
     groups, routers = 6, 12
     cables, pods = [], {}

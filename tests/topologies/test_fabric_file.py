@@ -459,6 +459,11 @@ def accepts(rule: dict, value: object) -> bool:
     names = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
     if not any(isinstance(value, types[name]) for name in names):
         return False
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not rule.get("minimum", value) <= value <= rule.get("maximum", value):
+            return False
+        if value <= rule.get("exclusiveMinimum", value - 1):
+            return False
     if isinstance(value, dict):
         known = rule["properties"]
         return all(key in known and accepts(known[key], item) for key, item in value.items())
@@ -490,13 +495,28 @@ def test_the_schema_accepts_every_shipped_profile(name: str) -> None:
         ("gpu_io", "nic_delay", "1μs", True),
         ("gpu_io", "nic_delay", "1..2us", False),
         ("gpu_io", "nic_rate", "auto", False),
+        ("gpu_io", "nic_rate", "1us", False),
+        ("gpu_io", "nic_delay", "400G", False),
+        ("", "mtu", 9000, True),
+        ("", "mtu", 9, False),
+        ("", "mtu", "9KiB", True),
+        ("", "mtu", "wide", False),
+        ("", "ecn_kmin", "0.1 bdp", True),
+        ("", "ecn_kmin", 20000, True),
+        ("", "ecn_kmin", "deep", False),
+        ("", "ecn_pmax", 0.5, True),
+        ("", "ecn_pmax", 2, False),
+        ("", "bfd_multiplier", 1, False),
     ],
 )
 def test_the_schema_takes_a_value_as_the_reader_does(
     section: str, key: str, value: object, right: bool
 ) -> None:
-    assert accepts(schema(), {"segment": {section: {key: value}}}) is right
-    text = f"segment: {{{section}: {{{key}: {json.dumps(value)}}}}}\n"
+    said: dict[str, object] = (
+        {"segment": {section: {key: value}}} if section else {"global": {key: value}}
+    )
+    assert accepts(schema(), said) is right
+    text = json.dumps(said, ensure_ascii=False)
     with nullcontext() if right else pytest.raises(TextError):
         fabric_file.read(text, "f")
 
