@@ -38,6 +38,7 @@ from ipaddress import IPv4Network
 
 from topologies import addressing as plan
 from topologies.assembly import MAX_PORTS, Assembly
+from topologies.bottom import MAX_GPUS
 from topologies.design import Cabling, parameter
 from topologies.model import VLAN_USES, Role, Topology, TopologyError
 from topologies.parameters import COUNT, NUMBER, PREFIX, RATE, Choice
@@ -48,7 +49,6 @@ NIC_PORTS = (1, 2)
 STRETCHED = "stretched"
 HOMINGS = ("paths", "bond")
 BOND = "bond0"
-MAX_GPUS = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,12 +251,14 @@ class Clos(Cabling):
         plan.check_switches(Role.SPINE, spines, "pods or spines")
         plan.check_switches(Role.SUPER_SPINE, self.super_spines, "super_spines")
         plan.check_links(
-            Role.SPINE, rails * self.spines * self.parallel, "pods, segments or spines"
+            Role.SPINE,
+            rails * self.spines * self.parallel,
+            "pods, segments or spines, or a higher uplink_rate",
         )
         plan.check_links(
             Role.SUPER_SPINE,
             spines * self.super_spines * self.parallel_super,
-            "pods, spines or super_spines",
+            "pods, spines or super_spines, or a higher super_rate",
         )
 
     def _check_stretched(self) -> None:

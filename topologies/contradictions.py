@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from topologies.clos import STRETCHED
-from topologies.fabric_keys import CLOS, EVPN, LOSSLESS, NO_SWITCH, STATIC, measured
+from topologies.fabric_keys import CLOS, LOSSLESS, NO_SWITCH, STATIC, measured
+from topologies.model import EVPN
 
 #: Balancings that are told the next hops of every route before anything is sent.
 TOLD_BALANCINGS = ("round-robin", "least-loaded")

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from topologies.clos import Clos
-from topologies.model import TopologyError
+from topologies.model import EVPN, TopologyError
 from topologies.parameters import TIME, Choice, Kind, parse_count
 from topologies.units import UnitError, format_time, parse_size, parse_time_ns
 
@@ -76,7 +76,7 @@ def _clos(*names: str) -> tuple[Key, ...]:
     )
 
 
-STATIC, EVPN = "static", "evpn"
+STATIC = "static"
 LOSSLESS, NO_SWITCH = "lossless", "none"
 
 #: Every section by its path, with its own keys.

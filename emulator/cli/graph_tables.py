@@ -244,7 +244,7 @@ def _uplinks(topology: Topology) -> Table:
         table.add_row(
             f"{lower.name}:{span([ours.port for ours, _ in ends])}",
             f"{upper.name}:{span([theirs.port for _, theirs in ends])}",
-            bundle_rate(links),
+            f"{'standby ' if links[0].standby else ''}{bundle_rate(links)}",
             span(subnets),
         )
     return table

@@ -53,6 +53,8 @@ def test_a_standby_link_is_drawn_as_one() -> None:
     assert drawn.count("style=dashed") == 1
     assert "standby 400 Gbps" in drawn
     assert "standby" not in to_dot(catalogue.load("torus"))
+    spec = "clos:hosts=2,gpus_per_host=1,nic_ports=2,homing=bond,spines=0"
+    assert re.search(r"rail0:peer0 +\| rail1:peer0 +\| standby 400 Gbps", _graph(spec).stdout)
 
 
 def test_json_says_everything_that_the_model_says(topology: Topology) -> None:
