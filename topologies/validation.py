@@ -261,6 +261,12 @@ def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
         if server.name in names:
             raise TopologyError(f"two servers are named {server.name}")
         names.add(server.name)
+        if server.scale_up.rate_bps <= 0:
+            raise TopologyError(f"server {server.name}: the scale-up rate must be above 0 bit/s")
+        if server.scale_up.latency_ns < 0:
+            raise TopologyError(f"server {server.name}: the scale-up latency cannot be negative")
+    if not placed:
+        raise TopologyError(f"topology {topology.name} has no GPUs: give it a server with one")
     for node in nodes.values():
         if node.role is Role.GPU and node.name not in placed:
             raise TopologyError(f"{node.name} stands in no server")

@@ -11,7 +11,7 @@ import pytest
 from topologies import addressing
 from topologies.assembly import Assembly
 from topologies.capacity import bisection_bandwidth, format_ratio, max_flow, oversubscription
-from topologies.model import End, Node, Port, Role, Server, Topology, TopologyError
+from topologies.model import End, Node, Port, Role, ScaleUp, Server, Topology, TopologyError
 from topologies.rail_clos import rail_clos
 
 GBPS = 10**9
@@ -279,6 +279,17 @@ GPU_PORT, UPLINK = End("h0g0", "eth0"), End("rail0", "up0")
             ),
             r"two servers are named h0",
         ),
+        (
+            lambda t: dataclasses.replace(
+                t,
+                servers=(
+                    dataclasses.replace(t.servers[0], scale_up=ScaleUp(rate_bps=0)),
+                    *t.servers[1:],
+                ),
+            ),
+            r"server h0: the scale-up rate",
+        ),
+        (lambda t: dataclasses.replace(t, servers=(), nodes=(), links=()), r"has no GPUs"),
         (
             lambda t: dataclasses.replace(
                 t, servers=(*t.servers, Server(name="x", gpus=("rail0",)))
