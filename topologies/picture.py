@@ -376,10 +376,12 @@ class _Drawing:
         return tuple(rows)
 
     def _title(self) -> tuple[str, ...]:
-        gpus, servers = len(self.topology.gpus), len(self.topology.servers)
-        places = f"{servers} server{'s' if servers > 1 else ''}"
-        cables = len(self.topology.links)
-        title = [f"{self.topology.name}: {gpus} GPUs in {places}, {cables} links"]
+        parts = self.topology.gpus, self.topology.servers, self.topology.links
+        gpus, servers, cables = (
+            f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+            for name, things in zip(("GPU", "server", "link"), parts, strict=True)
+        )
+        title = [f"{self.topology.name}: {gpus} in {servers}, {cables}"]
         if self.heat is not None:
             title.append(self.heat.title)
         return tuple(title)

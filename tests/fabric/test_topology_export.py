@@ -53,6 +53,9 @@ def test_a_standby_link_is_drawn_as_one() -> None:
     assert drawn.count("style=dashed") == 1
     assert "standby 400 Gbps" in drawn
     assert "standby" not in to_dot(catalogue.load("torus"))
+    assert "1 GPU in 1 server, 1 link<" in to_dot(
+        catalogue.load("clos:hosts=1,gpus_per_host=1,spines=0")
+    )
     spec = "clos:hosts=2,gpus_per_host=1,nic_ports=2,homing=bond,spines=0"
     assert re.search(r"rail0:peer0 +\| rail1:peer0 +\| standby 400 Gbps", _graph(spec).stdout)
 
