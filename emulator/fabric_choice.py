@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,6 +23,7 @@ from topologies.model import Topology
 from topologies.yaml_lines import LARGEST_TEXT, TextError
 
 SUFFIXES = (".yaml", ".yml")
+LONGEST_LAB = 24  # characters of a lab's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,12 @@ class FabricChoice:
     topology: Topology
     switch: str | None = None
     file: FabricFile | None = None
+
+    @property
+    def lab(self) -> str:
+        """A name for a lab of it: ``label`` in the letters that such a name takes."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")
+        return name[:LONGEST_LAB].rstrip("-") or "fabric"
 
 
 def is_file(what: str) -> bool:

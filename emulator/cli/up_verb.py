@@ -77,7 +77,7 @@ def command(
     model = control_plane.chosen(chosen.topology, plane)
     switch = switch or chosen.switch or choice.DEFAULT
     asic = choice.wanted(switch)
-    lab = chosen.label.replace("_", "-") if name is None else name
+    lab = chosen.lab if name is None else name
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     started = time.monotonic()

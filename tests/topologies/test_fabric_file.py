@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator import lab_record
 from emulator.asic import choice
 from emulator.asic.balancing import METHODS
 from emulator.asic.profile import PROFILES
@@ -419,6 +420,23 @@ def test_what_cannot_be_in_this_fabric_is_told_with_its_line(
 def test_a_name_that_no_file_can_have_is_no_file() -> None:
     with pytest.raises(UserError, match="cannot be read: File name too long"):
         choose(f"{'a' * 300}.yaml")
+
+
+@pytest.mark.parametrize(
+    ("file", "lab"),
+    [
+        ("multi_pod.yaml", "multi-pod"),
+        ("My Fabric (v2).yaml", "my-fabric-v2"),
+        ("größe.yml", "gr-e"),
+        (f"{'a' * 23}_{'b' * 9}.yaml", "a" * 23),
+        ("ü.yaml", "fabric"),
+    ],
+)
+def test_any_file_gives_a_lab_its_name(tmp_path: Path, file: str, lab: str) -> None:
+    (tmp_path / file).write_text(SMALL)
+    chosen = choose(str(tmp_path / file))
+    assert chosen.lab == lab
+    lab_record.check_name(chosen.lab)
 
 
 def test_one_is_not_several() -> None:
