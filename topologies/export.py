@@ -107,6 +107,18 @@ def _node_data(node: Node) -> dict[str, object]:
     }
 
 
+def inventory(topology: Topology) -> str:
+    """``24 GPUs, 1 switch, 24 links``."""
+    return ", ".join(
+        f"{len(things)} {one if len(things) == 1 else several}"
+        for one, several, things in (
+            ("GPU", "GPUs", topology.gpus),
+            ("switch", "switches", topology.switches),
+            ("link", "links", topology.links),
+        )
+    )
+
+
 def bundles(topology: Topology) -> Iterator[tuple[Node, Node, list[Link]]]:
     """Links between the same two nodes taken together, as (lower node, upper node, links); standby
     links apart from others."""

@@ -17,6 +17,7 @@ from emulator.fabric.cable_delay import for_kernel_traffic
 from emulator.fabric_choice import choose
 from emulator.lab import Lab
 from topologies import catalogue
+from topologies.export import inventory
 from topologies.model import Topology
 
 DEFAULT_DILATION = 1000.0
@@ -101,7 +102,7 @@ def command(
         click.echo(json.dumps(_facts(lab, topology, model, switch, took), indent=2))
     else:
         click.echo(
-            f"lab {lab} is up: {_inventory(model)}, switch {switch}, "
+            f"lab {lab} is up: {inventory(model)}, switch {switch}, "
             f"control plane {model.profile.control_plane}, in {took:.1f} s\n"
             f"  uetemu status {lab}\n"
             f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
@@ -112,10 +113,6 @@ def command(
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """Whatever ends a build half-way takes it back, as Ctrl-C does."""
     raise KeyboardInterrupt
-
-
-def _inventory(model: Topology) -> str:
-    return f"{len(model.gpus)} GPUs, {len(model.switches)} switches, {len(model.links)} links"
 
 
 def _facts(lab: str, spec: str, model: Topology, switch: str, took: float) -> dict[str, object]:

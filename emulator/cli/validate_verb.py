@@ -12,6 +12,7 @@ from emulator.cli.up_verb import DEFAULT_DILATION
 from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric_choice import FabricChoice, blamed, choose
+from topologies.export import inventory
 from topologies.fabric_schema import schema
 from topologies.model import TopologyError
 from topologies.yaml_lines import TextError
@@ -70,13 +71,5 @@ def checked(what: str) -> tuple[list[str], str]:
 
 
 def _said(chosen: FabricChoice) -> str:
-    topology = chosen.topology
-    said = ", ".join(
-        f"{len(things)} {one if len(things) == 1 else several}"
-        for one, several, things in (
-            ("GPU", "GPUs", topology.gpus),
-            ("switch", "switches", topology.switches),
-            ("link", "links", topology.links),
-        )
-    )
+    said = inventory(chosen.topology)
     return said if chosen.switch is None else f"{said}, switch {chosen.switch}"
