@@ -25,6 +25,8 @@ x=4,y=4           16      32         4  8
 8 x 8 x 8        512    1536        12  128
 ===========  =======  ======  ========  ======================================
 
+The bisection is the cut along the longest dimension.
+
 Routing: ``dimension-order`` (the default; x, then y, then z, the shorter way round), ``shortest``
 (every shortest path) or ``up-down``.  With the first packets can wait for each other in a circle
 around a ring of four or more routers, with the second also around a square of a 2D torus; PFC is
