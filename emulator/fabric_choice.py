@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from emulator.asic import choice
+from emulator.control_plane import choice as control_plane
 from emulator.errors import Misfit, UserError
 from topologies import catalogue, fabric_file
 from topologies.fabric_file import FabricFile
@@ -62,11 +63,12 @@ def choose(what: str) -> FabricChoice:
         return FabricChoice(spec=what, label=topology.name, topology=topology)
     name = what.strip()
     read = fabric_file.read(_text(name), name)
-    if read.switch is not None:
-        try:
+    try:
+        control_plane.of(read.topology)
+        if read.switch is not None:
             choice.wanted(read.switch)
-        except UserError as error:
-            raise blamed(error, read, name) from None
+    except UserError as error:
+        raise blamed(error, read, name) from None
     label = Path(name).stem.lower()
     return FabricChoice(
         spec=name, label=label, topology=read.topology, switch=read.switch, file=read

@@ -9,7 +9,6 @@ import click
 from emulator.asic import choice
 from emulator.asic.fitting import fit
 from emulator.cli.up_verb import DEFAULT_DILATION
-from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric_choice import FabricChoice, blamed, choose
 from topologies.export import inventory
@@ -54,7 +53,6 @@ def checked(what: str) -> tuple[list[str], str]:
     try:
         chosen = choose(what)
         try:
-            control_plane.of(chosen.topology)
             switch = None if chosen.switch is None else choice.wanted(chosen.switch)
             if switch is not None:
                 fit(switch, chosen.topology, DEFAULT_DILATION)

@@ -422,6 +422,13 @@ def test_a_name_that_no_file_can_have_is_no_file() -> None:
         choose(f"{'a' * 300}.yaml")
 
 
+def test_whoever_builds_it_is_told_what_the_routing_daemons_do_not_take(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("global:\n  control_plane: ebgp\n  bfd_interval: 10.5ms\n")
+    with pytest.raises(TextError, match=r"f\.yaml:3: bfd_interval: interval is 10.5ms"):
+        choose(str(path))
+
+
 @pytest.mark.parametrize(
     ("file", "lab"),
     [
