@@ -135,6 +135,7 @@ int asic_egress(struct __sk_buff *skb)
 	switch (suffer(skb, &packet, port, rules, class_number)) {
 	case LOST:
 	case LOST_IN_BURST:
+		__sync_fetch_and_add(&port->classes[class_number].lost, octets);
 		if (rules->measured)
 			depart(port, rules, class_number, octets, now);
 		if (lossless)

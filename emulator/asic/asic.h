@@ -101,6 +101,7 @@ struct class_counters {
 	__u64 corrupted;
 	__u64 duplicated;
 	__u64 reordered; /* sent ahead of what waited */
+	__u64 lost; /* octets of `bytes` that a fault of the cable took */
 	__u64 drops[DROP_REASONS];
 };
 

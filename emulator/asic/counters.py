@@ -28,6 +28,14 @@ from emulator.asic.ports import check_index
 from emulator.asic.program import Program
 
 DEPTH = struct.Struct("=Q")  # what a QUEUE_STATE begins with
+LOST_FIELD = 7  # of CLASS_COUNTERS
+#: Where in a port's state the lost octets of the class of data are.
+LOST_AT = (
+    STATE_HEAD.size
+    + len(Queue) * QUEUE_STATE.size
+    + TrafficClass.DATA * CLASS_COUNTERS.size
+    + LOST_FIELD * DEPTH.size
+)
 BIN_SHIFT_FIELD, MEASURED_FIELD, LOW_SHARE_FIELD = 3, 7, 9  # of PORT_TAIL
 
 
@@ -36,7 +44,9 @@ class ClassCounters:
     """One traffic class at one port.  Octets are those on the wire, 38 more than the IP packet.
 
     ``packets`` found room in the queue; those trimmed here did not and count in the class
-    ``trimmed``, too.  ``reordered`` ones went ahead of others that waited.  ``drops`` by reason.
+    ``trimmed``, too.  ``reordered`` ones went ahead of others that waited.  ``lost_bytes`` are those
+    of ``bytes`` that never arrived: a fault of the cable took them, or they waited when it was
+    pulled (which counts as data, whatever it was).  ``drops`` by reason.
     """
 
     packets: int
@@ -46,6 +56,7 @@ class ClassCounters:
     corrupted: int
     duplicated: int
     reordered: int
+    lost_bytes: int
     drops: Mapping[DropReason, int]
 
     @property
@@ -128,10 +139,7 @@ def _counted(settings: bytes | memoryview, state: bytes | memoryview) -> AsicCou
         offset += CLASS_COUNTERS.size
         counts = numbers[: -len(DropReason)]
         drops = dict(zip(DropReason, numbers[-len(DropReason) :], strict=True))
-        packets, octets, marked, trimmed, corrupted, duplicated, reordered = counts
-        classes[traffic_class] = ClassCounters(
-            packets, octets, marked, trimmed, corrupted, duplicated, reordered, drops
-        )
+        classes[traffic_class] = ClassCounters(*counts, drops)
     return AsicCounters(classes, queues)
 
 
@@ -152,10 +160,14 @@ def reset(program: Program, index: int) -> None:
 
 
 def empty(program: Program, index: int) -> None:
-    """Empty the model's queues of a port that nothing is sent to, and leave all counts."""
+    """Empty the model's queues of a port that nothing is sent to; all counts stay, and what was in
+    the data queue counts as lost."""
     check_index(program, index)
     key = PORT_KEY.pack(index)
     state = bytearray(program.ports.get(key, flags=LOCKED))
+    (waiting,) = DEPTH.unpack_from(state, STATE_HEAD.size + Queue.LOW * QUEUE_STATE.size)
+    (lost,) = DEPTH.unpack_from(state, LOST_AT)
+    DEPTH.pack_into(state, LOST_AT, lost + waiting)
     for queue in Queue:
         DEPTH.pack_into(state, STATE_HEAD.size + queue * QUEUE_STATE.size, 0)
     program.ports.put(key, bytes(state), flags=LOCKED)

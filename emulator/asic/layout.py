@@ -69,7 +69,7 @@ FAULTS_AT = PORT_HEAD.size + len(TrafficClass) * CLASS_SETTINGS.size
 TAIL_AT = FAULTS_AT + FAULT_SETTINGS.size
 PORT_SETTINGS_BYTES = TAIL_AT + PORT_TAIL.size
 
-CLASS_COUNTERS = struct.Struct(f"={7 + len(DropReason)}Q")
+CLASS_COUNTERS = struct.Struct(f"={8 + len(DropReason)}Q")
 QUEUE_STATE = struct.Struct(f"={2 + BINS}Q")
 #: lock, in burst | drained at, credit, low credit, draws of three streams
 STATE_HEAD = struct.Struct("=2I6Q")

@@ -22,6 +22,8 @@ finds something of a port changed; the last line of a port holds until its next.
 ``trimmed``              packets that found no room and were cut
 ``dropped``              packets that went no further, for whatever reason, faults included
 ``data_bytes``           of ``tx_bytes`` what was data, whole packets of any data class
+``lost_bytes``           of ``data_bytes`` what a fault of the cable took, or what waited when it was
+                         pulled (told once it is plugged in again)
 =======================  =====================================================================
 
 Octets are those on the wire.  Counting began with the lab, or with the last reset, which a new
@@ -41,6 +43,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.asic.counters import LOST_FIELD
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.kernel import LOCKED
 from emulator.asic.layout import (
@@ -74,6 +77,7 @@ COLUMNS = (
     "trimmed",
     "dropped",
     "data_bytes",
+    "lost_bytes",
 )
 VALUES = COLUMNS[2:]  # what is told of one port at one time
 #: Host time that passes between two samples at least: a process does not wake up much faster.
@@ -276,6 +280,7 @@ class Series:
                 classes[:, TRIMMED],
                 classes[:, DROPS].sum(axis=1),
                 states["classes"][:, DATA_CLASSES, OCTETS].sum(axis=1),
+                states["classes"][:, DATA_CLASSES, LOST_FIELD].sum(axis=1),
             )
         )
 

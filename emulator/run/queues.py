@@ -18,13 +18,13 @@ KEPT = 2_000_000
 #: Samples may be this much further apart than asked for, before the run says so.
 LATE = 3.0
 
-_T, _PORT, _QUEUE, _DATA = (
-    COLUMNS.index(name) for name in ("t_us", "port", "queue_bytes", "data_bytes")
+_T, _PORT, _QUEUE, _DATA, _LOST = (
+    COLUMNS.index(name) for name in ("t_us", "port", "queue_bytes", "data_bytes", "lost_bytes")
 )
 
 
-#: Time (ns), octets in the queue, octets of data admitted.
-Sample = tuple[float, float, float]
+#: Time (ns), octets in the queue, octets of data admitted, those of them that a fault took.
+Sample = tuple[float, float, float, float]
 _COUNT = 2
 
 
@@ -32,11 +32,18 @@ _COUNT = 2
 class QueueSeries:
     """The data queue of one port.  ``t_ns`` is the time of the run's clock, growing; ``octets``
     holds from there until the next sample.  ``admitted`` is what had been let into it since
-    counting began, octets on the wire."""
+    counting began, octets on the wire, and ``lost`` what of that a fault took."""
 
     t_ns: npt.NDArray[np.float64]
     octets: npt.NDArray[np.float64]
     admitted: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    lost: npt.NDArray[np.float64] | None = None
+
+    @property
+    def arrived(self) -> npt.NDArray[np.float64]:
+        """Octets of data that have come out of the cable, at the times ``t_ns``."""
+        left = self.admitted - self.octets
+        return left if self.lost is None else left - self.lost
 
     def rate(self, begin_ns: float, end_ns: float) -> float | None:
         """Octets of data per ns that left between two times; None where samples do not reach."""
@@ -81,14 +88,15 @@ class QueueReader:
             if fields[_T] == COLUMNS[_T]:
                 continue
             port = fields[_PORT]
-            sample = float(fields[_T]) * 1000, float(fields[_QUEUE]), float(fields[_DATA])
+            queue, data, lost = (float(fields[place]) for place in (_QUEUE, _DATA, _LOST))
+            sample = float(fields[_T]) * 1000, queue, data, lost
             last = self._last.get(port)
             self._last[port] = sample
             kept += 1
             if kept > KEPT:
                 continue
             if last is not None and sample[_COUNT] < last[_COUNT]:  # counting began again
-                found[port] = [(last[0], 0.0, 0.0)]
+                found[port] = [(last[0], 0.0, 0.0, 0.0)]
             found.setdefault(port, []).append(sample)
         latest = max((samples[-1][0] for samples in found.values()), default=0.0)
         for samples in found.values():
@@ -99,7 +107,7 @@ class QueueReader:
     def restart(self) -> None:
         """The switches have just begun to count anew, with empty queues."""
         self.read()
-        self._last = {port: (sample[0], 0.0, 0.0) for port, sample in self._last.items()}
+        self._last = {port: (sample[0], 0.0, 0.0, 0.0) for port, sample in self._last.items()}
 
     def _lines(self, path: Path) -> list[str]:
         with path.open(encoding="ascii") as stream:

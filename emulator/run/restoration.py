@@ -4,12 +4,13 @@ It is *restored* at the first moment after the fault from which the fabric deliv
 :data:`WINDOW_RTTS` base RTTs, at least :data:`RESTORED` of what the undisturbed iteration delivered
 from the same point of its data on, times the share that the remaining links allow: that is the
 ratio of the trial's ideal times without the fault and with it.  The time is 0 if goodput never fell
-below, and there is none if it was not restored before the next fault or the end, or if the next
-fault came within a window, too soon to tell.
+below, and there is none if it was not restored before the next fault or the end, or if either came
+within a window, too soon to tell.  The end is where less is left than the undisturbed iteration
+delivers in a window: of that, any goodput delivers what there is.
 
 Held against the same point of the data (give or take :data:`TOLERANCE` of it), a collective's own
 pauses between its steps, its beginning and its end are not taken for the fault's.  Delivered is
-what the switch ports of the receivers have sent of data, by the telemetry.
+what the switch ports of the receivers have sent of data and no fault took, by the telemetry.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ def deliveries(topology: Topology, outcome: Outcome, base_rtt_ns: int) -> list[C
     for iteration, duration in zip(outcome.iterations, outcome.times_ns, strict=False):
         steps = max(2, math.ceil(duration * _RESOLUTION / base_rtt_ns) + 1)
         times = iteration.origin_ns + np.arange(steps) * base_rtt_ns / _RESOLUTION
-        total = np.sum(
-            [np.interp(times, one.t_ns, one.admitted - one.octets) for one in series], axis=0
-        )
+        total = np.sum([np.interp(times, one.t_ns, one.arrived) for one in series], axis=0)
         grown = np.maximum.accumulate(total - total[0])
         if grown[-1] > 0:
             curves.append(grown / grown[-1])
@@ -100,6 +99,8 @@ def restored(
         last = min(last, int(until_ns / step_ns) - window)
     verdict = Goodput.UNKNOWN
     for begin in range(first, last + 1):
+        if _when(reference, curve[begin] + TOLERANCE) + window > len(reference) - 1:
+            break
         usual = min(
             _from(reference, _when(reference, curve[begin] + aside), window)
             for aside in (-TOLERANCE, 0, TOLERANCE)

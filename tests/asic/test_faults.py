@@ -60,6 +60,7 @@ def test_independent_loss(bench: Bench) -> None:
     row = bench.counters().classes[DATA]
     assert row.drops[DropReason.LOSS] == sum(gone)
     assert row.packets == COUNT  # the queue had room for all of them
+    assert row.lost_bytes * COUNT == row.bytes * sum(gone)  # all frames are alike
     after_loss = sum(b for a, b in pairwise(gone) if a)
     assert near(after_loss, 0.1 * sum(gone))
 

@@ -124,6 +124,8 @@ def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFacto
     finally:
         kill(sender, other)
     assert striker.flushed > 0
+    left = depth()
+    assert left > 0
     within(
         BUDGET_S,
         lambda: made.counters(["h0g0"])["h0g0:eth0"].data.backlog_packets == 0,
@@ -131,6 +133,8 @@ def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFacto
     )
     striker.apply(SOUND)
     assert depth() == 0
+    counted = asic.counters()["rail0:down1"].classes.values()
+    assert sum(row.lost_bytes for row in counted) >= left  # and no receiver's
 
 
 def test_silent_faults_of_a_nics_cable_strike_both_ways(lab: LabFactory) -> None:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.run.restoration import WINDOW_RTTS, Curve, Goodput, Verdict, restored, told
+from emulator.run.ideal import WireCost
+from emulator.run.messages import Iteration
+from emulator.run.queues import QueueSeries
+from emulator.run.restoration import (
+    WINDOW_RTTS,
+    Curve,
+    Goodput,
+    Verdict,
+    deliveries,
+    restored,
+    told,
+)
+from emulator.scenario import Outcome
+from topologies.catalogue import load
 
 RTT = 400  # ns: one step of a curve is 100 ns
 STEP = 100
@@ -22,9 +35,11 @@ def curve(*spans: tuple[int, float]) -> Curve:
 SMOOTH = curve((100_000, 1.0))
 
 
-def after(disturbed: Curve, *, until: int | None = None, allowed: float = 1.0) -> Verdict:
+def after(
+    disturbed: Curve, *, fault: int = 20_000, until: int | None = None, allowed: float = 1.0
+) -> Verdict:
     return restored(
-        disturbed, SMOOTH, base_rtt_ns=RTT, fault_ns=20_000, until_ns=until, allowed=allowed
+        disturbed, SMOOTH, base_rtt_ns=RTT, fault_ns=fault, until_ns=until, allowed=allowed
     )
 
 
@@ -41,7 +56,17 @@ def test_what_does_not_fall_is_whole() -> None:
 def test_less_capacity_is_held_against_what_it_allows() -> None:
     three_quarters = curve((20_000, 1.0), (106_700, 0.75))
     assert after(three_quarters, allowed=0.75) == (Goodput.WHOLE, 0)
-    assert after(three_quarters)[0] is not Goodput.WHOLE
+    assert after(three_quarters) == (Goodput.LOST, 0)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_the_last_octets_restore_nothing(share: float) -> None:
+    """Any goodput delivers what is left, once that is little enough."""
+    assert after(curve((20_000, 1.0), (round(80_000 / share), share))) == (Goodput.LOST, 0)
+
+
+def test_the_end_may_come_too_soon() -> None:
+    assert after(curve((99_000, 1.0), (1_000, 0.1)), fault=98_000) == (Goodput.UNKNOWN, 0)
 
 
 def test_the_next_fault_may_come_too_soon() -> None:
@@ -75,3 +100,25 @@ def test_several_iterations_are_told_by_the_worst(
     row = told(verdicts)
     assert str(row["goodput"]).startswith(words)
     assert row["restored_us"] == time
+
+
+def test_what_a_fault_took_on_the_last_cable_was_not_delivered() -> None:
+    """Two receivers; half of what the switch sends to the second is lost from the middle on."""
+    fabric = load("rail_clos:hosts=2,gpus_per_host=1,spines=1")
+    times = np.array([0.0, 4000.0, 8000.0])
+    none, sent = np.zeros(3), np.array([0.0, 400.0, 800.0])
+    nothing = np.zeros(0, np.int64)
+    outcome = Outcome(
+        times_ns=(8000,),
+        ideal_ns=8000,
+        wrong=0,
+        counters={},
+        iterations=[Iteration(0, *[nothing] * 5)],
+        queues={
+            "rail0:down0": QueueSeries(times, none, sent, none),
+            "rail0:down1": QueueSeries(times, none, sent, np.array([0.0, 0.0, 200.0])),
+        },
+        wire=WireCost(100, 900),
+    )
+    (curve,) = deliveries(fabric, outcome, RTT)
+    assert curve[len(curve) // 2] == pytest.approx(800 / 1400)
