@@ -30,6 +30,11 @@ class Difference:
         extra = Counter(self.found) - Counter(self.wanted)
         if not self.found:
             return f"{self.switch} has no route to {self.destination}"
+        if not self.wanted:
+            return (
+                f"{self.switch} has a route to {self.destination} that it should not have, over "
+                f"{_ports(extra)}"
+            )
         said = f" lacks {_ports(missing)}" if missing else ""
         said += (" and" if said and extra else "") + (f" has also {_ports(extra)}" if extra else "")
         return f"the route of {self.switch} to {self.destination}{said}"
@@ -41,11 +46,17 @@ class Expectation:
     All shortest paths to every endpoint subnet, loopback and fabric address, as
     :func:`~emulator.fabric.routes.static_routes` computes them; but no switch hears of
     what only paths through its own AS lead to.  With summaries a route may be to more than that.
+    Beyond that no switch has any route.  ``systems`` are the AS numbers of a fabric that has lost
+    something since they were given, by switch.
     """
 
-    def __init__(self, topology: Topology, plane: ControlPlane) -> None:
-        self._summaries = plane.summaries
-        unheard = _unheard(topology, plane)
+    def __init__(
+        self, topology: Topology, plane: ControlPlane, systems: Mapping[str, int] | None = None
+    ) -> None:
+        self._summaries = {
+            block for switch in topology.switches if plane.summaries for block in switch.summaries
+        }
+        unheard = _unheard(topology, plane, systems)
         routes = static_routes(subnets_apart(topology))
         self.wanted: dict[str, Mapping[IPv4Network, Hops]] = {}
         for switch in topology.switches:
@@ -63,6 +74,9 @@ class Expectation:
                 found = self._covering(destination, routes)
             if found != wanted:
                 yield Difference(switch=switch, destination=destination, wanted=wanted, found=found)
+        for destination in routes.keys() - self.wanted[switch].keys() - self._summaries:
+            found = routes[destination]
+            yield Difference(switch=switch, destination=destination, wanted=(), found=found)
 
     def _covering(self, destination: IPv4Network, routes: Routes) -> Hops:
         """The hops of the longest summary that holds ``destination``."""
@@ -80,12 +94,14 @@ def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
     return NextHop(hop.port, UNNUMBERED if unnumbered else str(hop.via))
 
 
-def _unheard(topology: Topology, plane: ControlPlane) -> Mapping[str, Collection[IPv4Network]]:
+def _unheard(
+    topology: Topology, plane: ControlPlane, systems: Mapping[str, int] | None
+) -> Mapping[str, Collection[IPv4Network]]:
     """Switch -> what nobody can tell it of, since its own AS stands in every path."""
     names = [switch.name for switch in topology.switches]
     if plane.name not in EXTERNAL or plane.systems != PER_TIER:
         return dict.fromkeys(names, ())
-    systems = as_numbers(topology, plane)
+    systems = systems or as_numbers(topology, plane)
     told: dict[IPv4Network, set[str]] = {}
     for speaker in speakers(topology, plane).values():
         hearing = _hearing(topology, speaker.name, systems)

@@ -53,6 +53,8 @@ LINK_LOCAL = (
     ("accept_dad", 0),
     ("disable_ipv6", 0),
 )
+#: A daemon that takes longer (s) to tell of itself has stopped.
+ANSWER_S = 60
 LAST_WORDS = 3  # lines of its log, of a daemon that died
 
 
@@ -153,16 +155,26 @@ class SwitchDaemons:
 
         Raises UserError if it refuses.
         """
-        answer = subprocess.run(
-            [*self._vtysh(), "--command", command], capture_output=True, text=True, check=False
-        )
+        try:
+            answer = subprocess.run(
+                [*self._vtysh(), "--command", command],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=ANSWER_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"vtysh of {self.switch}, {command!r}: no answer within {ANSWER_S} s; a daemon of "
+                "FRR there has stopped or the machine is overloaded"
+            ) from None
         if answer.returncode or answer.stdout.startswith("% "):
             said = (answer.stderr or answer.stdout).strip().splitlines() or ["no answer"]
             raise UserError(f"vtysh of {self.switch}, {command!r}: {said[0]}")
         return answer.stdout
 
     def neighbours_alive(self) -> int:
-        """How many neighbours BFD hears."""
+        """How many neighbours BFD hears.  Raises UserError if nobody can tell."""
         peers = json.loads(self.vtysh("show bfd peers brief json"))
         return sum(peer["status"] == "up" for peer in peers)
 

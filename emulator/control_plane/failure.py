@@ -17,9 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from emulator.control_plane.choice import EXTERNAL, ControlPlane
 from emulator.control_plane.convergence import Expectation
 from emulator.control_plane.daemons import given_up
 from emulator.control_plane.routing import Routing, not_converged
+from emulator.control_plane.speakers import as_numbers
 from emulator.errors import UserError
 from topologies.model import End, Link, Topology
 
@@ -75,7 +77,7 @@ def time_failure(
             raise UserError(
                 f"{link.a} - {link.b} ends at {end.node}, which has no routes to change"
             )
-    expectation = Expectation(without(routing.topology, link), routing.plane)
+    expectation = expected_without(routing.topology, link, routing.plane)
     read = {end.node: len(routing.switches[end.node].log()) for end in link.ends}
     began, failed = time.time(), time.monotonic()  # FRR's log has the former
     fail()
@@ -98,6 +100,15 @@ def time_failure(
         if found is not None:
             detected[end.node] = found
     return Reroute(link=link, detected=detected, rerouted_s=rerouted_s)
+
+
+def expected_without(topology: Topology, link: Link, plane: ControlPlane) -> Expectation:
+    """What every switch of ``topology`` has once ``plane`` has found the way around ``link``.
+
+    Spines keep the AS that they share though the link may have been all that joined them.
+    """
+    systems = as_numbers(topology, plane) if plane.name in EXTERNAL else None
+    return Expectation(without(topology, link), plane, systems)
 
 
 def without(topology: Topology, link: Link) -> Topology:

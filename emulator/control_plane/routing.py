@@ -33,6 +33,8 @@ Progress = Callable[[int, int, str], None]
 
 #: Switches whose daemons start at the same time.
 AT_ONCE = 4
+#: What the daemons of one switch may take to start (s).
+START_S = 120
 #: No switch has got a route right for so long (s): it will not happen any more.
 PATIENCE_S = 30.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
@@ -128,7 +130,13 @@ class Routing:
         return switch, process
 
     def _await_start(self, switch: SwitchDaemons, process: subprocess.Popen[str]) -> None:
-        said, _ = process.communicate()
+        try:
+            said, _ = process.communicate(timeout=START_S)
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"FRR of {switch.switch} was not ready after {START_S} s: a daemon of it has "
+                "stopped or the machine is overloaded; try again"
+            ) from None
         if process.returncode:
             switch.check_alive()
             words = " / ".join(said.strip().splitlines()[-LAST_WORDS:]) or "it did not say why"

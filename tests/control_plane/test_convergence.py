@@ -9,7 +9,7 @@ import pytest
 
 from emulator.control_plane.choice import ControlPlane, parse
 from emulator.control_plane.convergence import Expectation
-from emulator.control_plane.failure import without
+from emulator.control_plane.failure import expected_without, without
 from emulator.control_plane.kernel_routes import Hops, NextHop
 from emulator.fabric.routes import static_routes
 from topologies import catalogue
@@ -59,6 +59,14 @@ def test_a_wrong_path_is_named() -> None:
     ]
 
 
+def test_a_route_that_nobody_asked_for_is_named() -> None:
+    routes = as_static("rail0")
+    routes[IPv4Network("10.0.9.0/24")] = (NextHop("up0", "172.16.0.1"),)
+    assert told("rail0", routes) == [
+        "rail0 has a route to 10.0.9.0/24 that it should not have, over up0 (172.16.0.1)"
+    ]
+
+
 def test_a_path_that_counts_twice_is_named() -> None:
     routes = as_static("rail0")
     routes[TARGET] = (routes[TARGET][0], *routes[TARGET])
@@ -101,3 +109,19 @@ def test_a_spine_that_lost_a_rail_does_not_go_down_and_up_for_it() -> None:
     assert [hop.port for hop in valley] == ["down0"]
     only = Expectation(broken, plane).wanted["rail0"][TARGET]
     assert [hop.port for hop in only] == ["up1"]
+
+
+def test_spines_keep_their_as_when_a_failure_parts_them() -> None:
+    """No super-spine tells a spine of a rail that only the other spine of its AS has left."""
+    pods = catalogue.load("clos:pods=2,super_spines=1,hosts=1,gpus_per_host=1,spines=2")
+    plane = parse("ebgp:as=tier")
+    assert plane is not None
+    rail = next(switch for switch in pods.switches if switch.bridges)
+    cable = next(
+        link for link, _, far in pods.neighbours(rail.name) if pods.node(far.node).is_switch
+    )
+    spine = next(end.node for end in cable.ends if end.node != rail.name)
+    assert rail.bridges[0].gateway is not None
+    network = rail.bridges[0].gateway.network
+    assert network in Expectation(without(pods, cable), plane).wanted[spine]
+    assert network not in expected_without(pods, cable, plane).wanted[spine]

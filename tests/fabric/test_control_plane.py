@@ -283,6 +283,21 @@ def test_a_daemon_that_died_is_named(lab: LabFactory) -> None:
         routing.switches["rail0"].check_alive()
 
 
+def test_a_daemon_that_stopped_is_not_waited_for(
+    lab: LabFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = lab(speaking("rail_clos:hosts=1,gpus_per_host=2,spines=1", "ebgp"))
+    switch = routing_of(running).switches["rail0"]
+    monkeypatch.setattr(daemons, "ANSWER_S", 1)
+    pid = int((switch.directory / "bfdd.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(UserError, match=r"vtysh of rail0, .*: no answer within 1 s"):
+            switch.neighbours_alive()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 # --- life --------------------------------------------------------------------------------------
 
 
