@@ -13,7 +13,7 @@ from emulator.faults import grammar
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.striker import Striker, recorded
 from emulator.lab import Lab
-from emulator.lab_record import Lock
+from emulator.lab_record import Lock, Phase, load
 
 
 @click.command("inject", epilog=f"\b\n{grammar.describe()}")
@@ -52,8 +52,15 @@ def _inject(lab: Lab, fault: str) -> Condition:
             f"that run --fault {fault!r}, or strike a lab of uetemu up"
         )
     wanted = _reader(lab, fault)
-    lock = Lock(lab.directory)
+    gone = f"lab {lab.name} was taken down meanwhile"
     try:
+        lock = Lock(lab.directory)
+    except FileNotFoundError:
+        raise UserError(gone) from None
+    try:
+        record = load(lab.name)
+        if record is None or record.identity != lab.record.identity or record.phase is not Phase.UP:
+            raise UserError(gone)
         striker = Striker(lab)
         condition = wanted(striker.condition)
         with uninterrupted():

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from emulator.advice import meant
+from emulator.asic.layout import WHOLE
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.elements import KINDS, Element, element
@@ -279,7 +280,10 @@ def _share(text: str, _: Element) -> float:
     match = _SHARE.fullmatch(text)
     if match is None or not 0 < float(match[1]) <= 100:
         raise UserError(f"{text!r} is not above 0% and at most 100%; write for example 0.5%")
-    return float(match[1]) / 100
+    share = float(match[1]) / 100
+    if not round(share * WHOLE):
+        raise UserError(f"{text!r} is less than the switches can draw; write at least 0.0000001%")
+    return share
 
 
 def _duration(text: str, _: Element) -> float:

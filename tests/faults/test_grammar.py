@@ -108,6 +108,7 @@ def test_several_options_are_one_timeline() -> None:
         ("t=1ms link rail0:up1 rate=100", "has no unit for a rate"),
         ("t=1ms link rail0:up1 loss=0.1", "above 0% and at most 100%; write for example 0.5%"),
         ("t=1ms link rail0:up1 loss=101%", "at most 100%"),
+        ("t=1ms link rail0:up1 loss=0.000000001%", "less than the switches can draw"),
         ("t=1ms link rail0:up1 loss=1% loss=2%", "has loss= twice"),
         ("t=1ms link rail0:up1 loss=1% delay=3us", "'delay=3us' is not one of rate=, loss="),
         ("t=1ms link rail0:up1 flap every=1ms", "lacks for="),
