@@ -44,9 +44,9 @@ class ClassCounters:
     """One traffic class at one port.  Octets are those on the wire, 38 more than the IP packet.
 
     ``packets`` found room in the queue; those trimmed here did not and count in the class
-    ``trimmed``, too.  ``reordered`` ones went ahead of others that waited.  ``lost_bytes`` are those
-    of ``bytes`` that never arrived: a fault of the cable took them, or they waited when it was
-    pulled (which counts as data, whatever it was).  ``drops`` by reason.
+    ``trimmed``, too.  ``reordered`` ones went ahead of others that waited.  ``lost_bytes``, of
+    ``bytes``, never arrived: a fault of the cable took them, or they waited in the data queue when
+    it was pulled (all of these count in the class ``data``).  ``drops`` by reason.
     """
 
     packets: int

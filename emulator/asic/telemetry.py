@@ -22,8 +22,8 @@ finds something of a port changed; the last line of a port holds until its next.
 ``trimmed``              packets that found no room and were cut
 ``dropped``              packets that went no further, for whatever reason, faults included
 ``data_bytes``           of ``tx_bytes`` what was data, whole packets of any data class
-``lost_bytes``           of ``data_bytes`` what a fault of the cable took, or what waited when it was
-                         pulled (told once it is plugged in again)
+``lost_bytes``           of ``data_bytes`` what a fault of the cable took, or what waited when it
+                         was pulled (told once it is plugged in again)
 =======================  =====================================================================
 
 Octets are those on the wire.  Counting began with the lab, or with the last reset, which a new

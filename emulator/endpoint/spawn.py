@@ -216,6 +216,12 @@ class AgentPool:
         for as long again): then they are all that was ever sent and received.
         """
         self._close_transports(self.processes)
+        return self.settled()
+
+    def settled(self) -> dict[int, Mapping[str, Mapping[str, int]]]:
+        """The counters, once nothing is under way any more: read until no NIC has sent or received
+        anything meanwhile, for at most :data:`CLOSE_SECONDS`.
+        """
         give_up = time.monotonic() + CLOSE_SECONDS
         last = self.counters()
         while time.monotonic() < give_up:

@@ -214,10 +214,14 @@ def _verb(
     verb, equals, _ = words[0].partition("=")
     known = _verbs(struck)
     if (f"{verb}=" if equals else verb) not in known:
+        near = meant(verb, [one.removesuffix("=") for one in known])
+        if verb in SETTINGS and f"{verb}=" in known:
+            near = f" without its value, as in {_SAMPLES['rate']}"
+        elif verb in known:
+            near = f"; {verb} takes no value"
         raise UserError(
-            f"{said!r}: {words[0]!r} is nothing that happens to a {struck.kind}"
-            f"{meant(verb, [one.removesuffix('=') for one in known])}; take one of "
-            f"{', '.join(known)}"
+            f"{said!r}: {words[0]!r} is nothing that happens to a {struck.kind}{near}; take one "
+            f"of {', '.join(known)}"
         )
     if not _at_switch(struck, topology) and verb not in ("down", "up", "flap"):
         raise UserError(

@@ -73,7 +73,7 @@ class Attempt:
         undisturbed = self._measure(once, self.load.ideal_ns, self._player())
         self._expected = expected
         self._undisturbed = undisturbed.outcome
-        before = self._uncounted()
+        before, underway = self._uncounted(), self._missing()
         player = self._player(self.plan.moments)
         warm = dataclasses.replace(self.trial, warmups=0)
         try:
@@ -90,6 +90,7 @@ class Attempt:
             undisturbed.outcome,
             player.applied,
             lost=_less(self._uncounted(), before),
+            missing=self._missing() - underway,
             retransmitted=self.stage.transport.retransmitted,
             base_rtt_ns=base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes),
         )
@@ -115,6 +116,14 @@ class Attempt:
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
         return {"in_queue": self.striker.flushed, "no_route": self.lab.unrouted()}
+
+    def _missing(self) -> int:
+        """Frames that NICs have sent so far and none has received, but for what the machine lost."""
+        nics = [layers["nic"] for layers in self.pool.settled().values()]
+        return sum(
+            nic["frames_out"] - nic["frames_in"] - nic["socket_drops"] - nic["send_refused"]
+            for nic in nics
+        )
 
     def _player(self, moments: Sequence[Moment] = ()) -> FaultPlayer:
         return FaultPlayer(

@@ -10,9 +10,11 @@
 ``lost_packets``
     packets lost to the faults, by reason: ``link_down`` (a port without carrier was to send
     them), ``in_queue`` (they waited at a port when its cable was pulled), ``no_route`` (a switch
-    had no way left for them), ``black_hole``, ``loss``, ``corrupted``.  Not among them is what
-    nobody counts: what a NIC was given to send while its own cable was dead, and what a bridge had
-    for a dead port of its own.
+    had no way left for them), ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``, where
+    cables were pulled: what a NIC sent while its own had no carrier, and what a bridge had for such
+    a port of its own.  Nobody counts these: they are the packets that NICs have sent and neither
+    received nor any of the other counts has, nor those of drops in queues.  Of an iteration that
+    failed they are not known.
 ``undisturbed_retransmitted_packets``
     what the undisturbed iteration sent again, to hold ``retransmitted_packets`` against.
 ``cut_off_gpus``
@@ -50,12 +52,14 @@ def told(
     applied: Sequence[Sequence[Applied]],
     *,
     lost: Mapping[str, int],
+    missing: int,
     retransmitted: str,
     base_rtt_ns: int,
 ) -> dict[str, object]:
     """The values described above, for the row of the trial.
 
-    ``applied`` has the moments that came, by iteration; ``lost`` what switches do not count.
+    ``applied`` has the moments that came, by iteration; ``lost`` what switches do not count;
+    ``missing`` is how many frames NICs sent and none received.
     """
     reference = restoration.deliveries(topology, undisturbed, base_rtt_ns)
     curves = restoration.deliveries(topology, disturbed, base_rtt_ns)
@@ -86,7 +90,11 @@ def told(
         "faults": rows,
         "undisturbed_us": undisturbed.mean_ns / 1000,
         "slowdown": disturbed.mean_ns / undisturbed.mean_ns,
-        "lost_packets": lost_packets(expected, disturbed.ports, lost),
+        "lost_packets": lost_packets(
+            expected,
+            disturbed.ports,
+            {**lost, **_at_dead_ports(expected, disturbed, lost, missing)},
+        ),
         "undisturbed_retransmitted_packets": undisturbed.counters.get(retransmitted, 0),
         "cut_off_gpus": expected.ever_cut_off,
         "cut_off_pairs": pairs_told(expected.ever_cut_pairs),
@@ -103,6 +111,20 @@ def _came(times_ns: Sequence[int]) -> dict[str, object]:
         "at_us": fmean(times_ns) / 1000 if times_ns else None,
         "iterations": len(times_ns),
     }
+
+
+def _at_dead_ports(
+    expected: Expectation, disturbed: Outcome, lost: Mapping[str, int], missing: int
+) -> dict[str, int]:
+    """What of the ``missing`` frames no counter has, if there were ports without carrier."""
+    if not any(moment.condition.down for moment in expected.moments):
+        return {}
+    counted = sum(lost.values())
+    for port in disturbed.ports.values():
+        counted += port.dropped
+        if port.asic is None:
+            counted += port.kernel.data.drops + port.kernel.control.drops
+    return {"dead_port": max(0, missing - counted)}
 
 
 def lost_packets(

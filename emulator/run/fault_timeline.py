@@ -20,6 +20,9 @@ from emulator.run.cuts import Change, share_left
 from emulator.scenario import FaultAt
 from topologies.model import End, Topology, TopologyError
 
+#: A moment that is later than this never comes (s of this machine).
+LONGEST_WAIT_S = 2_000_000.0
+
 Inject = Callable[[str, Faults], None]
 Strike = Callable[[Condition], None]
 Tell = Callable[..., None]
@@ -154,7 +157,7 @@ class FaultPlayer:
             for place, step in enumerate(self._steps):
                 due = start_at + step.at_ns
                 wait = self._clock.host_seconds(due - self._clock.now())
-                if self._over.wait(max(0.0, wait)):
+                if self._over.wait(min(max(0.0, wait), LONGEST_WAIT_S)):
                     self.missed += len(self._steps) - place
                     return
                 step.act()

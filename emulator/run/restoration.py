@@ -5,8 +5,8 @@ It is *restored* at the first moment after the fault from which the fabric deliv
 from the same point of its data on, times the share that the remaining links allow: that is the
 ratio of the trial's ideal times without the fault and with it.  The time is 0 if goodput never fell
 below, and there is none if it was not restored before the next fault or the end, or if either came
-within a window, too soon to tell.  The end is where less is left than the undisturbed iteration
-delivers in a window: of that, any goodput delivers what there is.
+too soon to tell.  Towards the end the window is what the undisturbed iteration would still take,
+and ends at a quarter: the last octets are soon delivered by any goodput.
 
 Held against the same point of the data (give or take :data:`TOLERANCE` of it), a collective's own
 pauses between its steps, its beginning and its end are not taken for the fault's.  Delivered is
@@ -28,6 +28,8 @@ from topologies.model import Topology
 
 WINDOW_RTTS = 8
 RESTORED = 0.9
+#: By how much a window may be shorter where the data end.
+SHORTENED = 4
 TOLERANCE = 0.01
 #: Points of a delivery curve in each base RTT.
 _RESOLUTION = 4
@@ -97,20 +99,23 @@ def restored(
     first, last = math.ceil(fault_ns / step_ns), len(curve) - 1
     if until_ns is not None:
         last = min(last, int(until_ns / step_ns) - window)
+    enough = RESTORED * min(1.0, allowed)
+
+    def usual(begin: int, steps: float) -> float:
+        points = (_when(reference, curve[begin] + aside) for aside in (-TOLERANCE, 0, TOLERANCE))
+        return min(_from(reference, point, steps) for point in points)
+
     verdict = Goodput.UNKNOWN
     for begin in range(first, last + 1):
-        if _when(reference, curve[begin] + TOLERANCE) + window > len(reference) - 1:
-            break
-        usual = min(
-            _from(reference, _when(reference, curve[begin] + aside), window)
-            for aside in (-TOLERANCE, 0, TOLERANCE)
-        )
-        wanted = RESTORED * min(1.0, allowed) * usual
-        if _from(curve, begin, window) < wanted:
+        left = len(reference) - 1 - _when(reference, curve[begin] + TOLERANCE)
+        span = min(left, window)
+        telling = span >= window / SHORTENED
+        if _from(curve, begin, window) < enough * usual(begin, window):
             verdict = Goodput.LOST
         elif verdict is Goodput.LOST:
-            return Goodput.RESTORED, max(0, round(begin * step_ns - fault_ns))
-        else:
+            if telling and _from(curve, begin, span) >= enough * usual(begin, span):
+                return Goodput.RESTORED, max(0, round(begin * step_ns - fault_ns))
+        elif telling:
             verdict = Goodput.WHOLE
     return verdict, 0
 

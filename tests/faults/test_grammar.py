@@ -102,6 +102,8 @@ def test_several_options_are_one_timeline() -> None:
         ("t=1ms link rail0:up1", "does not say what happens to link rail0:up1"),
         ("t=1ms down", "does not say what is struck"),
         ("t=1ms switch rail0 loss=1%", "'loss=1%' is nothing that happens to a switch"),
+        ("t=1ms link rail0:up1 loss = 1%", "'loss' is nothing .* to a link without its value"),
+        ("t=1ms link rail0:up1 blackhole=1", "to a link; blackhole takes no value; take one of"),
         ("t=1ms link rail0:up1 down up", "'up' follows down, which takes nothing"),
         ("t=1ms link rail0:up1 rate=0Gbps", "rate= is no good.*blackhole swallows everything"),
         ("t=1ms link rail0:up1 rate=800Gbps", "at most the 400 Gbps of link rail0:up1"),

@@ -65,6 +65,12 @@ def test_the_last_octets_restore_nothing(share: float) -> None:
     assert after(curve((20_000, 1.0), (round(80_000 / share), share))) == (Goodput.LOST, 0)
 
 
+def test_what_is_left_may_be_less_than_a_window() -> None:
+    verdict, time = after(curve((97_000, 1.0), (10_000, 0.0), (3_000, 1.0)), fault=97_000)
+    assert verdict is Goodput.RESTORED
+    assert 10_000 - 0.2 * WINDOW <= time <= 10_000 + STEP
+
+
 def test_the_end_may_come_too_soon() -> None:
     assert after(curve((99_000, 1.0), (1_000, 0.1)), fault=98_000) == (Goodput.UNKNOWN, 0)
 

@@ -59,6 +59,23 @@ def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(tmp_path: Path) -> 
 
 @pytest.mark.root
 @needs_root
+def test_all_that_a_dead_nic_costs_is_told(tmp_path: Path) -> None:
+    """Its own frames, and those that its switch has for it, which nobody counts."""
+    timeline = "t=5us nic h0g0 down; t=30us up"
+    content = run(tmp_path, "permutation", *FABRIC, "--fault", timeline, **FLOWS)
+    (row,) = content["rows"]
+    lost = row["lost_packets"]
+    assert lost["dead_port"] > 0
+    frames = [
+        sum(counters[f"nic.frames_{way}"] for counters in content["endpoints"].values())
+        for way in ("out", "in")
+    ]
+    in_queues = sum(row["drops"].values()) - row["drops"].get("black_hole", 0)
+    assert sum(lost.values()) == frames[0] - frames[1] - in_queues
+
+
+@pytest.mark.root
+@needs_root
 def test_a_job_without_its_rail_ends_and_names_the_ranks(tmp_path: Path) -> None:
     lab = f"t-{secrets.token_hex(5)}"
     folder = tmp_path / lab

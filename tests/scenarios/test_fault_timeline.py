@@ -69,9 +69,10 @@ def test_in_order_of_time_on_both_ends_and_healed() -> None:
     assert faults.missed == 0
 
 
-def test_an_iteration_that_ends_first_misses_the_fault() -> None:
+@pytest.mark.parametrize("at_ns", [10**12, 10**27])
+def test_an_iteration_that_ends_first_misses_the_fault(at_ns: int) -> None:
     switch, clock = Switch(), Clock.start(1000)
-    faults, events = player(switch, clock, FaultAt(at_ns=10**12, port="rail0:up0", faults=BLACK))
+    faults, events = player(switch, clock, FaultAt(at_ns=at_ns, port="rail0:up0", faults=BLACK))
     faults.begin(clock.now())
     faults.end()
     assert (faults.missed, events) == (1, [])
