@@ -171,10 +171,12 @@ class Lab:
             running = ", ".join(lab.lab for lab in labs()) or "none; start one with uetemu up"
             raise UserError(f"there is no lab {name!r}; running: {running}")
         if record.phase is not Phase.UP or record.abandoned:
-            way_out = (
-                f"remove it with uetemu clean {name}" if record.abandoned else "try again soon"
-            )
-            raise UserError(f"lab {name} is not running (phase {record.phase}): {way_out}")
+            if record.abandoned:
+                raise UserError(
+                    f"lab {name} was left behind by a process that has ended: remove it with "
+                    f"uetemu clean {name}"
+                )
+            raise UserError(f"lab {name} is not running (phase {record.phase}): try again soon")
         return cls(record, lab_record.load_topology(name))
 
     def close(self) -> None:

@@ -139,7 +139,10 @@ def _counted(settings: bytes | memoryview, state: bytes | memoryview) -> AsicCou
         offset += CLASS_COUNTERS.size
         counts = numbers[: -len(DropReason)]
         drops = dict(zip(DropReason, numbers[-len(DropReason) :], strict=True))
-        classes[traffic_class] = ClassCounters(*counts, drops)
+        packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost = counts
+        classes[traffic_class] = ClassCounters(
+            packets, octets, marked, trimmed, corrupted, duplicated, reordered, lost, drops
+        )
     return AsicCounters(classes, queues)
 
 

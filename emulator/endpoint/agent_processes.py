@@ -45,7 +45,8 @@ class AgentError(UserError):
     """A rank failed.  ``rank`` and ``node`` say which (-1 and "" for the fork server itself).
 
     ``results`` holds what the ranks had done by then, ``counters`` what they counted (both only
-    of ranks that still answered), ``traceback`` the agent's own for a failure inside it.
+    of ranks that still answered), ``traceback`` the agent's own for a failure inside it.  ``died``:
+    its process did, or answers no more; else the rank has ended its schedule with an error.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class AgentError(UserError):
         rank: int = -1,
         node: str = "",
         traceback: str = "",
+        died: bool = False,
         results: Sequence[RankResult] = (),
         counters: Mapping[int, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> None:
         super().__init__(sentence)
-        self.rank, self.node, self.traceback = rank, node, traceback
+        self.rank, self.node, self.traceback, self.died = rank, node, traceback, died
         self.results = list(results)
         self.counters = dict(counters or {})
 
@@ -193,6 +195,7 @@ class AgentProcesses:
                 rank=rank,
                 node=self._nodes[rank],
                 traceback=message.traceback,
+                died=True,
             )
         return message
 
@@ -217,7 +220,8 @@ class AgentProcesses:
             news = b""
         if not news:
             self._deaths.setdefault(-1, 0)
-            raise AgentError("the fork server of the agents was killed; all agents end with it")
+            sentence = "the fork server of the agents was killed; all agents end with it"
+            raise AgentError(sentence, died=True)
         return news
 
     def _note(self, news: bytes) -> int:
@@ -248,7 +252,8 @@ class AgentProcesses:
     def _blame(self, rank: int, what: str) -> NoReturn:
         self._deaths.setdefault(rank, 0)  # nothing more is expected of it
         node = self._nodes[rank]
-        raise AgentError(f"the agent of rank {rank} ({node}) {what}", rank=rank, node=node)
+        sentence = f"the agent of rank {rank} ({node}) {what}"
+        raise AgentError(sentence, rank=rank, node=node, died=True)
 
 
 def _bound(stream: socket.socket, seconds: float) -> None:

@@ -118,7 +118,7 @@ class Attempt:
         return {"in_queue": self.striker.flushed, "no_route": self.lab.unrouted()}
 
     def _missing(self) -> int:
-        """Frames that NICs have sent so far and none has received, but for what the machine lost."""
+        """Frames that NICs have sent so far and none received, without what the machine lost."""
         nics = [layers["nic"] for layers in self.pool.settled().values()]
         return sum(
             nic["frames_out"] - nic["frames_in"] - nic["socket_drops"] - nic["send_refused"]

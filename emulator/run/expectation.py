@@ -116,7 +116,9 @@ class Expectation:
         return list(dict.fromkeys(pair for pairs in different for pair in pairs))
 
     def sentence(self, error: AgentError) -> str:
-        """``error``, with what the faults have to do with it."""
+        """``error``, with what the faults have to do with it: nothing, if a process has died."""
+        if error.died:
+            return str(error)
         if self.severed:
             return f"{self._forlorn()}, and the job cannot end without: {error}"
         if gone := self.ever_cut_off:

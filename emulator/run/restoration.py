@@ -140,7 +140,7 @@ def _when(curve: Curve, share: float) -> float:
     return float(after - 1 + (share - early) / (late - early))
 
 
-def _from(curve: Curve, begin: float, window: int) -> float:
+def _from(curve: Curve, begin: float, window: float) -> float:
     """What ``curve`` delivers in ``window`` steps from step ``begin`` on."""
     steps = np.arange(len(curve))
     early, late = np.interp([begin, begin + window], steps, curve)

@@ -51,6 +51,12 @@ def test_who_is_cut_off_for_good_is_told_by_rank() -> None:
     )
 
 
+def test_a_process_that_died_did_not_die_of_faults() -> None:
+    killed = AgentError("the agent of rank 2 was killed by SIGKILL", died=True)
+    for fault in ("t=0 link rail0:up0 down; t=1us up", "t=0 switch rail0 down"):
+        assert expected(fault).sentence(killed) == "the agent of rank 2 was killed by SIGKILL"
+
+
 def test_a_black_hole_cuts_off_as_well() -> None:
     found = expected("t=0 link h0g0:eth0 blackhole")
     assert found.sentence(AgentError("gone")).startswith("rank 0 (h0g0) is cut off for good by")
