@@ -206,7 +206,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 }
 MEANINGS: Mapping[str, str] = {
     STATIC: "no protocol: every shortest path, computed from the topology",
-    EBGP: "FRR: BGP between neighbours, an AS per switch (RFC 7938)",
+    EBGP: "FRR: BGP between neighbours (RFC 7938), an AS per switch",
     IBGP: "FRR: OSPF for loopbacks, BGP of one AS, reflected by the highest tier",
     EVPN: "FRR: as ebgp, and who is behind which tunnel of a stretched rail (RFC 8365)",
 }
