@@ -11,6 +11,9 @@ takes the port's **backup**, the standby link, and the other switch delivers.  N
 standby link: it is flooded nothing and learns nothing, so that nothing circles and nothing comes
 twice, but a broadcast misses a GPU whose port at the sender's switch is down.  Nobody broadcasts
 here, since neighbours and forwarding entries are the topology's.
+
+The endpoint of a run sends and receives by the bond, whose queues are those of its ports.  What
+waits there is still on the account of its socket, so that it holds back as it would on one port.
 """
 
 from __future__ import annotations

@@ -47,10 +47,13 @@ class _Static:
 
     A switch leaves out next hops at its own dead ports (``linkdown``); of a table that has no other
     for the destination it goes on to its main one.  Of what is dead farther on it knows nothing.
+    One of a pair that looks like one switch delivers over the standby link what is for its own dead
+    port.
     """
 
     def __init__(self, topology: Topology, dead: Collection[Link], black: Collection[Link]) -> None:
         self._topology, self._forwarding = topology, topology.forwarding
+        self._without_carrier, self._impassable = frozenset(dead), frozenset((*dead, *black))
         steps = [step for row in self._forwarding.graph.steps.values() for step in row]
         self._dead = {step.number for step in steps if step.link in dead}
         self._black = {step.number for step in steps if step.link in black}
@@ -61,16 +64,34 @@ class _Static:
     def leading(self, gpu: str, ends: frozenset[str]) -> Set[str]:
         if self._topology.node(gpu).loopback is not None:
             return self._to(gpu, ends)
+        owners = self._subnets_at(gpu)
+        delivering = owners & (ends | self._over_standby(gpu, ends))
         found: set[str] = set()
-        for switch in ends & self._subnets_at(gpu):
-            found |= self._to(switch, ends)
+        for switch in delivering:
+            found |= self._to(switch, delivering)
+        return found - (owners - delivering)  # these send into their own part of the subnet
+
+    def _over_standby(self, gpu: str, ends: Set[str]) -> set[str]:
+        """The switches whose port to ``gpu`` has no carrier, and whose twin is one of ``ends``."""
+        found = set()
+        for link, _, lost in self._topology.neighbours(gpu):
+            bridge = self._topology.bridge_of(lost)
+            for standby, ours, twin in self._topology.neighbours(lost.node):
+                if (
+                    standby.standby
+                    and standby not in self._impassable
+                    and link in self._without_carrier
+                    and self._topology.bridge_of(ours) == bridge
+                    and twin.node in ends
+                ):
+                    found.add(lost.node)
         return found
 
-    def _subnets_at(self, gpu: str) -> set[str]:
+    def _subnets_at(self, gpu: str) -> frozenset[str]:
         """The switches that have the subnets of ``gpu``."""
         ports = self._topology.node(gpu).ports
         ends = (end for port in ports for end, _ in self._topology.beyond(End(gpu, port.name)))
-        return {end.node for end in ends}
+        return frozenset(end.node for end in ends)
 
     def _leading(self, owner: str, ends: frozenset[str]) -> Set[str]:
         """The switches from whose hosts packets get to ``owner``, a switch or a GPU by ``ends``."""

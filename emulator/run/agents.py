@@ -42,8 +42,12 @@ def agent_specs(
     specs = []
     for rank, gpu in enumerate(gpus):
         server = topology.server_of(gpu.name)
-        ports = [port for port in gpu.ports if port.address is not None]
-        links = [topology.link_at(End(gpu.name, port.name)) for port in ports]
+        cables = [port for port in gpu.ports if port.address is not None]
+        links = [topology.link_at(End(gpu.name, port.name)) for port in cables]
+        ports: dict[str, Port] = {}
+        for port in cables:
+            ports.setdefault(port.interface, port)  # of a bond, its first
+        queue_frames = AgentSpec.send_queue_frames * len(cables) // len(ports)
         reached = topology.spans(gpu.name)
         frame_octets = transport.wire.payload_mtu + transport.wire.around_bytes
         specs.append(
@@ -51,7 +55,9 @@ def agent_specs(
                 rank=rank,
                 node=gpu.name,
                 netns=namespace(gpu.name),
-                ports=tuple(_port(topology, gpu, port, propagation=nic_delays) for port in ports),
+                ports=tuple(
+                    _port(topology, gpu, port, propagation=nic_delays) for port in ports.values()
+                ),
                 address=addresses[rank],
                 peers={
                     peer: addresses[peer]
@@ -74,9 +80,10 @@ def agent_specs(
                 mtu=min(link.mtu for link in links),
                 memory_octets=memory_octets,
                 send_by_class=pausing,
-                # A NIC holds frames back rather than overrun the queue of its own port.
+                # A NIC holds frames back rather than overrun the queue of its own port, even if
+                # all that a bond is given leaves by one of its ports.
                 send_queue_frames=min(
-                    AgentSpec.send_queue_frames,
+                    queue_frames,
                     max(1, min(link.buffer_bytes for link in links) // frame_octets),
                 ),
             )
@@ -98,11 +105,12 @@ def _port(topology: Topology, gpu: Node, port: Port, *, propagation: bool) -> Po
     """``port`` of ``gpu``, with what it adds to frames by their source.
 
     Where several ports are to choose from, paths are alike in both directions, so that one that
-    ends at a port is one that begins there.
+    ends at a port is one that begins there.  The ports of a bond are alike, and ``port`` is its
+    first.
     """
     delays = path_delays(topology, gpu.name, port.name)
     return PortSpec(
-        interface=port.name,
+        interface=port.interface,
         mac=port.mac,
         gateway_mac=gateway_mac(topology, gpu, port.name) if len(gpu.ports) > 1 else port.mac,
         path_delays={

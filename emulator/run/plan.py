@@ -128,7 +128,7 @@ def prepare(request: Request) -> Plan:
         topology, spec, profile_switch = chosen.topology, chosen.spec, chosen.switch
     topology = control_plane.chosen(topology, request.control_plane)
     moments = timeline(request.faults, topology)
-    bonds.require_none(topology, "uetemu run cannot measure GPUs")
+    bonds.check(topology)
     preflight.check_agents(len(topology.gpus))
     relays = Pxn(topology, request.pxn)
     trials = request.scenario.schedules(request.parameters, topology, request.seed)

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from emulator.cli.main import cli
+from emulator.endpoint.spec import AgentSpec
 from emulator.errors import UserError
-from emulator.fabric import capabilities
+from emulator.fabric import capabilities, namespaces
 from emulator.fabric.build import Plan
 from emulator.fabric.containerlab import to_containerlab
 from emulator.fabric.links import interface_indices
 from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
+from emulator.faults.grammar import timeline
+from emulator.faults.reach import cut_off, reached
 from emulator.lab import Lab
+from emulator.run.agents import agent_specs
+from emulator.transports import fit
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
+from tests.scenarios.processes import uetemu
 from topologies import catalogue
 from topologies.addressing import gpu_address
 from topologies.capacity import bisection_bandwidth
 from topologies.failure_domain import failure_domains
 from topologies.model import End, FabricProfile, Topology, TopologyError
+from uet.congestion.ports import evs_of
 
 #: rail0 and rail1 are a pair with two rails, joined by peer0 for one and peer1 for the other
 SHAPE = "clos:hosts=2,gpus_per_host=2,nic_ports=2,rails_per_switch=2,spines=2,homing=bond"
@@ -120,6 +130,56 @@ def test_every_gpu_has_one_gateway_and_reaches_whom_it_would_over_two_paths(spec
         assert len({(route.table, route.destination) for route in routes}) == len(routes)
 
 
+# --- runs over bonds ---------------------------------------------------------------------------
+
+
+def specs(topology: Topology) -> list[AgentSpec]:
+    return agent_specs(
+        topology,
+        fit("uet", topology, switch=None),
+        namespace=lambda node: f"/nowhere/{node}",
+        nic_delays=True,
+        seed=1,
+        memory_octets=1 << 20,
+    )
+
+
+def test_endpoint_sends_by_the_bond_at_the_rate_of_both_ports(bonded: Topology) -> None:
+    apart = catalogue.load(SHAPE.replace("bond", "paths"))
+    over_paths = {spec.node: spec for spec in specs(apart)}
+    for spec in specs(bonded):
+        (port,) = spec.ports
+        first, second = over_paths[spec.node].ports
+        assert (first.interface, second.interface) == ("eth0", "eth1")
+        assert port.interface == "bond0"
+        # both ways are equally long, and twice as much waits for two ports as for one
+        delays = sorted(map(tuple, port.path_delays.values()))
+        assert delays == sorted(map(tuple, first.path_delays.values()))
+        assert spec.send_queue_frames == 2 * over_paths[spec.node].send_queue_frames
+        assert spec.transport_config["link_rate"] == 2 * 400_000_000_000
+    little = catalogue.load(f"{SHAPE},buffer=20000")  # of one port, by which all may leave
+    assert {spec.send_queue_frames for spec in specs(little)} == {4}
+
+
+def test_dead_port_of_a_pair_cuts_nobody_off_while_the_other_delivers(bonded: Topology) -> None:
+    def lost(*downs: str) -> list[str]:
+        moments = timeline([f"t=0 {down} down" for down in downs], bonded)
+        return cut_off(bonded, moments[-1].condition.dead)
+
+    assert lost("nic h0g0:eth0") == []
+    assert lost("nic h0g0:eth0", "nic h1g0:eth1") == []
+    assert lost("switch rail0") == []
+    assert lost("nic h0g0") == ["h0g0"]
+    # without the standby link of its rail nobody brings over what comes to the dead port's switch
+    one_way = reached(bonded, timeline(["t=0 nic h0g0:eth0 down"], bonded)[0].condition.dead)
+    assert one_way["h0g0"] == {"h0g1", "h1g0", "h1g1"}
+    downs = ["t=0 nic h0g0:eth0 down", "t=0 nic h1g0:eth1 down", "t=0 link rail0:peer0 down"]
+    apart = reached(bonded, timeline(downs, bonded)[-1].condition.dead)
+    assert "h1g0" not in apart["h0g0"]
+    downs[-1] = "t=0 link rail0:peer1 down"  # that of the other rail
+    assert "h1g0" in reached(bonded, timeline(downs, bonded)[-1].condition.dead)["h0g0"]
+
+
 # --- what is refused ---------------------------------------------------------------------------
 
 
@@ -149,17 +209,8 @@ def test_containerlab_is_refused(bonded: Topology) -> None:
 
 
 @pytest.mark.root
-def test_runs_are_refused() -> None:
-    done = CliRunner().invoke(cli, ["run", "allreduce", "--topology", SHAPE])
-    assert isinstance(done.exception, UserError)
-    assert str(done.exception) == (
-        "uetemu run cannot measure GPUs with homing=bond: take homing=paths"
-    )
-
-
-@pytest.mark.root
 def test_kernel_without_bonding_refuses_before_anything_is_built(
-    lab_name: str, bonded: Topology
+    lab_name: str, bonded: Topology, tmp_path: Path
 ) -> None:
     if capabilities.has("bonding"):
         pytest.skip("this kernel has bonding")
@@ -167,6 +218,12 @@ def test_kernel_without_bonding_refuses_before_anything_is_built(
         Lab.create(lab_name, bonded, dilation=1000, seed=1, spec=SHAPE)
     assert str(refusal.value).startswith("bonding is needed to make two ports of a GPU one")
     assert "homing=paths" in str(refusal.value)
+    folder = tmp_path / "run"
+    words = ["run", "allreduce", "--topology", SHAPE, "--name", lab_name, "--output", str(folder)]
+    done = CliRunner().invoke(cli, words)
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception) == str(refusal.value)
+    assert not folder.exists()
 
 
 # --- in the kernel -----------------------------------------------------------------------------
@@ -174,6 +231,8 @@ def test_kernel_without_bonding_refuses_before_anything_is_built(
 
 @pytest.mark.root
 class TestWithBonds:
+    FLOWS = 60
+
     @pytest.mark.parametrize("vlans", ["off", "on"])
     def test_port_that_is_pulled_costs_nothing_but_its_rate(
         self, lab: LabFactory, vlans: str
@@ -204,12 +263,37 @@ class TestWithBonds:
 
         made.exec(own.node, ["ip", "link", "set", own.port, "up"])
         within(30, lambda: self._status(made, "h0g0", "eth0") == "UP", "the bond saw it")
-        ports = self._arrived(made, "h1g0")
-        assert ports["h0g0:eth0"] > 0
-        assert ports["h0g0:eth0"] + ports["h0g0:eth1"] == self.FLOWS
-        assert ports["rail1:peer0"] == 0
+        # ports whose flows a transport takes to share a port of the NIC do share one of the bond
+        for port in (0, 1):
+            ports = self._arrived(made, "h1g0", evs_of(port, 2)[: self.FLOWS])
+            assert sorted((ports["h0g0:eth0"], ports["h0g0:eth1"])) == [0, self.FLOWS]
+            assert ports["rail1:peer0"] == 0
 
-    FLOWS = 60
+    def test_job_goes_on_when_a_port_is_pulled(self, tmp_path: Path) -> None:
+        if not capabilities.has("bonding"):
+            pytest.skip("this kernel has no bonding")
+        pull = "t=5us nic h0g0:eth0 down"
+        lab, folder = f"t{secrets.token_hex(5)}", tmp_path / "run"
+        process = uetemu(
+            *("run", "allreduce", "--topology", SHAPE, "--param", "warmups=0", "--name", lab),
+            *("--sizes", "256KiB", "--iterations", "1", "--dilation", "200000"),
+            *("--fault", pull, "--output", str(folder), "--format", "json"),
+        )
+        out, said = process.communicate()
+        assert process.returncode == 0, said
+        content = json.loads(out)
+        (row,) = content["rows"]
+        assert (row["wrong"], content["errors"], row["cut_off_gpus"]) == (0, [], [])
+        (down,) = row["faults"]
+        assert down["at_us"] >= 5
+        ports = content["ports"]
+        for gpu in ("h0g0", "h0g1", "h1g0", "h1g1"):
+            for port in ("eth0", "eth1"):  # the bond gave to both, and to none more than it holds
+                assert ports[f"{gpu}:{port}"]["tx_packets"] > 0
+                assert ports[f"{gpu}:{port}"]["data"]["drops"] == 0
+        assert ports["rail1:peer0"]["rx_packets"] > 0  # what came for the pulled port
+        assert ports["rail1:peer1"]["rx_packets"] == 0
+        assert not namespaces.of_lab(lab)
 
     def _reach(self, lab: Lab) -> set[int]:
         names = [gpu.name for gpu in lab.topology.gpus]
@@ -217,8 +301,10 @@ class TestWithBonds:
         pairs = [(a, addresses[b]) for a in names for b in names if a != b]
         return set(pings(lab, pairs).values())
 
-    def _arrived(self, lab: Lab, source: str) -> dict[str, int]:
-        """Frames that ports received of flows from ``source`` to h0g0."""
+    def _arrived(
+        self, lab: Lab, source: str, flows: Iterable[int] = range(20_000, 20_000 + FLOWS)
+    ) -> dict[str, int]:
+        """Frames that ports received of ``flows`` (source ports) from ``source`` to h0g0."""
         watched = ("h0g0:eth0", "h0g0:eth1", "rail0:peer0", "rail1:peer0")
         to = str(gpu_address(lab.topology.node("h0g0")).ip)
 
@@ -230,7 +316,7 @@ class TestWithBonds:
             return {end: count - before[end] for end, count in received().items()}
 
         before = received()
-        send_flows(lab, source, to, range(20_000, 20_000 + self.FLOWS))
+        send_flows(lab, source, to, flows)
         within(
             30,
             lambda: sum(grown()[end] for end in watched[:2]) >= self.FLOWS,

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from emulator.asic import program as asic_program
+from emulator.asic.fitting import size_of
 from emulator.asic.program import Size
 from emulator.fabric import capabilities
 from tests.fabric import stock_kernel
 from tests.fabric.stock_kernel import Outcome
+from tests.fabric.test_bonds import SHAPE as BONDED
+from topologies import catalogue
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -53,8 +56,9 @@ def boot() -> Outcome:
         f" --junitxml=/run/out/results.xml --durations=0 {' '.join(CHECKS)}"
     )
     # nothing may be left: no namespace, no lab, no process that one of them started
-    with asic_program.built(Size()):
-        pass  # into the cache of this machine: an emulated processor takes long to compile
+    for size in (Size(), size_of(catalogue.load(BONDED))):
+        with asic_program.built(size):
+            pass  # into the cache of this machine: an emulated processor takes long to compile
     script = f"uname -r; {pytest_there}; status=$?; ls -A /run/netns /run/uetemu; exit $status"
     return stock_kernel.run(
         script, directory=CHECKOUT, files=stock_kernel.folder(), budget_s=BUDGET_S

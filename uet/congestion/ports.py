@@ -23,16 +23,18 @@ from functools import cache
 from uet.congestion.paths import TIMEOUT, PathSelection
 from uet.congestion.spraying import EV_FIRST, EV_LAST
 
-#: Odd, so that each of the 256 hashes stands for one value; the rest is chance (golden ratio).
-_SPREAD = 157
 #: A port that does not answer is tried after so many of its turns, then each time after twice as
 #: many as before, up to the second number: what a try loses holds up the end of its message.
 TRY_AFTER, TRY_AFTER_MOST = 32, 4096
 
 
 def choices(ports: Sequence[int]) -> bytes:
-    """The port of each hash of an EV (:func:`hash_of`), where those numbered ``ports`` work."""
-    return bytes(ports[(value * _SPREAD & 0xFF) * len(ports) >> 8] for value in range(256))
+    """The port of each hash of an EV (:func:`hash_of`), where those numbered ``ports`` work.
+
+    Of two ports the one that a Linux bond takes by layers 3 and 4, or for all EVs to a peer the
+    other one, as a bond has the addresses in its hash: EVs that share a port here share one there.
+    """
+    return bytes(ports[(value >> 1) % len(ports)] for value in range(256))
 
 
 def hash_of(ev: int) -> int:
