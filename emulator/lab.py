@@ -110,8 +110,8 @@ class Lab:
         _check_unused(name)
         fitted = None if switch is None else fit(switch, topology, dilation)
         check_control_plane(topology, switch)
-        vlans.check(topology)
         bonds.check(topology)
+        vlans.check(topology)
         record = LabRecord(
             lab=name,
             identity=uuid.uuid4().hex,

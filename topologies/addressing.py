@@ -51,7 +51,7 @@ _MAC_ROLE = {
     Role.LEAF: 0x14,
     Role.ROUTER: 0x15,
 }
-_MAC_BRIDGE = 0x10
+_MAC_BRIDGE, _MAC_SEGMENT = 0x10, 0x20
 _ANYCAST = 0xFFFF  # the node number of all switches; no single one has so high a number
 
 
@@ -74,6 +74,12 @@ def bridge_mac(*, switch: int, rail: int) -> str:
 def anycast_mac(*, rail: int) -> str:
     """MAC of the bridges of a ``rail`` that is stretched over switches, the same on all of them."""
     return _mac(_MAC_BRIDGE, _ANYCAST, rail)
+
+
+def segment_mac(*, switch: int) -> str:
+    """MAC of the system that two switches pose as to GPUs with a port in each; ``switch`` is the
+    place of the first among all."""
+    return _mac(_MAC_SEGMENT, switch, 0)
 
 
 def _mac(kind: int, node: int, port: int) -> str:

@@ -38,6 +38,7 @@ from topologies.model import (
 from topologies.units import format_size
 
 MAX_PORTS = 4096  # of one switch: eight times what the largest chips of 2025 offer
+ACCESS_BOND = "es"  # and the number of the port that it has
 
 
 @dataclass
@@ -170,8 +171,8 @@ class Assembly:
         """A subnet inside ``switch``; others are told of it as part of ``summary``.
 
         With a ``vni`` it is a part of the subnet that other switches have, too, and has the MAC
-        that all parts have.  Else it has one of its own, or that of ``like``, the bridge (switch,
-        name).
+        that all parts have.  Else it has one of its own.  Or it has that of ``like``, the bridge
+        (switch, name).
         """
         draft = self._nodes[switch]
         twin = self._nodes[like[0]].bridges[like[1]] if like else None
@@ -197,12 +198,14 @@ class Assembly:
         rate_bps: int,
         delay_ns: int,
         bond: str | None = None,
+        segment: bool = False,
     ) -> None:
         """A cable from the next port of ``gpu`` to a member of ``bridge``, with its address.
 
-        Ports of one ``bond`` share the first one's.
+        Ports of one ``bond`` share the first one's; as an Ethernet ``segment`` it ends in access
+        bonds.
         """
-        down = self._member(switch, bridge)
+        down = self._member(switch, bridge, access_bond=segment)
         self._cable(self._gpu_port(gpu, switch, bridge, bond), down, rate_bps, delay_ns)
 
     def pair(self, a: str, b: str, bridge: str, *, rate_bps: int, delay_ns: int) -> None:
@@ -291,15 +294,20 @@ class Assembly:
             draft.node = replace(draft.node, gateway=str(gateway.ip))
         return End(gpu, f"eth{port}")
 
-    def _member(self, switch: str, bridge: str) -> End:
-        return self._bridge_port(switch, bridge, "down", self._nodes[switch].node.role)
+    def _member(self, switch: str, bridge: str, *, access_bond: bool = False) -> End:
+        role = self._nodes[switch].node.role
+        return self._bridge_port(switch, bridge, "down", role, access_bond=access_bond)
 
-    def _bridge_port(self, node: str, bridge: str, prefix: str, role: Role) -> End:
+    def _bridge_port(
+        self, node: str, bridge: str, prefix: str, role: Role, *, access_bond: bool = False
+    ) -> End:
         draft = self._nodes[node]
-        name = f"{prefix}{draft.uses[prefix]}"
+        number = draft.uses[prefix]
+        name = f"{prefix}{number}"
         draft.uses[prefix] += 1
         mac = plan.switch_mac(role, switch=draft.number, port=len(draft.ports))
-        draft.ports.append(Port(name=name, mac=mac, bridge=bridge))
+        bond = f"{ACCESS_BOND}{number}" if access_bond else None
+        draft.ports.append(Port(name=name, mac=mac, bridge=bridge, bond=bond))
         return End(node, name)
 
     def _port(self, switch: str, prefix: str, *, address: IPv4Interface) -> End:
@@ -349,6 +357,8 @@ class Assembly:
 
 
 def _bridge_mac(draft: _Draft, rail: int, vni: int | None, twin: Bridge | None) -> str:
+    if twin is not None:
+        return twin.mac
     if vni is not None:
         return plan.anycast_mac(rail=rail)
-    return twin.mac if twin else plan.bridge_mac(switch=draft.number, rail=rail)
+    return plan.bridge_mac(switch=draft.number, rail=rail)

@@ -15,7 +15,8 @@ share spines.  Two ports per GPU (``nic_ports=2``) go to two sets of rail switch
 plane; with ``planes=own`` the second plane has spines of its own, as the fabric planes of UES have.
 With ``homing=bond`` the two ports are one interface with one address, and the two rail switches
 look like one: one subnet, one gateway address and MAC, and for each rail a standby link between
-them for frames to GPUs whose own port there is down.
+them for frames to GPUs whose own port there is down.  With ``homing=esi`` they have no such link,
+and tell each other of their GPUs by BGP EVPN (Ethernet segments, RFC 7432).
 Without spines, rails that stand on different switches do not reach each other.
 
 Subnets: rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a second plane, then those
@@ -47,7 +48,7 @@ FIRST_VLAN = 101
 FIRST_VNI = 10_000  # of VLAN 0
 NIC_PORTS = (1, 2)
 STRETCHED = "stretched"
-HOMINGS = ("paths", "bond")
+PATHS, PAIR, SEGMENT = HOMINGS = ("paths", "bond", "esi")
 BOND = "bond0"
 
 
@@ -65,7 +66,9 @@ class Clos(Cabling):
     pcie_rate: int = parameter("256Gbps", RATE, "rate of a GPU's way to a shared NIC, each way")
     nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1 or 2")
     homing: str = parameter(
-        "paths", Choice(HOMINGS), "two NIC ports: paths of their own, or a bond to a switch pair"
+        PATHS,
+        Choice(HOMINGS),
+        "two NIC ports: paths of their own, a bond to a switch pair, or one as EVPN multihoming",
     )
     rails_per_switch: int = parameter(1, COUNT, "rails on one rail switch")
     switch_ports: int | None = parameter(
@@ -144,7 +147,12 @@ class Clos(Cabling):
     @property
     def bonded(self) -> bool:
         """Whether the two ports of a GPU are one interface."""
-        return self.homing == "bond"
+        return self.homing != PATHS
+
+    @property
+    def vlan_use(self) -> str:
+        """``vlans``; FRR has Ethernet segments on VLANs only."""
+        return "on" if self.homing == SEGMENT else self.vlans
 
     @property
     def subnet_planes(self) -> int:
@@ -159,6 +167,7 @@ class Clos(Cabling):
         """Every parameter with the value it has, computed ones included."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values["uplink_rate"], values["super_rate"] = self.uplink_bps, self.super_bps
+        values["vlans"] = self.vlan_use
         if self.spines:
             values["uplinks_per_spine"] = self.parallel
         if self.super_spines:
@@ -181,8 +190,18 @@ class Clos(Cabling):
             )
         if self.bonded and self.nic_ports != 2:
             raise TopologyError(
-                f"homing is bond and nic_ports {self.nic_ports}; a bond has two ports: take "
-                "nic_ports=2, or homing=paths"
+                f"homing is {self.homing} and nic_ports {self.nic_ports}; a bond has two ports: "
+                "take nic_ports=2, or homing=paths"
+            )
+        if self.homing == SEGMENT and not self.stretched:
+            raise TopologyError(
+                f"homing is {SEGMENT} and subnets {self.subnets}; EVPN tells of GPUs in subnets "
+                f"that lie on several switches: take subnets={STRETCHED}, or homing={PAIR}"
+            )
+        if self.homing == SEGMENT and self.planes == "own":
+            raise TopologyError(
+                f"homing is {SEGMENT} and planes own; the two switches of a GPU tell each other "
+                f"of it over spines that both have: take planes=shared, or homing={PATHS}"
             )
         if self.rail_count % self.rails_per_switch and self.rail_count > self.rails_per_switch:
             raise TopologyError(
@@ -206,7 +225,7 @@ class Clos(Cabling):
                 "or gpus_per_host"
             )
         rails = min(self.rail_count, self.rails_per_switch)
-        below = self.hosts * rails + (rails if self.bonded else 0)
+        below = self.hosts * rails + (rails if self.homing == PAIR else 0)
         panel = below + self.spines * self.parallel
         if panel > MAX_PORTS:
             raise TopologyError(
@@ -263,7 +282,7 @@ class Clos(Cabling):
 
     def _check_stretched(self) -> None:
         parts = self.pods * self.segments
-        if parts == 1:
+        if parts == 1 and self.homing != SEGMENT:
             raise TopologyError(
                 f"subnets is {STRETCHED} and there is one segment, over which a subnet lies "
                 "anyway: take more pods or segments, or subnets=apart"
@@ -274,12 +293,13 @@ class Clos(Cabling):
                 f"subnets is {STRETCHED} and {missing} 0: tunnels need a way between all rail "
                 f"switches; take {missing} too, or subnets=apart"
             )
-        if self.nic_ports > 1:
+        if self.nic_ports > 1 and self.homing != SEGMENT:
             raise TopologyError(
-                f"subnets is {STRETCHED} and nic_ports {self.nic_ports}; a GPU with several ports "
-                "has an address that belongs to no subnet: take nic_ports=1 or subnets=apart"
+                f"subnets is {STRETCHED}, nic_ports {self.nic_ports} and homing {self.homing}; "
+                f"of several ports EVPN tells as an Ethernet segment only: take homing={SEGMENT}, "
+                "nic_ports=1 or subnets=apart"
             )
-        if self.vlans != "off":
+        if self.vlans != "off" and self.homing != SEGMENT:
             raise TopologyError(
                 f"subnets is {STRETCHED} and vlans {self.vlans}; tunnels are ports of a bridge "
                 "for each rail: take vlans=off or subnets=apart"
@@ -342,7 +362,7 @@ class _Builder:
         spines = self._spines()
         for place in self.places:
             self._attach(place, nics)
-            if shape.bonded and place.plane:
+            if shape.homing == PAIR and place.plane:
                 for rail in self._rails_of(place):
                     self.fabric.pair(
                         self._twin(place),
@@ -367,7 +387,7 @@ class _Builder:
                         self.fabric.join(
                             spine, top, rate_bps=shape.super_bps, delay_ns=shape.uplink_delay
                         )
-        profile = replace(self.fabric.profile, vlans=shape.vlans)
+        profile = replace(self.fabric.profile, vlans=shape.vlan_use)
         return self.fabric.topology(shape.NAME, shape.parameters(), profile=profile)
 
     def _places(self) -> Iterator[_Place]:
@@ -412,10 +432,10 @@ class _Builder:
 
     def _whose_mac(self, place: _Place, rail: int) -> tuple[str, str] | None:
         """The bridge whose MAC that of ``rail`` shares: that of the twin, or the switch's first."""
-        if self.shape.bonded and place.plane:
+        if self.shape.homing == PAIR and place.plane:
             return self._twin(place), f"rail{rail}"
-        first = self._rails_of(place)[0]
-        return (place.name, f"rail{first}") if self.shape.vlans != "off" and rail != first else None
+        first, vlans = self._rails_of(place)[0], self.shape.vlan_use
+        return (place.name, f"rail{first}") if vlans != "off" and rail != first else None
 
     def _twin(self, place: _Place) -> str:
         """The switch of the first plane that a switch of the second looks like."""
@@ -467,6 +487,7 @@ class _Builder:
                     rate_bps=shape.nic_rate,
                     delay_ns=shape.nic_delay,
                     bond=BOND if shape.bonded else None,
+                    segment=shape.homing == SEGMENT,
                 )
 
     def _spines(self) -> dict[tuple[int, int], list[str]]:

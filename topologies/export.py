@@ -178,7 +178,7 @@ def _rows(topology: Topology) -> list[list[str]]:
 
 
 def _address(gpu: Node) -> str:
-    return ", ".join(str(port.address.ip) for port in gpu.ports if port.address)
+    return ", ".join(dict.fromkeys(str(port.address.ip) for port in gpu.ports if port.address))
 
 
 def _identifier(name: str) -> str:

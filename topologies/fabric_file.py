@@ -97,7 +97,9 @@ def read(text: str, name: str) -> FabricFile:
         raise TextError(wrong, name)
     try:
         shape: dict[str, Any] = {key: value for key, value in said.items() if key in CLOS}
-        topology = dataclasses.replace(Clos(**shape).topology(), profile=_profile(said))
+        built = Clos(**shape).topology()
+        profile = dataclasses.replace(_profile(said), vlans=built.profile.vlans)
+        topology = dataclasses.replace(built, profile=profile)
     except TopologyError as error:
         raise TextError([Problem(reader.line_about(str(error)), str(error))], name) from None
     switch = _switch(said) if any(key in said for key in OF_SWITCHES) else None
@@ -207,7 +209,6 @@ def _profile(said: Mapping[str, Value]) -> FabricProfile:
         control_plane=_control_plane(said),
         load_balancing=str(said.get("load_balancing", default.load_balancing)),
         data_plane=str(said.get("data_plane", default.data_plane)),
-        vlans=str(said.get("vlans", default.vlans)),
     )
 
 

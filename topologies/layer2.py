@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topologies.model import MAX_VLAN, End, Node, Topology, TopologyError
+from topologies.multihoming import validate_segments
 
 
 def validate(topology: Topology) -> None:
@@ -18,7 +19,8 @@ def validate(topology: Topology) -> None:
     for link in topology.links:
         if link.standby:
             _validate_standby(topology, link.a, link.b)
-    if bonded and topology.profile.control_plane != "static":
+    validate_segments(topology)
+    if bonded and not topology.segments and topology.profile.control_plane != "static":
         raise TopologyError(
             f"GPUs have bonds (homing=bond) and control_plane is {topology.profile.control_plane}; "
             "two switches that look like one need control_plane=static: take that, or homing=paths"
@@ -49,6 +51,10 @@ def _validate_bonds(node: Node) -> None:
         where = f"{node.name}:{bond}"
         if bond in names:
             raise TopologyError(f"{where} exists twice, as a bond and as a port")
+        if node.is_switch:
+            if len(members) > 1 or members[0].bridge is None:
+                raise TopologyError(f"{where}: an access bond has one port, in a bridge")
+            continue
         if any(port.address is None for port in members):
             raise TopologyError(f"{where}: a port of a bond has the bond's address")
         if len({(port.mac, port.address) for port in members}) > 1:

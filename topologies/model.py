@@ -20,6 +20,7 @@ from topologies import spans
 from topologies.spans import Span, Ticks
 
 if TYPE_CHECKING:
+    from topologies.multihoming import Segment
     from topologies.routing import Forwarding
     from topologies.stretch import Stretch
 
@@ -62,7 +63,8 @@ SWITCH_ROLES = frozenset({Role.RAIL, Role.LEAF, Role.ROUTER, Role.SPINE, Role.SU
 class Port:
     """One network interface.  A port is either routed (it has an address) or a bridge member.
 
-    Members of the bond ``bond`` have its MAC and its address.
+    Members of the bond ``bond`` have its MAC and its address, or it is the bridge's member in their
+    place (an access bond).
     """
 
     name: str
@@ -73,7 +75,7 @@ class Port:
 
     @property
     def interface(self) -> str:
-        """What has the address: the port, or its bond."""
+        """What has the address or is the bridge's member: the port, or its bond."""
         return self.bond or self.name
 
 
@@ -340,6 +342,13 @@ class Topology:
 
         found = Stretch(self)
         return found if found.owners else None
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """The Ethernet segments: bonds of GPUs that their switches tell each other of."""
+        from topologies.multihoming import segments  # here, as it is written in terms of topologies
+
+        return segments(self)
 
     @cached_property
     def _far_ends(self) -> Mapping[End, End]:

@@ -44,14 +44,15 @@ class Stretch:
         self._from: dict[str, Mapping[str, Path]] = {}
 
     @cached_property
-    def homes(self) -> Mapping[str, tuple[str, int]]:
-        """GPU -> the switch that it is plugged into, and the VNI of its subnet."""
-        found = {}
+    def homes(self) -> Mapping[str, tuple[tuple[str, ...], int]]:
+        """GPU -> the switches that it is plugged into, and the VNI of its subnet."""
+        found: dict[str, tuple[tuple[str, ...], int]] = {}
         for gpu in self.topology.gpus:
             for port in gpu.ports:
                 for end, item in self.topology.beyond(End(gpu.name, port.name)):
                     if isinstance(item, Bridge) and item.vni is not None:
-                        found[gpu.name] = end.node, item.vni
+                        others, _ = found.get(gpu.name, ((), item.vni))
+                        found[gpu.name] = (*others, end.node), item.vni
         return found
 
     @property
@@ -68,18 +69,25 @@ class Stretch:
         return tuple(owner for owner, far in hops.items() if far == min(hops.values()))
 
     def ways(self, source: str, destination: str) -> tuple[Path, ...]:
-        """The ways from one GPU to another, one over each switch that is as near as any; none if
-        the fabric does not join them."""
+        """The ways from one GPU to another, one over each switch that is as near as any to the one
+        it leaves by; none if the fabric does not join them."""
         reached = self._paths(source)
         if destination not in reached:
             return ()
         if source not in self.homes or destination not in self.homes:
             return (reached[destination],)
-        (switch, _), (_, vni) = self.homes[source], self.homes[destination]
+        (switches, _), (_, vni) = self.homes[source], self.homes[destination]
+        if len(switches) == 1:
+            (switch,) = switches
+            return tuple(
+                (*reached[owner], *self._paths(owner)[destination])
+                if owner != switch
+                else reached[destination]
+                for owner in self.nearest(switch, vni)
+            )
         return tuple(
-            (*reached[owner], *self._paths(owner)[destination])
-            if owner != switch
-            else reached[destination]
+            (*reached[switch], *self._paths(switch)[owner], *self._paths(owner)[destination])
+            for switch in switches
             for owner in self.nearest(switch, vni)
         )
 
@@ -136,7 +144,12 @@ def validate_stretch(topology: Topology) -> None:
             f"routing is {profile.routing} and subnets are stretched over switches: take "
             f"routing={SHORTEST}"
         )
-    if profile.vlans != "off":
+    if topology.segments and profile.vlans != "on":
+        raise TopologyError(
+            f"vlans is {profile.vlans} and GPUs are Ethernet segments (homing=esi), which FRR has "
+            "on VLANs of one bridge only: take vlans=on"
+        )
+    if profile.vlans != "off" and not topology.segments:
         raise TopologyError(
             f"vlans is {profile.vlans} and subnets are stretched over switches: tunnels are ports "
             "of a bridge for each rail; take vlans=off"

@@ -7,14 +7,30 @@ kernel: of the bridge, of its tunnel port, and of neighbours.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from socket import AF_BRIDGE, AF_INET
+from itertools import product
+from socket import AF_BRIDGE, AF_INET, AF_UNSPEC
 
 from pyroute2.netlink.rtnl import RTM_GETNEIGH
 
-from emulator.fabric.kernel_objects import NDA_DST, NDA_LLADDR, NDMSG, NTF_MASTER, NTF_SELF
+from emulator.fabric.kernel_objects import (
+    NDA_DST,
+    NDA_LLADDR,
+    NDA_NH_ID,
+    NDMSG,
+    NEXTHOP_GROUP,
+    NHA_FDB,
+    NHA_GATEWAY,
+    NHA_GROUP,
+    NHA_ID,
+    NHMSG,
+    NTF_MASTER,
+    NTF_SELF,
+    RTM_GETNEXTHOP,
+)
 from emulator.fabric.links import tunnel_port
 from emulator.fabric.netlink import RouteSocket, attributes
 from topologies.model import Bridge, End, Topology
@@ -46,6 +62,7 @@ class Members:
             for bridge in switch.bridges:
                 if bridge.vni is not None:
                     wanted.update(self._of(switch.name, bridge))
+            wanted.update(self._partners(switch.name))
             if wanted:
                 self.wanted[switch.name] = wanted
 
@@ -53,7 +70,7 @@ class Members:
         """A sentence for each thing that ``switch`` does not know; ``kernel`` is its own."""
         wanted = self.wanted.get(switch)
         if wanted:
-            known = set(read_entries(kernel))
+            known = set(read_entries(kernel, shared=bool(self._topology.segments)))
             yield from (said for entry, said in wanted.items() if entry not in known)
 
     def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[Entry, str]]:
@@ -65,23 +82,46 @@ class Members:
         for owner in self._topology.stretch.owners[bridge.vni]:
             if owner == switch:
                 continue
-            end = self._topology.node(owner).loopback
+            end = self._loopback(owner)
             lacks = f"{switch} does not know that VNI {bridge.vni} is at {owner}"
             yield Entry(interface=tunnel, mac=EVERYBODY, address=end), lacks
-        for gpu, (owner, vni) in self._topology.stretch.homes.items():
-            if owner == switch or vni != bridge.vni:
+        for gpu, (owners, vni) in self._topology.stretch.homes.items():
+            if switch in owners or vni != bridge.vni:
                 continue
-            end = self._topology.node(owner).loopback
-            lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {vni})"
-            for port in self._topology.node(gpu).ports:
+            for owner, port in product(owners, self._topology.node(gpu).ports):
                 assert port.address is not None
+                lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {vni})"
+                end = self._loopback(owner)
                 yield Entry(interface=tunnel, mac=port.mac), lacks
                 yield Entry(interface=tunnel, mac=port.mac, address=end), lacks
                 yield Entry(interface=inside, mac=port.mac, address=port.address.ip), lacks
 
+    def _partners(self, switch: str) -> Iterator[tuple[Entry, str]]:
+        """Who else is on the Ethernet segments of ``switch``."""
+        for segment in self._topology.segments:
+            others = [end.node for end in segment.ports if end.node != switch]
+            if len(others) == len(segment.ports):
+                continue
+            for other in others:
+                lacks = f"{switch} does not know that {segment.gpu.node} is behind {other}, too"
+                yield Entry(interface=0, mac=EVERYBODY, address=self._loopback(other)), lacks
 
-def read_entries(kernel: RouteSocket) -> Iterator[Entry]:
-    """The tables of all bridges, tunnel ports and neighbours in the namespace of ``kernel``."""
+    def _loopback(self, switch: str) -> IPv4Address:
+        address = self._topology.node(switch).loopback
+        assert address is not None  # the topology is valid
+        return address
+
+
+def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[Entry]:
+    """The tables of all bridges, tunnel ports and neighbours in the namespace of ``kernel``.
+
+    With ``shared``, also those of next hops that several entries share, which are on no interface
+    (0): the far ends of tunnels to the switches of a segment, by one of which a frame goes.
+    """
+    groups = _far_ends(kernel) if shared else {}
+    for addresses in groups.values():
+        for address in addresses:
+            yield Entry(interface=0, mac=EVERYBODY, address=address)
     for family in (AF_BRIDGE, AF_INET):
         request = NDMSG.pack(family, 0, 0, 0, 0, 0, 0)
         for payload in kernel.dump(RTM_GETNEIGH, request):
@@ -91,7 +131,35 @@ def read_entries(kernel: RouteSocket) -> Iterator[Entry]:
                 continue
             mac = bytes(values[NDA_LLADDR]).hex(":")
             of_bridge = family == AF_BRIDGE and flags & NTF_MASTER and not flags & NTF_SELF
-            if of_bridge or NDA_DST not in values:
+            if of_bridge or not values.keys() & {NDA_DST, NDA_NH_ID}:
                 yield Entry(interface=index, mac=mac)
-            else:
+            elif NDA_DST in values:
                 yield Entry(interface=index, mac=mac, address=IPv4Address(bytes(values[NDA_DST])))
+            else:
+                for address in groups.get(_number(values[NDA_NH_ID]), ()):
+                    yield Entry(interface=index, mac=mac, address=address)
+
+
+def _far_ends(kernel: RouteSocket) -> dict[int, list[IPv4Address]]:
+    """The addresses of every next hop, or group of them, that is for a table of a tunnel port."""
+    single: dict[int, list[IPv4Address]] = {}
+    groups: dict[int, list[int]] = {}
+    for payload in kernel.dump(RTM_GETNEXTHOP, NHMSG.pack(AF_UNSPEC, 0, 0, 0, 0)):
+        values = dict(attributes(payload, NHMSG.size))
+        if NHA_FDB not in values:
+            continue
+        number = _number(values[NHA_ID])
+        if NHA_GROUP in values:
+            members = bytes(values[NHA_GROUP])
+            groups[number] = [member for (member,) in NEXTHOP_GROUP.iter_unpack(members)]
+        elif NHA_GATEWAY in values:
+            single[number] = [IPv4Address(bytes(values[NHA_GATEWAY]))]
+    return single | {
+        number: [address for member in members for address in single.get(member, ())]
+        for number, members in groups.items()
+    }
+
+
+def _number(value: memoryview) -> int:
+    (number,) = struct.unpack("=I", value)
+    return int(number)

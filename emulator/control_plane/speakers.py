@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
 from emulator.control_plane.choice import EXTERNAL, PER_SWITCH, PER_TIER, ControlPlane
@@ -15,6 +15,7 @@ from emulator.errors import UserError
 from emulator.fabric.routes import attached, destinations, static_routes
 from topologies.capacity import HEIGHT
 from topologies.model import SWITCH_ROLES, Node, Role, Topology
+from topologies.multihoming import Segment
 
 #: Private AS numbers (RFC 6996).
 TWO_OCTETS = range(64_512, 65_535)
@@ -46,6 +47,7 @@ class Speaker:
     ``fabric_ports`` lead to other switches, of whatever tier.  ``cluster`` is that of a route
     reflector: all have the same, for they have the same clients, and tell each other nothing twice.
     ``tunnels`` end here: the switch tells who is behind it, all others only pass that on.
+    ``segments`` are by access bond the Ethernet segments that it shares with other switches.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Speaker:
     fabric_ports: tuple[str, ...]
     sessions: tuple[Session, ...]
     tunnels: bool = False
+    segments: Mapping[str, Segment] = field(default_factory=dict)
     cluster: IPv4Address | None = None
 
 
@@ -94,9 +97,19 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
             fabric_ports=tuple(_ports_to_switches(topology, switch)),
             sessions=tuple(sessions),
             tunnels=any(bridge.vni is not None for bridge in switch.bridges),
+            segments=_segments(topology, switch),
             cluster=None if external else clusters.get(switch.name),
         )
     return found
+
+
+def _segments(topology: Topology, switch: Node) -> dict[str, Segment]:
+    return {
+        switch.port(end.port).interface: segment
+        for segment in topology.segments
+        for end in segment.ports
+        if end.node == switch.name
+    }
 
 
 def subnets_apart(topology: Topology) -> Topology:

@@ -12,17 +12,26 @@ standby link: it is flooded nothing and learns nothing, so that nothing circles 
 twice, but a broadcast misses a GPU whose port at the sender's switch is down.  Nobody broadcasts
 here, since neighbours and forwarding entries are the topology's.
 
+As Ethernet segments (homing=esi, RFC 7432) the two switches have no link, and each port an access
+bond of its own, ``es0``: one port in the bridge.  That a port of the other has no carrier they
+hear by BGP EVPN, and then reach its GPU over a tunnel (:mod:`topologies.multihoming`).
+
 The endpoint of a run sends and receives by the bond, whose queues are those of its ports.  What
 waits there is still on the account of its socket, so that it holds back as it would on one port.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from emulator.errors import UserError
 from emulator.fabric import capabilities
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.netlink import RouteSocket
 from topologies.model import End, Node, Topology
+
+if TYPE_CHECKING:
+    from emulator.fabric.build import Plan
 
 #: How often a bond looks whether its ports have carrier (ms of the machine's time).
 LOOK_MS = 10
@@ -36,20 +45,48 @@ def any_in(topology: Topology) -> bool:
 def check(topology: Topology) -> None:
     """Raise UserError if ``topology`` has bonds and the kernel cannot have them."""
     if any_in(topology):
+        homing = "esi" if topology.segments else "bond"
+        needed = ("bonding", "vlan", "fdb-nexthop") if topology.segments else ("bonding",)
         capabilities.require(
-            "bonding", purpose="make two ports of a GPU one (homing=bond; homing=paths uses both)"
+            *needed,
+            purpose=f"make two ports of a GPU one (homing={homing}; homing=paths uses both)",
         )
 
 
 def require_none(topology: Topology, what: str) -> None:
     """Raise UserError, which begins with ``what``, if ``topology`` has bonds."""
     if any_in(topology):
-        raise UserError(f"{what} with homing=bond: take homing=paths")
+        homing = "esi" if topology.segments else "bond"
+        raise UserError(f"{what} with homing={homing}: take homing=paths")
 
 
 def of(topology: Topology) -> list[End]:
     """Every bond as (node, bond)."""
     return [End(node.name, bond) for node in topology.nodes for bond in node.bonds]
+
+
+def configure(kernel: RouteSocket, plan: Plan, node: Node, *, bridge: int = 0) -> None:
+    """Queue the bonds of ``node``, whose ports follow; access bonds as ports of the ``bridge`` of
+    that index, in the VLANs of their ports."""
+    vlans = {each.name: each.vlan for each in node.bridges}
+    for bond, members in node.bonds.items():
+        end = End(node.name, bond)
+        index = plan.indices[end]
+        kernel_object.bond(
+            kernel,
+            bond,
+            index,
+            members[0].mac,
+            mtu=min(plan.topology.link_at(End(node.name, port.name)).mtu for port in members),
+            look_ms=LOOK_MS,
+            subject=str(end),
+        )
+        kernel_object.raise_link(
+            kernel, index, alias=plan.alias(end), bridge=bridge, subject=str(end)
+        )
+        vlan = vlans.get(members[0].bridge or "")
+        if vlan is not None:
+            kernel_object.vlan_member(kernel, index, vlan, subject=f"{end}, VLAN {vlan}")
 
 
 def stand_by(kernel: RouteSocket, node: Node, topology: Topology, indices: dict[str, int]) -> None:

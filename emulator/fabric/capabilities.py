@@ -271,7 +271,10 @@ FEATURES: Mapping[str, Feature] = {
         _kernel("tbf", "nothing yet"),
         _kernel("vlan", "rails as VLANs (vlans=on)", stands_in="a bridge per rail"),
         _kernel("vrf", "nothing yet"),
-        _kernel("bonding", "two ports of a GPU as one (homing=bond)", stands_in="homing=paths"),
+        _kernel(
+            "bonding", "two ports of a GPU as one (homing=bond, esi)", stands_in="homing=paths"
+        ),
+        _kernel("fdb-nexthop", "EVPN multihoming (homing=esi)", stands_in="homing=bond, paths"),
         _tool("dumpcap", "wireshark-common", "captures", stands_in="tcpdump"),
         _tool("tcpdump", "tcpdump", "captures without dumpcap", stands_in="dumpcap"),
         _tool("mergecap", "wireshark-common", "captures of several nodes"),

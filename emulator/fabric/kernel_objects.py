@@ -28,6 +28,8 @@ IFADDRMSG = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, inde
 NDMSG = struct.Struct("=BBHiHBB")  # family, padding, padding, index, state, flags, type
 RTMSG = struct.Struct("=BBBBBBBBI")  # family, lengths, tos, table, protocol, scope, type, flags
 RTNEXTHOP = struct.Struct("=HBBi")  # length, flags, weight - 1, index
+NHMSG = struct.Struct("=BBBBI")  # family, scope, protocol, padding, flags
+NEXTHOP_GROUP = struct.Struct("=I4x")  # number of a member; its weight, padding
 
 IFF_UP = 0x1
 IF_OPER_UP = 6  # RFC 2863
@@ -48,7 +50,9 @@ IFLA_PROTINFO, IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD = 12, 8, 9
 IFLA_BRPORT_MCAST_FLOOD, IFLA_BRPORT_BCAST_FLOOD, IFLA_BRPORT_BACKUP_PORT = 27, 30, 34
 IFLA_BOND_MODE, IFLA_BOND_MIIMON, IFLA_BOND_XMIT_HASH_POLICY = 1, 3, 14
 BOND_MODE_XOR, BOND_XMIT_POLICY_LAYER34 = 2, 1
-NDA_DST, NDA_LLADDR, NDA_VLAN = 1, 2, 5
+NDA_DST, NDA_LLADDR, NDA_VLAN, NDA_NH_ID = 1, 2, 5, 13
+RTM_NEWNEXTHOP, RTM_GETNEXTHOP = 104, 106  # linux/rtnetlink.h, linux/nexthop.h
+NHA_ID, NHA_GROUP, NHA_GATEWAY, NHA_FDB = 1, 2, 6, 11
 NUD_NOARP, NUD_PERMANENT, NTF_SELF, NTF_MASTER = 0x40, 0x80, 0x02, 0x04
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PREFSRC, RTA_MULTIPATH = 1, 4, 5, 7, 9
 RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST, RTNH_F_ONLINK = 254, 4, 1, 4

@@ -93,7 +93,8 @@ class VethPort(Intf):
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, egress queues"
             )
-        for request in release_requests() if bridge and self.node.model.is_switch else ():
+        bridged = self.model.bridge is not None and self.node.model.is_switch
+        for request in release_requests() if bridged else ():
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, release"
             )

@@ -121,11 +121,12 @@ class NamespaceNode(MininetNode):
         self.configure_bridges()
         for port in self.ports_in_order():
             egress = self.plan.egress(port.cable, self.model)
+            bonded = port.model.bond is not None
             port.configure(
                 egress,
-                bridge=self.bridge_over(port),
-                vlan=self.vlan_of(port),
-                bond=self.index_of(port.model.bond) if port.model.bond else 0,
+                bridge=0 if bonded else self.bridge_over(port),
+                vlan=None if bonded else self.vlan_of(port),
+                bond=self.index_of(port.model.interface) if bonded else 0,
                 asic=self.plan.asic,
             )
         self.configure_addresses()
@@ -276,23 +277,7 @@ class GpuNode(NamespaceNode):
     """A GPU: its NIC ports, a default route, and neighbours that never need resolving."""
 
     def configure_bridges(self) -> None:
-        for bond, members in self.model.bonds.items():
-            end = End(self.name, bond)
-            index = self.plan.indices[end]
-            names = {port.name for port in members}
-            mtu = min(port.cable.mtu for port in self.ports_in_order() if port.model.name in names)
-            kernel_object.bond(
-                self.kernel,
-                bond,
-                index,
-                members[0].mac,
-                mtu=mtu,
-                look_ms=bonds.LOOK_MS,
-                subject=str(end),
-            )
-            kernel_object.raise_link(
-                self.kernel, index, alias=self.plan.alias(end), subject=str(end)
-            )
+        bonds.configure(self.kernel, self.plan, self.model)
 
     def configure_addresses(self) -> None:
         super().configure_addresses()
@@ -343,6 +328,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
         whole = self.plan.vlan_bridge(self.model)
         if whole is not None:
             self._configure_vlans(whole)
+            bonds.configure(self.kernel, self.plan, self.model, bridge=self.plan.indices[whole])
             return
         for bridge in self.model.bridges:
             end = End(self.name, bridge.name)
@@ -376,6 +362,8 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                 self.kernel, bridge.name, own, vlan, bridge=index, mac=mac, subject=subject
             )
             kernel_object.raise_link(self.kernel, own, alias=self.plan.alias(end), subject=subject)
+            if bridge.vni is not None:
+                configure_tunnel(self.kernel, self.plan, self.model, bridge, vlan=vlan)
 
     def configure_addresses(self) -> None:
         for bridge in self.model.bridges:
@@ -389,7 +377,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                 for mac in self.plan.behind(port.end):
                     kernel_object.forwarding_entry(
                         self.kernel,
-                        port.index,
+                        self.index_of(port.model.interface),
                         mac,
                         vlan=self.vlan_of(port),
                         subject=f"{port.end}, {mac} behind it",

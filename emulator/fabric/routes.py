@@ -137,7 +137,7 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
                 rows.extend(
                     Neighbour(interface=interface, address=_address(peer), mac=peer.mac)
                     for other, peer in peers
-                    if other != end
+                    if other.node != end.node
                 )
     for link in topology.links:
         for ours, theirs in (link.ends, link.ends[::-1]):

@@ -269,6 +269,14 @@ def vxlan(bench: Bench) -> None:
     bench.flush()
 
 
+def fdb_nexthop(bench: Bench) -> None:
+    """The far end of a tunnel as a next hop, which entries of a bridge's table share."""
+    body = kernel_object.NHMSG.pack(socket.AF_INET, 0, 0, 0, 0)
+    body += attribute(kernel_object.NHA_ID, struct.pack("=I", 1))
+    body += attribute(kernel_object.NHA_GATEWAY, IPv4Address("192.0.2.1").packed)
+    bench.request(kernel_object.RTM_NEWNEXTHOP, NEW, body + attribute(kernel_object.NHA_FDB, b""))
+
+
 def multipath(bench: Bench) -> None:
     _write_sysctl("net/ipv4/fib_multipath_hash_policy", "1")
 
@@ -331,6 +339,7 @@ TRIALS: Mapping[str, Callable[[Bench], None]] = {
     "vrf": vrf,
     "bonding": bonding,
     "vxlan": vxlan,
+    "fdb-nexthop": fdb_nexthop,
 }
 
 

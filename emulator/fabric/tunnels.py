@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from emulator.fabric.build import Plan
 
 
-def configure_tunnel(kernel: RouteSocket, plan: Plan, switch: Node, bridge: Bridge) -> None:
-    """Queue the tunnel port of ``bridge``, which has a VNI, in ``switch``; the bridge is there."""
+def configure_tunnel(
+    kernel: RouteSocket, plan: Plan, switch: Node, bridge: Bridge, *, vlan: int | None = None
+) -> None:
+    """Queue the tunnel port of ``bridge``, which has a VNI, in ``switch``; the bridge is there.
+
+    With ``vlan`` the bridge is that VLAN of the switch's one.
+    """
     assert bridge.vni is not None
     assert switch.loopback is not None
     end = End(switch.name, tunnel_port(bridge.vni))
@@ -40,8 +45,12 @@ def configure_tunnel(kernel: RouteSocket, plan: Plan, switch: Node, bridge: Brid
     )
     for request in release_requests(tunnel=True):
         kernel.queue(request.kind, request.flags, request.body(index), f"{end}, release")
-    master = plan.indices[End(switch.name, bridge.name)]
+    whole = plan.vlan_bridge(switch) if vlan is not None else End(switch.name, bridge.name)
+    assert whole is not None
+    master = plan.indices[whole]
     kernel_object.raise_link(kernel, index, alias=plan.alias(end), bridge=master, subject=str(end))
+    if vlan is not None:
+        kernel_object.vlan_member(kernel, index, vlan, subject=f"{end}, VLAN {vlan}")
     kernel_object.learn_nothing(kernel, index, subject=f"{end}, as a port of its bridge")
 
 

@@ -18,6 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 SMALL = "rail_clos:hosts=2,gpus_per_host=2"
 DIVIDED = "clos:hosts=2,gpus_per_host=4,rails_per_switch=2,subnets=divided,subnet_prefix=25"
 STRETCHED = "clos:segments=2,hosts=1,gpus_per_host=2,spines=2,subnets=stretched"
+HOMED = "clos:hosts=1,gpus_per_host=2,nic_ports=2,spines=2,subnets=stretched,homing=esi"
 CASES = {
     "ebgp": (SMALL, "ebgp"),
     "ebgp-hold": (SMALL, "ebgp:bfd=off,hold=3s,as=tier"),
@@ -25,6 +26,7 @@ CASES = {
     "ebgp-summaries": (DIVIDED, "ebgp"),
     "ibgp": (SMALL, "ibgp"),
     "evpn": (STRETCHED, "evpn"),
+    "evpn-esi": (HOMED, "evpn:bfd=off"),
 }
 
 

@@ -38,6 +38,7 @@ CHECKS = (
     "tests/fabric/test_vlans.py::TestWithVlans",
     "tests/fabric/test_containerlab.py",
     "tests/fabric/test_bonds.py::TestWithBonds",
+    "tests/fabric/test_multihoming.py::TestWithSegments",
     "tests/asic/test_against_kernel.py",
     "tests/fabric/test_lab_asic.py::test_incast_is_marked_and_trimmed_at_the_last_hop",
 )

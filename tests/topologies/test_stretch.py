@@ -101,7 +101,7 @@ def test_switches_with_all_rails_send_nothing_up_again() -> None:
         ("clos:subnets=stretched", "there is one segment, over which a subnet lies anyway"),
         ("clos:pods=2,subnets=stretched", "super_spines 0: tunnels need a way"),
         ("clos:segments=2,spines=0,subnets=stretched", "spines 0: tunnels need a way"),
-        (PODS + ",nic_ports=2", "nic_ports 2; a GPU with several ports"),
+        (PODS + ",nic_ports=2", "nic_ports 2 and homing paths; .* take homing=esi"),
         (PODS + ",vlans=on", "vlans on; tunnels are ports of a bridge for each rail"),
         (PODS + ",vlans=auto", "vlans auto; tunnels are ports of a bridge for each rail"),
         (
