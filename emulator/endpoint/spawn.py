@@ -41,7 +41,9 @@ from emulator.endpoint.spec import (
 
 __all__ = ["AgentError", "AgentPool"]
 
-START_SECONDS = 30.0
+#: How long agents may take to be ready: one that ends before is heard of at once, and what all of
+#: them import takes an emulated processor that others use, too, half a minute.
+START_SECONDS = 120.0
 #: From the order to run until the common start, so that every agent has the order by then (s).
 LEAD_SECONDS = 0.02
 CLOSE_SECONDS = 2.0
