@@ -40,7 +40,7 @@ from emulator.fabric.build import Fabric, Progress, build_fabric
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.carrier import Cables
 from emulator.fabric.counters import PortCounters, read_ports, unrouted_packets
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.netlink import RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase
 from topologies.model import End, Topology

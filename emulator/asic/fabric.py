@@ -21,6 +21,7 @@ from emulator import lab_record
 from emulator.asic import counters as counting
 from emulator.asic import fitting, ports
 from emulator.asic import program as asic_program
+from emulator.asic.balancing import TOLD_METHODS
 from emulator.asic.choice import SwitchChoice, parse
 from emulator.asic.counters import AsicCounters
 from emulator.asic.faults import NONE, Faults
@@ -30,7 +31,7 @@ from emulator.asic.pauses import Pauses
 from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
 from emulator.asic.program import Program
 from emulator.errors import UserError
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.shaping import (
     Egress,
@@ -336,7 +337,7 @@ class FabricAsic:
             kernel.queue(request.kind, request.flags, body, f"{port.end}, egress queues")
 
     def _tell_routes(self, fitted: FittedSwitch) -> None:
-        if fitted.choice.method not in fitting.TOLD_METHODS:
+        if fitted.choice.method not in TOLD_METHODS:
             return
         numbers = {switch.name: number for number, switch in enumerate(self.topology.switches)}
         for name, routes in fitting.multipath(self.topology).items():

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from emulator.asic import pausing
-from emulator.asic.balancing import LoadBalancing
+from emulator.asic.balancing import TOLD_METHODS, LoadBalancing
 from emulator.asic.choice import OfBdp, SwitchChoice
 from emulator.asic.code_points import LAB
-from emulator.asic.layout import HOPS, WIRE_OVERHEAD_BYTES, Balancing, Queue, TrafficClass
+from emulator.asic.layout import HOPS, WIRE_OVERHEAD_BYTES, Queue, TrafficClass
 from emulator.asic.pausing import LOSSLESS_CLASSES, Kind, kind_of
 from emulator.asic.pfc import PauseRules
 from emulator.asic.profile import (
@@ -35,7 +35,7 @@ from emulator.asic.profile import (
 )
 from emulator.asic.program import Size
 from emulator.errors import Misfit, UserError
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Route, static_routes
 from emulator.fabric.shaping import CONTROL_BUFFER_BYTES, Egress
 from topologies.deadlock import waiting_circle
@@ -52,7 +52,6 @@ MARGIN = 2
 DEEPEST = 2**31 - 1  # octets; twice that still fits the kernel's 32 bits
 LONGEST_GAP_NS = 86_400 * 10**9  # of host time: a day; the program counts in 64 bits
 SHOWN_CHANNELS = 3  # of a circle, in a refusal
-TOLD_METHODS = frozenset({Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ from emulator.asic.program import Program, pins_of
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 from emulator.fabric import namespaces
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.netlink import KernelRefusal, RouteSocket
 from emulator.fabric.shaping import Egress
 from topologies.model import End, Topology

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.advice import near
+from emulator.asic.balancing import TOLD_METHODS
 from emulator.asic.choice import SwitchChoice
-from emulator.asic.fitting import TOLD_METHODS
 from emulator.errors import Misfit, UserError
 from topologies.model import Topology
 from topologies.units import UnitError, parse_time_ns

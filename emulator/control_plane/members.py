@@ -16,6 +16,7 @@ from socket import AF_BRIDGE, AF_INET, AF_UNSPEC
 
 from pyroute2.netlink.rtnl import RTM_GETNEIGH
 
+from emulator.fabric.indices import tunnel_port
 from emulator.fabric.kernel_objects import (
     NDA_DST,
     NDA_LLADDR,
@@ -31,7 +32,6 @@ from emulator.fabric.kernel_objects import (
     NTF_SELF,
     RTM_GETNEXTHOP,
 )
-from emulator.fabric.links import tunnel_port
 from emulator.fabric.netlink import RouteSocket, attributes
 from topologies.model import Bridge, End, Topology
 

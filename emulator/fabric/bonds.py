@@ -60,11 +60,6 @@ def require_none(topology: Topology, what: str) -> None:
         raise UserError(f"{what} with homing={homing}: take homing=paths")
 
 
-def of(topology: Topology) -> list[End]:
-    """Every bond as (node, bond)."""
-    return [End(node.name, bond) for node in topology.nodes for bond in node.bonds]
-
-
 def configure(kernel: RouteSocket, plan: Plan, node: Node, *, bridge: int = 0) -> None:
     """Queue the bonds of ``node``, whose ports follow; access bonds as ports of the ``bridge`` of
     that index, in the VLANs of their ports."""

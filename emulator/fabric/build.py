@@ -19,7 +19,8 @@ from emulator.control_plane import choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric import namespaces, vlans
 from emulator.fabric.cable_delay import CableDelay
-from emulator.fabric.links import VethLink, VethPort, alias_of, interface_indices
+from emulator.fabric.indices import interface_indices
+from emulator.fabric.links import VethLink, VethPort, alias_of
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.fabric.routes import (
     Neighbour,

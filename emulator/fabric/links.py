@@ -12,38 +12,15 @@ from typing import TYPE_CHECKING, Any
 from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
-from emulator.fabric import bonds, vlans
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.namespaces import PREFIX
 from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import Egress, egress_requests
-from topologies.model import End, Link, Port, Topology
+from topologies.model import End, Link, Port
 
 if TYPE_CHECKING:
     from emulator.asic.fabric import FabricAsic
     from emulator.fabric.nodes import NamespaceNode
-
-FIRST_INDEX = 2  # the loopback has 1 in every namespace
-
-
-def interface_indices(topology: Topology) -> Mapping[End, int]:
-    """Interface index of every port, bridge and bond (as ``End(node, bridge)``), unique in the lab,
-    and of the tunnel port of every stretched bridge.
-
-    They depend on the topology alone: whoever has it can compute them.
-    """
-    ends: list[End] = [end for link in topology.links for end in link.ends]
-    bridges = [(node.name, bridge) for node in topology.nodes for bridge in node.bridges]
-    ends += [End(node, bridge.name) for node, bridge in bridges]
-    ends += [End(node, tunnel_port(b.vni)) for node, b in bridges if b.vni is not None]
-    ends += bonds.of(topology)
-    ends += filter(None, (vlans.bridge_of(topology, node) for node in topology.nodes))
-    return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
-
-
-def tunnel_port(vni: int) -> str:
-    """The interface by which a bridge reaches those of its VNI in other switches."""
-    return f"vxlan{vni}"
 
 
 def alias_of(lab: str, end: End) -> str:

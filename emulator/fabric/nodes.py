@@ -22,7 +22,7 @@ from mininet.node import Switch as MininetSwitch
 from emulator.fabric import bonds, namespaces
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.counters import ports_not_ready
-from emulator.fabric.links import tunnel_port
+from emulator.fabric.indices import tunnel_port
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.tunnels import configure_tunnel
 from topologies.model import End, Node

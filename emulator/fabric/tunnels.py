@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric.links import tunnel_port
+from emulator.fabric.indices import tunnel_port
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.release import release_requests
 from topologies.model import Bridge, End, Node

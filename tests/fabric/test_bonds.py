@@ -18,7 +18,7 @@ from emulator.errors import UserError
 from emulator.fabric import capabilities, namespaces
 from emulator.fabric.build import Plan
 from emulator.fabric.containerlab import to_containerlab
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
 from emulator.faults.grammar import timeline
 from emulator.faults.reach import cut_off, reached

@@ -17,7 +17,7 @@ import pytest
 from emulator.fabric import kernel_objects, namespaces
 from emulator.fabric.build import Fabric
 from emulator.fabric.counters import PortCounters, QueueCounters, ports_not_ready, read_ports
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.netlink import KernelRefusal, RouteSocket
 from emulator.fabric.routes import static_routes
 from emulator.fabric.shaping import (

@@ -12,7 +12,7 @@ from emulator.cli.main import cli
 from emulator.control_plane.choice import chosen
 from emulator.errors import UserError
 from emulator.fabric import capabilities
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Hop, static_neighbours, static_routes
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory

@@ -9,7 +9,7 @@ import pytest
 
 from emulator.errors import UserError
 from emulator.fabric import capabilities, vlans
-from emulator.fabric.links import interface_indices
+from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import static_routes
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
