@@ -57,7 +57,10 @@ def test_what_a_loss_costs(tmp_path: Path, record_property: Record, seed: int) -
     assert again[GO_BACK_N] > 5 * max(again["uet"], again[SELECTIVE])
     assert again["uet"] < 2
     assert again[SELECTIVE] < 2
-    assert lossy[GO_BACK_N]["time_us"] > lossy[SELECTIVE]["time_us"]
+    # The whole time hangs on whether one of the last frames is lost, for which there is a timer;
+    # half of the messages have nothing to do with that.
+    for name in ("uet", SELECTIVE):
+        assert lossy[GO_BACK_N]["message_p50_us"] > 1.15 * lossy[name]["message_p50_us"]
 
 
 @on_a_fabric
