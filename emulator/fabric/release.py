@@ -27,10 +27,11 @@ from emulator.fabric.shaping import TCA_KIND, TCA_OPTIONS, TCMSG, Request
 BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS = 5, 3
 CLONE_REDIRECT = 13  # bpf_clone_redirect(skb, interface index, flags)
+PULL_DATA = 39  # bpf_skb_pull_data(skb, octets)
 SKB_MARK, SKB_INTERFACE, SKB_SOCKET = 8, 40, 168  # offsets in struct __sk_buff
 TC_ACT_UNSPEC, TC_ACT_STOLEN = -1, 4
 LOAD_WORD, LOAD_DOUBLE, STORE_WORD, MOVE = 0x61, 0x79, 0x63, 0xB7
-JUMP_IF_ZERO, CALL, EXIT = 0x15, 0x85, 0x95
+JUMP_IF_ZERO, CALL, EXIT, COPY = 0x15, 0x85, 0x95, 0xBF
 
 CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3
 TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, DIRECT_ACTION = 6, 7, 8, 1
@@ -46,7 +47,7 @@ def _instruction(
     return struct.pack("=BBhi", code, source << 4 | to, offset, value)
 
 
-#: Registers: 0 result, 1 to 3 arguments (1 at first the frame).
+#: Registers: 0 result, 1 to 3 arguments (1 at first the frame), 6 outlasts calls.
 PROGRAM = (
     _instruction(LOAD_DOUBLE, to=2, source=1, offset=SKB_SOCKET),
     _instruction(JUMP_IF_ZERO, to=2, offset=5),
@@ -63,9 +64,17 @@ PROGRAM = (
 #: A tunnel looks its route up once for all packets, and sends them all one way, unless they have
 #: a DSCP, can be marked by ECN, or carry any mark of the kernel's own: so they are given one.
 ROUTED_EACH = 0x75655405
-MARKING = (
+#: And it reads DSCP and ECN for the outside where the first octets of a frame are.  Of a large one
+#: that an endpoint has sent these are the Ethernet header alone, and older kernels (6.1) read what
+#: lies behind, and tell nobody; so the IP header is brought there.
+HEADERS = 14 + 40  # Ethernet, and IPv4 or IPv6
+FOR_TUNNELS = (
     _instruction(MOVE, to=2, value=ROUTED_EACH),
     _instruction(STORE_WORD, to=1, source=2, offset=SKB_MARK),
+    _instruction(COPY, to=6, source=1),
+    _instruction(MOVE, to=2, value=HEADERS),
+    _instruction(CALL, value=PULL_DATA),  # nothing is lost where a frame is shorter
+    _instruction(COPY, to=1, source=6),
 )
 
 
@@ -73,7 +82,8 @@ MARKING = (
 def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
     """What makes a port let go of the senders of the frames it sends.
 
-    That of a ``tunnel`` has each of them looked up on its own, so that equal next hops share them.
+    That of a ``tunnel`` has each of them looked up on its own, so that equal next hops share them,
+    and its class and mark seen.
     Raises :class:`UserError` if the kernel does not take the program.
     """
     flags = NLM_F_CREATE | NLM_F_EXCL
@@ -81,7 +91,7 @@ def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
     rule = TCMSG.pack(0, 0, 0, 0, 1, CLSACT_EGRESS, FIRST << 16 | ETH_P_ALL_ON_WIRE)
     options = nested(
         TCA_OPTIONS,
-        attribute(TCA_BPF_FD, U32(_load((*MARKING, *PROGRAM) if tunnel else PROGRAM))),
+        attribute(TCA_BPF_FD, U32(_load((*FOR_TUNNELS, *PROGRAM) if tunnel else PROGRAM))),
         text(TCA_BPF_NAME, "uetemu-release"),
         attribute(TCA_BPF_FLAGS, U32(DIRECT_ACTION)),
     )
