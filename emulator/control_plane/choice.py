@@ -15,6 +15,7 @@ from emulator.advice import near
 from emulator.asic.balancing import TOLD_METHODS
 from emulator.asic.choice import SwitchChoice
 from emulator.errors import Misfit, UserError
+from topologies.fabric_keys import BFD_INTERVAL, BFD_MULTIPLIER
 from topologies.model import Topology
 from topologies.units import UnitError, parse_time_ns
 
@@ -24,8 +25,8 @@ DEFAULT = STATIC
 EXTERNAL = frozenset({EBGP, EVPN})
 NS_PER_MS, NS_PER_S = 10**6, 10**9
 #: What FRR takes (``receive-interval``, ``detect-multiplier``, ``timers bgp``, ``dead-interval``).
-INTERVAL_MS = range(10, 60_001)
-MULTIPLIER = range(2, 256)
+INTERVAL_MS = range(BFD_INTERVAL.minimum // NS_PER_MS, BFD_INTERVAL.maximum // NS_PER_MS + 1)
+MULTIPLIER = range(BFD_MULTIPLIER.minimum, BFD_MULTIPLIER.maximum + 1)
 HOLD_S = range(3, 65_536)
 OF_BFD = frozenset({"interval", "multiplier"})
 PER_SWITCH, PER_TIER = "switch", "tier"

@@ -76,7 +76,7 @@ class Ports:
 
     def redirect(self, ev: int) -> int:
         """``ev`` itself, or, where its port has no carrier, an EV of one that has."""
-        return ev ^ self._masks[ev >> 8 ^ ev & 0xFF]
+        return ev ^ self._masks[hash_of(ev)]
 
     def steer(self, policy: PathSelection) -> PathSelection:
         """``policy``, kept from ports without carrier."""
