@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter, deque
+from dataclasses import replace
 
 import pytest
 
@@ -140,16 +141,13 @@ def test_every_value_belongs_to_one_port() -> None:
 
 
 def test_an_endpoint_of_one_port_sprays_as_ever() -> None:
-    settings: dict[str, object] = {
-        "address": "10.0.0.1",
-        "mac": "02:00:00:00:00:01",
-        "spraying": "reps",
-    }
-    settings["neighbours"] = {"10.0.0.2": "02:00:00:00:00:02"}
+    one = FepConfig(
+        address="10.0.0.1",
+        mac="02:00:00:00:00:01",
+        spraying="reps",
+        neighbours={"10.0.0.2": "02:00:00:00:00:02"},
+    )
     assert [
         type(next(iter(made.peers.values())).congestion.paths)
-        for made in (
-            FabricEndpoint(FepConfig(**settings, ports=ports), seed=1)  # type: ignore[arg-type]
-            for ports in (1, 2)
-        )
+        for made in (FabricEndpoint(replace(one, ports=ports), seed=1) for ports in (1, 2))
     ] == [Reps, PerPort]
