@@ -96,13 +96,6 @@ class Reach:
         return Reach(replace(self.topology, profile=profile))
 
 
-def cut_off(topology: Topology, dead: Collection[Link]) -> list[str]:
-    """The GPUs that ``dead`` cables cut off (:class:`Cut`)."""
-    if not dead:
-        return []
-    return _cut_off(topology, reached(topology, ()), reached(topology, dead), dead)
-
-
 def reached(
     topology: Topology, dead: Collection[Link], black: Collection[Link] = ()
 ) -> Mapping[str, Set[str]]:

@@ -21,7 +21,7 @@ from emulator.fabric.containerlab import to_containerlab
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
 from emulator.faults.grammar import timeline
-from emulator.faults.reach import cut_off, reached
+from emulator.faults.reach import Reach, reached
 from emulator.lab import Lab
 from emulator.run.agents import agent_specs
 from emulator.transports import fit
@@ -164,7 +164,7 @@ def test_endpoint_sends_by_the_bond_at_the_rate_of_both_ports(bonded: Topology) 
 def test_dead_port_of_a_pair_cuts_nobody_off_while_the_other_delivers(bonded: Topology) -> None:
     def lost(*downs: str) -> list[str]:
         moments = timeline([f"t=0 {down} down" for down in downs], bonded)
-        return cut_off(bonded, moments[-1].condition.dead)
+        return list(Reach(bonded).cut(moments[-1].condition).gpus)
 
     assert lost("nic h0g0:eth0") == []
     assert lost("nic h0g0:eth0", "nic h1g0:eth1") == []

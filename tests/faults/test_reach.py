@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from emulator.faults.grammar import timeline
-from emulator.faults.reach import Reach, cut_off, reached
+from emulator.faults.reach import Reach, reached
 from emulator.faults.ways import ways_of
 from topologies import catalogue
 from topologies.model import End, FabricProfile, Link, Node, Topology
@@ -19,7 +19,7 @@ SHARED = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,gpus_per_nic=2")
 
 def lost(topology: Topology, *downs: str) -> list[str]:
     moments = timeline([f"t=0 {down} down" for down in downs], topology)
-    return cut_off(topology, moments[-1].condition.dead)
+    return list(Reach(topology).cut(moments[-1].condition).gpus)
 
 
 @pytest.mark.parametrize(
