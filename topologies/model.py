@@ -142,6 +142,10 @@ class Node:
         """Whether it is seen by nobody: a bridge without an address of its own."""
         return bool(self.bridges) and all(bridge.gateway is None for bridge in self.bridges)
 
+    def bridge_of(self, port: Port) -> Bridge | None:
+        """The bridge that ``port`` is a member of."""
+        return next((bridge for bridge in self.bridges if bridge.name == port.bridge), None)
+
     @property
     def bonds(self) -> Mapping[str, tuple[Port, ...]]:
         """The ports of each bond."""
@@ -375,8 +379,7 @@ class Topology:
     def bridge_of(self, end: End) -> Bridge | None:
         """The bridge that the port ``end`` is a member of."""
         node = self.node(end.node)
-        name = node.port(end.port).bridge
-        return next((bridge for bridge in node.bridges if bridge.name == name), None)
+        return node.bridge_of(node.port(end.port))
 
     def far_end(self, end: End) -> End:
         """The other end of the cable that is plugged into ``end``."""

@@ -63,7 +63,6 @@ def require_none(topology: Topology, what: str) -> None:
 def configure(kernel: RouteSocket, plan: Plan, node: Node, *, bridge: int = 0) -> None:
     """Queue the bonds of ``node``, whose ports follow; access bonds as ports of the ``bridge`` of
     that index, in the VLANs of their ports."""
-    vlans = {each.name: each.vlan for each in node.bridges}
     for bond, members in node.bonds.items():
         end = End(node.name, bond)
         index = plan.indices[end]
@@ -79,8 +78,9 @@ def configure(kernel: RouteSocket, plan: Plan, node: Node, *, bridge: int = 0) -
         kernel_object.raise_link(
             kernel, index, alias=plan.alias(end), bridge=bridge, subject=str(end)
         )
-        vlan = vlans.get(members[0].bridge or "")
-        if vlan is not None:
+        joined = node.bridge_of(members[0])
+        if joined is not None and joined.vlan is not None:
+            vlan = joined.vlan
             kernel_object.vlan_member(kernel, index, vlan, subject=f"{end}, VLAN {vlan}")
 
 

@@ -114,7 +114,9 @@ def _commands(
         for bridge in node.bridges:
             yield from _bridge(node, bridge, mtus)
     for port in node.ports:
-        yield from _port(port, mtus[f"{node.name}:{port.name}"], _vlan_of(node, port, vlans))
+        bridge_of_port = node.bridge_of(port) if vlans else None
+        vlan = bridge_of_port.vlan if bridge_of_port is not None else None
+        yield from _port(port, mtus[f"{node.name}:{port.name}"], vlan)
     members = {port.name for port in node.ports if port.bridge is not None}
     for known in neighbours:
         if known.interface in members:  # an answer to ARP would be the bridge's, not the member's
@@ -140,12 +142,6 @@ def _vlan_bridge(node: Node, mtus: dict[str, int]) -> Iterator[str]:
         yield f"ip link set dev {bridge.name} up"
         if bridge.gateway is not None:
             yield f"ip address add {bridge.gateway} dev {bridge.name}"
-
-
-def _vlan_of(node: Node, port: Port, vlans: bool) -> int | None:
-    if not vlans or port.bridge is None:
-        return None
-    return next(bridge.vlan for bridge in node.bridges if bridge.name == port.bridge)
 
 
 def _bridge(node: Node, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:

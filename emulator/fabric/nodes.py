@@ -321,8 +321,8 @@ class SwitchNode(NamespaceNode, MininetSwitch):
     def vlan_of(self, port: VethPort) -> int | None:
         if self.plan.vlan_bridge(self.model) is None:
             return None
-        vlans = {bridge.name: bridge.vlan for bridge in self.model.bridges}
-        return vlans[port.model.bridge] if port.model.bridge else None
+        bridge = self.model.bridge_of(port.model)
+        return bridge.vlan if bridge is not None else None
 
     def configure_bridges(self) -> None:
         whole = self.plan.vlan_bridge(self.model)
