@@ -232,6 +232,19 @@ def test_where_only_a_response_is_missing_it_is_asked_for() -> None:
     assert question.psn == script.pdc.source.window.base
 
 
+def test_a_silence_begins_with_what_is_to_be_answered() -> None:
+    """However long nothing was to be heard before; data and control packets alike."""
+    script, packets = lost_tail()
+    script.give(acknowledge(packets[5], cack=packets[5].psn))
+    assert script.wait(3 * TAIL) == []
+    script.fep.close()
+    (close,) = script.take()
+    assert close.control is ControlType.CLOSE_CMD
+    assert script.wait(TAIL - 1) == []
+    (probe,) = script.wait(1)
+    assert probe.control is ControlType.PROBE
+
+
 def test_questions_have_an_end() -> None:
     """Max_Tail_Loss_Retx of them in a row, then it is the timers' turn."""
     script, _ = lost_tail(max_tail_loss_retx=3)

@@ -349,6 +349,8 @@ class RequestSource(LossRecovery):
         """A control packet that takes the next PSN and is tracked like a request (UES 3.5.16)."""
         self._open_rings()
         psn = self.window.next
+        if psn == self.window.base:
+            self._heard_at = now  # nothing was expected before
         self.window.next = (psn + 1) & MASK
         self._controls[psn] = kind
         if kind in (ControlType.CLOSE_CMD, ControlType.CLOSE_REQ):
