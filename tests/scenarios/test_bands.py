@@ -195,9 +195,9 @@ def test_the_victim_keeps_its_share(tmp_path: Path, record_property: Record, see
 def test_a_black_uplink_costs_little_more_than_its_capacity(
     tmp_path: Path, record_property: Record, seed: int
 ) -> None:
-    """Transfers that go on for so long that silence is a part only.
+    """Transfers that go on for so long that what the first losses cost is a part only.
 
-    Round trips of it go by before losses are noticed, and more where a last packet is lost.
+    Round trips go by before they are noticed, and the flow that they hit most is behind for 100 us.
     """
     result = run(
         tmp_path, "linkfail", seed=seed, dilation=40000, size="12MiB", sprays="reps", fail="black"
