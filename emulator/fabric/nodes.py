@@ -12,7 +12,6 @@ import select
 import signal
 from collections.abc import Iterator
 from ipaddress import IPv4Interface
-from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.indices import tunnel_port
 from emulator.fabric.netlink import RouteSocket
+from emulator.fabric.sysctls import FORWARDING, HASH_SEED, QUIET, kernel_seed, write_sysctl
 from emulator.fabric.tunnels import configure_tunnel
 from topologies.model import End, Node
 
@@ -31,37 +31,7 @@ if TYPE_CHECKING:
     from emulator.fabric.build import Plan
     from emulator.fabric.links import VethPort
 
-SYSCTL = Path("/proc/sys/net")
 SENTINEL = "\x7f"  # Mininet's mark for the end of a command's output
-
-#: No address resolution, no router or listener discovery: only what is sent is on the wire, and
-#: only where there is one.
-QUIET: tuple[tuple[str, str], ...] = (
-    ("ipv6/conf/all/disable_ipv6", "1"),
-    ("ipv6/conf/default/disable_ipv6", "1"),
-    ("ipv4/conf/all/rp_filter", "0"),
-    ("ipv4/conf/default/rp_filter", "0"),
-    ("ipv4/conf/all/send_redirects", "0"),
-    ("ipv4/conf/default/send_redirects", "0"),
-    ("ipv4/conf/all/accept_redirects", "0"),
-    # a port without carrier leads nowhere (emulator.fabric.carrier)
-    ("ipv4/conf/all/ignore_routes_with_linkdown", "1"),
-    ("ipv4/conf/default/ignore_routes_with_linkdown", "1"),
-)
-#: ECMP on layer 4 (addresses and ports), hashed with the switch's own seed where the kernel can.
-FORWARDING: tuple[tuple[str, str], ...] = (
-    ("ipv4/ip_forward", "1"),
-    ("ipv4/fib_multipath_hash_policy", "1"),
-)
-#: Absent on some kernels; what is lost is said by `uetemu doctor`.
-OPTIONAL = frozenset(
-    {
-        "ipv6/conf/all/disable_ipv6",
-        "ipv6/conf/default/disable_ipv6",
-        "ipv4/fib_multipath_hash_seed",
-        "bridge/bridge-nf-call-iptables",
-    }
-)
 
 
 class NamespaceNode(MininetNode):
@@ -297,7 +267,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
     def sysctls(self) -> Iterator[tuple[str, str]]:
         yield from QUIET
         yield from FORWARDING
-        yield "ipv4/fib_multipath_hash_seed", str(self.model.hash_seed & 0xFFFF_FFFF)
+        yield HASH_SEED, str(kernel_seed(self.model))
         if self.model.bridges:
             yield "bridge/bridge-nf-call-iptables", "0"
 
@@ -384,20 +354,3 @@ class SwitchNode(NamespaceNode, MininetSwitch):
                     )
         ports = {port.model.name: port.index for port in self.ports_in_order()}
         bonds.stand_by(self.kernel, self.model, self.plan.topology, ports)
-
-
-def write_sysctl(name: str, value: str) -> None:
-    """Set ``net.<name>`` in the namespace of the calling thread.
-
-    Raises OSError unless the kernel is known to exist without it.
-    """
-    try:
-        handle = os.open(SYSCTL / name, os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        if name in OPTIONAL:
-            return
-        raise
-    try:
-        os.write(handle, value.encode())
-    finally:
-        os.close(handle)
