@@ -10,7 +10,7 @@ switches of a tier are alike has one::
     Downlink_speed_Gbps 400     of the links below the tier, as are latency and bundle
     Radix_Down 6
     Radix_Up 6                  not of the highest tier
-    Queue_Down 1048576          octets, of ports that lead down; Queue_Up likewise
+    # Queue_Down 1048576        octets, of ports that lead down; Queue_Up likewise: a comment
     Bundle 1                    parallel links to the same switch below
     Oversubscribed 1            capacity down over up, whole
     Switch_Latency_ns 0         our links' delays include the switch
@@ -20,15 +20,20 @@ htsim wires by number: node ``n`` hangs on ToR ``n / Radix_Down``, a pod's ToRs 
 aggregation switches, and the ``p``-th aggregation switch of every pod has the core switches
 ``p, p + A, p + 2A, ...`` of ``A`` per pod.  Whether that is our fabric is checked, up to the names;
 comments in the file say which GPU is which node.  How its reader behaves is taken from its source
-(``FatTreeTopologyCfg::read_cfg``, ``set_custom_params``): it divides radixes as integers where it
-checks ``Oversubscribed``, it has queue sizes in octets and refuses them beside ``-q`` (those of a
-size of 0 are taken from the file), and different versions stop at 64, 96 or 128 ports of a switch.
+(``FatTreeTopologyCfg::read_cfg``, ``set_custom_params``, ``initialize``; in csg-htsim
+``FatTreeTopology::load``): it divides radixes as integers where it checks ``Oversubscribed``, and
+different versions stop at 64, 96 or 128 ports of a switch.
+
+Two things that a fabric has are not for this file.  Queues: a size in it ends csg-htsim, which has
+a ``-q`` even if none is given, and uet-htsim with ``-q``; without, uet-htsim sets all sizes to a
+bandwidth-delay product after it has read them.  NICs send at ``-linkspeed`` (100 Gb/s if not
+given), however fast their links are.  So comments say what to give on the command line.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -37,6 +42,8 @@ from topologies.model import Link, Node, Topology, TopologyError
 
 GBPS = 10**9
 LARGEST_NUMBER = 2**31 - 1  # what its reader takes
+PACKET_BYTES = 4150  # of uet-htsim, unless -mtu says otherwise: a queue's size is in packets
+PORTS_OF_ALL = 64  # of a switch, which no version refuses
 
 
 @dataclass(frozen=True)
@@ -125,11 +132,8 @@ class _Tree:
                 _Below(
                     rate_gbps=rate_bps // GBPS,
                     latency_ns=self._fitting(f"the delay of {where}", latency),
-                    queue_bytes=self._fitting(
-                        f"the buffer of {where}",
-                        self._one(
-                            f"the buffers of {where}", {str(x.a): x.buffer_bytes for x in own}
-                        ),
+                    queue_bytes=self._one(
+                        f"the buffers of {where}", {str(x.a): x.buffer_bytes for x in own}
                     ),
                     bundle=self._one(f"the parallel {where}", bundles),
                     radix_down=self._one(
@@ -225,7 +229,7 @@ class _Tree:
         gpus, pods = len(self.topology.gpus), len(self.pods)
         lines = [
             f"# {self.topology.name}",
-            "# Queue sizes are octets; give htsim no -q, which excludes them.",
+            *(f"# {line}" for line in self._advice()),
         ]
         number = 0
         for tor in (switch for pod in self.pods for switch in pod):
@@ -243,14 +247,29 @@ class _Tree:
                 f"Downlink_speed_Gbps {below.rate_gbps}",
                 f"Radix_Down {below.radix_down}",
                 *([f"Radix_Up {above.radix_up}"] if above else []),
-                f"Queue_Down {below.queue_bytes}",
-                *([f"Queue_Up {above.queue_bytes}"] if above else []),
+                f"# Queue_Down {below.queue_bytes}",
+                *([f"# Queue_Up {above.queue_bytes}"] if above else []),
                 f"Bundle {below.bundle}",
                 *([f"Oversubscribed {self.oversubscribed[level]}"] if above else []),
                 "Switch_Latency_ns 0",
                 f"Downlink_Latency_ns {below.latency_ns}",
             ]
         return "\n".join([*lines, ""])
+
+    def _advice(self) -> Iterator[str]:
+        """What to give on the command line, since it is not read from the file."""
+        nic_mbps = self.below[0].rate_gbps * 1000
+        packets = max(self.below[0].queue_bytes // PACKET_BYTES, 1)
+        yield f"Give htsim -linkspeed {nic_mbps} -mtu {PACKET_BYTES} -q {packets}: it does not take"
+        yield "the rate of NICs and the size of queues from here."
+        if len({below.queue_bytes for below in self.below}) > 1:
+            yield "It has one size for all queues; this is that of the GPUs' links."
+        ports = max(
+            below.radix_down + (above.radix_up if above else 0)
+            for below, above in zip(self.below, [*self.below[1:], None], strict=True)
+        )
+        if ports > PORTS_OF_ALL:
+            yield f"Switches have up to {ports} ports; some versions stop at {PORTS_OF_ALL} or 96."
 
 
 def _together(nodes: Iterable[Node], keys: Mapping[str, Hashable]) -> list[list[Node]]:

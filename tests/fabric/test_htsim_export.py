@@ -1,4 +1,8 @@
-"""A ``.topo`` file, wired as htsim wires it, is the fabric that it was made from."""
+"""A ``.topo`` file, wired as htsim wires it, is the fabric that it was made from.
+
+The rules are those of its reader: FatTreeTopologyCfg::read_cfg and set_custom_params of uet-htsim,
+FatTreeTopology::load of csg-htsim.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,27 @@ from topologies.htsim import to_htsim
 from topologies.model import Role, Topology, TopologyError
 
 Graph = dict[str, Counter[str]]
+#: What uet-htsim knows in a tier, less the sizes of queues: those end it beside -q, and csg-htsim
+#: always has a -q.
+KEYS = {
+    "Downlink_speed_Gbps",
+    "Radix_Down",
+    "Radix_Up",
+    "Bundle",
+    "Oversubscribed",
+    "Switch_Latency_ns",
+    "Downlink_Latency_ns",
+}
+TOPMOST = KEYS - {"Radix_Up", "Oversubscribed"}
 
 
 def wired(text: str) -> tuple[Graph, list[str]]:
     """What htsim makes of ``text``: neighbours of everything, and the GPU of each node."""
-    words = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    words = [line.split(" ") for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(len(pair) == 2 and 0 <= int(pair[1]) < 2**31 for pair in words)
     head = {key: int(value) for key, value in words[:3]}
+    assert list(head) == ["Nodes", "Tiers", "Podsize"]
+    assert head["Nodes"] % head["Podsize"] == 0
     tiers: list[dict[str, int]] = []
     for key, value in words[3:]:
         if key == "Tier":
@@ -28,7 +47,13 @@ def wired(text: str) -> tuple[Graph, list[str]]:
             assert key not in tiers[-1]
             tiers[-1][key] = int(value)
     assert head["Tiers"] == len(tiers)
+    assert all(set(tier) == KEYS for tier in tiers[:-1])
+    assert set(tiers[-1]) == TOPMOST
+    assert all(tier["Downlink_Latency_ns"] > 0 for tier in tiers)
+    assert all(tier["Radix_Down"] % tier["Bundle"] == 0 for tier in tiers)
     tor, agg, *core = tiers
+    assert tor["Bundle"] == 1
+    assert head["Podsize"] % tor["Radix_Down"] == 0
     pods = head["Nodes"] // head["Podsize"]
     tors = head["Podsize"] // tor["Radix_Down"]
     uplinks = head["Nodes"] * tor["Downlink_speed_Gbps"]
@@ -51,6 +76,7 @@ def wired(text: str) -> tuple[Graph, list[str]]:
         cores = uplinks * agg["Downlink_speed_Gbps"]
         cores //= top["Downlink_speed_Gbps"] * agg["Oversubscribed"] * top["Radix_Down"]
         for one in range(pods * aggs):
+            assert cores * top["Bundle"] // aggs == agg["Radix_Up"]
             for step in range(agg["Radix_Up"] // top["Bundle"]):
                 number = one % aggs + aggs * step
                 assert number < cores
@@ -122,6 +148,8 @@ def three_tiers() -> Topology:
         "rail_clos:hosts=4,gpus_per_host=3,spines=4,uplinks_per_spine=1",
         "clos:rails_per_switch=2,segments=3,hosts=2",
         "clos:pods=2,spines=1,super_spines=2,hosts=4",
+        "fat_tree:radix=6,oversubscription=2",
+        "fat_tree:radix=4,levels=3,gpus_per_host=2",
         None,
     ],
 )
@@ -144,9 +172,25 @@ def test_quantities_are_those_of_the_links() -> None:
     tor, agg = to_htsim(catalogue.load(spec)).split("Tier 1\n")
     assert "Downlink_Latency_ns 500\n" in tor
     assert "Downlink_Latency_ns 1000\n" in agg
-    for part, count in ((tor, 2), (agg, 1)):
-        assert part.count(" 2097152\n") == count
+    for part, queues in ((tor, ("Down", "Up")), (agg, ("Down",))):
+        assert re.findall(r"^# Queue_(\w+) 2097152$", part, re.MULTILINE) == list(queues)
         assert "Downlink_speed_Gbps 400\n" in part
+
+
+def test_what_htsim_takes_on_its_command_line_is_told() -> None:
+    text = to_htsim(catalogue.load("rail_clos:nic_rate=800G,uplink_rate=800G,buffer=415000"))
+    assert "# Give htsim -linkspeed 800000 -mtu 4150 -q 100: " in text
+    assert "one size" not in text
+    assert "ports" not in text
+    whole = catalogue.load("fat_tree:radix=96,leaves=2")
+    links = tuple(
+        dataclasses.replace(link, buffer_bytes=1 << 21) if "spine" in link.b.node else link
+        for link in whole.links
+    )
+    text = to_htsim(dataclasses.replace(whole, links=links))
+    assert "-q 252: " in text
+    assert "# It has one size for all queues; this is that of the GPUs' links.\n" in text
+    assert "# Switches have up to 96 ports; some versions stop at 64 or 96.\n" in text
 
 
 @pytest.mark.parametrize(
