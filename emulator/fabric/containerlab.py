@@ -1,16 +1,26 @@
 """A fabric as a topology file of containerlab: the same nodes, cables and addresses in containers.
 
 Every node is of kind ``linux``.  Interfaces keep their names; addresses, bridges and routes are
-those that a lab of ours has, set by ``exec`` lines (which containerlab runs in the container after
-it has plugged in all cables, each as one command without a shell).  ``network-mode: none`` because
-ports may be called ``eth0``, which containerlab keeps for its management network otherwise; it
-also leaves no path beside the fabric.
+those that a lab of ours has, set by ``exec`` lines.  containerlab runs them in a node's container
+when the node's own cables are plugged in (their far ends may not be), each as one command without a
+shell; what fails is in its log and stops nothing.  ``network-mode: none`` because ports may be
+called ``eth0``, which containerlab keeps for its management network otherwise; it also leaves no
+path beside the fabric.
+
+``sysctls``, most of them for all nodes of the kind, are those of ours
+(:mod:`emulator.fabric.sysctls`): the container runtime sets them before there is a cable, so that
+interfaces begin with these and not with the host's, which may drop what comes back another way.
+IPv6 is containerlab's to set.  The seed of a switch's ECMP hash is set by a command, as kernels
+before 6.11 do not have it and such a container would not start; there all tiers hash alike.
 
 Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other
 tools to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed
 as in a static lab of ours (:mod:`emulator.fabric.routes`), with ECMP over all paths of the fabric's
-routing, and the same rules where it needs some.  Rails are VLANs of one bridge with ``vlans=on``;
-with ``vlans=auto`` they have a bridge each, which works with every kernel.
+routing, and the same rules where it needs some; a comment says so where the fabric has another
+control plane.  Rails are VLANs of one bridge with ``vlans=on``; with ``vlans=auto`` they have a
+bridge each, which works with every kernel.
+
+Endpoints are quoted, as a colon within brackets is not plain text to every reader of YAML.
 """
 
 from __future__ import annotations
@@ -20,9 +30,11 @@ from collections.abc import Iterable, Iterator
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from emulator.errors import UserError
 from emulator.fabric import bonds
+from emulator.fabric.carrier import STATIC
 from emulator.fabric.kernel_objects import RULE_PRIORITY, routing_table
 from emulator.fabric.routes import (
     Hop,
@@ -33,13 +45,20 @@ from emulator.fabric.routes import (
     static_routes,
     static_rules,
 )
+from emulator.fabric.sysctls import (
+    FORWARDING,
+    HASH_SEED,
+    MULTIPATH,
+    QUIET,
+    SYSCTL,
+    kernel_seed,
+)
 from emulator.fabric.vlans import BRIDGE
 from topologies.model import Bridge, Link, Node, Port, Topology
 
+KIND = "linux"
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
 GPU_IMAGE = "ghcr.io/srl-labs/network-multitool:latest"
-#: Hashes ports, too, as ours do.
-SYSCTLS = ("net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=1")
 
 
 def to_containerlab(topology: Topology) -> str:
@@ -63,20 +82,28 @@ def to_containerlab(topology: Topology) -> str:
         commands = CommentedSeq(
             _commands(node, mtus, routes[name], rules[name], neighbours[name], vlans)
         )
-        nodes[node.name] = CommentedMap(
-            kind="linux",
+        nodes[node.name] = entry = CommentedMap(
+            kind=KIND,
             image=SWITCH_IMAGE if node.is_switch else GPU_IMAGE,
             group=node.role.value,
             **{"network-mode": "none"},
-            exec=commands,
         )
+        if node.is_switch:
+            entry["sysctls"] = _sysctls(FORWARDING)
+        elif any(len(route.hops) > 1 for route in routes[name]):
+            entry["sysctls"] = _sysctls([MULTIPATH])
+        entry["exec"] = commands
     content = CommentedMap(
         name=topology.name.replace("_", "-"),
         topology=CommentedMap(
+            kinds=CommentedMap({KIND: CommentedMap(sysctls=_sysctls(QUIET))}),
             nodes=nodes,
             links=CommentedSeq(_link(link) for link in topology.links),
         ),
     )
+    plane = topology.profile.control_plane.partition(":")[0]
+    if plane != STATIC:
+        content.yaml_set_start_comment(f"The control plane is {plane}; routes here are static.")
     page = io.StringIO()
     yaml = YAML()
     yaml.indent(mapping=2, sequence=4, offset=2)
@@ -86,13 +113,21 @@ def to_containerlab(topology: Topology) -> str:
 
 
 def _link(link: Link) -> CommentedMap:
-    ends = CommentedSeq(map(str, link.ends))
+    ends = CommentedSeq(DoubleQuotedScalarString(str(end)) for end in link.ends)
     ends.fa.set_flow_style()
     facts = CommentedMap(
         rate_bps=link.rate_bps, delay_ns=link.delay_ns, buffer_bytes=link.buffer_bytes
     )
     facts.fa.set_flow_style()
     return CommentedMap(endpoints=ends, vars=facts)
+
+
+def _sysctls(wanted: Iterable[tuple[str, str]]) -> CommentedMap:
+    return CommentedMap(
+        (f"net.{name.replace('/', '.')}", value)
+        for name, value in wanted
+        if not name.startswith("ipv6/")
+    )
 
 
 def _commands(
@@ -104,8 +139,8 @@ def _commands(
     vlans: bool,
 ) -> Iterator[str]:
     if node.is_switch:
-        for sysctl in SYSCTLS:
-            yield f"sysctl -w {sysctl}"
+        seed = f"{SYSCTL}/{HASH_SEED}"
+        yield f'sh -c "test ! -e {seed} || echo {kernel_seed(node)} > {seed}"'
     if node.loopback is not None:
         yield f"ip address add {node.loopback}/32 dev lo"
     if vlans:

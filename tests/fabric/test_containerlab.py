@@ -1,13 +1,23 @@
-"""The containerlab file, read back; and its cables and commands carried out in namespaces."""
+"""The containerlab file, read back; and its cables and commands carried out in namespaces.
+
+What containerlab makes of a file is taken from its source: keys are read strictly
+(types.NodeDefinition, links.LinkBriefRaw), endpoints are unique and name interfaces as Linux does
+(links.Endpoint), a node with an eth0 of its own has no management network (nodes/linux), and
+commands run in a node as soon as its own cables are plugged in (core.scheduleNodeWorkerF).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +25,7 @@ from ruamel.yaml import YAML
 
 from emulator.cli import graph_verb
 from emulator.errors import UserError
-from emulator.fabric import capabilities
+from emulator.fabric import capabilities, namespaces
 from emulator.fabric.containerlab import to_containerlab
 from topologies import catalogue
 from topologies.addressing import gpu_address
@@ -27,7 +37,7 @@ SPECS = (
     "clos:gpus_per_nic=2,hosts=2,gpus_per_host=2,rails_per_switch=2",
 )
 #: Of a node and of a link, as containerlab's schema has them.
-NODE_KEYS = {"kind", "image", "group", "network-mode", "exec"}
+NODE_KEYS = {"kind", "image", "group", "network-mode", "sysctls", "exec"}
 LINK_KEYS = {"endpoints", "vars"}
 
 
@@ -46,7 +56,7 @@ def test_it_reads_back_as_the_topology(spec: str) -> None:
     assert list(nodes) == [node.name for node in topology.nodes]
     for node in topology.nodes:
         entry = nodes[node.name]
-        assert set(entry) == NODE_KEYS
+        assert NODE_KEYS - {"sysctls"} <= set(entry) <= NODE_KEYS
         assert (entry["kind"], entry["network-mode"]) == ("linux", "none")
         assert ("frr" in entry["image"]) == node.is_switch
         commands = entry["exec"]
@@ -73,10 +83,44 @@ def test_it_reads_back_as_the_topology(spec: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("design", [d for d in catalogue.DESIGNS if d != "single_rail_per_switch"])
+def test_containerlab_takes_every_design(design: str) -> None:
+    topology = catalogue.load(design)
+    text = to_containerlab(topology)
+    assert "{{" not in text  # it is a template of Go's
+    assert "$" not in text  # and then one of variables
+    topo = YAML(typ="safe").load(text)["topology"]
+    assert set(topo) == {"kinds", "nodes", "links"}
+    ends = Counter(end for link in topo["links"] for end in link["endpoints"])
+    assert set(ends.values()) == {1}
+    assert text.count('endpoints: ["') == len(topo["links"])
+    for end in ends:
+        node, interface = end.split(":")
+        assert topo["nodes"][node]["network-mode"] == "none"  # else eth0 is not ours
+        assert re.fullmatch(r"[a-z0-9]{1,15}", interface)
+    for name, node in topo["nodes"].items():
+        assert re.fullmatch(r"[a-z][a-z0-9-]{,62}", name)  # a container's and a host's name
+        assert name not in {"host", "mgmt-net", "macvlan"}  # links to these are of another kind
+        assert node["exec"]  # the schema wants one
+        assert all(isinstance(value, str) for value in node.get("sysctls", {}).values())
+
+
 def test_no_command_needs_a_shell() -> None:
-    for node in loaded(catalogue.load())["topology"]["nodes"].values():
-        for words in node["exec"]:
-            assert not re.search(r"[|&;<>$`\\\"'*?]", words), words
+    """But that for a setting which older kernels do not have, and so has its own."""
+    for name, node in loaded(catalogue.load())["topology"]["nodes"].items():
+        with_shell = [c for c in node["exec"] if re.search(r"[|&;<>$`\\\"'*?]", c)]
+        assert len(with_shell) == (0 if name.startswith("h") else 1)
+        for command in with_shell:
+            shell, option, _script = shlex.split(command)
+            assert (shell, option) == ("sh", "-c")
+
+
+def test_another_control_plane_is_told() -> None:
+    profile = dataclasses.replace(catalogue.load().profile, control_plane="ebgp:bfd=on")
+    topology = dataclasses.replace(catalogue.load(), profile=profile)
+    told, _, rest = to_containerlab(topology).partition("\n")
+    assert told == "# The control plane is ebgp; routes here are static."
+    assert rest == to_containerlab(catalogue.load())
 
 
 def test_rails_are_vlans_of_one_bridge_where_the_fabric_wants_it() -> None:
@@ -114,6 +158,58 @@ def prefix() -> Iterator[str]:
             ip("netns", "delete", line.split()[0])
 
 
+HASH_SEED = ("net", "ipv4", "fib_multipath_hash_seed")
+VETH_MTU = 9500  # containerlab's, unless a link has its own
+
+
+def inside(prefix: str, node: str, argv: list[str], printing: str | None = None) -> None:
+    """Run ``argv`` in the namespace of ``node``; it must succeed, and print that if given."""
+    done = namespaces.visitor().inside(
+        Path("/run/netns", f"{prefix}{node}"),
+        lambda: subprocess.run(argv, capture_output=True, text=True),
+    )
+    assert done.returncode == 0, (node, argv, done.stderr)
+    assert printing is None or done.stdout == printing, (node, argv)
+
+
+def ping(prefix: str, node: str, address: str) -> int:
+    argv = ["ping", "-c", "1", "-W", "5", address]
+    return namespaces.visitor().inside(
+        Path("/run/netns", f"{prefix}{node}"),
+        lambda: subprocess.run(argv, capture_output=True).returncode,
+    )
+
+
+def deploy(content: dict, prefix: str) -> None:
+    """As containerlab with one worker, on a host that drops what comes back another way.
+
+    A cable is made on the host when the first of its nodes is there; its far end waits there.
+    """
+    host = f"{prefix}host"
+    ip("netns", "add", host)
+    made: set[int] = set()
+    for node, entry in content["nodes"].items():
+        ip("netns", "add", f"{prefix}{node}")
+        inside(prefix, node, ["sysctl", "-w", "net.ipv4.conf.default.rp_filter=1"])
+        settings = content["kinds"][entry["kind"]]["sysctls"] | entry.get("sysctls", {})
+        inside(prefix, node, ["sysctl", "-w", *(f"{key}={settings[key]}" for key in settings)])
+        ip("-n", f"{prefix}{node}", "link", "set", "lo", "up")
+        for number, link in enumerate(content["links"]):
+            for side, end in enumerate(link["endpoints"]):
+                name, port = end.split(":")
+                if name != node:
+                    continue
+                if number not in made:
+                    kind = ("type", "veth", "peer", "name", f"e{number}.1", "mtu", str(VETH_MTU))
+                    ip("-n", host, "link", "add", f"e{number}.0", "mtu", str(VETH_MTU), *kind)
+                    made.add(number)
+                place = ("netns", f"{prefix}{node}", "name", port)
+                ip("-n", host, "link", "set", f"e{number}.{side}", *place)
+                ip("-n", f"{prefix}{node}", "link", "set", port, "up")
+        for words in entry["exec"]:
+            inside(prefix, node, shlex.split(words))
+
+
 @pytest.mark.root
 @pytest.mark.parametrize(
     "spec",
@@ -132,27 +228,20 @@ def prefix() -> Iterator[str]:
     ],
 )
 def test_what_containerlab_would_do_makes_a_fabric(spec: str, prefix: str) -> None:
-    """Namespaces for containers, veth pairs for links, then every command: all GPUs are reached."""
+    """Namespaces for containers, veth pairs for links, and every command: all GPUs are reached."""
     topology = catalogue.load(spec)
-    content = loaded(topology)["topology"]
-    for node in content["nodes"]:
-        ip("netns", "add", f"{prefix}{node}")
-        ip("-n", f"{prefix}{node}", "link", "set", "lo", "up")
-    for link in content["links"]:
-        (one, port), (other, far_port) = (end.split(":") for end in link["endpoints"])
-        ends = ("netns", f"{prefix}{one}", "type", "veth", "peer", "name", far_port)
-        ip("link", "add", port, *ends, "netns", f"{prefix}{other}")
-    for node, entry in content["nodes"].items():
-        for words in entry["exec"]:
-            inside = ["ip", "netns", "exec", f"{prefix}{node}", *shlex.split(words)]
-            done = subprocess.run(inside, capture_output=True, text=True)
-            assert done.returncode == 0, (node, words, done.stderr)
-    first, *others = topology.gpus
-    for gpu in others:
-        target = str(gpu_address(gpu).ip)
-        command = ["ip", "netns", "exec", f"{prefix}{first.name}", "ping", "-c", "1", "-W", "5"]
-        done = subprocess.run([*command, target], capture_output=True, text=True)
-        assert done.returncode == 0, (gpu.name, done.stdout)
+    deploy(loaded(topology)["topology"], prefix)
+    for node in topology.switches:
+        inside(prefix, node.name, ["sysctl", "-n", "net.ipv4.ip_forward"], printing="1\n")
+        if Path("/proc/sys", *HASH_SEED).exists():
+            seed = f"{node.hash_seed}\n"
+            inside(prefix, node.name, ["sysctl", "-n", ".".join(HASH_SEED)], printing=seed)
+    lost = [
+        (one.name, other.name)
+        for one, other in permutations(topology.gpus, 2)
+        if ping(prefix, one.name, str(gpu_address(other).ip))
+    ]
+    assert lost == []
 
 
 def test_stretched_rails_are_refused() -> None:
