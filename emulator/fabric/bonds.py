@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulator.errors import UserError
 from emulator.fabric import capabilities
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.netlink import RouteSocket
@@ -51,13 +50,6 @@ def check(topology: Topology) -> None:
             *needed,
             purpose=f"make two ports of a GPU one (homing={homing}; homing=paths uses both)",
         )
-
-
-def require_none(topology: Topology, what: str) -> None:
-    """Raise UserError, which begins with ``what``, if ``topology`` has bonds."""
-    if any_in(topology):
-        homing = "esi" if topology.segments else "bond"
-        raise UserError(f"{what} with homing={homing}: take homing=paths")
 
 
 def configure(kernel: RouteSocket, plan: Plan, node: Node, *, bridge: int = 0) -> None:

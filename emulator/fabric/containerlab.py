@@ -18,7 +18,8 @@ tools to read.  Switches have FRR's image, whose daemons stand idle: routes are 
 as in a static lab of ours (:mod:`emulator.fabric.routes`), with ECMP over all paths of the fabric's
 routing, and the same rules where it needs some; a comment says so where the fabric has another
 control plane.  Rails are VLANs of one bridge with ``vlans=on``; with ``vlans=auto`` they have a
-bridge each, which works with every kernel.
+bridge each, which works with every kernel.  Bonds (``homing=bond``) are as in our labs; where GPUs
+have them every neighbour is said, since ARP would not find all.
 
 Endpoints are quoted, as a colon within brackets is not plain text to every reader of YAML.
 """
@@ -26,7 +27,7 @@ Endpoints are quoted, as a colon within brackets is not plain text to every read
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
@@ -54,7 +55,7 @@ from emulator.fabric.sysctls import (
     kernel_seed,
 )
 from emulator.fabric.vlans import BRIDGE
-from topologies.model import Bridge, Link, Node, Port, Topology
+from topologies.model import Bridge, End, Link, Node, Port, Topology
 
 KIND = "linux"
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
@@ -64,24 +65,32 @@ GPU_IMAGE = "ghcr.io/srl-labs/network-multitool:latest"
 def to_containerlab(topology: Topology) -> str:
     """``topology`` as YAML for ``containerlab deploy -t FILE``.
 
-    Raises UserError for stretched subnets, of whose members only a control plane tells.
+    Raises UserError for stretched subnets and Ethernet segments, of which only a control plane
+    tells.
     """
+    if topology.segments:
+        raise UserError(
+            "containerlab files have static routes, and homing=esi needs a control plane: take "
+            "homing=bond or homing=paths, with subnets=apart"
+        )
     if topology.stretch is not None:
         raise UserError(
             "containerlab files have static routes, and a stretched subnet needs a control plane: "
             "take subnets=apart"
         )
-    bonds.require_none(topology, "a fabric cannot be written for containerlab")
     routes, rules = static_routes(topology), static_rules(topology)
     neighbours = static_neighbours(topology)
     mtus = {str(end): link.mtu for link in topology.links for end in link.ends}
+    bonded = bonds.any_in(topology)
     nodes = CommentedMap()
     for node in topology.nodes:
         name = node.name
         vlans = topology.profile.vlans == "on" and node.is_switch and bool(node.bridges)
-        commands = CommentedSeq(
-            _commands(node, mtus, routes[name], rules[name], neighbours[name], vlans)
-        )
+        commands = CommentedSeq(_interfaces(node, mtus, vlans))
+        commands += _backups(node, topology, vlans)
+        commands += _neighbours(node, neighbours[name], bonded)
+        commands += map(_route, routes[name])
+        commands += map(_rule, rules[name])
         nodes[node.name] = entry = CommentedMap(
             kind=KIND,
             image=SWITCH_IMAGE if node.is_switch else GPU_IMAGE,
@@ -130,14 +139,7 @@ def _sysctls(wanted: Iterable[tuple[str, str]]) -> CommentedMap:
     )
 
 
-def _commands(
-    node: Node,
-    mtus: dict[str, int],
-    routes: Iterable[Route],
-    rules: Iterable[Rule],
-    neighbours: Iterable[Neighbour],
-    vlans: bool,
-) -> Iterator[str]:
+def _interfaces(node: Node, mtus: dict[str, int], vlans: bool) -> Iterator[str]:
     if node.is_switch:
         seed = f"{SYSCTL}/{HASH_SEED}"
         yield f'sh -c "test ! -e {seed} || echo {kernel_seed(node)} > {seed}"'
@@ -149,18 +151,58 @@ def _commands(
         for bridge in node.bridges:
             yield from _bridge(node, bridge, mtus)
     for port in node.ports:
-        bridge_of_port = node.bridge_of(port) if vlans else None
-        vlan = bridge_of_port.vlan if bridge_of_port is not None else None
-        yield from _port(port, mtus[f"{node.name}:{port.name}"], vlan)
+        if port.bond is None:
+            yield from _port(port, mtus[f"{node.name}:{port.name}"], _vlan(node, port, vlans))
+    for bond, members in node.bonds.items():
+        yield from _bond(bond, members, min(mtus[f"{node.name}:{port.name}"] for port in members))
+
+
+def _vlan(node: Node, port: Port, vlans: bool) -> int | None:
+    bridge = node.bridge_of(port) if vlans else None
+    return bridge.vlan if bridge is not None else None
+
+
+def _bond(bond: str, members: Sequence[Port], mtu: int) -> Iterator[str]:
+    """Its ports must be down when it takes them, and containerlab has set them up."""
+    kind = f"type bond mode balance-xor miimon {bonds.LOOK_MS} xmit_hash_policy layer3+4"
+    yield f"ip link add name {bond} address {members[0].mac} mtu {mtu} {kind}"
+    for port in members:
+        yield f"ip link set dev {port.name} address {port.mac} mtu {mtu} down"
+        yield f"ip link set dev {port.name} master {bond}"
+    yield f"ip link set dev {bond} up"
+    yield f"ip address add {members[0].address} dev {bond}"
+
+
+def _backups(node: Node, topology: Topology, vlans: bool) -> Iterator[str]:
+    """The standby link for GPUs whose own port is dead (:mod:`emulator.fabric.bonds`)."""
+    standby = {
+        port.bridge: port.name
+        for port in node.ports
+        if End(node.name, port.name) in topology.standby_ends
+    }
+    for name in standby.values():
+        yield f"bridge link set dev {name} learning off flood off mcast_flood off bcast_flood off"
+    for port in node.ports:
+        if port.bridge not in standby or standby[port.bridge] == port.name:
+            continue
+        vlan = _vlan(node, port, vlans)
+        where = f"dev {port.name} master static" + (f" vlan {vlan}" if vlan is not None else "")
+        for _, far in topology.beyond(End(node.name, port.name)):
+            yield f"bridge fdb replace {far.mac} {where}"  # it stays when the port is dead
+        yield f"bridge link set dev {port.name} backup_port {standby[port.bridge]}"
+
+
+def _neighbours(node: Node, known: Iterable[Neighbour], bonded: bool) -> Iterator[str]:
+    """Those that ARP does not find, in place of what a frame may have told by now.
+
+    An answer to a bridge's member would be the bridge's; one to a pair of switches that look like
+    one may come to the other.
+    """
     members = {port.name for port in node.ports if port.bridge is not None}
-    for known in neighbours:
-        if known.interface in members:  # an answer to ARP would be the bridge's, not the member's
-            where = f"lladdr {known.mac} dev {known.interface}"
-            yield f"ip neighbour add {known.address} {where} nud permanent"
-    for route in routes:
-        yield _route(route)
-    for rule in rules:
-        yield _rule(rule)
+    for each in known:
+        if bonded or each.interface in members:
+            where = f"lladdr {each.mac} dev {each.interface}"
+            yield f"ip neighbour replace {each.address} {where} nud permanent"
 
 
 def _vlan_bridge(node: Node, mtus: dict[str, int]) -> Iterator[str]:

@@ -17,7 +17,6 @@ from emulator.endpoint.spec import AgentSpec
 from emulator.errors import UserError
 from emulator.fabric import capabilities, namespaces
 from emulator.fabric.build import Plan
-from emulator.fabric.containerlab import to_containerlab
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
 from emulator.faults.grammar import timeline
@@ -201,11 +200,6 @@ def test_one_gateway_at_two_switches_takes_a_standby_link(bonded: Topology) -> N
     )
     with pytest.raises(TopologyError, match="rail1:rail0 has the MAC address of rail0:rail0"):
         replace(bonded, links=links, nodes=nodes)
-
-
-def test_containerlab_is_refused(bonded: Topology) -> None:
-    with pytest.raises(UserError, match="homing=paths"):
-        to_containerlab(bonded)
 
 
 @pytest.mark.root

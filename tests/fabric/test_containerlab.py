@@ -9,6 +9,7 @@ commands run in a node as soon as its own cables are plugged in (core.scheduleNo
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import secrets
@@ -27,9 +28,10 @@ from emulator.cli import graph_verb
 from emulator.errors import UserError
 from emulator.fabric import capabilities, namespaces
 from emulator.fabric.containerlab import to_containerlab
+from tests.fabric.traffic import within
 from topologies import catalogue
 from topologies.addressing import gpu_address
-from topologies.model import Topology
+from topologies.model import End, Topology
 
 SPECS = (
     "rail_clos",
@@ -115,6 +117,29 @@ def test_no_command_needs_a_shell() -> None:
             assert (shell, option) == ("sh", "-c")
 
 
+def test_bonds_and_their_backups_are_written() -> None:
+    spec = "clos:hosts=2,gpus_per_host=1,nic_ports=2,spines=0,homing=bond,vlans=on"
+    topology = catalogue.load(spec)
+    nodes = loaded(topology)["topology"]["nodes"]
+    gpu, switch = nodes["h0g0"]["exec"], nodes["rail1"]["exec"]
+    mac = topology.node("h0g0").port("eth1").mac
+    for port in ("eth0", "eth1"):  # containerlab has set it up, and a bond takes what is down
+        down = gpu.index(f"ip link set dev {port} address {mac} mtu 9000 down")
+        assert gpu[down + 1] == f"ip link set dev {port} master bond0"
+    assert gpu.index("ip link set dev bond0 up") > gpu.index("ip link set dev eth1 master bond0")
+    assert "ip address add 10.0.1.2/24 dev bond0" in gpu
+    # one gateway, whichever of the two a frame is heard by
+    assert nodes["rail0"]["exec"].count("ip address add 10.0.1.1/24 dev rail0") == 1
+    assert switch.count("ip address add 10.0.1.1/24 dev rail0") == 1
+    assert f"ip neighbour replace 10.0.1.2 lladdr {mac} dev rail0 nud permanent" in switch
+    quiet = "bridge link set dev peer0 learning off flood off mcast_flood off bcast_flood off"
+    assert switch.count(quiet) == 1
+    # a bridge may have learned the address before, and is told so that it does not forget it
+    assert f"bridge fdb replace {mac} dev down0 master static vlan 101" in switch
+    assert "bridge link set dev down0 backup_port peer0" in switch
+    assert not any("dev peer0 master static" in words for words in switch)
+
+
 def test_another_control_plane_is_told() -> None:
     profile = dataclasses.replace(catalogue.load().profile, control_plane="ebgp:bfd=on")
     topology = dataclasses.replace(catalogue.load(), profile=profile)
@@ -146,6 +171,11 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
+def batch(namespace: str, lines: list[str]) -> None:
+    words = ["ip", "-n", namespace, "-batch", "-"]
+    subprocess.run(words, input="\n".join(lines), check=True, capture_output=True, text=True)
+
+
 @pytest.fixture
 def prefix() -> Iterator[str]:
     if os.geteuid() != 0:
@@ -162,14 +192,14 @@ HASH_SEED = ("net", "ipv4", "fib_multipath_hash_seed")
 VETH_MTU = 9500  # containerlab's, unless a link has its own
 
 
-def inside(prefix: str, node: str, argv: list[str], printing: str | None = None) -> None:
-    """Run ``argv`` in the namespace of ``node``; it must succeed, and print that if given."""
+def inside(prefix: str, node: str, argv: list[str]) -> str:
+    """What ``argv`` prints in the namespace of ``node``; it must succeed."""
     done = namespaces.visitor().inside(
         Path("/run/netns", f"{prefix}{node}"),
         lambda: subprocess.run(argv, capture_output=True, text=True),
     )
     assert done.returncode == 0, (node, argv, done.stderr)
-    assert printing is None or done.stdout == printing, (node, argv)
+    return done.stdout
 
 
 def ping(prefix: str, node: str, address: str) -> int:
@@ -190,24 +220,49 @@ def deploy(content: dict, prefix: str) -> None:
     made: set[int] = set()
     for node, entry in content["nodes"].items():
         ip("netns", "add", f"{prefix}{node}")
-        inside(prefix, node, ["sysctl", "-w", "net.ipv4.conf.default.rp_filter=1"])
         settings = content["kinds"][entry["kind"]]["sysctls"] | entry.get("sysctls", {})
-        inside(prefix, node, ["sysctl", "-w", *(f"{key}={settings[key]}" for key in settings)])
-        ip("-n", f"{prefix}{node}", "link", "set", "lo", "up")
+        words = ["net.ipv4.conf.default.rp_filter=1", *(f"{k}={v}" for k, v in settings.items())]
+        inside(prefix, node, ["sysctl", "-w", *words])
+        there, here = [], ["link set lo up"]
         for number, link in enumerate(content["links"]):
             for side, end in enumerate(link["endpoints"]):
                 name, port = end.split(":")
                 if name != node:
                     continue
+                cable = f"e{number}"
                 if number not in made:
-                    kind = ("type", "veth", "peer", "name", f"e{number}.1", "mtu", str(VETH_MTU))
-                    ip("-n", host, "link", "add", f"e{number}.0", "mtu", str(VETH_MTU), *kind)
+                    far = f"type veth peer name {cable}.1 mtu {VETH_MTU}"
+                    there.append(f"link add {cable}.0 mtu {VETH_MTU} {far}")
                     made.add(number)
-                place = ("netns", f"{prefix}{node}", "name", port)
-                ip("-n", host, "link", "set", f"e{number}.{side}", *place)
-                ip("-n", f"{prefix}{node}", "link", "set", port, "up")
+                there.append(f"link set {cable}.{side} netns {prefix}{node} name {port}")
+                here.append(f"link set {port} up")
+        batch(host, there)
+        batch(f"{prefix}{node}", here)
         for words in entry["exec"]:
             inside(prefix, node, shlex.split(words))
+
+
+def deployed(spec: str, prefix: str) -> Topology:
+    topology = catalogue.load(spec)
+    deploy(loaded(topology)["topology"], prefix)
+    return topology
+
+
+def unreached(topology: Topology, prefix: str) -> list[tuple[str, str]]:
+    return [
+        (one.name, other.name)
+        for one, other in permutations(topology.gpus, 2)
+        if ping(prefix, one.name, str(gpu_address(other).ip))
+    ]
+
+
+def setting(prefix: str, node: str, name: str) -> int:
+    return int(inside(prefix, node, ["sysctl", "-n", name]))
+
+
+def mii_status(prefix: str, node: str, port: str) -> str:
+    (found,) = json.loads(inside(prefix, node, ["ip", "-j", "-d", "link", "show", port]))
+    return str(found["linkinfo"]["info_slave_data"]["mii_status"])
 
 
 @pytest.mark.root
@@ -218,30 +273,45 @@ def deploy(content: dict, prefix: str) -> None:
         "clos:nic_ports=2,hosts=2,gpus_per_host=1",
         "clos:gpus_per_nic=2,hosts=2,gpus_per_host=2",
         "dragonfly:gpus_per_host=1,routing=valiant",
-        pytest.param(
-            "clos:hosts=2,gpus_per_host=2,rails_per_switch=2,vlans=on",
-            marks=pytest.mark.skipif(
-                not capabilities.has("vlan"),
-                reason="this kernel has no VLANs; a test boots one that has",
-            ),
-        ),
     ],
 )
 def test_what_containerlab_would_do_makes_a_fabric(spec: str, prefix: str) -> None:
     """Namespaces for containers, veth pairs for links, and every command: all GPUs are reached."""
-    topology = catalogue.load(spec)
-    deploy(loaded(topology)["topology"], prefix)
+    topology = deployed(spec, prefix)
     for node in topology.switches:
-        inside(prefix, node.name, ["sysctl", "-n", "net.ipv4.ip_forward"], printing="1\n")
+        assert setting(prefix, node.name, "net.ipv4.ip_forward") == 1
         if Path("/proc/sys", *HASH_SEED).exists():
-            seed = f"{node.hash_seed}\n"
-            inside(prefix, node.name, ["sysctl", "-n", ".".join(HASH_SEED)], printing=seed)
-    lost = [
-        (one.name, other.name)
-        for one, other in permutations(topology.gpus, 2)
-        if ping(prefix, one.name, str(gpu_address(other).ip))
-    ]
-    assert lost == []
+            assert setting(prefix, node.name, ".".join(HASH_SEED)) == node.hash_seed
+    assert unreached(topology, prefix) == []
+
+
+@pytest.mark.root
+class TestWithVlansAndBonds:
+    """A test boots a kernel that has them."""
+
+    def test_rails_are_vlans(self, prefix: str) -> None:
+        if not capabilities.has("vlan"):
+            pytest.skip("this kernel has no VLANs")
+        spec = "clos:hosts=2,gpus_per_host=2,rails_per_switch=2,spines=1,vlans=on"
+        assert unreached(deployed(spec, prefix), prefix) == []
+
+    @pytest.mark.parametrize("vlans", ["off", "on"])
+    def test_a_bond_outlives_a_port(self, vlans: str, prefix: str) -> None:
+        if not capabilities.has("bonding"):
+            pytest.skip("this kernel has no bonding")
+        spec = "clos:hosts=3,gpus_per_host=1,nic_ports=2,spines=0,homing=bond"
+        topology = deployed(f"{spec},vlans={vlans}", prefix)
+        assert unreached(topology, prefix) == []
+        dead = topology.far_end(End("h0g0", "eth0"))
+        inside(prefix, dead.node, ["ip", "link", "set", dead.port, "down"])
+        within(30, lambda: mii_status(prefix, "h0g0", "eth0") == "DOWN", "the bond saw it")
+        assert unreached(topology, prefix) == []
+
+
+def test_ethernet_segments_are_refused() -> None:
+    spec = "clos:hosts=2,gpus_per_host=2,nic_ports=2,subnets=stretched,homing=esi"
+    with pytest.raises(UserError, match="homing=esi needs a control plane: take homing=bond or"):
+        to_containerlab(catalogue.load(spec))
 
 
 def test_stretched_rails_are_refused() -> None:

@@ -36,7 +36,7 @@ CHECKS = (
     "tests/fabric/test_build.py::test_expedited_forwarding_and_routing_are_control",
     "tests/fabric/test_build.py::test_control_goes_before_data",
     "tests/fabric/test_vlans.py::TestWithVlans",
-    "tests/fabric/test_containerlab.py",
+    "tests/fabric/test_containerlab.py::TestWithVlansAndBonds",
     "tests/fabric/test_stretched_rails.py::"
     "test_marks_come_out_of_the_tunnel_and_nothing_is_trimmed_in_it",
     "tests/fabric/test_bonds.py::TestWithBonds",
