@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -47,6 +49,19 @@ class FabricChoice:
         name = re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")
         return name[:LONGEST_LAB].rstrip("-") or "fabric"
 
+    @contextmanager
+    def answering(self, error: type[UserError] = Misfit) -> Iterator[None]:
+        """Around what is done with what the profile asks for: an ``error`` is told as a TextError,
+        with the file and the line that is to blame.  Of a spec it passes as it is."""
+        try:
+            yield
+        except error as refusal:
+            if self.file is None:
+                raise
+            parameters = refusal.parameters if isinstance(refusal, Misfit) else ()
+            problem = self.file.problem(str(refusal), parameters)
+            raise TextError([problem], self.spec) from None
+
 
 def is_file(what: str) -> bool:
     """Whether ``what`` is the name of a profile's file, there or not."""
@@ -63,22 +78,15 @@ def choose(what: str) -> FabricChoice:
         return FabricChoice(spec=what, label=topology.name, topology=topology)
     name = what.strip()
     read = fabric_file.read(_text(name), name)
-    try:
-        control_plane.of(read.topology)
-        if read.switch is not None:
-            choice.wanted(read.switch)
-    except UserError as error:
-        raise blamed(error, read, name) from None
     label = Path(name).stem.lower()
-    return FabricChoice(
+    chosen = FabricChoice(
         spec=name, label=label, topology=read.topology, switch=read.switch, file=read
     )
-
-
-def blamed(error: UserError, file: FabricFile, name: str) -> TextError:
-    """``error``, of what the profile ``file`` asks for, with the line that is to blame."""
-    parameters = error.parameters if isinstance(error, Misfit) else ()
-    return TextError([file.problem(str(error), parameters)], name)
+    with chosen.answering(UserError):
+        control_plane.of(chosen.topology)
+        if chosen.switch is not None:
+            choice.wanted(chosen.switch)
+    return chosen
 
 
 def shipped() -> list[str]:

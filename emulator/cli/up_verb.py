@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from contextlib import nullcontext
 from types import FrameType
 
 import click
@@ -76,6 +77,8 @@ def command(
     require_root("build a lab")
     chosen = choose(topology)
     model = control_plane.chosen(chosen.topology, plane)
+    # of a switch that the profile does not ask for, no line of it is to blame
+    answering = chosen.answering() if switch is None else nullcontext()
     switch = switch or chosen.switch or choice.DEFAULT
     asic = choice.wanted(switch)
     lab = chosen.lab if name is None else name
@@ -83,6 +86,7 @@ def command(
         signal.signal(number, _interrupt)
     started = time.monotonic()
     with (
+        answering,
         progress_bar(f"building {lab}") as progress,
         Lab.create(
             lab,

@@ -10,7 +10,7 @@ from emulator.asic import choice
 from emulator.asic.fitting import fit
 from emulator.cli.up_verb import DEFAULT_DILATION
 from emulator.errors import UserError
-from emulator.fabric_choice import FabricChoice, blamed, choose
+from emulator.fabric_choice import FabricChoice, choose
 from topologies.export import inventory
 from topologies.fabric_schema import schema
 from topologies.model import TopologyError
@@ -49,17 +49,16 @@ def command(what: tuple[str, ...], wanted: bool, quiet: bool) -> None:
 
 
 def checked(what: str) -> tuple[list[str], str]:
-    """Everything that is wrong with the fabric ``what``, a line each, and what it is."""
+    """Everything that is wrong with the fabric ``what``, a line each, and what it is.
+
+    Where it says nothing of switches it is to go with those that it is built with by default.
+    """
     try:
         chosen = choose(what)
-        try:
-            switch = None if chosen.switch is None else choice.wanted(chosen.switch)
-            if switch is not None:
+        switch = choice.wanted(chosen.switch or choice.DEFAULT)
+        if switch is not None:
+            with chosen.answering():
                 fit(switch, chosen.topology, DEFAULT_DILATION)
-        except UserError as error:
-            if chosen.file is None:
-                raise
-            raise blamed(error, chosen.file, chosen.spec) from None
     except TextError as error:
         return [f"{error.name}:{problem.line}: {problem.said}" for problem in error.problems], ""
     except (UserError, TopologyError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from emulator.errors import UserError
 from emulator.fabric import bonds
 from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
-from emulator.fabric_choice import choose
+from emulator.fabric_choice import FabricChoice, choose
 from emulator.faults.grammar import Moment, timeline
 from emulator.run import preflight, pxn
 from emulator.run.comparison import variants
@@ -120,13 +121,11 @@ def prepare(request: Request) -> Plan:
     wanted: str | Topology | None = request.topology
     if wanted is None:
         wanted = request.scenario.topology(request.parameters)
-    profile_switch = None
     if isinstance(wanted, Topology):
-        topology, spec = wanted, wanted.name
+        chosen = FabricChoice(spec=wanted.name, label=wanted.name, topology=wanted)
     else:
         chosen = choose(wanted)
-        topology, spec, profile_switch = chosen.topology, chosen.spec, chosen.switch
-    topology = control_plane.chosen(topology, request.control_plane)
+    topology = control_plane.chosen(chosen.topology, request.control_plane)
     moments = timeline(request.faults, topology)
     bonds.check(topology)
     preflight.check_agents(len(topology.gpus))
@@ -134,13 +133,13 @@ def prepare(request: Request) -> Plan:
     trials = request.scenario.schedules(request.parameters, topology, request.seed)
     compared = variants(request.transport)
     planned = [
-        _planned(stage, trials, topology, request)
+        _planned(stage, trials, topology, request, chosen)
         for transport in compared
         for stage in stages(
             trials,
             transport=transport,
             switch=request.switch,
-            default_switch=partial(_default_switch, topology=topology, asked=profile_switch),
+            default_switch=partial(_default_switch, topology=topology, asked=chosen.switch),
         )
     ]
     _check_switches(planned)
@@ -162,7 +161,7 @@ def prepare(request: Request) -> Plan:
     plan = Plan(
         request=request,
         lab=lab,
-        spec=spec,
+        spec=chosen.spec,
         topology=topology,
         stages=[_weighed(stage, relays) for stage in planned],
         pxn=relays,
@@ -184,12 +183,19 @@ def _default_switch(transport: str, topology: Topology, asked: str | None) -> st
 
 
 def _planned(
-    stage: Stage, trials: Sequence[Trial], topology: Topology, request: Request
+    stage: Stage,
+    trials: Sequence[Trial],
+    topology: Topology,
+    request: Request,
+    fabric: FabricChoice,
 ) -> PlannedStage:
     switch = wanted_switch(stage.switch)
     if switch is not None:
         fastest = max(link.rate_bps for link in topology.links)
-        fitting.fit(switch, topology, request.dilation or max(1.0, fastest / NOMINAL_HOST_RATE))
+        dilation = request.dilation or max(1.0, fastest / NOMINAL_HOST_RATE)
+        others = request.switch is not None or any(trials[place].switch for place in stage.trials)
+        with nullcontext() if others else fabric.answering():  # who asked for the switch
+            fitting.fit(switch, topology, dilation)
     for place in stage.trials:
         if trials[place].faults and switch is None:
             raise UserError(

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emulator import cleanup, lab_record
-from emulator.cli import graph_verb, up_verb
+from emulator.cli import graph_verb, run_verb, up_verb, validate_verb
+from emulator.errors import Misfit
 from emulator.fabric import namespaces
 from emulator.lab import Lab
 from topologies.model import TopologyError
@@ -86,3 +87,46 @@ def test_a_wrong_profile_never_reaches_the_kernel(profile: Path, lab_name: str, 
     assert str(error).startswith(f"{profile}:9: ")
     assert lab_name not in lab_record.recorded()
     assert not namespaces.of_lab(lab_name)
+
+
+MISFITS = {
+    "  buffer: 16KiB\n  switch: lossless\n": "8: PFC needs xoff",
+    "  switch: deep\n  ecn_kmax: 10KiB\n": "9: ecn_kmax: data.kmin_bytes is ",
+    "  control_plane: ebgp\n  bfd_interval: 10.5ms\n": "9: bfd_interval: interval is 10.5ms",
+}
+ABOVE = PROFILE.partition("  switch")[0] + "  load_balancing: packet\n"
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_what_does_not_fit_is_told_alike_by_all_verbs(
+    profile: Path, lab_name: str, misfit: str
+) -> None:
+    profile.write_text(ABOVE + misfit)
+    said = CliRunner().invoke(validate_verb.command, [str(profile)]).stdout.rstrip("\n")
+    assert said.startswith(f"{profile}:{MISFITS[misfit]}")
+    assert str(up(profile, lab_name).exception) == said
+    run = ["allreduce", "--topology", str(profile), "--name", lab_name]
+    assert str(CliRunner().invoke(run_verb.command, run).exception) == said
+    assert lab_name not in lab_record.recorded()
+
+
+def test_a_profile_does_not_answer_for_an_option(profile: Path, lab_name: str) -> None:
+    profile.write_text(ABOVE + "  buffer: 16KiB\n")
+    for verb, words in (
+        (up_verb.command, [str(profile)]),
+        (run_verb.command, ["allreduce", "--topology", str(profile)]),
+    ):
+        options = ["--name", lab_name, "--switch", "lossless:xoff=1MiB"]
+        error = CliRunner().invoke(verb, [*words, *options]).exception
+        assert isinstance(error, Misfit)
+        assert str(error).startswith("PFC needs xoff (1 MiB")
+
+
+def test_a_profile_that_says_nothing_of_switches_has_the_usual_ones(
+    profile: Path, lab_name: str
+) -> None:
+    text = ABOVE.replace("  load_balancing: packet\n", "  mtu: 1500\n")
+    profile.write_text(text.replace("hosts: 2", "hosts: 2\n  gpu_io: {nic_rate: 1kbps}"))
+    said = CliRunner().invoke(validate_verb.command, [str(profile)]).stdout.rstrip("\n")
+    assert said.startswith(f"{profile}:3: nic_rate: at dilation 1000 this fabric's links are")
+    assert str(up(profile, lab_name).exception) == said
