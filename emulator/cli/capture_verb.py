@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from emulator.cleanup import require_root
-from emulator.cli.lab_choice import only_lab
+from emulator.cli.lab_choice import agreed, choose_lab, up
 from emulator.errors import UserError
 from emulator.fabric.capture import Tap, describe, parse_snaplen, ports_of, select
 from emulator.fabric.stream import Stream
@@ -22,8 +22,28 @@ def _named(taps: Sequence[Tap], most: int = 8) -> str:
     return ", ".join(map(str, taps)) if ports <= most else f"{ports} ports of {len(taps)} nodes"
 
 
+def _parted(ports: str) -> tuple[dict[str, str], str]:
+    """The words of ``ports`` that begin with a lab, each with it, and ``ports`` without labs.
+
+    Of two parts, LAB:NODE or NODE:PORT, the first is a lab if there is one of this name that has
+    no such node.
+    """
+    labs = up()
+    named: dict[str, str] = {}
+    rest = []
+    for word in ports.split(","):
+        first, _, others = (part.strip() for part in word.partition(":"))
+        if (":" in others and first) or (
+            others and first in labs and first not in labs[first].nodes
+        ):
+            named[word.strip()] = first
+            word = others
+        rest.append(word)
+    return named, ",".join(rest)
+
+
 @click.command(name="capture")
-@click.argument("ports", metavar="NODE[:PORT],...")
+@click.argument("ports", metavar="[LAB:]NODE[:PORT],...")
 @click.option("--lab", metavar="NAME", help="Which lab; not needed when only one is running.")
 @click.option(
     "--snaplen",
@@ -55,8 +75,10 @@ def command(
     \b
     uetemu capture h0g0 | wireshark -k -i -
     uetemu capture 'rail0:up*,spine0' | tshark -r -
+    uetemu capture demo:rail0:up0,spine0 -w some.pcapng
 
-    Names may hold wildcards.  Interfaces in the capture are called node:port.  Times are those of
+    Names may hold wildcards.  LAB is for where several are running; said once it is that of all
+    ports, as is that of --lab.  Interfaces in the capture are called node:port.  Times are those of
     the wall clock; the comment in the file relates them to fabric time.  Ends with Ctrl-C or when
     the reading program does.
     """
@@ -67,8 +89,10 @@ def command(
             "append | wireshark -k -i - or | tshark -r -, or name a file with -w"
         )
     require_root("capture")
-    running = Lab.attach(lab or only_lab("with --lab"))
-    taps = select(ports, ports_of(running.topology))
+    named, selection = _parted(ports)
+    name = agreed(lab, named) or choose_lab(None, "as LAB:NODE:PORT or with --lab").lab
+    running = Lab.attach(name)
+    taps = select(selection, ports_of(running.topology))
     if not taps:
         raise UserError("nothing to capture: name at least one node, or all")
     with contextlib.ExitStack() as stack:
@@ -89,9 +113,9 @@ def command(
                 count=count,
             )
         )
-        # Also without a terminal: a script that waits for this line misses no frame.
-        click.echo(f"capturing on {_named(taps)}; Ctrl-C ends", err=True)
         with contextlib.suppress(KeyboardInterrupt):
+            # Also without a terminal: a script that waits for this line misses no frame.
+            click.echo(f"capturing on {_named(taps)}; Ctrl-C ends", err=True)
             stream.wait(duration)
         captured, counts = stream.stop()
         if stream.reader_gone:

@@ -9,17 +9,17 @@ import click
 
 from emulator import lab_record
 from emulator.cleanup import require_root
+from emulator.cli.lab_choice import agreed, choose_lab
 from emulator.control_plane.daemons import shown_at
 from emulator.errors import UserError
 from emulator.fabric import namespaces
-from emulator.lab_record import LabRecord, Phase
 
 
 @click.command(
     "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
 @click.option("--lab", metavar="NAME", help="Which lab; not needed when only one is running.")
-@click.argument("node", metavar="NODE|LAB:NODE")
+@click.argument("node", metavar="[LAB:]NODE")
 @click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
     """Run COMMAND inside NODE; its exit status is that of this command.
@@ -34,9 +34,8 @@ def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
     if not words:
         raise UserError("no command is given: uetemu exec NODE -- COMMAND...")
     lab_of_node, colon, name = node.rpartition(":")
-    if colon and lab is not None and lab != lab_of_node:
-        raise UserError(f"--lab {lab} and {node} name different labs: leave one of them out")
-    record = choose_lab(lab_of_node if colon else lab)
+    named = agreed(lab, {node: lab_of_node} if colon else {})
+    record = choose_lab(named, "as LAB:NODE or with --lab")
     if name not in record.nodes:
         close = difflib.get_close_matches(name, record.nodes, n=1)
         hint = f"did you mean {close[0]}?" if close else f"uetemu status {record.lab} lists them"
@@ -55,19 +54,3 @@ def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
         os.execvp(words[0], words)
     except OSError as error:
         raise UserError(f"cannot run {words[0]}: {error.strerror}") from None
-
-
-def choose_lab(name: str | None) -> LabRecord:
-    """The running lab ``name``, or the only one."""
-    loaded = (lab_record.load(lab) for lab in lab_record.recorded())
-    running = [item for item in loaded if item is not None and item.phase is Phase.UP]
-    names = ", ".join(item.lab for item in running)
-    listed = f"running: {names}" if running else "none is running, start one: uetemu up"
-    if name is None:
-        if len(running) == 1:
-            return running[0]
-        raise UserError(f"say which lab, as LAB:NODE or with --lab ({listed})")
-    for item in running:
-        if item.lab == name:
-            return item
-    raise UserError(f"there is no lab {name!r} ({listed})")

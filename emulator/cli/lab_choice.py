@@ -1,19 +1,48 @@
-"""Which lab a verb is about when none is named."""
+"""Which lab a verb is about: the one that it is told, or the only one that is running.
+
+A node of a lab is NODE where one is running, and LAB:NODE where several are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from emulator import lab_record
 from emulator.errors import UserError
-from emulator.lab import labs
-from emulator.lab_record import Phase
+from emulator.lab_record import LabRecord, Phase
 
 
-def only_lab(how: str) -> str:
-    """The name of the lab, if just one is running; ``how`` says how to name one otherwise."""
-    running = [record.lab for record in labs() if record.phase is Phase.UP and not record.abandoned]
-    if len(running) == 1:
+def up() -> dict[str, LabRecord]:
+    """The labs that are up, by name."""
+    loaded = (lab_record.load(lab) for lab in lab_record.recorded())
+    return {item.lab: item for item in loaded if item is not None and item.phase is Phase.UP}
+
+
+def choose_lab(name: str | None, how: str) -> LabRecord:
+    """The lab ``name``, or the only one that is running; ``how`` says how to name one.
+
+    Raises UserError, which lists them, if there is none of that name, or several.
+    """
+    labs = up()
+    if name in labs:
+        return labs[name]
+    running = [item for item in labs.values() if not item.abandoned]
+    if name is None and len(running) == 1:
         return running[0]
-    raise UserError(
-        f"say which lab {how}; running: {', '.join(running)}"
-        if running
-        else "no lab is running; start one: uetemu up"
-    )
+    names = ", ".join(item.lab for item in running)
+    listed = f"running: {names}" if running else "none is running, start one: uetemu up"
+    wrong = f"say which lab, {how}" if name is None else f"there is no lab {name!r}"
+    raise UserError(f"{wrong} ({listed})")
+
+
+def agreed(option: str | None, words: Mapping[str, str]) -> str | None:
+    """The lab that ``--lab`` (``option``) and ``words`` name, each with its lab; None: no lab.
+
+    Raises UserError if they name several.
+    """
+    named = dict(words) if option is None else {f"--lab {option}": option, **words}
+    for word, lab in named.items():
+        first, other = next(iter(named.items()))
+        if lab != other:
+            raise UserError(f"{first} and {word} name different labs: leave one of them out")
+    return next(iter(named.values()), None)

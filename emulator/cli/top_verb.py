@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from emulator.cleanup import require_root
-from emulator.cli.lab_choice import only_lab
+from emulator.cli.lab_choice import choose_lab
 from emulator.cli.terminal import Attention
 from emulator.cli.top_view import Room, view
 from emulator.errors import UserError
@@ -78,7 +78,7 @@ def command(
     console = Console(highlight=False)
     screen = not (once or form == "json" or console.is_dumb_terminal) and sys.stdout.isatty()
     with (
-        Lab.attach(lab or only_lab("by its name")) as running,
+        Lab.attach(lab or choose_lab(None, "by its name").lab) as running,
         Attention(keys=screen) as attention,
     ):
         watch = Watch(Sampler(running), pause_ns * 1e-9, Sort(sort), rows, attention)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -515,9 +516,16 @@ def test_tcpdump_stands_in_for_dumpcap(
 @pytest.fixture
 def lab(network: Network) -> Iterator[Network]:
     """The network as a lab that ``uetemu`` finds."""
+    with recorded(network.lab):
+        yield network
+
+
+@contextmanager
+def recorded(lab: str) -> Iterator[str]:
+    """A record of the network under the name ``lab``."""
     record = lab_record.LabRecord(
-        lab=network.lab,
-        identity=network.lab,
+        lab=lab,
+        identity=lab,
         phase=lab_record.Phase.UP,
         topology_spec="small",
         dilation=2000,
@@ -529,8 +537,10 @@ def lab(network: Network) -> Iterator[Network]:
         nodes=("rail0", "h0g0", "h1g0"),
     )
     lab_record.register(record, small_topology()).release()
-    yield network
-    lab_record.erase(network.lab)
+    try:
+        yield lab
+    finally:
+        lab_record.erase(lab)
 
 
 UETEMU = [sys.executable, "-c", "from emulator.cli.main import main; main()"]
@@ -539,9 +549,11 @@ UETEMU = [sys.executable, "-c", "from emulator.cli.main import main; main()"]
 def start_verb(
     net: Network, *arguments: str, stdout: int = subprocess.PIPE
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*UETEMU, "capture", *arguments, "--lab", net.lab], stdout=stdout, stderr=subprocess.PIPE
-    )
+    return start(*arguments, "--lab", net.lab, stdout=stdout)
+
+
+def start(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*UETEMU, "capture", *arguments], stdout=stdout, stderr=subprocess.PIPE)
 
 
 def wait_capturing(process: subprocess.Popen[bytes]) -> None:
@@ -676,6 +688,74 @@ def test_stream_refusals(lab: Network, arguments: tuple[str, ...], says: str) ->
     assert said.startswith("uetemu: ")
     assert says in said
     assert said.count("\n") == 1
+
+
+@root
+@needs_root
+@pytest.mark.parametrize("selection", ["{}:h0g0:eth0", "{}:h0g0", "{}:h?g0:*", "{}:all"])
+def test_ports_are_called_by_their_lab_where_several_are_up(
+    lab: Network, tmp_path: Path, selection: str
+) -> None:
+    with recorded(f"{lab.lab}-2"):
+        target = str(tmp_path / "some.pcapng")
+        verb = start(selection.format(lab.lab), "--count", "3", "-w", target)
+        wait_capturing(verb)
+        lab.send("h0g0:eth0", 3)
+        assert ended(verb)[0] == 0
+        said = f"uetemu lab {lab.lab}, dilation 2000".encode()
+        assert said in (tmp_path / "some.pcapng").read_bytes()
+
+
+@root
+@needs_root
+def test_a_lab_that_is_said_once_is_that_of_all_ports(lab: Network, tmp_path: Path) -> None:
+    with recorded(f"{lab.lab}-2"):
+        verb = start(f"h0g0,{lab.lab}:rail0:up0", "-w", str(tmp_path / "some.pcapng"))
+        assert verb.stderr is not None
+        told = verb.stderr.readline().decode()
+        verb.send_signal(signal.SIGINT)
+        assert ended(verb)[0] == 0
+    assert told == "capturing on rail0:up0, h0g0:eth0; Ctrl-C ends\n"
+
+
+@root
+@needs_root
+def test_a_lab_may_have_the_name_of_a_node(lab: Network, tmp_path: Path) -> None:
+    """What reads as NODE:PORT of the lab is that, and three parts are never anything else."""
+    with recorded("rail0"):
+        verb = start_verb(lab, "rail0:up0", "-w", str(tmp_path / "some.pcapng"))
+        wait_capturing(verb)
+        verb.send_signal(signal.SIGINT)
+        assert ended(verb)[0] == 0
+        told = f"uetemu lab {lab.lab}, dilation 2000".encode()
+        assert told in (tmp_path / "some.pcapng").read_bytes()
+        status, said = ended(start("rail0:rail0:nothing"))
+        assert status == 1
+        assert "its ports are up0, up1" in said
+
+
+@root
+@needs_root
+def test_one_capture_is_of_one_lab(lab: Network) -> None:
+    other = f"{lab.lab}-2"
+    with recorded(other):
+        for arguments, says in (
+            (("h0g0",), "say which lab, as LAB:NODE:PORT or with --lab (running: "),
+            (
+                (f"{lab.lab}:h0g0:eth0,{other}:h1g0:eth0",),
+                f"{lab.lab}:h0g0:eth0 and {other}:h1g0:eth0 name different labs",
+            ),
+            (
+                (f"{other}:h0g0", "--lab", lab.lab),
+                f"--lab {lab.lab} and {other}:h0g0 name different labs",
+            ),
+            (("no-such-lab:h0g0:eth0",), "there is no lab 'no-such-lab'; running: "),
+            ((f"{lab.lab}:h0g9",), "there is no node 'h0g9'; did you mean h0g0"),
+            ((":h0g0:eth0", "--lab", lab.lab), "has an empty part"),
+        ):
+            status, said = ended(start(*arguments))
+            assert status == 1
+            assert says in said
 
 
 @root
