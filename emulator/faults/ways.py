@@ -132,6 +132,11 @@ class _Static:
 class _Joined:
     """A routing protocol that finds whatever the cables leave.
 
+    So does EVPN.  Two switches of a stretched rail have a tunnel if they reach each other at all:
+    those in between, with tunnels of their own or without, pass its routes on with the next hop
+    that they have.  What is for another rail goes to the nearest switch of the same part that has
+    the rail, and from there on by a tunnel.
+
     With ``reflected`` routes come from a route reflector (RFC 4456): a part of the fabric that has
     lost all of its own knows only what is plugged into each switch itself.
     """

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
@@ -15,12 +11,11 @@ from emulator.faults.condition import SOUND
 from emulator.faults.elements import element
 from emulator.faults.reach import reached
 from emulator.faults.striker import Striker
-from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
-from tests.fabric.traffic import pings, within
+from tests.fabric.kernels import await_kernels
+from tests.fabric.traffic import pings
 from topologies import catalogue
 from topologies.addressing import gpu_address
-from topologies.model import End, Link
 
 pytestmark = pytest.mark.root
 
@@ -37,108 +32,6 @@ THREE_RAILS = "rail_clos:hosts=2,gpus_per_host=3,spines=2,uplinks_per_spine=1"
 TWO_PODS = "clos:pods=2,hosts=2,gpus_per_host=2,spines=1,super_spines=1"
 #: No spine is left that leads from the first rail to the second.
 APART = ("link rail0:up0", "link rail1:up1")
-BUDGET_S = 60.0
-
-
-@dataclass(frozen=True)
-class Route:
-    """``hops`` are interfaces that can be used; none: packets end here."""
-
-    table: str
-    destination: IPv4Network
-    hops: tuple[str, ...]
-
-
-class Kernels:
-    """The rules and routes of every switch of ``lab``, and where packets get by them."""
-
-    def __init__(self, lab: Lab, black: Collection[Link]) -> None:
-        self._topology, self._black = lab.topology, black
-        self._rules: dict[str, list[Mapping[str, object]]] = {}
-        self._routes: dict[str, list[Route]] = {}
-        self._down: dict[str, set[str]] = {}
-        for switch in lab.topology.switches:
-            ask = ["sh", "-c", "ip -4 -j rule; ip -4 -j route show table all; ip -j link"]
-            parts = lab.exec(switch.name, ask).stdout.splitlines()
-            rules, routes, links = (json.loads(part) for part in parts)
-            self._rules[switch.name] = rules
-            self._routes[switch.name] = list(_routes(routes))
-            self._down[switch.name] = {
-                link["ifname"] for link in links if "LOWER_UP" not in link["flags"]
-            }
-
-    def reached(self) -> dict[str, set[str]]:
-        names = [gpu.name for gpu in self._topology.gpus]
-        one_way = {(a, b) for a in names for b in names if a != b and self._arrives(a, b)}
-        return {a: {b for b in names if {(a, b), (b, a)} <= one_way} for a in names}
-
-    def _arrives(self, source: str, destination: str) -> bool:
-        nodes = self._topology.node(source), self._topology.node(destination)
-        here, there = (gpu_address(node).ip for node in nodes)
-        front = [far for _, far in self._cables(source)]
-        seen = set(front)
-        for end in front:  # which grows
-            bridge = self._topology.bridge_of(end)
-            if bridge is not None and any(
-                far.node == destination and self._topology.bridge_of(ours) == bridge
-                for ours, far in self._cables(end.node)
-            ):
-                return True  # a frame to a neighbour on the same bridge, or routed back to it
-            for hop in self._hops(end.node, bridge.name if bridge else end.port, here, there):
-                for ours, far in self._cables(end.node):
-                    leaves = self._topology.bridge_of(ours)
-                    if hop not in (ours.port, leaves.name if leaves else None):
-                        continue
-                    if far.node == destination:
-                        return True
-                    if hop == ours.port and far not in seen:
-                        seen.add(far)
-                        front.append(far)
-        return False
-
-    def _cables(self, node: str) -> Iterator[tuple[End, End]]:
-        """Our and their ends of cables that carry."""
-        for link, ours, theirs in self._topology.neighbours(node):
-            ends = {ours.node: ours.port, theirs.node: theirs.port}
-            if link not in self._black and all(
-                port not in self._down.get(name, ()) for name, port in ends.items()
-            ):
-                yield ours, theirs
-
-    def _hops(
-        self, switch: str, interface: str, here: IPv4Address, there: IPv4Address
-    ) -> tuple[str, ...]:
-        """The interfaces that packets leave by, as fib_lookup() has it."""
-        for rule in self._rules[switch]:
-            source = f"{rule['src']}/{rule.get('srclen', 32)}" if rule["src"] != "all" else None
-            if rule.get("iif", interface) != interface or (
-                source is not None and here not in IPv4Network(source)
-            ):
-                continue
-            fitting = [
-                route
-                for route in self._routes[switch]
-                if route.table == rule["table"] and there in route.destination
-            ]
-            if fitting:
-                return max(fitting, key=lambda route: route.destination.prefixlen).hops
-        return ()
-
-
-def _routes(rows: Collection[Mapping[str, object]]) -> Iterator[Route]:
-    """Those that a lookup would not pass over."""
-    for row in rows:
-        kind, dst = row.get("type", "unicast"), str(row["dst"])
-        hops = row.get("nexthops") or [row]
-        assert isinstance(hops, list)
-        usable = [hop["dev"] for hop in hops if not {"dead", "linkdown"} & set(hop["flags"])]
-        if kind == "blackhole" or (kind == "unicast" and usable):
-            network = IPv4Network("0.0.0.0/0" if dst == "default" else dst)
-            yield Route(str(row.get("table", "main")), network, tuple(usable))
-
-
-def await_kernels(lab: Lab, expected: Mapping[str, Set[str]], black: Collection[Link] = ()) -> None:
-    within(BUDGET_S, lambda: Kernels(lab, black).reached() == expected, f"reached {expected}")
 
 
 @pytest.mark.parametrize("spec", STATIC)

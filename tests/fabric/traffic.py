@@ -50,12 +50,13 @@ def send_flows(lab: Lab, node: str, to: str, ports: Iterable[int]) -> None:
     lab.inside(node, send)
 
 
-def pings(lab: Lab, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Ping ``(node, address)`` pairs, all at once; exit status by pair."""
+def pings(
+    lab: Lab, pairs: Iterable[tuple[str, str]], *, wait_s: int = 5
+) -> dict[tuple[str, str], int]:
+    """Ping ``(node, address)`` pairs, all at once; exit status by pair, in ``wait_s`` at most."""
+    ping = ["ping", "-c1", f"-W{wait_s}"]
     running = {
-        pair: lab.popen(
-            pair[0], ["ping", "-c1", "-W5", pair[1]], stdout=subprocess.DEVNULL, stderr=2
-        )
+        pair: lab.popen(pair[0], [*ping, pair[1]], stdout=subprocess.DEVNULL, stderr=2)
         for pair in pairs
     }
     return {pair: process.wait() for pair, process in running.items()}
