@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from emulator.control_plane.choice import EBGP
+from emulator.fabric import bonds
 from emulator.faults.condition import Condition
 from emulator.faults.ways import plugged_into, ways_of
 from topologies.model import SHORTEST, Link, Topology
@@ -90,8 +91,11 @@ class Reach:
                 condition = without
         return found[::-1]
 
-    def rerouted(self) -> Reach:
-        """The same cables between switches that find another way if there is one."""
+    def rerouted(self) -> Reach | None:
+        """The same cables between switches that find another way if there is one; None where two
+        switches look like one, which takes static routes."""
+        if bonds.any_in(self.topology):
+            return None
         profile = replace(self.topology.profile, control_plane=EBGP, routing=SHORTEST)
         return Reach(replace(self.topology, profile=profile))
 

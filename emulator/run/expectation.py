@@ -177,9 +177,10 @@ class Expectation:
 
     def _why(self, pairs: Iterable[Pair]) -> str:
         """Why nobody finds ``pairs`` another way, if there is one."""
-        if not self.static:
+        rerouted = self.reach.rerouted() if self.static else None
+        if rerouted is None:
             return ""
-        left = self.reach.rerouted().left(self.moments[-1].condition)
+        left = rerouted.left(self.moments[-1].condition)
         if any(b not in left[a] for a, b in pairs):
             return ""
         shortest = self.reach.topology.profile.routing == SHORTEST

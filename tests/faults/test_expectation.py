@@ -100,6 +100,18 @@ def test_a_pair_that_needs_a_dead_cable_is_told_with_it() -> None:
     assert patience_s(clock, 1000.0, found) == pytest.approx(clock.host_seconds(2000 + FORLORN_NS))
 
 
+def test_no_protocol_is_proposed_where_two_switches_look_like_one() -> None:
+    """Bonds to rail0 and rail3, and so on, take static routes."""
+    bonded = load(
+        "clos:hosts=2,gpus_per_host=3,nic_ports=2,homing=bond,spines=2,uplinks_per_spine=1"
+    )
+    downs = "rail0:up0", "rail3:up0", "rail1:up1", "rail4:up1"
+    fault = "; ".join(f"t=0 link {port} down" for port in downs)
+    said = on(bonded, fault, [(0, 4), (4, 0)]).sentence(AgentError("rank 1 failed"))
+    assert said.startswith("the pair h0g0 - h1g1 is cut off for good by 't=0 link ")
+    assert said.endswith(" down', and the job cannot end without: rank 1 failed")
+
+
 def test_a_pair_that_the_job_does_not_need_is_only_told() -> None:
     found = on(RING, "t=0 link r1-0:xplus0 down", NEIGHBOURS)
     assert found.cut_pairs == [(("h1g0", "h2g0"),)]
