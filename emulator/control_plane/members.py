@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv4Address
 from itertools import product
 from socket import AF_BRIDGE, AF_INET, AF_UNSPEC
@@ -30,10 +31,11 @@ from emulator.fabric.kernel_objects import (
     NHMSG,
     NTF_MASTER,
     NTF_SELF,
+    NUD_PERMANENT,
     RTM_GETNEXTHOP,
 )
 from emulator.fabric.netlink import RouteSocket, attributes
-from topologies.model import Bridge, End, Topology
+from topologies.model import Bridge, End, Port, Topology
 
 EVERYBODY = "00:00:00:00:00:00"  # in the table of a tunnel port: where broadcast goes
 
@@ -49,29 +51,62 @@ class Entry:
 
 
 class Members:
-    """What every switch of ``topology`` is to know of the members of its stretched rails."""
+    """What every switch of ``topology`` is to know of the members of its stretched rails.
+
+    It is to know nothing else of who is behind a tunnel.
+    """
 
     def __init__(self, topology: Topology, indices: Mapping[End, int]) -> None:
         self._topology = topology
         self._indices = indices
         self.wanted: dict[str, Mapping[Entry, str]] = {}
+        self._tunnels: dict[str, Mapping[int, int]] = {}  # switch -> index -> VNI
+        self._allowed: dict[str, frozenset[Entry]] = {}
         if topology.stretch is None:
             return
         for switch in topology.switches:
             wanted: dict[Entry, str] = {}
+            tunnels: dict[int, int] = {}
             for bridge in switch.bridges:
                 if bridge.vni is not None:
                     wanted.update(self._of(switch.name, bridge))
+                    tunnels[indices[End(switch.name, tunnel_port(bridge.vni))]] = bridge.vni
             wanted.update(self._partners(switch.name))
             if wanted:
-                self.wanted[switch.name] = wanted
+                self.wanted[switch.name], self._tunnels[switch.name] = wanted, tunnels
+                self._allowed[switch.name] = frozenset(self._shared(switch.name))
 
-    def unknown(self, switch: str, kernel: RouteSocket) -> Iterator[str]:
-        """A sentence for each thing that ``switch`` does not know; ``kernel`` is its own."""
+    def differences(self, switch: str, kernel: RouteSocket) -> Iterator[str]:
+        """A sentence for each thing that ``switch`` does not know, or takes to be behind a tunnel
+        where it is not; ``kernel`` is its own."""
         wanted = self.wanted.get(switch)
         if wanted:
             known = set(read_entries(kernel, shared=bool(self._topology.segments)))
             yield from (said for entry, said in wanted.items() if entry not in known)
+            for entry in sorted(known - wanted.keys() - self._allowed[switch], key=str):
+                if entry.interface in self._tunnels[switch]:
+                    yield self._wrong(switch, entry)
+
+    def _wrong(self, switch: str, entry: Entry) -> str:
+        """The sentence for an ``entry`` of a tunnel port that should not be there."""
+        vni = self._tunnels[switch][entry.interface]
+        if entry.address is None:
+            far = "a tunnel"
+        else:
+            far = self._owners.get(entry.address) or f"{entry.address}, which is no switch"
+        if entry.mac == EVERYBODY:
+            return f"{switch} takes VNI {vni} to be at {far}, too"
+        who = self._gpus.get(entry.mac, entry.mac)
+        return f"{switch} takes {who} to be behind {far} (VNI {vni})"
+
+    @cached_property
+    def _owners(self) -> Mapping[IPv4Address, str]:
+        """The switches by the ends of their tunnels."""
+        return {each.loopback: each.name for each in self._topology.switches if each.loopback}
+
+    @cached_property
+    def _gpus(self) -> Mapping[str, str]:
+        return {port.mac: gpu.name for gpu in self._topology.gpus for port in gpu.ports}
 
     def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[Entry, str]]:
         """What ``switch`` is to know, with the sentence for its absence."""
@@ -79,6 +114,7 @@ class Members:
         assert self._topology.stretch is not None
         inside = self._indices[End(switch, bridge.name)]
         tunnel = self._indices[End(switch, tunnel_port(bridge.vni))]
+        yield from self._plugged_in(switch, bridge)
         for owner in self._topology.stretch.owners[bridge.vni]:
             if owner == switch:
                 continue
@@ -96,6 +132,19 @@ class Members:
                 yield Entry(interface=tunnel, mac=port.mac, address=end), lacks
                 yield Entry(interface=inside, mac=port.mac, address=port.address.ip), lacks
 
+    def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[Entry, str]]:
+        """What ``switch`` is to know of members of its own, whoever else says where they are."""
+        inside = self._indices[End(switch, bridge.name)]
+        for port in self._topology.node(switch).ports:
+            if port.bridge != bridge.name:
+                continue
+            member = self._indices[End(switch, port.interface)]
+            for end, item in self._topology.beyond(End(switch, port.name)):
+                if isinstance(item, Port) and item.address is not None:
+                    lacks = f"{switch} does not know that {end.node} is behind its {port.interface}"
+                    yield Entry(interface=member, mac=item.mac), lacks
+                    yield Entry(interface=inside, mac=item.mac, address=item.address.ip), lacks
+
     def _partners(self, switch: str) -> Iterator[tuple[Entry, str]]:
         """Who else is on the Ethernet segments of ``switch``."""
         for segment in self._topology.segments:
@@ -106,6 +155,16 @@ class Members:
                 lacks = f"{switch} does not know that {segment.gpu.node} is behind {other}, too"
                 yield Entry(interface=0, mac=EVERYBODY, address=self._loopback(other)), lacks
 
+    def _shared(self, switch: str) -> Iterator[Entry]:
+        """What ``switch`` may keep of a time when its own port to a GPU was dead: by which tunnel
+        it sent on.  Now its bridge has the GPU behind the port, and sends nothing there."""
+        assert self._topology.stretch is not None
+        for gpu, (owners, vni) in self._topology.stretch.homes.items():
+            for owner in owners if switch in owners else ():
+                for port in self._topology.node(gpu).ports if owner != switch else ():
+                    tunnel = self._indices[End(switch, tunnel_port(vni))]
+                    yield Entry(interface=tunnel, mac=port.mac, address=self._loopback(owner))
+
     def _loopback(self, switch: str) -> IPv4Address:
         address = self._topology.node(switch).loopback
         assert address is not None  # the topology is valid
@@ -115,6 +174,7 @@ class Members:
 def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[Entry]:
     """The tables of all bridges, tunnel ports and neighbours in the namespace of ``kernel``.
 
+    The addresses that ports of bridges have themselves are left out.
     With ``shared``, also those of next hops that several entries share, which are on no interface
     (0): the far ends of tunnels to the switches of a segment, by one of which a frame goes.
     """
@@ -125,9 +185,10 @@ def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[Entry
     for family in (AF_BRIDGE, AF_INET):
         request = NDMSG.pack(family, 0, 0, 0, 0, 0, 0)
         for payload in kernel.dump(RTM_GETNEIGH, request):
-            _, _, _, index, _, flags, _ = NDMSG.unpack_from(payload)
+            _, _, _, index, state, flags, _ = NDMSG.unpack_from(payload)
             values = dict(attributes(payload, NDMSG.size))
-            if NDA_LLADDR not in values:
+            own = family == AF_BRIDGE and state & NUD_PERMANENT and not flags & NTF_SELF
+            if own or NDA_LLADDR not in values:
                 continue
             mac = bytes(values[NDA_LLADDR]).hex(":")
             of_bridge = family == AF_BRIDGE and flags & NTF_MASTER and not flags & NTF_SELF

@@ -159,12 +159,13 @@ class Routing:
             for difference in wanted.differences(name, self.routes(name))
         ]
 
-    def unknown_members(self) -> list[str]:
-        """What switches do not know of who is behind which tunnel, a sentence each."""
+    def member_differences(self) -> list[str]:
+        """What switches do not know of who is behind which tunnel, or take to be behind one where
+        it is not, a sentence each."""
         return [
             said
             for name in self.switches
-            for said in self._members.unknown(name, self._kernels(name))
+            for said in self._members.differences(name, self._kernels(name))
         ]
 
     def await_convergence(
@@ -183,7 +184,7 @@ class Routing:
             if not missing:  # each was right once: are all of them now?
                 heard = self._unheard(deaf)
                 deaf = list(heard)
-                missing = [*self.differences(), *heard.values(), *self.unknown_members()]
+                missing = [*self.differences(), *heard.values(), *self.member_differences()]
             if not missing:
                 return
             lacking = list(dict.fromkeys(one.switch for one in missing if not isinstance(one, str)))

@@ -203,7 +203,7 @@ class TestWithSegments:
         assert self._arrived(made, "h1g0") == [0, self.FLOWS]
         made.cables.plug([cable])
         self._until(made, {"10.255.0.1", "10.255.0.2"})
-        within(60, lambda: not made.routing.unknown_members(), "all members are known again")
+        within(60, lambda: not made.routing.member_differences(), "all members are known again")
         assert self._reach(made) == {0}
 
         made.cables.pull([link for link, _, _ in made.topology.neighbours("rail1")])

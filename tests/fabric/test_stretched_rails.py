@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def mac_of(lab: Lab, gpu: str) -> str:
 def test_everybody_reaches_everybody(pods: Lab) -> None:
     """Of the same rail through a tunnel alone; of the other one by the anycast gateway too."""
     assert routing_of(pods).differences() == []
-    assert routing_of(pods).unknown_members() == []
+    assert routing_of(pods).member_differences() == []
     assert unreached(pods) == []
 
 
@@ -237,11 +238,66 @@ def test_who_is_not_known_is_named(pods: Lab) -> None:
     }
     tell(routing, "rail2", "no advertise-all-vni")
     try:
-        within(20, lambda: gone <= set(routing.unknown_members()), "rail0 has forgotten")
+        within(20, lambda: gone <= set(routing.member_differences()), "rail0 has forgotten")
     finally:
         tell(routing, "rail2", "advertise-all-vni")
     routing.await_convergence()
     assert unreached(pods) == []
+
+
+FLOOD = "00:00:00:00:00:00 dev vxlan10101"
+#: What is done to the tables of rail0, how it is undone, and what is said of it; H0 and H2 are the
+#: MACs of h0g0, which is plugged in there, and h2g0, which is behind rail2 (10.255.0.3).
+TABLES = {
+    "a tunnel to the wrong switch": (
+        "replace H2 dev vxlan10101 dst 10.255.0.4 self extern_learn",
+        "replace H2 dev vxlan10101 dst 10.255.0.3 self extern_learn",
+        "rail0 does not know that h2g0 is behind rail2 (VNI 10101)",
+        "rail0 takes h2g0 to be behind rail3 (VNI 10101)",
+    ),
+    "a tunnel for a GPU of its own": (
+        "replace H0 dev vxlan10101 master static",
+        "replace H0 dev down0 master static",
+        "rail0 does not know that h0g0 is behind its down0",
+        "rail0 takes h0g0 to be behind a tunnel (VNI 10101)",
+    ),
+    "broadcast misses a switch": (
+        f"del {FLOOD} dst 10.255.0.3 self",
+        f"append {FLOOD} dst 10.255.0.3 self permanent",
+        "rail0 does not know that VNI 10101 is at rail2",
+    ),
+    "broadcast goes to one that has another rail": (
+        f"append {FLOOD} dst 10.255.0.4 self permanent",
+        f"del {FLOOD} dst 10.255.0.4 self",
+        "rail0 takes VNI 10101 to be at rail3, too",
+    ),
+    "a MAC of nobody": (
+        "replace 02:99:00:00:00:01 dev vxlan10101 dst 10.9.9.9 self",
+        "del 02:99:00:00:00:01 dev vxlan10101 dst 10.9.9.9 self",
+        "rail0 takes 02:99:00:00:00:01 to be behind 10.9.9.9, which is no switch (VNI 10101)",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", TABLES)
+def test_what_is_wrong_in_a_table_is_named(pods: Lab, wrong: str) -> None:
+    change, undo, *said = TABLES[wrong]
+    routing = routing_of(pods)
+    zebra = int((routing.switches["rail0"].directory / "zebra.pid").read_text())
+
+    def alter(command: str) -> None:
+        for name, gpu in (("H0", "h0g0"), ("H2", "h2g0")):
+            command = command.replace(name, mac_of(pods, gpu))
+        pods.exec("rail0", ["bridge", "fdb", *command.split()])
+
+    os.kill(zebra, signal.SIGSTOP)  # or it would put some of it right at once
+    try:
+        alter(change)
+        assert sorted(routing.member_differences()) == sorted(said)
+    finally:
+        alter(undo)
+        os.kill(zebra, signal.SIGCONT)
+    routing.await_convergence()
 
 
 def tell(routing: Routing, switch: str, command: str) -> None:
