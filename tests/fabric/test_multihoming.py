@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from emulator.errors import UserError
 from emulator.fabric import capabilities
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Hop, static_neighbours, static_routes
+from emulator.faults.reach import reached
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
@@ -206,6 +208,21 @@ class TestWithSegments:
         within(60, lambda: not made.routing.member_differences(), "all members are known again")
         assert self._reach(made) == {0}
 
+        # what h0g0 has left is a switch without uplinks, by which only its neighbour comes
+        uplinks = [
+            link
+            for link, _, far in made.topology.neighbours("rail0")
+            if made.topology.node(far.node).is_switch
+        ]
+        struck = [*uplinks, made.topology.link_at(End("h0g0", "eth1"))]
+        made.cables.pull(struck)
+        left = reached(made.topology, struck)
+        assert (left["h0g0"], left["h1g0"]) == ({"h0g1"}, {"h0g1", "h1g1"})
+        within(60, lambda: self._joined(made) == left, f"some flows arrive: {left}")
+        made.cables.plug(struck)
+        self._until(made, {"10.255.0.1", "10.255.0.2"})
+        within(60, lambda: not made.routing.member_differences(), "all members are known again")
+
         made.cables.pull([link for link, _, _ in made.topology.neighbours("rail1")])
         self._until(made, {"10.255.0.1"})
         within(60, lambda: self._reach(made) == {0}, "all GPUs reach each other without rail1")
@@ -228,6 +245,29 @@ class TestWithSegments:
         names = [gpu.name for gpu in lab.topology.gpus]
         addresses = {name: str(gpu_address(lab.topology.node(name)).ip) for name in names}
         return set(pings(lab, [(a, addresses[b]) for a in names for b in names if a != b]).values())
+
+    def _joined(self, lab: Lab) -> dict[str, set[str]]:
+        """By GPU, the others of which some flows arrive there, and to which some arrive."""
+        names = [gpu.name for gpu in lab.topology.gpus]
+        pairs = {(a, b) for a in names for b in names if a != b and self._arrives(lab, a, b)}
+        return {a: {b for b in names if {(a, b), (b, a)} <= pairs} for a in names}
+
+    def _arrives(self, lab: Lab, source: str, destination: str) -> bool:
+        """Whether something arrives of many flows, which leave by both ports of the bond."""
+        to = str(gpu_address(lab.topology.node(destination)).ip)
+
+        def listen() -> socket.socket:
+            found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            found.bind((to, 4793))
+            found.settimeout(1)
+            return found
+
+        with lab.inside(destination, listen) as here:
+            send_flows(lab, source, to, range(20_000, 20_000 + self.FLOWS))
+            try:
+                return bool(here.recv(1))
+            except TimeoutError:
+                return False
 
     def _arrived(self, lab: Lab, source: str) -> list[int]:
         """Frames that each port of h0g0 received of flows from ``source``."""
