@@ -126,8 +126,8 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     own, incast = cast(parameters, topology, int(str(trial.facts["senders"])))
-    shares = fair_shares(topology, [*own, *incast])
     wire = outcome.wire
+    shares = fair_shares(topology, [*own, *incast], wire)
 
     def share(pairs: list[Pair]) -> float | None:
         """What the receivers' ports carried, split as the messages of their flows came."""

@@ -45,6 +45,7 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 from emulator.run import traffic
+from emulator.run.ideal import WireCost
 from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
@@ -115,9 +116,11 @@ def cast(topology: Topology, senders: int) -> tuple[tuple[int, int], list[tuple[
     return (victim, target), [(rank, hot) for rank in able[:senders]]
 
 
-def _shares(topology: Topology, senders: int) -> tuple[tuple[int, int], Shares]:
+def _shares(
+    topology: Topology, senders: int, wire: WireCost | None = None
+) -> tuple[tuple[int, int], Shares]:
     victim, incast = cast(topology, senders)
-    return victim, fair_shares(topology, [victim, *incast])
+    return victim, fair_shares(topology, [victim, *incast], wire)
 
 
 def lengths(shares: Shares, size: int) -> Sequence[Flow]:
@@ -141,7 +144,7 @@ def _trial(parameters: Parameters, topology: Topology, senders: int, seed: int) 
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
-    victim, shares = _shares(topology, int(str(trial.facts["senders"])))
+    victim, shares = _shares(topology, int(str(trial.facts["senders"])), outcome.wire)
     row = traffic.measured(topology, outcome)
     if outcome.wire is None:
         return row

@@ -25,7 +25,16 @@ import hashlib
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
+from topologies.model import (
+    SHORTEST,
+    VXLAN_OVERHEAD,
+    End,
+    Link,
+    Node,
+    Role,
+    Topology,
+    TopologyError,
+)
 
 MAX_PODS = 255
 SHORTEST_PREFIX, LONGEST_PREFIX = 17, 30  # of a rail's subnet
@@ -291,6 +300,24 @@ def octet_times(topology: Topology, gpu: str, port: str | None = None) -> dict[s
     return {peer: sum(8e9 / link.rate_bps for link in path) for peer, path in paths.items()}
 
 
+def tunnel_times(topology: Topology, gpu: str) -> dict[str, float]:
+    """How long (ns) what tunnels add to a packet from each peer takes at all ports on the way.
+
+    Of several ways it is the mean, as in :func:`path_delays`; empty where there are no tunnels.
+    """
+    stretch = topology.stretch
+    if stretch is None:
+        return {}
+    found: dict[str, float] = {}
+    for peer in topology.gpus:
+        ways = stretch.ways(peer.name, gpu) if peer.name != gpu else ()
+        if ways:
+            tunnels = [stretch.tunnel(peer.name, gpu, way) for way in ways]
+            octet = sum(8e9 / link.rate_bps for links in tunnels for link in links) / len(ways)
+            found[str(gpu_address(peer).ip)] = VXLAN_OVERHEAD * octet
+    return found
+
+
 def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
     """Mean delay and time of an octet from each peer to ``gpu``, by the peer's IPv4 address."""
     _gpu(topology, gpu)
@@ -310,7 +337,7 @@ def _means_of_tunnels(topology: Topology, gpu: str) -> dict[str, tuple[float, fl
     assert topology.stretch is not None
     found: dict[str, tuple[float, float]] = {}
     for peer in topology.gpus:
-        ways = topology.stretch.ways(gpu, peer.name) if peer.name != gpu else ()
+        ways = topology.stretch.ways(peer.name, gpu) if peer.name != gpu else ()
         if ways:
             delay = sum(link.delay_ns for way in ways for link in way) / len(ways)
             octet = sum(8e9 / link.rate_bps for way in ways for link in way) / len(ways)

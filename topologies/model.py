@@ -330,8 +330,7 @@ class Topology:
         if self.profile.routing != SHORTEST:
             return self.forwarding.spans(source, longest=longest)
         if self.stretch is not None:
-            paths = self.stretch.paths(source, longest=longest)
-            return {name: self.ticks.span(path) for name, path in paths.items()}
+            return self.stretch.spans(source, longest=longest)
         return spans.shortest_spans(self, source)
 
     @cached_property

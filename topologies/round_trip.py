@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from topologies.model import Topology, TopologyError
+from topologies.model import VXLAN_OVERHEAD, Topology, TopologyError
 from topologies.spans import Span
 
 #: Octets on the wire beside an IP packet: Ethernet header 14, preamble 8, FCS 4, gap 12
@@ -23,15 +23,20 @@ def base_rtt_ns(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BY
     """Round trip (ns of fabric time) of a packet on the longest idle path between two GPUs.
 
     Cable delays both ways, and at each port the serialisation of ``frame_bytes`` on the way there
-    and of ``ack_bytes`` on the way back, both as on the wire (38 more than the IP packet).  This
-    is what NSCC calls the base RTT.  The longest path is that of the largest sum among those that
-    the routing in force takes between all pairs (by default the shortest).  A fabric that joins no
-    two GPUs has the round trip from one to the farthest switch.
+    and of ``ack_bytes`` on the way back, both as on the wire (38 more than the IP packet), and with
+    what a tunnel adds where they are in one.  This is what NSCC calls the base RTT.  The longest
+    path is that of the largest sum among those that the routing in force takes between all pairs
+    (by default the shortest).  A fabric that joins no two GPUs has the round trip from one to the
+    farthest switch.
     """
     octets = frame_bytes + ack_bytes
     ticks = topology.ticks
     longest = max(
-        (2 * span.delay_ns + span.serialisation_ns(octets, ticks) for span in _spans(topology)),
+        (
+            2 * span.delay_ns
+            + span.serialisation_ns(octets, ticks, tunnel_octets=2 * VXLAN_OVERHEAD)
+            for span in _spans(topology)
+        ),
         default=0,
     )
     return ceil(longest)
@@ -54,8 +59,12 @@ def bdp_bytes(topology: Topology, round_trip_ns: int) -> int:
 
 
 def mtu_frame_bytes(topology: Topology) -> int:
-    """The largest frame of the fabric on the wire, in octets."""
-    return max(link.mtu for link in topology.links) + WIRE_OVERHEAD_BYTES
+    """The largest frame of the fabric on the wire, in octets, outside of tunnels."""
+    links = topology.links
+    if topology.stretch is not None:  # others have room for what a tunnel adds
+        switches = {switch.name for switch in topology.switches}
+        links = tuple(one for one in links if not {one.a.node, one.b.node} <= switches) or links
+    return max(link.mtu for link in links) + WIRE_OVERHEAD_BYTES
 
 
 def _spans(topology: Topology) -> set[Span]:

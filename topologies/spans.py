@@ -19,16 +19,19 @@ class Span(NamedTuple):
     """How long a way is.
 
     ``hops`` are its cables, ``delay_ns`` the sum of their delays, ``ticks`` the time that one octet
-    takes to be sent by a port of each, in units of :attr:`Ticks.ns`.
+    takes to be sent by a port of each, in units of :attr:`Ticks.ns`; ``tunnel_ticks`` is the part
+    of the cables that packets pass in a tunnel.
     """
 
     hops: int
     delay_ns: int
     ticks: int
+    tunnel_ticks: int = 0
 
-    def serialisation_ns(self, octets: int, ticks: Ticks) -> Fraction:
-        """What store-and-forward of ``octets`` at every port adds to the delay."""
-        return octets * self.ticks * ticks.ns
+    def serialisation_ns(self, octets: int, ticks: Ticks, *, tunnel_octets: int = 0) -> Fraction:
+        """What store-and-forward of ``octets`` at every port adds to the delay; in tunnels there
+        are ``tunnel_octets`` more of them."""
+        return (octets * self.ticks + tunnel_octets * self.tunnel_ticks) * ticks.ns
 
 
 NOWHERE = Span(0, 0, 0)
@@ -113,6 +116,6 @@ def shortest_spans(topology: Topology, source: str) -> Mapping[str, Span]:
     ticks = topology.ticks
     found = {source: NOWHERE}
     for name, (before, link) in tree(topology, source).items():
-        hops, delay, octet = found[before]
+        hops, delay, octet, _ = found[before]
         found[name] = Span(hops + 1, delay + link.delay_ns, octet + ticks.of(link))
     return found

@@ -7,9 +7,9 @@ is plugged in: then a tunnel takes the packet on, by a shortest path again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from topologies.model import (
     EVPN,
@@ -24,8 +24,18 @@ from topologies.model import (
 
 if TYPE_CHECKING:
     from topologies.model import Link, Node, Topology
+    from topologies.spans import Span
 
 Path = tuple["Link", ...]
+
+
+class Passage(NamedTuple):
+    """The switch by which a packet comes into the fabric, the one at which it gets onto the rail of
+    its destination, and the one that it leaves by.  Between the last two it is in a tunnel."""
+
+    enters: str
+    joins: str
+    leaves: str
 
 
 class Stretch:
@@ -42,6 +52,7 @@ class Stretch:
             vni: tuple(names) for vni, names in owners.items()
         }
         self._from: dict[str, Mapping[str, Path]] = {}
+        self._passages: dict[tuple[str, str], tuple[Passage, ...]] = {}
 
     @cached_property
     def homes(self) -> Mapping[str, tuple[tuple[str, ...], int]]:
@@ -101,6 +112,45 @@ class Stretch:
             if ways:
                 found[gpu.name] = (max if longest else min)(ways, key=_length)
         return found
+
+    def spans(self, source: str, *, longest: bool = False) -> Mapping[str, Span]:
+        """How long the ways of :meth:`paths` are."""
+        ticks = self.topology.ticks
+        return {
+            name: ticks.span(way)._replace(
+                tunnel_ticks=sum(map(ticks.of, self.tunnel(source, name, way)))
+            )
+            for name, way in self.paths(source, longest=longest).items()
+        }
+
+    def tunnel(self, source: str, destination: str, way: Path) -> Path:
+        """The cables of ``way`` that packets from one GPU to another pass in a tunnel: those behind
+        the first switch that has the destination's subnet, but for the last, to the GPU."""
+        if source not in self.homes or destination not in self.homes:
+            return ()
+        _, vni = self.homes[destination]
+        here = source
+        for place, link in enumerate(way):
+            if here in self.owners[vni]:
+                return way[place:-1]
+            here = next(end.node for end in link.ends if end.node != here)
+        return ()
+
+    def passages(self, source: str, destination: str) -> tuple[Passage, ...]:
+        """By which switches packets from one GPU to another may go, whatever the cables between
+        them; none if one of the two is on no stretched subnet."""
+        if (source, destination) not in self._passages:
+            self._passages[source, destination] = tuple(self._passed(source, destination))
+        return self._passages[source, destination]
+
+    def _passed(self, source: str, destination: str) -> Iterator[Passage]:
+        if source not in self.homes or destination not in self.homes:
+            return
+        (switches, _), (ends, vni) = self.homes[source], self.homes[destination]
+        for switch in switches:
+            for owner in self.nearest(switch, vni):
+                for end in (owner,) if owner in ends else ends:
+                    yield Passage(switch, owner, end)
 
     def _paths(self, node: str) -> Mapping[str, Path]:
         if node not in self._from:

@@ -28,7 +28,8 @@ _SMALLEST = 60  # octets of the shortest frame, without its check sequence
 
 
 class PathDelay(NamedTuple):
-    """Of one path: propagation in ns, and ns for each octet of a frame, all ports added up."""
+    """Of one path: propagation in ns, with what tunnels add to the serialisation of any frame, and
+    ns for each octet of a frame, all ports added up."""
 
     propagation_ns: int
     ns_per_octet: float = 0.0

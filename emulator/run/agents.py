@@ -12,7 +12,7 @@ from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.spec import AgentSpec
 from emulator.transports import TransportChoice
-from topologies.addressing import gateway_mac, gpu_address, octet_times, path_delays
+from topologies.addressing import gateway_mac, gpu_address, octet_times, path_delays, tunnel_times
 from topologies.model import End, Node, Port, Topology
 
 
@@ -109,12 +109,15 @@ def _port(topology: Topology, gpu: Node, port: Port, *, propagation: bool) -> Po
     first.
     """
     delays = path_delays(topology, gpu.name, port.name)
+    tunnels = tunnel_times(topology, gpu.name)
     return PortSpec(
         interface=port.interface,
         mac=port.mac,
         gateway_mac=gateway_mac(topology, gpu, port.name) if len(gpu.ports) > 1 else port.mac,
         path_delays={
-            peer: PathDelay(delays[peer] if propagation else 0, per_octet)
+            peer: PathDelay(
+                (delays[peer] if propagation else 0) + round(tunnels.get(peer, 0)), per_octet
+            )
             for peer, per_octet in octet_times(topology, gpu.name, port.name).items()
         },
     )

@@ -12,7 +12,8 @@ the program ends.  So all octets of all messages cross between ``min head + befo
 which bounds ``end`` from below, whatever the paths, the order and the load balancing.  Nothing that
 costs time is assumed away from the true fabric: queues, headers of acknowledgements, retransmitted
 and trimmed packets would only add octets, and ``before`` and ``after`` are least delays over any
-path.  The same holds from outside to inside.
+path.  The same holds from outside to inside.  Packets that can cross only in a tunnel (VXLAN) count
+with what that puts around them.
 
 Faults that are part of a trial change the capacity as they come and go: a black hole takes a link
 away, a reduced rate keeps a share of it.  Loss and corruption are left out, their effect being one
@@ -35,7 +36,7 @@ from functools import cache
 
 from emulator.asic.faults import Faults
 from topologies.capacity import HEIGHT
-from topologies.model import End, Role, Topology
+from topologies.model import VXLAN_OVERHEAD, End, Role, Topology
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ def share_left(faults: Faults) -> float:
 class Crossing:
     """All messages from one GPU to another.
 
-    ``octets`` on the wire; ``head_ns`` is the earliest start of any, ``tail_ns`` the least time
-    from the reception of any to the end of the program.
+    ``octets`` on the wire outside of tunnels, in ``packets``; ``head_ns`` is the earliest start of
+    any, ``tail_ns`` the least time from the reception of any to the end of the program.
     """
 
     source: str
@@ -65,6 +66,7 @@ class Crossing:
     octets: int
     head_ns: float
     tail_ns: float
+    packets: int = 0
 
 
 def cut_bound_ns(
@@ -90,8 +92,35 @@ def cut_bound_ns(
             ]
             if crossing:
                 capacity = _capacity(topology, [near for near, _ in ways], changes)
-                bound = max(bound, _bound(crossing, capacity, delays.of(ways, topology)))
+                octets = sum(
+                    one.octets + _tunnel_octets(topology, one, inside, rerouted=bool(changes))
+                    for one in crossing
+                )
+                bound = max(bound, _bound(crossing, octets, capacity, delays.of(ways, topology)))
     return bound
+
+
+def _tunnel_octets(
+    topology: Topology, message: Crossing, inside: frozenset[str], *, rerouted: bool
+) -> int:
+    """What tunnels add to ``message`` on the border of ``inside``, 0 if it may pass that without.
+
+    Where routes can change (``rerouted``) it may get onto the rail of its destination at another
+    switch, unless that is the one which it enters by.
+    """
+    if topology.stretch is None:
+        return 0
+    passages = topology.stretch.passages(message.source, message.destination)
+    tunnelled = all(
+        (message.source in inside)
+        == (passage.enters in inside)
+        == (passage.joins in inside)
+        != (passage.leaves in inside)
+        == (message.destination in inside)
+        and not (rerouted and passage.joins != passage.enters)
+        for passage in passages
+    )
+    return message.packets * VXLAN_OVERHEAD if passages and tunnelled else 0
 
 
 def _both(topology: Topology, end: End) -> tuple[End, End]:
@@ -178,10 +207,10 @@ def crossed_by(octets: float, begin: float, capacity: Capacity) -> float:
     return math.inf
 
 
-def _bound(crossing: Sequence[Crossing], capacity: Capacity, delays: _Border) -> float:
+def _bound(crossing: Sequence[Crossing], octets: int, capacity: Capacity, delays: _Border) -> float:
     begin = min(one.head_ns + delays.before(one.source) for one in crossing)
     rest = min(delays.after(one.destination) + one.tail_ns for one in crossing)
-    return crossed_by(sum(one.octets for one in crossing), begin, capacity) + rest
+    return crossed_by(octets, begin, capacity) + rest
 
 
 class _Border:

@@ -23,8 +23,9 @@ larger of
 
 The octets around a payload are the headers of an uncongested data packet from the Ethernet header
 on, and the preamble, frame check sequence and inter-packet gap that a link spends on each frame
-(IEEE 802.3).  Acknowledgements, queueing in switches, GPU time for summing and store-and-forward
-are left out: a bound from below, not a prediction.  Barriers are free.
+(IEEE 802.3).  On borders that packets can cross only in a tunnel (VXLAN), what that adds counts,
+too.  Acknowledgements, queueing in switches, GPU time for summing and store-and-forward are left
+out: a bound from below, not a prediction.  Barriers are free.
 """
 
 from __future__ import annotations
@@ -54,9 +55,14 @@ class WireCost:
         return length + self.packets(length) * self.around_bytes
 
     @property
+    def full_octets(self) -> int:
+        """What a full packet takes on the wire."""
+        return self.payload_mtu + self.around_bytes
+
+    @property
     def payload_share(self) -> float:
         """Payload over all octets of a full packet."""
-        return self.payload_mtu / (self.payload_mtu + self.around_bytes)
+        return self.payload_mtu / self.full_octets
 
     def packets(self, length: int) -> int:
         return max(1, math.ceil(length / self.payload_mtu))
@@ -159,6 +165,7 @@ class _Bound:
     ) -> float:
         # All messages of a pair are one to a cut: only sums and least values count.
         octets: dict[Pair, int] = defaultdict(int)
+        packets: dict[Pair, int] = defaultdict(int)
         begin: dict[Pair, float] = {}
         rest: dict[Pair, float] = {}
         for receive, sender in partner.items():
@@ -166,6 +173,7 @@ class _Bound:
             if isinstance(operation, Write):
                 pair = sender[0], receive[0]
                 octets[pair] += self.wire.octets(operation.local.length)
+                packets[pair] += self.wire.packets(operation.local.length)
                 begin[pair] = min(begin.get(pair, math.inf), head[sender])
                 rest[pair] = min(rest.get(pair, math.inf), tail.get(receive, 0.0))
         crossings = [
@@ -175,6 +183,7 @@ class _Bound:
                 octets=octets[source, destination],
                 head_ns=begin[source, destination],
                 tail_ns=rest[source, destination],
+                packets=packets[source, destination],
             )
             for source, destination in octets
         ]

@@ -110,24 +110,28 @@ def rates_between(flows: Sequence[Progress], begin: float, end: float) -> list[f
     return [(flow.delivered(end) - flow.delivered(begin)) / (end - begin) for flow in flows]
 
 
-def max_min(flows: Sequence[Sequence[str]], capacities: Mapping[str, float]) -> list[float]:
+def max_min(
+    flows: Sequence[Sequence[str] | Mapping[str, float]], capacities: Mapping[str, float]
+) -> list[float]:
     """The max-min fair rate of every flow, each given by the resources it uses.
 
-    All rates grow together until a resource is full; its flows stay there, the others go on.
+    A mapping says how much of each it uses for an octet; otherwise that is one.  All rates grow
+    together until a resource is full; its flows stay there, the others go on.
     """
+    uses = [flow if isinstance(flow, Mapping) else dict.fromkeys(flow, 1.0) for flow in flows]
     rates = [0.0] * len(flows)
     left = dict(capacities)
-    growing = {index for index, used in enumerate(flows) if used}
+    growing = {index for index, used in enumerate(uses) if used}
     while growing:
-        users: dict[str, int] = {}
+        users: dict[str, float] = {}
         for index in growing:
-            for resource in flows[index]:
-                users[resource] = users.get(resource, 0) + 1
+            for resource, used in uses[index].items():
+                users[resource] = users.get(resource, 0) + used
         step = min(left[resource] / count for resource, count in users.items())
         for index in growing:
             rates[index] += step
         for resource, count in users.items():
             left[resource] -= step * count
         full = {r for r in users if left[r] <= 1e-12 * capacities[r]}
-        growing = {index for index in growing if full.isdisjoint(flows[index])}
+        growing = {index for index in growing if full.isdisjoint(uses[index])}
     return rates

@@ -9,7 +9,7 @@ from emulator.errors import UserError
 from emulator.run.ideal import WireCost
 from emulator.run.metrics import max_min, payload_rate
 from topologies.attachment import nic_rate_bps, switch_ends
-from topologies.model import End, Topology
+from topologies.model import VXLAN_OVERHEAD, End, Topology
 
 
 def switch_port(topology: Topology, rank: int) -> str:
@@ -70,7 +70,7 @@ def nic_payload_gbps(topology: Topology, rank: int, wire: WireCost) -> float:
 
 @dataclass(frozen=True)
 class Shares:
-    """Max-min fair rates (GB/s on the wire) of flows, by pair of ranks."""
+    """Max-min fair rates (GB/s on the wire of NICs) of flows, by pair of ranks."""
 
     rates: Mapping[tuple[int, int], float]
 
@@ -79,32 +79,51 @@ class Shares:
         return self.rates[pair] * wire.payload_mtu / (wire.payload_mtu + wire.around_bytes)
 
 
-def fair_shares(topology: Topology, pairs: Sequence[tuple[int, int]]) -> Shares:
+def fair_shares(
+    topology: Topology, pairs: Sequence[tuple[int, int]], wire: WireCost | None = None
+) -> Shares:
     """What is fair if load balancing were perfect.
 
     Flows share the NICs of their ends (and whoever shares these does) and, where they change the
     rail switch, all uplinks of the one switch upwards and all of the other downwards; with several
-    ports, those of all switches that the NIC hangs on.
+    ports, those of all switches that the NIC hangs on.  With ``wire``, what tunnels put around its
+    packets takes its part of the uplinks.
     """
     capacities: dict[str, float] = {}
     used = []
     for source, destination in pairs:
-        path = []
+        path: dict[str, float] = {}
         for rank, way in ((source, "out"), (destination, "in")):
             gpu = topology.gpus[rank].name
-            path.append(f"{gpu} {way}")
-            capacities[path[-1]] = nic_rate_bps(topology, gpu) / 8e9
             ends = switch_ends(topology, gpu)
-            path.append(f"{' '.join(map(str, ends))} {way}")
-            capacities[path[-1]] = sum(topology.link_at(end).rate_bps for end in ends) / 8e9
+            capacities[f"{gpu} {way}"] = nic_rate_bps(topology, gpu) / 8e9
+            access = f"{' '.join(map(str, ends))} {way}"
+            capacities[access] = sum(topology.link_at(end).rate_bps for end in ends) / 8e9
+            path |= {f"{gpu} {way}": 1.0, access: 1.0}
         up, down = (
             sorted({end.node for end in switch_ends(topology, topology.gpus[rank].name)})
             for rank in (source, destination)
         )
         if up != down:
-            for switches, way in ((up, "up"), (down, "down")):
-                path.append(f"{' '.join(switches)} {way}")
+            tunnels = _in_tunnels(topology, source, destination)
+            for switches, way, tunnelled in zip((up, down), ("up", "down"), tunnels, strict=True):
+                border = f"{' '.join(switches)} {way}"
                 ends = tuple(end for switch in switches for end in uplinks(topology, switch))
-                capacities[path[-1]] = sum(topology.link_at(end).rate_bps for end in ends) / 8e9
+                capacities[border] = sum(topology.link_at(end).rate_bps for end in ends) / 8e9
+                path[border] = 1 + tunnelled * VXLAN_OVERHEAD / wire.full_octets if wire else 1.0
         used.append(path)
     return Shares(dict(zip(pairs, max_min(used, capacities), strict=True)))
+
+
+def _in_tunnels(topology: Topology, source: int, destination: int) -> tuple[float, float]:
+    """The shares (0..1) of packets from one rank to another that are in a tunnel where they leave
+    their first switch, and where they come to their last one."""
+    if topology.stretch is None:
+        return 0.0, 0.0
+    gpus = topology.gpus
+    passages = topology.stretch.passages(gpus[source].name, gpus[destination].name)
+    if not passages:
+        return 0.0, 0.0
+    begun = sum(one.enters == one.joins != one.leaves for one in passages)
+    ending = sum(one.joins != one.leaves for one in passages)
+    return begun / len(passages), ending / len(passages)

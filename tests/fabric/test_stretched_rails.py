@@ -33,6 +33,7 @@ from tests.fabric.test_endpoint_nic import SIZE, header, open_nic
 from tests.fabric.test_lab import nothing_left, uetemu
 from tests.fabric.traffic import blast, kill, send_flows, within
 from topologies import catalogue
+from topologies.addressing import next_hops
 from topologies.model import End
 
 pytestmark = pytest.mark.root
@@ -156,6 +157,38 @@ def tunnelled(sniffer: socket.socket) -> Iterator[Ether]:
         packet = Ether(frame)
         if sender[2] != socket.PACKET_OUTGOING and VXLAN in packet:
             yield packet
+
+
+def test_frames_are_larger_between_switches_and_nowhere_else(pods: Lab) -> None:
+    """What ports count, and so their queues and rates, has the tunnel where there is one."""
+    assert pods.asic is not None
+    pods.asic.reset()
+    octets, count = SIZE + 42 + 24, 10
+    ways = {"h2g0": (50, "rail2:down0"), "h0g1": (0, "rail1:down0")}
+    for peer, (tunnel, last) in ways.items():
+        with ExitStack() as stack:
+            nic = open_nic(pods, "h0g0", stack, frame_octets=SIZE + 42)
+            before = counted(pods, "rail0:up0", "rail0:up1")
+            towards = next_hops(pods.topology, "h0g0")[address(pods.topology, peer)]
+            frame = bytes.fromhex(towards.replace(":", "")) + header(pods, "h0g0", peer, SIZE)[6:]
+            nic.send([(frame, bytes(SIZE))] * count)
+
+            def arrived(nic: Nic = nic, at: str = last) -> bool:
+                nic.send([])
+                return counted(pods, at)[0] == count
+
+            within(20, arrived, f"{peer} has all of them")
+        assert counted(pods, last) == (count, count * octets)
+        packets, total = counted(pods, "rail0:up0", "rail0:up1")
+        assert (packets - before[0], total - before[1]) == (count, count * (octets + tunnel))
+
+
+def counted(lab: Lab, *ports: str) -> tuple[int, int]:
+    """Packets of data and their octets, by the switches."""
+    assert lab.asic is not None
+    counters = lab.asic.counters()
+    rows = [counters[port].classes[kind] for port in ports for kind in DATA]
+    return sum(row.packets for row in rows), sum(row.bytes for row in rows)
 
 
 def test_marks_come_out_of_the_tunnel_and_nothing_is_trimmed_in_it(pods: Lab) -> None:

@@ -44,6 +44,43 @@ def test_uplinks_bound_what_crosses() -> None:
     assert bound(CROSSING[:2], 10 * ONE) == pytest.approx(10 * 84 + DELAY)
 
 
+#: Two pods of two rails, ranks 0 to 3 and 4 to 7; one link of 400 Gb/s up for the NICs of a rail.
+PODS = load(
+    "clos:pods=2,hosts=2,gpus_per_host=2,spines=1,super_spines=1,subnets=stretched,"
+    "uplink_rate=400G,uplinks_per_spine=1,uplinks_per_super=2"
+)
+LARGE = 84 + 1  # ns that a message takes on a link in a tunnel
+MANY = 2000  # messages, so that the links bind and not the delays
+
+
+@pytest.mark.parametrize(
+    ("pairs", "each", "cables"),
+    [
+        ([(0, 4)], LARGE, 6),  # along a rail, from pod to pod
+        ([(0, 4), (1, 5)], LARGE, 6),
+        ([(0, 3)], 84, 4),  # to the other rail of the pod: routed
+        ([(0, 5)], LARGE, 8),  # routed there, and then in a tunnel from pod to pod
+    ],
+)
+def test_what_can_only_go_by_a_tunnel_takes_more_of_the_links(
+    pairs: list[tuple[int, int]], each: int, cables: int
+) -> None:
+    """The first message takes 84 ns to the tunnel, the others follow as fast as that lets them."""
+    schedules = traffic(PODS, pairs, MANY * ONE).schedules()
+    shortest = cables if pairs != [(0, 5)] else 6  # of any path, by which cuts reckon
+    least = max(MANY * each + shortest * 600, MANY * 84 + cables * 600)
+    assert ideal_ns(PODS, schedules, WIRE) == pytest.approx(least)
+
+
+def test_routes_that_may_change_leave_only_tunnels_that_begin_at_once() -> None:
+    """Were the rail's own switch in the pod cut off, packets would go to the other pod's plain."""
+    later = [Change(10**9, End("rail0", "up0"), 0.5)]
+    for pair, each, shortest in (((0, 4), LARGE, 6), ((0, 5), 84, 8)):
+        schedules = traffic(PODS, [pair], MANY * ONE).schedules()
+        least = MANY * each + shortest * 600
+        assert ideal_ns(PODS, schedules, WIRE, later) == pytest.approx(least)
+
+
 def test_other_directions_have_capacities_of_their_own() -> None:
     both = [*CROSSING[:2], (3, 0), (1, 2)]
     assert bound(both, 10 * ONE) == pytest.approx(10 * 84 + DELAY)

@@ -25,10 +25,10 @@ from emulator.scenario import Outcome, Scenario, Trial
 from emulator.transports import fit
 from scenarios import pfcstorm
 from scenarios.workloads.permutations import across_rails
-from scenarios.workloads.places import fair_shares, switch_of
+from scenarios.workloads.places import fair_shares, nic_payload_gbps, switch_of
 from tests.scenarios.executor import Executor
 from topologies.catalogue import load
-from topologies.model import Topology
+from topologies.model import VXLAN_OVERHEAD, Topology
 
 TINY = {"size": "20000", "message": "4KiB", "in_flight": "2"}
 CASES: list[tuple[str, str | None, dict[str, str]]] = [
@@ -236,6 +236,22 @@ def test_fair_shares_by_hand() -> None:
     assert shares.rates[victim] == pytest.approx(50)
     assert {round(shares.rates[pair], 9) for pair in incast} == {6.25}
     assert shares.payload_gbps(victim, WireCost(104, 4096)) == pytest.approx(50 * 4096 / 4200)
+
+
+def test_a_tunnel_takes_its_part_of_uplinks_and_none_of_a_nic() -> None:
+    """One link from pod to pod for each of two rails: a pair alone on its rail, two on the other,
+    of which one goes by the plain to the pod's own switch of that rail."""
+    topology = load(
+        "clos:pods=2,hosts=1,gpus_per_host=2,spines=1,super_spines=1,subnets=stretched,"
+        "uplink_rate=400G,uplinks_per_spine=1,uplinks_per_super=2"
+    )
+    wire, tunnel = WireCost(104, 4096), 1 + VXLAN_OVERHEAD / 4200
+    assert fair_shares(topology, [(0, 2)], wire).rates[0, 2] == pytest.approx(50 / tunnel)
+    assert fair_shares(topology, [(0, 2)]).rates[0, 2] == pytest.approx(50)
+    assert fair_shares(topology, [(0, 1)], wire).rates[0, 1] == pytest.approx(50)
+    both = fair_shares(topology, [(0, 3), (1, 3)], wire)
+    assert sum(both.rates.values()) == pytest.approx(50 / tunnel)
+    assert nic_payload_gbps(topology, 3, wire) == pytest.approx(50 * 4096 / 4200)
 
 
 def test_sweeps_restart_agents_as_seldom_as_can_be() -> None:

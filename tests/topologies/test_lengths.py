@@ -14,7 +14,7 @@ from emulator.run.losses import cable_rtt_ns
 from tests.topologies.walks import walks
 from topologies.catalogue import load
 from topologies.deadlock import waiting_circle
-from topologies.model import Link, Topology
+from topologies.model import VXLAN_OVERHEAD, Link, Topology
 from topologies.round_trip import ACK_BYTES, base_rtt_ns
 
 FRAME = 9038
@@ -71,10 +71,18 @@ def length(way: Way) -> tuple[int, int]:
     return len(way), sum(link.delay_ns for link in way)
 
 
-def round_trip(way: Way) -> int:
+def round_trip(way: Way, tunnel: Way = ()) -> int:
     """As the definition has it: there and back, and every port sends the packet and its ACK."""
-    serialisation = sum(Fraction((FRAME + ACK_BYTES) * 8 * 10**9, link.rate_bps) for link in way)
+    octets = [(FRAME + ACK_BYTES, link) for link in way]
+    octets += [(2 * VXLAN_OVERHEAD, link) for link in tunnel]
+    serialisation = sum(Fraction(count * 8 * 10**9, link.rate_bps) for count, link in octets)
     return ceil(2 * sum(link.delay_ns for link in way) + serialisation)
+
+
+def tunnel(topology: Topology, source: str, destination: str, way: Way) -> Way:
+    """The cables of ``way`` that packets pass in a tunnel."""
+    stretch = topology.stretch
+    return () if stretch is None else stretch.tunnel(source, destination, way)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -111,21 +119,23 @@ def test_lengths_are_those_of_the_paths(spec: str) -> None:
     for node in (topology.gpus[0], topology.gpus[-1], topology.switches[-1]):
         for longest, paths in ((False, topology.paths), (True, topology.longest_paths)):
             spans = topology.spans(node.name, longest=longest)
-            assert spans == {name: ticks.span(path) for name, path in paths(node.name).items()}
+            for name, path in paths(node.name).items():
+                inside = sum(map(ticks.of, tunnel(topology, node.name, name, path)))
+                assert spans[name] == ticks.span(path)._replace(tunnel_ticks=inside)
 
 
 @pytest.mark.parametrize("spec", ATTACHED)
 def test_the_base_round_trip_is_that_of_the_longest_path(spec: str) -> None:
     topology = load(spec)
     gpus = [gpu.name for gpu in topology.gpus]
-    paths = [
-        reached[peer]
+    trips = [
+        round_trip(reached[peer], tunnel(topology, gpu, peer, reached[peer]))
         for gpu in gpus
         for reached in [topology.longest_paths(gpu)]
         for peer in gpus
         if peer != gpu and peer in reached
     ]
-    assert base_rtt_ns(topology, FRAME) == max(map(round_trip, paths))
+    assert base_rtt_ns(topology, FRAME) == max(trips)
 
 
 def test_without_two_gpus_the_farthest_switch_counts() -> None:

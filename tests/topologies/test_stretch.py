@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from topologies import catalogue
-from topologies.addressing import next_hops, octet_times, path_delays
+from topologies.addressing import next_hops, octet_times, path_delays, tunnel_times
 from topologies.model import VXLAN_OVERHEAD, Bridge, FabricProfile, Node, Topology, TopologyError
-from topologies.stretch import Stretch
+from topologies.round_trip import ACK_BYTES, base_rtt_ns, mtu_frame_bytes
+from topologies.stretch import Passage, Stretch
 
 PODS = (
     "clos:pods=2,hosts=1,gpus_per_host=2,spines=2,super_spines=1,subnets=stretched,"
@@ -87,6 +88,39 @@ def test_of_switches_that_are_equally_near_each_takes_its_part() -> None:
         for paths in (topology.paths("h0g0"), topology.longest_paths("h0g0"))
     )
     assert (shortest, longest) == (direct, around)
+
+
+def test_cables_behind_the_switch_that_has_the_rail_are_passed_in_a_tunnel() -> None:
+    """To its own rail from the first switch on, to the other one from that of the same pod; never
+    on the cables of GPUs."""
+    topology = catalogue.load(PODS)
+    stretch = stretch_of(topology)
+    for peer, plain, inside in (("h1g0", 0, 4), ("h0g1", 2, 0), ("h1g1", 2, 4)):
+        (way,) = stretch.ways("h0g0", peer)
+        assert stretch.tunnel("h0g0", peer, way) == way[1 + plain : 1 + plain + inside]
+        span = topology.spans("h0g0")[peer]
+        assert (span.hops, span.ticks) == (len(way), topology.ticks.span(way).ticks)
+        assert span.tunnel_ticks == sum(map(topology.ticks.of, way[1 + plain : -1][:inside]))
+    assert stretch.passages("h0g0", "h1g0") == (Passage("rail0", "rail0", "rail2"),)
+    assert stretch.passages("h0g0", "h1g1") == (Passage("rail0", "rail1", "rail3"),)
+
+
+def test_what_a_tunnel_adds_takes_time_at_every_port_in_it() -> None:
+    """50 octets on four links of 400 Gb/s, 1 ns each; of two ways the mean."""
+    topology = catalogue.load(PODS + ",uplink_rate=400G")
+    assert tunnel_times(topology, "h0g0") == {"10.0.1.3": 4.0, "10.0.2.2": 0.0, "10.0.2.3": 4.0}
+    both = catalogue.load(SEGMENTS + ",uplink_rate=400G")
+    assert tunnel_times(both, "h0g0")["10.0.2.2"] == (0 + 2) / 2
+    assert tunnel_times(catalogue.load("rail_clos"), "h0g0") == {}
+
+
+def test_the_base_round_trip_has_the_larger_frame_where_it_is() -> None:
+    topology = catalogue.load(PODS + ",uplink_rate=400G,nic_rate=400G")
+    frame = mtu_frame_bytes(topology)
+    assert frame == 9000 + 38  # as a GPU sends it
+    delays, hops, inside = 2 * (200 + 6 * 1000), 8, 4
+    octets = hops * (frame + ACK_BYTES) + inside * 2 * VXLAN_OVERHEAD
+    assert base_rtt_ns(topology, frame) == -(-(delays * 50 + octets) // 50)
 
 
 def test_switches_with_all_rails_send_nothing_up_again() -> None:

@@ -353,7 +353,7 @@ class Forwarding:
             for steps in self.graph.steps.values()
             for step in steps
         }
-        known: dict[tuple[int, int, int], Span] = {}
+        known: dict[Span, Span] = {}
 
         @cache
         def longer(span: Span, number: int) -> Span:
