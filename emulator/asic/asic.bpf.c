@@ -39,6 +39,16 @@ static __always_inline void count_drop(struct port_state *port, __u32 class_numb
 	__sync_fetch_and_add(&port->classes[class_number].drops[reason], 1);
 }
 
+/* What a black hole takes, or a cable without carrier. */
+static __always_inline void count_swallowed(struct port_state *port, __u32 class_number,
+					    const struct port_settings *rules)
+{
+	if (rules->faults.black_hole & WITHOUT_CARRIER)
+		count_drop(port, class_number, DROP_LINK_DOWN);
+	else
+		count_drop(port, class_number, DROP_BLACK_HOLE);
+}
+
 static __always_inline __u32 class_of(const struct port_settings *rules,
 				      const struct packet *packet)
 {
@@ -97,7 +107,7 @@ int asic_egress(struct __sk_buff *skb)
 	parse(skb, &packet);
 	class_number = class_of(rules, &packet);
 	if (rules->faults.black_hole) {
-		count_drop(port, class_number, DROP_BLACK_HOLE);
+		count_swallowed(port, class_number, rules);
 		return SWALLOWED;
 	}
 	can_trim = packet.payload > rules->trim_payload && pass != MARK_TRIMMED;
@@ -175,7 +185,7 @@ static __always_inline int lost_on_arrival(struct __sk_buff *skb, struct port_st
 		return 0;
 	parse(skb, &packet);
 	if (rules->faults.black_hole & STRIKES_ARRIVALS) {
-		count_drop(port, class_of(rules, &packet), DROP_BLACK_HOLE);
+		count_swallowed(port, class_of(rules, &packet), rules);
 		return 1;
 	}
 	fault = suffer(skb, &packet, port, rules, class_of(rules, &packet));

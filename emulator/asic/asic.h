@@ -42,7 +42,7 @@ enum traffic_class {
 enum queue_name { QUEUE_HIGH, QUEUE_MEDIUM, QUEUE_LOW, QUEUES };
 
 enum drop_reason { DROP_TAIL, DROP_LOSS, DROP_BURST, DROP_BLACK_HOLE, DROP_FAILURE, DROP_HEADROOM,
-		   DROP_WATCHDOG, DROP_REASONS };
+		   DROP_WATCHDOG, DROP_LINK_DOWN, DROP_REASONS };
 
 enum balancing { BALANCE_NONE, BALANCE_FLOW, BALANCE_FLOWLET, BALANCE_PACKET, BALANCE_ROUND_ROBIN,
 		 BALANCE_LEAST_LOADED };
@@ -73,6 +73,7 @@ struct fault_settings {
 
 #define STRIKES_DEPARTURES 1
 #define STRIKES_ARRIVALS 2 /* too: the port at the other end of the cable has no settings */
+#define WITHOUT_CARRIER 4  /* of a black hole: the cable is pulled, and what is lost is told so */
 
 struct port_settings {
 	__u64 rate;

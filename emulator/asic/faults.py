@@ -3,7 +3,8 @@
 Faults strike frames that leave through the port and have found room in its queue: the model has
 charged the link for them.  Lost ones do not reach the kernel's queue below, which is that much
 ahead of the model.  A duplicate is charged like any frame.  A black hole swallows everything, ARP
-and routing protocols included, before it is queued.
+and routing protocols included, before it is queued.  So does a port whose cable is pulled, as long
+as anything is still sent there; its losses have a reason of their own.
 
 Reordering lets a frame go ahead, as netem's ``reorder`` does, and not others wait: a classifier has
 no place to keep a frame, but the kernel's queue below has a class that is served first.  So a frame
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from emulator.asic.layout import ARRIVALS, DEPARTURES, FAULT_SETTINGS, WHOLE
+from emulator.asic.layout import ARRIVALS, DEPARTURES, FAULT_SETTINGS, WHOLE, WITHOUT_CARRIER
 from emulator.errors import UserError
 
 
@@ -40,6 +41,9 @@ class Faults:
     lost as they come in.  For the cable of a NIC, whose own port no ASIC stands at; ``rate`` then
     is the NIC's, too.  There is no duplication or reordering of what arrives.
 
+    ``unplugged``: the cable has no carrier, and what would leave is lost to that, whether it is a
+    black hole besides or not.
+
     ``rate`` is no probability but the share of the link's rate that is left, above 0 and at most 1.
     """
 
@@ -52,11 +56,12 @@ class Faults:
     reordering: float = 0.0
     rate: float = 1.0
     black_hole: bool = False
+    unplugged: bool = False
     pause_storm: bool = False
     arriving: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("black_hole", "pause_storm", "arriving"):
+        for name in ("black_hole", "unplugged", "pause_storm", "arriving"):
             if not isinstance(value := getattr(self, name), bool):
                 raise UserError(f"the fault {name} is {value!r}: it is True or False")
         for field in fields(self):
@@ -79,6 +84,11 @@ class Faults:
                 "bursts of loss begin but never end: set burst_end above 0, or use loss instead"
             )
 
+    @property
+    def swallows(self) -> bool:
+        """Whether nothing comes over the cable."""
+        return self.black_hole or self.unplugged
+
     def packed(self) -> bytes:
         """As the program wants it."""
         chances = (
@@ -96,7 +106,7 @@ class Faults:
         struck = DEPARTURES | ARRIVALS if self.arriving else DEPARTURES
         return FAULT_SETTINGS.pack(
             *(round(chance * WHOLE) for chance in chances),
-            struck * self.black_hole,
+            struck * self.swallows | WITHOUT_CARRIER * self.unplugged,
             struck * striking,
         )
 

@@ -45,6 +45,7 @@ class DropReason(IntEnum):
     FAILURE = 4  # the kernel could not trim it (out of memory)
     HEADROOM = 5  # PFC: the lossless buffer of the port that it came in by was full
     WATCHDOG = 6  # PFC: its queue was paused for so long that the watchdog stepped in
+    LINK_DOWN = 7  # fault: the cable has no carrier
 
 
 class Balancing(IntEnum):
@@ -61,6 +62,7 @@ class Balancing(IntEnum):
 CLASS_SETTINGS = struct.Struct("=5Q2I")
 FAULT_SETTINGS = struct.Struct("=7Q2I")
 DEPARTURES, ARRIVALS = 1, 2  # what faults strike
+WITHOUT_CARRIER = 4  # of a black hole: what it takes is lost to a pulled cable
 #: rate, seed | classes, faults | code points, eight numbers, low share, switch seed, flowlet gap
 PORT_HEAD = struct.Struct("=2Q")
 PORT_TAIL = struct.Struct(f"={CODE_POINTS}s8I3Q")

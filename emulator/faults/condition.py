@@ -42,7 +42,7 @@ class Condition:
     def of(self, link: Link) -> Faults:
         """What strikes ``link`` at the switch ports at its ends: a dead cable swallows all."""
         faults = self.faults.get(link, NONE)
-        return replace(faults, black_hole=True) if link in self.dead else faults
+        return replace(faults, unplugged=True) if link in self.dead else faults
 
     def __hash__(self) -> int:
         return hash((self.down, frozenset(self.faults.items())))

@@ -80,7 +80,7 @@ class Attempt:
             measured = self._measure(warm, expected.ideal_ns or self.load.ideal_ns, player)
         except AgentError:
             self._lost = disturbance.lost_packets(
-                expected, self.ports.end(), _less(self._uncounted(), before)
+                self.ports.end(), _less(self._uncounted(), before)
             )
             raise
         return measured, disturbance.told(

@@ -91,9 +91,7 @@ def told(
         "undisturbed_us": undisturbed.mean_ns / 1000,
         "slowdown": disturbed.mean_ns / undisturbed.mean_ns,
         "lost_packets": lost_packets(
-            expected,
-            disturbed.ports,
-            {**lost, **_at_dead_ports(expected, disturbed, lost, missing)},
+            disturbed.ports, {**lost, **_at_dead_ports(expected, disturbed, lost, missing)}
         ),
         "undisturbed_retransmitted_packets": undisturbed.counters.get(retransmitted, 0),
         "cut_off_gpus": expected.ever_cut_off,
@@ -128,25 +126,18 @@ def _at_dead_ports(
 
 
 def lost_packets(
-    expected: Expectation, ports: Mapping[str, PortRecord], others: Mapping[str, int]
+    ports: Mapping[str, PortRecord], others: Mapping[str, int]
 ) -> dict[str, int]:
     """Packets that faults took, by reason; ``others`` are those that ports do not count."""
-    black = {
-        str(end)
-        for moment in expected.moments
-        for link, faults in moment.condition.faults.items()
-        if faults.black_hole
-        for end in link.ends
-    }
     found: dict[str, int] = {}
-    for name, port in ports.items():
+    for port in ports.values():
         drops = port.drops
-        swallowed = "black_hole" if name in black else "link_down"
         corrupted = (
             sum(row.corrupted for row in port.asic.classes.values()) if port.asic is not None else 0
         )
         for reason, count in (
-            (swallowed, drops.get("black_hole", 0)),
+            ("link_down", drops.get("link_down", 0)),
+            ("black_hole", drops.get("black_hole", 0)),
             ("loss", drops.get("loss", 0) + drops.get("burst", 0)),
             ("corrupted", corrupted),
         ):

@@ -97,6 +97,14 @@ def test_black_hole(bench: Bench) -> None:
     assert (row.packets, row.drops[DropReason.BLACK_HOLE]) == (0, COUNT)
 
 
+def test_what_a_pulled_cable_takes_is_told_apart(bench: Bench) -> None:
+    """Whatever else would take it."""
+    for faults in (Faults(unplugged=True), Faults(unplugged=True, black_hole=True, loss=1.0)):
+        assert all(lost(bench, faults))
+        drops = bench.counters().classes[DATA].drops
+        assert {reason: n for reason, n in drops.items() if n} == {DropReason.LINK_DOWN: COUNT}
+
+
 def test_corruption_inverts_one_bit_behind_the_ip_header(bench: Bench) -> None:
     bench.configure(profile("lossless"), faults=Faults(corruption=0.5))
     sent = frames(1000)

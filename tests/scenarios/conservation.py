@@ -24,7 +24,7 @@ from topologies.catalogue import load
 from topologies.model import Topology
 
 #: Frames that a port refused: they were not admitted.
-REFUSED = ("tail", "black_hole", "failure")
+REFUSED = ("tail", "black_hole", "link_down", "failure")
 #: Frames that were admitted and then lost on the cable.
 LOST = ("loss", "burst")
 

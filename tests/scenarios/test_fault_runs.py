@@ -70,7 +70,9 @@ def test_all_that_a_dead_nic_costs_is_told(tmp_path: Path) -> None:
         sum(counters[f"nic.frames_{way}"] for counters in content["endpoints"].values())
         for way in ("out", "in")
     ]
-    in_queues = sum(row["drops"].values()) - row["drops"].get("black_hole", 0)
+    assert lost.get("link_down", 0) == row["drops"].get("link_down", 0)
+    assert "black_hole" not in row["drops"]
+    in_queues = sum(row["drops"].values()) - row["drops"].get("link_down", 0)
     assert sum(lost.values()) == frames[0] - frames[1] - in_queues
 
 

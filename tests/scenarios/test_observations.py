@@ -13,6 +13,7 @@ from emulator.asic.layout import BINS, DropReason, Queue, TrafficClass
 from emulator.asic.telemetry import COLUMNS, Telemetry
 from emulator.endpoint.spec import RankResult
 from emulator.fabric.counters import PortCounters, QueueCounters
+from emulator.run.disturbance import lost_packets
 from emulator.run.ideal import WireCost
 from emulator.run.losses import port_losses
 from emulator.run.measurement import differences, summed
@@ -70,6 +71,16 @@ def test_what_ports_saw_in_between() -> None:
     assert one.asic is not None
     assert one.asic.queues[Queue.LOW].histogram[0] == 5
     assert (found["c:d"].asic, found["c:d"].marked, found["c:d"].bytes) == (None, 0, 7)
+
+
+def test_a_loss_is_told_by_the_cause_in_force_when_it_happened() -> None:
+    """A port that was a black hole and was pulled in one run, and one that was only pulled."""
+    ports = {
+        "a:b": PortRecord(kernel=port(), asic=asic(black_hole=5, link_down=2)),
+        "c:d": PortRecord(kernel=port(), asic=asic(link_down=1, loss=1)),
+    }
+    lost = lost_packets(ports, {"no_route": 4, "in_queue": 0})
+    assert lost == {"black_hole": 5, "link_down": 3, "loss": 1, "no_route": 4}
 
 
 NOTHING_BY_NAME = {reason.name.lower(): 0 for reason in DropReason}
