@@ -93,6 +93,7 @@ class Attempt:
             missing=self._missing() - underway,
             retransmitted=self.stage.transport.retransmitted,
             base_rtt_ns=base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes),
+            pxn=self.plan.pxn,
         )
 
     def sentence(self, error: AgentError) -> str:

@@ -3,7 +3,9 @@
 ``faults``
     for each moment of the timeline: what was said, when it came on average (``at_us`` after the
     start, None if every iteration had ended before), which GPUs were cut off from then on, and
-    ``goodput``, in words and as ``restored_us``, the time until it was restored (below).
+    ``goodput``, in words and as ``restored_us``, the time until it was restored (below).  It is
+    that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
+    and at most 16 of them, senders first.
 ``undisturbed_us``, ``slowdown``
     completion time of an iteration of the same seed without the faults, and how many times as long
     the disturbed ones took.
@@ -29,7 +31,8 @@ When goodput is restored is defined in :mod:`emulator.run.restoration`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from statistics import fmean
 
 from emulator.faults.reach import Pair
@@ -37,6 +40,8 @@ from emulator.run import restoration
 from emulator.run.expectation import Expectation, some_pairs
 from emulator.run.fault_timeline import Applied
 from emulator.run.port_record import PortRecord
+from emulator.run.pxn import Pxn
+from emulator.run.restoration import Curve, Goodput, Verdict
 from emulator.scenario import Outcome
 from topologies.model import Topology
 
@@ -55,34 +60,47 @@ def told(
     missing: int,
     retransmitted: str,
     base_rtt_ns: int,
+    pxn: Pxn,
 ) -> dict[str, object]:
     """The values described above, for the row of the trial.
 
     ``applied`` has the moments that came, by iteration; ``lost`` what switches do not count;
-    ``missing`` is how many frames NICs sent and none received.
+    ``missing`` is how many frames NICs sent and none received; ``pxn`` whose writes were relayed.
     """
-    reference = restoration.deliveries(topology, undisturbed, base_rtt_ns)
-    curves = restoration.deliveries(topology, disturbed, base_rtt_ns)
+
+    @cache
+    def curves(without: frozenset[Pair] | None) -> tuple[Sequence[Curve], Sequence[Curve]]:
+        counts = None if without is None else _others(topology, pxn, without)
+        return (
+            restoration.deliveries(topology, undisturbed, base_rtt_ns, counts),
+            restoration.deliveries(topology, disturbed, base_rtt_ns, counts),
+        )
+
+    def verdicts(place: int) -> Iterator[Verdict]:
+        if not expected.allowed[place]:
+            yield from ((Goodput.CUT, 0) for events in applied if place < len(events))
+            return
+        cut = any(expected.lacking[: place + 1])  # some were, if they are not
+        reference, found = curves(expected.lacking[place] if cut else None)
+        for curve, events in zip(found, applied, strict=False):
+            if reference and place < len(events):
+                yield restoration.restored(
+                    curve,
+                    reference[0],
+                    base_rtt_ns=base_rtt_ns,
+                    fault_ns=events[place].at_ns,
+                    until_ns=events[place + 1].at_ns if place + 1 < len(events) else None,
+                    allowed=expected.allowed[place],
+                )
+
     rows = [
         {
             "said": moment.text,
             "cut_off_gpus": list(expected.cut_off[place]),
             "cut_off_pairs": pairs_told(expected.cut_pairs[place]),
             **_came([events[place].at_ns for events in applied if place < len(events)]),
-            **restoration.told(
-                [
-                    restoration.restored(
-                        curve,
-                        reference[0],
-                        base_rtt_ns=base_rtt_ns,
-                        fault_ns=events[place].at_ns,
-                        until_ns=events[place + 1].at_ns if place + 1 < len(events) else None,
-                        allowed=expected.allowed[place],
-                    )
-                    for curve, events in zip(curves, applied, strict=False)
-                    if reference and place < len(events)
-                ]
-            ),
+            **restoration.told(list(verdicts(place))),
+            "goodput_without": pairs_told(sorted(expected.lacking[place])),
         }
         for place, moment in enumerate(expected.moments)
     ]
@@ -97,6 +115,21 @@ def told(
         "cut_off_gpus": expected.ever_cut_off,
         "cut_off_pairs": pairs_told(expected.ever_cut_pairs),
     }
+
+
+def _others(topology: Topology, pxn: Pxn, without: frozenset[Pair]) -> Callable[[int, int], bool]:
+    """Which messages, by the ranks of their source and destination, go over the fabric, and not
+    from one to the other of the pairs ``without``."""
+    gpus = topology.gpus
+
+    def count(source: int, destination: int) -> bool:
+        if gpus[source].server == gpus[destination].server:
+            return False
+        relay = pxn.relay(source, destination)
+        sender = gpus[source if relay is None else relay]
+        return (sender.name, gpus[destination].name) not in without
+
+    return count
 
 
 def pairs_told(pairs: Sequence[Pair]) -> dict[str, object]:
@@ -125,9 +158,7 @@ def _at_dead_ports(
     return {"dead_port": max(0, missing - counted)}
 
 
-def lost_packets(
-    ports: Mapping[str, PortRecord], others: Mapping[str, int]
-) -> dict[str, int]:
+def lost_packets(ports: Mapping[str, PortRecord], others: Mapping[str, int]) -> dict[str, int]:
     """Packets that faults took, by reason; ``others`` are those that ports do not count."""
     found: dict[str, int] = {}
     for port in ports.values():
@@ -174,7 +205,10 @@ def _summary(row: Mapping[str, object]) -> str:
 def _moment(fault: Mapping[str, object]) -> str:
     if fault["at_us"] is None:
         return f"{fault['said']}: never came, as the iteration had ended"
-    gone, goodput = fault["cut_off_gpus"], f"goodput {fault['goodput']}"
+    gone, whose = fault["cut_off_gpus"], ""
+    if fault["goodput"] != Goodput.CUT and pairs_said(fault.get("goodput_without")):
+        whose = " of the others"
+    goodput = f"goodput{whose} {fault['goodput']}"
     if fault["restored_us"]:
         goodput += f" after {fault['restored_us']:.2f} us"
     assert isinstance(gone, Sequence)

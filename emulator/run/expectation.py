@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from emulator.endpoint.schedule import Schedule, Write
+from emulator.endpoint.schedule import Compute, Operation, Receive, Schedule, Write
 from emulator.endpoint.spawn import AgentError
 from emulator.fabric.carrier import STATIC
 from emulator.faults.condition import SOUND, Condition
@@ -44,9 +44,10 @@ class Expectation:
     """What ``moments`` leave possible for one trial.
 
     ``ideal_ns`` is the bound with them, None if the trial cannot end; ``allowed`` the share of
-    goodput (0..1) that the links leave from each moment on; ``cut_off`` the GPUs cut off then, and
-    ``cut_pairs`` the pairs of others.  ``lacking`` are the pairs (sender first) that the trial has
-    send and that cannot then; ``severed`` those that cannot from the last moment on.  ``static``:
+    goodput (0..1) that the links leave from each moment on to those that still have a way;
+    ``cut_off`` the GPUs cut off then, and ``cut_pairs`` the pairs of others.  ``lacking`` are the
+    pairs (sender first) that the trial has send and that cannot then; ``severed`` those that cannot
+    from the last moment on.  ``static``:
     nobody tells switches far away of a dead cable.  ``gpus`` are those of all ranks.
     """
 
@@ -71,7 +72,7 @@ class Expectation:
     ) -> Expectation:
         """``others`` are changes that the scenario itself makes."""
 
-        def bound(changes: Sequence[Change]) -> float:
+        def bound(changes: Sequence[Change], schedules: Sequence[Schedule] = schedules) -> float:
             try:
                 return ideal_ns(topology, schedules, wire, [*changes, *others])
             except ValueError:  # the schedules are known to be sound: some traffic has no way
@@ -83,20 +84,24 @@ class Expectation:
         cuts: dict[Condition, Cut] = {}
         lacking: dict[Condition, frozenset[Pair]] = {}
         for condition in {moment.condition for moment in moments}:
-            least = bound(changes_of([Moment(0, "", condition)], topology))
-            shares[condition] = whole / least if least else 1.0
+            lost = lacking[condition] = _lacking(reach, needed, condition)
+            rest = _without(topology, schedules, lost) if lost else schedules
+            usual = bound((), rest) if lost else whole
+            least = bound(changes_of([Moment(0, "", condition)], topology), rest)
+            shares[condition] = usual / least if least else 1.0
+            if lost == needed:
+                shares[condition] = 0.0
             cut = reach.cut(condition)
             cuts[condition] = replace(cut, pairs=_first(cut.pairs, needed))
-            lacking[condition] = _lacking(reach, needed, condition)
         ideal = bound(changes_of(moments, topology))
-        lost = [lacking[moment.condition] for moment in moments]
+        without = [lacking[moment.condition] for moment in moments]
         return cls(
             moments=moments,
-            ideal_ns=None if math.isinf(ideal) or (lost and lost[-1]) else ideal,
+            ideal_ns=None if math.isinf(ideal) or (without and without[-1]) else ideal,
             allowed=[shares[moment.condition] for moment in moments],
             cut_off=[list(cuts[moment.condition].gpus) for moment in moments],
             cut_pairs=[cuts[moment.condition].pairs for moment in moments],
-            lacking=lost,
+            lacking=without,
             static=topology.profile.control_plane == STATIC,
             gpus=[gpu.name for gpu in topology.gpus],
             reach=reach,
@@ -216,6 +221,27 @@ def _lacking(reach: Reach, needed: Iterable[Pair], condition: Condition) -> froz
         return frozenset()
     left = reach.left(condition)
     return frozenset((a, b) for a, b in needed if b not in left[a])
+
+
+def _without(
+    topology: Topology, schedules: Sequence[Schedule], lost: frozenset[Pair]
+) -> list[Schedule]:
+    """``schedules`` in which nobody sends, or waits for, what goes from one to the other of the
+    pairs ``lost``."""
+    names = [gpu.name for gpu in topology.gpus]
+
+    def left(rank: int, operation: Operation) -> Operation:
+        match operation:
+            case Write(peer=peer) if (names[rank], names[peer]) in lost:
+                return Compute(duration_ns=0, after=operation.after)
+            case Receive(peer=peer) if (names[peer], names[rank]) in lost:
+                return Compute(duration_ns=0, after=operation.after)
+        return operation
+
+    return [
+        replace(schedule, operations=tuple(left(schedule.rank, one) for one in schedule.operations))
+        for schedule in schedules
+    ]
 
 
 def _first(pairs: Sequence[Pair], needed: frozenset[Pair]) -> tuple[Pair, ...]:

@@ -8,16 +8,22 @@ below, and there is none if it was not restored before the next fault or the end
 too soon to tell.  Towards the end the window is what the undisturbed iteration would still take,
 and ends at a quarter: the last octets are soon delivered by any goodput.
 
+Pairs of GPUs that the fault cuts off from each other cannot be restored: while they are, goodput,
+and what the links allow of it, is that of all others.  What they have to send comes late then, and
+last, from few senders: so from there on each flow is held against the same point of its own data.
+
 Held against the same point of the data (give or take :data:`TOLERANCE` of it), a collective's own
 pauses between its steps, its beginning and its end are not taken for the fault's.  Delivered is
-what the switch ports of the receivers have sent of data and no fault took, by the telemetry.
+what the switch ports of the receivers have sent of data and no fault took, by the telemetry.  That
+does not tell flows apart: where they have to be, it is what messages have brought, evenly from the
+end of one to the end of the next.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -34,14 +40,21 @@ TOLERANCE = 0.01
 #: Points of a delivery curve in each base RTT.
 _RESOLUTION = 4
 
-#: What had been delivered, as a share of all: from 0 to 1, in equal steps of time.
+#: What had been delivered, as a share of all: from 0 to 1, in equal steps of time; or a row for
+#: each flow, which add up to that.
 Curve = npt.NDArray[np.float64]
 
 
-def deliveries(topology: Topology, outcome: Outcome, base_rtt_ns: int) -> list[Curve]:
+def deliveries(
+    topology: Topology,
+    outcome: Outcome,
+    base_rtt_ns: int,
+    counts: Callable[[int, int], bool] | None = None,
+) -> list[Curve]:
     """Of each iteration what had been delivered every fraction of a base RTT, as a share of all.
 
-    Empty without telemetry.
+    With ``counts`` it is told by flow, of those for which that is true, given the ranks of source
+    and destination.  Without telemetry it is told by flow or not at all.
     """
     ports = [
         str(theirs)
@@ -50,16 +63,25 @@ def deliveries(topology: Topology, outcome: Outcome, base_rtt_ns: int) -> list[C
         if str(theirs) in outcome.queues
     ]
     series = [outcome.queues[port] for port in ports if len(outcome.queues[port].admitted)]
-    if not series:
+    if counts is None and not series:
         return []
     curves = []
     for iteration, duration in zip(outcome.iterations, outcome.times_ns, strict=False):
         steps = max(2, math.ceil(duration * _RESOLUTION / base_rtt_ns) + 1)
         times = iteration.origin_ns + np.arange(steps) * base_rtt_ns / _RESOLUTION
-        total = np.sum([np.interp(times, one.t_ns, one.arrived) for one in series], axis=0)
-        grown = np.maximum.accumulate(total - total[0])
-        if grown[-1] > 0:
-            curves.append(grown / grown[-1])
+        if counts is None:
+            total = np.sum([np.interp(times, one.t_ns, one.arrived) for one in series], axis=0)
+        else:
+            flows = sorted(
+                (pair, flow) for pair, flow in iteration.flows().items() if counts(*pair)
+            )
+            parts = [np.array(flow.points).T for _, flow in flows]
+            since = times - iteration.origin_ns
+            total = np.array([np.interp(since, at, octets) for at, octets in parts])
+            total = total.reshape(-1, steps)
+        grown = np.maximum.accumulate(total - total[..., :1], axis=-1)
+        if (whole := grown[..., -1].sum()) > 0:
+            curves.append(grown / whole)
     return curves
 
 
@@ -96,24 +118,39 @@ def restored(
         return Goodput.CUT, 0
     step_ns = base_rtt_ns / _RESOLUTION
     window = WINDOW_RTTS * _RESOLUTION
-    first, last = math.ceil(fault_ns / step_ns), len(curve) - 1
+    flows = list(zip(np.atleast_2d(curve), np.atleast_2d(reference), strict=True))
+    first, last = math.ceil(fault_ns / step_ns), curve.shape[-1] - 1
     if until_ns is not None:
         last = min(last, int(until_ns / step_ns) - window)
+    if first > last:
+        return Goodput.UNKNOWN, 0
     enough = RESTORED * min(1.0, allowed)
+    begins = np.arange(first, last + 1)
+    #: for each tolerance and flow: where the undisturbed iteration was at the same point
+    points = [
+        [_when(usual, now[begins] + aside * usual[-1]) for now, usual in flows]
+        for aside in (-TOLERANCE, 0, TOLERANCE)
+    ]
 
-    def usual(begin: int, steps: float) -> float:
-        points = (_when(reference, curve[begin] + aside) for aside in (-TOLERANCE, 0, TOLERANCE))
-        return min(_from(reference, point, steps) for point in points)
+    def suffices(steps: float | Curve) -> npt.NDArray[np.bool_]:
+        delivered = np.sum([_from(now, begins, steps) for now, _ in flows], axis=0)
+        usual = [
+            np.sum([_from(f[1], p, steps) for f, p in zip(flows, places, strict=True)], axis=0)
+            for places in points
+        ]
+        return np.asarray(delivered >= enough * np.min(usual, axis=0))
 
+    ends = [_when(usual, usual[-1:]) for _, usual in flows]
+    left = np.max([end - point for end, point in zip(ends, points[-1], strict=True)], axis=0)
+    span = np.minimum(left, window)
     verdict = Goodput.UNKNOWN
-    for begin in range(first, last + 1):
-        left = len(reference) - 1 - _when(reference, curve[begin] + TOLERANCE)
-        span = min(left, window)
-        telling = span >= window / SHORTENED
-        if _from(curve, begin, window) < enough * usual(begin, window):
+    for begin, whole, rest, telling in zip(
+        begins, suffices(window), suffices(span), span >= window / SHORTENED, strict=True
+    ):
+        if not whole:
             verdict = Goodput.LOST
         elif verdict is Goodput.LOST:
-            if telling and _from(curve, begin, span) >= enough * usual(begin, span):
+            if telling and rest:
                 return Goodput.RESTORED, max(0, round(begin * step_ns - fault_ns))
         elif telling:
             verdict = Goodput.WHOLE
@@ -131,17 +168,17 @@ def told(verdicts: Sequence[Verdict]) -> dict[str, object]:
     }
 
 
-def _when(curve: Curve, share: float) -> float:
-    """The step at which ``share`` of all had been delivered."""
-    after = int(np.searchsorted(curve, share))
-    if not 0 < after < len(curve):
-        return float(after)
-    early, late = curve[after - 1 : after + 1]
-    return float(after - 1 + (share - early) / (late - early))
+def _when(curve: Curve, shares: Curve) -> Curve:
+    """The steps at which ``shares`` of all had been delivered."""
+    after = np.searchsorted(curve, shares)
+    inside = np.clip(after, 1, len(curve) - 1)
+    early, late = curve[inside - 1], curve[inside]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = inside - 1 + (shares - early) / (late - early)
+    return np.where((after > 0) & (after < len(curve)), between, after)
 
 
-def _from(curve: Curve, begin: float, window: float) -> float:
-    """What ``curve`` delivers in ``window`` steps from step ``begin`` on."""
-    steps = np.arange(len(curve))
-    early, late = np.interp([begin, begin + window], steps, curve)
-    return float(late - early)
+def _from(curve: Curve, begins: Curve, steps: float | Curve) -> Curve:
+    """What ``curve`` delivers in so many ``steps`` from the steps ``begins`` on."""
+    places = np.arange(len(curve))
+    return np.interp(begins + steps, places, curve) - np.interp(begins, places, curve)

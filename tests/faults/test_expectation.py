@@ -11,6 +11,7 @@ from emulator.run import disturbance
 from emulator.run.expectation import Expectation, changes_of
 from emulator.run.ideal import WireCost
 from emulator.run.patience import FORLORN_NS, TIMEOUT_S, patience_s
+from emulator.run.restoration import Goodput
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load
 from topologies.model import Topology
@@ -166,6 +167,44 @@ def test_a_job_without_hope_is_not_waited_for() -> None:
         clock.host_seconds(1_000_000 + FORLORN_NS)
     )
     assert patience_s(clock, 1000.0, expected("t=1ms switch rail0 down; t=2ms up")) > TIMEOUT_S
+
+
+def test_goodput_of_others_is_not_held_against_that_of_pairs_cut_off() -> None:
+    """Who has no way left takes nothing of what the links allow the rest."""
+    nic = expected("t=0 nic h0g0 down; t=1us up")
+    assert nic.lacking[0] == {("h0g0", "h1g1")}
+    assert nic.allowed == [pytest.approx(1), 1]
+    assert on(RING, "t=0 link r0-0:xplus0 down", NEIGHBOURS).allowed == [pytest.approx(1)]
+    both = on(RING, "t=0 link r0-0:xplus0 down; t=0 link r2-0:xplus0 rate=100Gbps", NEIGHBOURS)
+    assert both.allowed[-1] == pytest.approx(0.25, abs=0.05)  # and the delays of the cables
+    assert expected("t=0 switch rail0 down; t=1us up").allowed == [0, 1]  # nobody is left
+
+
+def test_what_is_said_of_goodput_says_whose_it_is() -> None:
+    fault = {
+        "said": "t=1us nic h0g0 down",
+        "at_us": 1.0,
+        "cut_off_gpus": ["h0g0"],
+        "cut_off_pairs": disturbance.pairs_told([]),
+        "goodput": str(Goodput.RESTORED),
+        "restored_us": 2.0,
+        "goodput_without": disturbance.pairs_told([("h0g0", "h1g1")]),
+    }
+    row = {
+        **dict.fromkeys(("collective", "retransmitted_packets"), 0),
+        **dict.fromkeys(("size_bytes", "undisturbed_retransmitted_packets"), 0),
+        **dict.fromkeys(("slowdown", "undisturbed_us"), 1.0),
+        "lost_packets": {},
+    }
+
+    def said(**changes: object) -> str:
+        return disturbance.footer({**row, "faults": [{**fault, **changes}]})[1].strip()
+
+    others = "t=1us nic h0g0 down: goodput of the others"
+    assert said() == f"{others} restored after 2.00 us; cuts off h0g0"
+    assert said(goodput=str(Goodput.WHOLE), restored_us=0.0).startswith(f"{others} did not fall")
+    assert "goodput has no way left" in said(goodput=str(Goodput.CUT), restored_us=None)
+    assert ": goodput restored" in said(goodput_without=disturbance.pairs_told([]))
 
 
 def test_what_moments_do_to_rates() -> None:

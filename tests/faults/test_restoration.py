@@ -128,3 +128,43 @@ def test_what_a_fault_took_on_the_last_cable_was_not_delivered() -> None:
     )
     (curve,) = deliveries(fabric, outcome, RTT)
     assert curve[len(curve) // 2] == pytest.approx(800 / 1400)
+
+
+def test_of_some_flows_alone_messages_tell_what_was_delivered() -> None:
+    """Two flows of two messages; the second stands still after its first one."""
+    fabric = load("rail_clos:hosts=4,gpus_per_host=1,spines=1")
+    source, destination = np.array([0, 0, 2, 2]), np.array([1, 1, 3, 3])
+    starts, ends = np.array([0, 0, 0, 0]), np.array([2000, 4000, 2000, 8000])
+    times, none = np.array([500.0, 8500.0]), np.zeros(2)
+    outcome = Outcome(
+        times_ns=(8000,),
+        ideal_ns=8000,
+        wrong=0,
+        counters={},
+        iterations=[Iteration(500, source, destination, np.full(4, 100), starts, ends)],
+        queues={"rail0:down1": QueueSeries(times, none, np.array([0.0, 200.0]), none)},
+        wire=WireCost(100, 900),
+    )
+    (first,) = deliveries(fabric, outcome, RTT, lambda a, b: (a, b) == (0, 1))
+    assert first[0, [0, 20, 40, 80]] == pytest.approx([0, 0.5, 1, 1])
+    (both,) = deliveries(fabric, outcome, RTT, lambda a, b: True)
+    assert both[0] == pytest.approx(first[0] / 2)
+    assert both[1, [20, 40, 80]] == pytest.approx([0.25, 0.25 + 0.25 / 3, 0.5])
+    assert deliveries(fabric, outcome, RTT, lambda a, b: False) == []
+
+
+def test_who_was_cut_off_is_held_against_its_own_data() -> None:
+    """One flow is in time; the other, which stood still, is at its rate again and ends alone."""
+    even = 0.5 * SMOOTH
+    late = 0.5 * curve((30_000, 1.0), (40_000, 0.0), (70_000, 1.0))
+    there = np.concatenate([even, np.full(len(late) - len(even), 0.5)])
+    apart = restored(
+        np.array([there, late]),
+        np.array([even, even]),
+        base_rtt_ns=RTT,
+        fault_ns=70_000,
+        until_ns=None,
+        allowed=1.0,
+    )
+    assert apart == (Goodput.WHOLE, 0)
+    assert after(there + late, fault=70_000) == (Goodput.LOST, 0)  # of all together

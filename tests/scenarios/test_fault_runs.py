@@ -66,6 +66,13 @@ def test_all_that_a_dead_nic_costs_is_told(tmp_path: Path) -> None:
     (row,) = content["rows"]
     lost = row["lost_packets"]
     assert lost["dead_port"] > 0
+    down, up = row["faults"]
+    assert down["cut_off_gpus"] == ["h0g0"]
+    without = down["goodput_without"]
+    assert without["count"] == 2  # to it and from it
+    assert all("h0g0" in pair for pair in without["named"])
+    assert "has no way" not in down["goodput"]  # the others have
+    assert up["goodput_without"] == {"count": 0, "named": []}
     frames = [
         sum(counters[f"nic.frames_{way}"] for counters in content["endpoints"].values())
         for way in ("out", "in")
