@@ -13,6 +13,7 @@
  *     HTB      holds the frame for as long as the link takes
  *
  * Both programs serve all ports of a lab; the maps are keyed by the interface index of the port.
+ * A third, asic_forget, is on no port: it is run where a cable is pulled.
  */
 #include "balance.h"
 #include "faults.h"
@@ -138,7 +139,7 @@ int asic_egress(struct __sk_buff *skb)
 		break;
 	}
 	if (lossless)
-		hold(origin, octets);
+		hold(index, origin, octets);
 	skb->priority = rules->classes[class_number].priority;
 	if (!rules->faults.enabled || pass == MARK_DUPLICATE)
 		return TC_ACT_UNSPEC;
@@ -149,7 +150,7 @@ int asic_egress(struct __sk_buff *skb)
 		if (rules->measured)
 			depart(port, rules, class_number, octets, now);
 		if (lossless)
-			give_back(origin, octets);
+			leave(index, origin, octets);
 		return SWALLOWED;
 	case DUPLICATED:
 		skb->mark = MARK_DUPLICATE; /* the copy waits in the queue like any other frame */
@@ -211,7 +212,7 @@ int asic_ingress(struct __sk_buff *skb)
 			return SWALLOWED;
 		}
 		if (origin)
-			give_back(origin, octets_on_wire(skb));
+			leave(rules->peer, origin, octets_on_wire(skb));
 		skb->tc_index = index;
 	}
 	if (rules->balancing == BALANCE_NONE && !rules->peer)
@@ -222,4 +223,16 @@ int asic_ingress(struct __sk_buff *skb)
 	if (packet.version && rules->balancing != BALANCE_NONE)
 		balance(skb, &packet, port, rules);
 	return TC_ACT_UNSPEC;
+}
+
+/* Run by hand, on an Ethernet frame of two numbers: the port whose cable was pulled, and one that
+ * frames came in by which wait there.  Returns how many octets of lossless buffer that frees. */
+SEC("tc")
+int asic_forget(struct __sk_buff *skb)
+{
+	struct waiting_key key;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &key, sizeof(key)))
+		return 0;
+	return forget(key.egress, key.origin);
 }

@@ -13,12 +13,13 @@ from pathlib import Path
 from emulator.fabric.release import BPF_SYSCALL
 
 MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, OBJ_GET, OBJ_INFO = 0, 1, 2, 3, 7, 15
-MAP_LOOKUP_BATCH = 24
+MAP_NEXT_KEY, PROGRAM_RUN, MAP_LOOKUP_BATCH = 4, 10, 24
 MAP_TYPE_ARRAY = 2
 LOCKED = 4  # BPF_F_LOCK: take the value's spin lock
 ATTRIBUTE_BYTES = 128
 #: What kernels say that lack the batch operation, altogether (before 5.6) or for a kind of map.
 NO_BATCH = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, 524})  # 524: ENOTSUPP
+RUN = struct.Struct("=4I2Q")  # program, its result, sizes and places of the frame in and out
 MAP_INFO = struct.Struct("=IIIII")  # type, id, key size, value size, entries
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,10 +27,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def bpf(command: int, attributes: bytes, subject: str) -> int:
     """The system call.  Raises OSError with ``subject`` as its file name."""
+    return _call(command, ctypes.create_string_buffer(attributes, ATTRIBUTE_BYTES), subject)
+
+
+def run(program: int, frame: bytes, subject: str) -> int:
+    """Have the kernel run a loaded classifier (its file descriptor) on ``frame``, which goes
+    nowhere; what the program returns.  Raises OSError with ``subject`` as its file name."""
+    octets = ctypes.create_string_buffer(frame, len(frame))
+    request = RUN.pack(program, 0, len(frame), 0, ctypes.addressof(octets), 0)
+    union = ctypes.create_string_buffer(request, ATTRIBUTE_BYTES)
+    _call(PROGRAM_RUN, union, subject)
+    result: int = RUN.unpack_from(union)[1]
+    return result
+
+
+def _call(command: int, union: ctypes.Array[ctypes.c_char], subject: str) -> int:
     number = BPF_SYSCALL.get(platform.machine())
     if number is None:
         raise OSError(38, f"eBPF is unknown on {platform.machine()}", subject)
-    union = ctypes.create_string_buffer(attributes, ATTRIBUTE_BYTES)
     result: int = _libc.syscall(number, command, union, ATTRIBUTE_BYTES)
     if result < 0:
         code = ctypes.get_errno()
@@ -124,6 +139,23 @@ class Map:
 
     def delete(self, key: bytes) -> None:
         self._call(MAP_DELETE, key, 0, 0)
+
+    def all_keys(self) -> list[bytes]:
+        """All keys of a hash table, but perhaps for those that come meanwhile."""
+        found: list[bytes] = []
+        following = ctypes.create_string_buffer(self.key_bytes)
+        last = ctypes.create_string_buffer(self.key_bytes)
+        place = 0
+        while len(found) < self.entries:
+            request = struct.pack("=IIQQ", self.handle, 0, place, ctypes.addressof(following))
+            try:
+                bpf(MAP_NEXT_KEY, request, self.name)
+            except FileNotFoundError:  # ENOENT: that was the last one
+                break
+            found.append(following.raw)
+            last.raw = following.raw
+            place = ctypes.addressof(last)
+        return found
 
     def _call(self, command: int, key: bytes, value: int, flags: int) -> None:
         if len(key) != self.key_bytes:

@@ -85,8 +85,10 @@ ROUTE = struct.Struct(f"=QI{HOPS}II")
 
 #: xoff, xon, ceiling in octets on the wire; enabled, dropping.
 PAUSE_RULES = struct.Struct("=3Q2I")
-#: held, deepest, missed; asserted, unused.
-PAUSE_STATE = struct.Struct("=2qQ2I")
+#: held, deepest, missed, freed; asserted, unused.
+PAUSE_STATE = struct.Struct("=2q2Q2I")
+#: Of frames that wait: the port that they are to leave by, and the one that they came in by.
+WAITING_KEY = struct.Struct("=2I")
 #: What :class:`emulator.asic.pause_counters.PauseCounters` names.
 PAUSE_COUNTS = struct.Struct("=12Q")
 #: time, port, kind, source, destination, opcode and all that follows it
@@ -97,6 +99,7 @@ VALUE_BYTES = {
     "pause_rules": PAUSE_RULES.size,
     "pause_states": PAUSE_STATE.size,
     "pause_counts": PAUSE_COUNTS.size,
+    "waiting_octets": 8,
     "settings": PORT_SETTINGS_BYTES,
     "ports": PORT_STATE_BYTES,
     "routes": ROUTE.size,

@@ -34,9 +34,12 @@ class PauseCounters:
     #: most octets on the wire that the port's lossless buffer has held since the lab's start; this
     #: one the switch program counts
     max_held_bytes: int = 0
+    #: octets of that buffer whose frames were lost where they waited to leave: by a pulled cable,
+    #: which frees them at once, or otherwise; the program's, too
+    freed_bytes: int = 0
 
     def packed(self) -> bytes:
-        return PAUSE_COUNTS.pack(*astuple(self)[:-1])
+        return PAUSE_COUNTS.pack(*astuple(self)[:-2])
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
@@ -55,7 +58,9 @@ def read(program: Program, indices: Sequence[int]) -> list[PauseCounters]:
     found = []
     for index in indices:
         row = PauseCounters(*PAUSE_COUNTS.unpack_from(counts, index * PAUSE_COUNTS.size))
-        _, row.max_held_bytes, *_ = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
+        _, row.max_held_bytes, _, row.freed_bytes, *_ = PAUSE_STATE.unpack_from(
+            states, index * PAUSE_STATE.size
+        )
         found.append(row)
     return found
 

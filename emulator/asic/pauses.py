@@ -8,11 +8,29 @@ from typing import IO
 from emulator import lab_record
 from emulator.asic import pause_counters, pfc_control
 from emulator.asic.fitting import FittedSwitch
-from emulator.asic.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY
+from emulator.asic.kernel import run
+from emulator.asic.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
 from emulator.asic.pause_counters import PauseCounters
-from emulator.asic.program import Program
+from emulator.asic.program import FORGET, Program
 from emulator.errors import UserError
-from topologies.model import End, Link, Topology
+from topologies.model import ETHERNET_HEADER, End, Link, Topology
+
+#: What stands in front of the two numbers that asic_forget is given.
+_ETHERNET = bytes(ETHERNET_HEADER)
+
+
+def forget(program: Program, *, egress: int | None = None, origin: int | None = None) -> int:
+    """Free what lossless buffers count of frames that will never arrive.
+
+    ``egress`` is the interface index of the port where they wait, ``origin`` that of the one they
+    came in by; without one of the two it is any.  Returns octets on the wire.
+    """
+    freed = 0
+    for key in program.waiting_octets.all_keys():
+        leaving, coming = WAITING_KEY.unpack(key)
+        if egress in (None, leaving) and origin in (None, coming):
+            freed += run(program.forget, _ETHERNET + key, FORGET)
+    return freed
 
 
 class Pauses:
@@ -54,6 +72,9 @@ class Pauses:
             self._program.pause_rules.put(key, packed)
             if rules is None:
                 self._program.pause_states.put(key, bytes(PAUSE_STATE.size))
+        if not fitted.pauses:
+            for waiting in self._program.waiting_octets.all_keys():
+                self._program.waiting_octets.delete(waiting)
 
     def start(self) -> None:
         """Start the agent if the switches pause; the lab's ports are there."""
@@ -80,6 +101,11 @@ class Pauses:
         """Measure the longest pause, and the latest, anew; counts go on."""
         if self.on:
             pfc_control.ask(self._lab, "restart")
+
+    def free(self, port: str) -> int:
+        """What waits at ``port`` is lost, as its cable has no carrier: free the buffers of the
+        ports that it came in by.  Returns octets on the wire."""
+        return forget(self._program, egress=self._indices[port])
 
     def storm(self, nic: End, on: bool) -> None:
         """Let this NIC pause its switch without a reason, or no longer."""

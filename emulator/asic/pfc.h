@@ -3,7 +3,8 @@
  * Buffers of a lossless switch are accounted by the port that a frame came in by: it counts there
  * from its admission until it has left its egress queue.  The frame itself carries the index of
  * that port, in tc_index: the kernel keeps it on the way through bridge or routing, through the
- * queues and over the cable, where whoever takes the frame gives the octets back.
+ * queues and over the cable, where whoever takes the frame gives the octets back.  What of it waits
+ * at which egress port is known, too: if that loses its carrier nobody will take those frames.
  *
  * Here thresholds are noticed and MAC control frames taken off the wire; who sends pauses and obeys
  * them is told through a ring (emulator/asic/pfc_agent.py).
@@ -16,6 +17,7 @@
 #define ETH_P_MAC_CONTROL 0x8808
 #define MAC_CONTROL_OCTETS 20 /* opcode, classes, eight times */
 #define RING_OCTETS (1 << 18)
+#define ORIGINS 64 /* that an egress port has frames of, on average */
 
 enum pause_event_kind { PAUSE_XOFF, PAUSE_XON, PAUSE_FRAME };
 
@@ -34,6 +36,7 @@ struct pause_state {
 	__s64 held;
 	__s64 deepest;
 	__u64 missed; /* events that found the ring full */
+	__u64 freed; /* octets of frames that were lost on their way out */
 	__u32 asserted;
 	__u32 unused;
 };
@@ -60,6 +63,20 @@ struct {
 	__type(key, __u32);
 	__type(value, struct pause_state);
 } pause_states SEC(".maps");
+
+/* Octets that wait at port `egress` and count in the buffer of port `origin`. */
+struct waiting_key {
+	__u32 egress;
+	__u32 origin;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, PORTS * ORIGINS);
+	__type(key, struct waiting_key);
+	__type(value, __s64);
+} waiting_octets SEC(".maps");
 
 /* What the agent has counted, for whoever reads it. */
 struct pause_counts {
@@ -109,14 +126,23 @@ static __always_inline int fits(__u32 origin, __u64 octets)
 	return !rules || !state || state->held + (__s64)octets <= (__s64)rules->ceiling;
 }
 
-static __always_inline void hold(__u32 origin, __u64 octets)
+/* A frame that came in by port `origin` waits at port `egress`. */
+static __always_inline void hold(__u32 egress, __u32 origin, __u64 octets)
 {
 	struct pause_rules *rules = pausing(origin);
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
-	__s64 held;
+	struct waiting_key key = { egress, origin };
+	__s64 held, none = 0, *waiting;
 
 	if (!rules || !state)
 		return;
+	waiting = bpf_map_lookup_elem(&waiting_octets, &key);
+	if (!waiting) {
+		bpf_map_update_elem(&waiting_octets, &key, &none, BPF_NOEXIST);
+		waiting = bpf_map_lookup_elem(&waiting_octets, &key);
+	}
+	if (waiting)
+		__sync_fetch_and_add(waiting, octets);
 	held = __sync_fetch_and_add(&state->held, octets) + octets;
 	if (held > state->deepest)
 		state->deepest = held;
@@ -137,6 +163,39 @@ static __always_inline void give_back(__u32 origin, __u64 octets)
 	if (held <= (__s64)rules->xon && state->asserted &&
 	    __sync_val_compare_and_swap(&state->asserted, 1, 0) == 1)
 		tell(state, origin, PAUSE_XON);
+}
+
+/* A frame has left port `egress`, for the other end of the cable or for nowhere.  If it was taken
+ * for lost already, its octets are free. */
+static __always_inline void leave(__u32 egress, __u32 origin, __u64 octets)
+{
+	struct waiting_key key = { egress, origin };
+	__s64 *waiting = bpf_map_lookup_elem(&waiting_octets, &key);
+
+	if (waiting && __sync_fetch_and_add(waiting, -octets) < (__s64)octets) {
+		__sync_fetch_and_add(waiting, octets);
+		return;
+	}
+	give_back(origin, octets);
+}
+
+/* Nothing that came in by port `origin` and waits at port `egress` will arrive anywhere.  How many
+ * octets that were. */
+static __always_inline __u32 forget(__u32 egress, __u32 origin)
+{
+	struct waiting_key key = { egress, origin };
+	__s64 *waiting = bpf_map_lookup_elem(&waiting_octets, &key);
+	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &origin);
+	__s64 octets;
+
+	if (!waiting || !state)
+		return 0;
+	octets = __sync_lock_test_and_set(waiting, 0);
+	if (octets <= 0)
+		return 0;
+	__sync_fetch_and_add(&state->freed, octets);
+	give_back(origin, octets);
+	return octets;
 }
 
 /* A MAC control frame has come in at port `index`; it goes no further, whatever it is. */

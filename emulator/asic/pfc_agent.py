@@ -45,6 +45,7 @@ from emulator.asic.pause_frame import quanta
 from emulator.asic.pause_port import PausePort
 from emulator.asic.pause_repair import Remnants, still_s
 from emulator.asic.pause_ring import EventKind, PauseEvent, PauseRing
+from emulator.asic.pauses import forget
 from emulator.asic.pfc import PauseRules
 from emulator.asic.program import Program, pins_of
 from emulator.endpoint.clock import Clock
@@ -191,7 +192,7 @@ class PauseAgent:
         states = self._program.pause_states.first(max(self.ports, default=-1) + 1)
         held = {}
         for index, port in self.ports.items():
-            octets, _, _, asserted, _ = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
+            octets, _, _, _, asserted, _ = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
             held[index] = octets
             if asserted and not port.pauser.asserted:
                 port.ask(now)
@@ -202,8 +203,10 @@ class PauseAgent:
         shut = {port.node for port in self.ports.values() if port.gate.closed}
         stopped = {index: port.node in shut for index, port in self.ports.items()}
         for index in self._remnants.find(held, stopped, time.monotonic()):
-            _, deepest, missed, *_ = PAUSE_STATE.unpack_from(states, index * PAUSE_STATE.size)
-            empty = PAUSE_STATE.pack(0, deepest, missed, 0, 0)
+            forget(self._program, origin=index)
+            state = self._program.pause_states.get(PORT_KEY.pack(index))
+            octets, deepest, missed, freed, *_ = PAUSE_STATE.unpack(state)
+            empty = PAUSE_STATE.pack(0, deepest, missed, freed + max(0, octets), 0, 0)
             self._program.pause_states.put(PORT_KEY.pack(index), empty)
             self.ports[index].let_go()
 

@@ -29,7 +29,7 @@ from emulator.errors import UserError
 
 SOURCES = Path(__file__).parent
 MAIN_SOURCE = "asic.bpf.c"
-EGRESS, INGRESS = "asic_egress", "asic_ingress"
+EGRESS, INGRESS, FORGET = "asic_egress", "asic_ingress", "asic_forget"
 BPF_FILE_SYSTEM = Path("/sys/fs/bpf")
 PINS = BPF_FILE_SYSTEM / "uetemu"
 CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu")) / "asic"
@@ -69,6 +69,7 @@ class Program:
         try:
             self.egress = self._handle(directory / "programs" / EGRESS)
             self.ingress = self._handle(directory / "programs" / INGRESS)
+            self.forget = self._handle(directory / "programs" / FORGET)
             self.settings = self._map(directory / "maps" / "settings")
             self.ports = self._map(directory / "maps" / "ports")
             self.routes = self._map(directory / "maps" / "routes")
@@ -76,6 +77,7 @@ class Program:
             self.pause_rules = self._map(directory / "maps" / "pause_rules")
             self.pause_states = self._map(directory / "maps" / "pause_states")
             self.pause_counts = self._map(directory / "maps" / "pause_counts")
+            self.waiting_octets = self._map(directory / "maps" / "waiting_octets")
         except OSError as error:
             self.close()
             raise UserError(

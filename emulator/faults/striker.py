@@ -78,6 +78,9 @@ class Striker:
         if pulled:
             self.flushed += self._waiting(pulled)
             lab.cables.pull(pulled)
+            if asic is not None:
+                for port in self._ports(pulled):
+                    asic.pauses.free(port)
         if asic is not None and wanted.dead != before.dead:
             asic.reroute([end for link in wanted.dead for end in link.ends])
         if plugged:

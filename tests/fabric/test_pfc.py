@@ -15,13 +15,16 @@ from emulator.asic.fabric import FabricAsic
 from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import fit
 from emulator.asic.headroom import allowance_ns, device_ns
-from emulator.asic.layout import DropReason, TrafficClass
+from emulator.asic.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
 from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.pause_frame import ETHERTYPE, LONGEST, frame, quanta
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.nic import Nic
 from emulator.errors import UserError
+from emulator.faults.condition import SOUND, Condition
+from emulator.faults.elements import element
+from emulator.faults.striker import Striker
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import blast, kill, within
@@ -35,6 +38,7 @@ MTU = 4200
 ONE_RAIL = f"rail_clos:hosts=3,gpus_per_host=1,mtu={MTU}"
 TWO_RAILS = "rail_clos:hosts=3,gpus_per_host=2,spines=1,uplinks_per_spine=1,mtu=4200"
 SIZE = 4000
+OCTETS = SIZE + 42 + 24  # of such a datagram on the wire
 ECT, EF = 2, 0xB8
 STORM = Faults(pause_storm=True)
 BUDGET_S = 20.0
@@ -415,6 +419,60 @@ def test_frames_that_are_lost_below_are_forgotten(pausing: Pausing) -> None:
     _, data = left(lab, port_to(lab, "h2g0"))
     send(lab, "h1g0", "h2g0", 4)
     within(BUDGET_S, lambda: left(lab, port_to(lab, "h2g0"))[1] >= data + 4, "data through")
+
+
+def held(lab: Lab, port: str) -> int:
+    """Octets that the lossless buffer of a port counts now."""
+    asic = asic_of(lab)
+    state = asic.program.pause_states.get(PORT_KEY.pack(asic.port(port).index))
+    return int(PAUSE_STATE.unpack(state)[0])
+
+
+def test_a_pulled_cable_frees_the_buffers_of_what_waited_for_it_at_once(pausing: Pausing) -> None:
+    """What waits for another port stays counted, until it has left."""
+    lab = pausing("lossless:xoff=20KiB")
+    hot, other, source = (port_to(lab, gpu) for gpu in ("h0g0", "h2g0", "h1g0"))
+    striker = Striker(lab)
+    for port in (hot, other):
+        asic_of(lab).inject(port, STORM)
+        within(BUDGET_S, is_paused(lab, port), "paused")
+    send(lab, "h1g0", "h2g0", 3)
+    within(BUDGET_S, lambda: held(lab, source) == (3 - left(lab, other)[1]) * OCTETS, "waiting")
+    send(lab, "h1g0", "h0g0", 10)
+    within(BUDGET_S, is_paused(lab, nic_of(lab, "h1g0")), "sender paused")
+    striker.apply(Condition((element("nic", "h0g0", lab.topology),)))
+    assert held(lab, source) == (3 - left(lab, other)[1]) * OCTETS
+    freed = pauses(lab, source).freed_bytes
+    assert freed >= 3 * OCTETS
+    assert freed % OCTETS == 0
+    asic_of(lab).inject(other, NONE)
+    within(BUDGET_S, lambda: held(lab, source) == 0, "the others have left")
+    assert left(lab, other)[1] == 3
+    before = left(lab, hot)[1]
+    striker.apply(SOUND)
+    send(lab, "h1g0", "h0g0", 4)
+    within(BUDGET_S, lambda: left(lab, hot)[1] >= before + 4, "data through")
+    within(BUDGET_S, lambda: held(lab, source) == 0, "nothing waits")
+    assert pauses(lab, source).freed_bytes == freed  # nobody else had to give anything up
+
+
+def test_what_arrives_after_it_was_given_up_is_not_freed_twice(pausing: Pausing) -> None:
+    lab = pausing()
+    hot, source = port_to(lab, "h0g0"), port_to(lab, "h1g0")
+    asic_of(lab).inject(hot, STORM)
+    within(BUDGET_S, is_paused(lab, hot), "paused")
+    send(lab, "h1g0", "h0g0", 5)
+    within(BUDGET_S, lambda: held(lab, source) == (5 - left(lab, hot)[1]) * OCTETS > 0, "waiting")
+    octets = asic_of(lab).pauses.free(hot)
+    assert octets >= 3 * OCTETS
+    assert held(lab, source) == 0
+    assert asic_of(lab).pauses.free(hot) == 0
+    asic_of(lab).inject(hot, NONE)
+    within(BUDGET_S, lambda: left(lab, hot)[1] == 5, "all of them have left")
+    send(lab, "h1g0", "h0g0", 1)
+    within(BUDGET_S, lambda: left(lab, hot)[1] == 6, "and another one")
+    within(BUDGET_S, lambda: held(lab, source) == 0, "nothing waits")
+    assert pauses(lab, source).freed_bytes == octets
 
 
 def test_a_storm_is_a_nics(pausing: Pausing) -> None:
