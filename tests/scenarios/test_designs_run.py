@@ -1,4 +1,4 @@
-"""AllReduce over the named designs whose GPUs have one NIC port each, made small."""
+"""AllReduce over every named design, made small."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ pytestmark = [
 
 #: A design of four to eight GPUs, and the switches that a ring in shuffled order has to cross.
 SMALL_DESIGNS = {
+    "nic_per_gpu:gpus_per_host=2": ("rail0",),
+    "shared_nic:gpus_per_host=4,gpus_per_nic=2": ("h0n0", "rail0"),
     "single_rail_switch:gpus_per_host=2": ("rail0",),
+    "dual_rail_switch:hosts=2,gpus_per_host=2": ("rail0", "rail1"),
+    "rail_only:hosts=2,gpus_per_host=2": ("rail0", "rail1"),
+    "host_segment:hosts=2,gpus_per_host=2": ("rail0", "rail1"),
+    "fabric_planes": ("rail0", "rail1"),
     "pod:hosts=1,gpus_per_host=2,rails_per_switch=1,spines=2": ("rail", "spine"),
     "multi_pod:segments=1,hosts=1,gpus_per_host=2,rails_per_switch=1,spines=1,super_spines=2": (
         "rail",

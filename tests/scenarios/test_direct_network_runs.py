@@ -16,7 +16,10 @@ from topologies.model import Topology
 
 RUNS = (
     ("fat_tree:radix=4,gpus_per_host=2,leaves=3", "uet"),
+    ("fat_tree:radix=4,levels=3,gpus_per_host=2,leaves=4", "uet"),
     ("torus:x=3,y=2,routing=up-down", "rocev2"),  # with PFC
+    ("torus:x=2,y=2,z=2", "uet"),
+    ("dragonfly:gpus_per_host=1", "uet"),
     ("dragonfly:gpus_per_host=1,routing=valiant", "uet"),
     ("dragonfly_plus:gpus_per_host=1,leaves=1,spines=2,groups=3", "uet"),
 )
