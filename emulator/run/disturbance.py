@@ -82,6 +82,8 @@ def told(
             return
         cut = any(expected.lacking[: place + 1])  # some were, if they are not
         reference, found = curves(expected.lacking[place] if cut else None)
+        if not reference and not cut:
+            yield Goodput.UNSEEN, 0
         for curve, events in zip(found, applied, strict=False):
             if reference and place < len(events):
                 yield restoration.restored(

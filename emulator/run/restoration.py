@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from emulator.scenario import Outcome
+from topologies.attachment import switch_ends
 from topologies.model import Topology
 
 WINDOW_RTTS = 8
@@ -56,12 +57,12 @@ def deliveries(
     With ``counts`` it is told by flow, of those for which that is true, given the ranks of source
     and destination.  Without telemetry it is told by flow or not at all.
     """
-    ports = [
-        str(theirs)
+    ports = dict.fromkeys(
+        str(end)
         for gpu in topology.gpus
-        for _, _, theirs in topology.neighbours(gpu.name)
-        if str(theirs) in outcome.queues
-    ]
+        for end in switch_ends(topology, gpu.name)  # one of several GPUs, behind a shared NIC
+        if str(end) in outcome.queues
+    )
     series = [outcome.queues[port] for port in ports if len(outcome.queues[port].admitted)]
     if counts is None and not series:
         return []
@@ -93,6 +94,7 @@ class Goodput(enum.StrEnum):
     LOST = "not restored before the next fault or the end"
     CUT = "has no way left"
     UNKNOWN = "not observed long enough to tell"
+    UNSEEN = "not observed: no switch ASIC counted what was delivered"
 
 
 #: What became of goodput, and when that was after the fault (ns) if it was restored.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -97,7 +99,8 @@ def test_pauses_of_the_undisturbed_iteration_are_no_fault() -> None:
     [
         ([(Goodput.RESTORED, 4000), (Goodput.WHOLE, 0)], "restored", 2.0),
         ([(Goodput.RESTORED, 4000), (Goodput.LOST, 0)], "not restored", None),
-        ([], "not observed", None),
+        ([], "not observed long enough", None),
+        ([(Goodput.UNSEEN, 0)], "not observed: no switch ASIC", None),
     ],
 )
 def test_several_iterations_are_told_by_the_worst(
@@ -128,6 +131,28 @@ def test_what_a_fault_took_on_the_last_cable_was_not_delivered() -> None:
     )
     (curve,) = deliveries(fabric, outcome, RTT)
     assert curve[len(curve) // 2] == pytest.approx(800 / 1400)
+
+
+def test_what_goes_to_a_shared_nic_is_delivered_once() -> None:
+    """Two NICs with two GPUs each: all is counted at the two switch ports, and only once."""
+    fabric = load("clos:hosts=2,gpus_per_host=2,gpus_per_nic=2,spines=0")
+    nothing, none = np.zeros(0, np.int64), np.zeros(3)
+    times, steady = np.array([0.0, 4000.0, 8000.0]), np.array([0.0, 400.0, 800.0])
+    outcome = Outcome(
+        times_ns=(8000,),
+        ideal_ns=8000,
+        wrong=0,
+        counters={},
+        iterations=[Iteration(0, *[nothing] * 5)],
+        queues={
+            "rail0:down0": QueueSeries(times, none, steady, none),
+            "rail0:down1": QueueSeries(times, none, np.array([0.0, 0.0, 800.0]), none),
+        },
+        wire=WireCost(100, 900),
+    )
+    (curve,) = deliveries(fabric, outcome, RTT)
+    assert curve[len(curve) // 2] == pytest.approx(400 / 1600)
+    assert deliveries(fabric, dataclasses.replace(outcome, queues={}), RTT) == []
 
 
 def test_of_some_flows_alone_messages_tell_what_was_delivered() -> None:
