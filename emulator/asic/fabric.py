@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -41,6 +42,7 @@ from emulator.fabric.shaping import (
     size_requests,
 )
 from topologies.model import End, Link, Topology
+from topologies.units import format_rate
 
 #: A netlink socket in the namespace of a node.
 Kernels = Callable[[str], RouteSocket]
@@ -421,9 +423,12 @@ def check_rate(faults: Faults, cable: Link, where: str, dilation: float) -> None
     """Raise UserError if ``faults`` leave less of ``cable`` than the program counts in."""
     least = SMALLEST_HOST_RATE * dilation / cable.rate_bps
     if faults.rate < least:
+        share = 1.1 * least
+        mbps = math.ceil(share * cable.rate_bps / 10**6)
         raise UserError(
             f"the fault rate leaves {faults.rate:g} of {where}, too little to count in at "
-            f"dilation {dilation:g}: choose a share of at least {1.1 * least:.2g}"
+            f"dilation {dilation:g}: choose a share of at least {share:.2g}, which is "
+            f"{format_rate(mbps * 10**6)}"
         )
 
 

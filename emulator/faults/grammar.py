@@ -176,11 +176,10 @@ def _clause(said: str, last: Element | None, topology: Topology) -> Clause:
         except UserError as error:
             raise UserError(f"{said!r}: {error}") from None
         words = words[2:]
-    elif words and words[0].partition("=")[0] not in verbs:
+    elif words and (word := words[0].partition("=")[0]) not in verbs:
         raise UserError(
             f"{said!r}: {words[0]!r} is neither link, switch or nic nor anything that happens to "
-            f"them{meant(words[0].partition('=')[0], (*KINDS, *verbs))}; write for example "
-            f"{_EXAMPLE}"
+            f"them{meant(word, (*KINDS, *STATES, *SETTINGS))}; write for example {_EXAMPLE}"
         )
     elif last is None:
         raise UserError(f"{said!r} does not say what is struck; write for example {_EXAMPLE}")

@@ -376,7 +376,9 @@ def test_a_reduced_rate_is_the_models_and_the_kernels(asic_lab: LabFactory) -> N
 
 def test_what_cannot_strike(asic_lab: LabFactory) -> None:
     asic = asic_of(asic_lab("shallow"))
-    with pytest.raises(UserError, match=r"choose a share of at least 0\.0026"):
+    with pytest.raises(
+        UserError, match=r"choose a share of at least 0\.0026, which is [0-9.]+ Gbps$"
+    ):
         asic.inject("rail0:up1", Faults(rate=0.001))
     with pytest.raises(UserError, match="did you mean rail0:up1"):
         asic.inject("rail0:upl1", Faults(loss=0.1))

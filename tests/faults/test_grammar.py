@@ -94,6 +94,7 @@ def test_several_options_are_one_timeline() -> None:
         ("t=1ms switch h0g0 down", "no switch 'h0g0'"),
         ("t=1ms switch rail0:up0 down", "names a port; write switch rail0"),
         ("t=1ms nic rail0 down", "no GPU or NIC 'rail0'"),
+        ("t=1ms server h0 down", "'server' is neither .* happens to them; write for example"),
         ("t=1ms lnik rail0:up1 down", "'lnik' is neither link, switch or nic.*did you mean link"),
         (
             "t=1ms link rail0:up1 dwon",
