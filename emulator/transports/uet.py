@@ -58,7 +58,8 @@ UET_MEANINGS: Mapping[str, str] = {
     "spray": "how unordered packets choose paths",
 }
 #: Tail_Loss_Time of a run in base RTTs: what three full queues delay a packet, which trim at one
-#: bandwidth-delay product or drop at five.
+#: bandwidth-delay product or drop at five.  In the buffer of a
+#: NIC that GPUs share, nothing is trimmed either.
 TAIL_TRIMMED, TAIL_DROPPED = 4, 16
 #: How long REPS takes only paths that were good after a loss, in base RTTs.  UES leaves it open;
 #: public models take from 100 us to 10 ms.  Far longer than it takes to learn the paths anew, the
@@ -160,12 +161,13 @@ def _fit_uet(
     wire = WireCost(around_bytes=header_octets + FRAMING, payload_mtu=max(fitting))
     base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
     rto = rto_ns(wanted, options, base_rtt)
+    cut = trims and not any(node.transparent for node in topology.nodes)
     configs = {}
     for gpu in topology.gpus:
         configs[gpu.name] = {
             "base_rtt": base_rtt,
             "rto_init_time": rto,
-            "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if trims else TAIL_DROPPED)),
+            "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if cut else TAIL_DROPPED)),
             "reps_freeze_time": REPS_FROZEN_BASE_RTTS * base_rtt,
             "ports": len(gpu.ports),
             "link_rate": nic_rate_bps(topology, gpu.name),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from emulator.asic import choice
 from emulator.endpoint.delay_line import PathDelay
 from emulator.run.agents import agent_specs
 from emulator.transports import fit
@@ -84,3 +85,14 @@ def test_every_port_of_an_agent_has_its_gateway_and_its_delays() -> None:
     peer = str(topology.node("h1g0").loopback)
     assert [port.path_delays[peer] for port in spec.ports] == [PathDelay(1200, 0.04)] * 2
     assert spec.address == str(topology.node("h0g0").loopback)
+
+
+def test_what_waits_in_a_shared_nic_is_not_taken_for_lost() -> None:
+    """Its buffer holds the windows of all of its GPUs, and trims none of it."""
+    switch, plain = choice.parse("shallow"), "clos:hosts=2,gpus_per_host=4,spines=0"
+    own, shared = (
+        next(iter(fit("uet", load(spec), switch=switch).configs.values()))
+        for spec in (plain, f"{plain},gpus_per_nic=4")
+    )
+    windows = 4 * shared["window_bytes"] * 8e9 / (256 * 10**9)
+    assert own["tail_loss_time"] < windows < shared["tail_loss_time"]
