@@ -143,9 +143,9 @@ class Expectation:
                 f"{error}; routes are static, so while {down[0]} was down, switches far from it "
                 "went on sending there"
             )
-        if down:
-            first = next(moment for moment in self.moments if moment.condition.down)
-            return f"{error}; the first of the faults that took carrier was {first.text!r}"
+        first = next((moment for moment in self.moments if moment.condition.impassable), None)
+        if first is not None:
+            return f"{error}; the first fault that nothing came through was {first.text!r}"
         return str(error)
 
     def _forlorn(self) -> str:

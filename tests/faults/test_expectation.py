@@ -43,14 +43,18 @@ def test_half_of_the_uplinks_allow_half_of_the_goodput() -> None:
     assert words.startswith("rank 1 failed; routes are static, so while link rail0:up0 was down")
 
 
-def test_a_job_that_fails_though_routes_are_learned_is_told_with_its_fault() -> None:
-    profile = dataclasses.replace(FABRIC.profile, control_plane="ebgp")
-    learned = dataclasses.replace(FABRIC, profile=profile)
-    fault = "t=0 link rail0:up1 loss=1%; t=1us link rail0:up0 down"
-    found = Expectation.of(timeline([fault], learned), learned, [], WIRE)
-    words = found.sentence(AgentError("rank 1 failed"))
-    taken = "t=1us link rail0:up0 down"
-    assert words == f"rank 1 failed; the first of the faults that took carrier was {taken!r}"
+@pytest.mark.parametrize(
+    ("plane", "struck"), [("ebgp", "down"), ("ebgp", "blackhole"), ("static", "blackhole")]
+)
+def test_a_job_that_fails_though_there_is_a_way_is_told_with_its_fault(
+    plane: str, struck: str
+) -> None:
+    profile = dataclasses.replace(FABRIC.profile, control_plane=plane)
+    fabric = dataclasses.replace(FABRIC, profile=profile)
+    first = f"t=1us link rail0:up0 {struck}"
+    moments = timeline([f"t=0 link rail0:up1 loss=1%; {first}"], fabric)
+    words = Expectation.of(moments, fabric, [], WIRE).sentence(AgentError("rank 1 failed"))
+    assert words == f"rank 1 failed; the first fault that nothing came through was {first!r}"
 
 
 def test_who_is_cut_off_for_good_is_told_by_rank() -> None:
