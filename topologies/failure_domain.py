@@ -241,7 +241,8 @@ def _bottom(topology: Topology, name: str) -> Iterator[str]:
 
 
 def _first_links(topology: Topology) -> dict[str, Link]:
-    """The first link between each two roles, lowest first; apart those that join two pods."""
+    """The first link between each two roles, lowest first; apart those that join two pods, as only
+    the groups of a dragonfly are joined."""
     found: dict[tuple[tuple[Role, ...], bool], Link] = {}
     for link in topology.links:
         ends = [topology.node(end.node) for end in link.ends]
@@ -249,7 +250,7 @@ def _first_links(topology: Topology) -> dict[str, Link]:
         found.setdefault((_by_height(node.role for node in ends), len(pods) > 1), link)
     ordered = sorted(found, key=lambda kind: ([HEIGHT[role] for role in kind[0]], kind[1]))
     return {
-        f"link {' - '.join(roles)}{', between pods' if joins else ''}": found[roles, joins]
+        f"link {' - '.join(roles)}{', between groups' if joins else ''}": found[roles, joins]
         for roles, joins in ordered
     }
 

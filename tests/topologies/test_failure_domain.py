@@ -126,10 +126,10 @@ def test_links_between_pods_are_a_kind_of_their_own() -> None:
     assert list(told) == [
         "link gpu - router",
         "link router - router",
-        "link router - router, between pods",
+        "link router - router, between groups",
         "router",
     ]
-    assert told["link router - router, between pods"].apart == 4
+    assert told["link router - router, between groups"].apart == 4
     # r0's GPU stands alone then; the other three still reach each other
     assert told["link router - router"].cut_off == 1
     assert told["router"].cut_off == 1
