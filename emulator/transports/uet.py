@@ -58,8 +58,7 @@ UET_MEANINGS: Mapping[str, str] = {
     "spray": "how unordered packets choose paths",
 }
 #: Tail_Loss_Time of a run in base RTTs: what three full queues delay a packet, which trim at one
-#: bandwidth-delay product or drop at five.  In the buffer of a
-#: NIC that GPUs share, nothing is trimmed either.
+#: bandwidth-delay product or drop at five.  Nothing is trimmed in a NIC that GPUs share, either.
 TAIL_TRIMMED, TAIL_DROPPED = 4, 16
 #: How long REPS takes only paths that were good after a loss, in base RTTs.  UES leaves it open;
 #: public models take from 100 us to 10 ms.  Far longer than it takes to learn the paths anew, the
