@@ -186,7 +186,8 @@ class Transport(Protocol):
         """When :meth:`transmit` must be called again even if nothing arrives (ns), or ``None``."""
 
     def completions(self) -> list[Completion]:
-        """Completions since the last call."""
+        """Completions since the last call.  Both :meth:`receive` and :meth:`transmit` bring some:
+        retries that are over end a request without any frame."""
 
     def counters(self) -> Mapping[str, int]:
         """Counters by name, for the run's record."""

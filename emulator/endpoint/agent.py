@@ -163,12 +163,17 @@ class Agent:
         if out or nic.backlog:
             sent = nic.send(out)
             busy = busy or sent > 0
+        # What ended with a timer (retries that are over) may send no frame: nothing else would wake
+        # the loop for it before the execution's deadline.
+        expired = transport.completions()
+        if expired:
+            executor.feed(expired, now)
         if self._nvlink is not None and self._nvlink.backlog:
             self._nvlink.flush()
         if self._close is not None and (transport.closed or now >= self._close.deadline):
             self._control.send(Closed(transport.closed))
             self._close = None
-        return busy or bool(frames) or bool(completions)
+        return busy or bool(frames) or bool(completions) or bool(expired)
 
     @property
     def _number(self) -> int:

@@ -49,7 +49,7 @@ def specs_of(lab: Lab, **changes: Any) -> list[AgentSpec]:
     topology: Topology = lab.topology
     return agent_specs(
         topology,
-        fit("uet", topology),
+        fit(changes.get("transport", "uet"), topology),
         namespace=lambda node: str(lab.netns(node)),
         nic_delays=lab.cable_delay == "nic",
         seed=lab.seed,

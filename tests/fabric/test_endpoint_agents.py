@@ -32,6 +32,9 @@ from emulator.endpoint.schedule import (
 from emulator.endpoint.spawn import AgentError, AgentPool
 from emulator.endpoint.spec import AgentSpec
 from emulator.errors import UserError
+from emulator.faults.condition import SOUND
+from emulator.faults.elements import element
+from emulator.faults.striker import Striker
 from emulator.lab import Lab
 from tests.fabric.endpoint_lab import needs_root, pool_of, root, small_lab, specs_of, within
 
@@ -241,6 +244,31 @@ def test_rank_that_gets_no_data_fails_at_the_timeout(pool: AgentPool, lab: Lab) 
     assert {result.rank: result.error for result in error.results}[0] == "deadline"
     assert set(error.counters) == {0, 1, 2, 3}
     assert_nothing_left(lab)
+
+
+@pytest.mark.parametrize("transport", ["uet:rto=5us", "rocev2"])
+def test_rank_whose_retries_are_over_fails_then_and_not_at_the_timeout(
+    lab: Lab, transport: str
+) -> None:
+    """Its peer is gone, so that no frame wakes it: only the transport's own timers do."""
+    striker, timeout = Striker(lab), 20.0
+    specs = specs_of(lab, transport=transport)
+    try:
+        with pool_of(lab, specs) as pool:
+            pool.start()
+            pool.load(schedules((write(3),), (Receive(peer=2, tag=0, into=INBOX),)))
+            striker.apply(SOUND.lowered(element("nic", "h1g1", lab.topology)))
+            with pytest.raises(
+                AgentError, match=r"rank 0 \(h0g0\) failed with transport"
+            ) as caught:
+                pool.run(timeout=timeout)
+    finally:
+        striker.apply(SOUND)
+    failed, waiting = caught.value.results[:2]
+    deadline = failed.start_ns + pool.clock.fabric_duration(round(timeout * 1e9))
+    assert failed.end_ns < deadline
+    assert (waiting.error, waiting.detail) == ("aborted", "rank 0 failed")
+    assert waiting.end_ns < deadline
 
 
 def test_wrong_data_fails_and_aborts_the_others(pool: AgentPool) -> None:
