@@ -61,11 +61,16 @@ class Clause:
 
 @dataclass(frozen=True)
 class Moment:
-    """From ``at_ns`` after the common start on the fabric is in ``condition``."""
+    """From ``at_ns`` after the common start on the fabric is in ``condition``.
+
+    ``text`` says what happens then, as a clause could; ``clause`` is the one that said so, which
+    has several moments if it is a flap.
+    """
 
     at_ns: int
     text: str
     condition: Condition
+    clause: str = ""
 
 
 def describe() -> str:
@@ -99,11 +104,11 @@ def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
                     "clauses in order of time, or give --fault twice"
                 )
         clauses += own
-    steps = [step for clause in clauses for step in _unfolded(clause)]
+    steps = [(step, clause.text) for clause in clauses for step in _unfolded(clause)]
     moments, condition = [], SOUND
-    for step in sorted(steps, key=_when):
+    for step, said in sorted(steps, key=lambda one: _when(one[0])):
         condition = after(condition, step)
-        moments.append(Moment(_when(step), step.text, condition))
+        moments.append(Moment(_when(step), step.text, condition, said))
     return tuple(moments)
 
 

@@ -109,7 +109,7 @@ class Attempt:
             **told,
             "cut_off_gpus": self._expected.ever_cut_off,
             "cut_off_pairs": disturbance.pairs_told(self._expected.ever_cut_pairs),
-            "faults": [moment.text for moment in self._expected.moments],
+            "faults": list(dict.fromkeys(moment.clause for moment in self._expected.moments)),
             "lost_packets": self._lost,
             "undisturbed_us": self._undisturbed.mean_ns / 1000,
         }

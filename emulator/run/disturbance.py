@@ -1,11 +1,14 @@
 """What the user's faults did to a trial, told beside an undisturbed iteration of it.
 
 ``faults``
-    for each moment of the timeline: what was said, when it came on average (``at_us`` after the
+    for each episode of the timeline, which is all that came at one instant, or a flap
+    (:mod:`emulator.faults.episodes`): what was said, when it came on average (``at_us`` after the
     start, None if every iteration had ended before), which GPUs were cut off from then on, and
     ``goodput``, in words and as ``restored_us``, the time until it was restored (below).  It is
     that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
-    and at most 16 of them, senders first.
+    and at most 16 of them, senders first.  A flap has so many ``steps``; ``at_us`` is the first of
+    them, whoever any of them cut off is told, and goodput is that from the last one on, which came
+    at ``judged_us`` (None if every iteration had ended before).
 ``undisturbed_us``, ``slowdown``
     completion time of an iteration of the same seed without the faults, and how many times as long
     the disturbed ones took.
@@ -35,6 +38,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from statistics import fmean
 
+from emulator.faults.episodes import episodes
 from emulator.faults.reach import Pair
 from emulator.run import restoration
 from emulator.run.expectation import Expectation, some_pairs
@@ -77,6 +81,7 @@ def told(
         )
 
     def verdicts(place: int) -> Iterator[Verdict]:
+        """Of each iteration to which it came, what became of goodput after that moment."""
         if not expected.allowed[place]:
             yield from ((Goodput.CUT, 0) for events in applied if place < len(events))
             return
@@ -95,16 +100,22 @@ def told(
                     allowed=expected.allowed[place],
                 )
 
+    def came(place: int) -> Sequence[int]:
+        return [events[place].at_ns for events in applied if place < len(events)]
+
     rows = [
         {
-            "said": moment.text,
-            "cut_off_gpus": list(expected.cut_off[place]),
-            "cut_off_pairs": pairs_told(expected.cut_pairs[place]),
-            **_came([events[place].at_ns for events in applied if place < len(events)]),
-            **restoration.told(list(verdicts(place))),
-            "goodput_without": pairs_told(sorted(expected.lacking[place])),
+            "said": one.said,
+            "steps": one.steps,
+            "cut_off_gpus": expected.cut_off_by(one),
+            "cut_off_pairs": pairs_told(expected.cut_pairs_by(one)),
+            "at_us": _mean_us(came(one.began)),
+            "judged_us": _mean_us(came(one.judged)),
+            "iterations": len(came(one.began)),
+            **restoration.told(list(verdicts(one.judged))),
+            "goodput_without": pairs_told(sorted(expected.lacking[one.judged])),
         }
-        for place, moment in enumerate(expected.moments)
+        for one in episodes(expected.moments)
     ]
     return {
         "faults": rows,
@@ -139,11 +150,8 @@ def pairs_told(pairs: Sequence[Pair]) -> dict[str, object]:
     return {"count": len(pairs), "named": [list(pair) for pair in pairs[:NAMED_PAIRS]]}
 
 
-def _came(times_ns: Sequence[int]) -> dict[str, object]:
-    return {
-        "at_us": fmean(times_ns) / 1000 if times_ns else None,
-        "iterations": len(times_ns),
-    }
+def _mean_us(times_ns: Sequence[int]) -> float | None:
+    return fmean(times_ns) / 1000 if times_ns else None
 
 
 def _at_dead_ports(
@@ -213,6 +221,11 @@ def _moment(fault: Mapping[str, object]) -> str:
     goodput = f"goodput{whose} {fault['goodput']}"
     if fault["restored_us"]:
         goodput += f" after {fault['restored_us']:.2f} us"
+    steps = fault.get("steps", 1)
+    if steps != 1 and fault["judged_us"] is None:
+        goodput = f"the iteration had ended before the last of {steps} steps"
+    elif steps != 1:
+        goodput = f"from the last of {steps} steps on, {goodput}"
     assert isinstance(gone, Sequence)
     lost = [*gone, *pairs_said(fault["cut_off_pairs"])]
     return f"{fault['said']}: {goodput}" + (f"; cuts off {', '.join(lost)}" if lost else "")

@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from emulator.endpoint.schedule import Compute, Operation, Receive, Schedule, Write
 from emulator.endpoint.spawn import AgentError
 from emulator.fabric.carrier import STATIC
 from emulator.faults.condition import SOUND, Condition
+from emulator.faults.episodes import Episode
 from emulator.faults.grammar import Moment
 from emulator.faults.reach import Cut, Pair, Reach
 from emulator.run.cuts import Change, share_left
 from emulator.run.ideal import WireCost, ideal_ns
 from topologies.model import SHORTEST, Topology
+
+T = TypeVar("T")
 
 #: So many pairs of GPUs are named in a sentence.
 SAID_PAIRS = 3
@@ -113,12 +117,19 @@ class Expectation:
 
     @property
     def ever_cut_off(self) -> list[str]:
-        return list(dict.fromkeys(gpu for gpus in self.cut_off for gpu in gpus))
+        return _any(self.cut_off)
 
     @property
     def ever_cut_pairs(self) -> list[Pair]:
-        different = {id(pairs): pairs for pairs in self.cut_pairs}.values()
-        return list(dict.fromkeys(pair for pairs in different for pair in pairs))
+        return _any(self.cut_pairs)
+
+    def cut_off_by(self, episode: Episode) -> list[str]:
+        """The GPUs cut off from it on; of a flap, by any of its steps."""
+        return _any([self.cut_off[place] for place in _telling(episode)])
+
+    def cut_pairs_by(self, episode: Episode) -> list[Pair]:
+        """The pairs of others, likewise."""
+        return _any([self.cut_pairs[place] for place in _telling(episode)])
 
     def sentence(self, error: AgentError) -> str:
         """``error``, with what the faults have to do with it: nothing, if a process has died."""
@@ -201,6 +212,17 @@ class Expectation:
         while place and holds(place - 1):
             place -= 1
         return repr(self.moments[place].text)
+
+
+def _telling(episode: Episode) -> Sequence[int]:
+    """The moments that say whom an episode cuts off: all of a flap, else when all has come."""
+    return episode.places if episode.steps > 1 else [episode.judged]
+
+
+def _any(parts: Iterable[Sequence[T]]) -> list[T]:
+    """What is in any of ``parts``, once; a flap has a thousand of them, and two different ones."""
+    different = {id(part): part for part in parts}.values()
+    return list(dict.fromkeys(one for part in different for one in part))
 
 
 def _ways(pair: Pair) -> tuple[Pair, Pair]:
