@@ -58,6 +58,11 @@ _KEY_OF = {
     "interval": "bfd_interval",
     "multiplier": "bfd_multiplier",
 }
+#: The parameters of a class that keys say for all of :data:`MARKED_CLASSES`, and what ``ecn: off``
+#: sets of them.
+_MARKING = ("kmin_bytes", "kmax_bytes", "pmax")
+_MARKING_OFF = {"kmax_bytes": "none"}
+_MARKED = rf"\b(?:{'|'.join(MARKED_CLASSES)})\."
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,24 @@ class FabricFile:
 
         Where none is, that is the line which says what switch it is, or the first.
         """
+        said = self._in_own_words(said)
         keys = [_KEY_OF.get(name.rpartition(".")[2], name) for name in parameters]
         given = next((key for key in keys if key in self.lines), None)
         if given is not None:
             told = said if re.search(rf"\b{given}\b", said) else f"{given}: {said}"
             return Problem(self.lines[given], told)
         return Problem(next((self.lines[key] for key in OF_SWITCHES if key in self.lines), 1), said)
+
+    def _in_own_words(self, said: str) -> str:
+        """``said`` with the keys of this file for the marking parameters of a switch, which it has
+        for each class, and with the switch's name alone for the choice made of them."""
+        if self.switch is not None:
+            said = said.replace(self.switch, self.switch.partition(":")[0])
+        for parameter, value in _MARKING_OFF.items():
+            said = re.sub(rf"{_MARKED}{parameter}={value}\b", "ecn: off", said)
+        return re.sub(
+            rf"{_MARKED}({'|'.join(_MARKING)})\b", lambda found: _KEY_OF[found[1]], said
+        )
 
 
 def read(text: str, name: str) -> FabricFile:
@@ -247,15 +264,11 @@ def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
         yield f"trim={said['trimming']}"
     rules = {
         rule: said[key]
-        for key, rule in (
-            ("ecn_kmin", "kmin_bytes"),
-            ("ecn_kmax", "kmax_bytes"),
-            ("ecn_pmax", "pmax"),
-        )
+        for key, rule in ((_KEY_OF[rule], rule) for rule in _MARKING)
         if key in said
     }
     if said.get("ecn") == "off":
-        rules = {"kmax_bytes": "none"}
+        rules = dict(_MARKING_OFF)
     for name in MARKED_CLASSES:
         for rule, value in rules.items():
             yield f"{name}.{rule}={value}"

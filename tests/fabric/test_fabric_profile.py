@@ -91,7 +91,7 @@ def test_a_wrong_profile_never_reaches_the_kernel(profile: Path, lab_name: str, 
 
 MISFITS = {
     "  buffer: 16KiB\n  switch: lossless\n": "8: PFC needs xoff",
-    "  switch: deep\n  ecn_kmax: 10KiB\n": "9: ecn_kmax: data.kmin_bytes is ",
+    "  switch: deep\n  ecn_kmax: 10KiB\n": "9: ecn_kmin is ",
     "  control_plane: ebgp\n  bfd_interval: 10.5ms\n": "9: bfd_interval: interval is 10.5ms",
 }
 ABOVE = PROFILE.partition("  switch")[0] + "  load_balancing: packet\n"

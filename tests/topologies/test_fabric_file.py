@@ -365,17 +365,22 @@ def test_validate_tells_file_line_and_message(tmp_path: Path) -> None:
         (
             "global:\n  switch: shallow\n  ecn: on\n  ecn_kmin: 3bdp\n",
             4,
-            "ecn_kmin: data.kmin_bytes is 829800, above data.kmax_bytes of 221280",
+            r"ecn_kmin is 829800, above ecn_kmax of 221280.*\(switch shallow; one BDP",
         ),
         (
             "global:\n  switch: deep\n  load_balancing: packet\n  ecn_kmax: 10KiB\n",
             4,
-            "ecn_kmax: data.kmin_bytes is 55320, above data.kmax_bytes of 10240",
+            r"ecn_kmin is 55320, above ecn_kmax of 10240.*\(switch deep; one BDP",
         ),
         (
             "global:\n  switch: shallow\n  ecn_kmin: 1.2.3bdp\n",
             3,
-            "ecn_kmin: data.kmin_bytes of the switch: '1.2.3bdp' is not a size",
+            "ecn_kmin of the switch: '1.2.3bdp' is not a size",
+        ),
+        (
+            "global:\n  switch: shallow\n  ecn_kmin: 2bdp\n  ecn_kmax: 3bdp\n",
+            3,
+            "ecn_kmin of the switch is .* before anything is marked: lower it, or set ecn: off",
         ),
         (
             "pod:\n  spine:\n    spines: 200\nglobal:\n  load_balancing: least-loaded\n",
@@ -415,6 +420,7 @@ def test_what_cannot_be_in_this_fabric_is_told_with_its_line(
     status, out = _validate(str(path))
     assert status == 1
     assert re.match(f"{re.escape(str(path))}:{line}: {said}", out), out
+    assert "_bytes" not in out  # a profile has no such key
 
 
 def test_a_name_that_no_file_can_have_is_no_file() -> None:
