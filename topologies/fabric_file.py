@@ -95,9 +95,7 @@ class FabricFile:
             said = said.replace(self.switch, self.switch.partition(":")[0])
         for parameter, value in _MARKING_OFF.items():
             said = re.sub(rf"{_MARKED}{parameter}={value}\b", "ecn: off", said)
-        return re.sub(
-            rf"{_MARKED}({'|'.join(_MARKING)})\b", lambda found: _KEY_OF[found[1]], said
-        )
+        return re.sub(rf"{_MARKED}({'|'.join(_MARKING)})\b", lambda found: _KEY_OF[found[1]], said)
 
 
 def read(text: str, name: str) -> FabricFile:
@@ -263,9 +261,7 @@ def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
     if "trimming" in said:
         yield f"trim={said['trimming']}"
     rules = {
-        rule: said[key]
-        for key, rule in ((_KEY_OF[rule], rule) for rule in _MARKING)
-        if key in said
+        rule: said[key] for key, rule in ((_KEY_OF[rule], rule) for rule in _MARKING) if key in said
     }
     if said.get("ecn") == "off":
         rules = dict(_MARKING_OFF)
