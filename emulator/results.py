@@ -164,13 +164,15 @@ class RunFolder:
 
     def write(self, name: str, content: object) -> Path:
         """Write ``content`` as JSON, so that a reader sees the old file or the new one."""
-        text = json.dumps(content, indent=1, allow_nan=False)
         path = self.path / name
         temporary = path.with_name(f".{name}.{os.getpid()}")
         with self._written(path):
             try:
                 with temporary.open("w", encoding="utf-8") as stream:
-                    stream.write(text + "\n")
+                    # Piece by piece: all of a timeline as one text takes more than the timeline.
+                    for piece in json.JSONEncoder(indent=1, allow_nan=False).iterencode(content):
+                        stream.write(piece)
+                    stream.write("\n")
                     stream.flush()
                     os.fsync(stream.fileno())
                 temporary.replace(path)

@@ -90,8 +90,11 @@ class Trial:
     ``compile`` makes the schedules of all ranks.  ``inputs(rank)`` is what a rank's buffers hold
     at the start of every iteration, ``expected(rank)`` what they must hold, octet for octet, at
     its end; buffers named by ``expected`` are poisoned before each iteration, so that a transfer
-    that never happened cannot pass for one that did.  ``memory_bytes`` is about what each GPU's
-    buffers take, so that a size beyond the machine is refused before anything is compiled.
+    that never happened cannot pass for one that did.  Both are asked for one rank at a time, and
+    ``expected`` again after every iteration, so that the contents of all GPUs never exist twice:
+    what takes long to make and is the same for all ranks, a scenario keeps.  ``memory_bytes`` is
+    about what each GPU's buffers take, so that a size beyond the machine is refused before
+    anything is compiled.
     ``facts`` go into the row as they are.
 
     ``collective`` may be the name of any traffic pattern.  ``transport`` and ``switch`` are what

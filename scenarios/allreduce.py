@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -59,6 +59,8 @@ DTYPE = "float32"
 ELEMENT_BYTES = 4
 #: Beyond this, schedules take longer to compile than to run.
 MAX_OPERATIONS = 4_000_000
+#: Inputs are made so many elements at a time: those of a large size need no room twice.
+ELEMENTS_AT_ONCE = 2**20
 WARMUPS = replace(COUNT, minimum=0)
 
 
@@ -187,25 +189,16 @@ def _trial(
         return program.schedules()
 
     def inputs(rank: int) -> Contents:
-        # Whole numbers so small that float32 holds every partial sum exactly: the order in which
-        # the ring adds cannot matter, and the comparison needs no tolerance.
-        bound = 2**24 // ranks
-        rng = np.random.default_rng((seed, rank, size))
-        return {"input": rng.integers(-bound, bound, count, np.int32).astype(DTYPE)}
-
-    @cache
-    def total() -> Contents:
-        result = np.zeros(count, DTYPE)
-        for rank in range(ranks):
-            result += inputs(rank)["input"]
-        return {"output": result}
+        values = np.zeros(count, DTYPE)
+        _add_input(values, seed, rank, ranks)
+        return {"input": values}
 
     return Trial(
         collective="all_reduce",
         size_bytes=size,
         compile=compile_schedules,
         inputs=inputs,
-        expected=lambda rank: total(),
+        expected=lambda rank: {"output": _total(seed, ranks, count)},
         memory_bytes=3 * size,
         warmups=parameters.warmups,
         iterations=parameters.iterations,
@@ -215,3 +208,23 @@ def _trial(
             "cross_rail_hops": ring.cross_rail_hops(rings, topology),
         },
     )
+
+
+def _add_input(into: np.ndarray, seed: int, rank: int, ranks: int) -> None:
+    """Add what ``rank`` puts into the sum to ``into``."""
+    # Whole numbers so small that float32 holds every partial sum exactly: the order in which
+    # the ring adds cannot matter, and the comparison needs no tolerance.
+    bound = 2**24 // ranks
+    rng = np.random.default_rng((seed, rank, into.nbytes))
+    for start in range(0, len(into), ELEMENTS_AT_ONCE):
+        part = into[start : start + ELEMENTS_AT_ONCE]
+        part += rng.integers(-bound, bound, len(part), np.int32)
+
+
+@lru_cache(maxsize=1)  # the same for all ranks; that of another size is not kept
+def _total(seed: int, ranks: int, count: int) -> np.ndarray:
+    result = np.zeros(count, DTYPE)
+    for rank in range(ranks):
+        _add_input(result, seed, rank, ranks)
+    result.flags.writeable = False
+    return result

@@ -24,6 +24,9 @@ from emulator.scenario import Contents, Outcome, Trial
 #: All ones: in every floating-point type this is not a number, which equals nothing.
 POISON = 0xFF
 
+#: So many elements are compared at a time: what numpy says of each takes an octet.
+_COMPARED = 2**20
+
 #: Words in the names of counters that are no counts.
 _EXTREMES = frozenset({"max", "mean", "p99"})
 
@@ -89,13 +92,16 @@ def measure(
     schedules = pxn.relayed(compiled)
     pool.load(schedules)
     memories = pool.memories
-    inputs = {rank: trial.inputs(rank) for rank in memories}
-    expected = {rank: trial.expected(rank) for rank in memories}
-    for rank, schedule in enumerate(schedules):
-        check_contents(schedule, "inputs", inputs[rank])
-        check_contents(schedule, "expected", expected[rank])
-    for rank, memory in memories.items():
-        _fill(memory, inputs[rank])
+    # Contents are made for one rank at a time and not kept: for all of them, they would take as
+    # much memory as the GPUs.
+    judged = {
+        schedule.rank: list(_contents(trial.expected, "expected", schedule))
+        for schedule in schedules
+    }
+    renewed = {
+        schedule.rank: _begin(memories[schedule.rank], trial, schedule, judged[schedule.rank])
+        for schedule in schedules
+    }
     wrong = 0
     times: list[int] = []
     messages = Recorder(compiled)
@@ -103,9 +109,9 @@ def measure(
     before: Counts = {}
     for iteration in range(-trial.warmups, trial.iterations):
         for rank, memory in memories.items():
-            for name in expected[rank]:
+            for name in judged[rank]:
                 memory.array(name, np.uint8)[:] = POISON
-            _fill(memory, {n: c for n, c in inputs[rank].items() if n in expected[rank]})
+            _fill(memory, renewed[rank])
         if iteration == 0:
             before = pool.counters()
             ports.begin()
@@ -116,9 +122,9 @@ def measure(
             faults.end()
         busy, available = processor_seconds(processors)
         wrong += sum(
-            _wrong(memory.array(name, content.dtype), content)
-            for rank, memory in memories.items()
-            for name, content in expected[rank].items()
+            _wrong(memories[schedule.rank].array(name, content.dtype), content)
+            for schedule in schedules
+            for name, content in _contents(trial.expected, "expected", schedule).items()
         )
         if iteration >= 0:
             host.busy_s += busy
@@ -140,6 +146,19 @@ def measure(
         wire=wire,
     )
     return Measured(outcome, schedules, results)
+
+
+def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule, judged: Sequence[str]) -> Contents:
+    """Fill the inputs of a rank in; returns those that do not outlast an iteration."""
+    inputs = _contents(trial.inputs, "inputs", schedule)
+    _fill(memory, inputs)
+    return {name: inputs[name] for name in judged if name in inputs}
+
+
+def _contents(make: Callable[[int], Contents], what: str, schedule: Schedule) -> Contents:
+    contents = make(schedule.rank)
+    check_contents(schedule, what, contents)
+    return contents
 
 
 def check_contents(schedule: Schedule, what: str, contents: Contents) -> None:
@@ -227,4 +246,8 @@ def _fill(memory: GpuMemory, contents: Contents) -> None:
 
 
 def _wrong(found: np.ndarray, wanted: np.ndarray) -> int:
-    return int(np.count_nonzero(found != wanted))
+    found, wanted = found.ravel(), wanted.ravel()
+    return sum(
+        int(np.count_nonzero(found[at : at + _COMPARED] != wanted[at : at + _COMPARED]))
+        for at in range(0, len(wanted), _COMPARED)
+    )

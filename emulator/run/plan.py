@@ -172,7 +172,7 @@ def prepare(request: Request) -> Plan:
         compares=len(compared) > 1,
     )
     for load in plan.loads:
-        preflight.check_memory(load.size_bytes, load.memory_octets)
+        preflight.check_memory(load.size_bytes, load.memory_octets, load.operations)
     return plan
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import psutil
 
@@ -16,8 +17,16 @@ from emulator.fabric.capture import Tap
 from emulator.scenario import Trial
 from topologies.units import format_size
 
-#: What an agent process takes besides its GPU's memory (octets): measured, rounded up.
-AGENT_BYTES = 40 * 2**20
+#: What processes take besides the GPUs' memory (octets): measured, rounded up.  An agent with its
+#: rings and its part of the kernel; the runner with its interpreter, and those that it starts.
+AGENT_BYTES = 32 * 2**20
+RUNNER_BYTES = 128 * 2**20
+#: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
+#: the schedules of all and writes the largest trial's as a timeline.
+AGENT_OPERATION_BYTES = 1200
+RUNNER_OPERATION_BYTES = 1200
+#: Operations beyond which a refusal speaks of them.
+MANY_OPERATIONS = 250_000
 #: Left to the rest of the machine (octets).
 SPARE_BYTES = 256 * 2**20
 
@@ -62,6 +71,43 @@ def check_tools(taps: Sequence[Tap]) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a run takes of the machine's memory at its peak (octets), by who takes it.
+
+    ``gpus`` are the buffers of all GPUs, which are shared memory; ``agents`` and ``runner`` what
+    these have for themselves.
+    """
+
+    gpus: int
+    agents: int
+    runner: int
+
+    @classmethod
+    def of(cls, memory_octets: Sequence[int], operations: int = 0) -> Need:
+        """``memory_octets`` are the buffers of each GPU, ``operations`` those of all schedules.
+
+        The runner makes what goes into the buffers of one GPU at a time, or should come out.
+        """
+        return cls(
+            gpus=sum(memory_octets),
+            agents=AGENT_BYTES * len(memory_octets) + AGENT_OPERATION_BYTES * operations,
+            runner=RUNNER_BYTES
+            + max(memory_octets, default=0)
+            + RUNNER_OPERATION_BYTES * operations,
+        )
+
+    @property
+    def total(self) -> int:
+        return self.gpus + self.agents + self.runner
+
+    def __str__(self) -> str:
+        return (
+            f"{_gib(self.total)} of memory ({_gib(self.gpus)} for GPU buffers, "
+            f"{_gib(self.agents)} for agents, {_gib(self.runner)} for the runner)"
+        )
+
+
 def check_agents(ranks: int) -> None:
     """An agent for each of ``ranks`` GPUs fits the machine, whatever it will have to do."""
     wanted, available = AGENT_BYTES * ranks, _available()
@@ -72,22 +118,23 @@ def check_agents(ranks: int) -> None:
         )
 
 
-def check_memory(size_bytes: int, memory_octets: Sequence[int]) -> None:
-    """GPU memories (octets by rank) and agents for a trial of ``size_bytes`` fit the machine."""
-    wanted = sum(memory_octets)
+def check_memory(size_bytes: int, memory_octets: Sequence[int], operations: int = 0) -> None:
+    """A trial of ``size_bytes``, which needs what :meth:`Need.of` says, fits the machine."""
+    need = Need.of(memory_octets, operations)
     room = shutil.disk_usage(GPU_MEMORY).free
-    if wanted > room:
+    if need.gpus > room:
         raise UserError(
-            f"a size of {format_size(size_bytes)} needs {_gib(wanted)} of GPU memory and "
+            f"a size of {format_size(size_bytes)} needs {_gib(need.gpus)} of GPU memory and "
             f"{GPU_MEMORY} has {_gib(room)} free; use smaller sizes or fewer GPUs, or mount it "
             "larger"
         )
-    wanted += AGENT_BYTES * len(memory_octets)
     available = _available()
-    if wanted > available:
+    if need.total > available:
+        pieces = f", or larger messages: its schedules have {operations} operations"
         raise UserError(
-            f"a size of {format_size(size_bytes)} needs {_gib(wanted)} of memory and the machine "
-            f"has {_gib(available)} to give; use smaller sizes or fewer GPUs"
+            f"a size of {format_size(size_bytes)} needs {need} and the machine has "
+            f"{_gib(available)} to give; use smaller sizes or fewer GPUs"
+            f"{pieces if operations > MANY_OPERATIONS else ''}"
         )
 
 
