@@ -299,8 +299,14 @@ class _Drawing:
             if (address := self.topology.node(end.node).port(end.port).address)
         ]
         names = list(dict.fromkeys(end.node for end in gpus))
-        told = (names, addresses, shared)
-        return [span(items) for items in told if items]
+        told = [span(items) for items in (names, addresses, shared) if items]
+        inside = [
+            link
+            for nic in shared
+            for link, _, far in self.topology.neighbours(nic)
+            if self.box_of[far.node] == box
+        ]
+        return [*told, f"PCIe {bundle_rate(inside)}"] if inside else told
 
     def _is_nic(self, node: str) -> bool:
         return self.topology.node(node).transparent

@@ -197,6 +197,12 @@ def drawn(source: str) -> str:
 
 
 @needs_dot
+def test_a_shared_nic_tells_the_rate_of_its_pcie_side() -> None:
+    drawn = dot.to_dot(catalogue.load("shared_nic"))
+    assert drawn.count("PCIe 4 x 256 Gbps") == 4
+    assert "PCIe" not in dot.to_dot(catalogue.load("nic_per_gpu"))
+
+
 def test_a_torus_has_no_rows_and_its_switches_tell_of_their_gpus() -> None:
     topology = torus(4)
     drawing = picture(topology)
