@@ -42,8 +42,8 @@ the ideal for N = 2, 4, 8 and 16, no timer expired, nothing dropped; for 16 the 
 queue 98 KB where the target delay is 96 KB.  Fairness takes its time: windows are three packets and
 become alike by a seventh of a packet in each round trip, so that over 100 us Jain's index of 16
 flows is 0.84 to 0.98 at any time of the incast, and nearer to 1 the longer one looks: for these
-short flows 1.00, 1.00, 0.81 and 0.90; for N = 16 from a cold start 0.94 to 0.98 with 2 MiB and 0.98
-to 0.99 with 4 MiB (17 and 5 runs; a slower emulation changes neither).
+short flows 1.00, 1.00, 0.81 and 0.90; for N = 16 from a cold start 0.94 to 0.98 with 2 MiB and 0.97
+to 0.99 with 4 MiB (17 and 11 runs; a slower emulation changes neither).
 """
 
 from __future__ import annotations
