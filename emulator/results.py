@@ -169,9 +169,8 @@ class RunFolder:
         with self._written(path):
             try:
                 with temporary.open("w", encoding="utf-8") as stream:
-                    # Piece by piece: all of a timeline as one text takes more than the timeline.
-                    for piece in json.JSONEncoder(indent=1, allow_nan=False).iterencode(content):
-                        stream.write(piece)
+                    # json.dump writes in pieces: one text of a timeline takes more memory.
+                    json.dump(content, stream, indent=1, allow_nan=False)
                     stream.write("\n")
                     stream.flush()
                     os.fsync(stream.fileno())

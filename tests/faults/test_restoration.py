@@ -111,23 +111,29 @@ def test_several_iterations_are_told_by_the_worst(
     assert row["restored_us"] == time
 
 
+def observed(queues: dict[str, QueueSeries]) -> Outcome:
+    """One iteration of 8 us, of which only ``queues`` tell."""
+    return Outcome(
+        times_ns=(8000,),
+        ideal_ns=8000,
+        wrong=0,
+        counters={},
+        iterations=[Iteration(0, *[np.zeros(0, np.int64)] * 5)],
+        queues=queues,
+        wire=WireCost(100, 900),
+    )
+
+
 def test_what_a_fault_took_on_the_last_cable_was_not_delivered() -> None:
     """Two receivers; half of what the switch sends to the second is lost from the middle on."""
     fabric = load("rail_clos:hosts=2,gpus_per_host=1,spines=1")
     times = np.array([0.0, 4000.0, 8000.0])
     none, sent = np.zeros(3), np.array([0.0, 400.0, 800.0])
-    nothing = np.zeros(0, np.int64)
-    outcome = Outcome(
-        times_ns=(8000,),
-        ideal_ns=8000,
-        wrong=0,
-        counters={},
-        iterations=[Iteration(0, *[nothing] * 5)],
-        queues={
+    outcome = observed(
+        {
             "rail0:down0": QueueSeries(times, none, sent, none),
             "rail0:down1": QueueSeries(times, none, sent, np.array([0.0, 0.0, 200.0])),
-        },
-        wire=WireCost(100, 900),
+        }
     )
     (curve,) = deliveries(fabric, outcome, RTT)
     assert curve[len(curve) // 2] == pytest.approx(800 / 1400)
@@ -136,19 +142,13 @@ def test_what_a_fault_took_on_the_last_cable_was_not_delivered() -> None:
 def test_what_goes_to_a_shared_nic_is_delivered_once() -> None:
     """Two NICs with two GPUs each: all is counted at the two switch ports, and only once."""
     fabric = load("clos:hosts=2,gpus_per_host=2,gpus_per_nic=2,spines=0")
-    nothing, none = np.zeros(0, np.int64), np.zeros(3)
+    none = np.zeros(3)
     times, steady = np.array([0.0, 4000.0, 8000.0]), np.array([0.0, 400.0, 800.0])
-    outcome = Outcome(
-        times_ns=(8000,),
-        ideal_ns=8000,
-        wrong=0,
-        counters={},
-        iterations=[Iteration(0, *[nothing] * 5)],
-        queues={
+    outcome = observed(
+        {
             "rail0:down0": QueueSeries(times, none, steady, none),
             "rail0:down1": QueueSeries(times, none, np.array([0.0, 0.0, 800.0]), none),
-        },
-        wire=WireCost(100, 900),
+        }
     )
     (curve,) = deliveries(fabric, outcome, RTT)
     assert curve[len(curve) // 2] == pytest.approx(400 / 1600)
