@@ -5,7 +5,8 @@
 The rules are those of Zhu et al., "Congestion Control for Large-Scale RDMA Deployments"
 (SIGCOMM 2015), sections 3.1 to 3.3, and, as ``variant`` "periodic", those of NICs, which look for
 CNPs at fixed ticks instead of acting on each (the ``mlx`` mode of the ns-3 model of Li et al.,
-"HPCC", SIGCOMM 2019).  One notification and one reaction point belong to one queue pair.
+"HPCC", SIGCOMM 2019), with the byte counter that their firmware has (as in IEEE 802.1Qau).  One
+notification and one reaction point belong to one queue pair.
 
 Times are ns, rates bits/s, sizes octets.  A call's ``now`` never runs backwards.
 """
@@ -60,6 +61,7 @@ class ReactionPoint:
         "_paper",
         "_rate",
         "_rate_at",
+        "_reset_octets",
         "_stage",
         "_target",
         "cuts",
@@ -82,6 +84,7 @@ class ReactionPoint:
         self._stage = 0  # increases by time since the last cut
         self._bytes_stage = 0  # and by octets
         self._bytes = 0
+        self._reset_octets = parameters.reset_octets
         #: CNPs taken, and how often the rate was cut
         self.handled = 0
         self.cuts = 0
@@ -167,7 +170,8 @@ class ReactionPoint:
     def _decrease(self, now: int) -> None:
         self._reckon_alpha(now)
         self._decrease_at = None
-        if self._p.clamp_target or self._stage:
+        p = self._p
+        if p.clamp_target or self._bytes_stage or (self._stage and p.clamp_after_time):
             self._target = self._rate
         self._cut(self._alpha)
         self._rate_at = now + self._p.rate_interval
@@ -194,41 +198,40 @@ class ReactionPoint:
     # --- increases ------------------------------------------------------------------------------
 
     def on_sent(self, octets: int, now: int) -> None:
-        """So much was sent: the byte counter of the paper."""
-        if self._rate_at is None or not self._p.byte_counter:
+        """So much was sent: the byte counter."""
+        reset = self._reset_octets
+        if self._rate_at is None or not reset:
             return
         self.advance(now)
         self._bytes += octets
-        while self._bytes >= self._p.byte_counter and self._rate_at is not None:
-            self._bytes -= self._p.byte_counter
+        while self._bytes >= reset and self._rate_at is not None:
+            self._bytes -= reset
             self._bytes_stage += 1
-            self._increase_as_in_paper()
+            self._increase()
 
     def _increase_by_time(self) -> None:
-        if self._paper:
-            self._stage += 1
-            self._increase_as_in_paper()
-            return
-        steps = self._p.recovery_steps
-        if self._stage == steps:
-            self._target += self._p.additive_rate
-        elif self._stage > steps:
-            self._target += self._p.hyper_rate
         self._stage += 1
-        self._rise()
+        self._increase()
 
-    def _increase_as_in_paper(self) -> None:
+    def _increase(self) -> None:
         """Recovery, then additive, then hyper increase (paper, 3.3 and figure 7).
 
-        A stage is counted before it is judged, as in the authors' simulator, so the
-        ``recovery_steps``-th already adds.
+        A stage is counted before it is judged.  In the paper's variant the ``recovery_steps``-th
+        increase already adds, as in its authors' simulator.  NICs recover that often, and add
+        R_HAI once; where they have no byte counter, time alone leads to hyper increase.
         """
-        steps = self._p.recovery_steps
-        both = min(self._stage, self._bytes_stage)
-        if both > steps:
-            self._target += (both - steps) * self._p.hyper_rate
-        elif max(self._stage, self._bytes_stage) >= steps:
-            self._target += self._p.additive_rate
+        p, steps = self._p, self._p.recovery_steps
+        by_octets = self._bytes_stage if self._paper or self._reset_octets else self._stage
+        both, either = min(self._stage, by_octets), max(self._stage, by_octets)
+        if self._paper:
+            if both > steps:
+                self._target += (both - steps) * p.hyper_rate
+            elif either >= steps:
+                self._target += p.additive_rate
+        elif both > steps + 1 or (both > steps and self._reset_octets):
+            self._target += p.hyper_rate
+        elif either > steps:
+            self._target += p.additive_rate
         self._rise()
 
     def _rise(self) -> None:

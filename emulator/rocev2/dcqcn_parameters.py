@@ -19,6 +19,10 @@ _US = 1_000
 _MBPS = 10**6
 _GBPS = 10**9
 
+#: What a unit of the byte counter can be.  NVIDIA's manuals, mlxconfig and Linux's dcbnl count
+#: octets; other texts take the same number, 32767, for units of 64 octets, or 2 MB.
+BYTE_UNITS = (1, 64)
+_FLAGS = ("clamp_target", "clamp_after_time")
 #: "paper": a CNP cuts the rate at once and restarts all timers.  "periodic": ticks look for it.
 VARIANTS = ("paper", "periodic")
 
@@ -27,8 +31,8 @@ VARIANTS = ("paper", "periodic")
 class DcqcnParameters:
     """The parameters of both ends; :meth:`named` makes those that people use.
 
-    What stands in brackets is the paper's name.  ``decrease_interval`` and ``clamp_target`` are
-    for the variant "periodic" alone, ``byte_counter`` for the paper's alone.
+    What stands in brackets is the paper's name.  ``decrease_interval``, ``clamp_target`` and
+    ``clamp_after_time`` are for the variant "periodic" alone.
     """
 
     variant: str
@@ -42,8 +46,9 @@ class DcqcnParameters:
     decrease_interval: int = 0
     #: between two increases of the rate [T]
     rate_interval: int
-    #: octets sent between two increases of the rate; 0: only time counts [B]
+    #: units of ``byte_unit`` octets sent between two increases; 0: only time counts [B]
     byte_counter: int = 0
+    byte_unit: int = 1
     #: increases that halve the way to the target before the target itself grows [F]
     recovery_steps: int
     #: what one additive increase adds to the target [R_AI]
@@ -58,6 +63,8 @@ class DcqcnParameters:
     first_cnp_factor: float = 1.0
     #: every cut takes the rate of the moment as the new target, not only the first after a rise
     clamp_target: bool = False
+    #: rises by time alone count for that, too, not only those by the byte counter
+    clamp_after_time: bool = True
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -70,19 +77,19 @@ class DcqcnParameters:
                 raise ParameterError(f"dcqcn.{name} is {value!r}; give a number")
             if not least <= value <= most:
                 raise ParameterError(f"dcqcn.{name} is {value}; it must lie in {least}..{most}")
-        if not isinstance(self.clamp_target, bool):
+        for flag in _FLAGS:
+            value = getattr(self, flag)
+            if value not in (0, 1):
+                raise ParameterError(f"dcqcn.{flag} is {value!r}; it is 1 (yes) or 0 (no)")
+        if self.byte_unit not in BYTE_UNITS:
             raise ParameterError(
-                f"dcqcn.clamp_target is {self.clamp_target!r}; it is True or False"
+                f"dcqcn.byte_unit is {self.byte_unit}; it is one of "
+                f"{', '.join(map(str, BYTE_UNITS))} octets"
             )
         if self.variant == "periodic":
             if self.decrease_interval < 1:
                 raise ParameterError(
                     "dcqcn.decrease_interval is 0; the variant 'periodic' needs its length in ns"
-                )
-            if self.byte_counter:
-                raise ParameterError(
-                    f"dcqcn.byte_counter is {self.byte_counter}; the variant 'periodic' has none, "
-                    "set it to 0"
                 )
         elif self.alpha_interval <= self.cnp_interval:
             # alpha would decay between two CNPs of a queue that never empties (paper, 3.3)
@@ -114,6 +121,11 @@ class DcqcnParameters:
         made = replace(parameters, **overrides) if overrides else parameters
         made.must_suit(line_rate_bps)
         return made
+
+    @property
+    def reset_octets(self) -> int:
+        """Octets sent between two increases of the rate; 0: only time counts."""
+        return self.byte_counter * self.byte_unit
 
     def must_suit(self, line_rate_bps: int) -> None:
         """:class:`~uet.congestion.parameters.ParameterError` if a line is too slow for them."""
@@ -194,13 +206,25 @@ _HPCC = DcqcnParameters(
 #: name -> the line rate that a set was made for (None: it is used as it is on any), and the set.
 #: "paper": Zhu et al., table of section 5, at 40 Gb/s.  "mlx": the firmware defaults that NVIDIA
 #: documents for ConnectX.  "hpcc": the scripts of the HPCC ns-3 model, whose increases are per
-#: 25 Gb/s of line rate.  "simai": the configuration that SimAI ships.
+#: 25 Gb/s of line rate.  "simai": the configuration that SimAI ships.  The models have no byte
+#: counter; the firmware has (RPG_BYTE_RESET).
+#:
+#: Unknown of the firmware, and modelled so: its increases by octets are judged as IEEE 802.1Qau
+#: does (both counters beyond the threshold: hyper increase), a hyper increase adds R_HAI once
+#: whatever the stage, and neither interval shrinks in later stages, as 802.1Qau halves them.  What
+#: newer NICs do instead of DCQCN by default is not published at all.
 NAMED: Mapping[str, tuple[int | None, DcqcnParameters]] = MappingProxyType(
     {
         "paper": (40 * _GBPS, _PAPER),
         "mlx": (
             None,
-            replace(_HPCC, g=5 / 1024, least_rate=1 * _MBPS, initial_alpha=1023 / 1024),
+            replace(
+                _HPCC,
+                g=5 / 1024,
+                byte_counter=32_767,
+                least_rate=1 * _MBPS,
+                initial_alpha=1023 / 1024,
+            ),
         ),
         "hpcc": (25 * _GBPS, _HPCC),
         "simai": (

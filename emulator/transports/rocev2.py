@@ -61,7 +61,8 @@ FREE: Mapping[str, str] = {
     "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
     "reorder=N": "selective_repeat: packets that may overtake one before it is lost [default: 0]",
     "rto=TIME": "the same as the least N that makes it at least so long",
-    "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate",
+    "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate (bit/s), or",
+    "dcqcn.byte_unit=1|64": "octets that a unit of the byte counter is (mlx: of 32767)",
     "retry_cnt=N": "timeouts in a row before an error, 0..7 [default: 7]",
 }
 _TUNING = re.compile(r"dcqcn\.(\w+)")

@@ -80,6 +80,9 @@ class RateBottleneck:
         self.queue: deque[int] = deque()
         self.events: list[tuple[int, int, int, int, bool]] = []
         self.armed: list[int | None] = [None] * len(starts)
+        #: when each sender's last packet left, and when its next one will
+        self.left = list(starts)
+        self.ready: list[int | None] = list(starts)
         self.number = 0
 
     def run(self, duration: int, warm_up: int, look: int) -> Measured:
@@ -94,11 +97,13 @@ class RateBottleneck:
                 break
             point = self.senders[sender]
             if kind == _READY:
+                if now != self.ready[sender]:
+                    continue  # the rate has changed, and with it the time of the next packet
                 point.advance(now)
                 point.on_sent(self.mtu, now)
                 self._at(now + self.one_way, _ARRIVE, sender)
-                gap = self.mtu * 8e9 / point.rate_bps
-                self._at(now + round(gap / self.grain) * self.grain, _READY, sender)
+                self.left[sender], self.ready[sender] = now, None
+                self._space(sender, now)
                 self._arm(sender)
             elif kind == _ARRIVE:
                 self.queue.append(sender)
@@ -119,10 +124,12 @@ class RateBottleneck:
                     measured.cnps += now >= warm_up
             elif kind == _CNP:
                 point.on_cnp(now)
+                self._space(sender, now)
                 self._arm(sender)
             elif kind == _TIMER:
                 self.armed[sender] = None
                 point.advance(now)
+                self._space(sender, now)
                 self._arm(sender)
             elif kind == _LOOK:
                 rates = [each.rate_bps / self.line_rate for each in self.senders]
@@ -131,6 +138,14 @@ class RateBottleneck:
         octets = (duration - warm_up) * self.line_rate / 8e9
         measured.utilisation = sum(measured.delivered) / octets
         return measured
+
+    def _space(self, sender: int, now: int) -> None:
+        """The next packet leaves as far behind the last one as the rate of now has it."""
+        gap = self.mtu * 8e9 / self.senders[sender].rate_bps
+        due = max(now, self.left[sender] + round(gap / self.grain) * self.grain)
+        if due != self.ready[sender]:
+            self.ready[sender] = due
+            self._at(due, _READY, sender)
 
     def _mark(self) -> bool:
         """By the queue that remains, as the ns-3 models of DCQCN do."""

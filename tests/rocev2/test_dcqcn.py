@@ -124,6 +124,53 @@ def test_the_target_is_clamped_when_asked_to() -> None:
         assert point.target_bps == pytest.approx(target * G, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("rises", "after_time", "clamped"),
+    [("time", True, True), ("time", False, False), ("octets", False, True), ("none", True, False)],
+)
+def test_a_rise_by_time_clamps_the_target_where_firmware_is_told_so(
+    rises: str, after_time: bool, clamped: bool
+) -> None:
+    parameters = DcqcnParameters.named("mlx", 100 * G, clamp_after_time=after_time)
+    point = ReactionPoint(parameters, 100 * G, 0)
+    point.on_cnp(0)
+    point.advance(4 * US)
+    assert point.target_bps == 100 * G
+    if rises == "octets":
+        point.on_sent(32_767, 5 * US)
+    elif rises == "time":
+        point.advance(304 * US)
+    before = point.rate_bps
+    point.on_cnp(310 * US if rises == "time" else 6 * US)
+    point.advance(314 * US if rises == "time" else 8 * US)
+    assert point.cuts == 2
+    assert close(point.target_bps, before if clamped else 100 * G)
+
+
+@pytest.mark.parametrize(("unit", "octets"), [(1, 32_767), (64, 2_097_088)])
+def test_the_firmware_s_byte_counter(unit: int, octets: int) -> None:
+    """Recovery, then additive increases; hyper increase needs time as well (802.1Qau)."""
+    point = ReactionPoint(DcqcnParameters.named("mlx", 100 * G, byte_unit=unit), 100 * G, 0)
+    point.on_cnp(0)
+    point.advance(4 * US)
+    point.on_cnp(5 * US)  # clamped below 100 Gb/s, so that what is added is seen
+    point.on_sent(octets, 6 * US)
+    point.advance(8 * US)
+    cut, target = point.rate_bps, point.target_bps
+    point.on_sent(octets - 1, 9 * US)
+    assert point.rate_bps == cut
+    point.on_sent(1, 9 * US)
+    assert close(point.rate_bps, (cut + target) / 2)
+    assert close(point.target_bps, target)
+    for more in range(1, 5):
+        point.on_sent(octets, 10 * US)
+        assert close(point.target_bps, target + more * 5e6)
+    point.advance(308 * US)  # the timer's first
+    assert close(point.target_bps, target + 25e6)
+    point.advance(608 * US)
+    assert close(point.target_bps, target + 75e6)
+
+
 # --- increases ------------------------------------------------------------------------------------
 
 
@@ -297,10 +344,11 @@ def test_an_override_is_taken_as_given() -> None:
         ("paper", {"g": "much"}, "dcqcn.g is 'much'; give a number"),
         ("paper", {"recovery_steps": -1}, "dcqcn.recovery_steps is -1"),
         ("paper", {"alpha_interval": 50 * US}, "alpha_interval is 50000; it must exceed cnp_"),
-        ("paper", {"clamp_target": 1}, "dcqcn.clamp_target is 1; it is True or False"),
+        ("paper", {"clamp_target": 2}, "dcqcn.clamp_target is 2; it is 1 (yes) or 0 (no)"),
+        ("mlx", {"clamp_after_time": -1}, "dcqcn.clamp_after_time is -1; it is 1 (yes) or 0 (no)"),
+        ("mlx", {"byte_unit": 8}, "dcqcn.byte_unit is 8; it is one of 1, 64 octets"),
         ("paper", {"variant": "new"}, "dcqcn.variant is 'new'; choose one of paper, periodic"),
         ("mlx", {"decrease_interval": 0}, "dcqcn.decrease_interval is 0"),
-        ("mlx", {"byte_counter": 32_767}, "dcqcn.byte_counter is 32767"),
         ("mlx", {"initial_alpha": 1.5}, "dcqcn.initial_alpha is 1.5; it must lie in 0..1"),
     ],
 )
@@ -320,6 +368,6 @@ def test_a_least_rate_above_the_line_is_refused() -> None:
 def test_every_number_has_a_range() -> None:
     """None of them gets through unchecked."""
     for field in fields(DcqcnParameters):
-        if field.name not in ("variant", "clamp_target"):
+        if field.name != "variant":
             with pytest.raises(ParameterError, match=rf"dcqcn\.{field.name} is -1"):
                 replace(PAPER, **{field.name: -1})
