@@ -98,6 +98,7 @@ class Agent:
                 for rank, node in spec.server_peers.items()
                 if self._nvlink is not None
             },
+            header_bits=spec.header_bits,
         )
         self._run: Run | None = None
         self._close: Close | None = None

@@ -36,7 +36,11 @@ from uet.transport import Write as RmaWrite
 #: Key under which every rank registers all of its GPU's memory.
 MEMORY_KEY = 1
 
-# Header data of a write: execution number (8 bits), tag (24 bits), CRC32C of the region (32).
+# Header data of a write: a label of execution number (8 bits) and tag (24), and the CRC32C of the
+# region (32).  Where the transport carries 32 bits they are label XOR CRC32C: the receiver knows
+# where the data went, reckons their CRC32C, and gets a label that it waits for, or the data are
+# wrong.
+WIDE, NARROW = 64, 32
 _TAG_MASK = (1 << TAG_BITS) - 1
 _EXECUTION_MASK = 0xFF
 _STARTING_COST = 4096  # of one operation, in octets of work, when sharing the loop with the NIC
@@ -44,16 +48,22 @@ _STARTING_COST = 4096  # of one operation, in octets of work, when sharing the l
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A peer's data is in our memory; it may count from ``at`` on."""
+    """A peer's data is in our memory; it may count from ``at`` on.
 
-    crc: int
+    ``crc`` is the sender's, or None if the data have been verified by it already.
+    """
+
+    crc: int | None
     offset: int
     length: int
     at: int
 
 
 class Executor:
-    """One rank's executions, one after another.  ``peers`` maps ranks to fabric addresses."""
+    """One rank's executions, one after another.  ``peers`` maps ranks to fabric addresses.
+
+    ``header_bits`` is what the transport carries of a write's header data: 64, or 32.
+    """
 
     def __init__(
         self,
@@ -65,6 +75,7 @@ class Executor:
         *,
         nvlink: NvLink | None = None,
         server_memories: Mapping[int, GpuMemory] | None = None,
+        header_bits: int = WIDE,
     ) -> None:
         self._rank, self._node = rank, node
         self._transport = transport
@@ -83,6 +94,8 @@ class Executor:
             Compute: self._begin_compute,
             Barrier: self._begin_barrier,
         }
+        self._narrow = header_bits == NARROW
+        self._unread: list[tuple[int, int, _Arrival]] = []  # immediates that came before the start
         self._number = self._execution = 0  # and the number's low bits, as they travel
         self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
         self._barriers_reached: list[str] = []
@@ -121,6 +134,8 @@ class Executor:
         self._reset(now)
         self._deadline = deadline
         self.running = True
+        self._work.extend(self._identify(*unread) for unread in self._unread)
+        self._unread.clear()
         for key in [key for key in self._arrivals if self._is_stale(key[0])]:
             del self._arrivals[key]
 
@@ -232,13 +247,14 @@ class Executor:
             crc = crc32c(local[part], crc)
             yield part.stop - part.start
         at = self._memory.layout.locate(operation.local)
+        label = self._execution << TAG_BITS | operation.tag
         self._transport.post(
             RmaWrite(
                 peer=self._addresses[operation.peer],
                 key=MEMORY_KEY,
                 offset=self._program.layouts[operation.peer].locate(operation.remote),
                 payload=self._view[at : at + len(local)],
-                header_data=(self._execution << TAG_BITS | operation.tag) << 32 | crc,
+                header_data=label ^ crc if self._narrow else label << 32 | crc,
                 context=(self._number, index),
             )
         )
@@ -291,6 +307,9 @@ class Executor:
                 f"{describe(index, operation)} got {arrival.length} octets at {arrival.offset}"
                 f" instead of {operation.into.length} at {at}",
             )
+            return
+        if arrival.crc is None:
+            self._complete(index)
             return
         data = self._memory.region(operation.into)
         crc = 0
@@ -365,11 +384,41 @@ class Executor:
         if peer is None or completion.header_data is None or completion.offset is None:
             self.stale_arrivals += 1
             return
+        if self._narrow:
+            arrival = _Arrival(None, completion.offset, completion.length, now)
+            unread = (peer, completion.header_data, arrival)
+            if self.running:
+                self._work.append(self._identify(*unread))
+            else:
+                self._unread.append(unread)
+            return
         label = completion.header_data >> 32
         arrival = _Arrival(
             completion.header_data & 0xFFFF_FFFF, completion.offset, completion.length, now
         )
         self._accept(label >> TAG_BITS, peer, label & _TAG_MASK, arrival)
+
+    def _identify(
+        self, peer: int, header_data: int, arrival: _Arrival
+    ) -> Generator[int, None, None]:
+        """Find out by the checksum of what arrived which write it was."""
+        data = self._memory.octets[arrival.offset : arrival.offset + arrival.length]
+        crc = 0
+        for part in slices(len(data)):
+            crc = crc32c(data[part], crc)
+            yield part.stop - part.start
+        label = header_data ^ crc
+        execution, tag = label >> TAG_BITS, label & _TAG_MASK
+        known = execution == self._execution or self._is_stale(execution)
+        if known and self._program.receives(peer, tag):
+            self._accept(execution, peer, tag, arrival)
+        else:
+            self.fail(
+                "checksum",
+                f"{arrival.length} octets at {arrival.offset} from rank {peer}: their checksum is"
+                f" {crc:#010x}, and with the sender's immediate, {header_data:#010x}, names no"
+                " write that is waited for",
+            )
 
     def notice(self, notices: Sequence[CopyNotice]) -> None:
         """Take scale-up notices of the server's other GPUs."""

@@ -57,6 +57,10 @@ class Program:
                     f"rank {self.rank}: {describe(index, operation)}: {wrong}"
                 ) from None
 
+    def receives(self, peer: int, tag: int) -> bool:
+        """Whether an operation waits for what ``peer`` sends with ``tag``."""
+        return ("from", peer, tag) in self._tags
+
     def _link(self, index: int, operation: Operation) -> None:
         earlier_ones = set(operation.after)
         for earlier in earlier_ones:

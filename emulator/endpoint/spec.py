@@ -30,7 +30,8 @@ class AgentSpec:
     and ``frame_octets`` the longest
     frame that the transport makes (``None``: what the MTU allows), by which receive slots are
     sized.  ``scale_up`` is the server's NVLink (``None``: there is none).  ``send_by_class``: the
-    port's data can be paused, and control leaves meanwhile.
+    port's data can be paused, and control leaves meanwhile.  ``header_bits``: what the transport
+    carries of a write's header data.
     """
 
     rank: int
@@ -51,6 +52,7 @@ class AgentSpec:
     receive_slots: int = 512
     send_queue_frames: int = 8
     send_by_class: bool = False
+    header_bits: int = 64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from emulator.errors import UserError
 from emulator.fep.operations import Message
 from emulator.hca.card import Card
 from emulator.rocev2.codes import MAX_MESSAGE, Operation
-from emulator.rocev2.config import HcaConfig
 from emulator.rocev2.memory import ADDRESS_BITS, KEY_BITS
 from uet.transport import Atomic, Read, Request, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype
@@ -51,7 +50,7 @@ def error_name(text: str, what: str) -> str:
     raise UserError(f"{what} is {text!r}, which no operation ends with; {hint}")
 
 
-def must_be_possible(message: Message, config: HcaConfig) -> None:
+def must_be_possible(message: Message) -> None:
     """Raise :class:`UserError` for what RoCEv2 does not have, whoever the peer is."""
     request, what = message.request, f"operation {message.number} ({message.name})"
     if message.size > MAX_MESSAGE:
@@ -59,12 +58,10 @@ def must_be_possible(message: Message, config: HcaConfig) -> None:
     if isinstance(request, Atomic) and request.operation not in _ATOMICS:
         name = AtomicOpcode(request.operation).name.lower()
         raise UserError(f"{what}: RoCEv2 has no {name}; its atomics are fetch:sum and cswap")
-    if isinstance(request, Write | Send) and request.header_data is not None:
-        bits = config.notification_bits if isinstance(request, Write) else 32
-        if request.header_data >> bits:
-            raise UserError(
-                f"{what}: header_data is {request.header_data:#x}; an immediate has {bits} bits"
-            )
+    if isinstance(request, Write | Send) and (request.header_data or 0) >> 32:
+        raise UserError(
+            f"{what}: header_data is {request.header_data:#x}; an immediate has 32 bits"
+        )
 
 
 def at_peer(message: Message, peer: Card) -> None:

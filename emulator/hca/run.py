@@ -93,7 +93,7 @@ def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> Work:
         )
         messages = messages_of(wanted.phrases, wanted.script, around)
         for message in messages:
-            must_be_possible(message, draft)
+            must_be_possible(message)
     work = Work(
         seed,
         [

@@ -128,9 +128,6 @@ class HcaConfig:
 
     # What peers may ask for.
     remote_access: tuple[str, ...] = ACCESSES
-    #: bits of header data that a write over RC carries: 32 are one immediate, 64 two (see
-    #: emulator.rocev2.work); over UC it is one always
-    notification_bits: int = 32
     #: writes with immediate find a receive always, as under a library that keeps its queue filled
     endless_receives: bool = False
 
@@ -171,7 +168,6 @@ class HcaConfig:
                 "mtu": PATH_MTUS,
                 "recovery": RECOVERIES,
                 "congestion_control": CONGESTION_CONTROLS,
-                "notification_bits": (32, 64),
             },
         )
         for access in self.remote_access:

@@ -149,9 +149,9 @@ class HostChannelAdapter:
             )
         qp = self.queue_pair(queues[self._turns[key] % len(queues)])
         assert qp is not None
-        works = qp.prepare(request)
+        work = qp.prepare(request)
         self._turns[key] += 1
-        qp.post(works)
+        qp.post(work)
 
     def post_receive(self, receive: Receive, *, datagram: bool = False) -> None:
         """Offer memory to sends, or to datagrams (whose first 40 octets are not theirs)."""

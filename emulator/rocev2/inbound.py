@@ -21,7 +21,6 @@ _NOT_READY = int(Syndrome.RNR_NAK)
 _NOWHERE = memoryview(bytearray())
 #: Local error of a receive that was too short.
 TOO_LONG = "LOC_LEN_ERR"
-_IMMEDIATE_BITS = 32
 _WITHDRAWN = -1  # octets left: no packet fits
 
 
@@ -29,7 +28,7 @@ class Inbound:
     """At most one message at a time: the packets of two never mix on one queue pair."""
 
     __slots__ = (
-        "_at", "_first_half", "_host", "_key", "_left", "_length", "_mtu", "_offset", "_qp",
+        "_at", "_host", "_key", "_left", "_length", "_mtu", "_offset", "_qp",
         "_receive", "_send", "_target", "_writes", "open",
     )  # fmt: skip
 
@@ -43,7 +42,6 @@ class Inbound:
         self._target = _NOWHERE
         self._at = self._left = self._length = self._key = self._offset = 0
         self._receive: Receive | None = None
-        self._first_half: Completion | None = None
 
     def take(
         self, shape: Shape, frame: memoryview, extensions_at: int, at: int, end: int
@@ -143,35 +141,16 @@ class Inbound:
                 )
             )
         elif immediate is not None:
-            self._notify(immediate)
-
-    def _notify(self, immediate: int) -> None:
-        """Header data has come, or half of it (:mod:`emulator.rocev2.work`)."""
-        before, self._first_half = self._first_half, None
-        if before is not None and before.header_data is not None:
-            whole = immediate << _IMMEDIATE_BITS | before.header_data
-            self._complete_write(before.length, before.key, before.offset, whole)
-        elif self._qp.notification_bits > _IMMEDIATE_BITS:
-            self._first_half = self._notice(self._length, self._key, self._offset, immediate)
-        else:
-            self._complete_write(self._length, self._key, self._offset, immediate)
-
-    def _complete_write(
-        self, length: int, key: int | None, offset: int | None, header_data: int
-    ) -> None:
-        self._host.complete(self._notice(length, key, offset, header_data))
-
-    def _notice(
-        self, length: int, key: int | None, offset: int | None, header_data: int
-    ) -> Completion:
-        return Completion(
-            kind="remote_write",
-            peer=self._qp.peer,
-            length=length,
-            header_data=header_data,
-            key=key,
-            offset=offset,
-        )
+            self._host.complete(
+                Completion(
+                    kind="remote_write",
+                    peer=self._qp.peer,
+                    length=self._length,
+                    header_data=immediate,
+                    key=self._key,
+                    offset=self._offset,
+                )
+            )
 
     @property
     def _misfit(self) -> int:

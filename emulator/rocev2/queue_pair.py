@@ -107,14 +107,7 @@ class QueuePair:
         self.ack_class = traffic_class(ack, ecn_capable=config.ecn_capable)
         #: when the endpoint will look at its timers (ns), the next time last
         self.scheduled: list[int] = []
-        #: bits of header data that a write carries; of two immediates UC may lose one
-        self.notification_bits = config.notification_bits if service is Service.RC else 32
-        self._workshop = Workshop(
-            service,
-            migreq=config.migreq,
-            solicited=config.solicited,
-            notification_bits=self.notification_bits,
-        )
+        self._workshop = Workshop(service, migreq=config.migreq, solicited=config.solicited)
         self._requests_first = True
         self.peer = ""
         self.peer_key = b""
@@ -184,7 +177,7 @@ class QueuePair:
 
     # -- the application's side ----------------------------------------------------------------
 
-    def prepare(self, request: Request) -> list[Work]:
+    def prepare(self, request: Request) -> Work:
         """The work of a request; ``WorkError`` if it cannot be done."""
         if self.state is State.ERR:  # flushed at once, as it would be from the queue
             return self._workshop.make(request)
@@ -194,22 +187,20 @@ class QueuePair:
             )
         return self._workshop.make(request)
 
-    def post(self, works: list[Work]) -> None:
+    def post(self, work: Work) -> None:
         """Queue work that :meth:`prepare` made."""
         if not self.sends or self.requester is None:
-            for work in works[-1:]:
-                self.host.complete(
-                    Completion(
-                        kind=work.kind,
-                        peer=work.request.peer,
-                        length=0,
-                        context=work.request.context,
-                        error=FLUSHED,
-                    )
+            self.host.complete(
+                Completion(
+                    kind=work.kind,
+                    peer=work.request.peer,
+                    length=0,
+                    context=work.request.context,
+                    error=FLUSHED,
                 )
+            )
             return
-        for work in works:
-            self.requester.post(work)
+        self.requester.post(work)
         self.host.activate(self)
 
     # -- what leaves ---------------------------------------------------------------------------

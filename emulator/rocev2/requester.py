@@ -147,12 +147,6 @@ class Requester(SendQueue):
         self._restart_timer(now)
 
     def _complete(self, work: Work, error: str | None) -> None:
-        if work.silent:
-            return
-        if work.rest is not None:
-            if error is None:
-                return
-            work.rest.silent = True
         request = work.request
         length = len(getattr(request, "payload", b"")) or work.length
         self._qp.host.complete(

@@ -102,13 +102,11 @@ class SendQueue:
         mtu, pacer, make = self._mtu, self._qp.pacer, self._frames.frame
         traffic_class = self._class
         last = work.end - 1
-        # Nobody waits for the end of work whose request goes on in the next one.
-        asks_last = last if work.rest is None else -1
         at = (psn - work.first) * mtu
         payload = work.payload
         _, _, middle, _ = work.words
         while psn < stop:
-            asks = psn == asks_last or psn >= self._ask_at or psn == horizon - 1
+            asks = psn == last or psn >= self._ask_at or psn == horizon - 1
             if asks:
                 self._ask(psn, now)
             number = psn & PSN_MASK | (ACK_REQUEST if asks else 0)

@@ -65,12 +65,6 @@ class UnreliableRequester:
                 self._complete(work, None)
 
     def _complete(self, work: Work, error: str | None) -> None:
-        if work.rest is not None and error is None:
-            return
-        if work.rest is not None:
-            work.rest.silent = True
-        if work.silent:
-            return
         request = work.request
         octets = getattr(request, "payload", b"")
         self._qp.host.complete(

@@ -1,8 +1,6 @@
 """What a queue pair is asked to do, cut into packets (IBA 9.7.2, 10.8).
 
-Header data of a write becomes a WRITE with Immediate.  An immediate has 32 bits; two ends that
-have agreed on ``notification_bits`` of 64 send the lower half with the data and the upper half
-with a write of no octets behind it, which a reliable connection keeps in order.
+Header data of a write becomes a WRITE with Immediate, which has 32 bits.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ class Work:
 
     __slots__ = (
         "end", "extensions", "fetch", "first", "kind", "length", "next", "payload", "request",
-        "rest", "silent", "words",
+        "words",
     )  # fmt: skip
 
     def __init__(
@@ -79,9 +77,6 @@ class Work:
         self.words = words
         self.extensions = extensions
         self.fetch = fetch
-        #: the work that goes on with this request, and completes it
-        self.rest: Work | None = None
-        self.silent = False
         self.first = self.next = self.end = 0
 
     def packets(self, mtu: int) -> int:
@@ -92,25 +87,22 @@ class Work:
 class Workshop:
     """Makes the work of one queue pair from requests."""
 
-    def __init__(
-        self, service: Service, *, migreq: bool, solicited: bool, notification_bits: int
-    ) -> None:
+    def __init__(self, service: Service, *, migreq: bool, solicited: bool) -> None:
         self._base = int(service) << _OPCODE_SHIFT | (_MIGREQ if migreq else 0)
         self._reliable = service is Service.RC
         self._solicited = _SOLICITED if solicited else 0
-        self._bits = notification_bits
 
-    def make(self, request: Request) -> list[Work]:
-        """The work of a request: one, or two.  ``WorkError`` if it cannot be done."""
+    def make(self, request: Request) -> Work:
+        """The work of a request.  ``WorkError`` if it cannot be done."""
         match request:
             case Write():
                 return self._write(request)
             case Send():
-                return [self._send(request)]
+                return self._send(request)
             case Read() if self._reliable:
-                return [self._read(request)]
+                return self._read(request)
             case Atomic() if self._reliable:
-                return [self._atomic(request)]
+                return self._atomic(request)
         raise WorkError(f"this service of RoCEv2 has no {type(request).__name__}")
 
     def _words(
@@ -120,33 +112,16 @@ class Workshop:
         flag = self._solicited if notifies else 0
         return only | flag, first, middle, last | flag
 
-    def _write(self, request: Write) -> list[Work]:
+    def _write(self, request: Write) -> Work:
         if request.synchronise is not None:
             raise WorkError("RoCEv2 knows no groups of operations (synchronise)")
+        length = message_length(request.payload)
+        reth = _reth(request.offset, request.key, length)
+        payload = request.payload
         if request.header_data is None:
-            return [self._one_write(request, request.offset, request.payload, None)]
-        if not 0 <= request.header_data < 1 << self._bits:
-            raise WorkError(
-                f"header_data {request.header_data:#x} does not fit into {self._bits} bits, which "
-                "is what the immediates of a write carry here"
-            )
-        low = request.header_data & 0xFFFF_FFFF
-        works = [self._one_write(request, request.offset, request.payload, low)]
-        if self._bits > _IMMEDIATE_BITS:
-            high = request.header_data >> _IMMEDIATE_BITS
-            works.append(self._one_write(request, request.offset, b"", high))
-            works[0].rest = works[1]
-        return works
-
-    def _one_write(
-        self, request: Write, address: int, payload: memoryview | bytes, immediate: int | None
-    ) -> Work:
-        length = message_length(payload)
-        reth = _reth(address, request.key, length)
-        if immediate is None:
             words = self._words(_WRITE, notifies=False)
             return Work("write", request, length, payload, words, (reth, reth, b"", b""))
-        value = headers.IMM_DT.pack(immediate)
+        value = _immediate(request.header_data)
         words = self._words(_WRITE_IMM, notifies=True)
         return Work("write", request, length, payload, words, (reth + value, reth, b"", value))
 
@@ -156,12 +131,7 @@ class Workshop:
         length = message_length(request.payload)
         operations, extension = _SEND, b""
         if request.header_data is not None:
-            if not 0 <= request.header_data < 1 << _IMMEDIATE_BITS:
-                raise WorkError(
-                    f"header_data {request.header_data:#x} does not fit into the 32 bits of an"
-                    " immediate"
-                )
-            operations, extension = _SEND_IMM, headers.IMM_DT.pack(request.header_data)
+            operations, extension = _SEND_IMM, _immediate(request.header_data)
         elif isinstance(request, SendInvalidate):
             if not self._reliable:
                 raise WorkError("this service of RoCEv2 has no send with invalidate")
@@ -218,6 +188,14 @@ def read_extension(work: Work, mtu: int) -> bytes:
     assert isinstance(request, Read)
     come = (work.next - work.first) * mtu
     return _reth(request.offset + come, request.key, work.length - come)
+
+
+def _immediate(header_data: int) -> bytes:
+    if not 0 <= header_data < 1 << _IMMEDIATE_BITS:
+        raise WorkError(
+            f"header_data {header_data:#x} does not fit into the 32 bits of an immediate"
+        )
+    return headers.IMM_DT.pack(header_data)
 
 
 def _reth(address: int, key: int, length: int) -> bytes:

@@ -80,6 +80,7 @@ def agent_specs(
                 mtu=min(link.mtu for link in links),
                 memory_octets=memory_octets,
                 send_by_class=pausing,
+                header_bits=transport.header_bits,
                 # A NIC holds frames back rather than overrun the queue of its own port, even if
                 # all that a bond is given leaves by one of its ports.
                 send_queue_frames=min(

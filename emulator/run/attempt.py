@@ -97,12 +97,19 @@ class Attempt:
         )
 
     def sentence(self, error: AgentError) -> str:
-        """What to say of ``error``: first of all who is cut off, if that may be why."""
-        return str(error) if self._expected is None else self._expected.sentence(error)
+        """What to say of ``error``: first of all who is cut off, if that may be why.
+
+        Where transports are compared, the one that it befell stands in front.
+        """
+        sentence = str(error) if self._expected is None else self._expected.sentence(error)
+        return f"{self.stage.stage.transport}: {sentence}" if self.plan.compares else sentence
 
     def unfinished(self, results: Sequence[RankResult]) -> Mapping[str, object]:
         """What had been done when it failed, by the ranks that still answered."""
-        told = unfinished(self.trial, results)
+        told = {
+            "transport": self.stage.stage.transport,
+            **unfinished(self.trial, results),
+        }
         if self._expected is None or self._undisturbed is None:
             return told
         return {
@@ -154,9 +161,10 @@ class Attempt:
         finally:
             self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
             if faults.missed:
+                by = f"{self.stage.stage.transport}: " if self.plan.compares else ""
                 self.warnings.append(
-                    f"{faults.missed} faults of {trial.collective} {trial.size_bytes} B were never "
-                    "due: the iterations ended before; take a larger size or earlier faults"
+                    f"{by}{faults.missed} faults of {trial.collective} {trial.size_bytes} B were "
+                    "never due: the iterations ended before; take a larger size or earlier faults"
                 )
 
 

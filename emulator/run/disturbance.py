@@ -189,12 +189,13 @@ def lost_packets(ports: Mapping[str, PortRecord], others: Mapping[str, int]) -> 
 # ------------------------------------------------------------------ as a person reads it
 
 
-def footer(row: Mapping[str, object]) -> list[str]:
-    """What the table says below about a row that was disturbed."""
+def footer(row: Mapping[str, object], transport: str | None = None) -> list[str]:
+    """What the table says below about a row that was disturbed, by ``transport`` if it is given."""
     faults = row.get("faults")
     if not isinstance(faults, Sequence) or not faults:
         return []
-    lines = [f"{row['collective']} {row['size_bytes']} B: {_summary(row)}"]
+    by = "" if transport is None else f"{transport}, "
+    lines = [f"{by}{row['collective']} {row['size_bytes']} B: {_summary(row)}"]
     lines += [f"  {_moment(fault)}" for fault in faults]
     return lines
 

@@ -104,10 +104,10 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     if rates:
         yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):.4f}"
     for row in rows:
-        for line in disturbance.footer(row):
+        for line in disturbance.footer(row, _transport(result, row)):
             yield f"# Faults               : {line}"
     if isinstance(left := result.get("unfinished"), Mapping):
-        yield f"# Unfinished           : {unfinished.footer(left)}"
+        yield f"# Unfinished           : {unfinished.footer(left, _transport(result, left))}"
     fidelity = result["fidelity"]
     assert isinstance(fidelity, Mapping)
     verdict, reasons = fidelity["verdict"], fidelity["reasons"]
@@ -123,3 +123,9 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
         yield f"# Error                : {error}"
     if folder is not None:
         yield f"# Run folder           : {folder}"
+
+
+def _transport(result: Mapping[str, object], row: Mapping[str, object]) -> str | None:
+    """The transport of ``row``, where not all rows have the one that the heading names."""
+    used = row.get("transport")
+    return str(used) if used is not None and used != result.get("transport") else None

@@ -51,13 +51,14 @@ def unfinished(trial: Trial, results: Sequence[RankResult]) -> Mapping[str, obje
     }
 
 
-def footer(unfinished: Mapping[str, object]) -> str:
-    """One line for the table."""
+def footer(unfinished: Mapping[str, object], transport: str | None = None) -> str:
+    """One line for the table, by ``transport`` if it is given."""
     gone = unfinished.get("cut_off_gpus", ())
     assert isinstance(gone, Sequence)
     lost = ", ".join([*gone, *pairs_said(unfinished.get("cut_off_pairs"))])
     return (
-        f"{unfinished['collective']} {unfinished['size_bytes']} B: "
+        ("" if transport is None else f"{transport}, ")
+        + f"{unfinished['collective']} {unfinished['size_bytes']} B: "
         f"{unfinished['delivered_messages']} of {unfinished['messages']} messages were delivered"
         + (f"; the faults cut off {lost}" if lost else "")
     )

@@ -35,7 +35,7 @@ class TransportChoice:
     (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``files`` are what
     the run folder must keep for readers of its captures, as JSON data by name.  ``data_packets``
     and ``retransmitted`` name its counters of first transmissions and repeats.  ``event_logs``:
-    its endpoints can write them.
+    its endpoints can write them.  ``header_bits``: what a write carries of header data.
     """
 
     name: str
@@ -47,6 +47,7 @@ class TransportChoice:
     retransmitted: str
     files: Mapping[str, object] = field(default_factory=dict)
     event_logs: bool = True
+    header_bits: int = 64
 
 
 class Fitter(Protocol):

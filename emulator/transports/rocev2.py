@@ -116,9 +116,8 @@ def _fit(
         "congestion_control": chosen["cc"],
         "dcqcn_set": chosen["dcqcn"],
         "dcqcn": _tuning(wanted, options),
-        # One operation is one message with header data of 64 bits and a receive that the other
-        # side has not posted: two immediates, from a queue that a library keeps filled.
-        "notification_bits": 64,
+        # One operation is a write with immediate, which takes a receive that the other side has
+        # not posted, from a queue that a library keeps filled.
         "endless_receives": True,
         **rocev2_fields(),
     }
@@ -147,6 +146,7 @@ def _fit(
         data_packets="tx_data_packets",
         retransmitted="tx_retransmitted_packets",
         event_logs=False,
+        header_bits=32,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.endpoint.executor import Executor
+from emulator.endpoint.executor import NARROW, WIDE, Executor
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
 from emulator.endpoint.nvlink import NvLink, ScaleUpLink
 from emulator.endpoint.program import Program
@@ -109,10 +109,11 @@ class DirectTransport:
 class TwoRanks:
     """Two executors that share a server; time goes on only when all of them wait."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, header_bits: int) -> None:
         lab = f"test-{secrets.token_hex(4)}"
         network: dict[str, DirectTransport] = {}
         self.now = 0
+        self.header_bits = header_bits
         self.memories = {
             rank: GpuMemory.create(memory_path(lab, f"g{rank}"), 4 << 20) for rank in ADDRESSES
         }
@@ -135,6 +136,7 @@ class TwoRanks:
                 {1 - rank: ADDRESSES[1 - rank]},
                 nvlink=self.nvlinks[rank],
                 server_memories={1 - rank: self.memories[1 - rank]},
+                header_bits=header_bits,
             )
 
     def close(self) -> None:
@@ -189,9 +191,9 @@ class TwoRanks:
             self.now = max(self.now, min(when for when in deadlines if when is not None))
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[TwoRanks]:
-    ranks = TwoRanks(tmp_path)
+@pytest.fixture(params=[WIDE, NARROW], ids=["64 bits", "32 bits"])
+def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TwoRanks]:
+    ranks = TwoRanks(tmp_path, request.param)
     yield ranks
     ranks.close()
 
@@ -257,8 +259,9 @@ def test_ready_operations_start_in_the_order_of_the_list(ranks: TwoRanks) -> Non
     for executor in ranks.executors.values():
         executor.start(1, 0, 10**9)
     ranks.executors[0].advance(0)
-    tags = [(request.header_data or 0) >> 32 & 0xFF_FFFF for request in ranks.transports[0].posted]
-    assert tags == [0, 1, 2, 3, 4]
+    posted = ranks.transports[0].posted
+    offsets = [request.offset - posted[0].offset for request in posted]
+    assert offsets == [n * step for n in range(5)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
@@ -312,8 +315,30 @@ def test_corrupted_data_is_a_checksum_error(ranks: TwoRanks) -> None:
     ranks.transports[0].corrupt = True
     sender, receiver = ranks.run()
     assert receiver.error == "checksum"
-    assert "operation 0 (Receive from rank 0 with tag 0)" in receiver.detail
+    if ranks.header_bits == NARROW:
+        assert "1048576 octets at 1048576 from rank 0: their checksum is 0x" in receiver.detail
+    else:
+        assert "operation 0 (Receive from rank 0 with tag 0)" in receiver.detail
     assert sender.error is None
+
+
+def test_an_immediate_that_comes_before_the_start_waits(tmp_path: Path) -> None:
+    """Ranks start at one time by clocks of their own: a peer's write may be there first."""
+    ranks = TwoRanks(tmp_path, NARROW)
+    ranks.load([write()], [receive()])
+    fill(ranks)
+    sender, receiver = ranks.executors.values()
+    sender.start(1, 0, 10**9)
+    while sender.advance(0):
+        pass
+    ranks.transports[0].deliver()
+    receiver.feed(ranks.transports[1].completions(), 5)
+    receiver.start(1, 10, 10**9)
+    while receiver.advance(10):
+        pass
+    assert receiver.finished
+    assert receiver.take_result().error is None
+    ranks.close()
 
 
 def test_data_in_the_wrong_place_is_an_error(ranks: TwoRanks) -> None:

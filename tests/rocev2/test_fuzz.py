@@ -20,7 +20,7 @@ FLAVOURS = [
     {"recovery": "go_back_n"},
     {"recovery": "selective_repeat", "reorder_window": 32},
     {"service": "uc"},
-    {"endless_receives": True, "notification_bits": 64},
+    {"endless_receives": True},
 ]
 
 

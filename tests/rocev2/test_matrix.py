@@ -26,7 +26,6 @@ def drawn_network(rng: random.Random, seed: int) -> Network:
         "window_packets": rng.choice([1, 2, 5, 20, 1_000]),
         "ack_interval": rng.choice([1, 3, 64]),
         "max_rd_atomic": rng.choice([1, 2, 16]),
-        "notification_bits": 64,
         "endless_receives": rng.random() < 0.5,
         "congestion_control": rng.choice(["none", "dcqcn"]),
         "dcqcn_set": rng.choice(["mlx", "paper", "hpcc", "simai"]),
@@ -76,7 +75,7 @@ def test_whatever_is_drawn(seed: int) -> None:
         data = memoryview(rng.randbytes(length))
         at = AREA * place
         if kind in ("write", "told"):
-            told = place << 35 | length if kind == "told" else None
+            told = place << 24 | length if kind == "told" else None
             here.post(Write(peer=peer, key=KEY, offset=at, payload=data, header_data=told))
             expected.append((memory[at : at + length], data))
         elif kind == "send":
@@ -103,7 +102,7 @@ def test_whatever_is_drawn(seed: int) -> None:
     assert [c.error for c in completions] == [None] * len(kinds)
     assert all(one == other for one, other in expected)
     assert int.from_bytes(memory[-COUNTER:], "little") == kinds.count("atomic")
-    told_lengths = {p << 35 | n: n for p, (k, n) in enumerate(zip(kinds, lengths, strict=True))
+    told_lengths = {p << 24 | n: n for p, (k, n) in enumerate(zip(kinds, lengths, strict=True))
                     if k == "told"}  # fmt: skip
     notices = done(network, 1, "remote_write")
     assert {c.header_data: c.length for c in notices} == told_lengths

@@ -368,14 +368,6 @@ def test_a_fatal_nak_is_for_the_request_that_it_names() -> None:
     ]  # fmt: skip
 
 
-def test_half_a_notification_fails_once() -> None:
-    end = Lone(notification_bits=64)
-    end.hca.post(write(MTU, "both", header_data=1 << 40))
-    assert [p.opcode for p in end.take()] == [0x0B, 0x0B]
-    end.give(end.ack(end.first, 0x62))
-    assert [(c.context, c.error) for c in end.done()] == [("both", "REM_ACCESS_ERR")]
-
-
 def test_selective_repeat_sends_single_packets() -> None:
     end = Lone(recovery="selective_repeat")
     end.hca.post(write(10 * MTU))

@@ -38,7 +38,7 @@ def blob(length: int, seed: int = 0) -> memoryview:
 def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -> None:
     """Writes, sends, reads and atomics, mixed on three queue pairs, in both directions."""
     network = pair(
-        WIRES[wire], seed=seed, qps=3, notification_bits=64, endless_receives=True,
+        WIRES[wire], seed=seed, qps=3, endless_receives=True,
         max_rd_atomic=4, retry_cnt=7, **recovery,
     )  # fmt: skip
     rng = random.Random(seed)
@@ -64,7 +64,7 @@ def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -
             payload = blob(length, seed=10 + end)
             requests.append(
                 Write(peer=peer, key=KEY, offset=number * area, payload=payload,
-                      header_data=number << 40 | length, context=("w", number))
+                      header_data=number << 16 | length, context=("w", number))
             )  # fmt: skip
             into = memoryview(bytearray(length))
             results.append(into)
@@ -97,7 +97,7 @@ def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -
             assert memories[end][begin : begin + length] == blob(length, seed=11 - end)
             assert fetched[end][number] == sources[1 - end][7 : 7 + length]
         notices = {(c.header_data, c.offset, c.length) for c in done(network, end, "remote_write")}
-        assert notices == {(n << 40 | size, n * area, size) for n, size in enumerate(LENGTHS)}
+        assert notices == {(n << 16 | size, n * area, size) for n, size in enumerate(LENGTHS)}
         assert len(done(network, end, "remote_write")) == len(LENGTHS)
         arrived = [
             bytes(received[end][c.context][: c.length]) for c in done(network, end, "receive")

@@ -117,6 +117,43 @@ def test_ratios_are_row_by_row() -> None:
     assert comparison.settings(same) == []
 
 
+def test_lines_below_the_table_name_the_transport_where_there_are_several() -> None:
+    def lines(asked: str) -> list[str]:
+        fault = {
+            "said": "rail0:up0 down",
+            "at_us": 5.0,
+            "cut_off_gpus": [],
+            "cut_off_pairs": None,
+            "goodput": "restored",
+            "restored_us": 7.0,
+        }
+        row = {
+            "transport": "rocev2:qps=4",
+            "collective": "incast",
+            "size_bytes": 8,
+            "wrong": 0,
+            "faults": [fault],
+            "slowdown": 2.0,
+            "undisturbed_us": 3.0,
+            "lost_packets": {},
+            "retransmitted_packets": 1,
+            "undisturbed_retransmitted_packets": 0,
+        }
+        left = {**row, "delivered_messages": 1, "messages": 2}
+        result = {
+            "transport": asked,
+            "rows": [row],
+            "unfinished": left,
+            "fidelity": {"verdict": "ok", "reasons": []},
+            "errors": [],
+        }
+        return [line for line in table.trailer(result, None) if "incast" in line]
+
+    several, one = lines("uet,rocev2:qps=4"), lines("rocev2:qps=4")
+    assert [": rocev2:qps=4, incast 8 B: " in line for line in several] == [True, True]
+    assert [": incast 8 B: " in line for line in one] == [True, True]
+
+
 def run(folder: Path, *arguments: str) -> dict[str, Any]:
     lab = f"t-{secrets.token_hex(5)}"
     command = ["run", *arguments, "--name", lab, "--output", str(folder / lab), "--format", "json"]
