@@ -199,13 +199,14 @@ class Assembly:
         delay_ns: int,
         bond: str | None = None,
         segment: bool = False,
+        interface: int | None = None,
     ) -> None:
         """A cable from the next port of ``gpu`` to a member of ``bridge``, with its address.
 
         Ports of one ``bond`` share the first one's; as an Ethernet ``segment`` it ends in access
-        bonds.
+        bonds.  The member is ``down<interface>``, by default the next one.
         """
-        down = self._member(switch, bridge, access_bond=segment)
+        down = self._member(switch, bridge, access_bond=segment, interface=interface)
         self._cable(self._gpu_port(gpu, switch, bridge, bond), down, rate_bps, delay_ns)
 
     def pair(self, a: str, b: str, bridge: str, *, rate_bps: int, delay_ns: int) -> None:
@@ -224,13 +225,18 @@ class Assembly:
         pcie_bps: int,
         rate_bps: int,
         delay_ns: int,
+        interface: int | None = None,
     ) -> None:
-        """``gpus`` behind the shared ``nic`` at a member of ``bridge``, each by ``pcie_bps``."""
+        """``gpus`` behind the shared ``nic`` at a member of ``bridge``, each by ``pcie_bps``.
+
+        The member is ``down<interface>``, by default the next one.
+        """
         for gpu in gpus:
             inside = self._bridge_port(nic, "nic", "pcie", Role.NIC)
             self._cable(self._gpu_port(gpu, switch, bridge), inside, pcie_bps, 0)
         outside = self._bridge_port(nic, "nic", "port", Role.NIC)
-        self._cable(outside, self._member(switch, bridge), rate_bps, delay_ns)
+        member = self._member(switch, bridge, interface=interface)
+        self._cable(outside, member, rate_bps, delay_ns)
 
     def join(
         self,
@@ -294,15 +300,31 @@ class Assembly:
             draft.node = replace(draft.node, gateway=str(gateway.ip))
         return End(gpu, f"eth{port}")
 
-    def _member(self, switch: str, bridge: str, *, access_bond: bool = False) -> End:
+    def _member(
+        self,
+        switch: str,
+        bridge: str,
+        *,
+        access_bond: bool = False,
+        interface: int | None = None,
+    ) -> End:
         role = self._nodes[switch].node.role
-        return self._bridge_port(switch, bridge, "down", role, access_bond=access_bond)
+        return self._bridge_port(
+            switch, bridge, "down", role, access_bond=access_bond, interface=interface
+        )
 
     def _bridge_port(
-        self, node: str, bridge: str, prefix: str, role: Role, *, access_bond: bool = False
+        self,
+        node: str,
+        bridge: str,
+        prefix: str,
+        role: Role,
+        *,
+        access_bond: bool = False,
+        interface: int | None = None,
     ) -> End:
         draft = self._nodes[node]
-        number = draft.uses[prefix]
+        number = draft.uses[prefix] if interface is None else interface
         name = f"{prefix}{number}"
         draft.uses[prefix] += 1
         mac = plan.switch_mac(role, switch=draft.number, port=len(draft.ports))

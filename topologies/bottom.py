@@ -1,4 +1,4 @@
-"""What fabrics without rails have in common: bottom switches with all GPUs of their servers."""
+"""Fabrics without rails have bottom switches, and servers whose GPUs stand at one or at several."""
 
 from __future__ import annotations
 
@@ -27,21 +27,33 @@ class Servers:
         self.shape, self.fabric = shape, fabric
         self.gpus_per_host = gpus_per_host
         self._next = 0
+        self._group: list[tuple[str, ...]] = []
 
     def plug(self, switch: str, servers: int, subnet: IPv4Network, *, pod: int | None) -> None:
         """``servers`` servers, all of whose GPUs share ``subnet``, at the bottom switch."""
-        shape = self.shape
         self.fabric.bridge(switch, BRIDGE, rail=0, subnet=subnet)
         for _ in range(servers):
-            gpus = self.fabric.server(
-                f"h{self._next}",
-                self.gpus_per_host,
-                scale_up=shape.scale_up,
-                pod=pod,
-                rails=False,
-            )
-            self._next += 1
-            for gpu in gpus:
-                self.fabric.attach(
-                    gpu, switch, BRIDGE, rate_bps=shape.nic_rate, delay_ns=shape.nic_delay
-                )
+            for gpu in self._server(pod):
+                self._attach(gpu, switch)
+
+    def plug_rank(
+        self, rank: int, switch: str, servers: int, subnet: IPv4Network, *, pod: int | None
+    ) -> None:
+        """The GPUs of local ``rank`` of a group of ``servers`` servers, which share ``subnet``, at
+        the bottom switch; rank 0 of each group comes first and makes its servers."""
+        self.fabric.bridge(switch, BRIDGE, rail=0, subnet=subnet)
+        if rank == 0:
+            self._group = [self._server(pod) for _ in range(servers)]
+        for gpus in self._group:
+            self._attach(gpus[rank], switch)
+
+    def _server(self, pod: int | None) -> tuple[str, ...]:
+        name = f"h{self._next}"
+        self._next += 1
+        return self.fabric.server(
+            name, self.gpus_per_host, scale_up=self.shape.scale_up, pod=pod, rails=False
+        )
+
+    def _attach(self, gpu: str, switch: str) -> None:
+        shape = self.shape
+        self.fabric.attach(gpu, switch, BRIDGE, rate_bps=shape.nic_rate, delay_ns=shape.nic_delay)

@@ -12,7 +12,7 @@ from topologies.clos import Clos
 from topologies.design import Design
 from topologies.dragonfly import Dragonfly
 from topologies.dragonfly_plus import DragonflyPlus
-from topologies.fat_tree import FatTree
+from topologies.fat_tree import FatTree, TopOfRack
 from topologies.model import Topology, TopologyError
 from topologies.parameters import AUTO, Choice, Kind
 from topologies.pods import MultiPod, Pod
@@ -71,6 +71,7 @@ _DESIGNS: tuple[type[Design], ...] = (
     SingleRailPerSwitch,
     FabricPlanes,
     FatTree,
+    TopOfRack,
     Torus,
     Dragonfly,
     DragonflyPlus,

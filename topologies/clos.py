@@ -11,8 +11,8 @@
     servers        h0g0 h1g0 ...               nic_ports ports per GPU, to as many rail switches
 
 A **segment** is the servers that share a set of rail switches.  A **pod** is the segments that
-share spines.  Two ports per GPU (``nic_ports=2``) go to two sets of rail switches, the second
-plane; with ``planes=own`` the second plane has spines of its own, as the fabric planes of UES have.
+share spines.  Two or four ports per GPU (``nic_ports=2``) go to as many sets of rail switches, the
+planes; with ``planes=own`` each plane has spines of its own, as the fabric planes of UES have.
 With ``homing=bond`` the two ports are one interface with one address, and the two rail switches
 look like one: one subnet, one gateway address and MAC, and for each rail a standby link between
 them for frames to GPUs whose own port there is down.  With ``homing=esi`` they have no such link,
@@ -29,6 +29,12 @@ plus the VLAN id) between rail switches join the parts, and BGP EVPN tells who i
 Links between switches then carry 50 octets more than ``mtu``.
 VLAN ids are those of the usual drawings: 101 for rail 0, 102 for rail 1, and so on.  A rail switch
 has a bridge for each unless ``vlans=on`` makes them VLANs of one.
+
+Port ``down<n>`` of a rail switch is interface n + 1 of its panel.  With ``port_order=rail`` or
+``host`` interfaces follow each other.  With ``port_order=interleaved`` the panel (``switch_ports``,
+by default 48) has three rows.  A rail takes every third interface of its row; the rails that follow
+stand beside it, and then in the next row: of four servers rail 1 has interfaces 1, 4, 7, 10, rail 2
+has 13, 16, 19, 22, and rail 5 has 2, 5, 8, 11 (figure 13-6).
 """
 
 from __future__ import annotations
@@ -46,7 +52,10 @@ from topologies.parameters import COUNT, NUMBER, PREFIX, RATE, Choice
 
 FIRST_VLAN = 101
 FIRST_VNI = 10_000  # of VLAN 0
-NIC_PORTS = (1, 2)
+NIC_PORTS = (1, 2, 4)
+PORT_ORDERS = (BY_RAIL, BY_HOST, INTERLEAVED) = ("rail", "host", "interleaved")
+#: Rows of an interleaved panel, and its interfaces where ``switch_ports`` is not given.
+ROWS, PANEL = 3, 48
 STRETCHED = "stretched"
 PATHS, PAIR, SEGMENT = HOMINGS = ("paths", "bond", "esi")
 BOND = "bond0"
@@ -64,7 +73,7 @@ class Clos(Cabling):
     gpus_per_host: int = parameter(4, COUNT, "GPUs of each server")
     gpus_per_nic: int = parameter(1, COUNT, "GPUs that share a NIC behind a PCIe switch")
     pcie_rate: int = parameter("256Gbps", RATE, "rate of a GPU's way to a shared NIC, each way")
-    nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1 or 2")
+    nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1, 2 or 4")
     homing: str = parameter(
         PATHS,
         Choice(HOMINGS),
@@ -75,11 +84,11 @@ class Clos(Cabling):
         None, COUNT, "front-panel ports of a rail switch; auto: as many as it takes"
     )
     port_order: str = parameter(
-        "rail", Choice(("rail", "host")), "how the ports of a rail switch are grouped"
+        BY_RAIL, Choice(PORT_ORDERS), "how the ports of a rail switch are grouped"
     )
     spines: int = parameter(2, NUMBER, "spines of each pod")
     planes: str = parameter(
-        "shared", Choice(("shared", "own")), "whether the second NIC ports have spines of their own"
+        "shared", Choice(("shared", "own")), "whether each plane of NIC ports has its own spines"
     )
     uplink_rate: int | None = parameter(None, RATE, "rate of one uplink; auto: nic_rate")
     uplinks_per_spine: int | None = parameter(
@@ -163,6 +172,23 @@ class Clos(Cabling):
     def _planes_per_spine(self) -> int:
         return 1 if self.planes == "own" else self.nic_ports
 
+    def interface(self, host: int, rail: int) -> int | None:
+        """The number, from 0, of the switch port of a segment's ``host`` on the ``rail``-th rail of
+        its switch; None where ports follow each other in the order of their cables."""
+        if self.port_order != INTERLEAVED:
+            return None
+        row, block = divmod(rail, self._panel // self._block)
+        return block * self._block + ROWS * host + row
+
+    @property
+    def _panel(self) -> int:
+        return self.switch_ports or PANEL
+
+    @property
+    def _block(self) -> int:
+        """The interfaces from the first of one rail to the first of the next, if interleaved."""
+        return ROWS * self.hosts
+
     def parameters(self) -> dict[str, object]:
         """Every parameter with the value it has, computed ones included."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -182,7 +208,7 @@ class Clos(Cabling):
                 "every NIC serves the same number of GPUs: take one that divides the other"
             )
         if self.nic_ports not in NIC_PORTS:
-            raise TopologyError(f"nic_ports is {self.nic_ports}; a NIC has 1 port or 2")
+            raise TopologyError(f"nic_ports is {self.nic_ports}; a NIC has 1, 2 or 4 ports")
         if self.nic_ports > 1 and self.gpus_per_nic > 1:
             raise TopologyError(
                 f"nic_ports is {self.nic_ports} and gpus_per_nic {self.gpus_per_nic}; a shared NIC "
@@ -238,6 +264,12 @@ class Clos(Cabling):
                 f"switch_ports is {self.switch_ports} and a rail switch would need {panel} of "
                 f"them ({below} down, {self.spines * self.parallel} "
                 "up); take fewer hosts, rails_per_switch, spines or uplinks_per_spine"
+            )
+        if self.port_order == INTERLEAVED and self._block * -(-rails // ROWS) > self._panel:
+            raise TopologyError(
+                f"port_order is {INTERLEAVED}: a panel of {self._panel} ports has {ROWS} rows for "
+                f"{self._panel // self._block} rails of {self.hosts} servers each, and a switch "
+                f"has {rails} rails; take fewer hosts, or port_order={BY_RAIL}"
             )
         self._check_numbers(gpus)
         if self.stretched:
@@ -460,12 +492,11 @@ class _Builder:
     def _attach(self, place: _Place, nics: dict[tuple[tuple[int, int, int], int], str]) -> None:
         shape, rails = self.shape, self._rails_of(place)
         hosts = range(shape.hosts)
-        order = (
-            [(host, rail) for rail in rails for host in hosts]
-            if shape.port_order == "rail"
-            else [(host, rail) for host in hosts for rail in rails]
-        )
+        order = [(host, rail) for rail in rails for host in hosts]
+        if shape.port_order == BY_HOST:
+            order = [(host, rail) for host in hosts for rail in rails]
         for host, rail in order:
+            interface = shape.interface(host, rail - rails[0])
             where = place.pod, place.segment, host
             gpus = self.gpus[where]
             bridge, each = f"rail{rail}", shape.gpus_per_nic
@@ -478,6 +509,7 @@ class _Builder:
                     pcie_bps=shape.pcie_rate,
                     rate_bps=shape.nic_rate,
                     delay_ns=shape.nic_delay,
+                    interface=interface,
                 )
             else:
                 self.fabric.attach(
@@ -488,6 +520,7 @@ class _Builder:
                     delay_ns=shape.nic_delay,
                     bond=BOND if shape.bonded else None,
                     segment=shape.homing == SEGMENT,
+                    interface=interface,
                 )
 
     def _spines(self) -> dict[tuple[int, int], list[str]]:

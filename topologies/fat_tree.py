@@ -9,10 +9,13 @@ Architecture", SIGCOMM 2008)::
        | |   \\/\\/   | |             |    |  \\  /  |    | |    |  \\  /  |    |
       leaf0 leaf1 leaf2 leaf3       |  leaf0    leaf1  | |  leaf2    leaf3  |  k pods
        | |   | |   | |   | |        |   | |      | |   | |   | |      | |   |
-      h0g0 ...         h3g1         +------ pod 0 -----+ +------ pod 1 -----+
+      h0g0  h0g1  h2g0  h2g1        +------ pod 0 -----+ +------ pod 1 -----+
+      h1g0  h1g1  h3g0  h3g1
 
 Every switch has k ports.  A leaf gives half of them to GPUs, which share its subnet, and half to
-spines; all GPUs of a server stand at one leaf.
+spines.  Each GPU of a server stands at a leaf of its own: as many leaves as a server has GPUs, one
+after the other, are a group with k/2 servers.  In the design ``tor`` all GPUs of a server stand at
+one leaf, the top-of-rack switch.
 
 Two levels: k leaves, k/2 spines that reach every leaf, k^2/2 GPUs.  Three levels: k pods of k/2
 leaves and k/2 spines, (k/2)^2 super-spines (cores) that reach every pod, k^3/4 GPUs; spine s of
@@ -37,11 +40,12 @@ All shortest paths are used; they go up and then down, so that PFC cannot bring 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from topologies import addressing as plan
 from topologies.assembly import MAX_PORTS, Assembly
 from topologies.bottom import Servers
-from topologies.design import Cabling, parameter
+from topologies.design import Cabling, parameter, with_defaults
 from topologies.model import Role, Topology, TopologyError
 from topologies.parameters import COUNT, RATE
 
@@ -50,13 +54,15 @@ LEVELS = (2, 3)
 
 @dataclass(frozen=True, kw_only=True)
 class FatTree(Cabling):
-    """Fat tree of two or three levels from switches of one radix, non-blocking by default."""
+    """Fat tree of two or three levels, each GPU of a server at a leaf of its own."""
 
     NAME = "fat_tree"
+    #: Whether the GPUs of a server stand at one leaf.
+    TOP_OF_RACK: ClassVar[bool] = False
 
     radix: int = parameter(8, COUNT, "ports of every switch")
     levels: int = parameter(2, COUNT, "tiers of switches: 2 or 3")
-    gpus_per_host: int = parameter(4, COUNT, "GPUs of each server, all at one leaf")
+    gpus_per_host: int = parameter(4, COUNT, "GPUs of each server")
     leaves: int | None = parameter(None, COUNT, "leaves that are there; auto: all")
     oversubscription: int = parameter(1, COUNT, "ports down for each port up of a leaf")
     link_rate: int | None = parameter(None, RATE, "rate of a link between switches; auto: nic_rate")
@@ -117,17 +123,31 @@ class FatTree(Cabling):
                 f"of a leaf divide into {parts} equal parts, one of them up: take {way_out} "
                 "oversubscription"
             )
-        if self.down % self.gpus_per_host:
-            raise TopologyError(
-                f"gpus_per_host is {self.gpus_per_host} and a leaf has {self.down} ports for GPUs; "
-                "whole servers stand at a leaf: take a number that divides them"
-            )
         if self.leaf_count > self._most_leaves:
             raise TopologyError(
                 f"leaves is {self.leaves}, and {self.levels} levels of radix {self.radix} join "
                 f"{self._most_leaves}; take fewer leaves, a larger radix"
                 + (" or levels=3" if self.levels == 2 else "")
             )
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """Raise TopologyError unless every GPU of every server has its place."""
+        if self.TOP_OF_RACK:
+            if self.down % self.gpus_per_host:
+                raise TopologyError(
+                    f"gpus_per_host is {self.gpus_per_host} and a leaf has {self.down} ports for "
+                    "GPUs; whole servers stand at a leaf: take a number that divides them"
+                )
+            return
+        each = f"{self.leaves_per_pod} leaves" + (" of a pod" if self.levels == 3 else "")
+        for what, leaves in ((each, self.leaves_per_pod), (f"leaves={self.leaves}", self.leaves)):
+            if leaves is not None and leaves % self.gpus_per_host:
+                raise TopologyError(
+                    f"gpus_per_host is {self.gpus_per_host}, which does not divide {what}; each "
+                    "GPU of a server has a leaf of its own: take a number that does, or the design "
+                    f"{TopOfRack.NAME}"
+                )
 
     # ------------------------------------------------------------------ built
 
@@ -146,13 +166,12 @@ class FatTree(Cabling):
         leaves = [divmod(number, self.leaves_per_pod) for number in range(self.leaf_count)]
         for number, (pod, _) in enumerate(leaves):
             name = fabric.switch(Role.LEAF, f"leaf{number}", pod=pod if several else None)
-            subnet = plan.leaf_subnet(number, self.down)
-            servers.plug(
-                name,
-                self.down // self.gpus_per_host,
-                subnet,
-                pod=pod if several else None,
-            )
+            subnet, group = plan.leaf_subnet(number, self.down), pod if several else None
+            if self.TOP_OF_RACK:
+                servers.plug(name, self.down // self.gpus_per_host, subnet, pod=group)
+            else:
+                rank = number % self.gpus_per_host
+                servers.plug_rank(rank, name, self.down, subnet, pod=group)
         spines = [
             [
                 fabric.switch(
@@ -176,3 +195,11 @@ class FatTree(Cabling):
                     for core in cores[row * each : (row + 1) * each]:
                         fabric.join(spine, core, rate_bps=rate, delay_ns=delay)
         return fabric.topology(self.NAME, self.parameters())
+
+
+@with_defaults()
+class TopOfRack(FatTree):
+    """Fat tree in which all GPUs of a server stand at one leaf, the top-of-rack switch."""
+
+    NAME = "tor"
+    TOP_OF_RACK = True

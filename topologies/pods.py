@@ -12,8 +12,9 @@ POD: dict[str, int | str] = {
     "segments": 2,
     "hosts": 4,
     "gpus_per_host": 8,
-    "rails_per_switch": 4,
-    "nic_rate": "200Gbps",
+    "nic_ports": 2,
+    "nic_rate": "100Gbps",
+    "rails_per_switch": 8,
     "spines": 4,
     "uplink_rate": "800Gbps",
 }
@@ -32,13 +33,12 @@ class Pod(Clos):
         +-------+  +-------+    +-------+  +-------+          uplink_rate=400G
         | rail0 |  | rail1 |    | rail2 |  | rail3 |          3.2 Tbps down, 3.2 Tbps up
         +-------+  +-------+    +-------+  +-------+
-        rails 1-4  rails 5-8    rails 1-4  rails 5-8          16 x 200 Gbps each
-        segment 0: h0 ... h3    segment 1: h4 ... h7          8 GPUs a server
+          eth0       eth1         eth0       eth1             32 x 100 Gbps each: 8 rails of 4
+        segment 0: h0 ... h3    segment 1: h4 ... h7          8 GPUs a server, 2 x 100 Gbps a GPU
 
-    3.2 Tb/s below a rail switch are sixteen GPUs of 200 Gb/s.  With a second port for each GPU
-    (``nic_ports=2,rails_per_switch=8``) the same four switches carry twice that.
+    Every GPU has a port on both switches of its segment, and a fabric address over both.
 
-    64 GPUs, 8 switches, 80 links; bisection: servers 6.4 Tbps, rails 6.4 Tbps;
+    64 GPUs, 8 switches, 144 links; bisection: servers 6.4 Tbps, rails 6.4 Tbps;
     oversubscription: rail 1:1.
     """
 
@@ -61,7 +61,9 @@ class MultiPod(Clos):
         |        64 GPUs       |  |        64 GPUs       |    10.0.0.0/16, 10.1.0.0/16
         +----------------------+  +----------------------+
 
-    128 GPUs, 20 switches, 192 links; bisection: servers 12.8 Tbps, rails 12.8 Tbps;
+    Rail switches are those of the pod: 32 x 100 Gbps down, two ports a GPU.
+
+    128 GPUs, 20 switches, 320 links; bisection: servers 12.8 Tbps, rails 12.8 Tbps;
     oversubscription: rail 1:1, spine 1:1.
     """
 

@@ -14,31 +14,32 @@ from topologies.design import with_defaults
 
 
 @with_defaults(
-    hosts=8,
+    segments=2,
+    hosts=4,
     gpus_per_host=8,
-    rails_per_switch=4,
+    rails_per_switch=8,
     switch_ports=48,
     spines=4,
     uplink_rate="800Gbps",
     subnet_prefix=28,
 )
 class MultiRailPerSwitch(Clos):
-    """Four rails on a 48-port switch, each a /28 with its /24 told to spines (figure 13-10).
+    """Eight rails on a 48-port switch, each a /28 with its /24 told to spines (figure 13-10).
 
     ::
 
         +--------+  ...  +--------+                      10.0.1.0/24, 10.0.2.0/24, ... by way of
-        | spine0 |       | spine3 |                      rail0; 10.0.5.0/24, ... by way of rail1
+        | spine0 |       | spine3 |                      rail0; 10.0.9.0/24, ... by way of rail1
         +--------+       +--------+
              |  4 x 800 Gbps to each  |
-        +-------------------------------------------------------+    +------------------+
-        | rail0   VLAN 101     VLAN 102     VLAN 103   VLAN 104 |    | rail1            |
-        |         10.0.1.0/28  10.0.2.0/28  ...                 |    | VLAN 105 ... 108 |
-        +-------------------------------------------------------+    +------------------+
-             1 ... 8        9 ... 16     17 ... 24    25 ... 32       32 x 400 Gbps down,
-            h0g0 h7g0      h0g1 h7g1     ...                          16 x 800 Gbps up: 48 ports
+        +--------------------------------------------------+    +-------------------------+
+        | rail0  VLAN 101     VLAN 102     ...  VLAN 108   |    | rail1, of the second    |
+        |        10.0.1.0/28  10.0.2.0/28  ...             |    | segment                 |
+        +--------------------------------------------------+    +-------------------------+
+             1 ... 4        5 ... 8        ...  29 ... 32        32 x 400 Gbps down,
+            h0g0 h3g0      h0g1 h3g1           h0g7 h3g7         16 x 800 Gbps up: 48 ports
 
-    Eight rails on one switch: ``rails_per_switch=8,hosts=4``.
+    The figure has one of the two segments.
 
     64 GPUs, 6 switches, 96 links; bisection: servers 12.8 Tbps, rails 12.8 Tbps;
     oversubscription: rail 1:1.

@@ -9,7 +9,14 @@ from topologies.clos import Clos
 from topologies.design import with_defaults
 
 
-@with_defaults(hosts=3, gpus_per_host=8, rails_per_switch=8, port_order="host", spines=0)
+@with_defaults(
+    hosts=3,
+    gpus_per_host=8,
+    nic_rate="200Gbps",
+    rails_per_switch=8,
+    port_order="host",
+    spines=0,
+)
 class SingleRailSwitch(Clos):
     """One switch for all rails: three servers, ports grouped by server (figure 13-4).
 
@@ -21,11 +28,11 @@ class SingleRailSwitch(Clos):
                   +-----------------------------------------------+
                     1 ... 8          9 ... 16         17 ... 24       interfaces
                     | ... |          |  ... |          |  ... |
-                   h0g0  h0g7       h1g0  h1g7        h2g0  h2g7
+                   h0g0  h0g7       h1g0  h1g7        h2g0  h2g7    24 x 200 Gbps
 
     Traffic between rails is routed inside the switch.  When it fails, everything is down.
 
-    24 GPUs, 1 switch, 24 links; bisection: servers 3.2 Tbps, rails 4.8 Tbps.
+    24 GPUs, 1 switch, 24 links; bisection: servers 1.6 Tbps, rails 2.4 Tbps.
     """
 
     NAME = "single_rail_switch"
@@ -84,23 +91,29 @@ class RailOnly(Clos):
 
 
 @with_defaults(
-    hosts=4, gpus_per_host=8, nic_ports=2, nic_rate="200Gbps", rails_per_switch=8, spines=0
+    hosts=4,
+    gpus_per_host=8,
+    nic_ports=2,
+    nic_rate="200Gbps",
+    rails_per_switch=8,
+    switch_ports=48,
+    port_order="interleaved",
+    spines=0,
 )
 class HostSegment(Clos):
     """Four servers of eight GPUs, 2 x 200 Gb/s each, on two switches (figures 13-6, 13-7).
 
     ::
 
-        interface   1 - 4    5 - 8    9 - 12  ...  29 - 32
-        rail          1        2        3     ...     8           ports grouped by rail
-                  +---------------------------------------+
-                  | rail0: 10.0.1.0 ... 10.0.8.0          |       first ports, 32 x 200 Gbps
-                  +---------------------------------------+
-                  +---------------------------------------+
-                  | rail1: 10.0.9.0 ... 10.0.16.0         |       second ports, likewise
-                  +---------------------------------------+
-                   h0-h3    h0-h3    h0-h3    ...   h0-h3
-                    g0       g1       g2             g7
+        rail 1: 1  4  7 10   rail 2: 13 16 19 22   rail 3: 25 28 31 34   rail 4: 37 40 43 46
+        rail 5: 2  5  8 11   rail 6: 14 17 20 23   rail 7: 26 29 32 35   rail 8: 38 41 44 47
+                h0 h1 h2 h3          h0 h1 h2 h3           h0 h1 h2 h3           h0 h1 h2 h3
+        +-----------------------------------------------------------------------------------+
+        | rail0: 10.0.1.0 ... 10.0.8.0, first ports; interface n of its 48 is down<n - 1>   |
+        +-----------------------------------------------------------------------------------+
+        +-----------------------------------------------------------------------------------+
+        | rail1: 10.0.9.0 ... 10.0.16.0, second ports, likewise                             |
+        +-----------------------------------------------------------------------------------+
 
     Two independent ways at layer 3 from each GPU, which is reached at its fabric address.
 

@@ -9,19 +9,26 @@ from topologies.clos import Clos
 from topologies.design import with_defaults
 
 
-@with_defaults(hosts=2, gpus_per_host=8, rails_per_switch=8, port_order="host", spines=0)
+@with_defaults(
+    hosts=2,
+    gpus_per_host=8,
+    nic_rate="200Gbps",
+    rails_per_switch=8,
+    port_order="host",
+    spines=0,
+)
 class NicPerGpu(Clos):
-    """H100-style servers with a NIC for each GPU (figure 13-2).
+    """H100-style servers with a 200 Gb/s NIC for each GPU (figure 13-2).
 
     ::
 
         h0g0  h0g1 ... h0g7     h1g0  h1g1 ... h1g7      each GPU has a PCIe switch and a NIC
           |     |        |        |     |        |       of its own: nothing is divided
         +-------------------------------------------+
-        |        rail0 (the switch): 8 rails        |    16 x 400 Gbps
+        |        rail0 (the switch): 8 rails        |    16 x 200 Gbps
         +-------------------------------------------+
 
-    16 GPUs, 1 switch, 16 links; bisection: servers 3.2 Tbps, rails 3.2 Tbps.
+    16 GPUs, 1 switch, 16 links; bisection: servers 1.6 Tbps, rails 1.6 Tbps.
     """
 
     NAME = "nic_per_gpu"

@@ -148,7 +148,10 @@ def three_tiers() -> Topology:
         "rail_clos:hosts=4,gpus_per_host=3,spines=4,uplinks_per_spine=1",
         "clos:rails_per_switch=2,segments=3,hosts=2",
         "clos:pods=2,spines=1,super_spines=2,hosts=4",
-        "fat_tree:radix=6,oversubscription=2",
+        "fat_tree:radix=6,oversubscription=2,gpus_per_host=3",
+        "fat_tree:radix=8",
+        "tor:radix=6,oversubscription=2",
+        "pod:nic_ports=1,nic_rate=200G,rails_per_switch=4,uplink_rate=200G",
         "fat_tree:radix=4,levels=3,gpus_per_host=2",
         None,
     ],
@@ -182,7 +185,7 @@ def test_what_htsim_takes_on_its_command_line_is_told() -> None:
     assert "# Give htsim -linkspeed 800000 -mtu 4150 -q 100: " in text
     assert "one size" not in text
     assert "ports" not in text
-    whole = catalogue.load("fat_tree:radix=96,leaves=2")
+    whole = catalogue.load("fat_tree:radix=96,leaves=4")
     links = tuple(
         dataclasses.replace(link, buffer_bytes=1 << 21) if "spine" in link.b.node else link
         for link in whole.links
@@ -205,6 +208,8 @@ def test_what_htsim_takes_on_its_command_line_is_told() -> None:
         ("rail_clos:nic_rate=2500Mbps,uplink_rate=2500Mbps", "no whole number of Gbps"),
         ("rail_clos:nic_delay=0", "delay of links below tier 0 is 0"),
         ("clos:nic_ports=2", "GPUs have 2 links each"),
+        ("clos:nic_ports=4,spines=3", "GPUs have 4 links each"),
+        ("pod", "GPUs have 2 links each"),
         ("clos:gpus_per_nic=2", "does not join a tier to the next above"),
         ("clos:spines=0", "it takes 2 or 3 tiers of switches, and here is 1"),
         ("clos:pods=2,hosts=4,super_spines=2", "not one in each pod"),

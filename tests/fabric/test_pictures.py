@@ -219,7 +219,11 @@ def test_a_torus_has_no_rows_and_its_switches_tell_of_their_gpus() -> None:
 
 @needs_dot
 @pytest.mark.parametrize(
-    "spec", ["multi_pod:pods=3", "clos:pods=2,segments=2,hosts=2,gpus_per_host=2,super_spines=2"]
+    "spec",
+    [
+        "multi_pod:pods=3,nic_ports=1,rails_per_switch=4",
+        "clos:pods=2,segments=2,hosts=2,gpus_per_host=2,super_spines=2",
+    ],
 )
 def test_pods_stand_in_their_order_beside_the_titles_of_rows(spec: str) -> None:
     source = dot.to_dot(catalogue.load(spec))

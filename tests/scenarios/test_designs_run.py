@@ -24,13 +24,16 @@ SMALL_DESIGNS = {
     "rail_only:hosts=2,gpus_per_host=2": ("rail0", "rail1"),
     "host_segment:hosts=2,gpus_per_host=2": ("rail0", "rail1"),
     "fabric_planes": ("rail0", "rail1"),
-    "pod:hosts=1,gpus_per_host=2,rails_per_switch=1,spines=2": ("rail", "spine"),
-    "multi_pod:segments=1,hosts=1,gpus_per_host=2,rails_per_switch=1,spines=1,super_spines=2": (
+    "pod:hosts=1,gpus_per_host=2,spines=2": ("rail0", "rail1", "rail2", "rail3", "spine"),
+    "clos:nic_ports=4,nic_rate=100G,hosts=2,gpus_per_host=2,rails_per_switch=2,spines=1": (
+        *("rail0", "rail1", "rail2", "rail3"),
+    ),
+    "multi_pod:segments=1,hosts=1,gpus_per_host=2,spines=1,super_spines=2": (
         "rail",
         "spine",
         "super",
     ),
-    "multi_rail_per_switch:hosts=2,gpus_per_host=4,rails_per_switch=2,spines=2": ("rail", "spine"),
+    "multi_rail_per_switch:hosts=1,gpus_per_host=4,spines=2": ("rail", "spine"),
     "dual_rail_per_switch:hosts=2,gpus_per_host=4,spines=2": ("rail", "spine"),
     "single_rail_per_switch:hosts=2,gpus_per_host=2,spines=2": ("rail", "spine"),
 }

@@ -15,7 +15,7 @@ from topologies.catalogue import load
 from topologies.model import Topology
 
 RUNS = (
-    ("fat_tree:radix=4,gpus_per_host=2,leaves=3", "uet"),
+    ("fat_tree:radix=4,gpus_per_host=2", "uet"),
     ("fat_tree:radix=4,levels=3,gpus_per_host=2,leaves=4", "uet"),
     ("torus:x=3,y=2,routing=up-down", "rocev2"),  # with PFC
     ("torus:x=2,y=2,z=2", "uet"),

@@ -65,9 +65,12 @@ def members(topology: Topology, switch: str, bridge: str) -> list[tuple[int, str
     """(interface number of the switch from 1, GPU behind it) of one rail."""
     node = topology.node(switch)
     return [
-        (number, next(far.node for far, _ in topology.beyond(End(switch, port.name))))
-        for number, port in enumerate(node.ports, start=1)
-        if port.bridge == bridge
+        (
+            int(port.name.removeprefix("down")) + 1,
+            next(far.node for far, _ in topology.beyond(End(switch, port.name))),
+        )
+        for port in node.ports
+        if port.bridge == bridge and End(switch, port.name) not in topology.standby_ends
     ]
 
 
@@ -116,6 +119,24 @@ def test_the_ports_of_a_dual_port_nic_are_on_two_switches(name: str) -> None:
     assert {switch.plane for switch in topology.switches} == {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("name", "ports", "rate"),
+    [
+        ("nic_per_gpu", 1, 200),
+        ("single_rail_switch", 1, 200),
+        ("dual_rail_switch", 2, 200),
+        ("host_segment", 2, 200),
+        ("pod", 2, 100),
+        ("multi_pod", 2, 100),
+    ],
+)
+def test_gpus_have_the_ports_of_the_figure(name: str, ports: int, rate: int) -> None:
+    topology = catalogue.load(name)
+    for gpu in topology.gpus:
+        rates = [link.rate_bps for link, _, _ in topology.neighbours(gpu.name)]
+        assert rates == [rate * 10**9] * ports
+
+
 def test_two_ports_of_200_gbps_are_400() -> None:
     for name in ("dual_rail_switch", "host_segment"):
         topology = catalogue.load(name)
@@ -123,13 +144,44 @@ def test_two_ports_of_200_gbps_are_400() -> None:
         assert rates == [200 * 10**9] * 2
 
 
+#: The interfaces of each rail on a 48-port switch, of hosts 1 to 4 (figure 13-6).
+PORT_MAP = (
+    (1, 4, 7, 10),
+    (13, 16, 19, 22),
+    (25, 28, 31, 34),
+    (37, 40, 43, 46),
+    (2, 5, 8, 11),
+    (14, 17, 20, 23),
+    (26, 29, 32, 35),
+    (38, 41, 44, 47),
+)
+
+
 def test_host_segment_maps_interfaces_to_rails() -> None:
     topology = catalogue.load("host_segment")
     for switch in ("rail0", "rail1"):
-        for rail in range(8):
+        for rail, interfaces in enumerate(PORT_MAP):
             assert members(topology, switch, f"rail{rail}") == [
-                (rail * 4 + host + 1, f"h{host}g{rail}") for host in range(4)
+                (interface, f"h{host}g{rail}") for host, interface in enumerate(interfaces)
             ]
+
+
+@pytest.mark.parametrize(
+    "homing", ["bond", "esi,subnets=stretched,spines=2,uplink_rate=800G,uplinks_per_spine=2"]
+)
+def test_the_port_map_holds_for_bonds(homing: str) -> None:
+    topology = catalogue.load(f"host_segment:homing={homing}")
+    found = {
+        bridge.name: members(topology, "rail1", bridge.name)
+        for bridge in topology.node("rail1").bridges
+    }
+    assert [tuple(n for n, _ in found[f"rail{rail}"]) for rail in range(8)] == list(PORT_MAP)
+
+
+def test_shared_nics_take_the_port_map_too() -> None:
+    topology = catalogue.load("shared_nic:hosts=4,port_order=interleaved,switch_ports=24")
+    taken = {port.name: port.bridge for port in topology.node("rail0").ports}
+    assert taken == {f"down{n}": f"rail{n // 12}" for n in (*range(0, 12, 3), *range(12, 24, 3))}
 
 
 def test_rail_only_has_nothing_between_rails() -> None:
@@ -150,9 +202,13 @@ def test_pod_is_three_point_two_tbps_down_and_up() -> None:
         ]
         for rail in range(4):
             ways = {Role.GPU: 0, Role.SPINE: 0}
+            down = []
             for link, _, end in topology.neighbours(f"rail{rail}"):
                 ways[topology.node(end.node).role] += link.rate_bps
+                if topology.node(end.node).role is Role.GPU:
+                    down.append(link.rate_bps)
             assert ways == {Role.GPU: 3.2 * TBPS, Role.SPINE: 3.2 * TBPS}
+            assert down == [100 * 10**9] * 32
         links = [end.node for _, _, end in topology.neighbours("rail0")]
         assert links.count("spine0") == (2 if "400G" in spec else 1)
 
@@ -171,17 +227,16 @@ def test_multi_pod_joins_every_spine_to_four_super_spines() -> None:
 
 def test_multi_rail_per_switch_has_a_28_and_a_vlan_for_each_rail() -> None:
     topology = catalogue.load("multi_rail_per_switch")
-    assert rails(topology, "rail0") == [
-        ("10.0.1.0/28", 101),
-        ("10.0.2.0/28", 102),
-        ("10.0.3.0/28", 103),
-        ("10.0.4.0/28", 104),
-    ]
-    assert summaries(topology, "rail0") == [f"10.0.{octet}.0/24" for octet in (1, 2, 3, 4)]
-    assert summaries(topology, "rail1") == [f"10.0.{octet}.0/24" for octet in (5, 6, 7, 8)]
+    assert rails(topology, "rail0") == [(f"10.0.{n}.0/28", 100 + n) for n in range(1, 9)]
+    for rail in range(8):  # four interfaces each: 1-4, 5-8, ...
+        assert members(topology, "rail0", f"rail{rail}") == [
+            (4 * rail + host + 1, f"h{host}g{rail}") for host in range(4)
+        ]
+    assert summaries(topology, "rail0") == [f"10.0.{octet}.0/24" for octet in range(1, 9)]
+    assert summaries(topology, "rail1") == [f"10.0.{octet}.0/24" for octet in range(9, 17)]
     assert {len(s.ports) for s in topology.switches if s.role is Role.RAIL} == {48}
-    eight = catalogue.load("multi_rail_per_switch:rails_per_switch=8,hosts=4")
-    assert len(rails(eight, "rail0")) == 8
+    four = catalogue.load("multi_rail_per_switch:segments=1,rails_per_switch=4,hosts=8")
+    assert [len(rails(four, f"rail{number}")) for number in range(2)] == [4, 4]
 
 
 def test_dual_rail_per_switch_divides_a_24() -> None:
@@ -213,7 +268,7 @@ def test_four_gpus_share_a_nic_of_200_gbps() -> None:
 
 
 def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
-    assert switch_ports(catalogue.load("pod")) == 64 + 2 * 16
+    assert switch_ports(catalogue.load("pod")) == 128 + 2 * 16
     assert switch_ports(catalogue.load("shared_nic")) == 4
 
 
@@ -221,15 +276,21 @@ def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
     ("spec", "message"),
     [
         (
-            "multi_rail_per_switch:hosts=9",
-            r"switch_ports is 48 and a rail switch would need 56 .*\(36 down, 20 up\)",
+            "multi_rail_per_switch:hosts=5",
+            r"switch_ports is 48 and a rail switch would need 60 .*\(40 down, 20 up\)",
         ),
         ("single_rail_switch:switch_ports=23", r"switch_ports is 23 .* need 24"),
-        ("multi_rail_per_switch:hosts=14,switch_ports=96", r"hosts is 14 and subnet_prefix=/28"),
+        ("multi_rail_per_switch:hosts=14,switch_ports=192", r"hosts is 14 and subnet_prefix=/28"),
         ("pod:nic_rate=0G", r"nic_rate is 0 bps; it must lie in"),
         ("pod:uplink_rate=0G", r"uplink_rate is 0 bps"),
         ("pod:rails_per_switch=3", r"rails_per_switch is 3 and a server has 8 rails"),
-        ("pod:nic_ports=3", r"nic_ports is 3; a NIC has 1 port or 2"),
+        ("pod:nic_ports=3", r"nic_ports is 3; a NIC has 1, 2 or 4 ports"),
+        ("pod:nic_ports=4,homing=bond", r"homing is bond and nic_ports 4; a bond has two ports"),
+        (
+            "host_segment:hosts=6",
+            r"panel of 48 ports has 3 rows for 2 rails of 6 servers .* has 8 rails; .*fewer hosts",
+        ),
+        ("clos:hosts=17,port_order=interleaved", r"3 rows for 0 rails of 17 servers"),
         ("shared_nic:gpus_per_nic=3", r"gpus_per_host is 8 and gpus_per_nic 3"),
         ("shared_nic:nic_ports=2", r"nic_ports is 2 and gpus_per_nic 4"),
         ("multi_pod:pods=256,hosts=1", r"pod 255 does not fit"),
@@ -279,7 +340,8 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.mark.parametrize("name", NAMED)
 def test_the_readme_has_the_numbers_of_every_design(name: str) -> None:
-    assert readme_row(name) in README.read_text()
+    (row,) = (line for line in README.read_text().splitlines() if line.startswith(f"| `{name}` |"))
+    assert row.endswith(readme_row(name))
 
 
 def readme_row(name: str) -> str:
@@ -300,7 +362,7 @@ def readme_row(name: str) -> str:
 
 def test_a_summary_that_overlaps_the_subnet_of_another_switch_is_refused() -> None:
     topology = catalogue.load("multi_rail_per_switch:hosts=2")
-    wide = dataclasses.replace(topology.node("rail0"), summaries=(IPv4Network("10.0.0.0/21"),))
+    wide = dataclasses.replace(topology.node("rail0"), summaries=(IPv4Network("10.0.0.0/20"),))
     nodes = tuple(wide if node.name == "rail0" else node for node in topology.nodes)
-    with pytest.raises(TopologyError, match=r"summary 10\.0\.0\.0/21 of rail0 overlaps 10\.0\.5"):
+    with pytest.raises(TopologyError, match=r"summary 10\.0\.0\.0/20 of rail0 overlaps 10\.0\.9"):
         dataclasses.replace(topology, nodes=nodes)

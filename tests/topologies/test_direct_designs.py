@@ -12,7 +12,7 @@ from topologies import addressing
 from topologies.capacity import bisection_bandwidth, max_flow, oversubscription, rates
 from topologies.catalogue import load, spec_of
 from topologies.global_links import ARRANGEMENTS, global_links, rounds
-from topologies.model import Role, Topology, TopologyError
+from topologies.model import End, Role, Topology, TopologyError
 
 GBPS = 10**9
 
@@ -46,8 +46,8 @@ def joined(topology: Topology) -> Counter[frozenset[int | None]]:
         ("radix=128,leaves=8", 8, 64, 0, 512),
         ("radix=4,levels=3,gpus_per_host=2", 8, 8, 4, 16),
         ("radix=8,levels=3", 32, 32, 16, 128),
-        ("radix=8,levels=3,leaves=5", 5, 8, 16, 20),
-        ("radix=8,oversubscription=3,gpus_per_host=6", 8, 2, 0, 48),
+        ("radix=8,levels=3,leaves=8", 8, 8, 16, 32),
+        ("radix=8,oversubscription=3,gpus_per_host=2", 8, 2, 0, 48),
     ],
 )
 def test_fat_tree_numbers(spec: str, leaves: int, spines: int, cores: int, gpus: int) -> None:
@@ -56,6 +56,30 @@ def test_fat_tree_numbers(spec: str, leaves: int, spines: int, cores: int, gpus:
     assert (found[Role.LEAF], found[Role.SPINE]) == (leaves, spines)
     assert found.get(Role.SUPER_SPINE, 0) == cores
     assert len(topology.gpus) == gpus
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["radix=8", "radix=128,leaves=8,gpus_per_host=8", "radix=8,levels=3", "radix=8,leaves=4"],
+)
+def test_each_gpu_of_a_server_is_at_a_leaf_of_its_own(spec: str) -> None:
+    topology = load(f"fat_tree:{spec}")
+    each = len(topology.servers[0].gpus)
+    for server in topology.servers:
+        leaves = [topology.far_end(End(gpu, "eth0")).node for gpu in server.gpus]
+        numbers = [int(leaf.removeprefix("leaf")) for leaf in leaves]
+        assert numbers == list(range(numbers[0], numbers[0] + each))
+        assert numbers[0] % each == 0
+        assert len({topology.node(name).pod for name in (*server.gpus, *leaves)}) == 1
+
+
+@pytest.mark.parametrize("spec", ["radix=8", "radix=8,levels=3,leaves=5"])
+def test_at_the_top_of_a_rack_all_gpus_of_a_server_are_at_one_leaf(spec: str) -> None:
+    topology = load(f"tor:{spec}")
+    for server in topology.servers:
+        assert len({topology.far_end(End(gpu, "eth0")).node for gpu in server.gpus}) == 1
+    if "leaves" not in spec:
+        assert census(topology) == census(load(f"fat_tree:{spec}"))
 
 
 def test_128_port_leaves_give_64_ports_to_gpus_and_reach_64_spines() -> None:
@@ -247,6 +271,7 @@ def test_half_the_groups_of_a_dragonfly_are_joined_to_the_others_by_their_global
 
 SPECS = (
     "fat_tree:radix=4,levels=3,gpus_per_host=2",
+    "tor",
     "torus:x=3,y=2,z=2,gpus_per_host=2",
     "dragonfly:groups=4",
     "dragonfly_plus",
@@ -278,7 +303,10 @@ def test_subnets_go_on_in_the_next_second_octet() -> None:
         ("fat_tree:radix=7", r"radix is 7, an odd number; .* take 8"),
         ("fat_tree:levels=4", r"levels is 4; a fat tree here has 2 or 3"),
         ("fat_tree:radix=8,oversubscription=2", r"divide into 3 equal parts.* take a radix of 12"),
-        ("fat_tree:gpus_per_host=3", r"gpus_per_host is 3 and a leaf has 4 ports for GPUs"),
+        ("tor:gpus_per_host=3", r"gpus_per_host is 3 and a leaf has 4 ports for GPUs"),
+        ("fat_tree:gpus_per_host=3", r"3, which does not divide 8 leaves; .* the design tor"),
+        ("fat_tree:leaves=6", r"gpus_per_host is 4, which does not divide leaves=6"),
+        ("fat_tree:radix=12,levels=3,gpus_per_host=4", r"does not divide 6 leaves of a pod"),
         ("fat_tree:leaves=9", r"leaves is 9, and 2 levels of radix 8 join 8; .*levels=3"),
         ("fat_tree:radix=66,levels=3,gpus_per_host=3", r"there would be 71874 GPUs, above 65536"),
         ("torus:pair_cables=3", r"pair_cables is 3; it is 1 or 2"),

@@ -36,11 +36,15 @@ def domains(spec: str) -> dict[str, FailureDomain]:
         ("single_rail_per_switch", "rail switch", 32, {}),
         ("dual_rail_per_switch", "rail switch", 32, {}),
         ("multi_rail_per_switch", "rail switch", 32, {}),
-        ("pod", "rail switch", 16, {}),
+        ("pod", "rail switch", 0, {HALF: 32}),
+        ("pod:rails_per_switch=4", "rail switch", 0, {HALF: 16}),
+        ("clos:nic_ports=4,gpus_per_host=2", "rail switch", 0, {QUARTER: 6}),
+        ("clos:nic_ports=4,gpus_per_host=2", "link gpu - rail", 0, {QUARTER: 1}),
         ("pod", "spine switch", 0, {QUARTER: 64}),
-        ("pod", "link rail - spine", 0, {QUARTER: 16}),
+        # of the eight uplinks of a segment; the other has nobody else to send to
+        ("pod", "link rail - spine", 0, {Fraction(1, 8): 64}),
         # half of the uplinks of a rail switch lead to spines of the plane that lost one of four
-        ("pod:planes=own,nic_ports=2,rails_per_switch=8", "spine switch", 0, {Fraction(1, 8): 64}),
+        ("pod:planes=own", "spine switch", 0, {Fraction(1, 8): 64}),
         # its pod's spines only; the other pod keeps all of its own
         ("multi_pod", "spine switch", 0, {QUARTER: 64}),
         ("multi_pod", "super-spine switch", 0, {QUARTER: 128}),
