@@ -44,6 +44,11 @@ class FabricChoice:
     file: FabricFile | None = None
 
     @property
+    def transport(self) -> str | None:
+        """What a profile has GPUs speak; None: it says nothing of it."""
+        return None if self.file is None else self.file.transport
+
+    @property
     def lab(self) -> str:
         """A name for a lab of it: ``label`` in the letters that such a name takes."""
         name = re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from topologies.clos import STRETCHED
-from topologies.fabric_keys import CLOS, LOSSLESS, NO_SWITCH, STATIC, measured
+from topologies.fabric_keys import (
+    CLASSES,
+    CLOS,
+    LOSSLESS,
+    NO_SWITCH,
+    ROCEV2,
+    STATIC,
+    measured,
+    switch_name,
+)
 from topologies.model import EVPN
 
 #: Balancings that are told the next hops of every route before anything is sent.
@@ -49,7 +58,7 @@ def _of_shape(said: Said) -> Found:
 
 
 def _of_switches(said: Said) -> Found:
-    switch = said.get("switch", "shallow")
+    switch = switch_name(said)
     on = {key for key, value in said.items() if value == "on"}
     if "pfc" in on and switch != LOSSLESS:
         yield (
@@ -69,7 +78,13 @@ def _of_switches(said: Said) -> Found:
             f"control_class is off and switch {switch}, which has one: leave it out, or take "
             f"switch: {NO_SWITCH}",
         )
-    if "trimming" in on and "pfc" in on:
+    if "trimming" in on and said.get("interconnect") == ROCEV2:
+        yield (
+            "trimming",
+            f"trimming is on and interconnect {ROCEV2}, whose packets no switch cuts: leave one of "
+            "them out",
+        )
+    elif "trimming" in on and "pfc" in on:
         yield "trimming", "trimming and pfc are on: what is paused is never cut; keep one of them"
     elif "trimming" in on and switch == LOSSLESS and said.get("pfc") != "off":
         yield (
@@ -81,6 +96,8 @@ def _of_switches(said: Said) -> Found:
         for key in ("ecn", "trimming", "control_class"):
             if key in on:
                 yield key, f"{key} is on and switch {NO_SWITCH}: plain queues have none of it"
+        if CLASSES in said:
+            yield CLASSES, f"{CLASSES} says nothing with switch: {NO_SWITCH}, which has fixed ones"
         for key in ("load_balancing", "flowlet_gap", "ecn_kmin", "ecn_kmax", "ecn_pmax"):
             if key in said and said[key] != "kernel":
                 yield (

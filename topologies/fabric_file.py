@@ -34,7 +34,17 @@ from ruamel.yaml.comments import CommentedMap, TaggedScalar
 
 from topologies.clos import Clos
 from topologies.contradictions import contradictions
-from topologies.fabric_keys import CLOS, KEYS, LOSSLESS, NO_SWITCH, SECTIONS, STATIC
+from topologies.fabric_keys import (
+    CLASSES,
+    CLOS,
+    KEYS,
+    LOSSLESS,
+    NO_SWITCH,
+    SECTIONS,
+    STATIC,
+    Queues,
+    switch_name,
+)
 from topologies.model import FabricProfile, Topology, TopologyError
 from topologies.parameters import AUTO
 from topologies.units import format_time
@@ -44,8 +54,10 @@ Value = int | str
 #: Keys that say something of the switches, beside the topology.
 OF_SWITCHES = (
     *("switch", "load_balancing", "flowlet_gap", "ecn", "ecn_kmin", "ecn_kmax", "ecn_pmax"),
-    *("pfc", "trimming"),
+    *("pfc", "trimming", CLASSES),
 )
+#: What a switch's parameter for the queue of a code point begins with.
+DSCP = "dscp."
 #: Classes whose packets congestion control watches.
 MARKED_CLASSES = ("data", "retransmission", "untrimmed")
 #: Parameters of switches and control planes whose keys have other names.
@@ -67,12 +79,15 @@ _MARKED = rf"\b(?:{'|'.join(MARKED_CLASSES)})\."
 
 @dataclass(frozen=True)
 class FabricFile:
-    """``switch`` is the choice of :mod:`emulator.asic.choice`, None if the text says nothing of it.
-    ``lines`` are those of the keys."""
+    """``switch`` is the choice of :mod:`emulator.asic.choice`, None if the text says nothing of it;
+    ``names_switch`` says whether the text has its name.  ``transport`` is the interconnect, None if
+    the text has none.  ``lines`` are those of the keys."""
 
     topology: Topology
     switch: str | None
     lines: Mapping[str, int]
+    transport: str | None = None
+    names_switch: bool = False
 
     def problem(self, said: str, parameters: Iterable[str]) -> Problem:
         """What others than this file ``said`` of ``parameters`` (of a switch, a control plane or a
@@ -83,6 +98,8 @@ class FabricFile:
         said = self._in_own_words(said)
         keys = [_KEY_OF.get(name.rpartition(".")[2], name) for name in parameters]
         given = next((key for key in keys if key in self.lines), None)
+        if given is not None and given.startswith(DSCP):
+            return Problem(self.lines[given], f"{CLASSES}: {said}")
         if given is not None:
             told = said if re.search(rf"\b{given}\b", said) else f"{given}: {said}"
             return Problem(self.lines[given], told)
@@ -118,7 +135,14 @@ def read(text: str, name: str) -> FabricFile:
     except TopologyError as error:
         raise TextError([Problem(reader.line_about(str(error)), str(error))], name) from None
     switch = _switch(said) if any(key in said for key in OF_SWITCHES) else None
-    return FabricFile(topology, switch, reader.lines)
+    transport = said.get("interconnect")
+    return FabricFile(
+        topology,
+        switch,
+        reader.lines,
+        transport=None if transport is None else str(transport),
+        names_switch="switch" in said,
+    )
 
 
 class _Reader:
@@ -166,6 +190,9 @@ class _Reader:
             value = "on" if value else "off"
         if value == AUTO and KEYS[key].automatic:
             return
+        if isinstance(KEYS[key].kind, Queues):
+            self._queues(key, value, line)
+            return
         if not isinstance(value, int | float | str):
             self._wrong(line, f"{key} is {_shown(value)}, not a single value")
             return
@@ -173,6 +200,27 @@ class _Reader:
             self.said[key] = KEYS[key].kind.read(key, str(value))
         except TopologyError as error:
             self._wrong(line, str(error))
+
+    def _queues(self, key: str, value: object, line: int) -> None:
+        """What ``key`` says of code points, each with its line."""
+        if not isinstance(value, CommentedMap):
+            self._wrong(line, f"{key} is {_shown(value)}, not a mapping such as {{EF: high}}")
+            return
+        found: dict[str, str] = {}
+        for point, queue in value.items():
+            at = line_of(value, point, line)
+            try:
+                entry = KEYS[key].kind.read(str(point), str(queue))
+            except TopologyError as error:
+                self._wrong(at, str(error))
+                continue
+            number = str(entry).partition("=")[0]
+            if number in found:
+                self._wrong(at, f"{key} has code point {number} twice; keep one of them")
+            found[number] = str(entry)
+            self.lines[DSCP + number] = at
+        if found:
+            self.said[key] = ",".join(found.values())
 
     def _wrong(self, line: int, said: str) -> None:
         self.problems.append(Problem(line, said))
@@ -246,7 +294,7 @@ def _time(ns: Value) -> str:
 
 def _switch(said: Mapping[str, Value]) -> str:
     """``PROFILE[:PARAMETER=VALUE,...]`` of :mod:`emulator.asic.choice`."""
-    name = str(said.get("switch", "shallow"))
+    name = switch_name(said)
     parts = list(_switch_parts(said)) if name != NO_SWITCH else []
     return f"{name}:{','.join(parts)}" if parts else name
 
@@ -256,7 +304,7 @@ def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
         yield f"balance={said['load_balancing']}"
     if "flowlet_gap" in said:
         yield f"flowlet_gap={_time(said['flowlet_gap'])}"
-    if said.get("switch") == LOSSLESS and "pfc" in said:
+    if switch_name(said) == LOSSLESS and "pfc" in said:
         yield f"pfc={said['pfc']}"
     if "trimming" in said:
         yield f"trim={said['trimming']}"
@@ -268,3 +316,5 @@ def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
     for name in MARKED_CLASSES:
         for rule, value in rules.items():
             yield f"{name}.{rule}={value}"
+    for entry in filter(None, str(said.get(CLASSES, "")).split(",")):
+        yield f"{DSCP}{entry}"

@@ -39,6 +39,58 @@ class Pattern:
         return text
 
 
+CODE_POINTS = 64
+#: Of a switch, in the order in which they are served.
+QUEUES = ("high", "low")
+_NAMED = {"EF": 46, "LE": 1, "DF": 0} | {f"CS{number}": 8 * number for number in range(8)}
+_NAMED |= {f"AF{row}{drop}": 8 * row + 2 * drop for row in range(1, 5) for drop in range(1, 4)}
+
+
+def dscp(text: str) -> int | None:
+    """The code point ``text``: a number, or a name of RFC 2474, 2597, 3246 or 8622."""
+    if text.isascii() and text.isdecimal() and int(text) < CODE_POINTS:
+        return int(text)
+    return _NAMED.get(text.upper())
+
+
+@dataclass(frozen=True)
+class Interconnect(Choice):
+    """The kind of what GPUs speak; InfiniBand is known and refused."""
+
+    def read(self, field: str, value: int | str) -> str:
+        """``value``, if it is one of the words.  Raises TopologyError, which names ``field``."""
+        if str(value).lower() == "infiniband":
+            raise TopologyError(
+                f"{field} is {value}, whose links and switches are no Ethernet, and there is none "
+                f"here; take {' or '.join(self.words)}"
+            )
+        return super().read(field, value)
+
+
+@dataclass(frozen=True)
+class Queues:
+    """The kind of a mapping of DSCPs to queues, kept as text: ``26=low,46=high``."""
+
+    name: str = "mapping of DSCPs to queues"
+
+    def read(self, field: str, value: int | str) -> str:
+        """One entry of the mapping: ``field`` is the DSCP, ``value`` the queue; as ``26=low``.
+
+        Raises TopologyError, which names ``classes``.
+        """
+        number = dscp(field)
+        if number is None:
+            raise TopologyError(
+                f"classes has a code point {field!r}; write 0 to {CODE_POINTS - 1}, or a name such "
+                "as EF, AF31, CS6"
+            )
+        if value not in QUEUES:
+            raise TopologyError(
+                f"classes puts code point {field} into {value!r}; queues are {', '.join(QUEUES)}"
+            )
+        return f"{number}={value}"
+
+
 #: A queue's depth as the switches take it: octets, or multiples of the fabric's BDP.
 DEPTH = Pattern("depth", r"[0-9.]{1,12} ?([KMGT]i?B|B)?|[0-9.]{1,12} ?bdp", "20KiB or 0.2bdp")
 SHARE = Pattern("share above 0, at most 1", r"0?\.[0-9]*[1-9][0-9]*|1(\.0*)?", "0.2")
@@ -54,7 +106,7 @@ class Key:
     ``automatic`` whether it can be left to that (``auto``)."""
 
     name: str
-    kind: Kind | Choice | Pattern
+    kind: Kind | Choice | Pattern | Queues
     help: str
     parameter: bool = False
     automatic: bool = False
@@ -78,17 +130,34 @@ def _clos(*names: str) -> tuple[Key, ...]:
 
 STATIC = "static"
 LOSSLESS, NO_SWITCH = "lossless", "none"
+UET, ROCEV2 = "uet", "rocev2"
+CLASSES = "classes"
 
 #: Every section by its path, with its own keys.
 SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
     ("segment",): _clos("hosts", "gpus_per_host"),
-    ("segment", "gpu_io"): _clos(
-        *("nic_rate", "nic_ports", "homing", "nic_delay", "gpus_per_nic", "pcie_rate"),
-        *("scale_up_rate", "scale_up_latency"),
+    ("segment", "gpu_io"): (
+        Key(
+            "interconnect",
+            Interconnect((UET, ROCEV2)),
+            "what GPUs speak, unless a run is told otherwise; default uet",
+        ),
+        *_clos(
+            *("nic_rate", "nic_ports", "homing", "nic_delay", "gpus_per_nic", "pcie_rate"),
+            *("scale_up_rate", "scale_up_latency"),
+        ),
     ),
-    ("segment", "rail_switch"): _clos(
-        *("rails_per_switch", "switch_ports", "port_order", "subnet_prefix", "subnets"),
-        *("vlans", "uplink_rate", "uplinks_per_spine"),
+    ("segment", "rail_switch"): (
+        *_clos(
+            *("rails_per_switch", "switch_ports", "port_order", "subnet_prefix", "subnets"),
+            *("vlans", "uplink_rate", "uplinks_per_spine"),
+        ),
+        Key(
+            CLASSES,
+            Queues(),
+            "queue (high, low) of each DSCP, on rail switches and those above; default: EF, CS6, "
+            "cut packets high, all others low",
+        ),
     ),
     ("pod",): _clos("segments"),
     ("pod", "spine"): _clos("spines", "planes"),
@@ -126,6 +195,12 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
     ),
 }
 KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
+
+
+def switch_name(said: Mapping[str, int | str]) -> str:
+    """The profile of the switches: ``said``, or customary for the interconnect."""
+    usual = LOSSLESS if said.get("interconnect") == ROCEV2 else "shallow"
+    return str(said.get("switch", usual))
 
 
 def measured(depth: str) -> tuple[str, float] | None:

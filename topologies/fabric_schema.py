@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from topologies.fabric_keys import ON_OFF, SECTIONS, SHARE, Key, Pattern
+from topologies.fabric_keys import ON_OFF, QUEUES, SECTIONS, SHARE, Key, Pattern, Queues
 from topologies.parameters import AUTO, PREFIX, TIME, Choice, Kind
 from topologies.units import UNITS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 NUMBER = r"[0-9]+(\.[0-9]+)?"
+#: Of a DSCP, by its number or its name in any case.
+CODE_POINT = r"^([0-9]|[1-5][0-9]|6[0-3]|[EeDd][Ff]|[Ll][Ee]|[Cc][Ss][0-7]|[Aa][Ff][1-4][1-3])$"
 TITLES = {
     "segment": "servers, their GPU I/O profile, the rail switch profile",
     "gpu_io": "GPU I/O profile",
@@ -45,11 +47,20 @@ def _key(key: Key) -> dict[str, object]:
     return about | (forms[0] if len(forms) == 1 else {"anyOf": forms})
 
 
-def _forms(kind: Kind | Choice | Pattern) -> list[dict[str, object]]:
+def _forms(kind: Kind | Choice | Pattern | Queues) -> list[dict[str, object]]:
     """What a value of ``kind`` can be."""
     if isinstance(kind, Choice):
         booleans = [True, False] if set(ON_OFF.words) <= set(kind.words) else []
         return [{"enum": [*kind.words, *booleans]}]
+    if isinstance(kind, Queues):
+        queue = {"enum": list(QUEUES)}
+        return [
+            {
+                "type": "object",
+                "patternProperties": {CODE_POINT: queue},
+                "additionalProperties": False,
+            }
+        ]
     if isinstance(kind, Pattern):
         number = {"type": "integer", "minimum": 0}
         if kind is SHARE:

@@ -17,8 +17,8 @@ from typing import Any
 
 from emulator.advice import meant
 from emulator.asic.balancing import METHODS
-from emulator.asic.layout import Balancing
-from emulator.asic.profile import CLASS_NAMES, PROFILES, ClassRules
+from emulator.asic.layout import CODE_POINTS, Balancing
+from emulator.asic.profile import CLASS_NAMES, CLASS_QUEUES, DSCP, PROFILES, ClassRules
 from emulator.errors import Misfit, UserError
 from emulator.fabric.shaping import LARGEST_DATA_SHARE
 from topologies.units import UnitError, parse_size, parse_time_ns
@@ -318,6 +318,12 @@ def _queue(key: str, value: str) -> str:
     return value
 
 
+def _class_queue(key: str, value: str) -> str:
+    if value not in CLASS_QUEUES:
+        raise Misfit(f"{key} is {value!r}: queues are {' or '.join(CLASS_QUEUES)}", key)
+    return value
+
+
 def _near(name: str, known: Iterable[str]) -> str:
     names = list(known)
     return f"{meant(name, names)}; known are {_brief(names)}"
@@ -329,6 +335,7 @@ def _brief(names: Iterable[str]) -> str:
     if len(listed) < len(list(names)):
         rules = "|".join(part.name for part in fields(ClassRules))
         listed.append(f"{{{'|'.join(CLASS_NAMES)}}}.{{{rules}}}")
+        listed.append(f"{DSCP}N")
     return ", ".join(listed)
 
 
@@ -340,12 +347,14 @@ _RULES: Mapping[str, Callable[[str, str], Any]] = {
     "limit_bytes": _depth_or_none,
 }
 #: What can be changed in a profile, with its reader.
-CHANGES: Mapping[str, Callable[[str, str], Any]] = {
+CHANGES: dict[str, Callable[[str, str], Any]] = {
     "trim_size": _octets,
     "trimmed_queue": _queue,
     "data_share": _share,
     "last_hop_ecn": _switch,
-} | {f"{name}.{rule}": reader for name in CLASS_NAMES for rule, reader in _RULES.items()}
+}
+CHANGES |= {f"{name}.{rule}": reader for name in CLASS_NAMES for rule, reader in _RULES.items()}
+CHANGES |= {f"{DSCP}{number}": _class_queue for number in range(CODE_POINTS)}
 PARAMETERS = ("balance", "flowlet_gap", "trim", "pfc", *PAUSING, *CHANGES)
 
 MEANINGS: Mapping[str, str] = {
@@ -375,6 +384,7 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "CLASS.pmax": ("0..1", "share marked just below that; default 1"),
     "CLASS.trim_bytes": ("DEPTH|none", "queue from which packets are trimmed"),
     "CLASS.limit_bytes": ("DEPTH|none", "queue from which packets are dropped"),
+    "dscp.N": ("high|low", "the queue of code point N: with control, served first, or with data"),
 }
 EXPLAINED = (
     f"CLASS is one of {', '.join(CLASS_NAMES)}.",

@@ -116,6 +116,9 @@ class ClassRules:
 NO_RULES = ClassRules()
 CLASS_NAMES = ("data", "retransmission", "untrimmed", "trimmed", "control")
 TRIMMED_NAMES = ("data", "retransmission")
+#: Where packets of a code point can be told to wait, and the parameter that tells it begins so.
+CLASS_QUEUES = ("high", "low")
+DSCP = "dscp."
 PLAIN_NAMES = ("mtu", "trim_size", "trimmed_queue", "data_share", "last_hop_ecn")
 
 
@@ -141,6 +144,8 @@ class Profile:
     trim_size: int = MIN_TRIM_SIZE
     trimmed_queue: str = "high"
     data_share: float = DATA_SHARE
+    #: by code point, one of CLASS_QUEUES: with control, or with data
+    queues: Mapping[int, str] = field(default_factory=dict)
     #: whether ports that face a NIC mark; RCCC looks after those queues itself (UES 3.6.14)
     last_hop_ecn: bool = True
     #: skb->priority by queue: the class of the HTB below that serves it
@@ -186,6 +191,39 @@ class Profile:
                 f"data_share is {self.data_share!r}: data own a share of 0 to "
                 f"{LARGEST_DATA_SHARE:g} of the link, and what control leaves of the rest"
             )
+
+        self._check_queues()
+
+    def _check_queues(self) -> None:
+        for point, queue in self.queues.items():
+            if not 0 <= point < CODE_POINTS or queue not in CLASS_QUEUES:
+                raise UserError(
+                    f"queues has code point {point} in {queue!r}: code points are 0 to "
+                    f"{CODE_POINTS - 1}, queues {' or '.join(CLASS_QUEUES)}"
+                )
+            if self.trims and point in (
+                self.code_points.trimmed,
+                self.code_points.trimmed_last_hop,
+            ):
+                raise Misfit(
+                    f"code point {point} is what this switch writes into packets that it trims, "
+                    "whose queue is trimmed_queue: leave it out, or take trim=off",
+                    f"{DSCP}{point}",
+                )
+
+    def classes(self) -> bytes:
+        """The traffic class of each of the 64 code points.
+
+        A code point told to wait with control is control, one told to wait with data keeps its
+        class where that does, and is untrimmed data else.
+        """
+        table = bytearray(self.code_points.classes())
+        for point, queue in self.queues.items():
+            if queue == "high":
+                table[point] = TrafficClass.CONTROL
+            elif self.queue(TrafficClass(table[point])) is not Queue.LOW:
+                table[point] = TrafficClass.UNTRIMMED
+        return bytes(table)
 
     @property
     def trims(self) -> bool:
@@ -248,12 +286,15 @@ def named(
     parts |= PROFILES[name](bdp_bytes) | {"code_points": code_points or CodePoints()}
     flat: dict[str, Any] = {"mtu": mtu}
     inner: dict[str, dict[str, Any]] = {}
+    queues: dict[int, str] = {}
     for key, value in (changes or {}).items():
         part, dot, parameter = key.partition(".")
         if dot and part in parts:
             inner.setdefault(part, {})[parameter] = value
         elif key in PLAIN_NAMES:
             flat[key] = value
+        elif f"{part}{dot}" == DSCP:
+            queues[int(parameter)] = value
         else:
             choice = ", ".join((*PLAIN_NAMES, *(f"{part}.*" for part in parts)))
             raise UserError(f"a switch profile has no {key!r}: it has {choice}")
@@ -263,7 +304,7 @@ def named(
             if parameter not in known:
                 raise UserError(f"{part} has no {parameter!r}: it has {', '.join(known)}")
         parts[part] = replace(parts[part], **values)
-    return Profile(**(parts | flat))
+    return Profile(**(parts | flat), queues=queues)
 
 
 def _shallow(bdp: int) -> dict[str, ClassRules]:
@@ -344,7 +385,7 @@ def port_settings(
     marks = profile.last_hop_ecn or not faces_nic
     classes = (_packed_class(profile, traffic_class, marks) for traffic_class in TrafficClass)
     tail = PORT_TAIL.pack(
-        points.classes(),
+        profile.classes(),
         profile.trim_size,
         trimmed,
         profile.bin_shift,

@@ -69,4 +69,6 @@ def checked(what: str) -> tuple[list[str], str]:
 
 def _said(chosen: FabricChoice) -> str:
     said = inventory(chosen.topology)
+    if chosen.transport is not None:
+        said += f", transport {chosen.transport}"
     return said if chosen.switch is None else f"{said}, switch {chosen.switch}"

@@ -25,7 +25,7 @@ from emulator.run import preflight, pxn
 from emulator.run.comparison import variants
 from emulator.run.load import Load
 from emulator.run.pxn import Pxn
-from emulator.run.stages import Stage, stages
+from emulator.run.stages import DEFAULT_TRANSPORT, Stage, stages, with_customary
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies.attachment import switch_ends
@@ -139,7 +139,8 @@ def prepare(request: Request) -> Plan:
             trials,
             transport=transport,
             switch=request.switch,
-            default_switch=partial(_default_switch, topology=topology, asked=chosen.switch),
+            default_switch=partial(_default_switch, topology=topology, chosen=chosen),
+            default_transport=chosen.transport or DEFAULT_TRANSPORT,
         )
     ]
     _check_switches(planned)
@@ -176,10 +177,13 @@ def prepare(request: Request) -> Plan:
     return plan
 
 
-def _default_switch(transport: str, topology: Topology, asked: str | None) -> str:
+def _default_switch(transport: str, topology: Topology, chosen: FabricChoice) -> str:
     """What ``transport`` runs on where the user names no switch: what the fabric's profile asks
-    for, else what is customary for it."""
-    return asked or default_switch(transport, topology)
+    for, else what is customary for it; and both where the profile asks only for parameters."""
+    asked = chosen.switch
+    if asked is None or (chosen.file is not None and chosen.file.names_switch):
+        return asked or default_switch(transport, topology)
+    return with_customary(asked, default_switch(transport, topology))
 
 
 def _planned(

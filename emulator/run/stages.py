@@ -66,12 +66,18 @@ def merged(option: str, asked: str | None, own: str, default: str) -> str:
 def _switch(asked: str | None, own: str, default: str) -> str:
     """The switch of a trial; the thresholds that its transport is set up with count where the user
     names no switch and the trial no other profile."""
-    customary = Choice.parse(default)
-    chosen = Choice.parse(merged("--switch", asked, own, customary.name))
-    if asked is not None or chosen.name != customary.name:
-        return str(chosen)
+    chosen = merged("--switch", asked, own, Choice.parse(default).name)
+    return chosen if asked is not None else with_customary(chosen, default)
+
+
+def with_customary(switch: str, customary: str) -> str:
+    """``switch`` with those parameters of ``customary`` that it leaves open, if it is of that
+    name."""
+    chosen, usual = Choice.parse(switch), Choice.parse(customary)
+    if chosen.name != usual.name:
+        return switch
     given = dict(chosen.options)
-    more = [(key, value) for key, value in customary.options if key not in given]
+    more = [(key, value) for key, value in usual.options if key not in given]
     return str(Choice(chosen.name, (*chosen.options, *more)))
 
 
@@ -102,15 +108,17 @@ def stages(
     transport: str | None,
     switch: str | None,
     default_switch: Callable[[str], str] = lambda transport: DEFAULT,
+    default_transport: str = DEFAULT_TRANSPORT,
 ) -> list[Stage]:
     """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for.
 
     ``default_switch`` tells what a transport runs on where neither user nor trial names a switch;
-    its parameters do not contradict theirs, but give way to them.
+    its parameters do not contradict theirs, but give way to them.  ``default_transport`` is used
+    where neither names one.
     """
     found: list[Stage] = []
     for place, trial in enumerate(trials):
-        speaks = merged("--transport", transport, trial.transport, DEFAULT_TRANSPORT)
+        speaks = merged("--transport", transport, trial.transport, default_transport)
         mine = (speaks, _switch(switch, trial.switch, default_switch(speaks)))
         last = found[-1] if found else None
         if last and (last.transport, last.switch) == mine and not trial.fresh:

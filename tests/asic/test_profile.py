@@ -118,3 +118,27 @@ def test_code_points_may_be_few() -> None:
     assert CodePoints().classes().count(TrafficClass.UNTRIMMED) == 61
     assert CodePoints().classes().count(TrafficClass.CONTROL) == 2
     assert POINTS.classes().count(TrafficClass.TRIMMED) == 2
+
+
+def test_code_points_wait_where_they_are_told_to() -> None:
+    told = profile(**{"dscp.46": "low", "dscp.26": "high", "dscp.0": "low", "dscp.7": "low"})
+    usual = told.code_points.classes()
+    assert [usual[point] for point in (46, 26, 7)] == [
+        TrafficClass.CONTROL,
+        TrafficClass.UNTRIMMED,
+        TrafficClass.UNTRIMMED,
+    ]
+    table = told.classes()
+    assert table[46] == TrafficClass.UNTRIMMED
+    assert table[26] == TrafficClass.CONTROL
+    assert table[told.code_points.data] == TrafficClass.DATA  # it may still be trimmed
+    changed = [point for point in range(64) if table[point] != usual[point]]
+    assert changed == [26, 46]
+    settings = port_settings(told, rate_bps=1e9, dilation=1, seed=1)
+    assert table in settings
+
+
+def test_a_code_point_of_trimmed_packets_stays_where_they_are() -> None:
+    with pytest.raises(UserError, match=r"code point 10 is what this switch writes .*trim=off"):
+        profile(**{"dscp.10": "low"})
+    assert profile("deep", **{"dscp.10": "high"}).classes()[10] == TrafficClass.CONTROL

@@ -295,6 +295,38 @@ def test_rails_are_stretched_over_pods() -> None:
         ("multi_pod:\n  super_spine: {super_rate: 1T}\n", 2, "super_rate says nothing"),
         ("segment:\n  gpu_io: {pcie_rate: 256G}\n", 2, "pcie_rate is for shared NICs"),
         ("pod:\n  spine: {planes: own}\n", 2, "a second plane needs nic_ports: 2"),
+        (
+            "segment:\n  gpu_io:\n    interconnect: InfiniBand\n",
+            3,
+            "interconnect is InfiniBand, whose links and switches are no Ethernet",
+        ),
+        ("segment:\n  gpu_io: {interconnect: tcp}\n", 2, "'tcp'; it is one of uet, rocev2"),
+        (
+            "segment:\n  rail_switch:\n    classes:\n      EF: low\n      64: high\n",
+            5,
+            "classes has a code point '64'; write 0 to 63",
+        ),
+        (
+            "segment:\n  rail_switch:\n    classes:\n      EF: low\n      26: middle\n",
+            5,
+            "classes puts code point 26 into 'middle'; queues are high, low",
+        ),
+        (
+            "segment:\n  rail_switch:\n    classes:\n      EF: low\n      46: high\n",
+            5,
+            "classes has code point 46 twice",
+        ),
+        ("segment:\n  rail_switch:\n    classes: [46]\n", 3, "classes is a list, not a mapping"),
+        (
+            "segment:\n  rail_switch: {classes: {EF: low}}\nglobal: {switch: none}\n",
+            2,
+            "classes says nothing with switch: none",
+        ),
+        (
+            "segment:\n  gpu_io: {interconnect: rocev2}\nglobal:\n  trimming: on\n",
+            4,
+            "trimming is on and interconnect rocev2, whose packets no switch cuts",
+        ),
     ],
 )
 def test_one_problem_is_told_with_its_line(text: str, line: int, said: str) -> None:
@@ -320,6 +352,38 @@ def test_a_key_that_a_merge_brought_is_known_by_its_section() -> None:
 def test_any_text_is_a_fabric_or_a_refusal(text: str) -> None:
     with suppress(TextError):
         assert fabric_file.read(text, "f").topology.gpus
+
+
+def test_the_interconnect_is_the_transport_and_decides_the_usual_switch() -> None:
+    read = fabric_file.read("segment: {gpu_io: {interconnect: rocev2}}\n", "f")
+    assert (read.transport, read.switch) == ("rocev2", None)
+    text = "segment: {gpu_io: {interconnect: rocev2}}\nglobal: {load_balancing: packet}\n"
+    read = fabric_file.read(text, "f")
+    assert (read.switch, read.names_switch) == ("lossless:balance=packet", False)
+    read = fabric_file.read(text.replace("{load", "{switch: deep, load"), "f")
+    assert (read.switch, read.names_switch) == ("deep:balance=packet", True)
+    assert fabric_file.read(SMALL, "f").transport is None
+
+
+def test_classes_are_code_points_of_the_switch() -> None:
+    text = "segment:\n  rail_switch:\n    classes: {EF: low, 26: high, af31: low}\n"
+    with pytest.raises(TextError, match="code point 26 twice"):  # AF31 is 26
+        fabric_file.read(text, "f")
+    read = fabric_file.read(text.replace("af31", "cs1"), "f")
+    assert read.switch == "shallow:dscp.46=low,dscp.26=high,dscp.8=low"
+    assert choice.parse(read.switch).changes == {
+        "dscp.46": "low",
+        "dscp.26": "high",
+        "dscp.8": "low",
+    }
+
+
+def test_a_class_of_cut_packets_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("segment:\n  rail_switch:\n    classes:\n      CS1: low\n      AF11: low\n")
+    status, out = _validate(str(path))
+    assert status == 1
+    assert out.startswith(f"{path}:5: classes: code point 10 is what this switch writes into")
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -496,8 +560,14 @@ def accepts(rule: dict, value: object) -> bool:
         if value <= rule.get("exclusiveMinimum", value - 1):
             return False
     if isinstance(value, dict):
-        known = rule["properties"]
-        return all(key in known and accepts(known[key], item) for key, item in value.items())
+        known = rule.get("properties", {})
+        forms = rule.get("patternProperties", {})
+        for key, item in value.items():
+            rules = [known[key]] if key in known else []
+            rules += [inner for form, inner in forms.items() if re.search(form, key)]
+            if not rules or not all(accepts(inner, item) for inner in rules):
+                return False
+        return True
     return "pattern" not in rule or re.search(rule["pattern"], str(value)) is not None
 
 
@@ -522,6 +592,13 @@ def test_the_schema_accepts_every_shipped_profile(name: str) -> None:
         ("rail_switch", "uplink_rate", "400", False),
         ("rail_switch", "subnet_prefix", "/28", True),
         ("rail_switch", "rails_per_switch", "/4", False),
+        ("rail_switch", "classes", {"46": "low", "af31": "high", "CS7": "high"}, True),
+        ("rail_switch", "classes", {"64": "low"}, False),
+        ("rail_switch", "classes", {"46": "middle"}, False),
+        ("rail_switch", "classes", {"voice": "high"}, False),
+        ("rail_switch", "classes", "high", False),
+        ("gpu_io", "interconnect", "rocev2", True),
+        ("gpu_io", "interconnect", "infiniband", False),
         ("gpu_io", "nic_delay", 0, True),
         ("gpu_io", "nic_delay", "1μs", True),
         ("gpu_io", "nic_delay", "1..2us", False),
