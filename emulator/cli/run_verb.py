@@ -22,7 +22,7 @@ from emulator.faults import grammar
 from emulator.lab import LARGEST_DILATION
 from emulator.results import Result, RunFolder
 from emulator.run import comparison, table
-from emulator.run.comparison import variants
+from emulator.run.comparison import COMPARE, COMPARED, variants
 from emulator.run.interrupts import Interrupted
 from emulator.run.pxn import DEFAULT as pxn_default
 from emulator.run.pxn import MODES as pxn_modes
@@ -49,7 +49,9 @@ PATIENCE_S = 2.0
     "--transport",
     metavar="SPEC",
     help="what the endpoints speak, such as uet:delivery=rod,tss=cluster (see below); several to "
-    f"compare them, such as uet,rocev2:qps=4 [default: {DEFAULT_TRANSPORT}]",
+    "compare them, each on a switch of its own if that follows @, such as "
+    f"uet@deep,rocev2:adaptive@balance=packet; {COMPARE} stands for {','.join(COMPARED)} "
+    f"[default: {DEFAULT_TRANSPORT}]",
 )
 @click.option(
     "--switch",
@@ -148,7 +150,7 @@ def command(
     loaded = scenarios.load(scenario)
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
     if snaplen is None:
-        secured = any(is_secured(one or DEFAULT_TRANSPORT) for one in variants(transport))
+        secured = any(is_secured(one.transport or DEFAULT_TRANSPORT) for one in variants(transport))
         snaplen = "full" if secured else "headers"
     plan = prepare(
         Request(
@@ -173,7 +175,7 @@ def command(
         loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
     )
     if plan.compares:
-        columns = comparison.columns(columns, [stage.stage.transport for stage in plan.stages])
+        columns = comparison.columns(columns, [stage.stage.label for stage in plan.stages])
     with progress_bar() as bar:
         terminal = Terminal(columns if form == "table" else None, bar)
         try:

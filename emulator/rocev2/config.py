@@ -31,6 +31,7 @@ from uet.congestion.parameters import ParameterError
 
 SERVICES = ("rc", "uc")
 RECOVERIES = ("go_back_n", "selective_repeat")
+PLACEMENTS = ("in_order", "direct")
 CONGESTION_CONTROLS = ("none", "dcqcn")
 ACCESSES = ("write", "read", "atomic")
 
@@ -116,6 +117,10 @@ class HcaConfig:
     recovery: str = "go_back_n"
     reorder_window: int = 4_096
     reorder_tolerance: int = 0
+    #: "direct": every packet of a WRITE says where its data go (each is a WRITE Only with a RETH),
+    #: and the responder puts them there in whatever order they come; it tells in order.  WRITEs
+    #: to one place may then overtake each other.
+    placement: str = "in_order"
 
     # Congestion control: "none", or "dcqcn" with the parameters of the set `dcqcn_set` for the
     # port's `line_rate`, which `dcqcn` overrides by name (emulator.rocev2.dcqcn_parameters).
@@ -167,6 +172,7 @@ class HcaConfig:
             {
                 "mtu": PATH_MTUS,
                 "recovery": RECOVERIES,
+                "placement": PLACEMENTS,
                 "congestion_control": CONGESTION_CONTROLS,
             },
         )
@@ -175,6 +181,11 @@ class HcaConfig:
                 raise ConfigurationError(
                     f"remote_access: {access!r} is none of {', '.join(ACCESSES)}"
                 )
+        if self.placement == "direct" and self.recovery != "selective_repeat":
+            raise ConfigurationError(
+                "placement is direct, which is for recovery=selective_repeat: who goes back has"
+                " nothing to place early"
+            )
         try:
             self.reaction()
         except ParameterError as error:

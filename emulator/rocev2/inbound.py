@@ -28,7 +28,7 @@ class Inbound:
     """At most one message at a time: the packets of two never mix on one queue pair."""
 
     __slots__ = (
-        "_at", "_host", "_key", "_left", "_length", "_mtu", "_offset", "_qp",
+        "_at", "_before", "_direct", "_host", "_key", "_left", "_length", "_mtu", "_offset", "_qp",
         "_receive", "_send", "_target", "_writes", "open",
     )  # fmt: skip
 
@@ -42,6 +42,9 @@ class Inbound:
         self._target = _NOWHERE
         self._at = self._left = self._length = self._key = self._offset = 0
         self._receive: Receive | None = None
+        self._direct = qp.host.config.placement == "direct"
+        #: key, offset and length of WRITE Only packets in a row that belong to one message
+        self._before = (0, 0, 0)
 
     def take(
         self, shape: Shape, frame: memoryview, extensions_at: int, at: int, end: int
@@ -81,6 +84,33 @@ class Inbound:
         self._left -= length
         if shape.ends:
             self._finish(shape, frame, at)
+        return None
+
+    def place(self, frame: memoryview, extensions_at: int, at: int, end: int) -> bool:
+        """Put the data of a WRITE Only that came early where they belong; false if that cannot be.
+
+        What cannot be placed is refused when its turn has come.
+        """
+        address, key, total = headers.RETH.unpack_from(frame, extensions_at)
+        if not self._writes or total != end - at or total > self._mtu:
+            return False
+        if total:
+            target = self._host.memory.reach(key, address, total, write=True)
+            if target is None:
+                return False
+            target[:] = frame[at:end]
+        return True
+
+    def take_placed(self, shape: Shape, extensions: memoryview) -> int | None:
+        """Count in a packet whose turn has come, and whose data are in place; as :meth:`take`."""
+        if self.open:
+            return _INVALID
+        if shape.immediate and not self._host.take_immediate():
+            return _NOT_READY
+        address, self._key, self._length = headers.RETH.unpack_from(extensions, 0)
+        self._offset = address - (self._host.memory.address_of(self._key) or 0)
+        self._send = False
+        self._finish(shape, extensions, len(extensions))
         return None
 
     def _begin(
@@ -140,7 +170,15 @@ class Inbound:
                     offset=0,
                 )
             )
-        elif immediate is not None:
+            return
+        if self._direct:
+            key, offset, length = self._before
+            if key == self._key and offset + length == self._offset and length:
+                self._offset, self._length = offset, length + self._length
+            self._before = (0, 0, 0)
+            if immediate is None:
+                self._before = self._key, self._offset, self._length
+        if immediate is not None:
             self._host.complete(
                 Completion(
                     kind="remote_write",

@@ -107,7 +107,12 @@ class QueuePair:
         self.ack_class = traffic_class(ack, ecn_capable=config.ecn_capable)
         #: when the endpoint will look at its timers (ns), the next time last
         self.scheduled: list[int] = []
-        self._workshop = Workshop(service, migreq=config.migreq, solicited=config.solicited)
+        self._workshop = Workshop(
+            service,
+            migreq=config.migreq,
+            solicited=config.solicited,
+            direct=config.placement == "direct",
+        )
         self._requests_first = True
         self.peer = ""
         self.peer_key = b""

@@ -43,7 +43,8 @@ class Requester(SendQueue):
         super().__init__(qp, first_psn)
         config = qp.host.config
         self._selective = config.recovery == "selective_repeat"
-        self._tolerance = config.reorder_tolerance
+        self._tolerant = config.reorder_tolerance > 0
+        self._recover = first_psn  # what had been sent at the last timeout ends here
         self._went_back_at = -1  # where a gap in responses was seen last
         self._retries = config.retry_cnt
         self._rnr_retries = config.rnr_retry
@@ -83,18 +84,22 @@ class Requester(SendQueue):
         """
         self._counts["rx_naks_sequence"] += 1
         if self._selective:
-            work = self._find(psn)
-            if work is not None and work.fetch:
-                # The responder misses every PSN of a READ, which are one packet.
-                psn = work.next
-                work = None if psn in self._repeated else work
-            if work is not None:
-                self._lost[psn] = None
-                self._restart_timer(now)
+            self._repeat_one(psn, now)
             return
         self._acknowledge(psn, now)
         if psn >= self.una:
             self._go_back(psn)
+            self._restart_timer(now)
+
+    def _repeat_one(self, psn: int, now: int) -> None:
+        """One packet is lost: send it again when there is room."""
+        work = self._find(psn)
+        if work is not None and work.fetch:
+            # The responder misses every PSN of a READ, which are one packet.
+            psn = work.next
+            work = None if psn in self._repeated else work
+        if work is not None:
+            self._lost[psn] = None
             self._restart_timer(now)
 
     def _not_ready(self, psn: int, code: int, now: int) -> None:
@@ -145,6 +150,10 @@ class Requester(SendQueue):
         self._retries = config.retry_cnt
         self._rnr_retries = config.rnr_retry
         self._restart_timer(now)
+        if upto < self._recover:
+            # After a timeout nothing is late any more: where the acknowledgement stops, a packet
+            # is lost that the responder would still wait for (as RFC 6582 has it of TCP).
+            self._repeat_one(upto, now)
 
     def _complete(self, work: Work, error: str | None) -> None:
         request = work.request
@@ -227,10 +236,11 @@ class Requester(SendQueue):
         self._went_back_at = -1
         if self._selective:
             # The oldest one, what was asked for and repeated in vain, and the newest, which shows
-            # the responder what else is missing, with those that it would still wait for.
-            newest = max(self.una, self.next - 1 - self._tolerance)
-            for psn in (self.una, *self._repeated, *range(newest, self.next)):
+            # the responder what else is missing.
+            for psn in (self.una, *self._repeated, self.next - 1):
                 self._lost[psn] = None
+            if self._tolerant:
+                self._recover = self.next
         else:
             self._go_back(self.una)
         self._restart_timer(now)

@@ -36,6 +36,7 @@ _UINT64 = (1 << 64) - 1
 _INVALID = int(Syndrome.NAK_INVALID_REQUEST)
 _ACCESS = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
 _NOTHING = memoryview(b"")
+_ONLY = frozenset({_O.WRITE_ONLY, _O.WRITE_ONLY_IMM})
 
 
 @dataclass(slots=True)
@@ -67,6 +68,8 @@ class Responder:
         self._early: Early | None = None
         if config.recovery == "selective_repeat":
             self._early = Early(config.reorder_window, config.reorder_tolerance)
+        self._tolerant = config.reorder_tolerance > 0
+        self._direct = config.placement == "direct"
 
     # -- what arrives --------------------------------------------------------------------------
 
@@ -89,6 +92,9 @@ class Responder:
             early = self._early
             if early is not None and early.highest >= expected:
                 self._continue(early, expected)
+                if asks and self._tolerant and self.expected > expected + 1:
+                    # a requester that has timed out sends again where acknowledgements stop
+                    self._answers.acknowledge(self.expected - 1, self.msn)
             return
         psn = unwrap(psn24, expected)
         if psn < expected:
@@ -116,27 +122,30 @@ class Responder:
                 self._nak(Syndrome.NAK_SEQUENCE_ERROR, self.expected)
             self._counts["rx_drop_out_of_order"] += 1
             return
-        for missing in early.filled(psn):
-            self._nak(Syndrome.NAK_SEQUENCE_ERROR, missing)
-        packet = operation, asks, bytes(frame[extensions_at:end]), at - extensions_at
-        if not early.keep(self.expected, psn, packet):
+        early.filled(psn)
+        if not early.fits(self.expected, psn):
             self._counts["rx_drop_beyond_window"] += 1
             return
+        placed = self._direct and operation in _ONLY and self._inbound.place(
+            frame, extensions_at, at, end
+        )  # fmt: skip
+        octets = bytes(frame[extensions_at : at if placed else end])
+        early.keep(psn, (operation, asks, octets, at - extensions_at, placed))
         for missing in early.lost(self.expected):
             self._nak(Syndrome.NAK_SEQUENCE_ERROR, missing)
 
     def _continue(self, early: Early, filled: int) -> None:
         """A gap has been filled: carry out what came early behind it."""
-        for missing in early.filled(filled):
-            self._nak(Syndrome.NAK_SEQUENCE_ERROR, missing)
+        early.filled(filled)
         early.skip(filled + 1, self.expected)
         while self._qp.receives:
             kept = early.pop(self.expected)
             if kept is None:
                 break
-            operation, asks, octets, at = kept
+            operation, asks, octets, at, placed = kept
             before = self.expected
-            self._execute(operation, asks, memoryview(octets), 0, at, len(octets))
+            end = len(octets)
+            self._execute(operation, asks, memoryview(octets), 0, at, end, placed=placed)
             if self.expected == before:
                 break  # refused for now: it comes again
             early.skip(before + 1, self.expected)
@@ -144,12 +153,24 @@ class Responder:
             self._nak(Syndrome.NAK_SEQUENCE_ERROR, missing)
 
     def _execute(
-        self, operation: int, asks: bool, frame: memoryview, extensions_at: int, at: int, end: int
+        self,
+        operation: int,
+        asks: bool,
+        frame: memoryview,
+        extensions_at: int,
+        at: int,
+        end: int,
+        *,
+        placed: bool = False,
     ) -> None:
-        """The request that is expected."""
+        """The request that is expected; its data may have been ``placed`` when it came early."""
         shape = SHAPES.get(operation)
         if shape is not None:
-            refused = self._inbound.take(shape, frame, extensions_at, at, end)
+            inbound = self._inbound
+            if placed:
+                refused = inbound.take_placed(shape, frame)
+            else:
+                refused = inbound.take(shape, frame, extensions_at, at, end)
             if refused is not None:
                 self._refuse(refused)
                 return

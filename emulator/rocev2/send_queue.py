@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from emulator.rocev2.codes import MAX_OUTSTANDING, PSN_MASK, timeout_ns
 from emulator.rocev2.frames import ACK_REQUEST
-from emulator.rocev2.work import Work, read_extension
+from emulator.rocev2.work import Work, packet_extension, read_extension
 from uet.transport import Frame
 
 if TYPE_CHECKING:
@@ -110,17 +110,16 @@ class SendQueue:
             if asks:
                 self._ask(psn, now)
             number = psn & PSN_MASK | (ACK_REQUEST if asks else 0)
-            if work.first < psn < last:
+            if work.first < psn < last and not work.direct:
                 frame = make(traffic_class, middle, number, b"", payload[at : at + mtu])
             else:
                 place = 0 if work.first == last else 1 if psn == work.first else 3
-                frame = make(
-                    traffic_class,
-                    work.words[place],
-                    number,
-                    work.extensions[place],
-                    payload[at : at + mtu],
-                )
+                if work.first < psn < last:
+                    place = 2
+                data, extension = payload[at : at + mtu], work.extensions[place]
+                if work.direct:
+                    extension = packet_extension(work, at, len(data), extension)
+                frame = make(traffic_class, work.words[place], number, extension, data)
             out.append(frame)
             psn += 1
             at += mtu

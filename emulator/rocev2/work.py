@@ -1,6 +1,7 @@
 """What a queue pair is asked to do, cut into packets (IBA 9.7.2, 10.8).
 
-Header data of a write becomes a WRITE with Immediate, which has 32 bits.
+Header data of a write becomes a WRITE with Immediate, which has 32 bits.  Under direct placement
+each packet of a WRITE is a WRITE Only by itself, and the last of them brings the immediate.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Work:
     """
 
     __slots__ = (
-        "end", "extensions", "fetch", "first", "kind", "length", "next", "payload", "request",
-        "words",
+        "direct", "end", "extensions", "fetch", "first", "kind", "length", "next", "payload",
+        "request", "words",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,7 @@ class Work:
         extensions: tuple[bytes, bytes, bytes, bytes],
         *,
         fetch: bool = False,
+        direct: bool = False,
     ) -> None:
         self.kind = kind
         self.request = request
@@ -77,6 +79,8 @@ class Work:
         self.words = words
         self.extensions = extensions
         self.fetch = fetch
+        #: each packet has a RETH of its own, before its extension
+        self.direct = direct
         self.first = self.next = self.end = 0
 
     def packets(self, mtu: int) -> int:
@@ -87,10 +91,13 @@ class Work:
 class Workshop:
     """Makes the work of one queue pair from requests."""
 
-    def __init__(self, service: Service, *, migreq: bool, solicited: bool) -> None:
+    def __init__(
+        self, service: Service, *, migreq: bool, solicited: bool, direct: bool = False
+    ) -> None:
         self._base = int(service) << _OPCODE_SHIFT | (_MIGREQ if migreq else 0)
         self._reliable = service is Service.RC
         self._solicited = _SOLICITED if solicited else 0
+        self._direct = direct and self._reliable
 
     def make(self, request: Request) -> Work:
         """The work of a request.  ``WorkError`` if it cannot be done."""
@@ -117,13 +124,17 @@ class Workshop:
             raise WorkError("RoCEv2 knows no groups of operations (synchronise)")
         length = message_length(request.payload)
         reth = _reth(request.offset, request.key, length)
-        payload = request.payload
-        if request.header_data is None:
-            words = self._words(_WRITE, notifies=False)
-            return Work("write", request, length, payload, words, (reth, reth, b"", b""))
-        value = _immediate(request.header_data)
-        words = self._words(_WRITE_IMM, notifies=True)
-        return Work("write", request, length, payload, words, (reth + value, reth, b"", value))
+        notifies = request.header_data is not None
+        value = b"" if request.header_data is None else _immediate(request.header_data)
+        extensions = (reth + value, reth, b"", value)
+        operations = _WRITE_IMM if notifies else _WRITE
+        if self._direct:
+            only, one = operations[0], _O.WRITE_ONLY
+            operations, extensions = (only, one, one, only), (value, b"", b"", value)
+        words = self._words(operations, notifies=notifies)
+        return Work(
+            "write", request, length, request.payload, words, extensions, direct=self._direct
+        )
 
     def _send(self, request: Send) -> Work:
         if request.tag is not None or request.protocol is not None:
@@ -196,6 +207,13 @@ def _immediate(header_data: int) -> bytes:
             f"header_data {header_data:#x} does not fit into the 32 bits of an immediate"
         )
     return headers.IMM_DT.pack(header_data)
+
+
+def packet_extension(work: Work, at: int, length: int, extension: bytes) -> bytes:
+    """The extension headers of a packet with ``length`` octets from ``at`` on, placed directly."""
+    request = work.request
+    assert isinstance(request, Write)
+    return headers.RETH.pack(request.offset + at, request.key, length) + extension
 
 
 def _reth(address: int, key: int, length: int) -> bytes:

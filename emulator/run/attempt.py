@@ -102,12 +102,12 @@ class Attempt:
         Where transports are compared, the one that it befell stands in front.
         """
         sentence = str(error) if self._expected is None else self._expected.sentence(error)
-        return f"{self.stage.stage.transport}: {sentence}" if self.plan.compares else sentence
+        return f"{self.stage.stage.label}: {sentence}" if self.plan.compares else sentence
 
     def unfinished(self, results: Sequence[RankResult]) -> Mapping[str, object]:
         """What had been done when it failed, by the ranks that still answered."""
         told = {
-            "transport": self.stage.stage.transport,
+            "transport": self.stage.stage.label,
             **unfinished(self.trial, results),
         }
         if self._expected is None or self._undisturbed is None:
@@ -161,7 +161,7 @@ class Attempt:
         finally:
             self.late_fault_ns = max(self.late_fault_ns, faults.late_ns)
             if faults.missed:
-                by = f"{self.stage.stage.transport}: " if self.plan.compares else ""
+                by = f"{self.stage.stage.label}: " if self.plan.compares else ""
                 self.warnings.append(
                     f"{by}{faults.missed} faults of {trial.collective} {trial.size_bytes} B were "
                     "never due: the iterations ended before; take a larger size or earlier faults"

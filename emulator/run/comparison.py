@@ -19,7 +19,8 @@ and those of :mod:`emulator.run.traffic`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 from emulator.errors import UserError
@@ -30,6 +31,11 @@ from emulator.scenario import Outcome
 from emulator.transports import TRANSPORTS
 from topologies.model import Topology
 
+#: The word for UET beside RoCEv2 as each of its advocates would set it up.
+COMPARE = "compare"
+COMPARED = ("uet", "rocev2:classic", "rocev2:nccl", "rocev2:adaptive")
+#: Between a transport and the switch that it is run on.
+ON = "@"
 #: Names under which endpoints count these.
 RESENT_OCTETS, CNPS = "tx_retransmitted_octets", "tx_cnps"
 
@@ -70,29 +76,63 @@ def columns(own: Sequence[Column], transports: Sequence[str]) -> tuple[Column, .
     return (name, *(column for column in own if column.key not in _ELSEWHERE), *MEASURES)
 
 
-def variants(wanted: str | None) -> list[str | None]:
-    """The transports that ``wanted`` names, in its order; one that is None is the default.
+@dataclass(frozen=True)
+class Variant:
+    """A transport of a run, and the switch that it names; None leaves either to the run."""
+
+    transport: str | None = None
+    switch: str | None = None
+
+    @property
+    def label(self) -> str | None:
+        """As the user wrote it."""
+        return self.transport if self.switch is None else f"{self.transport}{ON}{self.switch}"
+
+
+def variants(wanted: str | None) -> list[Variant]:
+    """The transports that ``wanted`` names, in its order.
 
     Commas part transports as they part parameters: what is the name of a transport, alone or
-    before a colon, begins another one.  :class:`UserError` if one is there twice.
+    before a colon or an ``@``, begins another one.  ``@`` stands before the switch that a
+    transport is to be run on, and :data:`COMPARE` for :data:`COMPARED`.  :class:`UserError` if one
+    is there twice, or ``@`` stands before nothing.
     """
     if wanted is None:
-        return [None]
+        return [Variant()]
     found: list[str] = []
-    for part in wanted.split(","):
-        name, colon, _ = part.strip().partition(":")
+    for part in _parts(wanted):
+        name, colon, _ = part.partition(ON)[0].partition(":")
         begins = name in TRANSPORTS or (bool(colon) and "=" not in name)
         if begins or not found:
-            found.append(part.strip())
+            found.append(part)
         else:
-            found[-1] += f"{',' if ':' in found[-1] else ':'}{part.strip()}"
+            last = found[-1].rpartition(ON)[2]
+            found[-1] += f"{',' if ':' in last else ':'}{part}"
     for variant in found:
         if found.count(variant) > 1:
             raise UserError(
-                f"--transport has {variant} twice; two runs of one transport that differ only in "
-                "chance need different --seed"
+                f"--transport has {variant} twice; runs of one transport that differ only in "
+                "chance are what --seeds N is for"
             )
-    return list(found)
+    return [_variant(text) for text in found]
+
+
+def _parts(wanted: str) -> Iterator[str]:
+    for part in wanted.split(","):
+        if part.strip() == COMPARE:
+            yield from COMPARED
+        else:
+            yield part.strip()
+
+
+def _variant(text: str) -> Variant:
+    transport, on, switch = text.partition(ON)
+    if on and (not switch or not transport or ON in switch):
+        raise UserError(
+            f"--transport {text!r}: one switch follows {ON}, as in uet{ON}deep or "
+            f"rocev2:adaptive{ON}balance=least-loaded"
+        )
+    return Variant(transport, switch or None)
 
 
 def measured(topology: Topology, outcome: Outcome) -> dict[str, object]:

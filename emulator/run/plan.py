@@ -104,7 +104,7 @@ class Plan:
     @property
     def transport(self) -> str:
         """What all stages use, or what they have in common: the user's choice."""
-        return self._common([stage.stage.transport for stage in self.stages], "transport", "uet")
+        return self._common([stage.stage.label for stage in self.stages], "transport", "uet")
 
     @property
     def switch(self) -> str:
@@ -113,6 +113,8 @@ class Plan:
 
     def _common(self, used: Sequence[str], option: str, default: str) -> str:
         asked: str | None = getattr(self.request, option)
+        if option == "transport" and self.compares:
+            asked = ",".join(str(one.label) for one in variants(asked))
         return used[0] if len(set(used)) == 1 else asked or default
 
 
@@ -134,11 +136,12 @@ def prepare(request: Request) -> Plan:
     compared = variants(request.transport)
     planned = [
         _planned(stage, trials, topology, request, chosen)
-        for transport in compared
+        for variant in compared
         for stage in stages(
             trials,
-            transport=transport,
+            transport=variant.transport,
             switch=request.switch,
+            named=variant.switch,
             default_switch=partial(_default_switch, topology=topology, chosen=chosen),
             default_transport=chosen.transport or DEFAULT_TRANSPORT,
         )

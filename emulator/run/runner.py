@@ -166,8 +166,9 @@ class _Run:
         groups: list[list[int]] = []
         stages = self.plan.stages
         for number, stage in enumerate(stages):
-            same = groups and stages[groups[-1][-1]].transport == stage.transport
-            if same and not stage.stage.fresh:
+            before = stages[groups[-1][-1]] if groups else stage
+            same = groups and before.transport == stage.transport
+            if same and before.stage.named == stage.stage.named and not stage.stage.fresh:
                 groups[-1].append(number)
             else:
                 groups.append([number])
@@ -273,7 +274,7 @@ class _Run:
         self.pool.start(
             lambda done, total: observer.progress(f"starting agents ({done}/{total})", None)
         )
-        self.folder.event("started", agents=self.pool.pids, transport=first.stage.transport)
+        self.folder.event("started", agents=self.pool.pids, transport=first.stage.label)
 
     def _end_telemetry(self, sampler: Telemetry) -> None:
         sampler.stop()
@@ -313,7 +314,7 @@ class _Run:
             self.ports.restart()
             _asic(lab).apply(stage.switch)
         self.folder.event(
-            "stage", number=number, transport=stage.stage.transport, switch=stage.stage.switch
+            "stage", number=number, transport=stage.stage.label, switch=stage.stage.switch
         )
         largest = max(plan.trials, key=lambda trial: trial.size_bytes)
         weights = [
@@ -380,7 +381,7 @@ class _Run:
         outcome, transport, request = measured.outcome, stage.transport, self.plan.request
         scenario, topology = request.scenario, self.plan.topology
         return {
-            "transport": stage.stage.transport,
+            "transport": stage.stage.label,
             "switch": stage.stage.switch,
             "collective": trial.collective,
             "size_bytes": trial.size_bytes,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from emulator.asic.choice import DEFAULT
+from emulator.asic.choice import DEFAULT, PAUSING
 from emulator.errors import UserError
 from emulator.scenario import Trial
 
@@ -63,21 +63,32 @@ def merged(option: str, asked: str | None, own: str, default: str) -> str:
     return str(Choice(user.name or trial.name or default, tuple(options)))
 
 
-def _switch(asked: str | None, own: str, default: str) -> str:
+def _switch(asked: str | None, of_transport: str | None, own: str, default: str) -> str:
     """The switch of a trial; the thresholds that its transport is set up with count where the user
-    names no switch and the trial no other profile."""
+    names no switch and the trial no other profile.
+
+    What the user says of the switch of one transport counts for it in place of ``asked``, and
+    leaves what it does not speak of as is customary.
+    """
+    if of_transport is not None:
+        chosen = merged("--transport", of_transport, own, Choice.parse(default).name)
+        return with_customary(chosen, default)
     chosen = merged("--switch", asked, own, Choice.parse(default).name)
     return chosen if asked is not None else with_customary(chosen, default)
 
 
 def with_customary(switch: str, customary: str) -> str:
     """``switch`` with those parameters of ``customary`` that it leaves open, if it is of that
-    name."""
+    name.
+
+    Without priority flow control none of its parameters is left open.
+    """
     chosen, usual = Choice.parse(switch), Choice.parse(customary)
     if chosen.name != usual.name:
         return switch
     given = dict(chosen.options)
-    more = [(key, value) for key, value in usual.options if key not in given]
+    closed = {*given, *(PAUSING if given.get("pfc") == "off" else ())}
+    more = [(key, value) for key, value in usual.options if key not in closed]
     return str(Choice(chosen.name, (*chosen.options, *more)))
 
 
@@ -94,12 +105,19 @@ class Stage:
     """Consecutive trials (by their places in the list) on one transport and switch.
 
     ``fresh``: the first of them wants endpoints that have learned nothing from earlier ones.
+    ``named``: the switch that the user has named for this transport alone.
     """
 
     transport: str
     switch: str
     trials: tuple[int, ...]
     fresh: bool = False
+    named: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The transport as rows and lines name it."""
+        return self.transport if self.named is None else f"{self.transport}@{self.named}"
 
 
 def stages(
@@ -107,11 +125,13 @@ def stages(
     *,
     transport: str | None,
     switch: str | None,
+    named: str | None = None,
     default_switch: Callable[[str], str] = lambda transport: DEFAULT,
     default_transport: str = DEFAULT_TRANSPORT,
 ) -> list[Stage]:
     """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for.
 
+    ``named`` is a switch that the user wants for this transport, whatever ``switch`` is.
     ``default_switch`` tells what a transport runs on where neither user nor trial names a switch;
     its parameters do not contradict theirs, but give way to them.  ``default_transport`` is used
     where neither names one.
@@ -119,10 +139,10 @@ def stages(
     found: list[Stage] = []
     for place, trial in enumerate(trials):
         speaks = merged("--transport", transport, trial.transport, default_transport)
-        mine = (speaks, _switch(switch, trial.switch, default_switch(speaks)))
+        mine = (speaks, _switch(switch, named, trial.switch, default_switch(speaks)))
         last = found[-1] if found else None
         if last and (last.transport, last.switch) == mine and not trial.fresh:
-            found[-1] = Stage(*mine, (*last.trials, place), last.fresh)
+            found[-1] = Stage(*mine, (*last.trials, place), last.fresh, named)
         else:
-            found.append(Stage(*mine, (place,), trial.fresh))
+            found.append(Stage(*mine, (place,), trial.fresh, named))
     return found

@@ -45,7 +45,7 @@ def default_switch(wanted: str, topology: Topology) -> str:
     :class:`UserError` as for :func:`fit`.
     """
     transport, options = _parsed(wanted)
-    return transport.default_switch(options, topology)
+    return transport.switch(options, topology)
 
 
 def is_secured(wanted: str) -> bool:

@@ -25,6 +25,8 @@ FRAMING = 24
 RTO_BASE_RTTS = 20
 
 Options = Mapping[str, str]
+#: The key under which options say which preset they come from.
+PRESET = ""
 
 
 @dataclass(frozen=True)
@@ -64,12 +66,22 @@ class Fitter(Protocol):
 
 
 @dataclass(frozen=True)
+class Preset:
+    """Parameters that go by one word, and what they ask of the switch besides what is customary."""
+
+    options: Options
+    meaning: str
+    switch: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Transport:
     """A transport that runs can use.
 
     ``options`` maps its parameters to their values, the default first; those that match ``free``
     take other values, which ``fit`` reads; ``described`` says what these are, for people.
-    ``default_switch`` is what it runs on where the user names no switch.
+    ``default_switch`` is what it runs on where the user names no switch.  ``presets`` are the words
+    that stand for several parameters; what a user says beside one counts.
     """
 
     fit: Fitter
@@ -78,12 +90,17 @@ class Transport:
     free: re.Pattern[str]
     described: Mapping[str, str]
     default_switch: Callable[[Options, Topology], str] = lambda options, topology: DEFAULT
+    presets: Mapping[str, Preset] = field(default_factory=dict)
 
     def parse(self, name: str, text: str) -> dict[str, str]:
         """``PARAMETER=VALUE,...``; :class:`UserError` for what it does not have."""
         found: dict[str, str] = {}
+        presets: list[str] = []
         for part in filter(None, text.split(",")):
             option, equals, value = part.partition("=")
+            if option in self.presets and not equals:
+                presets.append(option)
+                continue
             if self.free.fullmatch(option):
                 found[option] = value
                 continue
@@ -97,11 +114,28 @@ class Transport:
                     f"{', '.join(self.options[option])}"
                 )
             found[option] = value
+        if len(presets) > 1:
+            raise UserError(
+                f"{' and '.join(presets)} are two presets of the transport {name}; keep one of them"
+            )
+        for preset in presets:
+            found = {**self.presets[preset].options, **found, PRESET: preset}
         return found
+
+    def switch(self, options: Options, topology: Topology) -> str:
+        """What it runs on with ``options`` where the user names no switch."""
+        customary = self.default_switch(options, topology)
+        preset = self.presets.get(options.get(PRESET, ""))
+        more = [f"{key}={value}" for key, value in preset.switch.items()] if preset else []
+        return ",".join((customary if ":" in customary or not more else f"{customary}:", *more))
 
     @property
     def _names(self) -> Mapping[str, object]:
-        return {**self.options, **{line.partition("=")[0]: 0 for line in self.described if line}}
+        return {
+            **self.presets,
+            **self.options,
+            **{line.partition("=")[0]: 0 for line in self.described if line},
+        }
 
     def describe(self) -> str:
         """Its parameters and their values, the default first, a line each."""
@@ -109,6 +143,7 @@ class Transport:
             f"  {name + '=' + '|'.join(values):<46}{self.meanings[name]}"
             for name, values in self.options.items()
         ]
+        lines += [f"  {name:<46}{preset.meaning}" for name, preset in self.presets.items()]
         return "\n".join((*lines, *(f"  {k:<46}{text}" for k, text in self.described.items())))
 
 

@@ -26,13 +26,14 @@ from emulator.transports.choice import (
     FRAMING,
     RTO_BASE_RTTS,
     Options,
+    Preset,
     Transport,
     TransportChoice,
     number,
     path_window,
     rto_ns,
 )
-from emulator.transports.rocev2_switch import customary
+from emulator.transports.rocev2_switch import customary, marks
 from topologies.addressing import gpu_address, next_hops
 from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
@@ -44,6 +45,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "cc": ("dcqcn", "none"),
     "dcqcn": ("mlx", *(name for name in NAMED if name != "mlx")),
     "recovery": ("go_back_n", "selective_repeat"),
+    "placement": ("in_order", "direct"),
     "window": ("none", "bdp"),
     "pfc": ("on", "off"),
 }
@@ -51,6 +53,7 @@ MEANINGS: Mapping[str, str] = {
     "cc": "congestion control; none: as fast as the port",
     "dcqcn": "parameters of its algorithm, by who uses them",
     "recovery": "from loss: as most NICs, or as newer ones",
+    "placement": "of what comes early: kept, or put where each packet says (selective_repeat)",
     "window": "octets in flight: as congestion control lets, or one bandwidth-delay product",
     "pfc": "unless --switch says: on a lossless fabric, or on one that drops",
 }
@@ -59,11 +62,25 @@ FREE: Mapping[str, str] = {
     "mtu=N": f"path MTU, one of {', '.join(map(str, PATH_MTUS))} [default: what fits]",
     "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
     "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
-    "reorder=N": "selective_repeat: packets that may overtake one before it is lost [default: 0]",
+    "reorder=N": "packets that may overtake one before it is lost [default: 0; with "
+    "placement=direct what a queue that is marked whole holds, and a BDP]",
     "rto=TIME": "the same as the least N that makes it at least so long",
     "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate (bit/s), or",
     "dcqcn.byte_unit=1|64": "octets that a unit of the byte counter is (mlx: of 32767)",
     "retry_cnt=N": "timeouts in a row before an error, 0..7 [default: 7]",
+}
+#: RoCEv2 as its own advocates would have it.  "nccl": connections of a collective library's
+#: channels between two NICs, of which each message takes the next; "adaptive": adaptive routing.
+PRESETS: Mapping[str, Preset] = {
+    "classic": Preset({}, "one queue pair to each peer, hashed, lossless: the default"),
+    "nccl": Preset(
+        {"qps": "4"}, "four queue pairs to each peer, as collective libraries open them"
+    ),
+    "adaptive": Preset(
+        {"recovery": "selective_repeat", "placement": "direct"},
+        "selective repeat, direct placement; switches take the least loaded path by packet",
+        {"balance": "least-loaded"},
+    ),
 }
 _TUNING = re.compile(r"dcqcn\.(\w+)")
 _MOST_QPS = 64
@@ -104,7 +121,8 @@ def _fit(
             )
     qps = _whole(wanted, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(wanted, options, topology)
-    wire = WireCost(around_bytes=_AROUND + FRAMING, payload_mtu=mtu)
+    each = headers.RETH.size if chosen["placement"] == "direct" else 0
+    wire = WireCost(around_bytes=_AROUND + each + FRAMING, payload_mtu=mtu)
     packet = mtu + wire.around_bytes
     base_rtt = base_rtt_ns(topology, packet)
     fields: dict[str, object] = {
@@ -112,7 +130,8 @@ def _fit(
         "timeout": _timeout(wanted, options, base_rtt),
         "retry_cnt": _whole(wanted, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
         "recovery": chosen["recovery"],
-        "reorder_tolerance": _reorder(wanted, options, chosen["recovery"]),
+        "placement": chosen["placement"],
+        "reorder_tolerance": _reorder(wanted, chosen, topology, packet),
         "congestion_control": chosen["cc"],
         "dcqcn_set": chosen["dcqcn"],
         "dcqcn": _tuning(wanted, options),
@@ -198,14 +217,23 @@ def _timeout(wanted: str, options: Options, base_rtt: int) -> int:
     return next((x for x in exponents if timeout_ns(x) >= least), MAX_TIMEOUT_EXPONENT)
 
 
-def _reorder(wanted: str, options: Options, recovery: str) -> int:
-    """How far packets may be out of order without being taken for lost."""
-    if "reorder" in options and recovery != "selective_repeat":
+def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> int:
+    """How far packets may be out of order without being taken for lost.
+
+    Under direct placement paths are taken by packet: one may meet a queue that is marked whole, as
+    deep as a fabric without loss has them, while others go on at full rate.
+    """
+    if "reorder" in options and options["recovery"] != "selective_repeat":
         raise UserError(
             f"transport {wanted!r}: reorder is for receivers that keep what comes early; add "
             "recovery=selective_repeat or leave reorder out"
         )
-    return _whole(wanted, options, "reorder", 0, HcaConfig.reorder_window // 2, 0)
+    most, default = HcaConfig.reorder_window // 2, 0
+    if options["placement"] == "direct":
+        _, queue = marks(topology)
+        bdp = max(path_window(topology, gpu.name, packet, 0) for gpu in topology.gpus)
+        default = min(most, (queue + bdp) // packet)
+    return _whole(wanted, options, "reorder", 0, most, default)
 
 
 def _tuning(wanted: str, options: Options) -> dict[str, float]:
@@ -246,4 +274,5 @@ TRANSPORT = Transport(
     meanings=MEANINGS,
     free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),
     described=FREE,
+    presets=PRESETS,
 )

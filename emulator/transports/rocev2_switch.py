@@ -17,7 +17,7 @@ from emulator.asic.choice import LOSSLESS
 from emulator.asic.headroom import headroom_bytes
 from emulator.asic.pausing import priority_of
 from emulator.rocev2.config import HcaConfig
-from topologies.model import Topology
+from topologies.model import Link, Topology
 from topologies.round_trip import WIRE_OVERHEAD_BYTES
 
 #: Octets for each bit/s of the slowest link.
@@ -27,28 +27,42 @@ PMAX = 0.2
 FULL = 0.8
 
 
-def customary(topology: Topology, *, pfc: bool) -> str:
-    """The switch choice for RoCEv2 on ``topology``, lossless or not; marks are the same."""
+def marks(topology: Topology) -> tuple[int, int]:
+    """The queues (octets) from which some packets are marked, and from which all are."""
+    slowest, held, room, fits = _room(topology)
+    kmin, kmax = slowest * KMIN, slowest * KMAX
+    shrunk = min(1.0, FULL * (room if fits else held) / kmin)
+    return round(shrunk * kmin), round(shrunk * kmax)
+
+
+def _cables(topology: Topology) -> list[Link]:
     switches = {switch.name for switch in topology.switches}
-    cables = [link for link in topology.links if switches & {link.a.node, link.b.node}]
-    if not cables:
-        return LOSSLESS
-    slowest = min(link.rate_bps for link in cables)
+    return [link for link in topology.links if switches & {link.a.node, link.b.node}]
+
+
+def _room(topology: Topology) -> tuple[int, int, int, bool]:
+    """The slowest cable's rate, the least buffer, what headroom leaves of it, and whether a frame
+    finds room there."""
+    cables = _cables(topology) or topology.links
     mtu = max(link.mtu for link in topology.links)
-    held = min(link.buffer_bytes for link in cables)
     room = min(
         link.buffer_bytes - headroom_bytes(link.rate_bps, link.delay_ns, mtu) for link in cables
     )
-    fits = room >= mtu + WIRE_OVERHEAD_BYTES
-    kmin, kmax = slowest * KMIN, slowest * KMAX
-    shrunk = min(1.0, FULL * (room if fits else held) / kmin)
-    marks = (
-        f"untrimmed.kmin_bytes={round(shrunk * kmin)},untrimmed.kmax_bytes={round(shrunk * kmax)},"
-        f"untrimmed.pmax={PMAX}"
-    )
+    slowest = min(link.rate_bps for link in cables)
+    held = min(link.buffer_bytes for link in cables)
+    return slowest, held, room, room >= mtu + WIRE_OVERHEAD_BYTES
+
+
+def customary(topology: Topology, *, pfc: bool) -> str:
+    """The switch choice for RoCEv2 on ``topology``, lossless or not; marks are the same."""
+    if not _cables(topology):
+        return LOSSLESS
+    _, _, room, fits = _room(topology)
+    kmin, kmax = marks(topology)
+    marked = f"untrimmed.kmin_bytes={kmin},untrimmed.kmax_bytes={kmax},untrimmed.pmax={PMAX}"
     if not pfc:
-        return f"{LOSSLESS}:pfc=off,{marks}"
+        return f"{LOSSLESS}:pfc=off,{marked}"
     pauses = f"pfc_priority={priority_of(HcaConfig.dscp_data)}"
     if fits:
         pauses += f",xoff={room}"
-    return f"{LOSSLESS}:{pauses},{marks}"
+    return f"{LOSSLESS}:{pauses},{marked}"

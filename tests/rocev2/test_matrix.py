@@ -37,6 +37,7 @@ def drawn_network(rng: random.Random, seed: int) -> Network:
     if parameters["recovery"] == "selective_repeat":
         parameters["reorder_window"] = rng.choice([2, 16, 256])
         parameters["reorder_tolerance"] = rng.choice([0, 0, 1, 5])
+        parameters["placement"] = rng.choice(["in_order", "direct"])
     impairment = Impairment(
         loss=rng.choice([0, 0, 0.01, 0.05]),
         duplicate=rng.choice([0, 0, 0.02, 0.1]),

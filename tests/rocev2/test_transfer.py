@@ -24,6 +24,7 @@ RECOVERIES = [
     {"recovery": "go_back_n"},
     {"recovery": "selective_repeat"},
     {"recovery": "selective_repeat", "reorder_tolerance": 8, "reorder_window": 64},
+    {"recovery": "selective_repeat", "reorder_tolerance": 8, "placement": "direct"},
 ]
 LENGTHS = (0, 1, 1023, 1024, 1025, 2048, 2049, 40_000)
 
@@ -33,7 +34,7 @@ def blob(length: int, seed: int = 0) -> memoryview:
 
 
 @pytest.mark.parametrize("seed", [1, 8, 20, 26])
-@pytest.mark.parametrize("recovery", RECOVERIES, ids=["gbn", "sr", "sr tolerant"])
+@pytest.mark.parametrize("recovery", RECOVERIES, ids=["gbn", "sr", "sr tolerant", "direct"])
 @pytest.mark.parametrize("wire", WIRES)
 def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -> None:
     """Writes, sends, reads and atomics, mixed on three queue pairs, in both directions."""

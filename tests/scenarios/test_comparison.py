@@ -19,7 +19,7 @@ from emulator.errors import UserError
 from emulator.run import comparison, table
 from emulator.run.comparison import variants
 from emulator.run.stages import stages
-from emulator.transports import default_switch
+from emulator.transports import default_switch, fit
 from tests.scenarios.test_stages import PLAIN
 from topologies.catalogue import load
 
@@ -38,14 +38,37 @@ CODE = "from emulator.cli.main import main; main()"
         ("rocev2,uet:tss=direct,crc=off,uet", ["rocev2", "uet:tss=direct,crc=off", "uet"]),
         (" uet , rocev2 ", ["uet", "rocev2"]),
         ("uet,infiniband:qps=4", ["uet", "infiniband:qps=4"]),  # refused when it is fitted
+        ("compare", ["uet", "rocev2:classic", "rocev2:nccl", "rocev2:adaptive"]),
+        ("rocev2:adaptive,qps=2,uet", ["rocev2:adaptive,qps=2", "uet"]),
+        ("uet@deep,rocev2", ["uet@deep", "rocev2"]),
+        ("uet@deep,trim=on,rocev2:qps=4", ["uet@deep:trim=on", "rocev2:qps=4"]),
+        (
+            "uet,rocev2:adaptive,qps=2@lossless:balance=least-loaded,xoff=1MB,uet@balance=packet",
+            [
+                "uet",
+                "rocev2:adaptive,qps=2@lossless:balance=least-loaded,xoff=1MB",
+                "uet@balance=packet",
+            ],
+        ),
     ],
 )
 def test_what_is_compared(wanted: str | None, found: list[str | None]) -> None:
-    assert variants(wanted) == found
+    assert [variant.label for variant in variants(wanted)] == found
+
+
+def test_a_transport_names_its_switch() -> None:
+    (adaptive,) = variants("rocev2:adaptive@lossless:balance=packet")
+    assert (adaptive.transport, adaptive.switch) == ("rocev2:adaptive", "lossless:balance=packet")
+
+
+@pytest.mark.parametrize("wanted", ["uet@", "@deep", "uet@deep@shallow"])
+def test_an_at_sign_stands_before_one_switch(wanted: str) -> None:
+    with pytest.raises(UserError, match="one switch follows @, as in uet@deep"):
+        variants(wanted)
 
 
 def test_twice_the_same_is_no_comparison() -> None:
-    with pytest.raises(UserError, match=r"uet twice.*--seed"):
+    with pytest.raises(UserError, match=r"uet twice.*--seeds N"):
         variants("uet,rocev2,uet")
 
 
@@ -92,6 +115,56 @@ def test_who_names_a_switch_gets_it() -> None:
     assert switch(None, "balance=packet") == "lossless:balance=packet,xoff=9KB,pfc_response=1us"
     assert switch("lossless", "balance=packet") == "lossless:balance=packet"
     assert switch(None, "xoff=8KB") == "lossless:xoff=8KB,pfc_response=1us"
+
+
+def test_what_a_transport_says_of_its_switch_counts_for_it_alone() -> None:
+    """What it does not speak of is customary, as ``--switch`` for all would not leave it."""
+
+    def switch(named: str | None, asked: str | None = None) -> str:
+        (stage,) = stages(
+            [PLAIN],
+            transport="rocev2",
+            switch=asked,
+            named=named,
+            default_switch=lambda transport: "lossless:pfc_priority=3,xoff=9KB,untrimmed.pmax=0.2",
+        )
+        assert stage.label == ("rocev2" if named is None else f"rocev2@{named}")
+        return stage.switch
+
+    rest = "pfc_priority=3,xoff=9KB,untrimmed.pmax=0.2"
+    assert switch("balance=least-loaded") == f"lossless:balance=least-loaded,{rest}"
+    assert switch("lossless:xoff=8KB") == ("lossless:xoff=8KB,pfc_priority=3,untrimmed.pmax=0.2")
+    assert switch("pfc=off") == "lossless:pfc=off,untrimmed.pmax=0.2"
+    assert switch("deep") == "deep"
+    assert switch("deep", "shallow") == "deep"
+    assert switch(None, "shallow") == "shallow"
+
+
+def test_presets_stand_on_what_they_are_sold_with() -> None:
+    fabric = load("rail_clos:hosts=4,gpus_per_host=1,spines=4")
+    classic = default_switch("rocev2:classic", fabric)
+    assert classic == default_switch("rocev2", fabric) == default_switch("rocev2:nccl", fabric)
+    assert default_switch("rocev2:adaptive", fabric) == f"{classic},balance=least-loaded"
+    fitting.fit(parse(default_switch("rocev2:adaptive", fabric)), fabric, 1_000)
+
+    def fitted(wanted: str) -> dict[str, Any]:
+        return dict(next(iter(fit(wanted, fabric).configs.values())))
+
+    assert fitted("rocev2:classic") == fitted("rocev2")
+    assert fitted("rocev2:nccl")["mesh"]["qps"] == 4
+    assert fitted("rocev2:nccl,qps=8")["mesh"]["qps"] == 8
+    adaptive = fitted("rocev2:adaptive")
+    assert (adaptive["recovery"], adaptive["placement"]) == ("selective_repeat", "direct")
+    # What is marked whole, and a bandwidth-delay product, may be overtaken.
+    packets = parse(classic).changes["untrimmed.kmax_bytes"] // 4_200
+    assert packets < adaptive["reorder_tolerance"] < 2 * packets
+    assert fitted("rocev2:adaptive,reorder=5")["reorder_tolerance"] == 5
+    headers = fit("rocev2:adaptive", fabric).wire.around_bytes
+    assert headers == fit("rocev2", fabric).wire.around_bytes + 16  # a RETH in every packet
+    with pytest.raises(UserError, match="classic and nccl are two presets of the transport rocev2"):
+        fit("rocev2:classic,nccl", fabric)
+    with pytest.raises(UserError, match=r"no parameter 'adaptiv' \(did you mean adaptive\?\)"):
+        fit("rocev2:adaptiv", fabric)
 
 
 def test_the_table_keeps_what_only_the_scenario_tells() -> None:
