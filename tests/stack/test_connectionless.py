@@ -11,7 +11,7 @@ from scapy.packet import Packet
 from tests.stack.invariants import check_idle
 from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import ELSEWHERE, HERE, KEY, MS, MTU, THERE, US, Script, Seen, write
-from uet.pds.connectionless import MOST_OUTSTANDING
+from uet.pds.connectionless import MOST_OUTSTANDING, MOST_OUTSTANDING_OF_A_PEER
 from uet.ses.memory import IDEMPOTENT_SAFE
 from uet.transport import Read, Receive, Send, Write
 from uet.wire.codes import Opcode, ReturnCode
@@ -191,8 +191,34 @@ def test_the_number_of_requests_in_flight_is_limited() -> None:
     sent = requests(script, bytes((MOST_OUTSTANDING + 50) * MTU)[:60_000])
     sent += requests(script, bytes(60_000)) + requests(script, bytes(60_000))
     sent += requests(script, bytes(60_000)) + requests(script, bytes(60_000))
-    assert len(sent) == MOST_OUTSTANDING
+    assert len(sent) == MOST_OUTSTANDING_OF_A_PEER
     assert len(script.give(response(sent[0].pkt_id))) == 1
+
+
+@pytest.mark.parametrize("dead", [1, 3])
+def test_peers_that_do_not_answer_leave_room_for_others(dead: int) -> None:
+    """What they hold up of the common limit is free again when it has timed out."""
+    addresses = [f"10.0.1.{last}" for last in range(1, 3 + dead)]
+    feps = {
+        address: endpoint(address, seed=k, payload_mtu=1024)
+        for k, address in enumerate(addresses[:2])
+    }
+    memory = bytearray(4096)
+    feps[addresses[1]].register(memoryview(memory), key=SAFE)
+    network = Network(feps, random.Random(1), Impairment(), delay_ns=5 * US)
+    here = feps[addresses[0]]
+    for peer in (*addresses[2:], addresses[1]):
+        payload = memoryview(bytes([1]) * (8 if peer == addresses[1] else 1 << 20))
+        here.post(Write(peer=peer, key=SAFE, offset=0, payload=payload, delivery="rudi"))
+    done = network.completions[addresses[0]]
+    assert network.run(lambda: bool(done), horizon_ns=5 * MS)
+    assert [(c.peer, c.error) for c in done] == [(addresses[1], None)]
+    assert memory[:9] == bytes([1]) * 8 + b"\0"
+    assert network.run(lambda: len(done) == 1 + dead, horizon_ns=1_000 * MS)
+    assert {c.error for c in done[1:]} == {"RTO_RETRIES_EXHAUSTED"}
+    assert here.connectionless.idle
+    assert not here.connectionless._outstanding
+    assert MOST_OUTSTANDING_OF_A_PEER < MOST_OUTSTANDING
 
 
 @pytest.mark.parametrize("seed", range(3))

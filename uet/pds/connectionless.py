@@ -31,15 +31,27 @@ _NEXT_SHIFT = _REQ.shift("next_hdr")
 _UUD_SHIFT = _UUD.shift("next_hdr")
 _M, _RETX = int(RudiFlag.M), int(RudiFlag.RETX)
 
-#: RUDI requests that wait for their responses, toward all peers: RUDI has no window, and its
-#: packets must not flood those of RUD and ROD (UES 3.5.22).
+#: RUDI requests on their way: RUDI has no window, and its packets must not flood those of RUD and
+#: ROD (UES 3.5.22).  One whose timer has run out is on its way no longer.
 MOST_OUTSTANDING = 256
+#: RUDI requests toward one peer that wait for their responses, on their way or not: one that does
+#: not answer leaves room for the others.
+MOST_OUTSTANDING_OF_A_PEER = 128
 
 
 class _Pending:
     """A RUDI request whose response is missing."""
 
-    __slots__ = ("deadline", "index", "message", "peer", "refusals", "refused", "timeouts")
+    __slots__ = (
+        "deadline",
+        "index",
+        "message",
+        "on_its_way",
+        "peer",
+        "refusals",
+        "refused",
+        "timeouts",
+    )
 
     def __init__(self, message: Outbound, index: int, peer: Peer, deadline: int) -> None:
         self.message = message
@@ -49,6 +61,17 @@ class _Pending:
         self.timeouts = 0
         self.refusals = 0
         self.refused = False  # and not sent again since
+        self.on_its_way = True  # neither answered nor timed out
+
+
+class _PeerQueue:
+    """The RUDI messages toward one peer, and how many of its requests wait for responses."""
+
+    __slots__ = ("messages", "waiting")
+
+    def __init__(self) -> None:
+        self.messages: deque[Outbound] = deque()
+        self.waiting = 0
 
 
 class Anywhere:
@@ -87,7 +110,8 @@ class Connectionless:
         self._data_class = traffic_class(config.dscp_data, ecn_capable=config.ecn_capable)
         self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
         self._newest = rng.getrandbits(32)
-        self._rudi: deque[tuple[Outbound, Peer]] = deque()
+        self._rudi: dict[Peer, _PeerQueue] = {}  # those with something to do; the next one first
+        self._outstanding = 0
         self._datagrams: deque[tuple[Outbound, Peer]] = deque()
         self._pending: dict[int, _Pending] = {}
         self._timers: list[tuple[int, int]] = []  # (deadline, packet id)
@@ -95,13 +119,16 @@ class Connectionless:
 
     def post(self, message: Outbound, peer: Peer, *, reliable: bool) -> Anywhere:
         """Queue a message: RUDI if ``reliable``, else a datagram."""
-        (self._rudi if reliable else self._datagrams).append((message, peer))
+        if not reliable:
+            self._datagrams.append((message, peer))
+        else:
+            self._rudi.setdefault(peer, _PeerQueue()).messages.append(message)
         return Anywhere(peer.address)
 
     @property
     def idle(self) -> bool:
         """Nothing to send, and no response missing."""
-        return not (self._rudi or self._datagrams or self._pending)
+        return not (self._rudi or self._datagrams)
 
     # -- what leaves ---------------------------------------------------------------------------
 
@@ -124,21 +151,40 @@ class Connectionless:
             self._newest = packet_id = self._newest + 1 & MASK
             pending = _Pending(message, index, peer, 0)
             self._pending[packet_id] = pending
+            self._outstanding += 1
+            self._rudi[peer].waiting += 1
             self._send(out, packet_id, pending, now, again=False)
 
     def _new(self, room: int) -> Iterator[tuple[Outbound, Peer, int]]:
-        """Packets that have not been sent yet, as far as there is room for them."""
-        while self._rudi and room > 0 and len(self._pending) < MOST_OUTSTANDING:
-            message, peer = self._rudi[0]
+        """Packets that have not been sent yet, one of each peer in turn, as far as may be."""
+        turns = len(self._rudi)  # without a packet
+        while turns > 0 and room > 0 and self._outstanding < MOST_OUTSTANDING:
+            peer = next(iter(self._rudi))
+            queue = self._rudi[peer] = self._rudi.pop(peer)
+            turns -= 1
+            if not queue.messages or queue.waiting >= MOST_OUTSTANDING_OF_A_PEER:
+                continue
+            message = queue.messages[0]
             if message.sent >= message.packets:
-                self._rudi.popleft()
+                queue.messages.popleft()
+                turns += 1
                 continue
             index = message.sent
             message.sent = index + 1
-            if message.sent == message.packets:
-                self._rudi.popleft()
+            if message.sent >= message.packets:
+                queue.messages.popleft()
             room -= 1
+            turns = len(self._rudi)
             yield message, peer, index
+
+    def _settle(self, packet_id: int) -> None:
+        """Nothing more is expected of a request."""
+        pending = self._pending.pop(packet_id)
+        self._outstanding -= pending.on_its_way
+        queue = self._rudi[pending.peer]
+        queue.waiting -= 1
+        if not queue.waiting and not queue.messages:
+            del self._rudi[pending.peer]
 
     def _send(
         self, out: list[Frame], packet_id: int, pending: _Pending, now: int, *, again: bool
@@ -170,6 +216,8 @@ class Connectionless:
             self._again.append(packet_id)
             return
         pending.timeouts += 1
+        self._outstanding -= pending.on_its_way
+        pending.on_its_way = False
         self._counts["rto_expirations"] += 1
         limit = self._config.max_rto_retx_cnt
         if pending.timeouts > limit != UNLIMITED_RTO:
@@ -179,9 +227,12 @@ class Connectionless:
 
     def _give_up(self, message: Outbound, peer: Peer, error: str, now: int) -> None:
         """One packet without an answer fails its whole message."""
+        queue = self._rudi[peer]
+        if queue.messages and queue.messages[0] is message:
+            queue.messages.popleft()  # the rest is not sent
         for packet_id in [i for i, p in self._pending.items() if p.message is message]:
-            del self._pending[packet_id]
-        message.packets = message.sent  # the rest is not sent
+            self._settle(packet_id)
+        message.packets = message.sent
         message.error = message.error or error
         self._semantics.message_end(Anywhere(peer.address), message, now)
 
@@ -224,7 +275,7 @@ class Connectionless:
         if len(packet) < end + headers.SES_RESPONSE.size or not next_header:
             self._counts["rx_drop_truncated"] += 1
             return
-        del self._pending[packet_id]
+        self._settle(packet_id)
         message = pending.message
         message.acknowledged += 1
         message.answered(pending.index, next_header, packet[end:])
