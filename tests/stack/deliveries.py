@@ -163,6 +163,8 @@ class FakeInitiator:
         default_factory=list
     )
     served: list[tuple[int, int, int]] = field(default_factory=list)
+    declined: list[tuple[str, Address, int, int, int]] = field(default_factory=list)
+    declines_heard: list[tuple[int, str]] = field(default_factory=list)
 
     def on_restart(
         self,
@@ -196,6 +198,12 @@ class FakeInitiator:
 
     def on_read_refused(self, key: int, by: object) -> None:
         """What is not read needs no note here."""
+
+    def decline(self, peer: str, address: Address, key: int, offset: int, length: int) -> None:
+        self.declined.append((peer, address, key, offset, length))
+
+    def on_declined(self, key: int, peer: str) -> None:
+        self.declines_heard.append((key, peer))
 
 
 @dataclass(frozen=True)

@@ -373,7 +373,10 @@ def check_nothing_is_left(side: Side) -> None:
     assert not len(fep.initiator._replies)
     assert set(fep._memory._regions) == {KEY}
     assert not fep.target._inbound.messages
-    assert not fep.target._inbound.refused
+    left = fep.target._inbound.refused
+    assert not left, {
+        key: (r.code, r.expected, r.seen, r.begun, r.identity) for key, r in left.items()
+    }
     assert not fep.target._sends._kept
     assert not fep.target._sends._kept_octets
     assert not len(fep.target._sends.deferrals)

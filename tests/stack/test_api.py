@@ -289,14 +289,17 @@ def test_the_memory_of_a_multi_receive_is_given_back_when_all_of_it_is_filled() 
     assert memory[:3_172] == long + last
 
 
-def test_a_short_receive_is_refused_at_the_sender_and_stays() -> None:
+def test_a_short_receive_is_refused_at_the_sender_and_used_up() -> None:
     a, b = pair()
     memory = bytearray(4)
+    b.endpoint.recv(memory, context="short")
     b.endpoint.recv(memory)
     a.endpoint.send(b"too long", a.peer, "long")
     entry = error(a)
     assert entry.op_context == "long"
     assert entry.error == "UNSUPPORTED_SIZE"
+    entry = error(b)
+    assert (entry.op_context, entry.error, entry.len) == ("short", "UNSUPPORTED_SIZE", 8)
     a.endpoint.send(b"fits", a.peer)
     one(a)
     assert memory == b"fits"

@@ -145,14 +145,36 @@ def test_another_job_is_told_and_takes_nothing() -> None:
     assert taker(tagged(queue, 5, job=1)) is open_to_all
 
 
-def test_a_message_that_does_not_fit_takes_nothing() -> None:
-    one = receive(5, size=16)
-    queue = posted(one)
-    assert tagged(queue, 5, 17) == (UNSUPPORTED_SIZE, None)
-    code, match = tagged(queue, 5, 16)
+def test_a_message_that_does_not_fit_uses_its_receive_up() -> None:
+    one, two = receive(5, size=16), receive(5, size=17)
+    queue = posted(one, two)
+    code, match = tagged(queue, 5, 17)
+    assert code == UNSUPPORTED_SIZE
+    assert match is not None
+    assert (match.receive, match.memory.nbytes, match.released) == (one, 0, True)
+    code, match = tagged(queue, 5, 17)
     assert code == OK
     assert match is not None
-    assert (match.offset, match.memory.nbytes, match.released) == (0, 16, True)
+    assert (match.receive, match.offset, match.memory.nbytes) == (two, 0, 17)
+    assert queue.posted == 0
+
+
+def test_a_datagram_that_does_not_fit_takes_nothing() -> None:
+    queue = posted(receive(size=16))
+    assert queue.match_untagged(17, 1, "a", 1, must_fit=True) == (UNSUPPORTED_SIZE, None)
+    assert queue.posted == 1
+    assert queue.match_untagged(16, 1, "a", 1, must_fit=True)[0] == OK
+
+
+def test_a_receive_that_comes_back_has_its_place_again() -> None:
+    for ignore in (0, 1):
+        one, two, three = (receive(4, ignore=ignore) for _ in range(3))
+        queue = posted(one, two, three)
+        assert taker(tagged(queue, 4)) is one
+        assert taker(tagged(queue, 4)) is two
+        assert queue.post_again(two) == []
+        assert queue.post_again(one) == []
+        assert [taker(tagged(queue, 4)) for _ in range(3)] == [one, two, three]
 
 
 def test_messages_land_where_the_match_says() -> None:
@@ -173,7 +195,11 @@ def test_multi_receive_keeps_its_place() -> None:
     multi, single = receive(min_multi=6), receive(size=64)
     queue = posted(multi, single)
     assert taker(queue.match_untagged(5, 1, "a", 1)) is multi  # 11 are left
-    assert queue.match_untagged(12, 1, "a", 1) == (UNSUPPORTED_SIZE, None)
+    code, match = queue.match_untagged(12, 1, "a", 1)
+    assert match is not None
+    assert (code, match.receive, match.offset, match.released) == (
+        UNSUPPORTED_SIZE, multi, 5, False,
+    )  # fmt: skip
     code, match = queue.match_untagged(5, 1, "a", 1)  # 6 are left
     assert match is not None
     assert (code, match.receive, match.offset, match.released) == (OK, multi, 5, False)
@@ -241,7 +267,7 @@ def test_a_multi_receive_meets_several() -> None:
     assert [m.code for m in meetings] == [OK, UNSUPPORTED_SIZE, OK, OK]
     assert [m.match and (m.match.offset, m.match.released) for m in meetings] == [
         (0, False),
-        None,
+        (6, False),
         (6, False),
         (10, True),
     ]
@@ -342,9 +368,9 @@ class NaiveReceive:
         """Return code, offset, whether that was its last message."""
         if self.real.job_id is not None and self.real.job_id != job:
             return BAD_JOB_ID, None, False
-        if length > self.free:
-            return UNSUPPORTED_SIZE, None, False
         offset = self.real.memory.nbytes - self.free
+        if length > self.free:
+            return UNSUPPORTED_SIZE, offset, self.real.min_multi is None
         self.free -= length
         return OK, offset, self.real.min_multi is None or self.free < self.real.min_multi
 
@@ -442,7 +468,7 @@ class QueueModel(RuleBasedStateMachine):
                 else:
                     assert match.receive is naive.real
                     assert (match.offset, match.released) == (offset, last)
-                    assert match.memory.nbytes == length
+                    assert match.memory.nbytes == (length if code == OK else 0)
                 if last:
                     self.receives.remove(naive)
                 return

@@ -296,7 +296,7 @@ def test_receives_that_cannot_be() -> None:
     full.give(std(Opcode.SEND, b"x"))
     with pytest.raises(MatchingError):
         full.target.post_receive(Receive(memory=memoryview(b"constant")))
-    assert full.target.generation() == 0  # it is still disabled
+    assert full.target.generation(full.pdc.address) == 0  # it is still disabled
     refused(full, std(Opcode.SEND, b"x"), ReturnCode.DISABLED_GEN, full.pdc)
 
 

@@ -155,11 +155,12 @@ class Message:
         opcode = Opcode.SEND if tag is None else Opcode.TAGGED_SEND
         packets = parts(opcode, data, size=10, match_bits=tag or 0, message_id=number)
         self.left = packets
+        self.first = packets[0]
         self.begun = False
 
 
 class Matching(RuleBasedStateMachine):
-    """Messages whose packets come in any order meet receives posted at any time.
+    """Messages whose packets come in any order meet receives posted at any time, when SOM comes.
 
     The model keeps two lists: receives in the order of posting, and messages that found none in
     the order in which they began.
@@ -219,6 +220,10 @@ class Matching(RuleBasedStateMachine):
     def deliver(self, which: int, packet: int) -> None:
         message = self.open[which % len(self.open)]
         found = None
+        given = message.left.pop(packet % len(message.left))
+        if not message.begun and given is not message.first:
+            assert self.bench.give(given, message.pdc) == ACCEPTED
+            return
         if not message.begun:
             found = next((r for r in self.posted if self.fits(r, message)), None)
             if found is None:
@@ -226,7 +231,7 @@ class Matching(RuleBasedStateMachine):
             else:
                 self.posted.remove(found)
                 self.expected[found[0]] = (message, found[4])
-        answer = self.bench.give(message.left.pop(packet % len(message.left)), message.pdc)
+        answer = self.bench.give(given, message.pdc)
         if message.begun or found is not None:
             assert answer == ACCEPTED
         else:

@@ -23,7 +23,7 @@ from tests.stack.deliveries import (
     std,
 )
 from uet.compatibility import Compatibility
-from uet.pds.semantics import ACCEPTED
+from uet.pds.semantics import ACCEPTED, Response
 from uet.ses.operands import pack_operands
 from uet.wire import headers
 from uet.wire.codes import AtomicOpcode, Datatype, Opcode, ResponseOpcode, ReturnCode
@@ -160,11 +160,16 @@ def filled(**parameters: object) -> TargetBench:
 def test_little_data_comes_in_the_answer(size: int) -> None:
     bench = filled()
     packet = std(Opcode.READ, total=size, match_bits=KEY, buffer_offset=100, message_id=7, eom=0)
-    fields, data = read_data(bench.give(packet))
+    answer = bench.give(packet)
+    assert isinstance(answer, Response)
+    fields, data = read_data(answer)
     assert data == bench.memory[100 : 100 + size]
     assert (fields["read_request_message_id"], fields["modified_length"]) == (7, size)
     assert (fields["message_offset"], fields["job_id"]) == (0, 1)
     assert bench.pdc.posted == []
+    assert bench.initiator.served == []
+    assert answer.known is not None
+    answer.known()  # its initiator has said so
     assert bench.initiator.served == [(KEY, 100, size)]
 
 

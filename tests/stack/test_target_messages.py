@@ -45,12 +45,12 @@ def test_a_message_given_up_by_its_initiator() -> None:
     later = bench.receive(context="later")
     packets = parts(Opcode.SEND, b"q" * 4000)
     error = std(Opcode.MSG_ERROR, at=3 * MTU, total=4000)
-    assert bench.give(packets[1]) == ACCEPTED
+    assert bench.give(packets[0]) == ACCEPTED
     assert bench.give(error) == ACCEPTED
     assert [(c.context, c.error, c.length) for c in bench.completions] == [
         ("first", "INITIATOR_ERR", 1024)
     ]
-    for packet in (packets[2], packets[0]):
+    for packet in (packets[2], packets[1]):
         assert bench.give(packet) == ACCEPTED
     assert later == bytes(4096)
     assert bench.counters["rx_messages_abandoned"] == 1
@@ -73,8 +73,10 @@ def test_the_end_may_overtake_all_of_a_message() -> None:
 
 
 def test_idle_messages_are_abandoned() -> None:
+    """What comes of them later draws DROPPED, however late it is."""
     bench = TargetBench(inbound_message_idle_time=SECOND)
     bench.receive(context="r")
+    bench.receive(context="of another message")
     bench.give(parts(Opcode.SEND, bytes(3000))[0])
     bench.give(parts(Opcode.WRITE, bytes(3000), match_bits=KEY, message_id=2)[0])
     bench.give(parts(Opcode.WRITE, bytes(3000), match_bits=9, message_id=3)[0])
@@ -83,11 +85,85 @@ def test_idle_messages_are_abandoned() -> None:
     bench.wait(SECOND // 2)
     assert [(c.context, c.error, c.length) for c in bench.completions] == [("r", "ABANDONED", 1024)]
     assert list(bench.target._inbound.messages) == [(1, 2)]
-    assert not bench.target._inbound.refused
     bench.wait(SECOND)
     assert not bench.target._inbound.messages
     assert bench.counters["rx_messages_abandoned"] == 2
     assert bench.target.next_deadline() is None
+    bench.wait(60 * SECOND)
+    before = bytes(bench.memory)
+    for packet in parts(Opcode.SEND, b"x" * 3000)[1:]:
+        assert read(bench.give(packet)).code == ReturnCode.DROPPED
+    last = parts(Opcode.WRITE, b"x" * 3000, match_bits=KEY, message_id=2)[2]
+    assert read(bench.give(last)).code == ReturnCode.DROPPED
+    for packet in parts(Opcode.WRITE, bytes(3000), match_bits=9, message_id=3)[1:]:
+        assert read(bench.give(packet)).code == ReturnCode.BAD_MKEY
+    assert bench.memory == before
+    assert len(bench.completions) == 1
+    assert not bench.target._inbound.refused
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_only_som_takes_a_receive(ordered: bool) -> None:
+    """Packets before it wait, up to a limit; on an ordered PDC there can be none."""
+    bench = TargetBench(inbound_message_idle_time=SECOND)
+    bench.pdc.ordered = ordered
+    into = bench.receive(context="r")
+    packets = parts(Opcode.SEND, b"q" * 4000, dc=1)
+    if ordered:
+        assert read(bench.give(packets[1])).code == ReturnCode.DROPPED
+        assert bench.completions == []
+        return
+    for packet in (packets[3], packets[1]):
+        assert bench.give(packet) == ACCEPTED
+    other = parts(Opcode.SEND, b"other", message_id=2)[0]
+    assert bench.give(other) == ACCEPTED  # is first to begin, so it has the receive
+    assert [(c.context, c.length) for c in bench.completions] == [("r", 5)]
+    into = bench.receive(context="s")
+    assert bench.give(packets[2]) == ACCEPTED
+    said = read(bench.give(packets[0]))
+    assert (said.code, said.modified) == (ReturnCode.OK, 4000)  # delivery complete
+    assert into[:4000] == b"q" * 4000
+    assert not bench.target._inbound.early
+
+
+def test_a_send_whose_som_never_comes() -> None:
+    bench = TargetBench(inbound_message_idle_time=SECOND)
+    bench.receive(context="r")
+    packets = parts(Opcode.SEND, b"q" * 4000)
+    assert bench.give(packets[2]) == ACCEPTED
+    bench.wait(2 * SECOND)
+    assert bench.counters["rx_messages_abandoned"] == 1
+    assert not bench.target._inbound.early
+    for packet in (packets[0], packets[1], packets[3]):
+        assert read(bench.give(packet)).code == ReturnCode.DROPPED
+    assert bench.completions == []
+    assert not bench.target._inbound.refused
+
+
+def test_packets_before_som_have_limits() -> None:
+    bench = TargetBench(max_inbound_messages=2)
+    packets = [parts(Opcode.SEND, b"q" * 4000, message_id=number) for number in (1, 2, 3)]
+    assert bench.give(packets[0][1]) == ACCEPTED
+    assert bench.give(packets[1][1]) == ACCEPTED
+    assert bench.give(packets[2][1]) == NO_ROOM
+    bench.receive(context="r")
+    bench.receive(context="s")
+    for first in (packets[1][0], packets[2][0]):
+        assert bench.give(first) == ACCEPTED
+    assert bench.give(packets[2][1]) == ACCEPTED
+    bench.target.forget(1)
+    assert not bench.target._inbound.early
+    assert not bench.target._inbound._early_octets
+
+
+def test_what_came_before_som_must_agree_with_it() -> None:
+    bench = TargetBench()
+    bench.receive(context="r")
+    assert bench.give(parts(Opcode.SEND, b"q" * 4000)[1]) == ACCEPTED
+    first = parts(Opcode.SEND, b"q" * 3000)[0]
+    assert read(bench.give(first)).code == ReturnCode.OP_VIOLATION
+    assert [(c.context, c.error) for c in bench.completions] == [("r", "OP_VIOLATION")]
+    assert not bench.target._inbound.early
 
 
 def test_a_pdc_that_goes_takes_its_messages_along() -> None:

@@ -21,7 +21,7 @@ from tests.stack.deliveries import (
     std,
 )
 from uet.compatibility import Compatibility
-from uet.pds.semantics import ACCEPTED
+from uet.pds.semantics import ACCEPTED, Response
 from uet.ses.address import Address
 from uet.transport import Receive
 from uet.wire import headers
@@ -81,16 +81,19 @@ def test_a_multi_receive_takes_message_after_message() -> None:
 
 @pytest.mark.conformance("C-079")
 def test_a_message_too_long_for_its_receive() -> None:
-    """Every packet draws the code; the receive waits for another message."""
+    """Every packet draws the code; the receive ends with an error and the true length."""
     bench = TargetBench()
     into = bench.receive(1500, context="r")
-    for packet in parts(Opcode.SEND, bytes(3000)):
+    bench.receive(1500, context="s")
+    for packet in parts(Opcode.SEND, b"x" * 3000):
         assert code(bench, packet) == ReturnCode.UNSUPPORTED_SIZE
     assert into == bytes(1500)
-    assert bench.completions == []
     for packet in parts(Opcode.SEND, b"y" * 1500):
         assert bench.give(packet) == ACCEPTED
-    assert [(c.context, c.length) for c in bench.completions] == [("r", 1500)]
+    assert [(c.context, c.length, c.error) for c in bench.completions] == [
+        ("r", 3000, "UNSUPPORTED_SIZE"),
+        ("s", 1500, None),
+    ]
 
 
 def test_cancelled_receives() -> None:
@@ -119,7 +122,7 @@ def test_no_receive_on_an_unordered_pdc() -> None:
     into = bench.receive()
     assert code(bench, packets[2]) == ReturnCode.NO_MATCH
     assert code(bench, packets[1]) == ReturnCode.NO_MATCH
-    assert bench.target.generation() == 0
+    assert bench.target.generation(THERE) == 0
     for packet in packets:
         assert bench.give(packet) == ACCEPTED
     assert into[:2500] == b"s" * 2500
@@ -140,7 +143,7 @@ def test_no_receive_on_an_ordered_pdc() -> None:
         assert code(bench, packet) == ReturnCode.DISABLED_GEN
     into = bench.receive()
     bench.receive()
-    assert bench.target.generation() == 1
+    assert bench.target.generation(THERE) == 1
     for packet in first:
         said = read(bench.give(packet))
         assert (said.code, said.generation) == (ReturnCode.BAD_GENERATION, 1)
@@ -150,6 +153,30 @@ def test_no_receive_on_an_ordered_pdc() -> None:
     packet = std(Opcode.WRITE, b"3", match_bits=KEY, ri_generation=1)
     assert bench.give(packet) == ACCEPTED
     assert bench.memory[:1] == b"3"
+
+
+@pytest.mark.conformance("C-203")
+def test_a_generation_belongs_to_one_ordered_stream() -> None:
+    """Another peer goes on, and what the same one sends without order."""
+    bench = TargetBench()
+    ordered = FakePdc(id=2, ordered=True)
+    other = FakePdc(id=3, address=ELSEWHERE, ordered=True)
+    assert code(bench, std(Opcode.SEND, b"1"), ordered) == ReturnCode.NO_MATCH
+    write = std(Opcode.WRITE, b"2", match_bits=KEY)
+    assert code(bench, write, ordered) == ReturnCode.DISABLED_GEN
+    whole = parts(Opcode.WRITE, b"3" * 2000, match_bits=KEY)
+    for pdc in (bench.pdc, other):
+        assert bench.give(write, pdc) == ACCEPTED
+        for packet in (*whole, std(Opcode.READ, match_bits=KEY, total=4)):
+            assert isinstance(bench.give(packet, pdc), Response) == (packet not in whole)
+        assert code(bench, std(Opcode.SEND, b"4"), pdc) == ReturnCode.NO_MATCH
+    bench.receive()
+    assert [bench.target.generation(peer) for peer in (THERE, ELSEWHERE)] == [1, 1]
+    said = read(bench.give(write, ordered))
+    assert (said.code, said.generation) == (ReturnCode.BAD_GENERATION, 1)
+    assert bench.give(std(Opcode.WRITE, b"5", match_bits=KEY, ri_generation=1)) == ACCEPTED
+    third = FakePdc(id=4, address="10.0.1.9")
+    assert bench.give(write, third) == ACCEPTED
 
 
 def test_generations_begin_again() -> None:
@@ -174,11 +201,12 @@ def test_kept_messages(post_after: int, seed: int) -> None:
     packets = parts(Opcode.SEND, data, hd=1, header_data=6)
     random.Random(seed).shuffle(packets)
     into = bytearray()
+    begins = packets.index(parts(Opcode.SEND, data, hd=1, header_data=6)[0])
     for k, packet in enumerate(packets):
         if k == post_after:
             into = bench.receive(context="r")
         answer = bench.give(packet)
-        if k == 0 and post_after:
+        if k == begins and post_after > k:
             said = read(answer)
             assert (said.code, said.unexpected, said.guaranteed) == (ReturnCode.OK, True, True)
             assert said.modified == 2500
@@ -231,6 +259,8 @@ def test_a_kept_message_that_does_not_fit_its_receive() -> None:
     assert code(bench, std(Opcode.SEND, bytes(100))) == ReturnCode.OK
     into = bench.receive(50)
     assert bench.counters["rx_unexpected_dropped"] == 1
+    assert [(c.length, c.error) for c in bench.completions] == [(100, "UNSUPPORTED_SIZE")]
+    into = bench.receive(50)
     assert bench.give(std(Opcode.SEND, b"fits")) == ACCEPTED
     assert into[:4] == b"fits"
 
@@ -258,15 +288,16 @@ def test_a_deferred_message(opcode: Opcode) -> None:
     data = random.Random(1).randbytes(10_000)
     names = {"match_bits": tag or 0, "initiator_restart_token": 7}
     first = parts(opcode, data, **names)
-    said = read(bench.give(first[1]))
+    assert bench.give(first[1]) == ACCEPTED  # before the one that asks for a receive
+    said = read(bench.give(first[0]))
     assert (said.code, said.unexpected, said.modified) == (ReturnCode.OK, True, 0)
     assert said.guaranteed
-    said = read(bench.give(first[0]))  # it was on its way already
+    said = read(bench.give(first[3]))  # it was on its way already
     assert (said.code, said.unexpected, said.modified) == (ReturnCode.OK, False, 0)
     assert said.guaranteed
     into = bench.receive(10_000, tag=tag, context="r")
     assert bench.initiator.requested == [(THERE, Address(), 7, 1, "rud")]
-    end = std(opcode, b"", at=3 * MTU, total=10_000, **names)
+    end = std(opcode, b"", at=4 * MTU, total=10_000, **names)
     assert bench.give(end) == ACCEPTED
     assert read(bench.give(first[2])).code == ReturnCode.OK
     assert not bench.target._inbound.refused
@@ -298,7 +329,7 @@ def test_where_a_deferrable_send_is_a_plain_one(profile: str, ordered: bool) -> 
     bench.pdc.ordered = ordered
     for packet in parts(Opcode.DEFERRABLE_SEND, bytes(3000)):
         assert code(bench, packet) == ReturnCode.NO_MATCH
-    assert bench.target.generation() == 0
+    assert bench.target.generation(THERE) == 0
     into = bench.receive()
     generation = int(ordered)
     for packet in parts(Opcode.DEFERRABLE_SEND, b"d" * 3000, ri_generation=generation):
@@ -325,6 +356,24 @@ def test_deferred_messages_have_limits() -> None:
     assert bench.give(std(Opcode.SEND, b"y")) == ACCEPTED
     assert into[:1] == b"y"
     assert [c.context for c in bench.completions] == ["r"]
+
+
+@pytest.mark.parametrize("tag", [None, 5])
+def test_a_receive_whose_reservation_ends_has_its_place_again(tag: int | None) -> None:
+    bench = TargetBench(deferred_time=SECOND)
+    opcode, plain = Opcode.DEFERRABLE_SEND, Opcode.SEND
+    if tag is not None:
+        opcode, plain = Opcode.DEFERRABLE_TSEND, Opcode.TAGGED_SEND
+    packet = std(opcode, b"x" * 10, initiator_restart_token=1, match_bits=tag or 0)
+    assert code(bench, packet) == ReturnCode.OK
+    for context in ("reserved", "second", "third"):
+        bench.receive(context=context, tag=tag)
+    send = std(plain, b"y", match_bits=tag or 0)
+    assert bench.give(send) == ACCEPTED
+    bench.wait(SECOND)
+    assert bench.give(send) == ACCEPTED
+    assert bench.give(send) == ACCEPTED
+    assert [c.context for c in bench.completions] == ["second", "reserved", "third"]
 
 
 def test_restarts_that_are_not_what_was_deferred() -> None:
@@ -354,10 +403,13 @@ def test_a_deferred_message_too_long_for_the_receive_is_told_when_it_begins_agai
     assert code(bench, packet) == ReturnCode.OK
     bench.receive(50)
     assert len(bench.initiator.requested) == 1
+    assert [(c.length, c.error) for c in bench.completions] == [(100, "UNSUPPORTED_SIZE")]
+    into = bench.receive(100)
     packet = std(
-        Opcode.DEFERRABLE_SEND, bytes(100), initiator_restart_token=7, target_restart_token=1
+        Opcode.DEFERRABLE_SEND, b"x" * 100, initiator_restart_token=7, target_restart_token=1
     )
     assert code(bench, packet) == ReturnCode.UNSUPPORTED_SIZE
+    assert into == bytes(100)  # it has used up one receive already
     assert bench.target.next_deadline() is None
 
 
@@ -396,10 +448,13 @@ def test_rendezvous(eager: int, unexpected: bool, fetched_first: bool) -> None:
     bench = TargetBench()
     data = random.Random(2).randbytes(6000)
     packets = rendezvous(data, eager)
+    first = packets[0]
     random.Random(2).shuffle(packets)
     into = bytearray()
     if not unexpected:
         into = bench.receive(6000, context="r")
+    while packets[0] is not first:
+        assert bench.give(packets.pop(0)) == ACCEPTED  # kept until its SOM is there
     said = bench.give(packets.pop(0))
     if unexpected:
         answer = read(said)

@@ -477,11 +477,13 @@ class RequestDestination:
         if not self.window.clear(psn) or not stored:
             return
         if news < len(stored):  # a few at a time, of however many
-            for ahead in range(news):
-                stored.pop((psn - ahead) & MASK, None)
+            cleared = [(psn - ahead) & MASK for ahead in range(news)]
         else:
-            for kept in [p for p in stored if ((psn - p) & MASK) < HALF]:
-                del stored[kept]
+            cleared = [p for p in stored if ((psn - p) & MASK) < HALF]
+        for number in cleared:
+            response = stored.pop(number, None)
+            if response is not None and response.known is not None:
+                response.known()
 
     def on_clear(self, psn: int) -> None:
         """A CLEAR control packet."""

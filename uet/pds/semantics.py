@@ -6,6 +6,7 @@ PDS carries :class:`Outbound` messages packet by packet and gives what arrives t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from uet.wire.codes import NextHeader
@@ -21,10 +22,11 @@ LATER = -2
 class Response:
     """A SES response (UES Tables 3-11 to 3-13), header and data.
 
-    A guaranteed one is kept until the source has said that it knows it (CLEAR; UES 3.5.20.2).
+    A guaranteed one is kept until the source has said that it knows it (CLEAR; UES 3.5.20.2);
+    ``known`` is called then.
     """
 
-    __slots__ = ("guaranteed", "next_header", "octets")
+    __slots__ = ("guaranteed", "known", "next_header", "octets")
 
     def __init__(
         self,
@@ -32,8 +34,10 @@ class Response:
         *,
         next_header: int = NextHeader.RESPONSE,
         guaranteed: bool = True,
+        known: Callable[[], None] | None = None,
     ) -> None:
         self.octets = octets
+        self.known = known
         self.next_header = int(next_header)
         self.guaranteed = guaranteed
 

@@ -166,6 +166,13 @@ class Arrival:
             return OPTIMIZED | self.index, OPTIMIZED | IDEMPOTENT_SAFE | self.index
         return (self.match_bits,)
 
+    @property
+    def awaited(self) -> int:
+        """Octets that the packets of its message carry: of a rendezvous send the eager part."""
+        if self.opcode in _RENDEZVOUS and self.extension is not None:
+            return int(headers.SES_RENDEZVOUS.unpack_from(self.extension)[0])
+        return self.length
+
     def weight(self, mtu: int) -> int:
         """Octets by which it brings its message forward: payload, or data asked for."""
         return self.asked(mtu) if self.opcode == Opcode.READ else len(self.payload)
@@ -192,7 +199,7 @@ class Arrival:
         if opcode in _RENDEZVOUS:
             if self.extension is None:
                 return False
-            eager = headers.SES_RENDEZVOUS.unpack_from(self.extension)[0]
+            eager = self.awaited
             if octets != eager and not (self.has_id and octets):
                 return False
             return bool(self.start + octets <= eager <= length)

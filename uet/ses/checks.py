@@ -75,11 +75,13 @@ class Checks:
             return ReturnCode.INITIATOR_ERR
         return 0 if known else ReturnCode.UNSUPPORTED_OP
 
-    def common(self, request: Arrival, *, datagram: bool = False) -> tuple[int, Resource | None]:
+    def common(
+        self, request: Arrival, peer: str, *, ordered: bool = False, datagram: bool = False
+    ) -> tuple[int, Resource | None]:
         """The checks up to the opcode: (0, the resource), or the code of the first that fails.
 
         With a wrong generation the resource comes too, as the answer says its own.  For a datagram
-        the generation does not count (UES 3.5.3).
+        the generation does not count (UES 3.5.3); only an ordered stream can be disabled.
         """
         if request.version:
             return ReturnCode.UNCOR, None
@@ -96,9 +98,9 @@ class Checks:
         if known and not request.consistent(self._mtu):
             return ReturnCode.OP_VIOLATION, None
         if not datagram and not by_region:
-            if found.generation_disabled:
+            if ordered and found.is_disabled(peer):
                 return ReturnCode.DISABLED_GEN, None
-            if found.generation != request.generation:
+            if found.generation(peer) != request.generation:
                 return ReturnCode.BAD_GENERATION, found
         if request.initiator_error:
             return ReturnCode.INITIATOR_ERR, None

@@ -34,7 +34,7 @@ class Connectionless:
         self._able = Capability.RUDI in config.capabilities
         self._says_length = config.compatibility.modified_length_in_default_response
 
-    def idempotent(self, request: Arrival | None) -> Response:
+    def idempotent(self, peer: str, request: Arrival | None) -> Response:
         """A RUDI packet: executed at every arrival, with no memory of the last one.
 
         Only READ, and WRITE without header data, of a region whose key says that this is safe.
@@ -42,20 +42,20 @@ class Connectionless:
         if request is None:
             self._counters["rx_malformed_requests"] += 1
             return malformed()
-        code = self._execute(request)
+        code = self._execute(peer, request)
         if isinstance(code, int):
             self._counters["rx_requests_refused"] += 1
             return response(request, code)
         return code
 
-    def _execute(self, request: Arrival) -> Response | int:
+    def _execute(self, peer: str, request: Arrival) -> Response | int:
         if not self._able:
             return int(ReturnCode.UNSUPPORTED_OP)
-        code, resource = self._checks.common(request)
+        code, resource = self._checks.common(request, peer)
         if code:
             if code == ReturnCode.BAD_GENERATION and resource is not None:
                 self._counters["rx_requests_refused"] += 1
-                return response(request, code, generation=resource.generation)
+                return response(request, code, generation=resource.generation(peer))
             return code
         writes = request.opcode == Opcode.WRITE
         if not writes and request.opcode != Opcode.READ:
@@ -76,13 +76,13 @@ class Connectionless:
         if request is None:
             self._counters["rx_malformed_requests"] += 1
             return
-        code, resource = self._checks.common(request, datagram=True)
+        code, resource = self._checks.common(request, peer, datagram=True)
         length = request.length
         whole = request.is_first and request.is_last and len(request.payload) == length
         if code or resource is None or not whole:
             self._counters["rx_datagrams_dropped"] += 1
             return
-        _, match = self._sends.match(request, peer, resource, length)
+        match = self._sends.match_datagram(request, peer, resource)
         if match is None:
             self._counters["rx_datagrams_dropped"] += 1
             return

@@ -42,6 +42,7 @@ class Deferred:
         "length",
         "match",
         "peer",
+        "refusal",
         "resource",
         "token",
     )
@@ -63,6 +64,7 @@ class Deferred:
             relative=request.relative,
         )
         self.match: Match | None = None
+        self.refusal = _OK  # what its new attempt is answered
         self.deadline = 0
 
 
@@ -109,19 +111,18 @@ class Deferrals:
         self._token = self._token + 1 if self._token < _TOKENS else self._lowest
         return True
 
-    def permit(self, entry: UnexpectedMessage, match: Match | None) -> None:
+    def permit(self, entry: UnexpectedMessage, code: int, match: Match | None) -> None:
         """A receive was posted for a message: let its initiator begin again.
 
-        Without a match, as the receive is not for it after all, the new attempt is refused.
+        On any ``code`` but OK, as the receive is not for it after all, the new attempt is refused.
         """
         deferred = entry.token
         assert isinstance(deferred, Deferred)
         deferred.entry = None
-        deferred.match = match
+        deferred.refusal = code
+        deferred.match = match if code == _OK else None
         deferred.deadline = self.now + self._time
         self._by_token.move_to_end(deferred.token)
-        if match is None:
-            del self._by_token[deferred.token]
         address = deferred.address
         if self._to_index_zero:
             address = replace(address, resource_index=0)
@@ -129,20 +130,20 @@ class Deferrals:
             deferred.peer, address, deferred.initiator_token, deferred.token, "rud"
         )
 
-    def take(self, peer: str, request: Arrival) -> Match | None:
-        """The memory reserved for a message that begins again."""
+    def take(self, peer: str, request: Arrival) -> Match | int | None:
+        """The memory reserved for a message that begins again, or why it has none."""
         initiator_token, token = request.tokens
         deferred = self._by_token.get(token)
         if (
             deferred is None
-            or deferred.match is None
+            or deferred.entry is not None
             or deferred.peer != peer
             or deferred.initiator_token != initiator_token
             or deferred.length != request.length
         ):
             return None
         del self._by_token[token]
-        return deferred.match
+        return deferred.match or deferred.refusal
 
     def next_deadline(self) -> int | None:
         for deferred in self._by_token.values():

@@ -23,7 +23,7 @@ from uet.wire.codes import DEFERRABLE_OPCODES, Opcode, ReturnCode
 
 _OK = int(ReturnCode.OK)
 _OP_VIOLATION = int(ReturnCode.OP_VIOLATION)
-_INITIATOR_ERR = int(ReturnCode.INITIATOR_ERR)
+_INITIATOR_ERR, _DROPPED = int(ReturnCode.INITIATOR_ERR), int(ReturnCode.DROPPED)
 _READ, _NO_OP = int(Opcode.READ), int(Opcode.NO_OP)
 _RTR, _MSG_ERROR = int(Opcode.DEFERRABLE_RTR), int(Opcode.MSG_ERROR)
 _WRITES: Final = frozenset({int(Opcode.WRITE), SYNC_WRITE})
@@ -73,9 +73,12 @@ class Execution:
         if request.opcode == _RTR:
             code = self._checks.restart(request)
             return self._refuse(key, request, code, 0) if code else self._restart(pdc, request)
-        code, resource = self._checks.common(request)
+        code, resource = self._checks.common(request, pdc.address, ordered=pdc.ordered)
         if code or resource is None:
-            return self._refuse(key, request, code, resource.generation if resource else 0)
+            if code == _INITIATOR_ERR and request.opcode == _READ:
+                self._initiator.on_declined(request.match_bits, pdc.address)
+            generation = resource.generation(pdc.address) if resource else 0
+            return self._refuse(key, request, code, generation)
         answer = self._begin(pdc, key, request, resource)
         if isinstance(answer, int) and answer > 0:
             return self._refuse(key, request, answer, 0)
@@ -105,7 +108,7 @@ class Execution:
 
     def _refused_before(self, key: MessageKey, request: Arrival) -> Answer | None:
         octets = request.weight(self._mtu)
-        refused = self._inbound.count(key, request.signature, request.start, octets, self.now)
+        refused = self._inbound.count(key, request, octets)
         if refused is None:
             return None
         if request.opcode in _DEFERRABLE and request.is_last and not octets:
@@ -137,9 +140,25 @@ class Execution:
             if key is not None:
                 self._inbound.end(key, request.start, self.now)
             return ACCEPTED
+        if request.is_first or key is None:
+            return self._send(pdc, key, request, resource)
+        if opcode in _DEFERRABLE and request.length and not request.payload:
+            return ACCEPTED  # the end of an attempt that has been forgotten
+        if pdc.ordered:
+            return _DROPPED  # its SOM came before, and it is known no longer
+        return ACCEPTED if self._inbound.keep_early(key, request, self.now) else NO_ROOM
+
+    def _send(
+        self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource
+    ) -> Answer:
+        """The packet of a send that takes a receive: the one with SOM."""
         message = self._sends.begin(pdc, key, request, resource, self.now)
         if not isinstance(message, InboundSend):
             return message
+        early = None if key is None else self._inbound.take_early(key)
+        if early is not None and not early.place_in(message):
+            self._sends.fail(message, "OP_VIOLATION")
+            return _OP_VIOLATION
         kept = message.entry is not None
         answer = self._place(pdc, key, message, request)
         return self._sends.kept_answer(request) if kept else answer
@@ -219,12 +238,24 @@ class Execution:
         """A return code, which the other packets of the message will draw as well."""
         self._counters["rx_requests_refused"] += 1
         whole = request.is_first and request.is_last
-        if key is not None and not whole and request.opcode != _MSG_ERROR:
-            seen += request.weight(self._mtu)
-            if request.opcode == _READ:
-                self._initiator.on_read_refused(request.match_bits, key)
+        if key is None or whole or request.opcode == _MSG_ERROR:
+            pass
+        elif request.opcode == _READ:
+            # Its packets are judged one by one: some may have been served.
+            self._initiator.on_read_refused(request.match_bits, key)
+        else:
+            seen += len(request.payload)
+            if (early := self._inbound.take_early(key)) is not None:
+                seen += early.octets
             self._inbound.refuse(
                 key,
-                RefusedMessage(request.signature, code, generation, request.length, seen, self.now),
+                RefusedMessage(
+                    request.signature,
+                    code,
+                    generation,
+                    request.awaited,
+                    seen,
+                    begun=request.is_first,
+                ),
             )
         return response(request, code, generation=generation)

@@ -2,8 +2,9 @@
 
 A message is known by the PDC that it came on and its identifier.  It is tracked from the first
 packet that arrives, whichever that is, until the last octet is there, the initiator gives it up,
-or nothing more of it has come for a while.  A message that was refused is remembered the same
-way, so that its other packets draw the same answer.
+or nothing more of it has come for a while.  A message that was refused or abandoned is remembered
+as long as its PDC lives, so that its other packets draw the same answer.  Packets of a send that
+arrive before the one with SOM wait for that: only it takes a receive.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from uet.config import FepConfig
-from uet.wire.codes import MPR_UNIT
+from uet.ses.arrival import Arrival
+from uet.wire.codes import MPR_UNIT, ReturnCode
 
 #: Each gap in a message waits for a packet of the receive window, which has at most so many.
 MOST_GAPS = 255 * MPR_UNIT
+
+#: Octets of packets that may wait for the SOM of their sends.
+MOST_EARLY_OCTETS = 16 * 2**20
+_DROPPED = int(ReturnCode.DROPPED)
 
 #: PDC and message identifier.
 MessageKey = tuple[int, int]
@@ -47,6 +53,9 @@ class InboundMessage:
         "touched",
         "word",
     )
+
+    #: whether only the packet with SOM begins it
+    begun = False
 
     def __init__(
         self,
@@ -115,11 +124,12 @@ class RefusedMessage:
     """A message whose other packets all draw the same answer.
 
     ``code`` and ``generation`` are the response's, with code 0 for the default response.
-    ``seen`` of its ``expected`` octets have arrived.  ``identity`` is what all its packets have in
-    common, ``None`` if only its end has been seen.
+    ``seen`` of its ``expected`` octets have arrived, the packet with SOM among them if ``begun``.
+    ``identity`` is what all its packets have in common, ``None`` if only its end has been seen:
+    then nobody knows what had come before, and it is forgotten some time after ``touched``.
     """
 
-    __slots__ = ("code", "expected", "generation", "identity", "seen", "touched")
+    __slots__ = ("begun", "code", "expected", "generation", "identity", "seen", "touched")
 
     def __init__(
         self,
@@ -128,14 +138,37 @@ class RefusedMessage:
         generation: int,
         expected: int,
         seen: int,
-        now: int,
+        *,
+        begun: bool,
+        now: int = 0,
     ) -> None:
+        self.touched = now
         self.identity = identity
         self.code = code
         self.generation = generation
         self.expected = expected
         self.seen = seen
+        self.begun = begun
+
+
+class EarlyPackets:
+    """Payloads of a send whose packet with SOM has not arrived."""
+
+    __slots__ = ("expected", "octets", "pieces", "signature", "touched")
+
+    def __init__(self, request: Arrival, now: int) -> None:
+        self.signature = request.signature
+        self.expected = request.awaited
+        self.pieces: list[tuple[int, bytes]] = []  # (message offset, payload)
+        self.octets = 0
         self.touched = now
+
+    def place_in(self, message: InboundMessage) -> bool:
+        """Put all of them into the message that has begun; false if they cannot be of it."""
+        return message.signature == self.signature and all(
+            start + len(payload) <= message.awaited and message.place(start, memoryview(payload))
+            for start, payload in self.pieces
+        )
 
 
 class InboundTable:
@@ -152,6 +185,8 @@ class InboundTable:
     ) -> None:
         self.messages: dict[MessageKey, InboundMessage] = {}
         self.refused: OrderedDict[MessageKey, RefusedMessage] = OrderedDict()
+        self.early: dict[MessageKey, EarlyPackets] = {}
+        self._early_octets = 0
         self._limit = config.max_inbound_messages
         self._idle_time = config.inbound_message_idle_time
         self._counters = counters
@@ -177,34 +212,64 @@ class InboundTable:
         self._full_until = min(touched, default=now) + self._idle_time
         return len(self.messages) < self._limit
 
+    # -- sends that have not begun -----------------------------------------------------------
+
+    def keep_early(self, key: MessageKey, request: Arrival, now: int) -> bool:
+        """Keep a packet of a send until the one with SOM is there; false if there is no room."""
+        early = self.early.get(key)
+        octets = len(request.payload)
+        if self._early_octets + octets > MOST_EARLY_OCTETS:
+            return False
+        if early is None:
+            if len(self.early) >= self._limit:
+                return False
+            early = self.early[key] = EarlyPackets(request, now)
+            if self._sweep is None:
+                self._sweep = now + self._idle_time
+        early.touched = now
+        early.octets += octets
+        early.pieces.append((request.start, bytes(request.payload)))
+        self._early_octets += octets
+        return True
+
+    def take_early(self, key: MessageKey) -> EarlyPackets | None:
+        """What has arrived of a send before its SOM; it is kept no longer."""
+        early = self.early.pop(key, None)
+        if early is not None:
+            self._early_octets -= early.octets
+        return early
+
     # -- refused ones ------------------------------------------------------------------------
 
     def refuse(self, key: MessageKey, refused: RefusedMessage) -> None:
         """Answer the packets that are still to come of a message in the same way.
 
-        The oldest is forgotten if there are too many: what comes of it is then judged afresh.
+        On a PDC that lives all of them come.  The oldest is forgotten if there are too many: what
+        comes of it is then judged afresh.
         """
         if refused.expected <= refused.seen:
             return
         self.refused[key] = refused
         if len(self.refused) > self._limit:
             self.refused.popitem(last=False)
-        if self._sweep is None:
+        if refused.identity is None and self._sweep is None:
             self._sweep = refused.touched + self._idle_time
 
-    def count(
-        self, key: MessageKey, identity: tuple[int, ...], start: int, octets: int, now: int
-    ) -> RefusedMessage | None:
+    def count(self, key: MessageKey, request: Arrival, octets: int) -> RefusedMessage | None:
         """One more packet of a refused message, if it is one; the last packet ends it."""
         refused = self.refused.get(key)
         if refused is None:
             return None
         known = refused.identity
-        if known != identity if known is not None else start + octets > refused.expected:
+        if (
+            (request.is_first and refused.begun)
+            or (known is not None and known != request.signature)
+            or (known is None and request.start + octets > refused.expected)
+        ):
             del self.refused[key]  # the identifier is in use again
             return None
+        refused.begun = refused.begun or request.is_first
         refused.seen += octets
-        refused.touched = now
         if refused.seen >= refused.expected:
             del self.refused[key]
         return refused
@@ -216,11 +281,16 @@ class InboundTable:
         """
         message = self.messages.get(key)
         refused = self.refused.get(key)
+        early = self.take_early(key)
         if message is not None:
             self.drop(key, "INITIATOR_ERR")
-            self.refuse(key, RefusedMessage(None, 0, 0, sent, message.placed, now))
+            self.refuse(
+                key,
+                RefusedMessage(message.signature, 0, 0, sent, message.placed, begun=message.begun),
+            )
         elif refused is None:
-            self.refuse(key, RefusedMessage(None, 0, 0, sent, 0, now))
+            seen = 0 if early is None else early.octets
+            self.refuse(key, RefusedMessage(None, 0, 0, sent, seen, begun=False, now=now))
         else:
             refused.expected = min(refused.expected, sent)
             if refused.seen >= refused.expected:
@@ -230,12 +300,13 @@ class InboundTable:
         """Receive no more of a message, if it is still tracked, and refuse what comes of it."""
         if self.messages.get(key) is message:
             del self.messages[key]
-            self.refuse(
-                key,
-                RefusedMessage(
-                    message.signature, code, 0, message.awaited, message.placed, message.touched
-                ),
-            )
+            self._remember(key, message, code)
+
+    def _remember(self, key: MessageKey, message: InboundMessage, code: int) -> None:
+        refused = RefusedMessage(
+            message.signature, code, 0, message.awaited, message.placed, begun=message.begun
+        )
+        self.refuse(key, refused)
 
     # -- the end of messages -----------------------------------------------------------------
 
@@ -251,6 +322,8 @@ class InboundTable:
             self.drop(key, "PDC_CLOSED")
         for key in [key for key in self.refused if key[0] == pdc_id]:
             del self.refused[key]
+        for key in [key for key in self.early if key[0] == pdc_id]:
+            self.take_early(key)
 
     def next_deadline(self) -> int | None:
         return self._sweep
@@ -261,12 +334,29 @@ class InboundTable:
             return
         self._drop_idle(now)
         touched = [message.touched for message in self.messages.values()]
-        touched += [refused.touched for refused in self.refused.values()]
+        touched += [early.touched for early in self.early.values()]
+        touched += [r.touched for r in self.refused.values() if r.identity is None]
         self._sweep = min(touched) + self._idle_time if touched else None
 
     def _drop_idle(self, now: int) -> None:
         oldest = now - self._idle_time
         for key in [k for k, message in self.messages.items() if message.touched <= oldest]:
+            message = self.messages[key]
             self.drop(key, "ABANDONED")
-        for key in [k for k, refused in self.refused.items() if refused.touched <= oldest]:
+            self._remember(key, message, _DROPPED)
+        for key in [k for k, early in self.early.items() if early.touched <= oldest]:
+            self._abandon_early(key)
+        for key in [
+            k for k, r in self.refused.items() if r.identity is None and r.touched <= oldest
+        ]:
             del self.refused[key]
+
+    def _abandon_early(self, key: MessageKey) -> None:
+        """A send whose SOM has not come: it is refused when it does."""
+        early = self.take_early(key)
+        assert early is not None
+        self._counters["rx_messages_abandoned"] += 1
+        self.refuse(
+            key,
+            RefusedMessage(early.signature, _DROPPED, 0, early.expected, early.octets, begun=False),
+        )

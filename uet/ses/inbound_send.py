@@ -61,6 +61,8 @@ class InboundSend(InboundMessage):
         "where",
     )
 
+    begun = True
+
     def __init__(
         self,
         request: Arrival,

@@ -389,6 +389,31 @@ class Initiator:
         delivery = self._config.delivery if self._config.delivery in RELIABLE else "rud"
         self._begin(read_plan(peer, delivery, address, key, offset, memory, self._config), ended)
 
+    def decline(self, peer: str, address: Address, key: int, offset: int, length: int) -> None:
+        """The rest of a rendezvous send will not be read: a READ with IE says so.
+
+        UES 1.0 has no message for it that the reference could confirm; a peer that does not know
+        the meaning answers INITIATOR_ERR and waits on.
+        """
+        delivery = self._config.delivery if self._config.delivery in RELIABLE else "rud"
+        asked = memoryview(bytes(min(length, self._mtu)))
+        made = read_plan(peer, delivery, address, key, offset, asked, self._config)
+        made.initiator_error, made.memory, made.span = True, None, 0  # no data is to come
+        self._begin(made, _nobody_waits)
+
+    def on_declined(self, key: int, peer: str) -> None:
+        """The peer says, by a READ with IE, that it will not read the rest of a rendezvous."""
+        operation = self._promises.of_key(key)
+        if operation is None or operation.plan.peer != peer:
+            return
+        operation.refused = operation.refused or ReturnCode.INITIATOR_ERR.name
+        if operation.waits is Waits.FETCH:
+            self._finish(operation, operation.refused)
+            if self._starved:
+                self._start_starved()
+        elif operation.is_out and operation.message is not None:
+            operation.message.cancel()
+
     def on_served(self, key: int, offset: int, length: int, by: object = None) -> None:
         """A peer has acknowledged ``length`` octets read from ``offset`` of the region ``key``.
 

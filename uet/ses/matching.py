@@ -8,6 +8,8 @@ message, until too little of its memory is left.
 A message that finds no receive may be held as unexpected; a receive that is posted later meets
 the held messages in the order of their arrival.  So it does not matter which of the two comes
 first: each meeting has the outcome that :meth:`ReceiveQueue.match_tagged` would have had.
+
+A message that is longer than the memory of its receive uses the receive up without being placed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _TAG_MASK = (1 << TAG_BITS) - 1
 _OK = int(ReturnCode.OK)
 _NO_MATCH = (int(ReturnCode.NO_MATCH), None)
 _BAD_JOB_ID = (int(ReturnCode.BAD_JOB_ID), None)
-_UNSUPPORTED_SIZE = (int(ReturnCode.UNSUPPORTED_SIZE), None)
+_UNSUPPORTED_SIZE = int(ReturnCode.UNSUPPORTED_SIZE)
 
 #: Match bits, initiator and source address; ``None`` for any
 _Key = tuple[int, int | None, str | None]
@@ -57,6 +59,8 @@ class PostedReceive:
     used: int = field(default=0, init=False)
     #: place in the order of posting; ``None`` if it is not queued
     sequence: int | None = field(default=None, init=False)
+    #: its place when it was posted, which it has again when it comes back
+    place: int | None = field(default=None, init=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +88,7 @@ class Match(NamedTuple):
     """Where a message goes: ``memory``, which is ``offset`` octets into that of ``receive``.
 
     ``released`` says that the receive has left the queue and will take no further message.
+    ``memory`` is empty where the message was too long.
     """
 
     receive: PostedReceive
@@ -124,11 +129,16 @@ class ReceiveQueue:
     def post(self, receive: PostedReceive) -> list[Meeting]:
         """Queue a receive, after it has met the unexpected messages that it matches.
 
-        A message is refused, as at its arrival, with BAD_JOB_ID or UNSUPPORTED_SIZE; the receive
-        then goes on to the next.  Raises :class:`MatchingError` for a receive that is queued
-        already, or impossible.
+        A message may be refused, as at its arrival: with UNSUPPORTED_SIZE, which uses the receive
+        up, or with BAD_JOB_ID; the receive then goes on to the next.  Raises
+        :class:`MatchingError` for a receive that is queued already, or impossible.
         """
         _check(receive)
+        receive.place = next(self._sequence)
+        return self.post_again(receive)
+
+    def post_again(self, receive: PostedReceive) -> list[Meeting]:
+        """Queue a receive that was posted before, at the place that it had then."""
         receive.used = 0
         meetings: list[Meeting] = []
         waiting = self._waiting_untagged if receive.tag is None else self._waiting_tagged
@@ -138,7 +148,7 @@ class ReceiveQueue:
             meetings.append(Meeting(message, code, match))
             if match is not None and match.released:
                 return meetings
-        receive.sequence = next(self._sequence)
+        receive.sequence = receive.place
         self.posted += 1
         (self._untagged if receive.tag is None else self._tagged).add(receive)
         return meetings
@@ -157,14 +167,22 @@ class ReceiveQueue:
         return found
 
     def match_untagged(
-        self, length: int, initiator: int | None, source: str | None, job_id: int | None
+        self,
+        length: int,
+        initiator: int | None,
+        source: str | None,
+        job_id: int | None,
+        *,
+        must_fit: bool = False,
     ) -> tuple[int, Match | None]:
         """Memory for an untagged message of ``length`` octets: a return code, and on OK where.
 
-        NO_MATCH: no receive is posted for this sender.  BAD_JOB_ID and UNSUPPORTED_SIZE: the
-        first that is belongs to another job, or has too little memory; it stays posted.
+        NO_MATCH: no receive is posted for this sender.  BAD_JOB_ID: the first that is belongs to
+        another job; it stays posted.  UNSUPPORTED_SIZE: the first that is has too little memory;
+        the match says which, and that it is used up unless it is a multi-receive.  With
+        ``must_fit`` such a receive stays posted, and there is no match.
         """
-        return self._match(self._untagged, 0, length, initiator, source, job_id)
+        return self._match(self._untagged, 0, length, initiator, source, job_id, must_fit)
 
     def match_tagged(
         self,
@@ -185,11 +203,14 @@ class ReceiveQueue:
         initiator: int | None,
         source: str | None,
         job_id: int | None,
+        must_fit: bool = False,
     ) -> tuple[int, Match | None]:
         receive = queue.first(bits, initiator, source)
         if receive is None:
             return _NO_MATCH
         code, match = _take(receive, length, job_id)
+        if must_fit and code != _OK:
+            return code, None
         if match is not None and match.released:
             self._remove(receive)
         return code, match
@@ -259,13 +280,18 @@ def _check(receive: PostedReceive) -> None:
 
 
 def _take(receive: PostedReceive, length: int, job_id: int | None) -> tuple[int, Match | None]:
-    """Give a matched message its place, if job and size allow (UES 3.4.1, receive checks)."""
+    """Give a matched message its place, if job and size allow (UES 3.4.1, receive checks).
+
+    One that is too long takes no memory, but the receive, unless that is a multi-receive.
+    """
     if receive.job_id is not None and receive.job_id != job_id:
         return _BAD_JOB_ID
     offset, memory = receive.used, receive.memory
     end = offset + length
     if end > len(memory):
-        return _UNSUPPORTED_SIZE
+        return _UNSUPPORTED_SIZE, Match(
+            receive, offset, memory[offset:offset], receive.min_multi is None
+        )
     receive.used = end
     released = receive.min_multi is None or len(memory) - end < receive.min_multi
     return _OK, Match(receive, offset, memory[offset:end], released)
@@ -293,13 +319,15 @@ class _Posted:
     def add(self, receive: PostedReceive) -> None:
         place = _place(receive)
         if receive.ignore:
-            self._wild[place] = receive
-            return
-        key = (receive.tag or 0, receive.initiator, receive.source)
-        bucket = self._exact.get(key)
-        if bucket is None:
-            bucket = self._exact[key] = OrderedDict()
+            bucket = self._wild
+        else:
+            key = (receive.tag or 0, receive.initiator, receive.source)
+            bucket = self._exact.setdefault(key, OrderedDict())
+        late = bool(bucket) and place < next(reversed(bucket))
         bucket[place] = receive
+        if late:  # it was posted before the others, and comes back
+            for other in sorted(bucket):
+                bucket.move_to_end(other)
 
     def remove(self, receive: PostedReceive) -> None:
         place = _place(receive)

@@ -145,6 +145,7 @@ class OutboundMessage:
         fields: dict[str, int] = {
             "opcode": opcode,
             "dc": plan.delivery_complete,
+            "ie": plan.initiator_error,
             "rel": to.relative,
             "eom": eom,
             "message_id": self.id,

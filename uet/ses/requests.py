@@ -99,6 +99,8 @@ class Plan:
     header_data: int | None = None
     delivery_complete: bool = False
     extension: bytes = b""
+    #: IE: something went wrong here, and the message is told only for that
+    initiator_error: bool = False
     #: EOM marks its packet where it has but one
     single_eom: bool = True
     restart_tokens: tuple[int, int] = (0, 0)

@@ -16,6 +16,7 @@ from uet.wire.codes import ReturnCode
 
 _GENERATIONS = 0xFF
 _SOM = headers.SES_STD_SOM
+_GENERATION_SHIFT = _SOM.shift("ri_generation")
 
 
 class ResourceError(ValueError):
@@ -23,22 +24,24 @@ class ResourceError(ValueError):
 
 
 class Resource:
-    """A resource index: its receives, and the generation that guards them.
+    """A resource index: its receives, and the generations that guard them.
 
-    The generation is disabled when a message of an ordered stream finds no receive, so that none
-    that follows can overtake it; the next one begins when a receive is posted.
+    A generation belongs to the ordered stream of one peer.  It is disabled when a message of that
+    stream finds no receive, so that none that follows can overtake it; the next one begins when a
+    receive is posted.  Other peers, and what is not ordered, go on.
 
-    ``addressing`` is the addressing word of a request that may pass, -1 while none may.
+    ``addressing`` is the addressing word of a request that may pass, in the generation 0 that all
+    streams begin with, -1 while none may.
     """
 
-    __slots__ = ("address", "addressing", "enabled", "generation", "generation_disabled", "queue")
+    __slots__ = ("_disabled", "_generations", "address", "addressing", "enabled", "queue")
 
     def __init__(self, address: Address, queue: ReceiveQueue) -> None:
         self.address = address
         self.queue = queue
         self.enabled = True
-        self.generation = 0
-        self.generation_disabled = False
+        self._generations: dict[str, int] = {}  # by peer, where it is not 0 for good
+        self._disabled: set[str] = set()
         self.addressing = -1
         self._update()
 
@@ -47,25 +50,43 @@ class Resource:
         self.enabled = enabled
         self._update()
 
-    def disable_generation(self) -> None:
-        """Refuse what follows a message that has found no receive."""
-        self.generation_disabled = True
-        self._update()
+    def generation(self, peer: str) -> int:
+        """The generation of the peer's ordered stream."""
+        return self._generations.get(peer, 0)
+
+    @property
+    def moved_on(self) -> bool:
+        """Whether a stream is disabled, or in another generation than the one it began with."""
+        return bool(self._generations)
+
+    def is_disabled(self, peer: str) -> bool:
+        """Whether the generation of the peer's ordered stream is disabled."""
+        return peer in self._disabled
+
+    def disable_generation(self, peer: str) -> None:
+        """Refuse what follows a message that has found no receive on the peer's ordered stream."""
+        self._generations.setdefault(peer, 0)
+        self._disabled.add(peer)
 
     def renew(self) -> None:
-        """Begin the next generation."""
-        self.generation = self.generation + 1 & _GENERATIONS
-        self.generation_disabled = False
-        self._update()
+        """Begin the next generation of the streams that were disabled."""
+        for peer in self._disabled:
+            self._generations[peer] = self._generations[peer] + 1 & _GENERATIONS
+        self._disabled.clear()
+
+    def addressing_from(self, peer: str, *, ordered: bool) -> int:
+        """The addressing word of a request of this peer that may pass, or -1."""
+        if self.addressing < 0 or (ordered and peer in self._disabled):
+            return -1
+        return self.addressing | self.generation(peer) << _GENERATION_SHIFT
 
     def _update(self) -> None:
         self.addressing = -1
-        if self.enabled and not self.generation_disabled:
+        if self.enabled:
             self.addressing = _SOM.word(
                 job_id=self.address.job_id,
                 pid_on_fep=self.address.pid_on_fep,
                 resource_index=self.address.resource_index,
-                ri_generation=self.generation,
             )
 
 

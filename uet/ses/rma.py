@@ -8,6 +8,7 @@ return code, a positive number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from uet.config import FepConfig
@@ -32,8 +33,8 @@ _FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETC
 class MemoryAccess:
     """Carries out what peers ask of one endpoint's registered memory.
 
-    ``served`` hears (key, offset, length, message) of what a peer has read: it may be the rest of
-    a rendezvous send.
+    ``served`` hears (key, offset, length, message) of what a peer has confirmed to have read: it
+    may be the rest of a rendezvous send.
     """
 
     def __init__(
@@ -120,10 +121,11 @@ class MemoryAccess:
         if not data:
             return ACCEPTED
         offset = request.buffer_offset + request.start
-        if request.length <= self._inline:
-            self._served(region.key, offset, len(data), (pdc.id, request.message_id))
-            return data_response(request, data)
         by = (pdc.id, request.message_id)
+        if request.length <= self._inline:
+            answer = data_response(request, data)
+            answer.known = partial(self._served, region.key, offset, len(data), by)
+            return answer
         pdc.post(Readback(request, data, key=region.key, offset=offset, by=by))
         return ACCEPTED
 

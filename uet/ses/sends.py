@@ -1,9 +1,11 @@
 """Sends, as their target sees them: matched, kept, or fetched (UES 3.4.1).
 
-A message is matched when the first of its packets arrives, whichever that is, and is placed
-straight into the memory of its receive.  One that finds no receive is refused (NO_MATCH), kept
-until a receive is posted, or deferred (:mod:`uet.ses.deferral`).  Of a rendezvous send only the
-eager part arrives by itself; the rest is read from the initiator once there is a receive.
+A message is matched when its packet with SOM arrives, and is placed straight into the memory of
+its receive.  One that finds no receive is refused (NO_MATCH), kept until a receive is posted, or
+deferred (:mod:`uet.ses.deferral`).  One that is too long for its receive ends that with an error
+and is refused (UNSUPPORTED_SIZE), whichever of the two was there first.  Of a rendezvous send
+only the eager part arrives by itself; the rest is read from the initiator once there is a
+receive.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from uet.config import FepConfig
-from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context
+from uet.pds.semantics import NO_ROOM, Answer, Context
 from uet.profiles import Capability
 from uet.ses.address import Address
 from uet.ses.arrival import Arrival
@@ -23,11 +25,11 @@ from uet.ses.matching import Match, Meeting, PostedReceive, UnexpectedMessage
 from uet.ses.resources import Resource, ResourceError
 from uet.ses.responses import response
 from uet.transport import Completion, Receive
-from uet.wire import headers
 from uet.wire.codes import DEFERRABLE_OPCODES, ReturnCode
 
 _OK = int(ReturnCode.OK)
 _NO_MATCH, _DROPPED = int(ReturnCode.NO_MATCH), int(ReturnCode.DROPPED)
+_TOO_LONG = int(ReturnCode.UNSUPPORTED_SIZE)
 _DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
 
 
@@ -57,9 +59,13 @@ class OwnInitiator(Protocol):
         ended: Callable[[str | None], None],
     ) -> None: ...
 
+    def decline(self, peer: str, address: Address, key: int, offset: int, length: int) -> None: ...
+
     def on_served(self, key: int, offset: int, length: int, by: object = None) -> None: ...
 
     def on_read_refused(self, key: int, by: object) -> None: ...
+
+    def on_declined(self, key: int, peer: str) -> None: ...
 
 
 class Sends:
@@ -112,24 +118,64 @@ class Sends:
     def _repost(self, resource: Resource, receive: PostedReceive) -> None:
         """A receive that was reserved is free again; a multi-receive has never left its queue."""
         if receive.min_multi is None:
-            self._meet(resource, resource.queue.post(receive))
+            self._meet(resource, resource.queue.post_again(receive))
 
     def _meet(self, resource: Resource, meetings: list[Meeting]) -> None:
         """What becomes of the messages that a receive has met."""
-        for entry, _, match in meetings:
+        for entry, code, match in meetings:
             message = entry.token
             if not isinstance(message, InboundSend):
-                self.deferrals.permit(entry, match)
+                self.deferrals.permit(entry, code, match)
+                if code == _TOO_LONG and match is not None:
+                    self._complete_without_data(entry, match, None)
                 continue
             self._let_go(message)
-            if match is None:  # too long for the receive, or for another job
-                message.ended = True
-                self._counters["rx_unexpected_dropped"] += 1
+            if code != _OK or match is None:
+                self._drop_kept(message, code)
+                if match is not None:
+                    self._complete_without_data(entry, match, message.header_data)
                 continue
             message.match = match
             self._fetch(message)
             if message.placed == message.awaited:
                 self.finish(message)
+
+    def _drop_kept(self, message: InboundSend, code: int) -> None:
+        """A kept message gets no receive: whoever still waits for it is told so.
+
+        Its sender has been told OK for what has arrived.  What has not is refused, and the rest of
+        a rendezvous send is declined.
+        """
+        message.ended = True
+        self._counters["rx_unexpected_dropped"] += 1
+        if message.where is not None:
+            self._inbound.stop(message.where, message, code)
+        self._decline(message)
+
+    def _decline(self, message: InboundSend) -> None:
+        """Nobody will read what a rendezvous send has kept back."""
+        rest = message.rest
+        if rest is not None and message.awaited < message.length:
+            length = message.length - message.awaited
+            self._initiator.decline(message.peer, rest.address, rest.key, rest.offset, length)
+
+    def _complete_without_data(
+        self, entry: UnexpectedMessage, match: Match, header_data: int | None
+    ) -> None:
+        """A receive has met a message that is longer than its memory."""
+        self._complete(
+            Completion(
+                kind="receive",
+                peer=entry.source or "",
+                length=entry.length,
+                context=match.receive.context,
+                header_data=header_data,
+                offset=match.offset,
+                tag=entry.tag,
+                initiator=entry.initiator,
+                error=ReturnCode.UNSUPPORTED_SIZE.name,
+            )
+        )
 
     def cancel(self, resource: Resource, context: object) -> bool:
         """Take back a posted receive; it completes as CANCELLED.  False if none is queued."""
@@ -151,30 +197,41 @@ class Sends:
     def match(
         self, request: Arrival, peer: str, resource: Resource, length: int
     ) -> tuple[int, Match | None]:
-        """A posted receive for a message, or why there is none."""
+        """A posted receive for a message, or why there is none.
+
+        One with too little memory completes with an error, and the message's true length.
+        """
         if request.opcode in TAGGED_OPCODES:
-            return resource.queue.match_tagged(
+            code, match = resource.queue.match_tagged(
                 request.match_bits, length, request.initiator, peer, request.job_id
             )
-        return resource.queue.match_untagged(length, request.initiator, peer, request.job_id)
+        else:
+            code, match = resource.queue.match_untagged(
+                length, request.initiator, peer, request.job_id
+            )
+        if code != _OK and match is not None:
+            self.report(request, peer, match, length, ReturnCode(code).name)
+            return code, None
+        return code, match
+
+    def match_datagram(self, request: Arrival, peer: str, resource: Resource) -> Match | None:
+        """A posted receive for a datagram; one that is too small stays posted (UES 3.5.3)."""
+        _, match = resource.queue.match_untagged(
+            request.length, request.initiator, peer, request.job_id, must_fit=True
+        )
+        return match
 
     # -- messages ----------------------------------------------------------------------------
 
     def begin(
         self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource, now: int
     ) -> InboundSend | Answer:
-        """Find memory for a message whose first packet to arrive is this one.
+        """Find memory for a message whose packet with SOM is this one.
 
         The message, not yet with the packet's payload; or a return code, NO_ROOM, or what to
         answer instead.
         """
-        length, payload = request.length, len(request.payload)
-        awaited = length
-        if request.opcode in RENDEZVOUS:
-            assert request.extension is not None
-            awaited = headers.SES_RENDEZVOUS.unpack_from(request.extension)[0]
-        if request.opcode in _DEFERRABLE and length and not payload:
-            return ACCEPTED  # the end of an attempt that has been forgotten
+        length, payload, awaited = request.length, len(request.payload), request.awaited
         if payload < awaited and not self._inbound.make_room(now):
             return NO_ROOM
         peer = pdc.address
@@ -183,7 +240,10 @@ class Sends:
             and Capability.DEFERRABLE in self._capabilities
             and not pdc.ordered  # there it would be overtaken
         )
-        match = self.deferrals.take(peer, request) if deferrable else None
+        found = self.deferrals.take(peer, request) if deferrable else None
+        if isinstance(found, int):
+            return found
+        match = found
         if match is None:
             code, match = self.match(request, peer, resource, length)
             if code == _NO_MATCH:
@@ -216,10 +276,11 @@ class Sends:
         if deferrable and self.deferrals.hold(entry, request, resource, now):
             if key is not None:
                 # What is under way of this attempt is dropped, and answered OK.
-                seen = len(request.payload)
+                early = self._inbound.take_early(key)
+                seen = len(request.payload) + (0 if early is None else early.octets)
                 self._inbound.refuse(
                     key,
-                    RefusedMessage(request.signature, _OK, 0, request.length, seen, now),
+                    RefusedMessage(request.signature, _OK, 0, request.length, seen, begun=True),
                 )
             return response(request, _OK, unexpected=True, guaranteed=not self._plain)
         config = self._config
@@ -240,7 +301,7 @@ class Sends:
                 self._kept_octets += awaited
                 return message
         if pdc.ordered:
-            resource.disable_generation()
+            resource.disable_generation(pdc.address)
         return _NO_MATCH
 
     def kept_answer(self, request: Arrival) -> Answer:
@@ -314,6 +375,8 @@ class Sends:
         message.ended = True
         if message.match is not None:
             self._report(message, message.match, message.placed, why)
+        if why != ReturnCode.INITIATOR_ERR.name:
+            self._decline(message)
 
     def _report(self, message: InboundSend, match: Match, length: int, error: str | None) -> None:
         self._complete(

@@ -32,7 +32,7 @@ def tagged_atomic(
     code, match = sends.match(request, pdc.address, resource, length)
     if match is None:
         if code == ReturnCode.NO_MATCH and pdc.ordered:
-            resource.disable_generation()
+            resource.disable_generation(pdc.address)
         return code
     code, before = execute(
         wanted.operation,

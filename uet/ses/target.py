@@ -134,9 +134,12 @@ class Target:
         """Let a resource take requests, or refuse all of them (DISABLED)."""
         self._at(address).set_enabled(enabled)
 
-    def generation(self, address: Address | None = None) -> int:
-        """The generation of a resource: it grows when one that was disabled is posted to."""
-        return self._at(address).generation
+    def generation(self, peer: str, address: Address | None = None) -> int:
+        """The generation of a peer's ordered stream to a resource.
+
+        It is disabled by a message without a receive, and grows when one is posted.
+        """
+        return self._at(address).generation(peer)
 
     def _at(self, address: Address | None) -> Resource:
         return self._home if address is None else self._resources.at(address)
@@ -149,8 +152,7 @@ class Target:
         """
         resource = self._at(address)
         self._sends.post(receive, resource)
-        if resource.generation_disabled:
-            resource.renew()
+        resource.renew()
 
     def cancel_receive(self, context: object, address: Address | None = None) -> bool:
         """Take a posted receive back: it completes as CANCELLED.  False if none is queued."""
@@ -190,8 +192,12 @@ class Target:
             ):
                 return self._execution.judge(pdc, psn, next_header, packet, at)
         else:
+            home = self._home
+            may_pass = home.addressing
+            if home.moved_on:
+                may_pass = home.addressing_from(pdc.address, ordered=pdc.ordered)
             if (
-                to != self._home.addressing
+                to != may_pass
                 or word & ~FREE != self._plain_write
                 or octets != left
                 or start + octets > length
@@ -243,7 +249,7 @@ class Target:
         """A request without a PDC (UES 3.5.3): the answer to a RUDI one, nothing for a datagram."""
         request = parse(next_header, packet, at, 0, sync=False)
         if delivery == "rudi":
-            return self._connectionless.idempotent(request)
+            return self._connectionless.idempotent(address, request)
         self._connectionless.datagram(address, request)
         return None
 
