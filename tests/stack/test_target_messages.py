@@ -38,6 +38,7 @@ def test_no_op_and_restart() -> None:
     assert bench.initiator.restarts == [(THERE, 3, 9)]
 
 
+@pytest.mark.conformance("C-089")
 def test_a_message_given_up_by_its_initiator() -> None:
     """MSG_ERROR frees it and errors its receive; what is late of it does not begin it anew."""
     bench = TargetBench()
@@ -60,6 +61,7 @@ def test_a_message_given_up_by_its_initiator() -> None:
     assert [c.context for c in bench.completions] == ["first", "later"]
 
 
+@pytest.mark.conformance("C-089")
 def test_the_end_may_overtake_all_of_a_message() -> None:
     bench = TargetBench()
     into = bench.receive()
@@ -72,6 +74,7 @@ def test_the_end_may_overtake_all_of_a_message() -> None:
     assert bench.completions == []
 
 
+@pytest.mark.conformance("C-087")
 def test_idle_messages_are_abandoned() -> None:
     """What comes of them later draws DROPPED, however late it is."""
     bench = TargetBench(inbound_message_idle_time=SECOND)
@@ -102,6 +105,7 @@ def test_idle_messages_are_abandoned() -> None:
     assert not bench.target._inbound.refused
 
 
+@pytest.mark.conformance("C-088")
 @pytest.mark.parametrize("ordered", [False, True])
 def test_only_som_takes_a_receive(ordered: bool) -> None:
     """Packets before it wait, up to a limit; on an ordered PDC there can be none."""

@@ -192,6 +192,7 @@ def test_generations_begin_again() -> None:
 # -- kept ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("C-084")
 @pytest.mark.parametrize("post_after", range(4))
 @pytest.mark.parametrize("seed", range(2))
 def test_kept_messages(post_after: int, seed: int) -> None:
@@ -440,6 +441,7 @@ def rendezvous(data: bytes, eager: int, **fields: int) -> list[Packet]:
     ]
 
 
+@pytest.mark.conformance("C-086")
 @pytest.mark.parametrize("eager", [0, 100, 2500, 6000])
 @pytest.mark.parametrize("unexpected", [False, True])
 @pytest.mark.parametrize("fetched_first", [False, True])
