@@ -40,6 +40,7 @@ from emulator.fabric.build import Fabric, Progress, build_fabric
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.carrier import Cables
 from emulator.fabric.counters import PortCounters, read_ports, unrouted_packets
+from emulator.fabric.default_signals import popen_options
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.netlink import RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase
@@ -296,8 +297,12 @@ class Lab:
         return namespaces.visitor().inside(self.netns(node), work)
 
     def popen(self, node: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process in the node; ``options`` are those of :class:`subprocess.Popen`."""
-        return self.inside(node, lambda: subprocess.Popen(list(argv), **options))
+        """Start a process in the node, with default signals.
+
+        ``options`` are those of :class:`subprocess.Popen`.
+        """
+        settings = {**popen_options(), **options}
+        return self.inside(node, lambda: subprocess.Popen(list(argv), **settings))
 
     def exec(
         self, node: str, argv: Sequence[str], *, timeout: float | None = None, **options: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -11,6 +12,18 @@ from tests.fabric import stock_kernel
 #: Writes which statements the tests prove; ``uetemu conformance`` shows it.
 pytest_plugins = ("tests.conformance.plugin",)
 
+#: A test that waits for a virtual machine may wait for all machines, one after the other (s).
+MACHINES_S = 3600
+
+
+def pytest_configure() -> None:
+    """Give what tests start a SIGINT that ends it, also where this process was told to ignore it.
+
+    Background jobs of a script are (POSIX, Shell Command Language, 2.11); children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests that need nothing, then those that build namespaces, then the slow ones."""
@@ -18,6 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(pytest.mark.skip(reason="needs root: builds namespaces"))
+    for item in items:
+        if item.get_closest_marker("boots"):
+            item.add_marker(pytest.mark.timeout(MACHINES_S))
     items.sort(key=_weight)
 
 

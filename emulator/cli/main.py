@@ -70,34 +70,60 @@ def cli(context: click.Context) -> None:
 def main() -> None:
     """Entry point: user errors become one sentence on stderr and exit status 1 (usage: 2)."""
     _replace_closed_streams()
+    sys.exit(_flushed(_carry_out()))
+
+
+def _carry_out() -> int:
+    """Run the verb, print the sentence of whatever ended it, and return the exit status."""
     try:
         # Out of standalone mode click returns the status of an Exit, else what the verb returned.
         status = cli.main(prog_name="uetemu", standalone_mode=False)
-        sys.exit(status if isinstance(status, int) else 0)
+        return status if isinstance(status, int) else 0
+    except SystemExit as end:  # a verb's own status
+        return end.code if isinstance(end.code, int) else 0
     except click.UsageError as error:
-        said = error.format_message().rstrip(".")
+        message = error.format_message().rstrip(".")
         where = error.ctx.command_path if error.ctx else "uetemu"
-        click.echo(f"uetemu: {said}; see {where} --help", err=True)
-        sys.exit(error.exit_code)
+        click.echo(f"uetemu: {message}; see {where} --help", err=True)
+        return error.exit_code
     except click.ClickException as error:
         click.echo(f"uetemu: {error.format_message()}", err=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("uetemu: interrupted", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
+        return 130
     except (UserError, TopologyError) as error:
         click.echo(f"uetemu: {error}", err=True)
-        sys.exit(1)
+        return 1
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        where = error.filename or "what was to be written"
-        click.echo(f"uetemu: no room for {where} ({error.strerror}); make some", err=True)
+        return _no_room(error)
+
+
+def _flushed(status: int) -> int:
+    """Flush standard output; return ``status``, or what its failure makes of a success.
+
+    A stream keeps what its reader did not take.  Python would try once more at its end, complain,
+    and exit with status 120, whatever the verb has reported.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
         _forget_output()
-        sys.exit(1)
+        return status or 1  # as click does when a verb meets it
+    except OSError as error:
+        _forget_output()
+        click.echo(f"uetemu: standard output takes no more ({error.strerror})", err=True)
+        return status or 1
+    return status
+
+
+def _no_room(error: OSError) -> int:
+    where = error.filename or "what was to be written"
+    click.echo(f"uetemu: no room for {where} ({error.strerror}); make some", err=True)
+    _forget_output()
+    return 1
 
 
 def _replace_closed_streams() -> None:
@@ -112,5 +138,5 @@ def _replace_closed_streams() -> None:
 
 
 def _forget_output() -> None:
-    """Python would otherwise complain at its end that it cannot flush standard output."""
+    """Send what standard output still holds to /dev/null, so that Python's end finds nothing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)

@@ -21,6 +21,7 @@ from mininet.node import Switch as MininetSwitch
 from emulator.fabric import bonds, namespaces
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.counters import ports_not_ready
+from emulator.fabric.default_signals import popen_options
 from emulator.fabric.indices import tunnel_port
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.sysctls import FORWARDING, HASH_SEED, QUIET, kernel_seed, write_sysctl
@@ -169,7 +170,7 @@ class NamespaceNode(MininetNode):
 
     def popen(self, *args: Any, **options: Any) -> Popen[Any]:
         """A process inside the namespace; arguments and options as those of Mininet's popen."""
-        settings: dict[str, Any] = {"stdout": PIPE, "stderr": PIPE}
+        settings: dict[str, Any] = {"stdout": PIPE, "stderr": PIPE, **popen_options()}
         settings.update(options)
         settings.pop("mncmd", None)
         shell = settings.pop("shell", False)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from emulator.errors import UserError
+from emulator.fabric.default_signals import popen_options
 
 #: How long a partly filled block may stay with the kernel (ns of the wall clock): dumpcap's
 #: read timeout, and some more because the kernel's timer may fire late.
@@ -76,6 +77,7 @@ class Sniffer:
             stdout=stdout,
             stderr=self._log,
             start_new_session=True,
+            **popen_options(),
         )
 
     @property

@@ -33,16 +33,22 @@ def interruptible() -> Iterator[None]:
     Those that arrive while it unwinds the block are ignored, so that an impatient second Ctrl-C
     does not keep the fabric from being removed.  There is code that drops every exception: a
     finalizer, an extension module at its import (numpy.random).  Should the signal hit that, the
-    exception is raised again a moment later.  Uses SIGALRM; for the main thread.
+    exception is raised again a moment later.  For the main thread.
+
+    SIGALRM is used once a signal has come.  Until then it is left to whoever had it before, who
+    gets the rest of his time back in the end.
     """
     first = 0
+    rest: tuple[float, float] | None = None
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        nonlocal first
+        nonlocal first, rest
         if _unwinding():
             return
         first = first or number
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        signal.signal(signal.SIGALRM, again)
+        before_ours = signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        rest = rest or before_ours
         raise Interrupted(first)
 
     def again(_: int, __: FrameType | None) -> None:
@@ -50,11 +56,12 @@ def interruptible() -> Iterator[None]:
             signal.raise_signal(first)  # to whoever handles it at this moment
 
     before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, again)
+    before[signal.SIGALRM] = signal.getsignal(signal.SIGALRM)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if rest is not None:
+            signal.setitimer(signal.ITIMER_REAL, *rest)
         for number, handler in before.items():
             signal.signal(number, handler)
 

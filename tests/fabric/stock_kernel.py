@@ -166,6 +166,8 @@ def run(script: str, *, directory: Path, files: Path, budget_s: float) -> Outcom
     initramfs.write_bytes(_initramfs(release, modules))
     log = files / "console"
     argv = [
+        # with the thread of the pool, that is with the tests, however those end
+        *("setpriv", "--pdeathsig", "KILL"),
         *(QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
         *("-smp", str(CORES), "-m", str(MEMORY_MIB)),

@@ -56,6 +56,7 @@ def lacking() -> str | None:
 def boot() -> Outcome:
     pytest_there = (
         f"{sys.executable} -m pytest -p no:cacheprovider --basetemp=/tmp/pytest"
+        f" --timeout={BUDGET_S:g}"  # an emulated processor is slow
         f" --junitxml=/run/out/results.xml --durations=0 {' '.join(CHECKS)}"
     )
     # nothing may be left: no namespace, no lab, no process that one of them started

@@ -64,6 +64,12 @@ class Run:
         return found
 
 
+def user_environment() -> dict[str, str]:
+    """Return what a login shell sets, and nothing that this machine sets for Python beside it."""
+    kept = {name: os.environ[name] for name in ("HOME", "PATH", "TERM") if name in os.environ}
+    return {**kept, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
+
+
 def uetemu(*arguments: str) -> subprocess.Popen[str]:
     code = "from emulator.cli.main import main; main()"
     return subprocess.Popen(
@@ -71,7 +77,7 @@ def uetemu(*arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=user_environment(),
         start_new_session=True,
     )
 

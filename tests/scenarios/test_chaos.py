@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from emulator.endpoint.agent_processes import AgentError, AgentProcesses
 from emulator.errors import UserError
 from emulator.results import RunFolder
 from emulator.run.runner import UNFINISHED
-from tests.scenarios.processes import BUDGET_S, ENDLESS, ROOT, SMALL, Run, until
+from tests.scenarios.processes import BUDGET_S, ENDLESS, SMALL, Run, until, user_environment
 
 root = [
     pytest.mark.root,
@@ -33,7 +34,7 @@ def shell(line: str, *arguments: str, folder: Path) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=user_environment(),
         timeout=BUDGET_S,
         check=False,
     )
@@ -48,6 +49,26 @@ def test_a_full_disk_is_one_sentence(verb: tuple[str, ...], tmp_path: Path) -> N
     assert done.returncode == 1
     assert done.stderr.startswith("uetemu: no room for ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", [("graph",), ("graph", "--format", "json"), ("run", "--help")])
+def test_a_reader_that_goes_away_ends_a_verb_silently(
+    verb: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = shell('"$@" > >(exec true)', *verb, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_output_that_nobody_takes_leaves_the_status_of_an_error(tmp_path: Path) -> None:
+    """A stream still holds what /dev/full refused; the verb's own status stays."""
+    code = "import sys; sys.stdout.write('x'); raise UserError('no')"
+    program = f"from emulator.errors import UserError\ndef verb(**_): {code}\n"
+    program += "from emulator.cli import main\nmain.cli.main = verb\nmain.main()"
+    line = f"{shlex.quote(sys.executable)} -c {shlex.quote(program)} > /dev/full"
+    done = shell(line, folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("uetemu: no\n")
+    assert "Exception ignored" not in done.stderr
 
 
 def test_closed_streams_are_no_trouble(tmp_path: Path) -> None:
@@ -130,6 +151,14 @@ class TestRuns:
         run.finish()
         assert run.result["errors"] == [UNFINISHED]
         assert [row["size_bytes"] for row in run.result["rows"]] == [4096]
+
+    def test_a_row_is_there_before_the_next_one_ends(self, start: Callable[..., Run]) -> None:
+        run = start(*ENDLESS)
+        assert run.process.stdout is not None
+        assert run.process.stdout.readline().startswith("# uetemu run allreduce")
+        assert run.process.poll() is None
+        run.process.terminate()
+        run.finish()
 
     def test_a_reader_that_goes_away_ends_the_run(self, tmp_path: Path) -> None:
         folder = tmp_path / "run"

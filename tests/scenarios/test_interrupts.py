@@ -105,4 +105,20 @@ def test_afterwards_all_is_as_before() -> None:
     before = [signal.getsignal(number) for number in numbers]
     interrupted(lambda: signal.raise_signal(signal.SIGHUP))
     assert [signal.getsignal(number) for number in numbers] == before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_alarm_of_somebody_else_goes_on() -> None:
+    alarms = []
+    handler = signal.signal(signal.SIGALRM, lambda *_: alarms.append("theirs"))
+    timer = signal.setitimer(signal.ITIMER_REAL, BUDGET_S)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGALRM)
+        interrupted(lambda: signal.raise_signal(signal.SIGHUP))
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+        signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+    assert alarms == ["theirs", "theirs"]
+    assert BUDGET_S / 2 < left <= BUDGET_S
