@@ -6,7 +6,7 @@
 #
 # Everything this script says goes to stderr and to the log; stdout belongs to the command.
 
-set -euo pipefail
+set -Eeuo pipefail
 
 readonly caller_path=${PATH:-}
 readonly system_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -16,9 +16,11 @@ readonly venv=/opt/uetemu
 readonly stamp=$venv/provisioned
 readonly log=/var/log/uetemu-provision.log
 readonly lockfile=/run/lock/uetemu-provision.lock
+readonly debian='Debian 12 or 13'
 readonly python=/usr/bin/python3 # Debian's own: mininet is a module of that one, not of a pyenv's
 readonly policy=/usr/sbin/policy-rc.d
-readonly policy_mark='# made by uetemu while it installs; if it is still here later, delete it'
+readonly policy_mark='# made by uetemu while it installs'
+readonly guard=/run/lock/uetemu-provision.guard # locked as long as services must not start
 
 # Debian's packages, and what each is for.
 packages=(
@@ -57,7 +59,7 @@ usage() {
     cat <<END
 Usage: sudo vagrant/provision.sh [COMMAND [ARGUMENT...]]
 
-Installs what uetemu needs on Debian 12, then runs COMMAND with uetemu's Python first on PATH,
+Installs what uetemu needs on $debian, then runs COMMAND with uetemu's Python first on PATH,
 in the directory it was called from.  Without COMMAND it only installs.  When everything is in
 place already, the check takes a fraction of a second.
 
@@ -81,8 +83,16 @@ say() {
 }
 
 fail() {
+    trap - ERR
     say "$*"
     exit 1
+}
+
+# No command fails without a word, whether its failure was thought of or not.
+unforeseen() {
+    local status=$1 line=$2 command=$3
+    fail "line $line of this script failed with status $status: $command;" \
+        "the end of $log may say why, and a second call goes on from here"
 }
 
 # --- is there anything to do? -----------------------------------------------------------------
@@ -92,7 +102,8 @@ missing_packages() {
     declare -A installed=()
     while read -r name state; do
         [[ $state == ii* ]] && installed[$name]=1
-    done < <(dpkg-query --show --showformat '${Package} ${db:Status-Abbrev}\n' "${packages[@]}" 2>/dev/null)
+    done < <(dpkg-query --show --showformat '${Package} ${db:Status-Abbrev}\n' "${packages[@]}" 2>/dev/null ||
+        true) # it fails for those it does not know
     for name in "${packages[@]}"; do
         [[ -v installed[$name] ]] || printf '%s\n' "$name"
     done
@@ -102,7 +113,8 @@ missing_packages() {
 fingerprint() {
     printf '%s\n' "$checkout"
     readlink -f "$python"
-    cat "$checkout/vagrant/provision.sh" "$checkout/setup.cfg" "$checkout/pyproject.toml"
+    cat "$checkout/vagrant/provision.sh" "$constraints" "$checkout/setup.cfg" \
+        "$checkout/pyproject.toml"
 }
 
 python_packages_in_place() {
@@ -132,11 +144,13 @@ in_place() {
 
 painter=
 made_policy=
+guarding=
 
 tidy() {
     stop_painting
     if [[ -n $made_policy ]]; then
         rm -f "$policy"
+        exec {guarding}>&-
         made_policy=
     fi
 }
@@ -205,9 +219,12 @@ have_package_lists() {
 
 # Runs under `step`, where `set -e` does not count.
 install_packages() {
-    # Debian asks whether ordinary users may capture; that is for the machine's owner to say.
-    printf 'wireshark-common wireshark-common/install-setuid boolean false\n' |
-        debconf-set-selections || return
+    # Debian asks whether ordinary users may capture; that is for the machine's owner to say.  Where
+    # the package is installed already, he has said so.
+    if [[ " $* " == *" wireshark-common "* ]]; then
+        printf 'wireshark-common wireshark-common/install-setuid boolean false\n' |
+            debconf-set-selections || return
+    fi
     dpkg --configure --pending || return # finishes what an interrupted call left
     # Old lists name files that the archive has replaced.
     apt_get install "$@" || { apt_update && apt_get install "$@"; }
@@ -216,7 +233,9 @@ install_packages() {
 # Debian's package enables its service; ours is not the machine's router.
 disable_frr() {
     rm -f /etc/systemd/system/multi-user.target.wants/frr.service
-    update-rc.d frr disable # for machines without systemd
+    if [[ -e /etc/init.d/frr ]]; then
+        update-rc.d frr disable || return # for machines without systemd, which Debian 13 leaves out
+    fi
     if command -v systemctl; then
         systemctl daemon-reload || true # none is running in a container
     fi
@@ -229,13 +248,18 @@ install_missing_packages() {
     [[ " ${missing[*]} " == *" frr "* ]] || had_frr=1
     # Fabrics run daemons of their own in their namespaces; the machine's own must not start.
     if [[ ! -e $policy ]] || grep -q "$policy_mark" "$policy"; then
+        # apt-get inherits the lock and goes on if this script is killed; when both have ended, the
+        # file forbids nothing any more.
+        exec {guarding}>>"$guard"
+        flock --shared "$guarding"
         made_policy=1
-        printf '#!/bin/sh\n%s\nexit 101\n' "$policy_mark" >"$policy"
+        printf '#!/bin/sh\n%s; it forbids nothing afterwards, and may be deleted then\n%s\n%s\n' \
+            "$policy_mark" "flock --nonblock $guard true && exit 0" 'exit 101' >"$policy"
         chmod 755 "$policy"
     fi
     have_package_lists || step "reading Debian's package lists" apt_update
     step "installing Debian packages: ${missing[*]}" install_packages "${missing[@]}"
-    [[ -n $had_frr ]] || disable_frr >>"$log" 2>&1
+    [[ -n $had_frr ]] || step "keeping FRR's own service from starting" disable_frr
     tidy
 }
 
@@ -269,7 +293,7 @@ make_environment() {
     fi
     step "installing uetemu and its Python packages" \
         "$venv/bin/python" -m pip --no-input --disable-pip-version-check install \
-        --editable "${checkout}[test]"
+        --constraint "$constraints" --editable "${checkout}[test]"
     # Not root's: its owner may want to install the checkout elsewhere too.
     chown -R --reference "$checkout" "$checkout"/*.egg-info
     python_packages_in_place || fail "uetemu does not run in $venv; the reason is at the end of $log"
@@ -284,9 +308,10 @@ prepare() {
 }
 
 provision() {
+    trap 'unforeseen "$?" "$LINENO" "$BASH_COMMAND"' ERR
     prepare
     command -v apt-get >/dev/null ||
-        fail "there is no apt-get here: this script installs on Debian 12, elsewhere use vagrant/Vagrantfile"
+        fail "there is no apt-get here: this script installs on $debian, elsewhere use vagrant/Vagrantfile"
     mkdir -p "${lockfile%/*}"
     exec {lock}>>"$lockfile"
     if ! flock --nonblock "$lock"; then
@@ -298,7 +323,7 @@ provision() {
         local start=$SECONDS
         install_missing_packages
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-            fail "$python is older than Python 3.11, which Debian 12 has: use that, or vagrant/Vagrantfile"
+            fail "$python is older than Python 3.11, which $debian has: use that, or vagrant/Vagrantfile"
         environment_in_place || make_environment
         if ! stock_kernel_in_place; then
             have_package_lists || step "reading Debian's package lists" apt_update
@@ -340,6 +365,7 @@ esac
 
 checkout=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly checkout
+readonly constraints=$checkout/vagrant/constraints.txt # the versions that were tested
 
 for_tests=
 if [[ ${1-} == pytest && $(uname -m) == x86_64 ]]; then

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from emulator.control_plane.choice import EBGP, EVPN, IBGP, ControlPlane
 from emulator.errors import UserError
+from emulator.fabric import namespaces
 from emulator.lab_record import Process
 
 PROGRAMS = Path("/usr/lib/frr")
@@ -39,7 +40,7 @@ PROTOCOLS: Mapping[str, tuple[str, ...]] = {
     EVPN: ("bgpd",),
 }
 LOG = "frr.log"
-UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "slave")
+UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "unchanged")
 #: Before the endpoints, which may take all of the processors: FRR keeps this machine's time.
 PRIORITY = ("nice", "-n", "-10")
 #: Ports of a switch on which OSPF can be spoken: a group is joined on each (20 in Linux otherwise).
@@ -98,6 +99,17 @@ def given_up(neighbour: str = r"[\w.:-]+") -> re.Pattern[str]:
     )
 
 
+def _slaves() -> list[list[str]]:
+    """Return the words of each ``mount`` that keeps a switch's own mounts to itself.
+
+    ``unshare`` can do so by itself, but not in a chroot, whose ``/`` is no mount point.
+    """
+    places = namespaces.mount_points()
+    if Path("/") in places:
+        return [["--make-rslave", "/"]]
+    return [["--make-slave", str(place)] for place in places]
+
+
 class SwitchDaemons:
     """The daemons of ``switch``, whether this process started them or another."""
 
@@ -124,7 +136,8 @@ class SwitchDaemons:
         """
         places = {place: self.directory for place in FIXED_PLACES if place.is_dir()}
         places[CRASHES] = self.directory / "tmp"
-        steps = [
+        steps = [shlex.join(["mount", *words]) for words in _slaves()]
+        steps += [
             shlex.join(["mount", "--bind", str(directory), str(place)])
             for place, directory in places.items()
         ]

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,9 @@ PREFIX = "uetemu"
 OWN = "/proc/thread-self/ns/net"  # of the calling thread; /proc/self is the main thread's
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
-MS_BIND, MS_REC, MS_SLAVE, MS_SHARED, MNT_DETACH = 4096, 16384, 1 << 19, 1 << 20, 2
+MS_BIND, MS_REC, MNT_DETACH = 4096, 16384, 2
+MS_PRIVATE, MS_SLAVE, MS_SHARED = 1 << 18, 1 << 19, 1 << 20
+MOUNTS = Path("/proc/thread-self/mountinfo")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -126,9 +129,29 @@ def pose_as(name: str, shown: Mapping[Path, Path]) -> None:
     if _libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0:
         _check(ctypes.get_errno(), Path("/proc/self/ns/mnt"))
     socket.sethostname(name)
-    _check(_mount(b"none", b"/", MS_SLAVE | MS_REC), Path("/"))
+    propagate(MS_SLAVE)
     for place, directory in shown.items():
         _check(_mount(os.fsencode(directory), os.fsencode(place), MS_BIND), place)
+
+
+def propagate(how: int) -> None:
+    """Give every mount that the calling thread sees the propagation ``how``, such as MS_PRIVATE.
+
+    In a chroot ``/`` is no mount point, and no tree to begin with: its mounts get it one by one.
+    """
+    code = _mount(b"none", b"/", how | MS_REC)
+    if code == errno.EINVAL:
+        for place in mount_points():
+            _check(_mount(b"none", os.fsencode(place), how), place)
+    else:
+        _check(code, Path("/"))
+
+
+def mount_points() -> list[Path]:
+    """Return where something is mounted, as the calling thread sees it (proc(5), mountinfo)."""
+    places = [line.split()[4] for line in MOUNTS.read_text().splitlines()]
+    # Blanks, tabs, line feeds and backslashes are octal numbers there.
+    return [Path(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), each)) for each in places]
 
 
 def remove(path: Path) -> None:

@@ -53,7 +53,6 @@ TCA_TBF_PARMS = 1
 TCA_RED_PARMS, TCA_RED_STAB = 1, 2
 SOL_PACKET, PACKET_VERSION, PACKET_IGNORE_OUTGOING = 263, 10, 23
 ETH_P_ALL = 0x0003
-CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
 
 #: A port that is shaped like any other, and one whose cable delay netem adds.
 SHAPED = Egress(rate_bps=1e9, mtu=4500, buffer_bytes=1 << 20)
@@ -204,10 +203,12 @@ def switch_asic(bench: Bench) -> None:
 
 def _leave_mounts() -> None:
     """What the calling thread mounts from here on goes with it."""
-    if _libc.unshare(CLONE_NEWNS) != 0:
+    if _libc.unshare(namespaces.CLONE_NEWNS) != 0:
         raise Refused(os.strerror(ctypes.get_errno()))
-    if _libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
-        raise Refused(os.strerror(ctypes.get_errno()))
+    try:
+        namespaces.propagate(namespaces.MS_PRIVATE)
+    except OSError as error:
+        raise Refused(f"mounts cannot be made private: {error}") from error
 
 
 def bpf_filesystem(bench: Bench) -> None:
