@@ -25,13 +25,14 @@ from emulator.fabric import namespaces
 from emulator.lab_record import Process
 
 PROGRAMS = Path("/usr/lib/frr")
+MANAGEMENT = "mgmtd"
 VTYSH = Path("/usr/bin/vtysh")
 #: FRR gives up root's rights for this user.
 USER, GROUP = "frr", "frr"
 CONFIGURATION = "frr.conf"
 DIRECTORY = "frr"
 #: Where FRR looks without being told.
-FIXED_PLACES = (Path("/run/frr"), Path("/etc/frr"))
+FIXED_PLACES = (Path("/run/frr"), Path("/etc/frr"), Path("/var/lib/frr"))
 #: It makes a directory in there for what it would say in a crash.
 CRASHES = Path("/var/tmp")
 PROTOCOLS: Mapping[str, tuple[str, ...]] = {
@@ -40,6 +41,8 @@ PROTOCOLS: Mapping[str, tuple[str, ...]] = {
     EVPN: ("bgpd",),
 }
 LOG = "frr.log"
+#: What daemons and vtysh print while they start.
+START_LOG = "start.log"
 UNSHARE = ("unshare", "--uts", "--mount", "--propagation", "unchanged")
 #: Before the endpoints, which may take all of the processors: FRR keeps this machine's time.
 PRIORITY = ("nice", "-n", "-10")
@@ -73,9 +76,22 @@ def shown_at(lab: Path, switch: str) -> dict[Path, Path]:
     return {place: directory for place in FIXED_PLACES if place.is_dir() and directory.is_dir()}
 
 
+def is_managed() -> bool:
+    """Whether this FRR has a management daemon, as releases after Debian 12's have."""
+    return (PROGRAMS / MANAGEMENT).exists()
+
+
 def programs(plane: ControlPlane) -> tuple[str, ...]:
-    """The daemons of a switch, in the order in which they start."""
-    return ("zebra", *(("bfdd",) if plane.bfd else ()), *PROTOCOLS[plane.name])
+    """The daemons of a switch, in the order in which they start.
+
+    From FRR 10 on zebra takes part of its configuration from ``mgmtd``.
+    """
+    return (
+        *((MANAGEMENT,) if is_managed() else ()),
+        "zebra",
+        *(("bfdd",) if plane.bfd else ()),
+        *PROTOCOLS[plane.name],
+    )
 
 
 def require(plane: ControlPlane) -> None:
@@ -152,10 +168,12 @@ class SwitchDaemons:
 
     def _daemon(self, name: str) -> list[str]:
         where = self.directory
-        words = [str(PROGRAMS / name), "--daemon", "--config_file", os.devnull]
+        words = [str(PROGRAMS / name), "--daemon"]
+        if name != MANAGEMENT:  # which has no file of its own
+            words += ["--config_file", os.devnull]
         words += ["--pid_file", str(where / f"{name}.pid"), "--vty_socket", str(where)]
         words += ["--socket", str(where / "zserv.api"), "--vty_port", "0"]
-        if name == "bfdd":
+        if name == "bfdd" and not is_managed():  # later ones have no such socket
             words += ["--bfdctl", str(where / "bfdd.sock")]
         return words
 
@@ -191,6 +209,19 @@ class SwitchDaemons:
         peers = json.loads(self.vtysh("show bfd peers brief json"))
         return sum(peer["status"] == "up" for peer in peers)
 
+    @property
+    def start_log(self) -> Path:
+        """The file that takes what the daemons print while they start.
+
+        A pipe would never end: daemons of FRR 10 keep their standard output.
+        """
+        return self.directory / START_LOG
+
+    def last_words(self) -> list[str]:
+        """Return the last lines that the daemons logged, or printed if they logged none."""
+        printed = self.start_log.read_text(errors="replace") if self.start_log.exists() else ""
+        return (self.log() or printed).strip().splitlines()[-LAST_WORDS:]
+
     def log(self) -> str:
         """What the daemons have logged."""
         try:
@@ -205,5 +236,5 @@ class SwitchDaemons:
             with suppress(OSError, ValueError):
                 pid = int((self.directory / f"{name}.pid").read_text())
             if pid == 0 or Process.of(pid) is None:
-                words = " / ".join(self.log().splitlines()[-LAST_WORDS:]) or "nothing"
+                words = " / ".join(self.last_words()) or "nothing"
                 raise UserError(f"{name} of {self.switch} has died; the last it logged: {words}")

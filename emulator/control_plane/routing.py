@@ -38,7 +38,6 @@ START_S = 120
 #: No switch has got a route right for so long (s): it will not happen any more.
 PATIENCE_S = 30.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
-LAST_WORDS = 4  # lines of what the start said
 NAMED = 3  # differences in an error
 
 
@@ -98,7 +97,7 @@ class Routing:
         for name, text in render.render(self.topology, self.plane, logs=logs).items():
             self.switches[name].prepare(text)
         waiting = list(self.switches.values())
-        running: list[tuple[SwitchDaemons, subprocess.Popen[str]]] = []
+        running: list[tuple[SwitchDaemons, subprocess.Popen[Any]]] = []
         total = len(waiting)
         try:
             while waiting or running:
@@ -116,22 +115,22 @@ class Routing:
         self.converged_s = time.monotonic() - began
         self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}
 
-    def _begin(self, switch: SwitchDaemons) -> tuple[SwitchDaemons, subprocess.Popen[str]]:
+    def _begin(self, switch: SwitchDaemons) -> tuple[SwitchDaemons, subprocess.Popen[Any]]:
         ports = self._speakers[switch.switch].fabric_ports if self.plane.unnumbered else ()
-        process = self._popen(
-            switch.switch,
-            switch.start_command(ports),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # an interrupt of the terminal is ours to handle, not theirs
-        )
+        with switch.start_log.open("wb") as printed:
+            process = self._popen(
+                switch.switch,
+                switch.start_command(ports),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt of the terminal is ours to handle
+            )
         return switch, process
 
-    def _await_start(self, switch: SwitchDaemons, process: subprocess.Popen[str]) -> None:
+    def _await_start(self, switch: SwitchDaemons, process: subprocess.Popen[Any]) -> None:
         try:
-            said, _ = process.communicate(timeout=START_S)
+            process.wait(timeout=START_S)
         except subprocess.TimeoutExpired:
             raise UserError(
                 f"FRR of {switch.switch} was not ready after {START_S} s: a daemon of it has "
@@ -139,7 +138,7 @@ class Routing:
             ) from None
         if process.returncode:
             switch.check_alive()
-            words = " / ".join(said.strip().splitlines()[-LAST_WORDS:]) or "it did not say why"
+            words = " / ".join(switch.last_words()) or "it gave no reason"
             raise UserError(f"FRR of {switch.switch} refused to start: {words}")
 
     # ------------------------------------------------------------------ routes
