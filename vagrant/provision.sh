@@ -49,6 +49,7 @@ readonly packages_for_tests=(
     qemu-system-x86 # the machine, emulated in software
     busybox-static  # its first process
     kmod            # its modules
+    xz-utils        # which are compressed on Debian 13
     rdma-core       # names and rules of RDMA devices: Soft-RoCE, which RoCEv2 is tested against
     ibverbs-providers # its userspace driver
     python3-pyverbs # verbs, for the peer in that machine
@@ -271,13 +272,16 @@ unpack_stock_kernel() {
         sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
     [[ -n $image ]] || { printf 'E: no kernel package is known\n'; return 1; }
     (cd "$work/package" && apt_get -o APT::Sandbox::User=root download "$image") || return
-    # Not the drivers of hardware that the machine does not have: three quarters of it.
+    # Not the drivers of hardware that the machine does not have: three quarters of it.  Debian 13
+    # has modules below /usr, and compressed, which busybox does not load.
     dpkg-deb --fsys-tarfile "$work"/package/*.deb |
-        tar --extract --directory "$work" --wildcards --exclude '*/drivers/net/ethernet' \
-            --exclude '*/drivers/net/wireless' './boot/vmlinuz-*' './lib/modules/*/modules.*' \
-            './lib/modules/*/kernel/'{arch,crypto,fs,lib,net} \
-            './lib/modules/*/kernel/drivers/'{infiniband/core,infiniband/sw,net,virtio} || return
+        tar --extract --directory "$work" --transform 's#^[.]/usr/lib/#./lib/#' --wildcards \
+            --exclude '*/drivers/net/ethernet' --exclude '*/drivers/net/wireless' \
+            './boot/vmlinuz-*' './*lib/modules/*/modules.*' \
+            './*lib/modules/*/kernel/'{arch,crypto,fs,lib,net} \
+            './*lib/modules/*/kernel/drivers/'{infiniband/core,infiniband/sw,net,virtio} || return
     rm -rf "$work/package"
+    find "$work/lib/modules" -name '*.ko.xz' -exec xz --decompress {} + || return
     for release in "$work"/lib/modules/*; do
         depmod --basedir "$work" "${release##*/}" || return
     done
