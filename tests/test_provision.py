@@ -6,14 +6,18 @@ is in place already, as it is when the installer itself started the tests.
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 CHECKOUT = Path(__file__).parents[1]
 INSTALLER = CHECKOUT / "vagrant" / "provision.sh"
@@ -95,6 +99,78 @@ def test_without_root_it_says_how_to_call_it() -> None:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "sudo vagrant/provision.sh pytest -x" in done.stderr
+
+
+def functions(*names: str) -> str:
+    """The text of functions of the installer, for a shell of a test's own."""
+    text = INSTALLER.read_text()
+    return "".join(
+        re.search(rf"^{name}\(\) {{\n.*?^}}\n", text, re.M | re.S)[0]  # type: ignore[index]
+        for name in names
+    )
+
+
+def test_services_are_forbidden_as_long_as_somebody_installs(tmp_path: Path) -> None:
+    """The one that installs may be killed: what it has started goes on, and is heard out."""
+    policy, guard, held = tmp_path / "policy", tmp_path / "guard", tmp_path / "held"
+    os.mkfifo(held)
+    script = functions("forbid_services", "drop_expired_policy") + (
+        f"policy={policy} guard={guard} policy_mark='# made here'\n"
+        f"forbid_services\ncat {held} &\ndrop_expired_policy\nkill -KILL $$\n"
+    )
+    with subprocess.Popen(["bash", "-c", script], stdout=subprocess.DEVNULL) as installer:
+        assert installer.wait(60) == -signal.SIGKILL
+        assert run([str(policy), "frr", "start"]).returncode == 101
+        with held.open("w"):
+            pass  # what the installer had started ends
+    guard_is_free = ["flock", "--timeout", "60", str(guard), "true"]
+    assert run(guard_is_free).returncode == 0
+    assert run([str(policy), "frr", "start"]).returncode == 0
+    again = functions("drop_expired_policy") + "drop_expired_policy"
+    run(["bash", "-c", f"policy={policy} guard={guard} policy_mark='# made here'\n{again}"])
+    assert not policy.exists()
+
+
+@pytest.mark.parametrize(
+    ("packages", "answered"), [(("frr",), False), (("frr", "wireshark-common"), True)]
+)
+def test_who_may_capture_stays_as_it_is_where_wireshark_is_installed(
+    packages: tuple[str, ...], answered: bool
+) -> None:
+    script = functions("install_packages") + (
+        "dpkg() { :; }\napt_get() { :; }\ndebconf-set-selections() { cat; }\n"
+        f"install_packages {' '.join(packages)}\n"
+    )
+    done = run(["bash", "-c", script])
+    assert done.returncode == 0
+    assert ("install-setuid" in done.stdout) == answered
+
+
+def test_no_failure_is_silent() -> None:
+    script = functions("say", "fail", "unforeseen") + (
+        "log=/nowhere/log\nprovision() {\n"
+        + re.search(r"    trap 'unforeseen.*ERR\n", INSTALLER.read_text())[0]  # type: ignore[index]
+        + "    false\n}\n(provision)\n"
+    )
+    done = run(["bash", "-c", f"set -Eeuo pipefail\n{script}"])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("provision: line ")
+    assert "failed with status 1: false; the end of /nowhere/log" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_tested_versions_are_within_the_projects_bounds() -> None:
+    """The constraints pin every package that setup.cfg asks for."""
+    pinned = {
+        canonicalize_name(line.partition("==")[0])
+        for line in (CHECKOUT / "vagrant" / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    }
+    settings = configparser.ConfigParser()
+    settings.read(CHECKOUT / "setup.cfg")
+    asked = settings["options"]["install_requires"] + settings["options.extras_require"]["test"]
+    names = {re.match(r"[\w.-]+", line)[0] for line in asked.split("\n") if line.strip()}  # type: ignore[index]
+    assert {canonicalize_name(name) for name in names} <= pinned
 
 
 @pytest.mark.root

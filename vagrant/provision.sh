@@ -156,6 +156,24 @@ tidy() {
     fi
 }
 
+# apt-get inherits the lock and goes on if this script is killed; when both have ended, the file
+# forbids nothing any more.
+forbid_services() {
+    exec {guarding}>>"$guard"
+    flock --shared "$guarding"
+    made_policy=1
+    printf '#!/bin/sh\n%s; it forbids nothing afterwards, and may be deleted then\n%s\n%s\n' \
+        "$policy_mark" "flock --nonblock $guard true && exit 0" 'exit 101' >"$policy"
+    chmod 755 "$policy"
+}
+
+# A call that was killed leaves the file that forbids services, which then forbids nothing.
+drop_expired_policy() {
+    if grep -qs "$policy_mark" "$policy" && flock --nonblock "$guard" true; then
+        rm -f "$policy"
+    fi
+}
+
 stop_painting() {
     if [[ -n $painter ]]; then
         kill "$painter" 2>/dev/null || true
@@ -249,14 +267,7 @@ install_missing_packages() {
     [[ " ${missing[*]} " == *" frr "* ]] || had_frr=1
     # Fabrics run daemons of their own in their namespaces; the machine's own must not start.
     if [[ ! -e $policy ]] || grep -q "$policy_mark" "$policy"; then
-        # apt-get inherits the lock and goes on if this script is killed; when both have ended, the
-        # file forbids nothing any more.
-        exec {guarding}>>"$guard"
-        flock --shared "$guarding"
-        made_policy=1
-        printf '#!/bin/sh\n%s; it forbids nothing afterwards, and may be deleted then\n%s\n%s\n' \
-            "$policy_mark" "flock --nonblock $guard true && exit 0" 'exit 101' >"$policy"
-        chmod 755 "$policy"
+        forbid_services
     fi
     have_package_lists || step "reading Debian's package lists" apt_update
     step "installing Debian packages: ${missing[*]}" install_packages "${missing[@]}"
@@ -322,6 +333,7 @@ provision() {
         say "another call is installing; waiting for it"
         flock "$lock"
     fi
+    drop_expired_policy
     if ! in_place; then
         trap tidy EXIT
         local start=$SECONDS

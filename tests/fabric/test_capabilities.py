@@ -161,6 +161,34 @@ class TestAsRoot:
         assert report["ready"] == (done.returncode == 0)
         assert (report["problem"] is None) == report["ready"]
 
+    def test_a_chroot_offers_what_its_machine_does(self, tmp_path: Path) -> None:
+        """Its root is a directory like any other, and no mount point."""
+        outside = json.loads(uetemu("doctor", "--format", "json").stdout)["capabilities"]
+        script = f"""
+            mount --make-rslave /
+            for each in /*; do
+                if [ -L "$each" ]; then cp -d "$each" {tmp_path}
+                elif [ -d "$each" ]; then
+                    mkdir {tmp_path}"$each" && mount --rbind "$each" {tmp_path}"$each"
+                fi
+            done
+            exec chroot {tmp_path} "$@"
+        """
+        program = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); "
+        program += "from emulator.cli.main import main; main()"
+        done = subprocess.run(
+            [
+                *("unshare", "--mount", "sh", "-ec", script, "sh"),
+                *(sys.executable, "-c", program, "doctor", "--format", "json"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        inside = json.loads(done.stdout)["capabilities"]
+        kernel = [name for name in trials.TRIALS if name in outside]
+        assert {name: inside[name] for name in kernel} == {name: outside[name] for name in kernel}
+
     def test_doctor_without_root_says_what_is_missing(self) -> None:
         program = (
             f"import os, sys; sys.path.insert(0, {str(CHECKOUT)!r})\n"

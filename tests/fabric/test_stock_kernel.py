@@ -7,8 +7,11 @@ there.  On a kernel that has netem they run as they are, and this one has nothin
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from emulator.fabric import capabilities
 from tests.fabric import stock_kernel
 from tests.fabric.stock_kernel import Outcome
 from tests.fabric.test_bonds import SHAPE as BONDED
+from tests.fabric.traffic import within
 from topologies import catalogue
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -67,6 +71,36 @@ def boot() -> Outcome:
     return stock_kernel.run(
         script, directory=CHECKOUT, files=stock_kernel.folder(), budget_s=BUDGET_S
     )
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_machine_ends_with_the_tests(end: signal.Signals, tmp_path: Path) -> None:
+    if reason := lacking():
+        pytest.skip(reason)
+    program = (
+        "import pathlib, tempfile; from tests.fabric import stock_kernel as machine\n"
+        "run = lambda: machine.run('sleep 600', directory=pathlib.Path('/'),"
+        f" files=pathlib.Path({str(tmp_path)!r}), budget_s=600)\n"
+        "machine.begin(run); machine.ended(run)\n"
+    )
+    tests = subprocess.Popen([sys.executable, "-c", program], cwd=CHECKOUT)
+    try:
+        within(60, lambda: machines_on(tmp_path) != [], "a machine boots")
+    finally:
+        tests.send_signal(end)
+        tests.wait()
+    within(60, lambda: machines_on(tmp_path) == [], "the machine ends")
+
+
+def machines_on(files: Path) -> list[int]:
+    """The processes whose command line names ``files``, as QEMU's does."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            words = line.read_bytes()
+            if words.startswith(stock_kernel.QEMU.encode()) and os.fsencode(files) in words:
+                found.append(int(line.parent.name))
+    return found
 
 
 @pytest.mark.boots(lacking, boot)
