@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uet.fep import FabricEndpoint
 from uet.pds.life import State
+from uet.pds.psn import MASK
 from uet.pds.repair import RING
 from uet.wire.codes import BYTE_COUNT_UNIT
 
@@ -54,6 +55,45 @@ def check(fep: FabricEndpoint, now: int) -> None:
             assert peer.congestion.inflight == flying[peer.key]
     assert len(fep.initiator._ids) >= messages
     assert len(fep.counts) < 100
+
+
+def check_alive(fep: FabricEndpoint, now: int) -> None:
+    """Every PDC with work has something to look forward to, once :meth:`transmit` is done.
+
+    That is a deadline of its own, or an answer to another PDC of its congestion control context,
+    whose window it waits for: then that one has octets in flight, and a deadline.
+    """
+    for pdc in fep.table.by_id.values():
+        source = pdc.source
+        if source.idle:
+            continue
+        window = source.window
+        due = pdc.next_deadline()
+        flying = [
+            other
+            for other in fep.table.by_id.values()
+            if other.peer is pdc.peer and other.source._flow.unsettled > 0
+        ]
+        for other in flying:
+            assert other.next_deadline() is not None, other.id
+        if due is None:
+            assert pdc.peer.congestion.room() <= 0, pdc.id
+            assert flying, pdc.id
+            assert pdc not in flying
+        # Whatever was sent is in flight, waits to be sent again, is known to have arrived, or
+        # came before its turn and follows the oldest.
+        for ahead in range(window.outstanding):
+            psn = (window.base + ahead) & MASK
+            if not window.is_open(psn) or psn in source.retransmit or window.is_delivered(psn):
+                continue
+            if psn in source._behind:
+                assert psn != window.base
+                assert not source._size[psn & (RING - 1)]
+            else:
+                assert source._size[psn & (RING - 1)] or psn in source._controls, psn
+        if window.base in source.retransmit and source.retransmit.head(now) is not None:
+            # Its time has come: only the window, credit or the peer's range keeps it.
+            assert not source._stands_alone(window.base) or source._beyond_range(window.base)
 
 
 def check_idle(fep: FabricEndpoint) -> None:

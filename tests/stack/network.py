@@ -55,11 +55,15 @@ class Network:
     ns_per_octet: float = 0.0
     #: sees every frame sent, and may answer with the frames to deliver in its place
     tap: Callable[[bytes, int], Sequence[bytes]] | None = None
+    #: is called whenever no endpoint has anything to send, before time goes on
+    watch: Callable[[int], None] | None = None
 
     now: int = 0
     sent: list[bytes] = field(default_factory=list)
     keep: bool = False
     completions: dict[str, list[Completion]] = field(default_factory=dict)
+    #: when the newest completion came
+    ended_at: int = 0
     _events: list[tuple[int, int, bytes]] = field(default_factory=list)
     _order: int = 0
     _busy_until: dict[str, float] = field(default_factory=dict)
@@ -72,6 +76,8 @@ class Network:
         while not until():
             if self._pump():
                 continue
+            if self.watch is not None:
+                self.watch(self.now)
             times = [event[0] for event in self._events[:1]]
             for fep in self.endpoints.values():
                 deadline = fep.next_deadline()
@@ -95,7 +101,9 @@ class Network:
                 busy = True
                 self.carry(joined(frame))
             completed = fep.completions()
-            busy = busy or bool(completed)
+            if completed:
+                busy = True
+                self.ended_at = self.now
             self.completions[address].extend(completed)
         return busy
 

@@ -288,19 +288,34 @@ class TimerModel(RuleBasedStateMachine):
 
 
 class QueueModel(RuleBasedStateMachine):
-    """What waits to be sent again: a dict of due times, the lowest PSN first."""
+    """What waits to be sent again: a dict of due times, the lowest PSN first.
 
-    @initialize(start=STARTS)
-    def begin(self, start: int) -> None:
+    In order, what is delayed holds up those behind it.
+    """
+
+    @initialize(start=STARTS, in_order=st.booleans())
+    def begin(self, start: int, in_order: bool) -> None:
         self.start = start
-        self.queue = RetransmissionQueue(start)
+        self.in_order = in_order
+        self.window = SendWindow(start)
+        self.window.next = (start + 301) & MASK
+        self.queue = RetransmissionQueue(self.window, start, in_order=in_order)
         self.now = 0
         self.due: dict[int, int] = {}
 
     @rule(n=st.integers(0, 300), delay=st.integers(0, 50))
     def add(self, n: int, delay: int) -> None:
-        self.queue.add((self.start + n) & MASK, self.now + delay, self.now)
-        self.due.setdefault(n, self.now + delay)
+        psn = (self.start + n) & MASK
+        if self.window.is_open(psn):
+            self.queue.add(psn, self.now + delay, self.now)
+            self.due.setdefault(n, self.now + delay)
+
+    @rule(n=st.integers(0, 300))
+    def answer(self, n: int) -> None:
+        """The response of a PSN is known: it is passed over."""
+        psn = (self.start + n) & MASK
+        if self.window.is_open(psn):
+            self.window.finish(psn)
 
     @rule(ns=st.integers(0, 30))
     def wait(self, ns: int) -> None:
@@ -308,7 +323,9 @@ class QueueModel(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        ready = [n for n, due in self.due.items() if due <= self.now]
+        self.pass_over()
+        candidates = sorted(self.due)[:1] if self.in_order else self.due
+        ready = [n for n in candidates if self.due[n] <= self.now]
         head = self.queue.head(self.now)
         if not ready:
             assert head is None
@@ -317,10 +334,26 @@ class QueueModel(RuleBasedStateMachine):
         assert self.queue.pop() == head
         del self.due[min(ready)]
 
+    def pass_over(self) -> None:
+        """Forget here what :meth:`head` passes over: the delayed ones later, when they are due."""
+        self.queue.head(self.now)
+        for n in sorted(self.due):
+            if self.window.is_open((self.start + n) & MASK):
+                if self.in_order or self.due[n] <= self.now:
+                    return
+            elif self.in_order or self.due[n] <= self.now:
+                del self.due[n]
+
     @invariant()
     def agrees(self) -> None:
-        assert bool(self.queue) == bool(self.due)
+        """Whatever waits for a time has a deadline, unless a head in front of it is ready."""
+        self.pass_over()
+        assert len(self.queue) == len(self.due)
         deadline = self.queue.next_deadline()
+        if self.in_order:
+            first = self.due[min(self.due)] if self.due else 0
+            assert deadline == (first if first > self.now else None)
+            return
         later = [due for due in self.due.values() if due > self.now]
         assert deadline is None or deadline in self.due.values()
         if later:

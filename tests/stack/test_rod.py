@@ -324,6 +324,80 @@ def test_go_back_n_makes_one_pass_for_each_loss() -> None:
     check_idle(script.fep)
 
 
+@pytest.mark.conformance("C-045", "C-048")
+@pytest.mark.parametrize("first_to_come", ["refusal", "order"])
+def test_nothing_is_sent_past_a_delayed_head(first_to_come: str) -> None:
+    """The first packet waits for NACK_Retx_Time: whatever else leaves before would be refused."""
+    script = Script(**ROD, nack_retx_time=MS // 4)
+    packets = in_flight(script, 4)
+    head = refusal(packets[0], code=NackCode.NO_PKT_BUFFER)
+    early = [refusal(p, code=NackCode.ROD_OOO, payload_word=packets[0].psn) for p in packets[1:]]
+    if first_to_come == "refusal":
+        for nack in (head, *early):
+            assert script.give(nack) == []
+        resent = packets
+    else:
+        resent = script.give(early[0])
+        assert [p.psn for p in resent] == [p.psn for p in packets]
+        assert script.give(refusal(resent[0], code=NackCode.NO_PKT_BUFFER, retx=1)) == []
+        for packet in resent[1:]:
+            nack = refusal(packet, code=NackCode.ROD_OOO, payload_word=packets[0].psn, retx=1)
+            assert script.give(nack) == []
+    assert script.pdc.source._flow.unsettled == 0
+    assert script.wait(MS // 4 - 1) == []
+    again = script.wait(1)
+    assert [p.psn for p in again] == [p.psn for p in packets]
+    script.give(ack(again[-1]))
+    assert [c.error for c in script.completions] == [None]
+    check_idle(script.fep)
+
+
+@pytest.mark.conformance("C-048")
+def test_what_is_refused_again_leaves_the_window_and_follows_the_head() -> None:
+    """The pass was in vain, for its first packet was lost once more."""
+    script = Script(**ROD)
+    packets = in_flight(script, 4)
+    first = packets[0].psn
+    resent = script.give(refusal(packets[1], code=NackCode.ROD_OOO, payload_word=first))
+    full = script.pdc.source._flow.unsettled
+    for count, packet in enumerate(resent[1:], 1):
+        nack = refusal(packet, code=NackCode.ROD_OOO, payload_word=first, retx=1)
+        assert script.give(nack) == []
+        assert script.pdc.source._flow.unsettled * 4 == full * (4 - count)
+    # A late copy of the first arrives after all: the others need not wait for a timer.
+    again = script.give(ack(packets[0]))
+    assert [p.psn for p in again] == [p.psn for p in packets[1:]]
+    script.give(ack(again[-1]))
+    assert [c.error for c in script.completions] == [None]
+    check_idle(script.fep)
+
+
+def test_refusals_of_the_copies_before_a_pass_say_nothing_of_the_pass() -> None:
+    script = Script(**ROD)
+    packets = in_flight(script, 6)
+    resent = script.give(refusal(packets[1], code=NackCode.ROD_OOO, payload_word=packets[0].psn))
+    in_the_network = script.pdc.source._flow.unsettled
+    for packet in packets[2:]:
+        script.give(refusal(packet, code=NackCode.ROD_OOO, payload_word=packets[0].psn))
+    assert script.pdc.source._flow.unsettled == in_the_network
+    assert script.give(ack(resent[0])) == []
+
+
+def test_a_head_that_waits_for_the_window_is_not_kept_from_it_by_those_behind() -> None:
+    """They are lost, and time out: nothing else would say that they are not in flight."""
+    script = Script(**ROD, window_bytes=3_000, rto_init_time=MS)
+    script.establish_initiator()
+    script.post(bytes(8 * MTU))
+    packets = script.take()
+    source = script.pdc.source
+    source._context.window.window_octets = 500  # type: ignore[union-attr]
+    assert script.give(refusal(packets[0], code=NackCode.TRIMMED)) == []
+    assert script.wait(MS - 1) == []
+    (again,) = script.wait(1)
+    assert again.psn == packets[0].psn
+    assert source.window.outstanding == len(packets) > 1
+
+
 @pytest.mark.conformance("C-048", "C-044")
 def test_the_timer_begins_another_pass() -> None:
     """If the packet is lost again no NACK tells; those behind it are not sent alone."""

@@ -25,6 +25,8 @@ from tests.stack.script import (
     write,
 )
 from uet.compatibility import Compatibility
+from uet.pds import repair
+from uet.pds.life import State
 from uet.transport import Write
 from uet.wire.codes import ControlType, NackCode
 
@@ -42,6 +44,25 @@ def trim(frame: bytes, *, dscp: int, octets: int = 24) -> bytes:
 def give_trimmed(script: Script, packet: object, *, dscp: int, **envelope: object) -> list[Seen]:
     frame = script.frame(packet, **envelope)  # type: ignore[arg-type]
     return script.give_frame(trim(frame, dscp=dscp))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_trims_of_one_packet_are_bounded(ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A switch that trims whatever comes must not keep a PDC busy for ever."""
+    assert repair.MOST_COPIES > 1_000
+    monkeypatch.setattr(repair, "MOST_COPIES", 60)
+    script = Script(delivery="rod" if ordered else "rud")
+    script.establish_initiator()
+    script.post(b"x")
+    (request,) = script.take()
+    copies = 1
+    while script.pdc.state is State.ESTABLISHED:
+        again = script.give(refusal(request, code=NackCode.TRIMMED))
+        copies += [p.psn for p in again].count(request.psn)
+        assert copies <= 61
+        request = again[0]
+    assert copies == 61
+    assert [c.error for c in script.completions] == ["TRIMMED"]
 
 
 @pytest.mark.conformance("C-120")

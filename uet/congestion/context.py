@@ -128,6 +128,14 @@ class CongestionContext:
             return window.room()
         return min(window.room(), credit.credit)
 
+    def window_room(self) -> int:
+        """Positive while the window, if there is one, lets a packet leave."""
+        return 1 if self.window is None else self.window.room()
+
+    def credit_room(self) -> int:
+        """Positive while the receiver's credit, if one is needed, lets a packet leave."""
+        return 1 if self.credit is None else self.credit.credit
+
     @property
     def inflight(self) -> int:
         """How many octets of all flows are in flight; below 0 by what counters round up."""

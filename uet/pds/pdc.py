@@ -12,7 +12,6 @@ from uet.pds.life import PdcLife, State
 from uet.pds.nacks import TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
 from uet.pds.psn import HALF, MASK
-from uet.pds.recovery import UNLIMITED_NACK
 from uet.pds.window import Arrival
 from uet.wire import headers
 from uet.wire.codes import (
@@ -20,6 +19,7 @@ from uet.wire.codes import (
     ControlFlag,
     ControlType,
     NackCode,
+    NackFlag,
     NextHeader,
     PacketType,
     RequestFlag,
@@ -34,6 +34,7 @@ _TYPE_SHIFT = _ACK.shift("type")
 _REQ_RETX = int(RequestFlag.RETX)
 _ACK_P, _ACK_EPSN = int(AckFlag.P), 0x40
 _ACK_M, _ACK_RETX = int(AckFlag.M), int(AckFlag.RETX)
+_NACK_M, _NACK_RETX = NackFlag.M << 16, NackFlag.RETX << 16  # above code and vendor code
 _ACK_REQ, _ACK_REQ_CLEAR = int(AckFlag.REQ_MASK), int(AckFlag.REQ_CLEAR)
 _ACK_REQ_CLOSE = int(AckFlag.REQ_CLOSE)
 _PLAIN_ACK, _ACK_CCX = int(PacketType.ACK), int(PacketType.ACK_CCX)
@@ -47,6 +48,8 @@ _RESPONSE_SIZES = {
 #: First word of a default response of success: list expected, opcode 0, code NULL or OK.
 _PLAIN = frozenset({0, 1})
 _RETURN_DATA = frozenset({int(NextHeader.RESPONSE_DATA), int(NextHeader.RESPONSE_DATA_SMALL)})
+#: A target that wants so many other first PSNs, one after the other, will not take any.
+MOST_RENUMBERINGS = 64
 
 
 class Pdc(PdcLife):
@@ -181,6 +184,7 @@ class Pdc(PdcLife):
     def on_nack(self, packet: memoryview, at: int, entropy: int, now: int) -> None:
         """Each code with its required reaction (UES Tables 3-58 to 3-61)."""
         word, psn, spdcid, _, payload = headers.NACK.unpack_from(packet, at)
+        resent, marked = word & _NACK_RETX, bool(word & _NACK_M)
         if spdcid and self.peer_id and spdcid != self.peer_id:
             self._counts["rx_drop_nack_of_other_pdc"] += 1
             return
@@ -209,7 +213,7 @@ class Pdc(PdcLife):
             self._renumber(payload, now)
             return
         if what is Reaction.GO_BACK and self.ordered:
-            source.go_back(payload, now)
+            source.out_of_order(psn, payload, resent, now)
             return
         if what is Reaction.RESEND_AFTER_ACK:
             if not 0 < ((psn - source.max_cack) & MASK) < HALF:
@@ -218,7 +222,7 @@ class Pdc(PdcLife):
             source.window.withdraw(psn)
         at_once = what is Reaction.RESEND_AT_ONCE
         trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
-        source.refused(psn, int(code), entropy, bool(word & _ACK_M), word & _ACK_RETX, now)
+        source.refused(psn, int(code), entropy, marked, resent, now)
         source.on_nack(psn, now, wait=not at_once, counted=not trimmed)
         if source.gave_up:
             self.fail(source.gave_up, now)
@@ -231,8 +235,8 @@ class Pdc(PdcLife):
             self._counts["rx_nacks_of_settled_psn"] += 1
             return
         self._renumberings += 1
-        if self._renumberings > self._config.max_nack_retx_cnt != UNLIMITED_NACK:
-            self.fail("NACK_RETRIES_EXHAUSTED", now)
+        if self._renumberings > MOST_RENUMBERINGS:
+            self.fail(NackCode.NEW_START_PSN.name, now)
             return
         self._counts["pdcs_renumbered"] += 1
         self._around.pdc_event(self, "renumbered", start_psn=start_psn)

@@ -131,14 +131,21 @@ class RetransmissionTimer:
 
 
 class RetransmissionQueue:
-    """PSNs to send again, oldest request first, each at most once; some only from a time on."""
+    """PSNs to send again, oldest request first, each at most once; some only from a time on.
 
-    __slots__ = ("_delayed", "_members", "_ready", "_start")
+    ``in_order``: none leaves before an older one that is delayed, as its destination would refuse
+    it.  PSNs whose response is known by then are passed over.
+    """
 
-    def __init__(self, start_psn: int) -> None:
+    __slots__ = ("_delayed", "_due", "_in_order", "_members", "_ready", "_start", "_window")
+
+    def __init__(self, window: SendWindow, start_psn: int, *, in_order: bool = False) -> None:
+        self._window = window
         self._start = start_psn
+        self._in_order = in_order
         self._ready: list[int] = []  # a heap of distances from the start, which do not wrap
-        self._delayed: list[tuple[int, int]] = []
+        self._delayed: list[tuple[int, int]] = []  # those that are not in `_ready` yet
+        self._due: dict[int, int] = {}  # in order: from when on those of `_ready` may leave
         self._members: set[int] = set()
 
     def add(self, psn: int, due: int, now: int) -> None:
@@ -146,22 +153,36 @@ class RetransmissionQueue:
         if psn in self._members:
             return
         self._members.add(psn)
-        if due <= now:
-            heapq.heappush(self._ready, (psn - self._start) & MASK)
-        else:
-            heapq.heappush(self._delayed, (due, psn))
+        if due > now:
+            if not self._in_order:
+                heapq.heappush(self._delayed, (due, psn))
+                return
+            self._due[psn] = due
+        heapq.heappush(self._ready, (psn - self._start) & MASK)
 
     def head(self, now: int) -> int | None:
         """The oldest PSN that may be sent again now."""
         while self._delayed and self._delayed[0][0] <= now:
             psn = heapq.heappop(self._delayed)[1]
             heapq.heappush(self._ready, (psn - self._start) & MASK)
-        return (self._start + self._ready[0]) & MASK if self._ready else None
+        while self._ready:
+            psn = (self._start + self._ready[0]) & MASK
+            if not self._window.is_open(psn):
+                self.pop()
+                continue
+            if self._due and psn in self._due:
+                if self._due[psn] > now:
+                    return None
+                del self._due[psn]
+            return psn
+        return None
 
     def pop(self) -> int:
         """Take what :meth:`head` showed."""
         psn = (self._start + heapq.heappop(self._ready)) & MASK
         self._members.remove(psn)
+        if self._due:
+            self._due.pop(psn, None)
         return psn
 
     def __bool__(self) -> bool:
@@ -174,5 +195,7 @@ class RetransmissionQueue:
         return len(self._members)
 
     def next_deadline(self) -> int | None:
-        """When a delayed PSN falls due."""
+        """When a delayed PSN falls due; ``None`` if :meth:`head` shows one already."""
+        if self._due and self._ready:
+            return self._due.get((self._start + self._ready[0]) & MASK)
         return self._delayed[0][0] if self._delayed else None

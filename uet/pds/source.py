@@ -156,10 +156,7 @@ class RequestSource(LossRecovery):
         """
         if self.next_deadline() is not None:
             return False
-        while (waiting := self.retransmit.head(now)) is not None:
-            if self.window.is_open(waiting):
-                break
-            self.retransmit.pop()
+        waiting = self.retransmit.head(now)
         if waiting is None:
             if self._current is None and not self.queue:
                 return False
@@ -203,6 +200,8 @@ class RequestSource(LossRecovery):
         )
         state = self._context.credit_word() if self.credited else None
         credit = before = self._context.room()
+        if credit <= 0 and self.credited and syn and self._asks_by_sending:
+            credit = before = 1
         hungry = self._ack_per_packet or self._context.wants_ack(self._trigger)
         limit -= len(out)
         while room > 0 and credit > 0 and frames < limit:
@@ -269,9 +268,6 @@ class RequestSource(LossRecovery):
     def _resend(self, out: list[Frame], now: int, limit: int) -> None:
         window, context = self.window, self._context
         while len(out) < limit and (psn := self.retransmit.head(now)) is not None:
-            if not window.is_open(psn):
-                self.retransmit.pop()
-                continue
             control = self._controls.get(psn)
             if control is None and self._beyond_range(psn):
                 return  # the peer has shrunk its range; what follows lies beyond it as well
@@ -284,7 +280,11 @@ class RequestSource(LossRecovery):
                 message_id = message.id if message is not None else 0
                 out.append(self.ask_again(psn, message_id))
             elif message is not None:
-                if context.room() <= 0 and (self._writer.peer_id or not self.credited):
+                if (
+                    context.room() <= 0
+                    and (self._writer.peer_id or not self.credited)
+                    and not self._stands_alone(psn)
+                ):
                     return  # who has no peer yet cannot ask for credit but by what is sent
                 again = psn not in self._renumbered
                 asks = again or self._index[slot] + 1 == message.packets
@@ -304,6 +304,8 @@ class RequestSource(LossRecovery):
                 self._ev[slot] = ev
                 self._copies[slot] += 1
                 self._renumbered.discard(psn)
+                if self._behind:
+                    self._behind.discard(psn)
                 if self._inference is not None:
                     self._inference.sent_again(psn)
                 if again and not self._writer.peer_id:
@@ -318,6 +320,23 @@ class RequestSource(LossRecovery):
                 self._counters["tx_retransmitted_octets"] += sum(map(len, frame))
             self.retransmit.pop()
             self.timer.sent_again(psn, now)
+
+    def _stands_alone(self, psn: int) -> bool:
+        """Whether ``psn`` is the oldest open request, and nothing of this PDC is in flight.
+
+        It may leave although others have used up the window of the context: no timer and no
+        answer would bring it on.
+        """
+        return (
+            psn == self.window.base
+            and self._flow.unsettled <= 0
+            and self._context.credit_room() > 0
+        )
+
+    @property
+    def _asks_by_sending(self) -> bool:
+        """Without a peer no CREDIT_REQ can leave: only a packet of its own can ask for credit."""
+        return self.window.base == self.window.next and self._context.window_room() > 0
 
     def _with_syn(self, psn: int) -> bool:
         """Whether a resend goes out with SYN: the target is not known, or as it was built."""
@@ -374,6 +393,7 @@ class RequestSource(LossRecovery):
     ) -> None:
         """``response`` is the SES response to ``ack_psn`` where it is more than the default."""
         window = self.window
+        first = window.base
         if window.is_open(ack_psn):
             self._settle(ack_psn, next_header, response, now)
             window.finish(ack_psn)
@@ -392,6 +412,8 @@ class RequestSource(LossRecovery):
                 done >>= 1
                 psn = (psn + 1) & MASK
             window.finish_through(cack)
+        if self._behind and window.base != first:
+            self._follow(now)
 
     def on_range(self, mpr: int, cack: int) -> None:
         """Maximum PSN range, from the newest ACK that carries one; 0 says nothing (UES 3.5.11)."""
@@ -530,7 +552,8 @@ class RequestSource(LossRecovery):
         if self.close_psn is not None:
             self.close_psn = (self.close_psn + shift) & MASK
         self.timer.restart()
-        self.retransmit = RetransmissionQueue(start_psn)
+        self.retransmit = RetransmissionQueue(window, start_psn, in_order=self._ordered)
+        self._behind.clear()
         psn = window.base
         while psn != window.next:
             if window.is_open(psn):
@@ -562,6 +585,7 @@ class RequestSource(LossRecovery):
         unfinished, unsent = list(self.open.values()), self.take_back()
         self.open.clear()
         self._controls.clear()
+        self._behind.clear()
         self._current = None
         if self._message:
             self._message = [None] * RING
