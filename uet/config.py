@@ -160,6 +160,8 @@ class FepConfig:
     # PDC identifiers are 1..last_pdcid (0 is never assigned, UES 3.5.8.2).
     last_pdcid: int = 65_535
     max_inbound_messages: int = 4_096
+    # What READs to one peer in one delivery mode may have asked for and not received.
+    max_read_octets: int = 4 * 2**20
     inbound_message_idle_time: int = 5_000_000_000  # as the UEC reference provider has it
 
     def __post_init__(self) -> None:
@@ -203,6 +205,7 @@ class FepConfig:
             "reserved_pdcs": (0, 65_535),
             "last_pdcid": (1, 65_535),
             "max_inbound_messages": (1, 65_536),
+            "max_read_octets": (1, 2**40),
         }
         must_lie_within(self, limits)
         must_be_among(

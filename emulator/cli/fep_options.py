@@ -87,7 +87,8 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
            help="What an ordered PDC does with early packets.  [default: rod-go-back-n]"),
     _field("mpr", "--mpr", type=NUMBER, help="Default_MPR, in units of 128 PSNs."),
     _field("ack_type", "--ack-type", type=click.Choice(ACK_TYPES), help="Kind of ACKs sent."),
-    _field("rto", "--rto", type=SPAN, metavar="TIME", help="First retransmission timeout."),
+    _field("rto", "--rto", type=SPAN, metavar="TIME",
+           help="First retransmission timeout, and wait after a refusal."),
     _field("retries", "--retries", type=NUMBER, help="Retransmissions before a PDC fails."),
     # which revision
     click.option("--profile", "profiles", type=click.Choice(list(PROFILES)), multiple=True,

@@ -14,6 +14,7 @@ from uet.wire.codes import CRC_SIZE, ICV_SIZE, PAYLOAD_MTUS
 #: software on an ordinary kernel needs milliseconds where a NIC needs microseconds.
 REAL_TIME: Final[dict[str, object]] = {
     "rto_init_time": 100_000_000,
+    "nack_retx_time": 100_000_000,
     "close_req_time": 1_000_000_000,
     "new_pdc_time": 1_000_000_000,
     "restart_time": 100_000_000,

@@ -59,7 +59,10 @@ def run(wanted: Wanted) -> int:
     seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
     compatibility, like = parameters.compatibility(wanted.compat)
     values: dict[str, Any] = {**REAL_TIME, **like, **wanted.values}
-    values |= parameters.settings(wanted.settings)
+    said = parameters.settings(wanted.settings)
+    values |= said
+    if "nack_retx_time" not in said:
+        values["nack_retx_time"] = values["rto_init_time"]  # as they are in UES Table 3-28
     values["compatibility"] = compatibility
     values["domains"] = parameters.compatible(wanted.domains, wanted.compat)
     if len(wanted.domains) == 1:

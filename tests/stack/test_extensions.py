@@ -10,7 +10,7 @@ import pytest
 from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import START, Script, rud, write
 from uet.compatibility import REFERENCE_PROVIDER
-from uet.ses.replies import READ_AHEAD
+from uet.ses.reading import READ_AHEAD
 from uet.ses.requests import MessageError
 from uet.ses.rma import MOST_READBACKS
 from uet.transport import Atomic, Read, Receive, Write

@@ -233,13 +233,13 @@ def test_messages_that_were_not_sent_wait_for_a_pdc() -> None:
 
 
 def test_a_refused_opening_is_tried_again_and_then_fails() -> None:
-    """NO_PDC_AVAIL: the same SYN after NACK_Retx_Time, up to Max_NACK_Retx_Cnt times."""
+    """NO_PDC_AVAIL: the same SYN after NACK_Retx_Time and later, Max_NACK_Retx_Cnt times."""
     script = Script(max_nack_retx_cnt=2, nack_retx_time=MS // 4)
     script.post(b"x", context="w")
     (request,) = script.take()
-    for _ in range(2):
+    for doublings in range(2):
         assert script.give(refusal(request, code=NackCode.NO_PDC_AVAIL, spdcid=0)) == []
-        (again,) = script.wait(MS // 4)
+        (again,) = script.wait(MS // 4 << doublings)
         assert (again.psn, again.syn, again.retx) == (request.psn, 1, 1)
     script.give(refusal(request, code=NackCode.NO_PDC_AVAIL, spdcid=0))
     assert [c.error for c in script.completions] == ["NACK_RETRIES_EXHAUSTED"]

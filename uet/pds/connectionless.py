@@ -15,7 +15,7 @@ from uet.config import FepConfig
 from uet.congestion.ports import Ports
 from uet.congestion.spraying import ObliviousSpraying
 from uet.pds.psn import MASK
-from uet.pds.recovery import UNLIMITED_NACK, UNLIMITED_RTO
+from uet.pds.recovery import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.semantics import Outbound, Response, Semantics
 from uet.peer import Peer, traffic_class
 from uet.transport import Frame
@@ -29,6 +29,7 @@ _RESP_WORD = _RESP.word(type=PacketType.RUDI_RESP, next_hdr=0)
 _UUD_WORD = _UUD.word(type=PacketType.UUD_REQ, next_hdr=0)
 _NEXT_SHIFT = _REQ.shift("next_hdr")
 _UUD_SHIFT = _UUD.shift("next_hdr")
+_NOT_RUNNING = -1
 _M, _RETX = int(RudiFlag.M), int(RudiFlag.RETX)
 
 #: RUDI requests on their way: RUDI has no window, and its packets must not flood those of RUD and
@@ -211,6 +212,7 @@ class Connectionless:
         heapq.heappush(self._timers, (pending.deadline, packet_id))
 
     def _expired(self, packet_id: int, pending: _Pending, now: int) -> None:
+        pending.deadline = _NOT_RUNNING  # an older timer may have the same one
         if pending.refused:
             pending.refused = False
             self._again.append(packet_id)
@@ -296,7 +298,7 @@ class Connectionless:
             self._give_up(pending.message, peer, "NACK_RETRIES_EXHAUSTED", now)
             return
         pending.refused = True
-        pending.deadline = now + self._config.nack_retx_time
+        pending.deadline = now + nack_delay(self._config.nack_retx_time, pending.refusals)
         heapq.heappush(self._timers, (pending.deadline, packet_id))
 
     def answer(

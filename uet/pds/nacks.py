@@ -8,7 +8,7 @@ ROD_OOO                     go back to the PSN in the payload, once for each los
 NEW_START_PSN               renumber everything and resend it, while the PDC is being made
 RCVD_SES_PROCG              nothing: the ACK comes, or the timer runs out
 PSN_OOR_WINDOW              resend after NACK_Retx_Time what lies beyond CACK, ignore the rest
-other NORMAL and PDC_ERR    resend after NACK_Retx_Time
+other NORMAL and PDC_ERR    resend after NACK_Retx_Time, twice as long each time
 PDC_FATAL                   the PDC ends
 ==========================  ==================================================================
 """

@@ -15,9 +15,20 @@ from uet.pds.window import SendWindow
 #: 15 means unlimited for Max_RTO_Retx_Cnt, 31 for Max_NACK_Retx_Cnt (UES Table 3-28).
 UNLIMITED_RTO, UNLIMITED_NACK = 15, 31
 
+#: Where the doubling of NACK_Retx_Time stops, which goes on for as long as the target is busy.
+_MOST_NACK_DOUBLINGS = 5
 #: Where the doubling stops: the largest count that is a limit.
 _MOST_DOUBLINGS = UNLIMITED_RTO - 1
 _NOT_RUNNING = -1
+
+
+def nack_delay(nack_retx_time: int, refusals: int) -> int:
+    """How long to wait after so many refusals of one packet (ns).
+
+    NACK_Retx_Time, and as RTO does twice as long each time: with Max_NACK_Retx_Cnt at its default
+    a busy target has 31 times that before the PDC is given up.
+    """
+    return nack_retx_time << min(refusals - 1, _MOST_NACK_DOUBLINGS)
 
 
 class RetransmissionTimer:

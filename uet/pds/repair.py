@@ -18,6 +18,7 @@ from uet.pds.recovery import (
     UNLIMITED_RTO,
     RetransmissionQueue,
     RetransmissionTimer,
+    nack_delay,
 )
 from uet.pds.semantics import Outbound
 from uet.pds.window import SACK_BITS, SendWindow
@@ -111,7 +112,7 @@ class LossRecovery:
     # -- what a NACK does --------------------------------------------------------------------
 
     def on_nack(self, psn: int, now: int, *, wait: bool, counted: bool = True) -> None:
-        """Send ``psn`` again, after NACK_Retx_Time if ``wait`` (UES 3.5.20.3).
+        """Send ``psn`` again, after NACK_Retx_Time if ``wait`` (UES 3.5.20.3), doubled each time.
 
         ``counted`` ones are limited by Max_NACK_Retx_Cnt; trimming may go on for longer.
         """
@@ -126,7 +127,8 @@ class LossRecovery:
         elif self._copies[slot] > MOST_COPIES:
             self.gave_up = "TRIMMED"
             return
-        self.retransmit.add(psn, now + self._nack_retx_time if wait else now, now)
+        delay = nack_delay(self._nack_retx_time, self._nacks[slot]) if wait else 0
+        self.retransmit.add(psn, now + delay, now)
         if self._behind and psn == self.window.base:
             self._follow(now)
 

@@ -90,6 +90,7 @@ class Initiator:
         self._streams: dict[tuple[str, str], Stream] = {}
         self._blocked: dict[Stream, None] = {}  # waiting for a PDC
         self._starved: dict[Stream, None] = {}  # waiting for a message id
+        self._asking: dict[Stream, None] = {}  # waiting for data to come, to ask for more
         self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
         self._promises = Promises(memory, self._home, rng)
         self._timers: Timers[Operation] = Timers()
@@ -107,7 +108,9 @@ class Initiator:
         key = (made.peer, made.delivery)
         stream = self._streams.get(key)
         if stream is None:
-            stream = self._streams[key] = Stream(*key)
+            stream = self._streams[key] = Stream(
+                *key, mtu=self._mtu, max_read_octets=self._config.max_read_octets
+            )
         self._serial += 1
         operation = Operation(made, self._serial, stream, ended)
         self._open[operation.serial] = operation
@@ -136,18 +139,18 @@ class Initiator:
         for stream in blocked:
             self._start(stream)
 
-    def _start_starved(self) -> None:
-        """Message ids may have become free."""
+    def _start_freed(self) -> None:
+        """Message ids may have become free, or room for more data."""
         starved, self._starved = self._starved, {}
-        for stream in starved:
+        asking, self._asking = self._asking, {}
+        for stream in (*starved, *asking):
             self._start(stream)
 
     def _start(self, stream: Stream) -> None:
         """Give what waits a message id and a PDC, in the order of posting."""
         if stream in self._blocked or stream in self._starved:
             return
-        while len(stream) and not stream.held(self.now):
-            operation = stream.head
+        while (operation := stream.next(self.now)) is not None:
             made = operation.plan
             message_id = self._ids.take(operation) if made.has_id else 0
             if message_id is None:
@@ -170,7 +173,7 @@ class Initiator:
                     self._ids.give_back(message_id)
                 self._blocked[stream] = None
                 return
-            stream.pop()
+            stream.pop(operation)
             stream.flying += 1
             if stream.recovering:
                 stream.probe = operation
@@ -178,6 +181,8 @@ class Initiator:
             operation.waits = Waits.NOTHING
             if operation.wants_data:
                 self._replies.expect(operation, pdc, message.packets)
+        if stream.is_asking:
+            self._asking[stream] = None
 
     # -- how a message ends --------------------------------------------------------------------
 
@@ -199,11 +204,11 @@ class Initiator:
             asked = operation.message.requested
             if asked < len(operation.settled):  # the rest of a read was never asked for
                 del operation.settled[asked:]
-                operation.missing = asked - sum(operation.settled)
+                operation.expect(asked - sum(operation.settled))
             self._advance(operation)
         self._start(stream)
-        if self._starved:
-            self._start_starved()
+        if self._starved or self._asking:
+            self._start_freed()
 
     def message_unsent(self, message: Outbound) -> None:
         """Its PDC ended before any packet left: it goes elsewhere at :meth:`start_waiting`."""
@@ -234,15 +239,15 @@ class Initiator:
         for operation in list(self._open.values()):
             if operation.pdc is pdc and operation.waits is Waits.DATA:
                 self._finish(operation, operation.refused or "PDC_CLOSED")
-        if self._starved:
-            self._start_starved()
+        if self._starved or self._asking:
+            self._start_freed()
 
     def _on_data(self, operation: Operation) -> None:
         operation.touched = self.now
         if not operation.missing and not operation.is_out:
             self._advance(operation)
-            if self._starved:
-                self._start_starved()
+        if self._starved or self._asking:
+            self._start_freed()
 
     def _advance(self, operation: Operation) -> None:
         """Its message has ended: what comes next?"""
@@ -409,8 +414,8 @@ class Initiator:
         operation.refused = operation.refused or ReturnCode.INITIATOR_ERR.name
         if operation.waits is Waits.FETCH:
             self._finish(operation, operation.refused)
-            if self._starved:
-                self._start_starved()
+            if self._starved or self._asking:
+                self._start_freed()
         elif operation.is_out and operation.message is not None:
             operation.message.cancel()
 
@@ -462,5 +467,5 @@ class Initiator:
                 self._wait(operation, waited, left)
             else:
                 self._finish(operation, operation.refused or waited.value)
-        if self._starved:
-            self._start_starved()
+        if self._starved or self._asking:
+            self._start_freed()

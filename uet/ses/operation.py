@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from uet.pds.semantics import Context
 from uet.ses.outbound import OutboundMessage
+from uet.ses.reading import OutstandingReads
 from uet.ses.requests import Plan
 from uet.ses.waits import Waits
 
@@ -115,6 +116,7 @@ class Operation:
         "timer",
         "token",
         "touched",
+        "unit",
         "waits",
     )
 
@@ -137,6 +139,7 @@ class Operation:
         # Return data: packets whose fate is known, and how many others there are
         self.settled = bytearray()
         self.missing = 0
+        self.unit = 0  # octets that a packet asks for
         # Deferrable sends: both tokens, whether there was no buffer, and whether there is now
         self.token = 0
         self.target_token = 0
@@ -162,11 +165,16 @@ class Operation:
         reads = self.read_by_peer
         return reads is None or reads.covers(self.plan.span, whole)
 
+    def expect(self, packets: int) -> None:
+        """So many packets of data are still to come; the first of them count as asked for."""
+        self.stream.reads.change(self.missing, packets, self.unit)
+        self.missing = packets
+
     def settle(self, index: int) -> None:
         """No more comes for packet ``index`` of a request for data."""
         if self.missing and index < len(self.settled) and not self.settled[index]:
             self.settled[index] = 1
-            self.missing -= 1
+            self.expect(self.missing - 1)
             if self.message is not None:
                 self.message.ready += 1
 
@@ -174,14 +182,30 @@ class Operation:
 class Stream:
     """What goes to one peer in one delivery mode, in the order of posting.
 
+    Without order, what asks for data lets others pass while as much as may be is under way.
+
     On an ordered stream a message that must be sent again may not be overtaken: while
     ``recovering``, nothing starts until everything sent before has ended and ``hold`` (ns) has
     passed, and then one message alone, the ``probe``, until the target takes it.
     """
 
-    __slots__ = ("_queue", "delivery", "flying", "hold", "ordered", "peer", "probe", "recovering")
+    __slots__ = (
+        "_asking",
+        "_queue",
+        "delivery",
+        "flying",
+        "hold",
+        "mtu",
+        "ordered",
+        "peer",
+        "probe",
+        "reads",
+        "recovering",
+    )
 
-    def __init__(self, peer: str, delivery: str) -> None:
+    def __init__(self, peer: str, delivery: str, *, mtu: int, max_read_octets: int) -> None:
+        self.mtu = mtu
+        self.reads = OutstandingReads(max_read_octets, mtu)
         self.peer = peer
         self.delivery = delivery
         self.ordered = delivery == "rod"
@@ -190,20 +214,49 @@ class Stream:
         self.hold = 0
         self.probe: Operation | None = None
         self._queue: list[tuple[int, Operation]] = []
+        # Where order does not count: what asks for data, and may be passed by.
+        self._asking: list[tuple[int, Operation]] = []
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + len(self._asking)
 
     def push(self, operation: Operation) -> None:
-        heapq.heappush(self._queue, (operation.serial, operation))
+        heapq.heappush(self._heap(operation), (operation.serial, operation))
+
+    def _heap(self, operation: Operation) -> list[tuple[int, Operation]]:
+        return self._asking if operation.wants_data and not self.ordered else self._queue
 
     @property
     def head(self) -> Operation:
-        return self._queue[0][1]
+        """The first in the order of posting."""
+        queue, asking = self._queue, self._asking
+        return (asking if not queue or (asking and asking[0] < queue[0]) else queue)[0][1]
 
-    def pop(self) -> Operation:
-        return heapq.heappop(self._queue)[1]
+    def next(self, now: int) -> Operation | None:
+        """What may start now, if anything: not what recovery holds back, or its data."""
+        if self.recovering and (self.flying > 0 or now < self.hold):
+            return None
+        queue, asking = self._queue, self._asking
+        if asking and (not queue or asking[0] < queue[0]):
+            operation = asking[0][1]
+            if self._may_ask(operation.plan.span):
+                return operation
+        if not queue:
+            return None
+        operation = queue[0][1]
+        if self.ordered and operation.wants_data and not self._may_ask(operation.plan.span):
+            return None
+        return operation
 
-    def held(self, now: int) -> bool:
-        """Whether recovery forbids to start the next one now."""
-        return self.recovering and (self.flying > 0 or now < self.hold)
+    def _may_ask(self, octets: int) -> bool:
+        packets = max(1, -(-octets // self.mtu))
+        return self.delivery == "rudi" or self.reads.fits(packets, min(octets, self.mtu))
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether something may wait for data that others have asked for."""
+        return bool(self._asking or (self.ordered and self._queue))
+
+    def pop(self, operation: Operation) -> None:
+        """Take what :meth:`next` showed."""
+        heapq.heappop(self._heap(operation))

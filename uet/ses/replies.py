@@ -33,9 +33,6 @@ _TEMPORARY = frozenset({int(ReturnCode.NO_MATCH), int(ReturnCode.DISABLED_GEN)})
 _OVERFLOW = int(ResponseList.OVERFLOW)
 _DEFERRABLE = frozenset(map(int, DEFERRABLE_OPCODES))
 #: Delivery modes that have PDCs.
-#: Packets of a READ that may wait for their data, so that a large one does not make its target
-#: queue all of it at once.  As many keep any path busy: the return direction has no more in flight.
-READ_AHEAD = 1_024
 RELIABLE = ("rud", "rod")
 MALFORMED = "MALFORMED_RESPONSE"
 
@@ -84,11 +81,14 @@ class Replies:
     def expect(self, operation: Operation, pdc: Context, packets: int) -> None:
         """An attempt of an operation that wants data begins."""
         made = operation.plan
+        assert made.memory is not None
         operation.settled = bytearray(packets)
-        operation.missing = packets if made.length else 0
-        if packets > READ_AHEAD and operation.message is not None:
+        operation.unit = min(self._mtu, made.memory.nbytes)
+        operation.expect(packets if made.length else 0)
+        ahead = operation.stream.reads.ahead
+        if packets > ahead and operation.message is not None and made.delivery in RELIABLE:
             # Each packet asks for one packet of data; those settled let as many follow.
-            operation.message.ready = READ_AHEAD
+            operation.message.ready = ahead
         if made.delivery in RELIABLE:
             # A read or a fetching atomic operation keeps its PDC open (UES 3.5.8).
             pdc.locks += 1
@@ -99,7 +99,7 @@ class Replies:
     def forget(self, operation: Operation) -> None:
         """The attempt is over, however it went."""
         operation.settled = bytearray()
-        operation.missing = 0
+        operation.expect(0)
         if operation.locked is not None:
             operation.locked.locks -= 1
             operation.locked = None
