@@ -292,7 +292,8 @@ def test_demand_is_limited_by_the_window() -> None:
     assert other.credit_word() == 5 << 24
 
 
-def test_one_request_per_round_trip() -> None:
+def test_requests_for_credit_come_ever_less_often() -> None:
+    """After one round trip, then after two, four and eight; credit or data begin anew."""
     ccc = context(rccc=True)
     flow = ccc.flow()
     flow.waits(MTU)
@@ -302,9 +303,10 @@ def test_one_request_per_round_trip() -> None:
     assert ccc.credit_request(0) is None
     assert ccc.next_deadline() is None
     flow.waits(MTU)
-    asked = [at for at in range(0, 50 * US, 100) if ccc.credit_request(at) is not None]
-    assert asked == [0, 12 * US, 24 * US, 36 * US, 48 * US]
-    assert ccc.next_deadline() == 60 * US
+    asked = [at for at in range(0, 300 * US, 100) if ccc.credit_request(at) is not None]
+    assert asked == [0, 24 * US, 72 * US, 168 * US, 264 * US]
+    ccc.credit_asked(300 * US)
+    assert ccc.next_deadline() == 312 * US
     ccc.on_credit(5, 16)
     assert ccc.next_deadline() is None
     other = context()

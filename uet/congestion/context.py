@@ -179,10 +179,16 @@ class CongestionContext:
         if now - credit.waits_since >= self.credit_timeout:
             self.restart_credit()
 
-    def credit_for_a_new_pdc(self) -> None:
-        """A PDC is to be opened: it cannot ask for credit before somebody has answered it."""
-        if self.credit is not None and self.credit.credit <= 0:
-            self.restart_credit()
+    @property
+    def lacks_credit(self) -> bool:
+        """Whether nothing but credit keeps packets from leaving."""
+        credit, window = self.credit, self.window
+        return credit is not None and credit.credit <= 0 and (window is None or window.room() > 0)
+
+    @property
+    def base_rtt(self) -> int:
+        """The round trip of the idle path, as configured (ns)."""
+        return self.credit.parameters.base_rtt if self.credit is not None else 0
 
     def credit_asked(self, now: int) -> None:
         """Packets with the :meth:`credit_word` leave: no CREDIT_REQ need repeat that soon."""
@@ -195,7 +201,7 @@ class CongestionContext:
         if due is None or now < due:
             return None
         assert self.credit is not None
-        self.credit.requested(now)
+        self.credit.requested(now, alone=True)
         return self.credit_word(destinations)
 
     def on_credit(self, ccc_id: int, granted: int) -> None:

@@ -21,6 +21,9 @@ _UNIT = BYTE_COUNT_UNIT
 #: So many windows may a counter be ahead of the other end's; both may not have the same window.
 _SANE_WINDOWS = 4
 
+#: Between two CREDIT_REQs lie at most so many RTTs, as a power of two.
+_MOST_DOUBLINGS = 3
+
 #: Who asks for credit: its peer and ccc_id.
 K = TypeVar("K", bound=Hashable)
 
@@ -36,6 +39,7 @@ class CreditSource:
         "_base_rtt",
         "_mtu",
         "_requested_at",
+        "_requests",
         "credit",
         "granted",
         "max_wnd",
@@ -50,12 +54,13 @@ class CreditSource:
         self.max_wnd = parameters.max_wnd
         self._base_rtt = parameters.base_rtt
         self._requested_at = -NEVER
+        self._requests = 0  # CREDIT_REQs since data or credit
         #: octets; the last packet may make it negative
         self.credit = parameters.max_wnd
         #: newest cumulative credit, as on the wire
         self.granted = 0
         self.speculative = True
-        #: when it asked first, of all times that no credit came since (ns)
+        #: when the first CREDIT_REQ left that no CREDIT of this account has answered (ns)
         self.waits_since: int | None = None
 
     def room(self) -> int:
@@ -72,6 +77,11 @@ class CreditSource:
             self.speculative = False
             self.credit = min(self.credit, 0)
 
+    def on_refusal(self, size: int) -> None:
+        """A packet that asked without credit was refused: what took no room is not owed."""
+        if self.credit < 0:
+            self.credit = min(self.credit + size, 0)
+
     def on_credit(self, granted: int) -> int:
         """Cumulative credit from the wire; how many octets it adds.
 
@@ -83,10 +93,13 @@ class CreditSource:
         if news * _UNIT > _SANE_WINDOWS * self.max_wnd:
             return 0
         self.on_answer()
-        if news <= 0:
+        if news < 0:
+            return 0
+        self.waits_since = None
+        if not news:
             return 0
         self.granted = granted
-        self.waits_since = None
+        self._requests = 0
         before = self.credit
         self.credit = min(before + news * _UNIT, self.max_wnd)
         return self.credit - before
@@ -108,13 +121,20 @@ class CreditSource:
         return (self.granted - (-wanted // (_UNIT * destinations))) & COUNT_MASK
 
     def request_at(self) -> int | None:
-        """When a source with a backlog asks for credit: once per RTT while it has none (ns)."""
-        return None if self.credit > 0 else self._requested_at + self._base_rtt
+        """When a source with a backlog asks for credit, while it has none (ns).
 
-    def requested(self, now: int) -> None:
-        """A CREDIT_REQ leaves, or data that say the same."""
+        An RTT after it asked, then after twice as long each time: its turn comes by itself, and
+        questions take the same link as data.
+        """
+        if self.credit > 0:
+            return None
+        return self._requested_at + (self._base_rtt << min(self._requests, _MOST_DOUBLINGS))
+
+    def requested(self, now: int, *, alone: bool = False) -> None:
+        """Data leave that ask for credit; ``alone``: a CREDIT_REQ that says the same."""
         self._requested_at = now
-        if self.waits_since is None:
+        self._requests = self._requests + 1 if alone else 0
+        if alone and self.waits_since is None:
             self.waits_since = now
 
 
@@ -182,10 +202,10 @@ class CreditPacer(Generic[K]):
         self._queue(source)
 
     def on_request(self, key: K, target: int, now: int) -> None:
-        """A CREDIT_REQ: a source that has no credit.  If it got all it asks for, that was lost."""
+        """A CREDIT_REQ: a source that has no credit.  What it was granted may have been lost."""
         self.on_target(key, target)
         source = self._sources[key]
-        if ahead(source.target, source.granted) <= 0 and now - source.told_at >= self._base_rtt:
+        if now - source.told_at >= self._base_rtt:
             self._repeats[key] = source
 
     def on_arrival(self, key: K, octets: int) -> None:
@@ -216,10 +236,6 @@ class CreditPacer(Generic[K]):
         lost, as a burst of it would only fill a queue.
         """
         due: list[tuple[K, int]] = []
-        while self._repeats:
-            _, source = self._repeats.popitem(last=False)
-            source.told_at = now
-            due.append((source.key, source.granted))
         if self._resting:
             self._next = max(self._next, now)  # an idle port saves nothing up
         else:
@@ -236,6 +252,11 @@ class CreditPacer(Generic[K]):
             self._next += max(grant, self._least) * self._ns_per_unit
             due.append((source.key, source.granted))
         self._resting = not self._active and not self._idle
+        while self._repeats:
+            _, source = self._repeats.popitem(last=False)
+            if source.told_at != now:
+                source.told_at = now
+                due.append((source.key, source.granted))
         return due
 
     def next_deadline(self) -> int | None:

@@ -33,26 +33,45 @@ class CreditDesk:
 
         ``state`` is its ccc_id (8 bits) and credit_target (24), ``octets`` its nominal size.
         """
-        key, pacer = self._asked(pdc, state, entropy)
-        pacer.on_arrival(key, octets)
+        pacer = self._asked(pdc, state, entropy)
+        if pacer is not None:
+            pacer.on_arrival((pdc.peer.key, state >> 24), octets)
 
     def on_trimmed(self, pdc: PdcLife, state: int, entropy: int) -> None:
         """Only the headers of a request have arrived: its payload needs credit once more."""
-        key, pacer = self._asked(pdc, state, entropy)
-        pacer.on_trim(key, self._full)
+        pacer = self._asked(pdc, state, entropy)
+        if pacer is not None:
+            pacer.on_trim((pdc.peer.key, state >> 24), self._full)
 
     def on_request(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
         """A CREDIT_REQ: a source that has data and no credit."""
-        key, pacer = self._asked(pdc, state, entropy)
-        pacer.on_request(key, state & 0xFF_FFFF, now)
+        pacer = self._asked(pdc, state, entropy)
+        if pacer is not None:
+            pacer.on_request((pdc.peer.key, state >> 24), state & 0xFF_FFFF, now)
 
-    def _asked(self, pdc: PdcLife, state: int, entropy: int) -> tuple[Key, CreditPacer[Key]]:
+    def _asked(self, pdc: PdcLife, state: int, entropy: int) -> CreditPacer[Key] | None:
+        """Note what a context asks for; ``None`` for one that has begun anew since."""
         if self._pacer is None:
             self._pacer = CreditPacer(self._parameters)
         key = (pdc.peer.key, state >> 24)
+        if key not in self._ways and not self._is_new(pdc, key):
+            return None
         self._ways[key] = (pdc, entropy)
         self._pacer.on_target(key, state & 0xFF_FFFF)
-        return key, self._pacer
+        return self._pacer
+
+    def _is_new(self, pdc: PdcLife, key: Key) -> bool:
+        """Whether ``key`` is newer than the one that the PDC had; that one asks for nothing more.
+
+        A context that begins anew takes the next ccc_id.
+        """
+        assert self._pacer is not None
+        for other in [other for other, (way, _) in self._ways.items() if way is pdc]:
+            if (key[1] - other[1]) & 0xFF >= 128:
+                return False
+            del self._ways[other]
+            self._pacer.rest(other)
+        return True
 
     def forget(self, pdc: PdcLife) -> None:
         """A PDC is gone; what its context was granted stands, should it come on another one."""

@@ -168,8 +168,6 @@ class PdcLife:
             max_stalls=config.max_rto_retx_cnt,
         )
         self.destination = self._make_destination(start_psn)
-        if initiator:
-            peer.congestion.credit_for_a_new_pdc()
         self.event("created")
 
     def _make_destination(self, start_psn: int) -> RequestDestination:
@@ -259,7 +257,7 @@ class PdcLife:
             self._close_is_missing(now)
         if self._state is State.CLOSED:
             return
-        if source.credited:
+        if source.credited and self.writer.peer_id:
             self.peer.congestion.expire_credit(now)
         source.transmit(out, now, limit)
         tail = source.tail_deadline()
@@ -298,8 +296,9 @@ class PdcLife:
         for due in (self._clear.due, self._close_due, tail):
             if due is not None and (deadline is None or due < deadline):
                 deadline = due
-        if self.source.credited and self.writer.peer_id:
-            due = self.peer.congestion.next_deadline()
+        if self.source.credited:
+            congestion = self.peer.congestion
+            due = congestion.next_deadline() if self.writer.peer_id else self.source.asks_at()
             if due is not None and (deadline is None or due < deadline):
                 deadline = due
         return deadline

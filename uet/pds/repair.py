@@ -180,6 +180,9 @@ class LossRecovery:
             return
         rtt = rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent)
         self._flow.on_nack(self._size[slot], code, entropy, marked, now, rtt)
+        credit = self._context.credit
+        if credit is not None and not self._writer.peer_id:
+            credit.on_refusal(self._size[slot])
         self._size[slot] = 0
 
     def _discard(self, psn: int) -> None:
@@ -217,8 +220,9 @@ class LossRecovery:
             not self._tail_loss_time
             or self.window.base == self.window.next
             or self._tail_probes >= self._max_tail_probes
+            or (self._flow.unsettled <= 0 and self.window.base in self.retransmit)
         ):
-            return None
+            return None  # who waits to send has nothing to hear
         return self._heard_at + self._tail_loss_time
 
     def _heard(self, now: int) -> None:

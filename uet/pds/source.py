@@ -200,7 +200,7 @@ class RequestSource(LossRecovery):
         )
         state = self._context.credit_word() if self.credited else None
         credit = before = self._context.room()
-        if credit <= 0 and self.credited and syn and self._asks_by_sending:
+        if credit <= 0 and self._asks(window.next, now):
             credit = before = 1
         hungry = self._ack_per_packet or self._context.wants_ack(self._trigger)
         limit -= len(out)
@@ -280,12 +280,8 @@ class RequestSource(LossRecovery):
                 message_id = message.id if message is not None else 0
                 out.append(self.ask_again(psn, message_id))
             elif message is not None:
-                if (
-                    context.room() <= 0
-                    and (self._writer.peer_id or not self.credited)
-                    and not self._stands_alone(psn)
-                ):
-                    return  # who has no peer yet cannot ask for credit but by what is sent
+                if context.room() <= 0 and not self._stands_alone(psn) and not self._asks(psn, now):
+                    return
                 again = psn not in self._renumbered
                 asks = again or self._index[slot] + 1 == message.packets
                 if asks:
@@ -311,6 +307,8 @@ class RequestSource(LossRecovery):
                 if again and not self._writer.peer_id:
                     self.syn_resent = True
                 self._size[slot] = size
+                if self._flow.unsettled <= 0:
+                    self._heard_at = now  # nothing was expected before
                 self._flow.on_send(size)
                 if self.credited:
                     context.credit_asked(now)
@@ -333,10 +331,27 @@ class RequestSource(LossRecovery):
             and self._context.credit_room() > 0
         )
 
-    @property
-    def _asks_by_sending(self) -> bool:
-        """Without a peer no CREDIT_REQ can leave: only a packet of its own can ask for credit."""
-        return self.window.base == self.window.next and self._context.window_room() > 0
+    def _asks(self, psn: int, now: int) -> bool:
+        """Whether ``psn`` may leave without credit, to ask for some (UES 3.6.14).
+
+        A CREDIT_REQ needs a PDC at the peer.  Before that only the oldest packet asks, once in a
+        round trip: all that is sent without credit fills the queue that trims it.
+        """
+        if psn != self.window.base:
+            return False
+        due = self.asks_at()
+        return due is not None and due <= now
+
+    def asks_at(self) -> int | None:
+        """When the oldest packet may leave to ask for credit (ns), if it waits for that."""
+        window = self.window
+        if not self.credited or self._writer.peer_id or not self._context.lacks_credit:
+            return None
+        if window.base == window.next:
+            return 0 if self._current is not None or self.queue else None
+        if self.retransmit.head(0) != window.base:
+            return None
+        return self.timer.sent_at[window.base & _SLOT] + self._context.base_rtt
 
     def _with_syn(self, psn: int) -> bool:
         """Whether a resend goes out with SYN: the target is not known, or as it was built."""
@@ -482,7 +497,7 @@ class RequestSource(LossRecovery):
         settled, self.settled = self.settled, 0
         self._flow.on_report(counter, settled)
         if self.window.base == self.window.next:
-            self._flow.drained()
+            self._drained()
 
     def acknowledged(
         self,
@@ -499,7 +514,17 @@ class RequestSource(LossRecovery):
         settled, self.settled = self.settled, 0
         self._flow.on_ack(counter, settled, entropy, marked, rtt, now, penalty, restore)
         if self.window.base == self.window.next:
-            self._flow.drained()
+            self._drained()
+
+    def _drained(self) -> None:
+        """Everything sent is answered: nothing is in flight, and nothing waits to be sent again."""
+        self._flow.drained()
+        if self.retransmit:
+            self.retransmit = RetransmissionQueue(
+                self.window, self.start_psn, in_order=self._ordered
+            )
+        if self.credited:
+            self._flow.waits(self._waiting() * self._full_size)
 
     def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
         """The response of ``psn`` is known."""
