@@ -120,9 +120,10 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
             "add hosts or GPUs"
         )
     servers = ring.servers_of(topology)
+    neighbours = ring.joined_in_rings(topology)
     rings = {
-        "rail": lambda: ring.rail_rings(servers),
-        "shuffled": lambda: ring.shuffled_rings(servers, seed),
+        "rail": lambda: ring.rail_rings(servers, neighbours=neighbours),
+        "shuffled": lambda: ring.shuffled_rings(servers, seed, neighbours=neighbours),
     }[parameters.order]()
     return [_trial(parameters, topology, rings, size, seed) for size in parameters.sweep]
 

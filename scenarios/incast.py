@@ -56,7 +56,13 @@ from emulator.run import traffic
 from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
-from scenarios.workloads.places import captured_ports, nic_payload_gbps, switch_of, switch_port
+from scenarios.workloads.places import (
+    captured_ports,
+    nic_payload_gbps,
+    scale_up_domains,
+    switch_of,
+    switch_port,
+)
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -106,12 +112,12 @@ def _trial(parameters: Parameters, topology: Topology, senders: int, seed: int) 
 
 def incast_senders(topology: Topology, receiver: int, count: int, placement: str) -> list[int]:
     """Ranks on other servers than ``receiver``, on its rail switch, on others, or on any."""
-    gpus = topology.gpus
+    gpus, domains = topology.gpus, scale_up_domains(topology)
     rail = switch_of(topology, receiver)
     able = [
         rank
-        for rank, gpu in enumerate(gpus)
-        if gpu.server != gpus[receiver].server
+        for rank, domain in enumerate(domains)
+        if domain != domains[receiver]
         and (placement == "any" or (switch_of(topology, rank) == rail) is (placement == "rail"))
     ]
     if count > len(able):

@@ -49,7 +49,12 @@ from emulator.run.table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.victim import lengths
 from scenarios.workloads.flows import Traffic, TrafficParameters
-from scenarios.workloads.places import captured_ports, fair_shares, switch_of
+from scenarios.workloads.places import (
+    captured_ports,
+    fair_shares,
+    scale_up_domains,
+    switch_of,
+)
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -84,12 +89,12 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 def cast(parameters: Parameters, topology: Topology, senders: int) -> tuple[list[Pair], list[Pair]]:
     """The flows of the one sender, the hot one first, and those of the incast."""
-    gpus = topology.gpus
+    gpus, domains = topology.gpus, scale_up_domains(topology)
     rail = switch_of(topology, SENDER)
     beside = [
         rank
-        for rank, gpu in enumerate(gpus)
-        if switch_of(topology, rank) == rail and gpu.server != gpus[SENDER].server
+        for rank, domain in enumerate(domains)
+        if switch_of(topology, rank) == rail and domain != domains[SENDER]
     ]
     if len(beside) < parameters.receivers:
         raise UserError(
@@ -99,11 +104,11 @@ def cast(parameters: Parameters, topology: Topology, senders: int) -> tuple[list
         )
     receivers = beside[: parameters.receivers]
     hot = receivers[0]
-    servers = {gpus[SENDER].server, gpus[hot].server}
+    taken = {domains[SENDER], domains[hot]}
     others = [
         rank
-        for rank, gpu in enumerate(gpus)
-        if switch_of(topology, rank) != rail and gpu.server not in servers
+        for rank, domain in enumerate(domains)
+        if switch_of(topology, rank) != rail and domain not in taken
     ]
     if len(others) < senders:
         raise UserError(

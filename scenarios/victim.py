@@ -54,6 +54,7 @@ from scenarios.workloads.places import (
     captured_ports,
     fair_shares,
     require_joined,
+    scale_up_domains,
     switch_of,
 )
 from topologies.model import Topology
@@ -86,10 +87,10 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 
 def cast(topology: Topology, senders: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
     """The victim and the flows of the incast, as pairs of ranks."""
-    gpus = topology.gpus
-    servers = [server.name for server in topology.servers]
+    domains = scale_up_domains(topology)
+    servers = set(domains)
     rails: dict[str, list[int]] = {}
-    for rank in range(len(gpus)):
+    for rank in range(len(domains)):
         rails.setdefault(switch_of(topology, rank), []).append(rank)
     if len(rails) < 2 or len(servers) < 2:
         raise UserError(
@@ -99,15 +100,15 @@ def cast(topology: Topology, senders: int) -> tuple[tuple[int, int], list[tuple[
     require_joined(topology, next(iter(rails)))
     first, second = list(rails.values())[:2]
     victim = first[0]
-    hot = next((r for r in second if gpus[r].server == gpus[victim].server), second[0])
-    apart = {gpus[victim].server, gpus[hot].server}
-    target = next((r for r in second if gpus[r].server not in apart), None)
+    hot = next((r for r in second if domains[r] == domains[victim]), second[0])
+    apart = {domains[victim], domains[hot]}
+    target = next((r for r in second if domains[r] not in apart), None)
     if target is None:
         raise UserError(
             "a victim sends to a second host of the switch that the incast goes to, and topology "
             f"{topology.name} has only one there; take more hosts"
         )
-    able = [r for r in first if r != victim and gpus[r].server != gpus[hot].server]
+    able = [r for r in first if r != victim and domains[r] != domains[hot]]
     if senders > len(able):
         raise UserError(
             f"an incast of {senders} senders beside the victim needs {senders + 1} hosts, and "

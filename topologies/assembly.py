@@ -103,7 +103,9 @@ class Assembly:
         """
         host = len(self._servers)
         names = tuple(f"{name}g{rank}" for rank in range(gpus))
-        self._servers.append(Server(name=name, gpus=names, scale_up=scale_up))
+        first = host - host % scale_up.hosts
+        domain = name if first == host else self._servers[first].name
+        self._servers.append(Server(name=name, gpus=names, scale_up=scale_up, domain=domain))
         for rank, gpu in enumerate(names):
             node = Node(
                 name=gpu,
@@ -356,6 +358,12 @@ class Assembly:
                     f"{draft.node.name} would have {len(draft.ports)} ports, above {MAX_PORTS}; "
                     "take fewer hosts, spines or parallel links, or a higher rate"
                 )
+        hosts = self._servers[-1].scale_up.hosts if self._servers else 1
+        if len(self._servers) % hosts:
+            raise TopologyError(
+                f"scale_up_hosts is {hosts}, which does not divide {len(self._servers)} servers; "
+                "take a number that does"
+            )
         nodes = [
             replace(draft.node, ports=tuple(draft.ports), bridges=tuple(draft.bridges.values()))
             for draft in self._nodes.values()

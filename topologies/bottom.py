@@ -51,7 +51,7 @@ class Servers:
         name = f"h{self._next}"
         self._next += 1
         return self.fabric.server(
-            name, self.gpus_per_host, scale_up=self.shape.scale_up, pod=pod, rails=False
+            name, self.gpus_per_host, scale_up=self.shape.scale_up_network, pod=pod, rails=False
         )
 
     def _attach(self, gpu: str, switch: str) -> None:

@@ -376,7 +376,7 @@ class _Builder:
             where: self.fabric.server(
                 f"h{number}",
                 shape.gpus_per_host,
-                scale_up=shape.scale_up,
+                scale_up=shape.scale_up_network,
                 pod=where[0] if self.several_pods else None,
                 homed=shape.subnet_planes,
                 gpus_per_rail=shape.gpus_per_nic,

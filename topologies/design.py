@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from topologies.model import ScaleUp, Topology
-from topologies.parameters import MTU, RATE, SIZE, TIME, Choice, Kind
+from topologies.model import SCALE_UP_SHAPES, SWITCH, ScaleUp, Topology
+from topologies.parameters import COUNT, MTU, RATE, SIZE, TIME, Choice, Kind
 
 
 def parameter(default: int | str | None, kind: Kind | Choice, help: str) -> Any:
@@ -74,7 +74,16 @@ class Cabling(Design):
     buffer: int = parameter("1MiB", SIZE, "egress queue of every port")
     scale_up_rate: int = parameter("3.6Tbps", RATE, "scale-up rate per GPU, each way")
     scale_up_latency: int = parameter("700ns", TIME, "scale-up latency")
+    scale_up: str = parameter(
+        SWITCH, Choice(SCALE_UP_SHAPES), "scale-up by a switch, by links to all, or to two others"
+    )
+    scale_up_hosts: int = parameter(1, COUNT, "servers that share a scale-up network")
 
     @property
-    def scale_up(self) -> ScaleUp:
-        return ScaleUp(rate_bps=self.scale_up_rate, latency_ns=self.scale_up_latency)
+    def scale_up_network(self) -> ScaleUp:
+        return ScaleUp(
+            rate_bps=self.scale_up_rate,
+            latency_ns=self.scale_up_latency,
+            shape=self.scale_up,
+            hosts=self.scale_up_hosts,
+        )

@@ -39,7 +39,10 @@ def as_data(topology: Topology) -> dict[str, object]:
                 "scale_up": {
                     "rate_bps": server.scale_up.rate_bps,
                     "latency_ns": server.scale_up.latency_ns,
+                    "shape": server.scale_up.shape,
+                    "hosts": server.scale_up.hosts,
                 },
+                "domain": server.domain,
             }
             for server in topology.servers
         ],
@@ -149,17 +152,24 @@ def to_mermaid(topology: Topology) -> str:
     for node in topology.nodes:
         if node.role is Role.NIC:
             nics.setdefault(node.server, []).append(node.name)
+    last = {server.domain: server for server in topology.servers}
     for row in reversed(_rows(topology)[1:]):
         for name in row:
             switch = topology.node(name)
             detail = "".join(f"<br/>{b.gateway}" for b in switch.bridges if b.gateway)
             lines.append(f'  {_identifier(name)}["{name}{detail}"]')
     for server in topology.servers:
+        several = server.scale_up.hosts > 1
+        if several and server.domain == server.name:
+            title = f"scale-up {server.scale_up.shape}"
+            lines.append(f'  subgraph {_identifier(f"scale_up_{server.name}")}["{title}"]')
         lines.append(f'  subgraph {_identifier(server.name)}["{server.name}"]')
         for gpu in server.gpus:
             lines.append(f'    {_identifier(gpu)}["{gpu}<br/>{_address(topology.node(gpu))}"]')
         lines += [f'    {_identifier(nic)}["{nic}"]' for nic in nics.get(server.name, ())]
         lines.append("  end")
+        if several and server is last[server.domain]:
+            lines.append("  end")
     for lower, upper, links in bundles(topology):
         line = "-.-" if links[0].standby else "---"
         arrow = f'{line}|"{bundle_rate(links)}"|'

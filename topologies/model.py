@@ -34,6 +34,7 @@ VLAN_USES = ("off", "auto", "on")
 MAX_VLAN = 4094
 AXES = "xyz"  # the dimensions of a torus
 SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
+SCALE_UP_SHAPES = (SWITCH, MESH, RING) = ("switch", "mesh", "ring")
 ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
 
 
@@ -195,20 +196,26 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleUp:
-    """The NVLink/NVSwitch network inside a server: per-GPU rate each way, and latency.
+    """The NVLink/NVSwitch network of a server, or of ``hosts`` servers: per-GPU rate each way, and
+    latency.  Its ``shape`` is one of :mod:`topologies.scale_up`.
 
     The default is 450 GB/s each way: 18 NVLink 4 links, whose 900 GB/s counts both directions.
     """
 
     rate_bps: int = 3_600_000_000_000
     latency_ns: int = 700
+    shape: str = SWITCH
+    hosts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
+    """Servers of one ``domain`` share a scale-up network; by default each has its own."""
+
     name: str
     gpus: tuple[str, ...]
     scale_up: ScaleUp = field(default_factory=ScaleUp)
+    domain: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +273,11 @@ class Topology:
     @property
     def switches(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if node.is_switch)
+
+    @cached_property
+    def scale_up_domains(self) -> Mapping[str, str]:
+        """The scale-up domain of each GPU, in rank order."""
+        return {gpu: one.domain or one.name for one in self.servers for gpu in one.gpus}
 
     def server_of(self, gpu: str) -> Server:
         for server in self.servers:

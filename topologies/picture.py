@@ -19,7 +19,7 @@ from topologies.alike import DETAILS, DIRECT_DETAILS, Detail, Part, Parts
 from topologies.capacity import format_ratio, oversubscription
 from topologies.export import bundle_rate
 from topologies.heat import Heat, number
-from topologies.model import End, Link, Node, Role, Topology
+from topologies.model import SWITCH, End, Link, Node, Role, Topology
 
 #: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
 #: kind of colour vision.
@@ -388,6 +388,10 @@ class _Drawing:
             for name, things in zip(("GPU", "server", "link"), parts, strict=True)
         )
         title = [f"{self.topology.name}: {gpus} in {servers}, {cables}"]
+        for network in dict.fromkeys(server.scale_up for server in self.topology.servers):
+            if (network.shape, network.hosts) != (SWITCH, 1):
+                whose = "each server" if network.hosts == 1 else f"{network.hosts} servers each"
+                title.append(f"scale-up: a {network.shape} for {whose}")
         if self.heat is not None:
             title.append(self.heat.title)
         return tuple(title)

@@ -13,6 +13,7 @@ from topologies.model import (
     MAX_MTU,
     MIN_MTU,
     ROUTINGS,
+    SCALE_UP_SHAPES,
     SHORTEST,
     VLAN_USES,
     Bridge,
@@ -21,6 +22,7 @@ from topologies.model import (
     Node,
     Port,
     Role,
+    ScaleUp,
     Topology,
     TopologyError,
 )
@@ -250,6 +252,7 @@ def _subnet(node: Node, port_name: str) -> IPv4Network | None:
 
 def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
     placed: set[str] = set()
+    domains: dict[str, ScaleUp] = {}
     names: set[str] = set()
     for server in topology.servers:
         for gpu in server.gpus:
@@ -263,6 +266,17 @@ def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
         names.add(server.name)
         if server.scale_up.rate_bps <= 0:
             raise TopologyError(f"server {server.name}: the scale-up rate must be above 0 bit/s")
+        if server.scale_up.shape not in SCALE_UP_SHAPES:
+            raise TopologyError(
+                f"server {server.name}: the scale-up network is a {server.scale_up.shape!r}; it is "
+                f"one of {', '.join(SCALE_UP_SHAPES)}"
+            )
+        alike = domains.setdefault(server.domain or server.name, server.scale_up)
+        if alike != server.scale_up:
+            raise TopologyError(
+                f"server {server.name}: its scale-up network is another than that of the servers "
+                f"of its domain {server.domain}"
+            )
         if server.scale_up.latency_ns < 0:
             raise TopologyError(f"server {server.name}: the scale-up latency cannot be negative")
     if not placed:

@@ -27,7 +27,7 @@ from topologies.capacity import (
 from topologies.export import bundle_rate, bundles
 from topologies.failure_domain import failure_domains
 from topologies.heat import number
-from topologies.model import SHORTEST, Bridge, End, Port, Role, Topology
+from topologies.model import SHORTEST, SWITCH, Bridge, End, Port, Role, Topology
 from topologies.picture import span
 from topologies.units import format_rate, format_size, format_time
 
@@ -128,7 +128,12 @@ def _summary(topology: Topology) -> Table:
     table.add_row("egress queue", _each((link.buffer_bytes for link in links), format_size))
     for scale_up in dict.fromkeys(server.scale_up for server in topology.servers):
         rate, latency = format_rate(scale_up.rate_bps), format_time(scale_up.latency_ns)
-        table.add_row("scale-up", f"{rate} per GPU each way, {latency}")
+        told = f"{rate} per GPU each way, {latency}"
+        if scale_up.shape != SWITCH:
+            told += f", {scale_up.shape}"
+        if scale_up.hosts > 1:
+            told += f", {scale_up.hosts} servers"
+        table.add_row("scale-up", told)
     for name, bps in bisection_bandwidth(topology).items():
         table.add_row(f"bisection, {name}", f"{format_rate(bps)} each way")
     if delays := path_delays(topology, topology.gpus[0].name).values():

@@ -75,7 +75,7 @@ class Agent:
         self._nvlink: NvLink | None = None
         if spec.scale_up is not None:
             mailboxes = {
-                rank: mailbox_path(birth.lab, node) for rank, node in spec.server_peers.items()
+                rank: mailbox_path(birth.lab, node) for rank, node in spec.scale_up_peers.items()
             }
             own = mailbox_path(birth.lab, spec.node)
             self._nvlink = NvLink(spec.rank, own, mailboxes, spec.scale_up)
@@ -93,9 +93,9 @@ class Agent:
             self._memory,
             spec.peers,
             nvlink=self._nvlink,
-            server_memories={
+            scale_up_memories={
                 rank: GpuMemory.attach(memory_path(birth.lab, node))
-                for rank, node in spec.server_peers.items()
+                for rank, node in spec.scale_up_peers.items()
                 if self._nvlink is not None
             },
             header_bits=spec.header_bits,
@@ -224,7 +224,7 @@ class Agent:
                     schedule,
                     {rank: Layout(buffers) for rank, buffers in layouts.items()},
                     fabric=self._spec.peers,
-                    server=self._spec.server_peers if self._nvlink is not None else (),
+                    scale_up=self._spec.scale_up_peers if self._nvlink is not None else (),
                 )
                 self._executor.load(program)
                 gc.collect()

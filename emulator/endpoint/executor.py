@@ -74,7 +74,7 @@ class Executor:
         peers: Mapping[int, str],
         *,
         nvlink: NvLink | None = None,
-        server_memories: Mapping[int, GpuMemory] | None = None,
+        scale_up_memories: Mapping[int, GpuMemory] | None = None,
         header_bits: int = WIDE,
     ) -> None:
         self._rank, self._node = rank, node
@@ -84,7 +84,7 @@ class Executor:
         self._addresses = dict(peers)
         self._rank_of = {address: peer for peer, address in peers.items()}
         self._nvlink = nvlink
-        self._server_memories = dict(server_memories or {})
+        self._scale_up_memories = dict(scale_up_memories or {})
         self._program = Program(Schedule(rank=rank, buffers={}), {})
         self._begin: dict[type[Operation], Callable[[int, Any], None]] = {
             Write: self._begin_write,
@@ -266,8 +266,8 @@ class Executor:
         assert self._nvlink is not None
         local = self._memory.region(operation.local)
         at = self._program.layouts[operation.peer].locate(operation.remote)
-        remote = self._server_memories[operation.peer].octets[at : at + len(local)]
-        egress_free, deliver_at = self._nvlink.occupy(self._now, len(local))
+        remote = self._scale_up_memories[operation.peer].octets[at : at + len(local)]
+        egress_free, deliver_at = self._nvlink.occupy(self._now, len(local), operation.peer)
         crc = 0
         for part in slices(len(local)):
             crc = crc32c(local[part], crc)

@@ -1,8 +1,9 @@
-"""The scale-up network of a server (NVLink): copies from GPU memory to GPU memory.
+"""The scale-up network of a GPU (NVLink): copies from GPU memory to GPU memory.
 
 A copy goes straight into the peer's mapping; a datagram over a Unix socket tells the peer when,
-in fabric time, the data has arrived.  Each GPU has one egress of a given rate, so copies to
-several peers take turns; the switch between them adds a latency.
+in fabric time, the data can have arrived.  Behind a switch each GPU has one port of a given rate:
+copies to several peers take turns at the egress, and copies from several peers share the ingress.
+Without a switch every peer has a link of its own.  A latency is added to each copy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ STATE_DIRECTORY = Path("/run/uetemu")
 _NOTICE = struct.Struct("=IIIIQQQ")
 _QUEUE_LIMIT = Path("/proc/sys/net/unix/max_dgram_qlen")
 _QUEUE_LENGTH = 512
+#: Modelled times are kept in picoseconds: many short copies must not be rounded to nothing.
+_PS = 1000
+#: Separate times at which an ingress was busy that it remembers.
+_KEPT = 256
 #: A peer that does not empty its mailbox is tried again after this much host time (ns).
 RETRY_HOST_NS = 50_000
 
@@ -46,14 +51,67 @@ class CopyNotice:
 
 @dataclass(frozen=True, slots=True)
 class ScaleUpLink:
-    """What a GPU's scale-up port can do: rate each way, and latency, in fabric units."""
+    """What a GPU's scale-up port can do: rate each way, and latency, in fabric units.
+
+    ``shared``: one port leads to a switch and by it to all peers, else each peer has one.
+    """
 
     rate_bps: int
     latency_ns: int
+    shared: bool = True
+
+    def octets_ps(self, octets: int) -> int:
+        """How long ``octets`` take."""
+        return -(-octets * 8 * 10**9 * _PS // self.rate_bps)
+
+
+class Ingress:
+    """The port by which a scale-up switch reaches one GPU: it carries one octet at a time.
+
+    Copies are admitted in any order of their times.  Each takes what earlier ones have left free
+    from its start on, so that the port is never idle while octets wait for it.  Times are ps.
+    """
+
+    __slots__ = ("_busy", "_floor")
+
+    def __init__(self) -> None:
+        self._busy: list[tuple[int, int]] = []  # apart from each other, in order
+        self._floor = 0  # before, all is taken for busy
+
+    def admit(self, start: int, duration: int) -> int:
+        """When a copy ends whose octets come from ``start`` on, for ``duration`` if nothing else
+        is on the port."""
+        start = max(start, self._floor)
+        if not duration:
+            return start
+        busy = self._busy
+        first = len(busy)
+        while first and busy[first - 1][1] >= start:
+            first -= 1
+        at, after = start, first
+        begin = min(start, busy[first][0]) if first < len(busy) else start
+        while True:
+            if after < len(busy) and busy[after][0] <= at:
+                at = max(at, busy[after][1])
+                after += 1
+                continue
+            room = busy[after][0] - at if after < len(busy) else duration
+            at += min(room, duration)
+            duration -= min(room, duration)
+            if not duration:
+                break
+        end = at
+        if after < len(busy) and busy[after][0] == end:  # they touch
+            at = busy[after][1]
+            after += 1
+        busy[first:after] = [(begin, at)]
+        if len(busy) > _KEPT:
+            self._floor = busy.pop(0)[1]
+        return end
 
 
 class NvLink:
-    """Egress of one GPU, and its mailbox.  ``peers`` maps ranks of the server to mailboxes."""
+    """Ports of one GPU, and its mailbox.  ``peers`` maps the ranks that it reaches to mailboxes."""
 
     def __init__(
         self, rank: int, mailbox: Path, peers: Mapping[int, Path], link: ScaleUpLink
@@ -61,7 +119,8 @@ class NvLink:
         self._rank = rank
         self._link = link
         self._peers = {peer: str(path) for peer, path in peers.items()}
-        self._egress_free = 0
+        self._egress_free: dict[int | None, int] = {}  # by peer; None: of all; ps
+        self._ingress = Ingress() if link.shared else None
         self._unsent: deque[tuple[int, bytes]] = deque()
         self._path = mailbox
         with contextlib.suppress(OSError):  # older kernels keep one limit for all namespaces
@@ -78,13 +137,16 @@ class NvLink:
     def reaches(self, rank: int) -> bool:
         return rank in self._peers
 
-    def occupy(self, now: int, octets: int) -> tuple[int, int]:
-        """Take the egress for ``octets``: when it is free again, and when the peer has the data."""
-        start = max(now, self._egress_free)
-        self._egress_free = start + octets * 8 * 1_000_000_000 // self._link.rate_bps
+    def occupy(self, now: int, octets: int, peer: int) -> tuple[int, int]:
+        """Take the egress to ``peer`` for ``octets``: when it is free again, and when the peer has
+        the data if nobody else copies there."""
+        port = None if self._link.shared else peer
+        start = max(now * _PS, self._egress_free.get(port, 0))
+        end = self._egress_free[port] = start + self._link.octets_ps(octets)
         self.copies_out += 1
         self.octets_out += octets
-        return self._egress_free, self._egress_free + self._link.latency_ns
+        free = -(-end // _PS)
+        return free, free + self._link.latency_ns
 
     def notify(self, peer: int, notice: CopyNotice) -> None:
         """Tell ``peer`` of a copy.  ``ConnectionError`` when nobody listens there any more."""
@@ -124,7 +186,7 @@ class NvLink:
             self._unsent.popleft()
 
     def notices(self, limit: int = 64) -> list[CopyNotice]:
-        """What peers have copied here since the last call."""
+        """What peers have copied here since the last call, with the time at which it is there."""
         out: list[CopyNotice] = []
         while len(out) < limit:
             try:
@@ -132,6 +194,10 @@ class NvLink:
             except BlockingIOError:
                 break
             sender, execution, tag, crc, offset, length, deliver_at = _NOTICE.unpack(datagram)
+            if self._ingress is not None:
+                duration = self._link.octets_ps(length)
+                end = self._ingress.admit(deliver_at * _PS - duration, duration)
+                deliver_at = max(deliver_at, -(-end // _PS))
             out.append(CopyNotice(sender, execution, tag, crc, offset, length, deliver_at))
             self.copies_in += 1
             self.octets_in += length

@@ -26,7 +26,7 @@ class Program:
     """The operations of one rank, each with how many others it waits for and who waits for it.
 
     ``layouts`` has the layout of every rank that is written to, ``fabric`` the ranks reachable
-    over the fabric and ``server`` those in the same server.  ``ValueError`` names the operation
+    over the fabric and ``scale_up`` those that it copies to.  ``ValueError`` names the operation
     when the schedule contradicts itself, a region does not fit its buffer, or a peer is not there.
     """
 
@@ -36,13 +36,13 @@ class Program:
         layouts: Mapping[int, Layout],
         *,
         fabric: Collection[int] = (),
-        server: Collection[int] = (),
+        scale_up: Collection[int] = (),
     ) -> None:
         self.rank = schedule.rank
         self.layout = Layout(schedule.buffers)
         self.operations = schedule.operations
         self.layouts = dict(layouts)
-        self._fabric, self._server = frozenset(fabric), frozenset(server)
+        self._fabric, self._scale_up = frozenset(fabric), frozenset(scale_up)
         self._tags: set[tuple[str, int, int]] = set()
         #: How many operations must complete before operation i starts.
         self.before: list[int] = []
@@ -74,7 +74,9 @@ class Program:
             case Write():
                 self._check_transfer(operation, self._fabric, "has no fabric address")
             case Copy():
-                self._check_transfer(operation, self._server, "is not in the same server")
+                self._check_transfer(
+                    operation, self._scale_up, "is not in the same scale-up network"
+                )
             case Receive():
                 self.layout.locate(operation.into)
                 self._check_tag("from", operation.peer, operation.tag)

@@ -39,7 +39,7 @@ class Write(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy(Operation):
-    """Write over the server's scale-up network (NVLink) to a rank of the same server."""
+    """Write over the scale-up network (NVLink) to a rank that it reaches."""
 
     peer: int
     tag: int

@@ -26,10 +26,10 @@ class AgentSpec:
     keyword arguments and ``seed``, and returns a :class:`uet.transport.Transport`.
     ``netns`` is the path of the namespace (``None``: the current one) and ``ports`` are those of
     the NIC in it.  ``peers`` maps every rank that the fabric reaches to its fabric address,
-    ``server_peers`` the ranks of the same server to their node names.  ``mtu`` is that of the port
-    and ``frame_octets`` the longest
+    ``scale_up_peers`` the ranks that its scale-up network reaches to their node names.  ``mtu`` is
+    that of the port and ``frame_octets`` the longest
     frame that the transport makes (``None``: what the MTU allows), by which receive slots are
-    sized.  ``scale_up`` is the server's NVLink (``None``: there is none).  ``send_by_class``: the
+    sized.  ``scale_up`` is its NVLink (``None``: there is none).  ``send_by_class``: the
     port's data can be paused, and control leaves meanwhile.  ``header_bits``: what the transport
     carries of a write's header data.
     """
@@ -44,7 +44,7 @@ class AgentSpec:
     transport_config: Mapping[str, object]
     frames: TransportFrames = field(default_factory=TransportFrames)
     seed: int = 0
-    server_peers: Mapping[int, str] = field(default_factory=dict)
+    scale_up_peers: Mapping[int, str] = field(default_factory=dict)
     scale_up: ScaleUpLink | None = None
     mtu: int = 4500
     frame_octets: int | None = None

@@ -13,7 +13,8 @@ from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.spec import AgentSpec
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address, octet_times, path_delays, tunnel_times
-from topologies.model import End, Node, Port, Topology
+from topologies.model import SWITCH, End, Node, Port, Topology
+from topologies.scale_up import ScaleUpDomains
 
 
 def agent_specs(
@@ -38,10 +39,12 @@ def agent_specs(
     logs = event_logs or {}
     gpus = topology.gpus
     addresses = {rank: str(gpu_address(gpu).ip) for rank, gpu in enumerate(gpus)}
+    domains = ScaleUpDomains(topology)
     rng = random.Random(f"agents {seed}")
     specs = []
     for rank, gpu in enumerate(gpus):
-        server = topology.server_of(gpu.name)
+        scale_up = domains.network(gpu.name)
+        joined = domains.peers(gpu.name)
         cables = [port for port in gpu.ports if port.address is not None]
         links = [topology.link_at(End(gpu.name, port.name)) for port in cables]
         ports: dict[str, Port] = {}
@@ -68,13 +71,13 @@ def agent_specs(
                 transport_config=_config(transport, gpu.name, logs.get(gpu.name), clock),
                 frames=transport.frames,
                 seed=rng.getrandbits(63),
-                server_peers={
-                    peer: other.name
-                    for peer, other in enumerate(gpus)
-                    if peer != rank and other.server == gpu.server
+                scale_up_peers={
+                    peer: other.name for peer, other in enumerate(gpus) if other.name in joined
                 },
                 scale_up=ScaleUpLink(
-                    rate_bps=server.scale_up.rate_bps, latency_ns=server.scale_up.latency_ns
+                    rate_bps=max(joined.values(), default=scale_up.rate_bps),
+                    latency_ns=scale_up.latency_ns,
+                    shared=scale_up.shape == SWITCH,
                 ),
                 frame_octets=frame_octets,
                 mtu=min(link.mtu for link in links),

@@ -48,6 +48,7 @@ from emulator.run.pxn import Pxn
 from emulator.run.restoration import Curve, Goodput, Verdict
 from emulator.scenario import Outcome
 from topologies.model import Topology
+from topologies.scale_up import ScaleUpDomains
 
 #: So many pairs of GPUs are named in ``result.json``.
 NAMED_PAIRS = 16
@@ -133,10 +134,10 @@ def told(
 def _others(topology: Topology, pxn: Pxn, without: frozenset[Pair]) -> Callable[[int, int], bool]:
     """Which messages, by the ranks of their source and destination, go over the fabric, and not
     from one to the other of the pairs ``without``."""
-    gpus = topology.gpus
+    gpus, domains = topology.gpus, ScaleUpDomains(topology)
 
     def count(source: int, destination: int) -> bool:
-        if gpus[source].server == gpus[destination].server:
+        if domains.joins(gpus[source].name, gpus[destination].name):
             return False
         relay = pxn.relay(source, destination)
         sender = gpus[source if relay is None else relay]

@@ -4,7 +4,7 @@ Only what no implementation can avoid is counted.  A message of L octets from on
 needs at least
 
     service = (L + ceil(L / payload MTU) * octets around the payload) / NIC rate   (fabric)
-    service = L / scale-up rate                                                    (NVLink)
+    service = L / rate of the scale-up links between the two                       (NVLink)
     flight  = sum of the cable delays on a shortest path of those that the fabric's routing takes,
               or the NVLink latency
 
@@ -15,9 +15,9 @@ and its receive cannot be over before ``service + flight`` after its start.  The
 larger of
 
 1. the longest chain of dependent operations, every message alone on its path;
-2. for each NIC and each direction (and each GPU's NVLink port likewise): the earliest moment
-   anything can start there, plus the service of everything that passes, plus the shortest way from
-   the end of any such message to the end of the program;
+2. for each NIC and each direction (and each GPU's port to a scale-up switch likewise, or without
+   a switch each link): the earliest moment anything can start there, plus the service of everything
+   that passes, plus the shortest way from the end of any such message to the end of the program;
 3. for each border between tiers of the fabric and each direction, the time that the links have
    which the trial's faults leave (:mod:`emulator.run.cuts`).
 
@@ -39,7 +39,8 @@ from emulator.endpoint.program import describe
 from emulator.endpoint.schedule import Compute, Copy, Operation, Receive, Schedule, Write
 from emulator.run.cuts import Change, Crossing, cut_bound_ns
 from topologies.attachment import nic_rate_bps
-from topologies.model import Topology
+from topologies.model import SWITCH, Topology
+from topologies.scale_up import ScaleUpDomains
 from topologies.spans import NOWHERE
 
 
@@ -86,6 +87,8 @@ def ideal_ns(
 
 Key = tuple[int, int]  # rank, index
 Pair = tuple[int, int]  # ranks: source, destination
+#: A port: network, direction, rank, and the rank at the other end of its link (-1: a switch).
+Place = tuple[str, str, int, int]
 
 
 def _where(rank: int, index: int, operation: Operation) -> str:
@@ -105,7 +108,7 @@ class _Bound:
         self.schedules = schedules
         self.wire = wire
         self.gpus = topology.gpus
-        self.scale_up = {server.name: server.scale_up for server in topology.servers}
+        self.scale_up = ScaleUpDomains(topology)
         self.nic_bps = {gpu.name: nic_rate_bps(topology, gpu.name) for gpu in self.gpus}
         self.delay: dict[tuple[int, int], int] = {}
         for rank, gpu in enumerate(self.gpus):
@@ -143,16 +146,15 @@ class _Bound:
                     tail[earlier] = max(tail[earlier], sum(self._message(sender)) + rest)
         longest = max(end.values(), default=0.0)
 
-        load: dict[tuple[str, str, int], float] = defaultdict(float)
-        first: dict[tuple[str, str, int], float] = {}  # place: network, direction, rank
-        last: dict[tuple[str, str, int], float] = {}
+        load: dict[Place, float] = defaultdict(float)
+        first: dict[Place, float] = {}
+        last: dict[Place, float] = {}
         for key, sender in partner.items():
-            operation = self._operation(sender)
-            kind = "fabric" if isinstance(operation, Write) else "scale-up"
+            out, into = self._places(sender, key[0])
             service, flight = self._message(sender)
             for place, starts, remains in (
-                ((kind, "out", sender[0]), head[sender], flight + tail[key]),
-                ((kind, "in", key[0]), head[sender] + flight, tail[key]),
+                (out, head[sender], flight + tail[key]),
+                (into, head[sender] + flight, tail[key]),
             ):
                 load[place] += service
                 first[place] = min(first.get(place, math.inf), starts)
@@ -192,14 +194,27 @@ class _Bound:
     def _operation(self, key: Key) -> Operation:
         return self.schedules[key[0]].operations[key[1]]
 
+    def _places(self, sender: Key, receiver: int) -> tuple[Place, Place]:
+        """The ports by which the message ``sender`` leaves, and comes to the rank ``receiver``."""
+        here = sender[0]
+        if isinstance(self._operation(sender), Write):
+            return ("fabric", "out", here, -1), ("fabric", "in", receiver, -1)
+        if self.scale_up.network(self.gpus[here].name).shape == SWITCH:
+            return ("scale-up", "out", here, -1), ("scale-up", "in", receiver, -1)
+        return ("scale-up", "out", here, receiver), ("scale-up", "in", receiver, here)
+
     def _message(self, key: Key) -> tuple[float, float]:
         """Service and flight time of the send ``key``, in ns."""
         operation = self._operation(key)
         assert isinstance(operation, Write | Copy)
         source = self.gpus[key[0]]
         if isinstance(operation, Copy):
-            scale_up = self.scale_up[source.server or ""]
-            return operation.local.length * 8e9 / scale_up.rate_bps, scale_up.latency_ns
+            rate_bps = self.scale_up.peers(source.name).get(self.gpus[operation.peer].name)
+            if rate_bps is None:
+                where = _where(key[0], key[1], operation)
+                raise ValueError(f"{where} goes to a rank that its scale-up network does not reach")
+            latency_ns = self.scale_up.network(source.name).latency_ns
+            return operation.local.length * 8e9 / rate_bps, latency_ns
         slower = min(self.nic_bps[source.name], self.nic_bps[self.gpus[operation.peer].name])
         octets = self.wire.octets(operation.local.length)
         return octets * 8e9 / slower, self.delay[key[0], operation.peer]

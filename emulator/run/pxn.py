@@ -1,4 +1,4 @@
-"""Traffic that changes the rail does so inside the server (NCCL's PXN).
+"""Traffic that changes the rail does so over the scale-up network (NCCL's PXN).
 
 ::
 
@@ -8,8 +8,8 @@
                                                |
                                              rail1 ------> g1
 
-A write from GPU to GPU becomes two: a copy to the GPU of the same server that stands on the
-destination's rail, into memory set aside there, and from there a write over the fabric.  Its
+A write from GPU to GPU becomes two: a copy to the GPU of the same scale-up network that stands on
+the destination's rail, into memory set aside there, and from there a write over the fabric.  Its
 receive completes at the destination as before, only that the data come from another rank.  What
 waited for the write at its source waits for the copy: the source's memory is free again then.
 
@@ -30,6 +30,7 @@ from functools import cached_property
 from emulator.endpoint.schedule import Copy, Operation, Receive, Region, Schedule, Write
 from emulator.errors import UserError
 from topologies.model import Topology
+from topologies.scale_up import ScaleUpDomains
 
 MODES = ("auto", "always", "off")
 DEFAULT = "auto"
@@ -72,22 +73,24 @@ class Pxn:
         direct = hops[source].get(there.name)
         if direct is not None and self.mode != "always":
             return None
+        joined = self._scale_up.joins(here.name, there.name)
         mates = [
             rank
             for rank, gpu in enumerate(gpus)
-            if gpu.server == here.server and there.name in hops[rank]
+            if (rank == source or self._scale_up.joins(here.name, gpu.name))
+            and there.name in hops[rank]
         ]
-        if self.mode == "off" or (not mates and direct is None):
+        if self.mode == "off" or (not mates and not joined and direct is None):
             way_out = (
-                "leave --pxn at auto to relay it inside the server, or take a fabric with spines"
-                if mates or here.server == there.server
-                else "and no GPU of its server does: take a fabric with spines"
+                "leave --pxn at auto to relay it over NVLink, or take a fabric with spines"
+                if mates or joined
+                else "and no GPU that it reaches over NVLink does: take a fabric with spines"
             )
             raise UserError(
                 f"{here.name} does not reach {there.name} over this fabric, and the schedule has "
                 f"it write there; {way_out}"
             )
-        if here.server == there.server:
+        if joined:
             return destination
         least = min(hops[rank][there.name] for rank in mates)
         if direct is not None and direct <= least:
@@ -95,6 +98,10 @@ class Pxn:
         nearest = [rank for rank in mates if hops[rank][there.name] == least]
         # GPUs that share a NIC are equally near: those of the same number take turns
         return nearest[(there.local_rank or 0) % len(nearest)]
+
+    @cached_property
+    def _scale_up(self) -> ScaleUpDomains:
+        return ScaleUpDomains(self.topology)
 
     @cached_property
     def _hops(self) -> Sequence[Mapping[str, int]]:

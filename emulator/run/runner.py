@@ -36,6 +36,7 @@ from emulator.results import Result, RunFolder
 from emulator.run import comparison, fidelity, row_ports
 from emulator.run.agents import agent_specs
 from emulator.run.attempt import Attempt
+from emulator.run.bound import violation
 from emulator.run.calibration import Work, calibrate
 from emulator.run.environment import describe_machine
 from emulator.run.interrupts import Interrupted, interruptible
@@ -338,6 +339,15 @@ class _Run:
             self.folder.event(
                 row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
             )
+            late_ns = attempt.late_fault_ns * len(plan.moments)
+            beaten = violation(
+                measured.outcome.times_ns,
+                measured.outcome.ideal_ns,
+                dilation=self.clock.dilation,
+                late_ns=late_ns,
+            )
+            if beaten is not None:
+                self.result.errors.append(f"row {len(self.result.rows)}: {beaten}")
             self._save()
             self.observer.row(row)
             if trial is largest:

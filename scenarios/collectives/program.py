@@ -3,22 +3,29 @@
 A collective is easiest to read as one program: "rank 3 sends this to rank 7, then rank 7 adds it".
 :class:`Program` keeps one list of operations per rank while such a text is compiled, pairs every
 send with its receive under a tag of its own, and chooses the network: the scale-up network between
-GPUs of one server, the fabric between servers.
+GPUs that it joins, the fabric between others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from emulator.endpoint.schedule import Copy, Operation, Receive, Reduce, Region, Schedule, Write
 from topologies.model import Topology
+from topologies.scale_up import ScaleUpDomains
 
 
 class Program:
-    """Collects operations; ``servers[rank]`` tells which server a rank stands in."""
+    """Collects operations; ``servers[rank]`` tells which server a rank stands in.
 
-    def __init__(self, servers: Sequence[object]) -> None:
+    ``joins`` tells which ranks a scale-up network joins, by default those of one server.
+    """
+
+    def __init__(
+        self, servers: Sequence[object], *, joins: Callable[[int, int], bool] | None = None
+    ) -> None:
         self.servers = tuple(servers)
+        self._joins = joins or self._same_server
         self._operations: list[list[Operation]] = [[] for _ in self.servers]
         self._buffers: list[dict[str, int]] = [{} for _ in self.servers]
         self._tags: dict[tuple[int, int], int] = {}
@@ -26,7 +33,11 @@ class Program:
     @classmethod
     def on(cls, topology: Topology) -> Program:
         """A program for all GPUs of ``topology`` in rank order."""
-        return cls([gpu.server for gpu in topology.gpus])
+        gpus, domains = topology.gpus, ScaleUpDomains(topology)
+        return cls(
+            [gpu.server for gpu in gpus],
+            joins=lambda one, other: domains.joins(gpus[one].name, gpus[other].name),
+        )
 
     @property
     def ranks(self) -> int:
@@ -56,8 +67,7 @@ class Program:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
         tag = self._tags.get((source, destination), 0)
         self._tags[source, destination] = tag + 1
-        same_server = self.servers[source] == self.servers[destination]
-        kind = Copy if same_server else Write
+        kind = Copy if self._joins(source, destination) else Write
         send = kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after))
         receive = Receive(peer=source, tag=tag, into=remote)
         return self._append(source, send), self._append(destination, receive)
@@ -76,6 +86,9 @@ class Program:
                 zip(self._buffers, self._operations, strict=True)
             )
         )
+
+    def _same_server(self, rank: int, other: int) -> bool:
+        return self.servers[rank] == self.servers[other]
 
     def _append(self, rank: int, operation: Operation) -> int:
         self._operations[rank].append(operation)

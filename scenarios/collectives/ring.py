@@ -41,7 +41,8 @@ from dataclasses import dataclass
 from emulator.endpoint.schedule import Region
 from emulator.errors import UserError
 from scenarios.collectives.program import Program
-from topologies.model import Topology
+from topologies.model import RING, Topology
+from topologies.scale_up import ScaleUpDomains
 
 #: A ring: ranks in the order in which the data visits them.
 Ring = tuple[int, ...]
@@ -106,10 +107,11 @@ def channels(rings: Sequence[Ring], elements: int, element_bytes: int) -> list[C
     ]
 
 
-def rail_rings(servers: Sequence[Sequence[int]]) -> list[Ring]:
+def rail_rings(servers: Sequence[Sequence[int]], *, neighbours: bool = False) -> list[Ring]:
     """One ring per local rank, each rail-local between servers (see the module's drawing).
 
-    ``servers[h][i]`` is the rank of local rank ``i`` in server ``h``.
+    ``servers[h][i]`` is the rank of local rank ``i`` in server ``h``.  With ``neighbours`` a ring
+    walks from each local rank to the one before it, as scale-up links in a ring lead.
     """
     width = len(servers[0])
     uneven = next((h for h, server in enumerate(servers) if len(server) != width), None)
@@ -123,6 +125,8 @@ def rail_rings(servers: Sequence[Sequence[int]]) -> list[Ring]:
         order = [channel, *((channel + 2 + i) % width for i in range(width - 2))]
         if width > 1:
             order.append((channel + 1) % width)
+        if neighbours:
+            order = [(channel - i) % width for i in range(width)]
         ring: list[int] = []
         for number, server in enumerate(servers):
             walk = order if number % 2 == 0 else order[::-1]
@@ -131,7 +135,9 @@ def rail_rings(servers: Sequence[Sequence[int]]) -> list[Ring]:
     return rings
 
 
-def shuffled_rings(servers: Sequence[Sequence[int]], seed: int) -> list[Ring]:
+def shuffled_rings(
+    servers: Sequence[Sequence[int]], seed: int, *, neighbours: bool = False
+) -> list[Ring]:
     """The rail rings of a job whose ranks were placed on the GPUs at random.
 
     The library still believes that consecutive ranks share a server; they do not.
@@ -140,7 +146,14 @@ def shuffled_rings(servers: Sequence[Sequence[int]], seed: int) -> list[Ring]:
     placed = list(ranks)
     random.Random(f"placement {seed}").shuffle(placed)
     where = dict(zip(ranks, placed, strict=True))
-    return [tuple(where[rank] for rank in ring) for ring in rail_rings(servers)]
+    return [
+        tuple(where[rank] for rank in ring) for ring in rail_rings(servers, neighbours=neighbours)
+    ]
+
+
+def joined_in_rings(topology: Topology) -> bool:
+    """Whether scale-up links lead from each GPU to its neighbours only."""
+    return all(server.scale_up.shape == RING for server in topology.servers)
 
 
 def servers_of(topology: Topology) -> list[list[int]]:
@@ -157,7 +170,8 @@ def cross_rail_hops(rings: Sequence[Ring], topology: Topology) -> int:
         for ring in rings
         for rank, successor in zip(ring, (*ring[1:], ring[0]), strict=True)
     )
-    return sum(a.server != b.server and a.rail != b.rail for a, b in hops)
+    domains = ScaleUpDomains(topology)
+    return sum(not domains.joins(a.name, b.name) and a.rail != b.rail for a, b in hops)
 
 
 #: Per channel and position: which operation completes each slice of the block that is held.

@@ -22,6 +22,7 @@ from emulator.endpoint.schedule import (
 )
 from emulator.errors import UserError
 from emulator.scenario import Contents, FaultAt, Trial, parameter
+from scenarios.workloads.places import scale_up_domains
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
@@ -71,10 +72,11 @@ class Traffic:
         pairs = {(flow.source, flow.destination) for flow in self.flows}
         if len(pairs) != len(self.flows):
             raise ValueError("two flows join the same ranks")
-        gpus = self.topology.gpus
+        gpus, domains = self.topology.gpus, scale_up_domains(self.topology)
         for source, destination in pairs:
-            if gpus[source].server == gpus[destination].server:
-                raise ValueError(f"{gpus[source].name} and {gpus[destination].name} share a server")
+            if domains[source] == domains[destination]:
+                names = gpus[source].name, gpus[destination].name
+                raise ValueError(f"{' and '.join(names)} share a scale-up network")
 
     @property
     def octets(self) -> int:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from emulator.errors import UserError
-from scenarios.workloads.places import switch_of, uplinks
+from scenarios.workloads.places import scale_up_domains, switch_of, uplinks
 from topologies.model import Topology
 
 
@@ -16,15 +16,15 @@ def across_rails(topology: Topology, seed: int) -> list[int]:
     Where one switch has all rails and no uplinks, another server.  The seed decides which.
     :class:`UserError` if the fabric has no such permutation.
     """
-    gpus = topology.gpus
-    ranks = range(len(gpus))
+    domains = scale_up_domains(topology)
+    ranks = range(len(domains))
     switches = [switch_of(topology, rank) for rank in ranks]
     single = len(set(switches)) == 1 and not uplinks(topology, switches[0])
     allowed = [
         [
             to
             for to in ranks
-            if (single or switches[to] != switches[rank]) and gpus[to].server != gpus[rank].server
+            if (single or switches[to] != switches[rank]) and domains[to] != domains[rank]
         ]
         for rank in ranks
     ]

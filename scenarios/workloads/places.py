@@ -36,11 +36,20 @@ def uplinks(topology: Topology, switch: str) -> list[End]:
     ]
 
 
+def scale_up_domains(topology: Topology) -> list[str]:
+    """The scale-up domain of each rank: a server, unless several share their network.
+
+    Traffic between two GPUs of one domain is not the fabric's.
+    """
+    return list(topology.scale_up_domains.values())
+
+
 def one_of_each_server(topology: Topology) -> dict[str, list[int]]:
-    """The first rank of each server on each rail switch."""
-    found: dict[str, dict[str | None, int]] = {}
-    for rank, gpu in enumerate(topology.gpus):
-        found.setdefault(switch_of(topology, rank), {}).setdefault(gpu.server, rank)
+    """The first rank of each server (or larger scale-up domain) on each rail switch."""
+    domains = scale_up_domains(topology)
+    found: dict[str, dict[str, int]] = {}
+    for rank, domain in enumerate(domains):
+        found.setdefault(switch_of(topology, rank), {}).setdefault(domain, rank)
     return {switch: list(ranks.values()) for switch, ranks in found.items()}
 
 

@@ -108,7 +108,7 @@ def specs(lab: Lab, transport: str) -> Sequence[AgentSpec]:
 def _alone(spec: AgentSpec) -> AgentSpec:
     """The rest of its server is not there, and its host is slow."""
     config = {**spec.transport_config, **SLOW_HOST}
-    return replace(spec, transport_config=config, server_peers={})
+    return replace(spec, transport_config=config, scale_up_peers={})
 
 
 def load(pool: AgentPool, source: AgentSpec, target: AgentSpec, seconds: float) -> None:

@@ -123,7 +123,7 @@ def over_a_fabric(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[st
             per_server = len(lab.topology.servers[0].gpus)
             source, target = specs[shift], specs[per_server + 1 - shift]
             alone = [
-                replace(spec, server_peers={}, transport_config={**spec.transport_config, **slow})
+                replace(spec, scale_up_peers={}, transport_config={**spec.transport_config, **slow})
                 for spec in (source, target)
             ]
             pools[name] = stack.enter_context(AgentPool(lab.name, alone, clock))

@@ -135,7 +135,7 @@ class TwoRanks:
                 self.memories[rank],
                 {1 - rank: ADDRESSES[1 - rank]},
                 nvlink=self.nvlinks[rank],
-                server_memories={1 - rank: self.memories[1 - rank]},
+                scale_up_memories={1 - rank: self.memories[1 - rank]},
                 header_bits=header_bits,
             )
 
@@ -149,7 +149,7 @@ class TwoRanks:
         for rank, executor in self.executors.items():
             schedule = Schedule(rank=rank, buffers=BUFFERS, operations=tuple(operations[rank]))
             layouts = {0: LAYOUT, 1: LAYOUT}
-            executor.load(Program(schedule, layouts, fabric={1 - rank}, server={1 - rank}))
+            executor.load(Program(schedule, layouts, fabric={1 - rank}, scale_up={1 - rank}))
 
     def run(self, execution: int = 1, budget_ns: int = 10_000_000) -> list[RankResult]:
         for executor in self.executors.values():
@@ -407,7 +407,7 @@ def test_arrivals_of_a_past_execution_are_ignored(ranks: TwoRanks) -> None:
         (write(tag=1 << 24), "24 bits"),
         (write(local=region("c")), "no buffer 'c'"),
         (write(remote=region("b", 1 << 20, 1)), "lie outside"),
-        (Copy(peer=9, tag=0, local=region("a"), remote=region("a")), "same server"),
+        (Copy(peer=9, tag=0, local=region("a"), remote=region("a")), "same scale-up network"),
         (Compute(duration_ns=1, after=(0,)), "not an earlier one"),
         (Compute(duration_ns=-1), "negative"),
         (Reduce(source=region("a", 6), into=region("b", 6)), "whole float32"),

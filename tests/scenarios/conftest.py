@@ -14,8 +14,8 @@ from tests.scenarios.processes import Run, uetemu
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
-    def begin(*arguments: str) -> Run:
-        runs.append(Run(tmp_path, *arguments))
+    def begin(*arguments: str, scenario: str = "allreduce") -> Run:
+        runs.append(Run(tmp_path, *arguments, scenario=scenario))
         return runs[-1]
 
     yield begin

@@ -24,11 +24,11 @@ ENDLESS = (*SMALL, "--dilation", "100000", "--sizes", "64KiB", "--iterations", "
 class Run:
     """A ``uetemu`` process working on a lab of its own."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, scenario: str = "allreduce") -> None:
         self.lab = f"t-{secrets.token_hex(5)}"
         self.folder = folder / self.lab
         self.process = uetemu(
-            *("run", "allreduce", "--name", self.lab, "--output", str(self.folder), *arguments)
+            *("run", scenario, "--name", self.lab, "--output", str(self.folder), *arguments)
         )
 
     def finish(self) -> tuple[int, str, str]:

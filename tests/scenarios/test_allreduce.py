@@ -60,7 +60,7 @@ def test_agents_accept_the_schedules_of_the_reference_cluster() -> None:
     gpus = topology.gpus
     for schedule in schedules:
         server = [r for r, gpu in enumerate(gpus) if gpu.server == gpus[schedule.rank].server]
-        Program(schedule, layouts, fabric=range(len(gpus)), server=server)
+        Program(schedule, layouts, fabric=range(len(gpus)), scale_up=server)
 
 
 def test_sums_are_exact_in_any_order() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from emulator.endpoint.schedule import Compute, Receive, Region, Schedule, Write
+from emulator.run.bound import violation
 from emulator.run.ideal import WireCost, ideal_ns
 from emulator.scenario import load as load_scenario
 from scenarios.collectives.program import Program
 from topologies.catalogue import load
+from topologies.model import Topology
+from topologies.scale_up import ScaleUpDomains
 
 WIRE = WireCost(around_bytes=104, payload_mtu=4096)
 PAIR = load("rail_clos:hosts=2,gpus_per_host=1,nic_rate=400G,nic_delay=600ns")
@@ -85,6 +88,45 @@ def test_copies_use_the_scale_up_network() -> None:
     assert ideal_ns(server, program.schedules(), WIRE) == pytest.approx(100 + 700)
 
 
+def fan_in(spec: str, length: int = 45_000) -> tuple[Topology, Program]:
+    """Every GPU of the first scale-up domain that reaches the first GPU copies to it."""
+    topology = load(spec)
+    program = Program.on(topology)
+    for rank in range(1, len(topology.gpus)):
+        if ScaleUpDomains(topology).joins(f"h{rank // 4}g{rank % 4}", "h0g0"):
+            program.transfer(rank, 0, region(length), region(length))
+    return topology, program
+
+
+@pytest.mark.parametrize(
+    ("parameters", "ns"),
+    [
+        ("", 3 * 100),  # through one port of 450 octets/ns
+        (",scale_up=mesh", 300),  # by a link of 150 each
+        (",scale_up=ring", 200),  # two neighbours, by a link of 225 each
+        (",scale_up_hosts=2", 7 * 100),
+        (",scale_up_hosts=2,scale_up=mesh", 7 * 100),
+        (",scale_up_hosts=2,scale_up=ring", 200),
+    ],
+)
+def test_copies_to_one_gpu_are_bound_by_what_it_can_take(parameters: str, ns: int) -> None:
+    spec = f"rail_clos:hosts=2,gpus_per_host=4,scale_up_latency=700ns{parameters}"
+    topology, program = fan_in(spec)
+    found = ideal_ns(topology, program.schedules(), WIRE)
+    assert found == pytest.approx(ns + 700)
+
+
+def test_a_copy_that_no_link_carries_is_refused() -> None:
+    ring = load("rail_clos:hosts=1,gpus_per_host=4,scale_up=ring")
+    program = Program(["h0"] * 4)  # which takes a server for a network
+    program.transfer(0, 2, region(8), region(8))
+    with pytest.raises(ValueError, match="that its scale-up network does not reach"):
+        ideal_ns(ring, program.schedules(), WIRE)
+    onto_it = Program.on(ring)
+    onto_it.transfer(0, 2, region(8), region(8))
+    assert isinstance(onto_it.schedules()[0].operations[0], Write)
+
+
 def test_a_circle_is_refused() -> None:
     schedules = [
         Schedule(
@@ -134,3 +176,20 @@ def test_a_shared_nic_is_shared() -> None:
     for rank in (1, 2, 3):
         everybody.transfer(rank, rank + 4, region(4096), region(4096))
     assert ideal_ns(fabric, everybody.schedules(), WIRE) == pytest.approx(4 * 84 + 1200)
+
+
+@pytest.mark.parametrize(
+    ("times_ns", "late_ns", "held"),
+    [
+        ([10_000, 10_001], 0, True),
+        ([9_998], 0, True),  # rounding: 1 ns, a ten-thousandth, 5 ns to catch up
+        ([12_000, 9_990], 0, False),
+        ([9_990], 20, True),
+        ([], 0, True),
+    ],
+)
+def test_no_iteration_beats_the_ideal(times_ns: list[int], late_ns: float, held: bool) -> None:
+    said = violation(times_ns, 10_000.0, dilation=20_000, late_ns=late_ns)
+    assert (said is None) is held
+    if said is not None:
+        assert said.startswith("internal error: an iteration took 9.990 us, less than the ideal")
