@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from emulator import cleanup, lab_record
+from emulator import cleanup, homing, lab_record
 from emulator.asic.choice import SwitchChoice
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.fitting import fit
@@ -109,6 +109,7 @@ class Lab:
                 f"dilation {dilation:g} is not in 0..{LARGEST_DILATION:,}: 1 is real time"
             )
         _check_unused(name)
+        topology, _ = homing.resolved(topology)
         fitted = None if switch is None else fit(switch, topology, dilation)
         check_control_plane(topology, switch)
         bonds.check(topology)

@@ -16,9 +16,11 @@
 ====================  ============================================================================
 
 ``result.json`` always holds the keys ``schema``, ``scenario``, ``topology``, ``transport``,
-``switch``, ``ranks``, ``seed``, ``dilation``, ``parameters``, ``units``, ``rows``, ``endpoints``,
-``ports``, ``fidelity``, ``unfinished``, ``errors`` and ``warnings``. ``unfinished`` is null, or
-what had been delivered of the trial that failed (:mod:`emulator.run.unfinished`). A row always
+``switch``, ``ranks``, ``seed``, ``dilation``, ``homing`` (of GPUs with several ports: what was
+``asked`` for, what was ``taken``, and the ``reason`` if that is not as drawn), ``parameters``,
+``units``, ``rows``, ``endpoints``, ``ports``, ``fidelity``, ``unfinished``, ``errors`` and
+``warnings``. ``unfinished`` is null, or what had been delivered of the trial that failed
+(:mod:`emulator.run.unfinished`). A row always
 holds ``transport``, ``switch``, ``collective`` (or the name of another pattern of traffic),
 ``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps``
 and ``wrong`` (null where it does not apply), plus what the scenario adds; packet counts are sums
@@ -83,6 +85,7 @@ class Result:
     seed: int
     switch: str | None = None
     dilation: float | None = None
+    homing: Mapping[str, object] | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     rows: list[dict[str, object]] = field(default_factory=list)
     endpoints: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

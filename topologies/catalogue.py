@@ -113,19 +113,30 @@ def build(name: str, values: Mapping[str, str]) -> Topology:
     return design.design(**arguments).topology()
 
 
+def rebuilt(topology: Topology, **changes: str) -> Topology:
+    """What the design of ``topology`` builds with ``changes`` of its parameters."""
+    return build(topology.name, {**_texts(topology), **changes})
+
+
 def spec_of(topology: Topology) -> str:
     """A spec that builds ``topology`` again: its design with every parameter spelled out."""
+    items = (f"{name}={text}" for name, text in _texts(topology).items())
+    return f"{topology.name}:{','.join(items)}"
+
+
+def _texts(topology: Topology) -> dict[str, str]:
+    """Every parameter of ``topology`` that has a value, as text."""
     design = DESIGNS.get(topology.name)
     if design is None:
         raise TopologyError(f"topology {topology.name} is not of the catalogue")
-    items = []
+    texts = {}
     for name, parameter in design.parameters.items():
         value = topology.parameters[name]
         if value is None:
             continue
         shown = parameter.kind.format(value)  # type: ignore[arg-type]
-        items.append(f"{name}={shown.replace(' ', '')}")
-    return f"{topology.name}:{','.join(items)}"
+        texts[name] = shown.replace(" ", "")
+    return texts
 
 
 def describe() -> str:

@@ -16,7 +16,8 @@ planes; with ``planes=own`` each plane has spines of its own, as the fabric plan
 With ``homing=bond`` the two ports are one interface with one address, and the two rail switches
 look like one: one subnet, one gateway address and MAC, and for each rail a standby link between
 them for frames to GPUs whose own port there is down.  With ``homing=esi`` they have no such link,
-and tell each other of their GPUs by BGP EVPN (Ethernet segments, RFC 7432).
+and tell each other of their GPUs by BGP EVPN (Ethernet segments, RFC 7432).  With ``homing=auto``
+it is ``bond`` that is drawn, and ``paths`` where the kernel has no bonds (:mod:`emulator.homing`).
 Without spines, rails that stand on different switches do not reach each other.
 
 Subnets: rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a second plane, then those
@@ -57,7 +58,7 @@ PORT_ORDERS = (BY_RAIL, BY_HOST, INTERLEAVED) = ("rail", "host", "interleaved")
 #: Rows of an interleaved panel, and its interfaces where ``switch_ports`` is not given.
 ROWS, PANEL = 3, 48
 STRETCHED = "stretched"
-PATHS, PAIR, SEGMENT = HOMINGS = ("paths", "bond", "esi")
+PATHS, PAIR, SEGMENT, AUTO_HOMING = HOMINGS = ("paths", "bond", "esi", "auto")
 BOND = "bond0"
 
 
@@ -77,7 +78,8 @@ class Clos(Cabling):
     homing: str = parameter(
         PATHS,
         Choice(HOMINGS),
-        "two NIC ports: paths of their own, a bond to a switch pair, or one as EVPN multihoming",
+        "two NIC ports: paths of their own, a bond to a switch pair, or one as EVPN multihoming; "
+        "auto: bond, or paths where the kernel has no bonds",
     )
     rails_per_switch: int = parameter(1, COUNT, "rails on one rail switch")
     switch_ports: int | None = parameter(
@@ -154,9 +156,16 @@ class Clos(Cabling):
         return self.subnets == STRETCHED
 
     @property
+    def drawn_homing(self) -> str:
+        """``homing``, or what it is where that is left to the machine and the machine can."""
+        if self.homing != AUTO_HOMING:
+            return self.homing
+        return PAIR if self.nic_ports == 2 else PATHS
+
+    @property
     def bonded(self) -> bool:
         """Whether the two ports of a GPU are one interface."""
-        return self.homing != PATHS
+        return self.drawn_homing != PATHS
 
     @property
     def vlan_use(self) -> str:
@@ -251,7 +260,7 @@ class Clos(Cabling):
                 "or gpus_per_host"
             )
         rails = min(self.rail_count, self.rails_per_switch)
-        below = self.hosts * rails + (rails if self.homing == PAIR else 0)
+        below = self.hosts * rails + (rails if self.drawn_homing == PAIR else 0)
         panel = below + self.spines * self.parallel
         if panel > MAX_PORTS:
             raise TopologyError(
@@ -394,7 +403,7 @@ class _Builder:
         spines = self._spines()
         for place in self.places:
             self._attach(place, nics)
-            if shape.homing == PAIR and place.plane:
+            if shape.drawn_homing == PAIR and place.plane:
                 for rail in self._rails_of(place):
                     self.fabric.pair(
                         self._twin(place),
@@ -464,7 +473,7 @@ class _Builder:
 
     def _whose_mac(self, place: _Place, rail: int) -> tuple[str, str] | None:
         """The bridge whose MAC that of ``rail`` shares: that of the twin, or the switch's first."""
-        if self.shape.homing == PAIR and place.plane:
+        if self.shape.drawn_homing == PAIR and place.plane:
             return self._twin(place), f"rail{rail}"
         first, vlans = self._rails_of(place)[0], self.shape.vlan_use
         return (place.name, f"rail{first}") if vlans != "off" and rail != first else None

@@ -32,7 +32,7 @@ from typing import Any
 
 from ruamel.yaml.comments import CommentedMap, TaggedScalar
 
-from topologies.clos import Clos
+from topologies.clos import AUTO_HOMING, PATHS, Clos
 from topologies.contradictions import contradictions
 from topologies.fabric_keys import (
     CLASSES,
@@ -129,6 +129,8 @@ def read(text: str, name: str) -> FabricFile:
         raise TextError(wrong, name)
     try:
         shape: dict[str, Any] = {key: value for key, value in said.items() if key in CLOS}
+        if shape.get("homing") == AUTO_HOMING and said.get("control_plane", STATIC) != STATIC:
+            shape["homing"] = PATHS  # bonds take static routes
         built = Clos(**shape).topology()
         profile = dataclasses.replace(_profile(said), vlans=built.profile.vlans)
         topology = dataclasses.replace(built, profile=profile)

@@ -43,6 +43,7 @@ class SingleRailSwitch(Clos):
     gpus_per_host=8,
     nic_ports=2,
     nic_rate="200Gbps",
+    homing="auto",
     rails_per_switch=8,
     port_order="host",
     spines=0,
@@ -52,19 +53,18 @@ class DualRailSwitch(Clos):
 
     ::
 
-        +------------------------+    +------------------------+
-        | rail0: all rails       |    | rail1: all rails       |
-        | 10.0.1.0 ... 10.0.8.0  |    | 10.0.9.0 ... 10.0.16.0 |
-        +------------------------+    +------------------------+
-          |    \\        |                 |      \\       |
-          |     \\       +-----------------+-------+      |
-         eth0    +----------------------- eth1     ...  eth1         2 x 200 Gbps a GPU
-         h0g0  ...  h2g7                  h0g0     ...  h2g7         one fabric address each
+        +-----------------------+  peers  +-----------------------+
+        | rail0: all rails      |---------| rail1: the same       |   one gateway for each rail,
+        | 10.0.1.0 ... 10.0.8.0 |  (8 x)  | 10.0.1.0 ... 10.0.8.0 |   as with MLAG
+        +-----------------------+         +-----------------------+
+             |     ...    |                    |     ...    |
+            eth0         eth0                 eth1         eth1         2 x 200 Gbps a GPU:
+            h0g0   ...   h2g7                 h0g0   ...   h2g7         bond0, one address
 
-    The GPU is reached at its fabric address over both.  A switch, a link or a port that fails
-    leaves every GPU half of its bandwidth.
+    The two switches look like one.  A switch, a link or a port that fails leaves every GPU half of
+    its bandwidth.  A kernel without bonds has two paths to each GPU instead, at a fabric address.
 
-    24 GPUs, 2 switches, 48 links; bisection: servers 3.2 Tbps, rails 4.8 Tbps.
+    24 GPUs, 2 switches, 56 links; bisection: servers 3.2 Tbps, rails 4.8 Tbps.
     """
 
     NAME = "dual_rail_switch"
@@ -95,6 +95,7 @@ class RailOnly(Clos):
     gpus_per_host=8,
     nic_ports=2,
     nic_rate="200Gbps",
+    homing="auto",
     rails_per_switch=8,
     switch_ports=48,
     port_order="interleaved",
@@ -112,12 +113,13 @@ class HostSegment(Clos):
         | rail0: 10.0.1.0 ... 10.0.8.0, first ports; interface n of its 48 is down<n - 1>   |
         +-----------------------------------------------------------------------------------+
         +-----------------------------------------------------------------------------------+
-        | rail1: 10.0.9.0 ... 10.0.16.0, second ports, likewise                             |
+        | rail1: the same, second ports; looks like one switch with rail0, as with MLAG     |
         +-----------------------------------------------------------------------------------+
 
-    Two independent ways at layer 3 from each GPU, which is reached at its fabric address.
+    A GPU has both ports in a bond, with one address; a peer link for each rail joins the switches.
+    A kernel without bonds has two paths to each GPU instead, at a fabric address.
 
-    32 GPUs, 2 switches, 64 links; bisection: servers 6.4 Tbps, rails 6.4 Tbps.
+    32 GPUs, 2 switches, 72 links; bisection: servers 6.4 Tbps, rails 6.4 Tbps.
     """
 
     NAME = "host_segment"

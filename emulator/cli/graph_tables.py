@@ -24,6 +24,7 @@ from topologies.capacity import (
     rates,
     switch_ports,
 )
+from topologies.clos import AUTO_HOMING
 from topologies.export import bundle_rate, bundles
 from topologies.failure_domain import failure_domains
 from topologies.heat import number
@@ -121,6 +122,8 @@ def _summary(topology: Topology) -> Table:
     table.add_row("links", str(len(links)))
     ports = switch_ports(topology)
     table.add_row("switch ports", f"{ports} ({ports / len(topology.gpus):.3g} per GPU)")
+    if topology.parameters.get("homing") == AUTO_HOMING:
+        table.add_row("homing", "bond, drawn here; paths where the kernel has no bonds")
     if topology.profile.routing != SHORTEST:
         table.add_row("routing", topology.profile.routing)
     table.add_row("link delay", _each((link.delay_ns for link in links), format_time))

@@ -333,6 +333,7 @@ class Terminal:
             f"# Transport            : {result.transport}",
             f"# Switch               : {_switch(plan, result)}",
             *_told(fabric.profile.control_plane),
+            *([f"# Homing               : {plan.homing}"] if plan.homing else []),
             f"# Dilation             : {result.dilation:g} ({chosen}); "
             "all times below are the fabric's own",
             f"# Seed                 : {result.seed}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import time
@@ -10,6 +11,7 @@ from types import FrameType
 
 import click
 
+from emulator import homing
 from emulator.asic import choice
 from emulator.cleanup import require_root
 from emulator.cli.progress_bar import progress_bar
@@ -76,7 +78,8 @@ def command(
     running as a lab."""
     require_root("build a lab")
     chosen = choose(topology)
-    model = control_plane.chosen(chosen.topology, plane)
+    model, homed = homing.resolved(chosen.topology, plane)
+    model = control_plane.chosen(model, plane)
     # of a switch that the profile does not ask for, no line of it is to blame
     answering = chosen.answering() if switch is None else nullcontext()
     switch = switch or chosen.switch or choice.DEFAULT
@@ -103,11 +106,15 @@ def command(
         pass
     took = time.monotonic() - started
     if form == "json":
-        click.echo(json.dumps(_facts(lab, topology, model, switch, took), indent=2))
+        facts = _facts(lab, topology, model, switch, took)
+        if homed is not None:
+            facts["homing"] = dataclasses.asdict(homed)
+        click.echo(json.dumps(facts, indent=2))
     else:
         click.echo(
             f"lab {lab} is up: {inventory(model)}, switch {switch}, "
-            f"control plane {model.profile.control_plane}, in {took:.1f} s\n"
+            f"control plane {model.profile.control_plane}, "
+            f"{f'homing {homed}, ' if homed else ''}in {took:.1f} s\n"
             f"  uetemu status {lab}\n"
             f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
             f"  uetemu down {lab}"

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from emulator import homing
 from emulator.asic import fitting
 from emulator.asic import program as asic_program
 from emulator.asic.choice import SwitchChoice
@@ -21,6 +22,7 @@ from emulator.fabric.capabilities import Capabilities
 from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.fabric_choice import FabricChoice, choose
 from emulator.faults.grammar import Moment, timeline
+from emulator.homing import Homing
 from emulator.run import preflight, pxn
 from emulator.run.comparison import variants
 from emulator.run.load import Load
@@ -92,6 +94,8 @@ class Plan:
     moments: Sequence[Moment] = ()
     #: all trials run on each of several transports (:mod:`emulator.run.comparison`)
     compares: bool = False
+    #: how the ports of GPUs with several are used
+    homing: Homing | None = None
 
     @property
     def trials(self) -> list[Trial]:
@@ -127,7 +131,8 @@ def prepare(request: Request) -> Plan:
         chosen = FabricChoice(spec=wanted.name, label=wanted.name, topology=wanted)
     else:
         chosen = choose(wanted)
-    topology = control_plane.chosen(chosen.topology, request.control_plane)
+    topology, homed = homing.resolved(chosen.topology, request.control_plane)
+    topology = control_plane.chosen(topology, request.control_plane)
     moments = timeline(request.faults, topology)
     bonds.check(topology)
     preflight.check_agents(len(topology.gpus))
@@ -174,6 +179,7 @@ def prepare(request: Request) -> Plan:
         logged=_logged(request.event_log, topology, planned),
         moments=moments,
         compares=len(compared) > 1,
+        homing=homed,
     )
     for load in plan.loads:
         preflight.check_memory(load.size_bytes, load.memory_octets, load.operations)

@@ -87,6 +87,7 @@ def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
         switch=plan.switch,
         ranks=len(plan.topology.gpus),
         seed=request.seed,
+        homing=None if plan.homing is None else dataclasses.asdict(plan.homing),
         parameters=dataclasses.asdict(request.parameters),
     )
     folder = RunFolder.create(request.scenario.name, request.output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from emulator import cleanup
 from emulator.cli.main import cli
 from emulator.endpoint.spec import AgentSpec
 from emulator.errors import UserError
@@ -21,13 +22,14 @@ from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
 from emulator.faults.grammar import timeline
 from emulator.faults.reach import Reach, reached
+from emulator.homing import Homing, resolved
 from emulator.lab import Lab
 from emulator.run.agents import agent_specs
 from emulator.transports import fit
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
 from tests.scenarios.processes import uetemu
-from topologies import catalogue
+from topologies import catalogue, fabric_file
 from topologies.addressing import gpu_address
 from topologies.capacity import bisection_bandwidth
 from topologies.failure_domain import failure_domains
@@ -113,8 +115,8 @@ def test_standby_links_carry_nothing_that_others_could(bonded: Topology) -> None
     "spec",
     [
         f"{SHAPE},vlans=on",
-        "multi_pod:nic_ports=2,homing=bond",
-        "multi_rail_per_switch:hosts=2,nic_ports=2,homing=bond",
+        "multi_pod:homing=bond",
+        "multi_rail_per_switch:hosts=2,gpus_per_host=4,nic_ports=2,homing=bond",
         "fabric_planes:homing=bond",
         "host_segment:homing=bond",
     ],
@@ -220,6 +222,84 @@ def test_kernel_without_bonding_refuses_before_anything_is_built(
     assert not folder.exists()
 
 
+# --- as the kernel can -------------------------------------------------------------------------
+
+DRAWN = "host_segment:hosts=2,gpus_per_host=2"
+
+
+def with_bonds(name: str) -> bool:
+    return True
+
+
+def without_bonds(name: str) -> bool:
+    return name != "bonding"
+
+
+@pytest.mark.parametrize(
+    ("spec", "plane", "has", "taken", "reason"),
+    [
+        (DRAWN, None, with_bonds, "bond", None),
+        (DRAWN, None, without_bonds, "paths", "this kernel has no bonding"),
+        (DRAWN, "ebgp:bfd=off", with_bonds, "paths", "the control plane is ebgp"),
+        ("dual_rail_switch", "static", without_bonds, "paths", "no bonding"),
+        (f"{DRAWN},nic_ports=4", None, with_bonds, "paths", "only two ports make one"),
+    ],
+)
+def test_homing_that_is_left_to_the_machine(
+    spec: str, plane: str | None, has: Callable[[str], bool], taken: str, reason: str | None
+) -> None:
+    topology, homing = resolved(catalogue.load(spec), plane, has=has)
+    assert homing is not None
+    assert (homing.asked, homing.taken) == ("auto", taken)
+    assert (reason or "") in (homing.reason or "")
+    assert (homing.reason is None) is (reason is None)
+    assert topology.parameters["homing"] == taken
+    said = catalogue.load(f"{spec}{',' if ':' in spec else ':'}homing={taken}")
+    assert topology == said
+    assert resolved(topology, plane, has=has)[0] is topology  # there is nothing left to choose
+
+
+def test_homing_that_is_asked_for_stays(bonded: Topology) -> None:
+    assert resolved(bonded, has=without_bonds) == (bonded, Homing(asked="bond", taken="bond"))
+    assert resolved(catalogue.load("host_segment:nic_ports=1"), has=with_bonds)[1] is None
+    assert resolved(catalogue.load("rail_clos"), has=with_bonds)[1] is None
+
+
+def test_profile_with_routing_protocols_has_paths() -> None:
+    text = "segment: {gpu_io: {nic_ports: 2, homing: auto}}\n"
+    static = fabric_file.read(text, "f").topology
+    assert static.parameters["homing"] == "auto"
+    assert resolved(static, has=without_bonds)[0].profile == static.profile
+    routed = fabric_file.read(f"{text}global: {{control_plane: ebgp}}\n", "f").topology
+    assert routed.parameters["homing"] == "paths"
+
+
+@pytest.mark.root
+def test_lab_and_run_tell_what_homing_they_have(lab_name: str, tmp_path: Path) -> None:
+    taken = "bond" if capabilities.has("bonding") else "paths"
+    words = ["up", DRAWN, "--name", lab_name, "--format", "json"]
+    try:
+        up, said = uetemu(*words).communicate()
+        assert json.loads(up)["homing"]["taken"] == taken, said
+        assert Lab.attach(lab_name).topology.parameters["homing"] == taken
+    finally:
+        cleanup.take_down(lab_name)
+    folder = tmp_path / "run"
+    process = uetemu(
+        *("run", "allreduce", "--topology", DRAWN, "--name", lab_name, "--sizes", "16KiB"),
+        *("--iterations", "1", "--dilation", "20000", "--capture", "none"),
+        *("--output", str(folder)),
+    )
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    result = json.loads((folder / "result.json").read_text())
+    assert result["homing"]["taken"] == taken
+    assert f"# Homing               : {taken}" in out
+    if taken == "paths":
+        assert result["homing"]["reason"] == "this kernel has no bonding"
+        assert "paths, not a bond: this kernel has no bonding" in out
+
+
 # --- in the kernel -----------------------------------------------------------------------------
 
 
@@ -288,6 +368,14 @@ class TestWithBonds:
         assert ports["rail1:peer0"]["rx_packets"] > 0  # what came for the pulled port
         assert ports["rail1:peer1"]["rx_packets"] == 0
         assert not namespaces.of_lab(lab)
+
+    def test_drawn_pair_is_built(self, lab: LabFactory) -> None:
+        if not capabilities.has("bonding"):
+            pytest.skip("this kernel has no bonding")
+        made = lab(DRAWN)
+        assert made.topology.parameters["homing"] == "bond"
+        assert self._status(made, "h0g0", "eth1") == "UP"
+        assert self._reach(made) == {0}
 
     def _reach(self, lab: Lab) -> set[int]:
         names = [gpu.name for gpu in lab.topology.gpus]

@@ -23,6 +23,7 @@ JOINED = [
     "single_rail_switch",
     "dual_rail_switch",
     "host_segment",
+    "host_segment:homing=paths,hosts=2",
     "pod",
     "pod:nic_ports=1,rails_per_switch=4,hosts=2",
     "clos:nic_ports=4,nic_rate=100G,hosts=2,segments=2,rails_per_switch=4",
@@ -66,6 +67,7 @@ def reached(topology: Topology, gpu: str) -> set[str]:
 @pytest.mark.parametrize("spec", JOINED)
 def test_every_gpu_reaches_every_other(lab: LabFactory, spec: str) -> None:
     built = lab(spec)
+    assert built.topology.parameters.get("homing") != "auto"  # but what the kernel can
     addresses = {gpu_address(gpu).ip for gpu in built.topology.gpus}
     for name, asker in ask_all(built).items():
         assert asker.answers.heard == addresses - {asker.source}, name

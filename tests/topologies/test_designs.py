@@ -110,12 +110,21 @@ def test_single_rail_switch_groups_its_interfaces_by_server() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["dual_rail_switch", "host_segment", "fabric_planes"])
-def test_the_ports_of_a_dual_port_nic_are_on_two_switches(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "bonded"),
+    [
+        ("dual_rail_switch", True),
+        ("host_segment", True),
+        ("host_segment:homing=paths", False),
+        ("fabric_planes", False),
+    ],
+)
+def test_the_ports_of_a_dual_port_nic_are_on_two_switches(name: str, bonded: bool) -> None:
     topology = catalogue.load(name)
     for gpu in topology.gpus:
         assert [behind(topology, gpu.name, port.name) for port in gpu.ports] == ["rail0", "rail1"]
-        assert gpu.loopback is not None
+        assert (gpu.loopback is None) is bonded
+        assert ({port.bond for port in gpu.ports} == {"bond0"}) is bonded
     assert {switch.plane for switch in topology.switches} == {0, 1}
 
 
@@ -167,9 +176,10 @@ def test_host_segment_maps_interfaces_to_rails() -> None:
 
 
 @pytest.mark.parametrize(
-    "homing", ["bond", "esi,subnets=stretched,spines=2,uplink_rate=800G,uplinks_per_spine=2"]
+    "homing",
+    ["bond", "paths", "esi,subnets=stretched,spines=2,uplink_rate=800G,uplinks_per_spine=2"],
 )
-def test_the_port_map_holds_for_bonds(homing: str) -> None:
+def test_the_port_map_holds_for_every_homing(homing: str) -> None:
     topology = catalogue.load(f"host_segment:homing={homing}")
     found = {
         bridge.name: members(topology, "rail1", bridge.name)
@@ -287,7 +297,7 @@ def test_switch_ports_are_both_ends_of_uplinks_and_one_of_nic_links() -> None:
         ("pod:nic_ports=3", r"nic_ports is 3; a NIC has 1, 2 or 4 ports"),
         ("pod:nic_ports=4,homing=bond", r"homing is bond and nic_ports 4; a bond has two ports"),
         (
-            "host_segment:hosts=6",
+            "host_segment:hosts=6,homing=paths",
             r"panel of 48 ports has 3 rows for 2 rails of 6 servers .* has 8 rails; .*fewer hosts",
         ),
         ("clos:hosts=17,port_order=interleaved", r"3 rows for 0 rails of 17 servers"),
