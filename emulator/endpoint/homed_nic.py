@@ -27,7 +27,7 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.nic import Nic
-from uet.congestion.ports import choices
+from uet.congestion.ports import remaining
 from uet.transport import Frame
 
 _IPV4 = 4
@@ -107,7 +107,7 @@ class HomedNic:
     def _look_at_carrier(self) -> None:
         up = [number for number, carrier in enumerate(self._carrier.look()) if carrier]
         self.usable: Sequence[int] = up or list(range(len(self._ports)))
-        self._choice = choices(self.usable)
+        self._choice = remaining(len(self._ports), self.usable)
         for number, port in enumerate(self._ports):
             if number not in self.usable and port.backlog:
                 first = self._macs[0]  # as frames come from the transport

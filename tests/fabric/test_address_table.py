@@ -16,7 +16,12 @@ from topologies.model import End
 
 @pytest.mark.parametrize(
     "spec",
-    ["rail_clos", "clos:nic_ports=2,hosts=2", "clos:gpus_per_nic=2,hosts=2,rails_per_switch=2"],
+    [
+        "rail_clos",
+        "clos:nic_ports=2,hosts=2",
+        "clos:nic_ports=4,hosts=2",
+        "clos:gpus_per_nic=2,hosts=2,rails_per_switch=2",
+    ],
 )
 def test_the_csv_agrees_with_the_model(spec: str) -> None:
     topology = catalogue.load(spec)

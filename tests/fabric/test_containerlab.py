@@ -36,6 +36,9 @@ from topologies.model import End, Topology
 SPECS = (
     "rail_clos",
     "clos:nic_ports=2,hosts=2,gpus_per_host=2",
+    "clos:nic_ports=4,hosts=2,gpus_per_host=2,rails_per_switch=2",
+    "pod:hosts=2",
+    "host_segment:homing=paths",
     "clos:gpus_per_nic=2,hosts=2,gpus_per_host=2,rails_per_switch=2",
 )
 #: Of a node and of a link, as containerlab's schema has them.

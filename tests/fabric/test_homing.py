@@ -31,6 +31,7 @@ from uet.congestion.ports import choices
 pytestmark = [root, needs_root]
 
 SIZE = 1 * 2**20
+FOUR_PORTS = "clos:hosts=2,gpus_per_host=2,rails_per_switch=2,spines=1,nic_ports=4"
 TWO_PORTS = "clos:hosts=2,gpus_per_host=2,spines=1,nic_ports=2"
 PLANES = f"{TWO_PORTS},planes=own"
 #: Packets that a port has seen when the transfer is well under way, and far from its end.
@@ -124,7 +125,7 @@ def pull(lab: Lab) -> None:
     lab.cables.pull(cable(lab))
 
 
-@pytest.mark.parametrize("spec", [TWO_PORTS, PLANES])
+@pytest.mark.parametrize("spec", [TWO_PORTS, PLANES, FOUR_PORTS])
 def test_a_port_without_carrier_is_left_alone(spec: str) -> None:
     with fabric(spec) as lab, Job(lab, "uet") as job:
         job.run(lambda: pull(lab))

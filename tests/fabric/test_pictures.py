@@ -23,6 +23,7 @@ SMALL = (
     "rail_clos",
     "rail_clos:hosts=1,gpus_per_host=1,spines=1",
     "clos:nic_ports=2,planes=own,hosts=3",
+    "clos:nic_ports=4,planes=own,hosts=2,gpus_per_host=2",
     "clos:gpus_per_nic=2,gpus_per_host=8,hosts=3",
     "clos:pods=2,hosts=3,super_spines=2",
     "clos:spines=0",

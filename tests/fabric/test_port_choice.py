@@ -9,7 +9,7 @@ import pytest
 from emulator.endpoint.homed_nic import hash_of
 from emulator.rocev2.codes import flow_label, source_port
 from emulator.rocev2.connections import full_mesh
-from uet.congestion.ports import choices
+from uet.congestion.ports import Ports, choices, remaining
 from uet.congestion.ports import hash_of as hash_of_ev
 from uet.congestion.spraying import EV_FIRST, EV_LAST
 from uet.encapsulation import Encapsulation, Envelope
@@ -40,9 +40,28 @@ def test_ports_share_the_entropy_values(ports: tuple[int, ...]) -> None:
     assert min(counted.values()) > 0.98 * mean
 
 
-def test_a_port_that_is_not_usable_gets_nothing() -> None:
-    assert set(choices((1,))) == {1}
-    assert set(choices((0, 2))) == {0, 2}
+@pytest.mark.parametrize(("count", "working"), [(2, (1,)), (4, (0, 2, 3)), (4, (0, 2))])
+def test_a_port_that_is_not_usable_gets_nothing(count: int, working: tuple[int, ...]) -> None:
+    before, after = choices(range(count)), remaining(count, working)
+    assert set(after) == set(working)
+    kept = [port for port, then in zip(before, after, strict=True) if port == then]
+    assert sorted(kept) == sorted(port for port in before if port in working)
+    moved = Counter(t for p, t in zip(before, after, strict=True) if p not in working)
+    assert max(moved.values()) - min(moved.values()) <= 4  # of 64 or more
+
+
+@pytest.mark.parametrize(("count", "working"), [(2, (1,)), (4, (0, 2, 3)), (4, (3,))])
+def test_a_redirected_entropy_value_leaves_by_the_port_that_it_is_of(
+    count: int, working: tuple[int, ...]
+) -> None:
+    """The peer answers by the port of the EV; the NIC must have sent by the same."""
+    ports, here = Ports(count), remaining(count, working)
+    ports.use(working)
+    everywhere = choices(range(count))
+    for ev in range(EV_FIRST, EV_FIRST + 2000):
+        value = hash_of_ev(ports.redirect(ev))
+        assert here[value] == everywhere[value]
+        assert here[value] in working
 
 
 def test_few_flows_of_rocev2_do_not_all_take_one_port() -> None:

@@ -160,7 +160,9 @@ def test_off_names_the_pair_and_the_way_out() -> None:
 def test_nobody_can_relay_to_a_pod_of_its_own() -> None:
     pods = load("clos:pods=2,hosts=1,gpus_per_host=2,spines=1")
     traffic = Traffic(pods, (Flow(source=0, destination=2, length=1),), 1, 1, 1)
-    with pytest.raises(UserError, match=r"h0g0 does not reach h1g0 .* no GPU of its server does"):
+    with pytest.raises(
+        UserError, match=r"h0g0 does not reach h1g0 .* no GPU that it reaches over NVLink"
+    ):
         Pxn(pods).relayed(traffic.schedules())
 
 

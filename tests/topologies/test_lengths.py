@@ -37,6 +37,7 @@ SPECS = (
 #: Where a GPU has several ports or shares one, and where rails are stretched.
 ATTACHED = (
     "clos:nic_ports=2,planes=own,hosts=2",
+    "clos:nic_ports=4,planes=own,hosts=2,gpus_per_host=2",
     "clos:gpus_per_host=4,gpus_per_nic=4,hosts=3",
     "clos:pods=2,super_spines=2,subnets=stretched",
 )

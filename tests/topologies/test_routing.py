@@ -246,7 +246,9 @@ def test_a_circle_is_found_and_is_one(spec: str, links: int) -> None:
         "rail_clos",
         "rail_clos:super_spines=2",
         "clos:pods=2,hosts=2,super_spines=2,nic_ports=2",
+        "clos:hosts=2,nic_ports=4",
         "fat_tree",
+        "tor",
         "fat_tree:radix=4,levels=3,gpus_per_host=2",
         "torus:x=3,y=3,z=3",  # no ring is long enough for a packet to go on in it
         "torus:routing=up-down",

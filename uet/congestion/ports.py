@@ -37,6 +37,15 @@ def choices(ports: Sequence[int]) -> bytes:
     return bytes(ports[(value >> 1) % len(ports)] for value in range(256))
 
 
+def remaining(count: int, working: Sequence[int]) -> bytes:
+    """The port of each hash of an EV where of ``count`` ports only the ``working`` ones are.
+
+    EVs of a working port keep it, and those of the others divide among the working ones.
+    """
+    ports, instead = choices(range(count)), choices(working)
+    return bytes(p if p in working else i for p, i in zip(ports, instead, strict=True))
+
+
 def hash_of(ev: int) -> int:
     """Of an EV, 0..255: its two octets, exclusive or."""
     return ev >> 8 ^ ev & 0xFF
