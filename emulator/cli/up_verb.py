@@ -19,6 +19,8 @@ from emulator.control_plane import choice as control_plane
 from emulator.fabric.cable_delay import for_kernel_traffic
 from emulator.fabric_choice import choose
 from emulator.lab import Lab
+from emulator.run.plan import usual_switch
+from emulator.run.stages import DEFAULT_TRANSPORT
 from topologies import catalogue
 from topologies.export import inventory
 from topologies.model import Topology
@@ -82,7 +84,7 @@ def command(
     model = control_plane.chosen(model, plane)
     # of a switch that the profile does not ask for, no line of it is to blame
     answering = chosen.answering() if switch is None else nullcontext()
-    switch = switch or chosen.switch or choice.DEFAULT
+    switch = switch or usual_switch(chosen.transport or DEFAULT_TRANSPORT, model, chosen)
     asic = choice.wanted(switch)
     lab = chosen.lab if name is None else name
     for number in (signal.SIGTERM, signal.SIGHUP):

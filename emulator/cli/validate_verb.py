@@ -11,6 +11,8 @@ from emulator.asic.fitting import fit
 from emulator.cli.up_verb import DEFAULT_DILATION
 from emulator.errors import UserError
 from emulator.fabric_choice import FabricChoice, choose
+from emulator.run.plan import usual_switch
+from emulator.run.stages import DEFAULT_TRANSPORT
 from topologies.export import inventory
 from topologies.fabric_schema import schema
 from topologies.model import TopologyError
@@ -55,7 +57,8 @@ def checked(what: str) -> tuple[list[str], str]:
     """
     try:
         chosen = choose(what)
-        switch = choice.wanted(chosen.switch or choice.DEFAULT)
+        transport = chosen.transport or DEFAULT_TRANSPORT
+        switch = choice.wanted(usual_switch(transport, chosen.topology, chosen))
         if switch is not None:
             with chosen.answering():
                 fit(switch, chosen.topology, DEFAULT_DILATION)

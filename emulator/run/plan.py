@@ -147,7 +147,7 @@ def prepare(request: Request) -> Plan:
             transport=variant.transport,
             switch=request.switch,
             named=variant.switch,
-            default_switch=partial(_default_switch, topology=topology, chosen=chosen),
+            default_switch=partial(usual_switch, topology=topology, chosen=chosen),
             default_transport=chosen.transport or DEFAULT_TRANSPORT,
         )
     ]
@@ -186,7 +186,7 @@ def prepare(request: Request) -> Plan:
     return plan
 
 
-def _default_switch(transport: str, topology: Topology, chosen: FabricChoice) -> str:
+def usual_switch(transport: str, topology: Topology, chosen: FabricChoice) -> str:
     """What ``transport`` runs on where the user names no switch: what the fabric's profile asks
     for, else what is customary for it; and both where the profile asks only for parameters."""
     asked = chosen.switch

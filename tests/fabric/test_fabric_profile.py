@@ -76,6 +76,23 @@ def test_a_profile_is_built_and_its_switch_gives_way_to_the_option(
         cleanup.take_down(lab_name)
 
 
+def test_a_profile_for_rocev2_has_the_switches_that_it_is_run_on(
+    profile: Path, lab_name: str
+) -> None:
+    text = PROFILE.replace(
+        "  gpus_per_host: 1\n", "  gpus_per_host: 1\n  gpu_io: {interconnect: rocev2}\n"
+    )
+    profile.write_text(text.replace("  switch: deep\n", ""))
+    run = up(profile, lab_name)
+    try:
+        assert run.exit_code == 0, run.output
+        switch = json.loads(run.stdout)["switch"]
+        assert switch.startswith("lossless:balance=packet,pfc_priority=3,")
+        assert "untrimmed.kmin_bytes=" in switch
+    finally:
+        cleanup.take_down(lab_name)
+
+
 @pytest.mark.parametrize(
     "wrong",
     ["  pfc: on\n", "  bfd: on\n", "  mtu: 1\n", "  mut: 9000\n", "  control_plane: evpn\n"],
