@@ -22,7 +22,6 @@ pytestmark = pytest.mark.root
 STATIC = (
     "rail_clos:hosts=2,gpus_per_host=3,spines=2,uplinks_per_spine=1",
     "clos:hosts=2,gpus_per_host=2,nic_ports=2",
-    "clos:hosts=2,gpus_per_host=1,nic_ports=4",
     "fat_tree:radix=4,levels=3,leaves=4,gpus_per_host=2",
     "torus:x=4,y=3",
     "torus:x=3,y=3,routing=shortest",
