@@ -125,3 +125,20 @@ def test_a_domain_of_several_servers_keeps_its_traffic(start: Callable[..., Run]
     assert row["data_packets"] == 0  # all GPUs are in one network
     copies = [counters["scale_up.copies_out"] for counters in run.result["endpoints"].values()]
     assert min(copies) > 0
+
+
+def test_a_time_below_the_ideal_is_an_internal_error(
+    start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Of a bound that is far too high: the run ends with an error, and keeps what it measured."""
+    path = tmp_path / "gather.py"
+    too_high = "import emulator.run.load\n\nemulator.run.load.ideal_ns = lambda *_: 1e6\n"
+    path.write_text(GATHER.replace("SIZE = 1 << 20\n", f"SIZE = 1 << 10\n{too_high}"))
+    run = start("--dilation", "20000", "--capture", "none", scenario=str(path))
+    status, out, err = run.finish()
+    assert status == 1, (out, err)
+    assert "internal error: an iteration took" in err
+    (error,) = run.result["errors"]
+    assert error.startswith("row 1: internal error: an iteration took")
+    assert "less than the ideal time of 1000.000 us" in error
+    assert run.result["rows"][0]["wrong"] == 0
