@@ -7,7 +7,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.utils import RawPcapNgReader
 
+from emulator.cli.decode_source import keys_beside, read_domains
 from emulator.cli.main import cli
 from emulator.endpoint.fitting import payload_for
 from emulator.errors import UserError
@@ -25,14 +26,17 @@ from emulator.fep.contents import pattern, summary
 from emulator.fep.control import Open, Probe
 from emulator.fep.elements import decode, encode
 from emulator.fep.event_log import EventLog
+from emulator.fep.key_file import write_keys
 from emulator.fep.offers import receives, region
 from emulator.fep.operations import DEFAULT_KEY, Around, Message, elements, messages_of
 from emulator.fep.phrases import duration, number, phrase, switch
+from emulator.transports.one_time_keys import KEY_FILE, KEY_SUFFIX
 from uet.compatibility import REFERENCE_PROVIDER, Compatibility
 from uet.config import FepConfig
 from uet.eventlog.sequence import read
 from uet.ses.address import Address
 from uet.transport import Atomic, Read, Send, Write
+from uet.tss.domain import SecureDomain
 from uet.wire.codes import AtomicOpcode, Datatype
 
 PEERS = ["10.0.0.2", "10.0.0.3"]
@@ -350,7 +354,7 @@ def test_every_switch_and_every_parameter_is_reached() -> None:
 def test_presets_and_switches_in_turn() -> None:
     chosen, with_it = parameters.compatibility(["reference-provider"])
     assert chosen == REFERENCE_PROVIDER
-    assert with_it["mpr"] == 1
+    assert (with_it["mpr"], with_it["payload_mtu"]) == (1, 1_024)
     chosen, _ = parameters.compatibility(["reference-provider", "constant-rto=false"])
     assert not chosen.constant_rto
     assert chosen.sync_operations
@@ -397,13 +401,33 @@ def test_the_payload_fits_the_interface() -> None:
 
 
 def test_a_report_shows_no_keys() -> None:
-    from uet.tss.domain import SecureDomain
-
     domain = SecureDomain(sdi=1, mode="direct", keys={0: bytes(range(32))})
     config = FepConfig(address="10.0.0.1", mac="02:00:00:00:00:01", domains=(domain,))
     shown = json.dumps(parameters.as_data(config))
     assert bytes(range(32)).hex() not in shown
     assert '"sdi": 1' in shown
+    (like_the_provider,) = parameters.compatible([domain], ["reference-provider"])
+    config = replace(config, domains=(like_the_provider,))
+    (shown_domain,) = parameters.as_data(config)["domains"]
+    assert shown_domain["accept_clear"] is shown_domain["address_in_ipv6_kdf"] is True
+
+
+def test_the_keys_really_used_stand_beside_the_capture(tmp_path: Path) -> None:
+    """With what a preset has set, for nobody else to read; decode takes them first."""
+    capture = tmp_path / "c.pcapng"
+    capture.touch()
+    (tmp_path / KEY_FILE).write_text("[]")
+    assert keys_beside(str(capture)) == tmp_path / KEY_FILE
+    domain = SecureDomain(sdi=1, mode="direct", keys={0: bytes(range(32))}, ssi=3)
+    used = parameters.compatible([domain], ["reference-provider"])
+    path = Path(f"{capture}{KEY_SUFFIX}")
+    for _ in range(2):  # an older one makes room
+        write_keys(path, used)
+    assert keys_beside(str(capture)) == path
+    assert read_domains(path) == list(used) != [domain]
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UserError, match="cannot write"):
+        write_keys(tmp_path / "nowhere" / "keys", used)
 
 
 # --- the capture file --------------------------------------------------------------------------

@@ -54,6 +54,7 @@ _RUD, _ROD = int(PacketType.RUD_REQ), int(PacketType.ROD_REQ)
 _RUD_CC, _ROD_CC = int(PacketType.RUD_CC_REQ), int(PacketType.ROD_CC_REQ)
 _ORDERED = frozenset({_ROD, _ROD_CC})
 _CREDITED = frozenset({_RUD_CC, _ROD_CC})
+_NACK_CODE_SHIFT = headers.NACK.shift("nack_code")
 _TSS, _CP = int(PacketType.TSS), int(PacketType.CP)
 _RUDI_REQ, _RUDI_RESP = int(PacketType.RUDI_REQ), int(PacketType.RUDI_RESP)
 _UUD = int(PacketType.UUD_REQ)
@@ -135,6 +136,7 @@ class Arrivals:
             config.dscp_trimmed_lasthop,
             endpoint.counts,
             self._refuse,
+            self._refuse_rudi,
         ).receive
 
     # -- frames and packets --------------------------------------------------------------------
@@ -154,8 +156,12 @@ class Arrivals:
         packet = frame[:end]
         kind = packet[at] >> 3
         if self._trimmed and tos >> 2 in self._trimmed:
-            if self._domains is None or kind == _TSS:
-                self._on_trimmed(packet, at, peer, tos >> 2, entropy, marked)
+            if kind == _TSS:
+                self._receive_trimmed_secured(
+                    frame, packet, at, source_at, peer, tos >> 2, entropy, marked
+                )
+            elif self._domains is None:
+                self._on_trimmed(packet, at, peer, None, tos >> 2, entropy, marked)
             else:
                 self._counts["tss_clear_refused"] += 1
             return
@@ -165,7 +171,7 @@ class Arrivals:
                 self._counts["rx_drop_unsupported_type"] += 1
                 return
             prefix = self._opener.sealed_prefix(frame, source_at, at)
-            plaintext = self._domains.open(prefix, packet[at:], len(source))
+            plaintext = self._domains.open(prefix, packet[at:], len(source), now)
             if isinstance(plaintext, str):
                 return  # counted by reason
             sdi = int.from_bytes(packet[at + 1 : at + 4], "big")
@@ -200,6 +206,27 @@ class Arrivals:
             self._receive_control(packet, at, peer, sdi, entropy, marked, now)
         else:
             self._receive_connectionless(packet, at, peer, kind, sdi, least, entropy, marked, now)
+
+    def _receive_trimmed_secured(
+        self,
+        frame: memoryview,
+        packet: memoryview,
+        at: int,
+        source_at: int,
+        peer: Peer,
+        dscp: int,
+        entropy: int,
+        marked: bool,
+    ) -> None:
+        """What is left of a secured packet, if that is a PDS header and can be read."""
+        self._counts["rx_trimmed_secured"] += 1
+        if self._domains is None:
+            return
+        prefix = self._opener.sealed_prefix(frame, source_at, at)
+        header = self._domains.peek(prefix, packet[at:], len(peer.key))
+        if not isinstance(header, str):  # else counted by reason
+            sdi = int.from_bytes(packet[at + 1 : at + 4], "big")
+            self._on_trimmed(memoryview(header), 0, peer, sdi, dscp, entropy, marked)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -401,6 +428,27 @@ class Arrivals:
         wrap, _ = peer.way(None if self._compatibility.clear_nack_without_pdc else sdi)
         self._endpoint.control.append(wrap(self._control_class, entropy, nack, b""))
 
+    def _refuse_rudi(
+        self,
+        peer: Peer,
+        sdi: int | None,
+        code: NackCode,
+        packet_id: int,
+        flags: int,
+        entropy: int,
+        marked: bool,
+    ) -> None:
+        """A NACK for a RUDI request, which its packet id names (UES 3.5.22)."""
+        self._counts["tx_nacks"] += 1
+        nack = headers.NACK_RUDI.encode(
+            m=int(marked),
+            retx=int(bool(flags & _RETX)),
+            nack_code=code,
+            nack_pkt_id=packet_id,
+        )
+        wrap, _ = peer.way(sdi)
+        self._endpoint.control.append(wrap(self._control_class, entropy, nack, b""))
+
     # -- refusals ------------------------------------------------------------------------------
 
     def _receive_nack(
@@ -410,7 +458,8 @@ class Arrivals:
         if word >> 16 & NackFlag.NT:
             own = self._endpoint.config.sdi
             allowed = own if sdi is None and own in self._clear_nacks else sdi
-            self._endpoint.connectionless.on_nack(psn, peer, allowed, now)
+            code = word >> _NACK_CODE_SHIFT & 0xFF
+            self._endpoint.connectionless.on_nack(psn, code, peer, allowed, now)
             return
         pdc = self._by_id.get(dpdcid)
         if (

@@ -58,6 +58,10 @@ class Compatibility:
     #: EOM does not mark the only packet of a read (UEC reference provider).
     single_read_without_eom: bool = False
 
+    #: DEFERRABLE_RTR has the target's restart token in front of the initiator's, both as it is sent
+    #: and as it is understood (UEC reference provider).
+    target_restart_token_first: bool = False
+
     #: DEFERRABLE_RTR goes to resource index 0, rather than to that of the message (UEC reference
     #: provider).
     restarts_at_index_zero: bool = False
@@ -66,7 +70,7 @@ class Compatibility:
     #: as DATAGRAM_SEND with id 0.
     datagrams_as_send: bool = False
 
-    #: A write or read beyond the end of its region is refused with UNSUPPORTED_SIZE, rather than
+    #: A write or atomic beyond the end of its region is refused with UNSUPPORTED_SIZE, rather than
     #: BAD_ADDR (UEC reference provider).
     region_overrun_is_unsupported_size: bool = False
 
@@ -114,6 +118,7 @@ REFERENCE_PROVIDER: Final = Compatibility(
     message_ids_from_zero=True,
     sync_operations=True,
     single_read_without_eom=True,
+    target_restart_token_first=True,
     restarts_at_index_zero=True,
     region_overrun_is_unsupported_size=True,
     datagrams_as_send=True,

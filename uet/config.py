@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from uet.compatibility import STANDARD, Compatibility
 from uet.config_checks import (
@@ -20,10 +19,8 @@ from uet.config_checks import (
 from uet.congestion.parameters import ParameterError
 from uet.congestion.profile import CongestionProfile, profile
 from uet.profiles import Capability, capabilities
+from uet.tss.domain import SecureDomain, check_together
 from uet.wire.codes import NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
-
-if TYPE_CHECKING:
-    from uet.tss.domain import SecureDomain
 
 PSN_RANGE_UNIT = 128
 #: Delivery modes (UES 3.5.3).
@@ -114,7 +111,9 @@ class FepConfig:
     # times at most; what left that long ago and is missing counts as lost (optional; 0 is off).
     tail_loss_time: int = 0
     max_tail_loss_retx: int = 5
-    infer_loss: bool = True  # from what SACK says about newer packets (UES: optional)
+    # From newer packets that have arrived (UES: optional): by what SACK says of them, and on an
+    # ordered PDC with a reorder buffer by the target, which sends NACK RCVR_INFER_LOSS.
+    infer_loss: bool = True
 
     # Life of a PDC (UES 3.5.8): how long a target waits for the CLOSE it has asked for
     # (Close_REQ_Time), how long it keeps a secured one that is half open (New_PDC_Time), and how
@@ -146,10 +145,13 @@ class FepConfig:
     max_restarts: int = 5
 
     # Security (UES 3.7): the domains this endpoint belongs to, the one its requests use, and
-    # how a target begins a secured PDC.
+    # how a target begins a secured PDC.  `expected_psn` is the Expected_PSN that "0rtt" begins
+    # with: what an earlier life of the endpoint has left, or 0 where all keys are new.  Without
+    # it the first PDCs of a domain begin as with "1rtt" (:mod:`uet.pds.secure`).
     domains: tuple[SecureDomain, ...] = ()
     sdi: int | None = None
     secure_start: str = "0rtt"
+    expected_psn: int | None = None
 
     # Local resources, not in the specification.  Initiators get half of the PDCs at most;
     # `reserved_pdcs` of the pool go only to those that ask for them, as this endpoint does with
@@ -239,6 +241,11 @@ class FepConfig:
             raise ConfigurationError(f"neighbours holds the endpoint's own address {self.address}")
         if self.reserved_pdcs >= self.max_pdcs:
             raise ConfigurationError("reserved_pdcs must leave some of max_pdcs to everybody")
+        if self.expected_psn is not None and not 0 <= self.expected_psn < 2**32:
+            raise ConfigurationError(
+                f"expected_psn is {self.expected_psn}; it must lie in 0..{2**32 - 1}"
+            )
+        check_together(self.domains)
         known = [domain.sdi for domain in self.domains]
         if len(set(known)) < len(known):
             raise ConfigurationError("domains: each SDI may be there once")

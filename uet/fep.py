@@ -8,6 +8,7 @@ contract.
 from __future__ import annotations
 
 import random
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from uet.arrivals import Arrivals
 from uet.config import FepConfig
+from uet.config_checks import ConfigurationError
 from uet.congestion.ports import Ports
 from uet.encapsulation import Encapsulation, Envelope
 from uet.pds.connectionless import Connectionless
@@ -47,13 +49,23 @@ class FabricEndpoint:
     """One FEP; it begins with one resource index of one process.
 
     ``seed`` decides everything that is random here: first PSNs, PDC ids, entropy, waiting times.
+    By default it comes from the operating system.  Give one only where all endpoints begin
+    together, as in a simulation: a peer that still has the PDCs of an earlier life with the same
+    seed takes the first requests for copies, and answers them without carrying them out.
+
+    An endpoint with secure domains needs ``first_counter``, below 2^47 and beyond every packet
+    counter that was used with these keys under this address before: 0 for new keys, else the time
+    in a unit in which fewer than one packet is sent, or what was stored.
+    Raises :class:`ConfigurationError` without it.
     """
 
-    def __init__(self, config: FepConfig, *, seed: int) -> None:
+    def __init__(
+        self, config: FepConfig, *, seed: int | None = None, first_counter: int | None = None
+    ) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
         self.control: list[Frame] = []
-        rng = random.Random(seed)
+        rng = random.Random(secrets.randbits(128) if seed is None else seed)
         self._now = 0
         self._completions: list[Completion] = []
         self.domains: SecureDomains | None = None
@@ -61,7 +73,12 @@ class FabricEndpoint:
             # Only secured endpoints need the cryptography library, which takes a while to load.
             from uet.tss.record import SecureDomains
 
-            self.domains = SecureDomains(config.domains, self.counts)
+            if first_counter is None:
+                raise ConfigurationError(
+                    "an endpoint with secure domains needs first_counter: 0 for keys that were"
+                    " never sent with, else a number beyond every counter used with them"
+                )
+            self.domains = SecureDomains(config.domains, self.counts, first_counter=first_counter)
         encapsulation = Encapsulation(
             address=config.address,
             mac=config.mac,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,14 @@ from typing import Any
 from emulator.advice import meant
 from emulator.asic.balancing import METHODS
 from emulator.asic.layout import CODE_POINTS, Balancing
-from emulator.asic.profile import CLASS_NAMES, CLASS_QUEUES, DSCP, PROFILES, ClassRules
+from emulator.asic.profile import (
+    CLASS_NAMES,
+    CLASS_QUEUES,
+    DSCP,
+    MIN_TRIM_SIZE,
+    PROFILES,
+    ClassRules,
+)
 from emulator.errors import Misfit, UserError
 from emulator.fabric.shaping import LARGEST_DATA_SHARE
 from topologies.units import UnitError, parse_size, parse_time_ns
@@ -135,6 +142,15 @@ class SwitchChoice:
         rules = PROFILES[self.profile](1)
         key = "data.trim_bytes"
         return self.changes.get(key, rules["data"].trim_bytes) is not None
+
+    def leaving(self, octets: int) -> SwitchChoice:
+        """This choice, with at least ``octets`` of IP payload left of what is trimmed.
+
+        What the user said of ``trim_size`` stays.
+        """
+        if not self.trims or octets <= MIN_TRIM_SIZE or "trim_size" in self.changes:
+            return self
+        return replace(self, changes={**self.changes, "trim_size": octets})
 
     @property
     def spec(self) -> str:
@@ -367,7 +383,10 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "balance": ("METHOD", f"the next hop of a packet: {', '.join(METHODS)}; default flow"),
     "flowlet_gap": ("TIME", "balance=flowlet: pause that ends a burst; default one base RTT"),
     "trim": ("on|off", "cut packets that find no room, or drop them at the limit"),
-    "trim_size": ("SIZE", "octets of IP payload that trimming leaves; default 24"),
+    "trim_size": (
+        "SIZE",
+        "octets of IP payload that trimming leaves; default 24, more if secured",
+    ),
     "trimmed_queue": ("high|medium", "where trimmed packets wait; default high, with control"),
     "data_share": ("0..0.5", "of the link, that control cannot take from data; default 0.05"),
     "last_hop_ecn": ("on|off", "ports that face a NIC mark, or leave that hop to RCCC"),

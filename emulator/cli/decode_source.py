@@ -26,11 +26,10 @@ from scapy.error import Scapy_Exception
 from scapy.utils import RawPcapNgReader
 
 from emulator.errors import UserError
+from emulator.transports.one_time_keys import KEY_FILE, KEY_SUFFIX
 from uet.tss.domain import SecureDomain, SecureDomainError, domain_from_data
 from uet.wire.frame import OpenSecure
 
-#: The keys of a run, in its folder beside the captures.
-KEY_FILE = "tss_keys.json"
 #: No block of a sane capture is longer (octets): more is a damaged length.
 _LONGEST_BLOCK = 64 << 20
 #: Link types of capture files (the registry of tcpdump.org): Ethernet, raw IP (three numbers),
@@ -206,10 +205,13 @@ def _quiet_scapy() -> Iterator[None]:
 
 
 def keys_beside(source: str) -> Path | None:
-    """The key file in the folder of a capture, if there is one."""
+    """The key file of a capture, else the one in its folder, if there is one."""
     try:
-        beside = Path(source).parent / KEY_FILE
-        return beside if Path(source).is_file() and beside.is_file() else None
+        if Path(source).is_file():
+            for beside in (Path(source + KEY_SUFFIX), Path(source).parent / KEY_FILE):
+                if beside.is_file():
+                    return beside
+        return None
     except (OSError, ValueError):  # digits, too long for a file name
         return None
 
@@ -257,7 +259,7 @@ def opener(domains: list[SecureDomain]) -> OpenSecure:
         reasons = set()
         for records in by_sdi[sdi]:
             for by_server in (False, True) if records.domain.mode == "server" else (False,):
-                found = records.open(prefix, packet, address_size, by_server=by_server)
+                found = records.read(prefix, packet, address_size, by_server=by_server)
                 if isinstance(found, bytes):
                     return found
                 reasons.add(found)

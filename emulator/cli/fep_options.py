@@ -98,10 +98,12 @@ _SHARED: tuple[Callable[[Any], Any], ...] = (
                  help=f"{' or '.join(PRESETS)}, or a single switch (below); may be given again."),
     # security
     click.option("--keys", metavar="FILE", help="Secure domains (TSS) as JSON; uetemu decode"
-                 " --help has the fields and an example.  With one domain, requests use it."),
+                 " --help has the fields and an example.  With one domain, requests use it."
+                 "  Beside --pcap FILE, FILE.tss_keys.json has what is really used, for decode."),
     _field("sdi", "--sdi", type=NUMBER, help="Secure domain of requests, where there are several."),
     _field("secure_start", "--secure-start", type=click.Choice(["0rtt", "1rtt"]),
-           help="How a target begins secured PDCs."),
+           help="How a target begins secured PDCs; 0rtt, from when it knows Expected_PSN:"
+           " by --set expected_psn=N, or after its first PDC."),
     click.option("--set", "settings", metavar="NAME=VALUE", multiple=True,
                  help="Any parameter of the endpoint (below); may be given again."),
     *OFFERS,
@@ -128,9 +130,10 @@ Operands, fill and results are in the order of memory, little-endian; on the
 wire the operands of atomics have network order.
 
 --compat reference-provider sets switches and parameters to what the UEC
-reference provider does (mpr=1, ack_type=ack, deferrable_threshold=8192,
-rod_reorder, no ECN), and lets its unsecured refusals in where there are
-keys.  What --set and options say goes before it.
+reference provider does (payload_mtu=1024, mpr=1, ack_type=ack,
+deferrable_threshold=8192, rod_reorder, no ECN); with --keys it also sets
+accept_clear and address_in_ipv6_kdf in every domain.  What --set and options
+say goes before it.
 
 Switches of --compat: {describe_switches()}.
 

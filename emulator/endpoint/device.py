@@ -3,12 +3,10 @@
 ::
 
     device = Device("eth0")
-    domain = Domain(device.config(["10.0.1.2"]), device, seed=secrets.randbits(63))
+    domain = Domain(device.config(["10.0.1.2"]), device)
     ...
     domain.close()
 
-The seed must be another one in every run: a peer that still has the PDCs of an earlier run with
-the same identifiers and PSNs would take the first requests for copies of its.
 Fabric time is this machine's time (dilation 1).  One thread uses a device and its domain; only
 :meth:`Device.interrupt` may come from another.
 """
@@ -20,12 +18,14 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.first_counter import first_counter
 from emulator.endpoint.fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.interface import interface as facts_of
 from emulator.endpoint.interface import mac_of
 from emulator.endpoint.port import Port
 from emulator.errors import UserError
 from uet.api import Domain
+from uet.api.driver import Beginning
 from uet.config import FepConfig
 
 _RECEIVE_BATCH = 64
@@ -88,6 +88,10 @@ class Device:
         return {peer: mac_of(self._facts, peer) for peer in peers}
 
     # -- the driver ----------------------------------------------------------------------------
+
+    def beginning(self) -> Beginning:
+        """Unlike every earlier one at this address, in this process or another."""
+        return Beginning(first_counter=first_counter())
 
     @property
     def now(self) -> int:

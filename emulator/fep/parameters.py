@@ -17,6 +17,7 @@ from uet.tss.domain import SecureDomain
 
 #: Besides its switches: what the UEC reference provider is configured to, or cannot do otherwise.
 _LIKE_THE_PROVIDER: Final[dict[str, object]] = {
+    "payload_mtu": 1_024,
     "mpr": 1,
     "ack_type": "ack",
     "ecn_capable": False,
@@ -131,7 +132,9 @@ def as_data(config: Any) -> dict[str, Any]:
         value = getattr(config, there.name)
         if there.name == "domains":
             value = [{"sdi": domain.sdi, "mode": domain.mode, "an": domain.sends_with,
-                      "ssi": domain.ssi} for domain in value]  # fmt: skip
+                      "ssi": domain.ssi, "accept_clear": domain.accept_clear,
+                      "address_in_ipv6_kdf": domain.address_in_ipv6_kdf}
+                     for domain in value]  # fmt: skip
         elif there.name == "compatibility":
             value = asdict(value)
         elif isinstance(value, Mapping):
@@ -142,8 +145,7 @@ def as_data(config: Any) -> dict[str, Any]:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    # FepConfig names this one in an annotation for type checkers only.
-    return typing.get_type_hints(kind, localns={"SecureDomain": SecureDomain})
+    return typing.get_type_hints(kind)
 
 
 def _converted(kind: Any, name: str, text: str, where: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.first_counter import first_counter
 from emulator.endpoint.fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.interface import Interface, interface, mac_of, own_address
 from emulator.endpoint.port import Port
@@ -20,6 +21,7 @@ from emulator.errors import UserError
 from emulator.fep import parameters
 from emulator.fep.control import Answer
 from emulator.fep.expected_error import explanation
+from emulator.fep.key_file import write_keys
 from emulator.fep.namespace import enter_namespace
 from emulator.fep.offers import receives, region
 from emulator.fep.operations import DEFAULT_KEY, Around, Message, messages_of
@@ -29,6 +31,7 @@ from emulator.fep.report import Report
 from emulator.fep.session import Manners, Stop
 from emulator.fep.stand_alone import StandAlone, Work, serve
 from emulator.fep.watched import Listener, WatchedEndpoint
+from emulator.transports.one_time_keys import KEY_SUFFIX
 from uet.config import FepConfig
 from uet.ses.address import Address
 from uet.tss.domain import SecureDomain
@@ -164,6 +167,10 @@ def _live(
     clock = Clock.start(1.0)
     endpoint = _endpoint(wanted, work, config, on_pdc, clock, what, stack)
     capture = wanted.capture(found, f"{what} {config.address}", stack)
+    keys = None
+    if wanted.pcap is not None and wanted.pcap.is_file() and config.domains:
+        keys = f"{wanted.pcap}{KEY_SUFFIX}"
+        write_keys(Path(keys), config.domains)
     port = Port(found, frames_of(config), clock)
     stack.callback(port.close)
     return serve(
@@ -183,7 +190,10 @@ def _live(
             explain=lambda request, error: explanation(request, error, config.delivery),
         ),
         capture=capture,
-        facts={"event_log": None if wanted.event_log is None else str(wanted.event_log)},
+        facts={
+            "event_log": None if wanted.event_log is None else str(wanted.event_log),
+            "capture_keys": keys,
+        },
     )
 
 
@@ -198,19 +208,20 @@ def _endpoint(
 ) -> WatchedEndpoint:
     """The endpoint with its regions; it writes an event log if there is to be one.
 
-    Its PDC ids and first PSNs are never those of an earlier run: a peer that still has that run's
-    PDCs would take the first requests for copies, and answer them without carrying them out.
+    Nothing of an earlier run is repeated.  PDC ids and first PSNs come from the operating system,
+    for a peer that still has that run's PDCs would take the first requests for copies, and answer
+    them without carrying them out.  Packet counters begin at the time.
     """
-    fresh = secrets.randbits(63)
+    begins: dict[str, Any] = {"first_counter": first_counter()} if config.domains else {}
     try:
         if wanted.event_log is None:
-            endpoint = WatchedEndpoint(config, seed=fresh, listener=listener)
+            endpoint = WatchedEndpoint(config, listener=listener, **begins)
         else:
             from emulator.fep.event_log import EventLog, WatchedTrace
 
             log = EventLog(wanted.event_log, name=config.address, title=what, reference=clock.began)
             stack.callback(log.close)
-            endpoint = WatchedTrace(config, seed=fresh, listener=listener, log=log)
+            endpoint = WatchedTrace(config, listener=listener, log=log, **begins)
         for one in work.regions:
             endpoint.register(one.memory, key=one.key, writable=one.writable, readable=one.readable)
     except ValueError as error:

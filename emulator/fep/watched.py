@@ -16,14 +16,14 @@ Listener = Callable[[str, dict[str, object]], None]
 class WatchedEndpoint(FabricEndpoint):
     """Tells ``listener`` of PDCs; else a :class:`FabricEndpoint`.
 
-    ``more`` is for the next class in line, where this one is combined with another.
+    ``more`` is for the next class in line: how an endpoint begins, and what a trace needs.
     """
 
-    def __init__(self, config: FepConfig, *, seed: int, listener: Listener, **more: Any) -> None:
+    def __init__(self, config: FepConfig, *, listener: Listener, **more: Any) -> None:
         self._listener = listener
         #: errors that the latest PDC of an id has failed with
         self.failures: dict[int, str] = {}
-        super().__init__(config, seed=seed, **more)
+        super().__init__(config, **more)
 
     def pdc_changed(self, pdc: PdcLife) -> None:
         self._tell(pdc, pdc.state.name.lower())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -29,13 +30,14 @@ def agent_specs(
     clock: Clock | None = None,
     pausing: bool = False,
 ) -> list[AgentSpec]:
-    """A spec for each GPU in rank order.
+    """A spec for each GPU in rank order, with keys of their own unless ``transport`` has some.
 
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
     for the cables' delay (else the links do).  Every GPU gets ``memory_octets``; those in
     ``event_logs`` write what their endpoint does into a file, which says when ``clock`` began.
     ``pausing``: switches may pause the data of a NIC.
     """
+    transport = transport.keyed(secrets.token_bytes())
     logs = event_logs or {}
     gpus = topology.gpus
     addresses = {rank: str(gpu_address(gpu).ip) for rank, gpu in enumerate(gpus)}

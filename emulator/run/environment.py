@@ -29,12 +29,13 @@ def describe_machine() -> dict[str, object]:
         "memory_available_bytes": memory.available,
         "load_average_1min": os.getloadavg()[0],
         "python": sys.version.split()[0],
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: version_of(name) for name in _PACKAGES},
         "command": sys.argv,
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:  # run from a checkout

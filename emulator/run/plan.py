@@ -215,10 +215,11 @@ def _planned(
                 "faults are the switch's to inject and --switch none leaves no switch; choose "
                 "another, such as shallow"
             )
+    transport = fit(stage.transport, topology, seed=request.seed, switch=switch)
     return PlannedStage(
         stage=stage,
-        transport=fit(stage.transport, topology, seed=request.seed, switch=switch),
-        switch=switch,
+        transport=transport,
+        switch=None if switch is None else switch.leaving(transport.trimmed_octets),
         trials=[trials[place] for place in stage.trials],
         loads=(),
     )
@@ -242,14 +243,6 @@ def _check_switches(planned: Sequence[PlannedStage]) -> None:
             "some rows of the scenario run without a switch ASIC and some with one; one fabric is "
             "built for all, so use --switch none for all or for none"
         )
-    files: dict[str, object] = {}
-    for stage in planned:
-        for name, content in stage.transport.files.items():
-            if files.setdefault(name, content) != content:
-                raise UserError(
-                    f"rows of the scenario need different contents of {name} in the run folder; "
-                    "choose with --transport what all of them use"
-                )
 
 
 def _check_silent_faults(moments: Sequence[Moment], planned: Sequence[PlannedStage]) -> None:

@@ -15,6 +15,7 @@ do and, where the transport changes, its agents are started anew.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -47,8 +48,10 @@ from emulator.run.observation import PortObserver
 from emulator.run.plan import Plan, PlannedStage, Request, default_capture, prepare
 from emulator.run.port_record import failures
 from emulator.run.queues import sampling_troubles
+from emulator.run.run_secret import run_secret
 from emulator.run.timeline import timeline
 from emulator.scenario import Trial
+from emulator.transports.one_time_keys import KEY_FILE
 from topologies import export
 
 __all__ = ["Observer", "Plan", "Request", "default_capture", "execute", "prepare"]
@@ -139,13 +142,13 @@ class _Run:
         self.late_fault_ns = 0
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
+        self._started = time.time_ns()
+        self._lives = 0  # of endpoints: those that one stage needs fresh are another one
+        self._domains: list[dict[str, object]] = []  # secure ones, by life
 
     def work(self) -> None:
         self.folder.event("begin", scenario=self.result.scenario, lab=self.plan.lab)
         self.folder.write("fabric.json", export.as_data(self.plan.topology))
-        for stage in self.plan.stages:
-            for name, content in stage.transport.files.items():
-                self.folder.write(name, content)
         self.result.dilation = self._choose_dilation()
         self.environment["dilation"] = self.result.dilation
         for moment in self.plan.moments:
@@ -257,10 +260,17 @@ class _Run:
         plan, lab, observer = self.plan, self.lab, self.observer
         assert lab is not None
         first = plan.stages[stages[0]]
+        transport = first.transport
+        if transport.keys is not None:
+            secret = run_secret(plan, self._lives, dilation=lab.dilation, started=self._started)
+            self._domains.append(transport.keys.domain(secret))
+            self.folder.write(KEY_FILE, self._domains)
+            transport = transport.keyed(secret)
+        self._lives += 1
         memories = [load.memory_octets for number in stages for load in plan.stages[number].loads]
         specs = agent_specs(
             plan.topology,
-            first.transport,
+            transport,
             namespace=lambda node: str(lab.netns(node)),
             nic_delays=lab.cable_delay == "nic",
             seed=plan.request.seed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from emulator.advice import near
@@ -12,10 +12,12 @@ from emulator.asic.choice import DEFAULT, SwitchChoice
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.run.ideal import WireCost
+from emulator.transports.one_time_keys import OneTimeKeys
 from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
 from topologies.spans import NOWHERE
 from topologies.units import UnitError, parse_time_ns
+from uet.wire.codes import MIN_TRIM_SIZE
 
 #: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
 FRAMING = 24
@@ -34,10 +36,11 @@ class TransportChoice:
     """A transport fitted to a fabric.
 
     ``name`` is what the user asked for, parameters included.  ``factory``
-    (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``files`` are what
-    the run folder must keep for readers of its captures, as JSON data by name.  ``data_packets``
-    and ``retransmitted`` name its counters of first transmissions and repeats.  ``event_logs``:
-    its endpoints can write them.  ``header_bits``: what a write carries of header data.
+    (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``keys`` are those
+    that its endpoints still need, for one life (:meth:`keyed`).  ``data_packets`` and
+    ``retransmitted`` name its counters of first transmissions and repeats.  ``event_logs``: its
+    endpoints can write them.  ``trimmed_octets``: what trimming must leave of an IP payload, so
+    that the packet can be refused.  ``header_bits``: what a write carries of header data.
     """
 
     name: str
@@ -47,9 +50,18 @@ class TransportChoice:
     wire: WireCost
     data_packets: str
     retransmitted: str
-    files: Mapping[str, object] = field(default_factory=dict)
+    keys: OneTimeKeys | None = None
     event_logs: bool = True
+    trimmed_octets: int = MIN_TRIM_SIZE
     header_bits: int = 64
+
+    def keyed(self, secret: bytes) -> TransportChoice:
+        """This transport with keys that follow from ``secret``, if it needs any."""
+        if self.keys is None:
+            return self
+        more = self.keys.config(secret)
+        configs = {gpu: {**config, **more} for gpu, config in self.configs.items()}
+        return replace(self, keys=None, configs=configs)
 
 
 class Fitter(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from emulator.asic.choice import SwitchChoice
 from emulator.asic.code_points import endpoint_fields
@@ -22,15 +22,16 @@ from emulator.transports.choice import (
     path_window,
     rto_ns,
 )
+from emulator.transports.one_time_keys import OneTimeKeys
 from topologies.addressing import gpu_address, next_hops
 from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
 from topologies.round_trip import base_rtt_ns
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.fep import FabricEndpoint
-from uet.tss.domain import KEY_SIZE, SecureDomain, domain_from_data
+from uet.tss.domain import Mode, domain_from_data
 from uet.wire import headers
-from uet.wire.codes import CRC_SIZE, ICV_SIZE
+from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
 
 _PREFERRED_PAYLOAD = 4096  # UES 3.4.1.11: every implementation has it
 
@@ -65,7 +66,6 @@ TAIL_TRIMMED, TAIL_DROPPED = 4, 16
 #: few that it then has load a fabric unevenly, after a loss that broke nothing for a whole run.
 REPS_FROZEN_BASE_RTTS = 20
 _TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
-_SDI = 1
 
 
 def uet_endpoint(
@@ -78,7 +78,8 @@ def uet_endpoint(
 ) -> FabricEndpoint:
     """An Ultra Ethernet endpoint.
 
-    ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data.
+    ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data with
+    keys of its own, under which nothing was sent before.
     With ``event_log`` it writes what it does into that new file, under its ``name``;
     ``reference`` is the wall-clock time (RFC 3339) of fabric time zero, if the caller knows it.
     """
@@ -87,20 +88,14 @@ def uet_endpoint(
         config["domains"] = tuple(map(domain_from_data, domains))
     fields = FepConfig(**config)  # type: ignore[arg-type]
     if event_log is None:
-        return FabricEndpoint(fields, seed=seed)
+        return FabricEndpoint(fields, seed=seed, first_counter=0)
     from uet.eventlog.endpoint import create
     from uet.eventlog.sequence import JsonSequence
 
     # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
     file = Path(event_log).open("x", buffering=1, encoding="utf-8")  # noqa: SIM115
     log = JsonSequence(file.write, name=name, reference=reference)
-    return create(fields, seed=seed, log=log)
-
-
-def _secure_domain(mode: str, seed: int) -> SecureDomain:
-    """The domain of all GPUs of a run.  Its key follows from the run's seed and is no secret."""
-    key = hashlib.sha256(b"uetemu secure domain %d" % seed).digest()[:KEY_SIZE]
-    return SecureDomain(sdi=_SDI, mode=mode, keys={0: key})  # type: ignore[arg-type]
+    return create(fields, seed=seed, first_counter=0, log=log)
 
 
 def _fit_uet(
@@ -139,11 +134,7 @@ def _fit_uet(
         "native": native,
         "ack_type": chosen["ack"],
     }
-    files = {}
     if secure:
-        domain = _secure_domain(chosen["tss"], seed).as_data()
-        fields |= {"domains": [domain], "sdi": _SDI}
-        files["tss_keys.json"] = [domain]
         header_octets += headers.TSS.size + ICV_SIZE
     elif chosen["crc"] == "on":
         fields["crc"] = True
@@ -180,7 +171,7 @@ def _fit_uet(
             **fields,
         }
     try:
-        FepConfig(**{**next(iter(configs.values())), "domains": (), "sdi": None})  # type: ignore[arg-type]
+        FepConfig(**next(iter(configs.values())))  # type: ignore[arg-type]
     except ValueError as error:
         raise UserError(f"transport {wanted!r}: {error}") from None
     return TransportChoice(
@@ -191,8 +182,20 @@ def _fit_uet(
         wire=wire,
         data_packets="tx_data_packets",
         retransmitted="tx_retransmitted_packets",
-        files=files,
+        trimmed_octets=_trimmed_octets(chosen),
+        keys=OneTimeKeys(cast(Mode, chosen["tss"])) if secure else None,
     )
+
+
+def _trimmed_octets(chosen: Mapping[str, str]) -> int:
+    """Octets of IP payload through the PDS header of a request (UES 4.1)."""
+    kept = [headers.ENTROPY if chosen["encapsulation"] == "native" else headers.UDP_HEADER]
+    if chosen["tss"] != "off":
+        kept.append(headers.TSS)
+    kept.append(headers.RUD_REQ)
+    if chosen["cc"] in ("rccc", "both"):
+        kept.append(headers.REQ_CC_STATE)
+    return max(MIN_TRIM_SIZE, sum(header.size for header in kept))
 
 
 def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:

@@ -86,7 +86,7 @@ def opened(lab: Lab) -> Iterator[Opener]:
         def make() -> tuple[Device, Domain]:
             device = Device(gpu.ports[0].name)
             config = device.config(peers, **parameters)
-            return device, Domain(config, device, seed=index)
+            return device, Domain(config, device)
 
         device, domain = lab.inside(gpu.name, make)
         endpoint, av, cq = (
@@ -309,13 +309,11 @@ def test_what_no_port_can_do_is_one_sentence(
 
     def with_another_mac() -> None:
         device = Device(port)
-        Domain(device.config({}, mac=wrong), device, seed=1)
+        Domain(device.config({}, mac=wrong), device)
 
     assert wrong in inside(with_another_mac)
     side = opened(0)
-    assert "serves a domain already" in inside(
-        lambda: Domain(side.domain.config, side.device, seed=1)
-    )
+    assert "serves a domain already" in inside(lambda: Domain(side.domain.config, side.device))
     side.domain.close(PATIENCE)
     with pytest.raises(UserError, match="no domain is open"):
         side.cq.read()

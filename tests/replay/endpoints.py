@@ -44,7 +44,8 @@ def endpoint(name: str, side: str) -> FabricEndpoint:
         "initiator_id": case.initiator_id,
     }
     if secured is not None:
-        parameters |= {"domains": (secured,), "sdi": secured.sdi}
+        # The captures' keys were new, and the provider expects any PSN at first.
+        parameters |= {"domains": (secured,), "sdi": secured.sdi, "expected_psn": 0}
     parameters |= case.both | (case.initiator if side == INITIATOR else case.target)
     config = FepConfig(
         address=ADDRESSES[ip][side],
@@ -52,7 +53,7 @@ def endpoint(name: str, side: str) -> FabricEndpoint:
         neighbours={ADDRESSES[ip][there]: MACS[there]},
         **parameters,
     )
-    return FabricEndpoint(config, seed=7)
+    return FabricEndpoint(config, seed=7, first_counter=0)
 
 
 def receives(case: Case) -> list[Receive]:

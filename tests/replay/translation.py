@@ -11,8 +11,14 @@ from uet.encapsulation import ipv4_checksum
 from uet.pds.psn import MASK
 from uet.tss.record import SecureRecords
 from uet.wire import crc as uet_crc
-from uet.wire.codes import CRC_SIZE, ICV_SIZE, ControlType
+from uet.wire.codes import CRC_SIZE, ICV_SIZE, ControlType, Opcode
 from uet.wire.envelope import open_frame
+
+#: The provider's DEFERRABLE_RTR has the tokens the other way round than UES.
+_SWAPPED = {
+    "initiator_restart_token": "target_restart_token",
+    "target_restart_token": "initiator_restart_token",
+}
 
 
 @dataclass
@@ -55,9 +61,11 @@ class Translator:
             assert self.captured.first_packet_id is not None
             shift = self.live.first_packet_id - self.captured.first_packet_id
             changed["pkt_id"] = (packet.fields["pds.pkt_id"] + shift) & MASK
+        restarts = packet.fields.get("ses.opcode") == Opcode.DEFERRABLE_RTR
         for name, value in self.tokens.items():
-            if f"ses.{name}" in packet.fields:
-                changed[name] = value
+            place = _SWAPPED[name] if restarts else name
+            if f"ses.{place}" in packet.fields:
+                changed[place] = value
         return rewritten(packet, changed, self.records)
 
 

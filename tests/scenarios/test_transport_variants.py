@@ -12,11 +12,13 @@ import pytest
 from click.testing import CliRunner
 from scapy.utils import RawPcapNgReader
 
+from emulator import scenario as scenarios
 from emulator.cli import run_verb
 from emulator.cli.decode_source import opener, read_domains
 from emulator.errors import UserError
 from emulator.fabric.capture import SNAPLEN_FULL, SNAPLEN_HEADERS
-from emulator.run.runner import Request
+from emulator.run.run_secret import run_secret
+from emulator.run.runner import Request, prepare
 from emulator.transports import fit
 from emulator.transports.uet import UET_MEANINGS, UET_OPTIONS, uet_endpoint
 from tests.scenarios.processes import SMALL, Run
@@ -83,6 +85,58 @@ def test_the_run_folder_keeps_the_keys_of_a_secured_run(
     assert all("tss" in p.layer_names for p in opened)
     kinds = {name for p in opened for name in p.layer_names}
     assert {"pds.rud_req", "pds.ack_cc", "ses.request_std_som"} <= kinds
+
+
+@pytest.mark.root
+@needs_root
+def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
+    start: Callable[..., Run],
+) -> None:
+    """Rows that begin anew, and the same command once more: no key seals two first packets."""
+    keys = []
+    for _ in range(2):
+        transports = "uet:tss=cluster,uet:tss=cluster,cc=none"
+        run = start(*SMALL, "--sizes", "16KiB", "--transport", transports)
+        status, out, err = run.finish()
+        assert (status, err) == (0, ""), out
+        domains = read_domains(run.folder / "tss_keys.json")
+        assert len(domains) == 2
+        keys += [domain.keys[0] for domain in domains]
+        opened = packets(run.folder / "capture.pcapng", open_secure=opener(domains))
+        assert [p.errors for p in opened if p.errors] == []
+    assert len(set(keys)) == 4
+
+
+def secret(seed: int = 1, life: int = 0, started: int | None = 7, **changes: object) -> bytes:
+    scenario = scenarios.load("allreduce")
+    texts = {"sizes": changes.pop("sizes", "16KiB")}
+    request = Request(
+        scenario=scenario,
+        parameters=scenario.parameters(texts),  # type: ignore[arg-type]
+        topology="clos:hosts=2,gpus_per_host=1,spines=0",
+        lab="secret",
+        seed=seed,
+        **changes,  # type: ignore[arg-type]
+    )
+    return run_secret(prepare(request), life, dilation=1_000, started=started)
+
+
+@pytest.mark.root
+@needs_root
+def test_one_time_keys_follow_from_all_that_determines_packets() -> None:
+    one = secret()
+    assert secret() == one
+    others = (
+        {"seed": 2},
+        {"life": 1},
+        {"started": 8},
+        {"started": None},
+        {"sizes": "32KiB"},
+        {"transport": "uet:cc=none"},
+        {"switch": "deep"},
+        {"faults": ["t=30us nic h0g0 down"]},
+    )
+    assert len({one, *(secret(**other) for other in others)}) == 1 + len(others)  # type: ignore[arg-type]
 
 
 @pytest.mark.root
@@ -166,11 +220,18 @@ def test_an_event_log_has_the_wall_clock_time_that_it_is_given(tmp_path: Path) -
     assert reference["wall_clock_time"] == "2026-01-31T12:00:00Z"
 
 
-def test_keys_follow_from_the_seed() -> None:
-    first, again = (fit("uet:tss=cluster", TOPOLOGY, seed=1) for _ in range(2))
-    assert first.files == again.files
-    assert first.files != fit("uet:tss=cluster", TOPOLOGY, seed=2).files
-    assert json.loads(json.dumps(first.files)) == first.files
+def test_keys_follow_from_a_secret() -> None:
+    wanted = fit("uet:tss=cluster", TOPOLOGY)
+    assert wanted.keys is not None
+    assert not any("domains" in config for config in wanted.configs.values())
+    first, again, other = (wanted.keyed(secret) for secret in (b"1", b"1", b"2"))
+    assert first == again != other
+    for config in first.configs.values():
+        assert config["domains"] == [wanted.keys.domain(b"1")]
+        uet_endpoint(seed=1, **config)
+    assert json.loads(json.dumps(wanted.keys.domain(b"1"))) == wanted.keys.domain(b"1")
+    plain = fit("uet", TOPOLOGY)
+    assert plain.keyed(b"1") is plain
 
 
 def test_the_ideal_counts_what_a_variant_adds() -> None:

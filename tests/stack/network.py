@@ -21,12 +21,19 @@ MACS = {f"10.0.1.{i}": f"02:00:00:00:00:{i:02x}" for i in range(1, 10)}
 MACS6 = {f"fd00::{i}": f"02:00:00:00:00:{i:02x}" for i in range(1, 10)}
 
 
-def endpoint(address: str, *, seed: int = 1, **parameters: object) -> FabricEndpoint:
-    """A FEP at ``address`` that knows all addresses of :data:`MACS`, or of :data:`MACS6`."""
+def endpoint(
+    address: str, *, seed: int = 1, first_counter: int | None = None, **parameters: object
+) -> FabricEndpoint:
+    """A FEP at ``address`` that knows all addresses of :data:`MACS`, or of :data:`MACS6`.
+
+    ``seed`` names its life: packet counters of one do not come again in another.
+    """
     macs = MACS if address in MACS else MACS6
     neighbours = {peer: mac for peer, mac in macs.items() if peer != address}
     config = FepConfig(address=address, mac=macs[address], neighbours=neighbours, **parameters)
-    return FabricEndpoint(config, seed=seed)
+    if first_counter is None:
+        first_counter = (seed << 24) % (1 << 47)
+    return FabricEndpoint(config, seed=seed, first_counter=first_counter)
 
 
 def joined(frame: Frame) -> bytes:

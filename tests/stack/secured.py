@@ -39,6 +39,7 @@ class SecureScript(Script):
     def __init__(self, **parameters: Any) -> None:
         parameters.setdefault("domains", DOMAINS)
         parameters.setdefault("sdi", SDI)
+        parameters.setdefault("expected_psn", 0)
         self.there = SecureDomains(DOMAINS)
         #: what the endpoint really sent
         self.sealed: list[bytes] = []
@@ -80,7 +81,13 @@ def opening(start: int, *, offset: int = 0, spdcid: int = INITIATOR) -> Packet:
 
 def pair(seed: int, **parameters: Any) -> tuple[Network, dict[str, bytearray]]:
     feps, memory = {}, {}
-    parameters = {"domains": DOMAINS, "sdi": SDI, "payload_mtu": 1024} | parameters
+    parameters = {
+        "domains": DOMAINS,
+        "sdi": SDI,
+        "payload_mtu": 1024,
+        "expected_psn": 0,
+        "first_counter": 0,
+    } | parameters
     for k, address in enumerate((HERE, THERE)):
         feps[address] = endpoint(address, seed=seed + k, **parameters)
         memory[address] = bytearray(32_768)

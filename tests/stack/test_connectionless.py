@@ -96,6 +96,24 @@ def test_only_what_is_safe() -> None:
 
 
 @pytest.mark.conformance("C-058")
+def test_a_region_that_is_not_safe_whatever_the_request_says() -> None:
+    """With bit 63 in the request's key and not in the region's; a key of nobody stays unknown."""
+    script = Script()
+    script.fep.register(memoryview(bytearray(8)), key=0x77)
+    for key, code in (
+        (0x77, ReturnCode.OP_VIOLATION),
+        (0x77 | IDEMPOTENT_SAFE, ReturnCode.OP_VIOLATION),
+        (0x78 | IDEMPOTENT_SAFE, ReturnCode.BAD_MKEY),
+    ):
+        (answer,) = script.give(UET_RUDI_REQ(pkt_id=1) / write(b"x", match_bits=key))
+        assert (answer.name, answer.answer) == ("rudi_resp", code)
+    (answer,) = script.give(
+        UET_RUDI_REQ(pkt_id=1) / write(b"x", match_bits=0x77 | IDEMPOTENT_SAFE, job_id=9)
+    )
+    assert answer.answer != ReturnCode.OK
+
+
+@pytest.mark.conformance("C-058")
 def test_what_is_not_safe_fails_at_the_initiator() -> None:
     script = safe()
     (request,) = requests(script, b"x")

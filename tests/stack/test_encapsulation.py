@@ -7,10 +7,11 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from tests.stack.network import MACS, flip, joined
-from tests.stack.script import HERE, KEY, MTU, START, THERE, Script, rud, write
+from tests.stack.script import HERE, KEY, MS, MTU, START, THERE, Script, Seen, ack, rud, write
+from uet.ses.memory import IDEMPOTENT_SAFE
 from uet.transport import Write
 from uet.wire.frame import decode_frame
-from uet.wire.layers import UET_CRC
+from uet.wire.layers import UET_CRC, UET_RUDI_REQ
 
 
 @pytest.mark.conformance("C-123")
@@ -25,6 +26,7 @@ def test_udp_checksum_is_zero_and_ignored() -> None:
     assert {frame[40:42] for frame in frames} == {b"\0\0"}
 
 
+@pytest.mark.conformance("C-124", "C-125")
 def test_what_frames_look_like() -> None:
     """Addresses, don't fragment, ECN capable data, control at its own code point."""
     script = Script(dscp_data=10, dscp_control=44, ttl=17)
@@ -43,6 +45,34 @@ def test_what_frames_look_like() -> None:
         assert IP(bytes(ip)).chksum == sent
 
 
+@pytest.mark.conformance("C-124", "C-125")
+@pytest.mark.parametrize("capable", [True, False])
+def test_classes_of_what_leaves(capable: bool) -> None:
+    """Of data, first and again, and of ACK, NACK and control packet, on PDCs and without."""
+    script = Script(dscp_data=10, dscp_control=44, ecn_capable=capable)
+    script.establish_initiator()
+    seen: dict[str, list[Seen]] = {"data": [], "control": []}
+    script.post(bytes(MTU))
+    seen["data"] += script.take()
+    seen["data"] += [again for again in script.wait(MS) if again.is_request]
+    script.post(b"x", key=KEY | IDEMPOTENT_SAFE, delivery="rudi")
+    seen["data"] += script.take()
+    assert script.fep.probe(THERE)
+    seen["control"] += script.take()
+    script.give(ack(seen["data"][0]))
+    target = script.establish_target()
+    for packet in (
+        rud(START + 1, dpdcid=target, ar=1) / write(b"x", message_id=9),
+        rud(START + 2, dpdcid=target + 99) / write(b"x"),
+        UET_RUDI_REQ(pkt_id=1) / write(b"x", match_bits=KEY | IDEMPOTENT_SAFE),
+    ):
+        seen["control"] += script.give(packet)
+    assert (len(seen["data"]), len(seen["control"])) == (3, 4)
+    assert {(s.dscp, s.ecn) for s in seen["data"]} == {(10, 2 if capable else 0)}
+    assert {(s.dscp, s.ecn) for s in seen["control"]} == {(44, 0)}
+
+
+@pytest.mark.conformance("C-126")
 def test_crc_on_every_frame() -> None:
     """Data, ACKs and control packets end with a CRC that verifies."""
     script = Script(crc=True)
@@ -58,6 +88,7 @@ def test_crc_on_every_frame() -> None:
     assert decode_frame(joined(answer)).fields["pds.cack_psn"] == START
 
 
+@pytest.mark.conformance("C-126")
 def test_a_flipped_bit_is_noticed_where_the_crc_covers() -> None:
     """Each bit of addresses, ports, headers and payload, but for the UDP checksum."""
     script = Script(crc=True)

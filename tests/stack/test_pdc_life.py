@@ -157,7 +157,7 @@ def test_a_range_that_shrinks_holds_back_what_is_sent_again() -> None:
     assert {s.retx for s in resent} == {1}
 
 
-@pytest.mark.conformance("C-042")
+@pytest.mark.conformance("C-042", "C-127")
 @pytest.mark.parametrize(("switch", "expected"), [(None, 1_024), (1, 128), (3, 384)])
 def test_what_a_range_of_zero_means(switch: int | None, expected: int) -> None:
     """Nothing, unless configuration says how many units (UES 1.0.3, Override_MPR_Zero_Value)."""

@@ -15,7 +15,10 @@ from tests.stack.carriage import (
     packets,
     response,
 )
+from tests.stack.exchange import Exchange, Wire
+from tests.stack.operations import deferrable_late
 from tests.stack.test_outbound import send
+from uet.compatibility import Compatibility
 from uet.pds.semantics import ACCEPTED, Answer, Response
 from uet.ses.address import Address
 from uet.ses.operation import Coverage
@@ -295,6 +298,24 @@ def test_permission_that_never_comes() -> None:
     bench.wait(5_000)
     assert [c.error for c in bench.completions] == ["RESTART_TIMEOUT"]
     bench.assert_nothing_left()
+
+
+@pytest.mark.conformance("C-080")
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_order_of_a_restarts_tokens(swapped: bool) -> None:
+    """UES has the initiator's first; the UEC reference provider sends and reads the target's."""
+    compatibility = Compatibility(target_restart_token_first=swapped)
+    bench = Bench(compatibility=compatibility)
+    bench.initiator.request_restart(THERE, Address(), 0xAAAA, 0xBBBB, "rud")
+    (p,) = packets(bench.take())
+    sent = p.rtr_initiator_restart_token, p.rtr_target_restart_token
+    assert sent == ((0xBBBB, 0xAAAA) if swapped else (0xAAAA, 0xBBBB))
+    # A send that is really deferred begins again where both ends have one order.
+    exchange = Exchange(Wire(), 3, compatibility=compatibility)
+    for _ in range(3):  # so that the tokens of both ends differ
+        deferrable_late(exchange, exchange.sides[0], "rud")
+    deferrable_late(exchange, exchange.sides[1], "rud")
+    exchange.prove()
 
 
 def test_a_deferrable_send_that_is_refused() -> None:

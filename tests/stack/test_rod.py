@@ -201,6 +201,18 @@ def test_what_is_held_is_reported_and_not_answered() -> None:
     assert semantics.psns == [START]
 
 
+@pytest.mark.parametrize("infer", [True, False])
+def test_what_was_overtaken_is_asked_for_only_where_loss_is_inferred(infer: bool) -> None:
+    script = Script(rod_reorder=True, infer_loss=infer)
+    own = opened(script)
+    nacks = [
+        seen.nack
+        for k in range(2, 12)
+        for seen in script.give(rod(START + k, dpdcid=own) / write(b"%d" % k))
+    ]
+    assert nacks == ([NackCode.RCVR_INFER_LOSS] if infer else [])
+
+
 def test_no_room_in_the_middle_of_a_run() -> None:
     """The one without room is refused and the rest waits on, for its second coming."""
     script = Script(rod_reorder=True)

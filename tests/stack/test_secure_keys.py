@@ -35,6 +35,7 @@ from uet.wire.layers import UET_NACK
 # -- clear packets --------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("C-140")
 def test_packets_in_clear_are_refused() -> None:
     script = SecureScript()
     (answer,) = script.give(opening(START))
@@ -139,6 +140,7 @@ def exhaust(fep: Any, left: int) -> None:
     records._sending.counter = COUNTER_LIMIT - left
 
 
+@pytest.mark.conformance("C-138")
 def test_an_exhausted_counter_ends_the_pdc() -> None:
     """What is under way fails by name; nothing is raised, sent again for ever, or left behind."""
     script = SecureScript()
@@ -164,6 +166,7 @@ def test_an_exhausted_counter_ends_the_pdc() -> None:
     assert [(c.context, c.error) for c in script.completions] == [("anew", None)]
 
 
+@pytest.mark.conformance("C-138")
 def test_an_exhausted_counter_at_a_target() -> None:
     """It answers no more; its return data fails, and the PDC with it."""
     script = SecureScript()

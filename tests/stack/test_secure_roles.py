@@ -44,6 +44,7 @@ def conversation(addresses: tuple[str, str, str], *, with_ssi: bool) -> Network:
     return Network(feps, random.Random(3), Impairment(loss=0.03, jitter_ns=2_000), keep=True)
 
 
+@pytest.mark.conformance("C-136")
 @pytest.mark.parametrize(
     ("addresses", "with_ssi"),
     [

@@ -175,6 +175,8 @@ def test_a_peer_that_wants_another_code_for_an_overrun() -> None:
     packets = parts(Opcode.WRITE, bytes(5000), match_bits=KEY, buffer_offset=REGION - 4096)
     for packet in packets:
         refused(bench, packet, ReturnCode.UNSUPPORTED_SIZE)
+    beyond = std(Opcode.READ, total=5000, match_bits=KEY, buffer_offset=REGION - 4096)
+    refused(bench, beyond, ReturnCode.BAD_ADDR)
 
 
 @pytest.mark.conformance("C-083")

@@ -148,6 +148,7 @@ def test_without_trimming_a_cut_frame_is_malformed() -> None:
     assert script.counters["rx_drop_bad_udp_length"] == 1
 
 
+@pytest.mark.conformance("C-126")
 @pytest.mark.parametrize("crc", [False, True])
 def test_a_transfer_through_a_trimming_switch(crc: bool) -> None:
     """Every third data frame loses its payload, which a CRC cannot survive: all arrives anyway."""

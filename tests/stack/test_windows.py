@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -163,7 +164,7 @@ def test_no_more_outstanding_than_the_peer_tracks(mpr: int) -> None:
                 assert sent - 1 == k + 128 * mpr
 
 
-@pytest.mark.conformance("C-042")
+@pytest.mark.conformance("C-042", "C-127")
 def test_mpr_of_an_older_ack_is_ignored() -> None:
     script = Script(window_bytes=10**9)
     script.post(bytes(4000 * MTU))
@@ -222,3 +223,29 @@ def test_a_full_window_is_not_an_error() -> None:
     script.give(ack(sent[-1]))
     assert [c.error for c in script.completions] == [None]
     assert script.pdc.peer.congestion.inflight == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.conformance("C-041")
+def test_a_stream_at_the_end_of_the_range_does_not_ask_with_every_packet() -> None:
+    """An ACK that is still to come moves the range on; without one the next request asks."""
+    script = Script(window_bytes=10**9, mpr=1)
+    script.post(bytes(2_000 * MTU))
+    sent = script.take()
+    asked = [p.psn for p in sent if p.ar]
+    assert (len(sent), asked) == (128, [sent[-1].psn])
+    first = sent[0].psn
+    # The peer acknowledges every fourth packet by itself, and at once what asks for it.
+    unacknowledged = 4
+    answers = 0
+    while (covered := first + unacknowledged) <= first + 1_000:
+        more = script.give(ack(psn=covered, dpdcid=sent[0].spdcid, mpr=1))
+        answers += 1
+        sent += more
+        unacknowledged += 4
+    asked = [p.psn for p in sent if p.ar]
+    assert len(sent) > 1_000
+    assert len(asked) <= len(sent) // 64
+    assert sent[-1].psn - first - unacknowledged <= 128
+    # However few there are, one is always under way that asks.
+    gaps = [b - a for a, b in itertools.pairwise(asked)]
+    assert max(gaps) <= 256

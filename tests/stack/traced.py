@@ -75,7 +75,9 @@ def pair(
 ) -> Pair:
     logs: dict[str, list[Event]] = {address: [] for address in addresses}
     endpoints: dict[str, FabricEndpoint] = {
-        address: create(config(address, **parameters), seed=k, log=logs[address].append)
+        address: create(
+            config(address, **parameters), seed=k, first_counter=0, log=logs[address].append
+        )
         for k, address in enumerate(addresses)
     }
     network = Network(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -54,11 +55,19 @@ def test_every_encapsulation(version: int, udp: bool) -> None:
     ("version", "udp", "with_ssi"),
     [(4, True, False), (4, False, False), (4, True, True), (6, True, True), (6, False, True)],
 )
-def test_a_servers_keys_open_both_directions(version: int, udp: bool, with_ssi: bool) -> None:
+@pytest.mark.parametrize("by_address", [False, True])
+def test_a_servers_keys_open_both_directions(
+    version: int, udp: bool, with_ssi: bool, by_address: bool
+) -> None:
+    """Also where the UEC reference provider derives from IPv6 addresses in spite of SSIs."""
     here, there = ADDRESSES[version]
     clients = {here: 7} if with_ssi else {}
-    secure = domain(mode="server", clients=clients, failure_threshold=1)
+    secure = domain(
+        mode="server", clients=clients, failure_threshold=1, address_in_ipv6_kdf=by_address
+    )
     identity = bytes([0, 0, 0, 7]) if with_ssi else bytes([10, 0, 0, 1])
+    if by_address and version == 6:
+        identity = ip_address(here).packed
     key = provision_client(secure, 0, identity)
     client = domain(mode="client", keys={0: key}, ssi=7 if with_ssi else None)
     link: dict[str, Any] = {"version": version, "udp": udp}

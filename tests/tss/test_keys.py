@@ -105,7 +105,7 @@ def test_a_client_gets_what_the_server_derives() -> None:
 
 
 def test_a_ring_remembers_only_so_many_packet_keys() -> None:
-    ring = KeyRing(SecureDomain(sdi=1, mode="cluster", keys={0: KEY}), 0, KEY, 0)
+    ring = KeyRing(SecureDomain(sdi=1, mode="cluster", keys={0: KEY}), 0, KEY, 0, 0)
     key = PacketKey(bytes(44))
     for rekey in range(ring.CAPACITY + 10):
         ring.keep((0, rekey, b"abcd"), key)

@@ -28,6 +28,7 @@ from uet.tss.record import SealError, SecureDomains, SecureRecords
 
 GOLDEN = sorted(path.stem for path in VECTORS.glob("rp-tss-*.json"))
 HEADER, PAYLOAD = bytes(range(56)), b"some payload"
+THIRD_KEY = bytes(range(200, 232))
 
 
 def golden(name: str) -> tuple[dict[str, Any], SecureRecords]:
@@ -75,7 +76,7 @@ def test_golden_packets_open(name: str) -> None:
     data, records = golden(name)
     prefix, packet, size = parts(bytes.fromhex(data["frame_hex"]))
     for view in (packet, memoryview(packet)):
-        assert records.open(prefix, view, size) == bytes.fromhex(data["tss"]["plaintext"])
+        assert records.read(prefix, view, size) == bytes.fromhex(data["tss"]["plaintext"])
     assert not records.counts
 
 
@@ -84,6 +85,7 @@ def test_golden_packets_open(name: str) -> None:
 LINKS = st.tuples(st.sampled_from([4, 6]), st.booleans())
 
 
+@pytest.mark.conformance("C-136")
 @settings(max_examples=60, deadline=None)
 @given(
     mode=st.sampled_from(["direct", "cluster"]),
@@ -120,6 +122,7 @@ def test_round_trip_among_peers(
     assert sender.position(an) == (epoch, counter + 1)
 
 
+@pytest.mark.conformance("C-136")
 @settings(max_examples=40, deadline=None)
 @given(
     link=LINKS,
@@ -155,7 +158,7 @@ def test_round_trip_between_client_and_server(
         assert packet[8:16] != back[8:16]
     # A reader of captures opens the server's own packets with the server's key.
     prefix, back, size = parts(answer)
-    assert server.open(prefix, back, size, by_server=True) == header[::-1]
+    assert server.read(prefix, back, size, by_server=True) == header[::-1]
 
 
 def test_a_server_with_identifiers_sends_to_known_clients_only() -> None:
@@ -167,6 +170,7 @@ def test_a_server_with_identifiers_sends_to_known_clients_only() -> None:
     assert packet[4:8] == bytes([0, 0, 0, 7])
 
 
+@pytest.mark.conformance("C-136")
 def test_one_clients_key_opens_no_other_clients_packets() -> None:
     server = SecureRecords(domain(mode="server", clients={"10.0.0.1": 1, "10.0.0.2": 2}))
     keys = [provision_client(server.domain, 0, bytes([0, 0, 0, ssi])) for ssi in (1, 2)]
@@ -179,6 +183,7 @@ def test_one_clients_key_opens_no_other_clients_packets() -> None:
     assert opened(first, frame) == HEADER
 
 
+@pytest.mark.conformance("C-136")
 def test_cluster_keys_are_of_the_source() -> None:
     sender, receiver = pair()
     frames = [sealed_frame(sender, HEADER, source=f"10.0.0.{n}") for n in (1, 3)]
@@ -221,7 +226,7 @@ def test_any_flipped_bit_is_refused_and_counted(
     mode = {"d": "direct", "c": "cluster"}[mode]
     keys = {0: KEY, 1: OTHER_KEY}
     sender = SecureRecords(domain(mode=mode, ssi=ssi, keys=keys))
-    domains = SecureDomains([domain(mode=mode, ssi=ssi, keys=keys)])
+    domains = SecureDomains([domain(mode=mode, ssi=None if ssi is None else 99, keys=keys)])
     prefix, packet, size = parts(sealed_frame(sender, HEADER, PAYLOAD, version=version, udp=udp))
     covered = bytearray(prefix + packet)
     bit = data.draw(st.integers(0, len(covered) * 8 - 1))
@@ -283,7 +288,8 @@ def test_an_unknown_domain() -> None:
     domains = SecureDomains([domain(sdi=8)], counts)
     assert opened(domains, sealed_frame(sender, HEADER)) == record.UNKNOWN_SDI
     assert counts == {record.UNKNOWN_SDI: 1}
-    domains.add(domain(sdi=7))
+    domains.add(domain(sdi=7, keys={0: THIRD_KEY}))
+    sender = SecureRecords(domain(sdi=7, keys={0: THIRD_KEY}))
     assert opened(domains, sealed_frame(sender, HEADER)) == HEADER
     with pytest.raises(SecureDomainError, match="taken"):
         domains.add(domain(sdi=7))
@@ -298,7 +304,7 @@ def test_an_unknown_domain() -> None:
 def test_a_packet_of_one_domain_does_not_open_in_another() -> None:
     sender = SecureRecords(domain(sdi=7))
     prefix, packet, _ = parts(sealed_frame(sender, HEADER))
-    domains = SecureDomains([domain(sdi=7), domain(sdi=8)])
+    domains = SecureDomains([domain(sdi=7), domain(sdi=8, keys={0: OTHER_KEY})])
     assert domains.open(prefix, packet[:3] + b"\x08" + packet[4:]) == record.BAD_TAG
 
 
@@ -327,6 +333,7 @@ def test_a_packet_without_plaintext() -> None:
     assert opened(receiver, sealed_frame(sender, b"")) == b""
 
 
+@pytest.mark.conformance("C-137")
 def test_old_epochs() -> None:
     changes = {"reject_old_epochs": True, "rx_max_epoch_lifetime": 16, "epoch": 10}
     sender, receiver = pair(**changes)
@@ -346,6 +353,7 @@ def test_old_epochs() -> None:
     assert opened(tolerant, sealed_frame(sender, HEADER)) == HEADER
 
 
+@pytest.mark.conformance("C-139")
 def test_too_many_failures_latch_the_domain() -> None:
     sender, receiver = pair(failure_threshold=3)
     good = sealed_frame(sender, HEADER)
@@ -357,10 +365,88 @@ def test_too_many_failures_latch_the_domain() -> None:
     assert opened(receiver, bad) == record.BAD_TAG
     assert receiver.latched
     assert opened(receiver, good) == opened(receiver, bad) == record.LATCHED
-    assert receiver.counts == {record.BAD_TAG: 4, record.LATCHED: 2}
+    assert receiver.counts == {record.BAD_TAG: 4, record.LATCHES: 1, record.LATCHED: 2}
     receiver.unlatch()
     assert opened(receiver, good) == HEADER
     assert receiver.failures == 0
+
+
+@pytest.mark.conformance("C-139")
+@pytest.mark.parametrize("latch_time", [10_000_000, 0])
+def test_a_latch_opens_by_itself(latch_time: int) -> None:
+    """After ``latch_time``, and only failures within one such time count; 0 is for ever."""
+    sender, receiver = pair(failure_threshold=3, latch_time=latch_time)
+    prefix, good, size = parts(sealed_frame(sender, HEADER))
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    end = 5_000_000
+    for _ in range(4):
+        assert receiver.open(prefix, bad, size, end) == record.BAD_TAG
+    assert receiver.open(prefix, good, size, end + 9_999_999) == record.LATCHED
+    found = receiver.open(prefix, good, size, end + 10_000_000)
+    if not latch_time:
+        assert found == receiver.open(prefix, good, size, 1 << 60) == record.LATCHED
+        return
+    assert found == HEADER
+    # Ten failures, but never four within the time.
+    for now in range(0, 50_000_000, 5_000_000):
+        assert receiver.open(prefix, bad, size, 100_000_000 + now) == record.BAD_TAG
+        assert receiver.open(prefix, good, size, 100_000_000 + now) == HEADER
+    assert receiver.counts[record.LATCHES] == 1
+
+
+@pytest.mark.conformance("C-141")
+@pytest.mark.parametrize("mode", ["direct", "cluster"])
+def test_packets_under_the_own_identifier_are_refused(mode: str) -> None:
+    """One's own that came back, or another endpoint's that was given the same SSI."""
+    own, twin, peer = (SecureRecords(domain(mode=mode, ssi=ssi)) for ssi in (7, 7, 8))
+    for sender in (own, twin):
+        frame = sealed_frame(sender, HEADER)
+        assert opened(own, frame) == record.OWN_SSI
+        assert opened(peer, frame) == HEADER
+    assert own.counts == {record.OWN_SSI: 2}
+    assert opened(own, sealed_frame(peer, HEADER)) == HEADER
+
+
+@pytest.mark.conformance("C-141")
+@pytest.mark.parametrize("mode", ["direct", "cluster", "server"])
+def test_one_key_is_not_in_two_domains(mode: str) -> None:
+    """Under either would be counted from the start, so that every vector came twice."""
+    domains = SecureDomains([domain(mode=mode, sdi=1, keys={0: KEY})])
+    for keys in ({0: KEY}, {0: OTHER_KEY, 1: KEY}):
+        with pytest.raises(SecureDomainError, match="SDI 1 and SDI 2 have the same key"):
+            domains.add(domain(mode="cluster", sdi=2, keys=keys))
+    second = domains.add(domain(mode="cluster", sdi=2, keys={0: OTHER_KEY}))
+    with pytest.raises(SecureDomainError, match="same key"):
+        second.set_key(1, KEY)
+    # What a client is given counts by the octets that encrypt.
+    with pytest.raises(SecureDomainError, match="same key"):
+        domains.add(domain(mode="client", sdi=3, keys={0: KEY + bytes(12)}))
+    # A domain that was left has counted, too.
+    domains.remove(1)
+    for sdi, word in ((1, "in use before"), (4, "same key")):
+        with pytest.raises(SecureDomainError, match=word):
+            domains.add(domain(mode=mode, sdi=sdi, keys={0: KEY}))
+    assert [there.domain.sdi for there in domains] == [2]
+
+
+@pytest.mark.conformance("C-142")
+def test_counters_begin_where_the_caller_says() -> None:
+    """Under every key, so that those of an earlier life are not used twice."""
+    for fields in ({}, {"mode": "server", "clients": {"10.0.0.7": 7}}):
+        secure = domain(**fields, keys={0: KEY, 1: OTHER_KEY})
+        records = SecureRecords(secure, first_counter=1 << 40)
+        records.rotate(1)
+        records.retire(0)
+        records.set_key(0, THIRD_KEY)
+        start = secure.first_counter + (1 << 40)
+        assert records.position(0) == records.position(1) == (0, start)
+    for mode, ssi, room in (("direct", None, 1 << 48), ("client", 3, 1 << 47)):
+        key = KEY + bytes(12) if mode == "client" else KEY
+        secure = domain(mode=mode, ssi=ssi, keys={0: key})
+        assert SecureRecords(secure, first_counter=room - 1).position(0) == (0, room - 1)
+        for start in (-1, room):
+            with pytest.raises(SecureDomainError, match="first_counter"):
+                SecureRecords(secure, first_counter=start)
 
 
 def test_forged_packets_do_not_fill_the_memory_for_keys() -> None:

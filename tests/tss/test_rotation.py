@@ -117,6 +117,7 @@ def test_a_retired_key_does_not_come_back() -> None:
         sender.set_key(0, KEY)
 
 
+@pytest.mark.conformance("C-137")
 def test_a_new_epoch_changes_the_packet_key_and_not_the_counter() -> None:
     sender, receiver = pair(reject_old_epochs=True, rx_max_epoch_lifetime=0)
     old = sealed_frame(sender, HEADER)
@@ -139,7 +140,7 @@ def test_a_clients_epoch_comes_with_its_key() -> None:
     assert client.position(1) == (1, 0)
 
 
-@pytest.mark.conformance("C-131")
+@pytest.mark.conformance("C-131", "C-138")
 def test_an_exhausted_counter_stops_the_sender_until_it_rotates() -> None:
     sender, receiver = pair()
     move(sender, 0, 0, COUNTER_LIMIT - 1)
@@ -154,6 +155,7 @@ def test_an_exhausted_counter_stops_the_sender_until_it_rotates() -> None:
     assert opened(receiver, sealed_frame(sender, HEADER)) == HEADER
 
 
+@pytest.mark.conformance("C-136")
 def test_a_server_and_its_client_share_the_counters_of_one_key() -> None:
     server = SecureRecords(
         SecureDomain(sdi=9, mode="server", keys={0: KEY}, clients={"10.0.0.2": 2})

@@ -25,19 +25,20 @@ _ACCESS: Final = Flag.REMOTE_READ | Flag.REMOTE_WRITE
 class Domain:
     """A FEP, driven by ``driver``: ``fi_domain``.
 
-    ``config`` holds its addresses, profiles, parameters and secure domains; ``seed`` decides all
-    that is random in it, PDC ids and first PSNs too: where peers outlive the domain, take another
-    one each time.
+    ``config`` holds its addresses, profiles, parameters and secure domains.  How it begins is the
+    driver's to say (:class:`uet.api.driver.Beginning`): on a real interface PDC ids and first
+    PSNs come from the operating system and packet counters from the clock, so that no restart
+    repeats any.
 
     >>> from uet.api import Domain, Flag
     >>> from uet.api.loopback import Loopback
     >>> from uet.config import FepConfig
     >>> wire = Loopback()
     >>> macs = {"10.0.0.1": "02:00:00:00:00:01", "10.0.0.2": "02:00:00:00:00:02"}
-    >>> def domain(own, peer, seed):
+    >>> def domain(own, peer):
     ...     config = FepConfig(address=own, mac=macs[own], neighbours={peer: macs[peer]})
-    ...     return Domain(config, wire, seed=seed)
-    >>> a, b = domain("10.0.0.1", "10.0.0.2", 1), domain("10.0.0.2", "10.0.0.1", 2)
+    ...     return Domain(config, wire)
+    >>> a, b = domain("10.0.0.1", "10.0.0.2"), domain("10.0.0.2", "10.0.0.1")
     >>> ends = []
     >>> for each in (a, b):
     ...     endpoint, av, cq = each.endpoint(), each.av_open(), each.cq_open()
@@ -61,10 +62,13 @@ class Domain:
     All raise :class:`ApiError`, or another ``ValueError``, for what cannot be.
     """
 
-    def __init__(self, config: FepConfig, driver: Driver, *, seed: int) -> None:
+    def __init__(self, config: FepConfig, driver: Driver) -> None:
         self.config = config
         self.driver = driver
-        self.fep = FabricEndpoint(config, seed=seed)
+        begins = driver.beginning()
+        self.fep = FabricEndpoint(
+            config, seed=begins.seed, first_counter=begins.first_counter if config.domains else None
+        )
         self.home: Final = Address(
             job_id=config.job_id,
             pid_on_fep=config.pid_on_fep,

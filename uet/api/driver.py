@@ -9,14 +9,33 @@ and clocks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from uet.api.domain import Domain
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """How a FEP begins, so that nothing of an earlier one at its address comes again.
+
+    ``seed`` and ``first_counter`` are those of :class:`uet.fep.FabricEndpoint`.
+    """
+
+    seed: int | None = None
+    first_counter: int
+
+
 class Driver(Protocol):
     """Carries frames between a domain's FEP and the network, and tells the time."""
+
+    def beginning(self) -> Beginning:
+        """How a domain that is made now begins.
+
+        ``seed`` is ``None``, which takes the operating system's randomness, unless the driver
+        simulates.  ``first_counter`` is beyond what any earlier domain has reached: a clock's.
+        """
 
     @property
     def now(self) -> int:

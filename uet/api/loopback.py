@@ -1,18 +1,20 @@
 """Domains joined in one process, in virtual time: for tests and for trying things out.
 
-Time moves from one event to the next, so waiting takes none; the same seeds and calls give the
+Time moves from one event to the next, so waiting takes none; one seed and the same calls give the
 same packets.
 """
 
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from uet.api.address_vector import AddressVector
 from uet.api.completion_queue import CompletionQueue
 from uet.api.domain import Domain
+from uet.api.driver import Beginning
 from uet.api.endpoint import Endpoint
 from uet.api.flags import ApiError, EndpointType, Flag, Order
 from uet.config import FepConfig
@@ -20,13 +22,15 @@ from uet.config import FepConfig
 #: Frames that one domain may send before the others' turn comes.
 _TURN = 64
 _MAC = slice(0, 6)
+#: What a domain may count until the counters of the next one begin.
+_COUNTER_BITS = 32
 
 
 class Loopback:
     """A wire between domains: every frame arrives ``delay`` ns after it was sent.
 
     ``tap`` sees each frame and the time, and gives back the frames to deliver in its place: none
-    to lose it, two to duplicate it.
+    to lose it, two to duplicate it.  ``seed`` decides what is random in the domains.
 
     >>> from uet.api.loopback import Loopback, pair
     >>> frames = []
@@ -46,12 +50,15 @@ class Loopback:
         *,
         delay: int = 1_000,
         tap: Callable[[bytes, int], Sequence[bytes]] | None = None,
+        seed: int = 1,
     ) -> None:
         if delay < 0:
             raise ApiError(f"delay is {delay} ns; it cannot be negative")
         self._delay = delay
         self._tap = tap
         self._now = 0
+        self._rng = random.Random(f"loopback {seed}")
+        self._begun = 0
         self._domains: dict[bytes, Domain] = {}
         self._events: list[tuple[int, int, bytes]] = []
         self._sent = 0
@@ -60,6 +67,11 @@ class Loopback:
     def now(self) -> int:
         """Virtual time in ns."""
         return self._now
+
+    def beginning(self) -> Beginning:
+        """From the wire's seed, and never the same twice on one wire."""
+        self._begun += 1
+        return Beginning(seed=self._rng.getrandbits(63), first_counter=self._begun << _COUNTER_BITS)
 
     def attach(self, domain: Domain) -> None:
         """Join a domain; :class:`ApiError` if its MAC address is taken."""
@@ -144,7 +156,6 @@ def pair(
     *,
     msg_order: Order = Order.NONE,
     wire: Loopback | None = None,
-    seed: int = 1,
     **parameters: object,
 ) -> tuple[End, End]:
     """Two enabled endpoints at 10.0.0.1 and 10.0.0.2 that know each other.
@@ -154,10 +165,10 @@ def pair(
     driver = Loopback() if wire is None else wire
     addresses = {f"10.0.0.{number}": f"02:00:00:00:00:{number:02x}" for number in (1, 2)}
     opened = []
-    for number, (address, mac) in enumerate(addresses.items()):
+    for address, mac in addresses.items():
         others = {peer: other for peer, other in addresses.items() if peer != address}
         config = FepConfig(address=address, mac=mac, neighbours=others, **parameters)  # type: ignore[arg-type]
-        domain = Domain(config, driver, seed=seed + number)
+        domain = Domain(config, driver)
         endpoint = domain.endpoint(type, msg_order=msg_order)
         av, cq = domain.av_open(), domain.cq_open()
         endpoint.bind(av)

@@ -9,6 +9,7 @@ In order: the application's side, what arrives, what leaves, what PDS and SES re
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -54,14 +55,20 @@ _REPORTS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def create(config: FepConfig, *, seed: int, log: Log | None = None) -> FabricEndpoint:
+def create(
+    config: FepConfig,
+    *,
+    seed: int | None = None,
+    first_counter: int | None = None,
+    log: Log | None = None,
+) -> FabricEndpoint:
     """An endpoint, traced only if there is a ``log``, which is called with every event.
 
     :class:`uet.eventlog.sequence.JsonSequence` is one that makes a file of them.
     """
     if log is None:
-        return FabricEndpoint(config, seed=seed)
-    return TracedEndpoint(config, seed=seed, log=log)
+        return FabricEndpoint(config, seed=seed, first_counter=first_counter)
+    return TracedEndpoint(config, seed=seed, first_counter=first_counter, log=log)
 
 
 class TracedEndpoint(FabricEndpoint):
@@ -72,7 +79,14 @@ class TracedEndpoint(FabricEndpoint):
     in calls that are given no time has the time of the last one that was.
     """
 
-    def __init__(self, config: FepConfig, *, seed: int, log: Log) -> None:
+    def __init__(
+        self,
+        config: FepConfig,
+        *,
+        seed: int | None = None,
+        first_counter: int | None = None,
+        log: Log,
+    ) -> None:
         self._log = log
         self._held: list[Event] | None = None
         self._time = 0
@@ -86,8 +100,10 @@ class TracedEndpoint(FabricEndpoint):
         self._rooms: dict[str, int] = {}
         self._touched: set[str] = set()  # peers whose window may have changed
         self._ended = False
+        if seed is None:  # the log tells it
+            seed = secrets.randbits(64)
         self._parameters: Data | None = _parameters(config, seed)
-        super().__init__(config, seed=seed)
+        super().__init__(config, seed=seed, first_counter=first_counter)
         self._reader = FrameReader(config, self.domains)
         self._seal_errors: tuple[str, ...] = ()
         if self.domains is not None:

@@ -6,7 +6,6 @@ own keys, which notices nothing of it.
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -70,15 +69,8 @@ class FrameReader:
             records = self._domains.find(sdi) if self._domains is not None else None
             if records is None:
                 return f"SDI {sdi} is none of this endpoint's"
-            kept = records.counts, records.failures, records.latched
-            records.counts = Counter()
-            if sent:
-                records.latched = False  # which stops what is received only
             by_server = sent and records.domain.mode == "server"
-            try:
-                return records.open(sealed, packet, address_size, by_server=by_server)
-            finally:
-                records.counts, records.failures, records.latched = kept
+            return records.read(sealed, packet, address_size, by_server=by_server)
 
         return open_secure
 

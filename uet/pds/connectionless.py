@@ -21,7 +21,7 @@ from uet.peer import Peer, traffic_class
 from uet.transport import Frame
 from uet.tss.domain import SealError
 from uet.wire import headers
-from uet.wire.codes import PacketType, RudiFlag
+from uet.wire.codes import NackCode, PacketType, RudiFlag
 
 _REQ, _RESP, _UUD = headers.RUDI_REQ, headers.RUDI_RESP, headers.UUD_REQ
 _REQ_WORD = _REQ.word(type=PacketType.RUDI_REQ, next_hdr=0)
@@ -31,6 +31,7 @@ _NEXT_SHIFT = _REQ.shift("next_hdr")
 _UUD_SHIFT = _UUD.shift("next_hdr")
 _NOT_RUNNING = -1
 _M, _RETX = int(RudiFlag.M), int(RudiFlag.RETX)
+_TRIMMED = frozenset({int(NackCode.TRIMMED), int(NackCode.TRIMMED_LASTHOP)})
 
 #: RUDI requests on their way: RUDI has no window, and its packets must not flood those of RUD and
 #: ROD (UES 3.5.22).  One whose timer has run out is on its way no longer.
@@ -38,6 +39,11 @@ MOST_OUTSTANDING = 256
 #: RUDI requests toward one peer that wait for their responses, on their way or not: one that does
 #: not answer leaves room for the others.
 MOST_OUTSTANDING_OF_A_PEER = 128
+
+
+#: Times that a request is sent again at once because it was trimmed; later ones wait and count as
+#: any refusal does.
+MOST_TRIMS = 64
 
 
 class _Pending:
@@ -49,9 +55,11 @@ class _Pending:
         "message",
         "on_its_way",
         "peer",
+        "queued",
         "refusals",
         "refused",
         "timeouts",
+        "trims",
     )
 
     def __init__(self, message: Outbound, index: int, peer: Peer, deadline: int) -> None:
@@ -63,6 +71,8 @@ class _Pending:
         self.refusals = 0
         self.refused = False  # and not sent again since
         self.on_its_way = True  # neither answered nor timed out
+        self.trims = 0
+        self.queued = False  # to be sent again
 
 
 class _PeerQueue:
@@ -144,6 +154,7 @@ class Connectionless:
             packet_id = self._again.popleft()
             pending = self._pending.get(packet_id)
             if pending is not None:
+                pending.queued = False
                 self._send(out, packet_id, pending, now, again=True)
         while self._datagrams and len(out) < limit:
             message, peer = self._datagrams.popleft()
@@ -215,7 +226,7 @@ class Connectionless:
         pending.deadline = _NOT_RUNNING  # an older timer may have the same one
         if pending.refused:
             pending.refused = False
-            self._again.append(packet_id)
+            self._send_again(packet_id, pending)
             return
         pending.timeouts += 1
         self._outstanding -= pending.on_its_way
@@ -225,6 +236,11 @@ class Connectionless:
         if pending.timeouts > limit != UNLIMITED_RTO:
             self._give_up(pending.message, pending.peer, "RTO_RETRIES_EXHAUSTED", now)
         else:
+            self._send_again(packet_id, pending)
+
+    def _send_again(self, packet_id: int, pending: _Pending) -> None:
+        if not pending.queued:
+            pending.queued = True
             self._again.append(packet_id)
 
     def _give_up(self, message: Outbound, peer: Peer, error: str, now: int) -> None:
@@ -284,14 +300,20 @@ class Connectionless:
         if message.acknowledged >= message.packets:
             self._semantics.message_end(Anywhere(peer.address), message, now)
 
-    def on_nack(self, packet_id: int, peer: Peer, sdi: int | None, now: int) -> None:
+    def on_nack(self, packet_id: int, code: int, peer: Peer, sdi: int | None, now: int) -> None:
         """A NACK of RUDI: the target could not take it, send it again (UES 3.5.22).
 
+        What was trimmed is sent again at once, :data:`MOST_TRIMS` times at most, all else later.
         ``sdi`` is that of the requests also for one that came in clear, if the domain allows it.
         """
         pending = self._pending.get(packet_id)
         if pending is None or pending.peer is not peer or sdi != self._config.sdi:
             self._counts["rx_nacks_of_settled_psn"] += 1
+            return
+        if code in _TRIMMED and pending.trims < MOST_TRIMS:
+            pending.trims += 1
+            pending.refused = False
+            self._send_again(packet_id, pending)
             return
         pending.refusals += 1
         if pending.refusals > self._config.max_nack_retx_cnt != UNLIMITED_NACK:

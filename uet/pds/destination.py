@@ -105,6 +105,7 @@ class RequestDestination:
         overhead: int,
         ordered: bool,
         reorder: bool,
+        infer_loss: bool,
         ack_gen_trigger: int,
         ack_gen_min_pkt_add: int,
         ack_on_ecn: bool,
@@ -126,6 +127,7 @@ class RequestDestination:
         self._overhead = overhead
         self._ordered = ordered
         self._reorder = reorder
+        self._infers = infer_loss
         self._deliver = deliver
         self._out = acknowledger
         self._trigger = ack_gen_trigger
@@ -262,7 +264,8 @@ class RequestDestination:
             arrived.packet = memoryview(bytes(arrived.packet))
             self._early[psn] = arrived
             window.hold(psn)
-            self._infer_loss(arrived.entropy)
+            if self._infers:
+                self._infer_loss(arrived.entropy)
             return
         self._in_turn(psn, arrived)
 

@@ -178,6 +178,7 @@ class PdcLife:
             overhead=self.writer.nominal_overhead,
             ordered=self.ordered,
             reorder=config.rod_reorder,
+            infer_loss=config.infer_loss,
             ack_gen_trigger=config.ack_gen_trigger,
             ack_gen_min_pkt_add=config.ack_gen_min_pkt_add,
             ack_on_ecn=config.ack_on_ecn,

@@ -3,6 +3,13 @@
 A target keeps one Expected_PSN for each secure domain, beyond every Start_PSN it has accepted.
 With ``"0rtt"`` it takes a SYN that begins there or later at once; otherwise, and with ``"1rtt"``
 always, it names a first PSN and waits until the initiator begins there.
+
+A target that has just started does not know what it accepted before under the same keys, unless
+``expected_psn`` is configured.  It names first PSNs at random, as ``"1rtt"``, until one of these
+PDCs has closed; then that domain's Expected_PSN is known.  What began later than that may still
+be of an earlier life, so from then on it takes at once what begins at Expected_PSN exactly, and
+names that to all others.  A recorded PDC is then accepted only if its Start_PSN meets a random
+one: once in 2^31 times, as with ``"1rtt"``.
 """
 
 from __future__ import annotations
@@ -25,7 +32,10 @@ class SecureStarts:
         self._time = config.new_pdc_time
         self._counts = counts
         self._rng = rng
+        self._knows_past = config.expected_psn is not None
         self._expected: dict[int, int] = {}  # by SDI
+        if config.expected_psn is not None:
+            self._expected = {domain.sdi: config.expected_psn for domain in config.domains}
         self._told: dict[tuple[bytes, int], int] = {}  # by (peer, SDI)
         # (peer, its PDC id, SDI) -> (first PSN wanted, until when); the oldest first
         self._pending: dict[tuple[bytes, int, int], tuple[int, int]] = {}
@@ -44,8 +54,9 @@ class SecureStarts:
                 return None
             return wanted
         expected = self._expected.get(sdi)
-        if self._zero_rtt:
-            if expected is None or ((start - expected) & MASK) < HALF:
+        if self._zero_rtt and expected is not None:
+            beyond = (start - expected) & MASK
+            if not beyond or (self._knows_past and beyond < HALF):
                 return None
             wanted = expected
         else:

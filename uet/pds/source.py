@@ -169,6 +169,11 @@ class RequestSource(LossRecovery):
         unsent = 0 if current is None else current.packets - current.sent
         return unsent + self._queued + len(self.retransmit)
 
+    @property
+    def _awaits_answer(self) -> bool:
+        """Whether a packet that asked for an ACK has not been covered by CACK."""
+        return self._asked is not None and 0 < ((self._asked - self.max_cack) & MASK) < HALF
+
     def _beyond_range(self, psn: int) -> bool:
         """Whether the peer does not track ``psn`` yet."""
         return ((psn - self.max_cack) & MASK) > self.peer_range
@@ -223,7 +228,13 @@ class RequestSource(LossRecovery):
             room -= 1
             clear_offset -= 1
             ev = pick()
-            asks = last or hungry or not room or (adaptive and credit <= self._largest)
+            # At the end of the range one ACK that is still to come moves it on.
+            asks = (
+                last
+                or hungry
+                or not (room or self._awaits_answer)
+                or (adaptive and credit <= self._largest)
+            )
             if asks:
                 self._asked = psn
             frame, size = request(

@@ -62,6 +62,8 @@ class Connectionless:
             return _OP_VIOLATION
         region = self._access.region(request, request.length, write=writes, read=not writes)
         if isinstance(region, int):
+            if region == ReturnCode.BAD_MKEY and self._access.is_unsafe(request):
+                return _OP_VIOLATION
             return region
         if not region.key & IDEMPOTENT_SAFE or request.header_data is not None:
             return _OP_VIOLATION

@@ -53,6 +53,7 @@ class Execution:
         self._counters = counters
         self._mtu = config.payload_mtu
         self._sync = config.compatibility.sync_operations
+        self._target_token_first = config.compatibility.target_restart_token_first
         self._plain = config.compatibility.plain_unexpected_response
         self.now = 0
 
@@ -165,6 +166,8 @@ class Execution:
 
     def _restart(self, pdc: Context, request: Arrival) -> Answer:
         initiator_token, target_token = request.tokens
+        if self._target_token_first:
+            initiator_token, target_token = target_token, initiator_token
         return self._initiator.on_restart(
             pdc.address, initiator_token, target_token, request.message_id, request.job_id
         )

@@ -56,4 +56,5 @@ class MemoryTable:
             raise MemoryRegionError(f"memory key {key:#x} is not registered")
 
     def find(self, key: int) -> MemoryRegion | None:
+        """The region of this key."""
         return self._regions.get(key)

@@ -163,9 +163,9 @@ class OutboundMessage:
             fields["match_bits"] = plan.match_bits
         elif opcode == _RTR:
             som = headers.SES_RTR_SOM
-            initiator, target = plan.restart_tokens
-            fields["rtr_initiator_restart_token"] = initiator
-            fields["rtr_target_restart_token"] = target
+            first, second = plan.restart_tokens
+            fields["rtr_initiator_restart_token"] = first
+            fields["rtr_target_restart_token"] = second
         else:
             fields["buffer_offset"] = plan.buffer_offset
             fields["match_bits"] = plan.match_bits

@@ -424,7 +424,12 @@ def _no_operation(
 def restart_plan(
     peer: str, delivery: str, address: Address, tokens: tuple[int, int], config: FepConfig
 ) -> Plan:
-    """DEFERRABLE_RTR: the message of these tokens has a buffer now (UES 3.4)."""
+    """DEFERRABLE_RTR: the message of these (initiator's, target's) tokens has a buffer now.
+
+    UES 3.4; the plan has them in the order of the wire.
+    """
+    if config.compatibility.target_restart_token_first:
+        tokens = tokens[::-1]
     return Plan(
         kind="restart_request",
         peer=peer,

@@ -16,7 +16,7 @@ from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.profiles import Capability
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, Arrival
 from uet.ses.atomics import execute
-from uet.ses.memory import MemoryRegion, MemoryTable
+from uet.ses.memory import IDEMPOTENT_SAFE, MemoryRegion, MemoryTable
 from uet.ses.operands import unpack_operands
 from uet.ses.readback import Readback
 from uet.ses.responses import data_response, response
@@ -24,7 +24,7 @@ from uet.ses.sync import SyncGroups
 from uet.transport import Completion
 from uet.wire.codes import CSWAP_OPCODES, Opcode, ReturnCode
 
-_OK = int(ReturnCode.OK)
+_OK, _BAD_ADDR = int(ReturnCode.OK), int(ReturnCode.BAD_ADDR)
 #: Packets of return data that may wait on one PDC; a request that finds so many comes again.
 MOST_READBACKS: Final = 4_096
 _FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})
@@ -55,7 +55,7 @@ class MemoryAccess:
         self._overrun = int(
             ReturnCode.UNSUPPORTED_SIZE
             if config.compatibility.region_overrun_is_unsupported_size
-            else ReturnCode.BAD_ADDR
+            else _BAD_ADDR
         )
         self.sync = SyncGroups(complete)
 
@@ -74,8 +74,19 @@ class MemoryAccess:
         if (write and not region.writable) or (read and not region.readable):
             return int(ReturnCode.PERM_VIOLATION)
         if request.buffer_offset + length > len(region.memory):
-            return self._overrun
+            return self._overrun if write else _BAD_ADDR
         return region
+
+    def is_unsafe(self, request: Arrival) -> bool:
+        """Whether the request means a region of its job that is not safe for idempotent requests.
+
+        Its key says that the region is (bit 63), and that of the region does not.
+        """
+        for key in request.keys:
+            region = self._memory.find(key & ~IDEMPOTENT_SAFE)
+            if region is not None and region.job_id in (None, request.job_id):
+                return True
+        return False
 
     # -- write -------------------------------------------------------------------------------
 

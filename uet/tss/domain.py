@@ -10,7 +10,8 @@ As JSON, a domain is an object of this class's fields; keys are hexadecimal by a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any, Literal, cast, get_args
@@ -28,7 +29,7 @@ COUNTER_LIMIT = 1 << 48
 EPOCH_MASK = 0xFFFF
 _HALF_OF_EPOCHS = 0x8000
 _NUMBERS = ("sdi", "an", "ssi", "rekey_mask", "rekey_shift", "epoch", "rx_max_epoch_lifetime",
-            "failure_threshold")  # fmt: skip
+            "failure_threshold", "latch_time")  # fmt: skip
 _SWITCHES = ("reject_old_epochs", "accept_clear", "address_in_ipv6_kdf")
 
 
@@ -58,8 +59,10 @@ class SecureDomain:
     ``rekey_mask`` and ``rekey_shift`` take the rekey number out of the packet counter (cluster
     mode; 0xFF00 and 8: a new packet key every 256 packets).  ``epoch`` is that of the ``an``.
     With ``reject_old_epochs``, packets of epochs more than ``rx_max_epoch_lifetime`` ago are
-    dropped.  After more than ``failure_threshold`` packets that did not authenticate, all are (0:
-    never).
+    dropped.  After more than ``failure_threshold`` packets within ``latch_time`` (ns) that did not
+    authenticate, all are for that time (threshold 0: never; time 0: until :meth:`unlatch
+    <uet.tss.record.SecureRecords.unlatch>`).  The default is far shorter than retries last, since
+    anyone can forge such packets, and still bounds forgeries to 100,000 a second.
 
     ``accept_clear`` lets packets without security in from peers of this domain: the UEC reference
     provider sends NACKs for which it has no PDC like that.  Anyone can forge them.
@@ -80,6 +83,7 @@ class SecureDomain:
     reject_old_epochs: bool = False
     rx_max_epoch_lifetime: int = 16
     failure_threshold: int = 1000
+    latch_time: int = 10_000_000
     accept_clear: bool = False
     address_in_ipv6_kdf: bool = False
 
@@ -96,6 +100,7 @@ class SecureDomain:
             "epoch": (0, EPOCH_MASK),
             "rx_max_epoch_lifetime": (0, _HALF_OF_EPOCHS - 1),
             "failure_threshold": (0, 2**32 - 1),
+            "latch_time": (0, 2**48),
         }
         for name, (low, high) in limits.items():
             value = getattr(self, name)
@@ -115,7 +120,7 @@ class SecureDomain:
             raise SecureDomainError("keys must hold a key for AN 0, for AN 1, or for both")
         for an, key in self.keys.items():
             check_key(self.mode, an, key)
-        if len(set(self.keys.values())) < len(self.keys):
+        if len(set(map(fingerprint, self.keys.values()))) < len(self.keys):
             raise SecureDomainError("both ANs have the same key; the counters would meet under it")
         if self.an is not None and self.an not in self.keys:
             raise SecureDomainError(f"an is {self.an}, but keys has none for it; add one")
@@ -172,12 +177,38 @@ class SecureDomain:
         return data
 
 
+def fingerprint(key: bytes) -> bytes:
+    """Stands for the octets that encrypt: a client's are those of its key without the IV mask."""
+    return hashlib.sha256(key[:KEY_SIZE]).digest()
+
+
 def check_key(mode: Mode, an: int, key: bytes) -> None:
     """Raises :class:`SecureDomainError` unless ``key`` has the size that ``mode`` asks for."""
     wanted = CLIENT_KEY_SIZE if mode == "client" else KEY_SIZE
     if not isinstance(key, bytes) or len(key) != wanted:
         size = f"{len(key)} octets" if isinstance(key, bytes) else "not octets"
         raise SecureDomainError(f"the key of AN {an} is {size}; {mode} mode takes {wanted}")
+
+
+def check_together(domains: Iterable[SecureDomain]) -> None:
+    """Raises :class:`SecureDomainError` for domains that one endpoint may not hold together.
+
+    Each counts its own packets, so one key in two of them would get every counter twice.
+    """
+    owners: dict[bytes, int] = {}
+    for domain in domains:
+        for key in domain.keys.values():
+            owner = owners.setdefault(fingerprint(key), domain.sdi)
+            if owner != domain.sdi:
+                raise SecureDomainError(shared_key(owner, domain.sdi))
+
+
+def shared_key(one: int, other: int) -> str:
+    """The sentence for a key that is in two domains."""
+    return (
+        f"SDI {one} and SDI {other} have the same key, under which their counters would meet;"
+        " give each a key of its own"
+    )
 
 
 def is_older(epoch: int, current: int, lifetime: int) -> bool:

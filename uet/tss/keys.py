@@ -7,6 +7,7 @@ reference provider need that length in 16 bits, though older numbers of its have
 
 from __future__ import annotations
 
+from cryptography.hazmat.primitives.ciphers import Cipher, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.kdf.kbkdf import KBKDFCMAC, CounterLocation, Mode
@@ -18,6 +19,7 @@ LABEL_CLUSTER = b"U1"
 LABEL_CLIENT = b"U2"
 _COUNTER_OCTETS = 1
 _IPV6_SIZE = 16
+_FIRST_BLOCK = (2).to_bytes(4, "big")
 
 #: What tells packet keys of one domain key apart: epoch, rekey number, identity.
 KeyIndex = tuple[int, int, bytes]
@@ -59,7 +61,7 @@ def provision_client(server: SecureDomain, an: int, identity: bytes, epoch: int 
 class PacketKey:
     """What packets are secured with: AES-256-GCM under one key, and the mask of their vectors."""
 
-    __slots__ = ("decrypt", "encrypt", "iv_mask")
+    __slots__ = ("_octets", "decrypt", "encrypt", "iv_mask")
 
     def __init__(self, octets: bytes) -> None:
         """``octets``: a packet key, with or without an IV mask behind it."""
@@ -67,6 +69,15 @@ class PacketKey:
         self.encrypt = cipher.encrypt
         self.decrypt = cipher.decrypt
         self.iv_mask = int.from_bytes(octets[KEY_SIZE:], "big")
+        self._octets = octets[:KEY_SIZE]
+
+    def first_octets(self, iv: bytes, ciphertext: bytes) -> bytes:
+        """What the beginning of a ciphertext says, which nothing authenticates.
+
+        GCM encrypts by counter; its first block has number 2 (NIST SP 800-38D section 7.1).
+        """
+        counter = modes.CTR(iv + _FIRST_BLOCK)
+        return Cipher(AES(self._octets), counter).decryptor().update(ciphertext)
 
 
 class KeyRing:
@@ -81,10 +92,12 @@ class KeyRing:
 
     __slots__ = ("_key", "_label", "an", "counter", "epoch", "first_word", "fixed", "packet_keys")
 
-    def __init__(self, domain: SecureDomain, an: int, key: bytes, epoch: int) -> None:
+    def __init__(
+        self, domain: SecureDomain, an: int, key: bytes, epoch: int, first_counter: int
+    ) -> None:
         self.an = an
         self.epoch = epoch
-        self.counter = domain.first_counter
+        self.counter = domain.first_counter + first_counter
         header = headers.TSS_SSI if domain.uses_ssi else headers.TSS
         self.first_word = header.word(an=an, sdi=domain.sdi)
         self._key = key

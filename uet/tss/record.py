@@ -10,7 +10,6 @@ There is no replay protection here: a replayed packet opens, and PDS knows its P
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
@@ -24,9 +23,11 @@ from uet.tss.domain import (
     SecureDomain,
     SecureDomainError,
     check_key,
+    fingerprint,
     is_older,
+    shared_key,
 )
-from uet.tss.keys import KeyRing
+from uet.tss.keys import KeyIndex, KeyRing, PacketKey
 from uet.wire import headers
 from uet.wire.codes import ICV_SIZE
 
@@ -38,6 +39,11 @@ NO_KEY: Final = "tss_no_key"
 MISSING_SSI: Final = "tss_missing_ssi"
 OLD_EPOCH: Final = "tss_old_epoch"
 BAD_TAG: Final = "tss_bad_tag"
+#: A peer sends under this endpoint's SSI, so that their initialisation vectors meet, or what this
+#: endpoint has sent comes back to it.
+OWN_SSI: Final = "tss_own_ssi"
+#: How often too many packets that did not authenticate have latched a domain.
+LATCHES: Final = "tss_latches"
 # Why a packet was not sealed.
 EXHAUSTED: Final = "tss_counter_exhausted"
 NEEDS_SSI: Final = "tss_needs_ssi"
@@ -49,9 +55,13 @@ _TSS, _TSS_SSI = headers.TSS, headers.TSS_SSI
 _SP = _TSS.mask("sp") >> 24
 _AN = _TSS.mask("an") >> 24
 _SSI_SIZE = _TSS_SSI.size - _TSS.size
+_SSI_AT = _TSS_SSI.field("ssi").offset // 8
+_SSI_END = _SSI_AT + _SSI_SIZE
 _EPOCH_AT = _TSS.shift("epoch")
 _COUNTER_MASK = _TSS.mask("counter")
 _LEAST = _TSS.size + ICV_SIZE
+#: Octets that tell which request a trimmed packet was: the longest PDS header of one.
+PEEKED: Final = headers.RUD_REQ.size + headers.REQ_CC_STATE.size
 _TSC_BITS = 64
 _IPV4_SIZE, _IPV6_SIZE = 4, 16
 #: Source and destination, and the UDP header: no prefix of IPv4 that we send is longer.
@@ -80,23 +90,46 @@ class SecureRecords:
     """The sealing and opening side of one secure domain at one endpoint.
 
     Every refusal is counted in ``counts`` under its reason, which may be shared among domains.
-    The counters of packets live here: whoever makes this object anew, after a restart say, must
-    bring keys that were not sent with before.
+    The counters of packets live here, and begin ``first_counter`` after the domain's first one.
+    Whoever makes this object anew, after a restart say, must bring keys that were not sent with
+    before, or a ``first_counter`` beyond every counter that was (RFC 5116 section 3.1).  ``owners``
+    maps fingerprints of keys to the SDI that has or had them, for all domains of one endpoint.
     """
 
-    def __init__(self, domain: SecureDomain, counts: Counter[str] | None = None) -> None:
+    def __init__(
+        self,
+        domain: SecureDomain,
+        counts: Counter[str] | None = None,
+        *,
+        first_counter: int = 0,
+        owners: dict[bytes, int] | None = None,
+    ) -> None:
+        if not 0 <= first_counter < domain.counter_limit - domain.first_counter:
+            raise SecureDomainError(
+                f"first_counter is {first_counter}; it must lie in"
+                f" 0..{domain.counter_limit - domain.first_counter - 1}"
+            )
         self.domain = domain
         self.counts: Counter[str] = Counter() if counts is None else counts
         #: octets that sealing adds to a packet
         self.overhead = (_TSS_SSI if domain.uses_ssi else _TSS).size + ICV_SIZE
-        #: packets that did not authenticate since the last :meth:`unlatch`
+        #: packets that did not authenticate in the present ``latch_time``
         self.failures = 0
         #: too many did not: whatever is received is dropped, sending goes on
         self.latched = False
+        self._failing_since = 0  # ns: when the latch was set, or the first failure was counted
+        self._first_counter = first_counter
+        # Where packets under the own SSI are no peer's: a client's server sends under the client's.
+        self._own_ssi = b""
+        if domain.ssi is not None and domain.mode in ("direct", "cluster"):
+            self._own_ssi = domain.ssi.to_bytes(_SSI_SIZE, "big")
+        self._serves = domain.mode == "server"
         self._rings: list[KeyRing | None] = [None, None]
-        self._used: set[bytes] = set()
+        self._owners: dict[bytes, int] = {} if owners is None else owners
         self._clients = {ip_address(a).packed: ssi for a, ssi in domain.clients.items()}
         self._ways: dict[bytes, _Way] = {}
+        for an, key in domain.keys.items():
+            self._check_unused(an, key)
         for an, key in domain.keys.items():
             self._install(an, key, domain.epoch if an == domain.sends_with else 0)
         self._sending = self._ring(domain.sends_with)
@@ -120,6 +153,8 @@ class SecureRecords:
 
     def set_key(self, an: int, key: bytes, *, epoch: int = 0) -> None:
         """Give the idle AN a new key, under which epoch and counter begin anew.
+
+        The counter begins where that of every key here began.
 
         Make before break: packets under it are accepted from now on, sent from :meth:`rotate` on.
         Raises :class:`SecureDomainError`, also for a key that was here before: its counters would
@@ -161,9 +196,24 @@ class SecureRecords:
         ring.epoch = epoch
 
     def unlatch(self) -> None:
-        """Accept packets again after too many that did not authenticate."""
+        """Accept packets again at once after too many that did not authenticate."""
         self.failures = 0
         self.latched = False
+
+    def _failed(self, now: int) -> None:
+        """Another packet did not authenticate."""
+        domain = self.domain
+        if not self.failures or 0 < domain.latch_time <= now - self._failing_since:
+            self.failures, self._failing_since = 0, now
+        self.failures += 1
+        if 0 < domain.failure_threshold < self.failures:
+            self.latched, self._failing_since = True, now
+            self.counts[LATCHES] += 1
+
+    def _still_latched(self, now: int) -> bool:
+        if 0 < self.domain.latch_time <= now - self._failing_since:
+            self.unlatch()
+        return self.latched
 
     def _ring(self, an: int) -> KeyRing:
         ring = self._rings[an] if an in (0, 1) else None
@@ -171,12 +221,17 @@ class SecureRecords:
             raise SecureDomainError(f"SDI {self.domain.sdi} has no key for AN {an}; set one")
         return ring
 
-    def _install(self, an: int, key: bytes, epoch: int) -> None:
-        digest = hashlib.sha256(key).digest()
-        if digest in self._used:
+    def _check_unused(self, an: int, key: bytes) -> None:
+        owner = self._owners.get(fingerprint(key))
+        if owner == self.domain.sdi:
             raise SecureDomainError(f"the key for AN {an} was in use before; take a fresh one")
-        self._used.add(digest)
-        self._rings[an] = KeyRing(self.domain, an, key, epoch)
+        if owner is not None:
+            raise SecureDomainError(shared_key(owner, self.domain.sdi))
+
+    def _install(self, an: int, key: bytes, epoch: int) -> None:
+        self._check_unused(an, key)
+        self._owners[fingerprint(key)] = self.domain.sdi
+        self._rings[an] = KeyRing(self.domain, an, key, epoch, self._first_counter)
 
     # Sending
 
@@ -261,58 +316,119 @@ class SecureRecords:
         prefix: bytes,
         packet: bytes | memoryview,
         address_size: int = _IPV4_SIZE,
-        *,
-        by_server: bool = False,
+        now: int = 0,
     ) -> bytes | str:
         """The plaintext of a packet, or the reason why there is none, which is counted.
 
         ``packet`` goes from the TSS header through the tag; for ``prefix`` see :func:`covered`.
-        ``address_size``: octets of an IP address in it, 4 or 16.  ``by_server`` opens what a
-        server has sent with the server's own domain, for readers of captures.  Never raises.
+        ``address_size``: octets of an IP address in it, 4 or 16.  ``now`` (ns) is for the latch.
+        Never raises.
+        """
+        if self.latched and self._still_latched(now):
+            return self._refuse(LATCHED)
+        if self._own_ssi and packet[_SSI_AT:_SSI_END] == self._own_ssi and packet[0] & _SP:
+            return self._refuse(OWN_SSI)
+        if self._serves and self._is_stranger(prefix, packet, address_size):
+            return self._refuse(UNKNOWN_CLIENT)
+        found = self.read(prefix, packet, address_size)
+        if isinstance(found, str):
+            if found == BAD_TAG:
+                self._failed(now)
+            return self._refuse(found)
+        return found
+
+    def read(
+        self,
+        prefix: bytes,
+        packet: bytes | memoryview,
+        address_size: int = _IPV4_SIZE,
+        *,
+        by_server: bool = False,
+    ) -> bytes | str:
+        """The plaintext of a packet for who only looks: nothing is counted, no latch matters.
+
+        Parameters and reasons are those of :meth:`open`.  ``by_server`` reads what a server has
+        sent with the server's own domain.
         """
         with_ssi = len(packet) > 0 and packet[0] & _SP
         if len(packet) < (_LEAST + _SSI_SIZE if with_ssi else _LEAST):
+            return TRUNCATED
+        found = self._way_in(prefix, packet, address_size, by_server)
+        if isinstance(found, str):
+            return found
+        key, iv, size, ring, fresh = found
+        try:
+            plaintext = key.decrypt(iv, bytes(packet[size:]), prefix + bytes(packet[:size]))
+        except InvalidTag:
+            return BAD_TAG
+        if fresh is not None:
+            ring.keep(fresh, key)
+        return plaintext
+
+    def peek(
+        self, prefix: bytes, packet: bytes | memoryview, address_size: int = _IPV4_SIZE
+    ) -> bytes | str:
+        """The first :data:`PEEKED` octets of a packet that was trimmed, or as many as it has.
+
+        Nothing vouches for them: a trimmed packet has lost its tag, and whoever changes a bit of
+        the ciphertext changes that bit of the plaintext.  Refusals are as those of :meth:`open`,
+        and counted; no latch is set.
+        """
+        with_ssi = len(packet) > 0 and packet[0] & _SP
+        if len(packet) <= (_TSS_SSI if with_ssi else _TSS).size:
             return self._refuse(TRUNCATED)
         if self.latched:
             return self._refuse(LATCHED)
+        if self._own_ssi and with_ssi and packet[_SSI_AT:_SSI_END] == self._own_ssi:
+            return self._refuse(OWN_SSI)
+        if self._is_stranger(prefix, packet, address_size):
+            return self._refuse(UNKNOWN_CLIENT)
+        found = self._way_in(prefix, packet, address_size, by_server=False)
+        if isinstance(found, str):
+            return self._refuse(found)
+        key, iv, size, _, _ = found
+        return key.first_octets(iv, bytes(packet[size : size + PEEKED]))
+
+    def _is_stranger(self, prefix: bytes, packet: bytes | memoryview, address_size: int) -> bool:
+        """Server: whether a packet comes under the SSI of another client than its sender.
+
+        That one's key must not open it.
+        """
+        if not self._serves or len(packet) < _SSI_END or not packet[0] & _SP:
+            return False
+        ssi = int.from_bytes(packet[_SSI_AT:_SSI_END], "big")
+        return ssi != self._clients.get(prefix[:address_size])
+
+    def _way_in(
+        self, prefix: bytes, packet: bytes | memoryview, address_size: int, by_server: bool
+    ) -> tuple[PacketKey, bytes, int, KeyRing, KeyIndex | None] | str:
+        """Key, vector and octets of the TSS header; the ring, and where it may keep a fresh key."""
         domain = self.domain
         ring = self._rings[packet[0] & _AN]
         if ring is None:
-            return self._refuse(NO_KEY)
-        if with_ssi:
+            return NO_KEY
+        if packet[0] & _SP:
             _, ssi, tsc = _TSS_SSI.unpack_from(packet)
             size = _TSS_SSI.size
         elif domain.uses_ssi:
-            return self._refuse(MISSING_SSI)
+            return MISSING_SSI
         else:
             _, tsc = _TSS.unpack_from(packet)
             ssi, size = None, _TSS.size
         epoch = tsc >> _EPOCH_AT
         if domain.reject_old_epochs and is_older(epoch, ring.epoch, domain.rx_max_epoch_lifetime):
-            return self._refuse(OLD_EPOCH)
+            return OLD_EPOCH
         source = prefix[:address_size]
-        if domain.mode == "server" and not by_server and ssi != self._clients.get(source):
-            return self._refuse(UNKNOWN_CLIENT)  # its key must not open what another one sends
-        key, fresh = ring.fixed, False
+        key, fresh = ring.fixed, None
         if key is None:
             named = prefix[address_size : 2 * address_size] if by_server else source
             rekey = (tsc & _COUNTER_MASK & domain.rekey_mask) >> domain.rekey_shift
             index = (epoch, rekey, self._identity(ssi, named))
             key = ring.packet_keys.get(index)
             if key is None:
-                key, fresh = ring.derive(index), True
+                key, fresh = ring.derive(index), index
         iv = ((self._iv_word(ssi, source) | tsc) ^ key.iv_mask).to_bytes(12, "big")
-        header = bytes(packet[:size])
-        try:
-            plaintext = key.decrypt(iv, bytes(packet[size:]), prefix + header)
-        except InvalidTag:
-            self.failures += 1
-            if 0 < domain.failure_threshold < self.failures:
-                self.latched = True
-            return self._refuse(BAD_TAG)
-        if fresh:
-            ring.keep(index, key)
-        return plaintext
+        return key, iv, size, ring, fresh
 
     def _refuse(self, reason: str) -> str:
         self.counts[reason] += 1
@@ -320,12 +436,21 @@ class SecureRecords:
 
 
 class SecureDomains:
-    """The secure domains of one endpoint, by SDI."""
+    """The secure domains of one endpoint, by SDI.
+
+    ``first_counter`` is that of :class:`SecureRecords`.
+    """
 
     def __init__(
-        self, domains: Iterable[SecureDomain] = (), counts: Counter[str] | None = None
+        self,
+        domains: Iterable[SecureDomain] = (),
+        counts: Counter[str] | None = None,
+        *,
+        first_counter: int = 0,
     ) -> None:
         self.counts: Counter[str] = Counter() if counts is None else counts
+        self._first_counter = first_counter
+        self._owners: dict[bytes, int] = {}
         self._records: dict[int, SecureRecords] = {}
         for domain in domains:
             self.add(domain)
@@ -334,10 +459,12 @@ class SecureDomains:
         return iter(self._records.values())
 
     def add(self, domain: SecureDomain) -> SecureRecords:
-        """Raises :class:`SecureDomainError` where the SDI is taken."""
+        """Raises :class:`SecureDomainError` where the SDI is taken, or a key was in use before."""
         if domain.sdi in self._records:
             raise SecureDomainError(f"SDI {domain.sdi} is taken; choose another one")
-        records = SecureRecords(domain, self.counts)
+        records = SecureRecords(
+            domain, self.counts, first_counter=self._first_counter, owners=self._owners
+        )
         self._records[domain.sdi] = records
         return records
 
@@ -350,7 +477,11 @@ class SecureDomains:
         return self._records.get(sdi)
 
     def open(
-        self, prefix: bytes, packet: bytes | memoryview, address_size: int = _IPV4_SIZE
+        self,
+        prefix: bytes,
+        packet: bytes | memoryview,
+        address_size: int = _IPV4_SIZE,
+        now: int = 0,
     ) -> bytes | str:
         """As :meth:`SecureRecords.open`, with the domain that the packet names."""
         if len(packet) < _LEAST:
@@ -360,4 +491,17 @@ class SecureDomains:
         if records is None:
             self.counts[UNKNOWN_SDI] += 1
             return UNKNOWN_SDI
-        return records.open(prefix, packet, address_size)
+        return records.open(prefix, packet, address_size, now)
+
+    def peek(
+        self, prefix: bytes, packet: bytes | memoryview, address_size: int = _IPV4_SIZE
+    ) -> bytes | str:
+        """What :meth:`SecureRecords.peek` does, with the domain that the packet names."""
+        if len(packet) <= _TSS.size:
+            self.counts[TRUNCATED] += 1
+            return TRUNCATED
+        records = self._records.get(sdi_of(packet))
+        if records is None:
+            self.counts[UNKNOWN_SDI] += 1
+            return UNKNOWN_SDI
+        return records.peek(prefix, packet, address_size)

@@ -1,0 +1,42 @@
+"""What the one-time keys of a run follow from: everything that determines its packets."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+from emulator.run.environment import version_of
+from emulator.run.plan import Plan
+from topologies import export
+
+
+def run_secret(plan: Plan, life: int, *, dilation: float, started: int | None) -> bytes:
+    """The secret of the endpoints' ``life``-th life in the run of ``plan``.
+
+    ``started`` (ns since 1970) is for a run on the host's clock, whose packets are others every
+    time; ``None`` for one in virtual time, which one command determines.  Where the secret
+    comes again, so do all packets, octet by octet.
+    """
+    request = plan.request
+    asked = {
+        there.name: getattr(request, there.name)
+        for there in dataclasses.fields(request)
+        if there.name not in ("scenario", "parameters", "output", "lab")
+    }
+    determined = {
+        "version": version_of("uetemu"),
+        "scenario": request.scenario.name,
+        "parameters": dataclasses.asdict(request.parameters),
+        "asked": asked,
+        "topology": export.as_data(plan.topology),
+        "stages": [
+            (stage.transport.name, dict(stage.transport.configs), repr(stage.switch))
+            for stage in plan.stages
+        ],
+        "dilation": dilation,
+        "started": started,
+        "life": life,
+    }
+    text = json.dumps(determined, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).digest()
