@@ -85,7 +85,7 @@ class PausePort:
         return began
 
     def is_late(self, late_ns: int) -> None:
-        """The queue stopped so much later than it should have."""
+        """A pause was asked for, or the queue stopped, so much later than it should have."""
         self.counters.late_ns = max(self.counters.late_ns, late_ns)
 
     def publish(self, now: int) -> None:

@@ -160,6 +160,7 @@ class PauseAgent:
         at = self._clock.from_host(event.time)
         if event.kind is EventKind.XOFF:
             port.ask(self._clock.now())
+            port.is_late(self._clock.now() - at)
         elif event.kind is EventKind.XON:
             if not port.storming:
                 port.let_go()

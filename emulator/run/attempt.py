@@ -32,7 +32,7 @@ from topologies.round_trip import base_rtt_ns
 class Attempt:
     """``trial`` of ``stage``, which is ``load`` of work.
 
-    ``late_fault_ns`` and ``warnings`` are what came of it besides, also if it fails.
+    ``host``, ``late_fault_ns`` and ``warnings`` are what came of it besides, also if it fails.
     """
 
     plan: Plan
@@ -43,10 +43,10 @@ class Attempt:
     striker: Striker
     pool: AgentPool
     ports: PortObserver
-    host: HostLoad
     clock: Clock
     tell: Tell
     progress: Callable[[], None]
+    host: HostLoad = field(default_factory=HostLoad)
     late_fault_ns: int = 0
     warnings: list[str] = field(default_factory=list)
     _expected: Expectation | None = None
@@ -150,6 +150,7 @@ class Attempt:
                 trial,
                 self.pool,
                 ideal_ns=ideal_ns,
+                chain=self.load.chain,
                 timeout_s=patience_s(self.clock, ideal_ns, self._expected),
                 host=self.host,
                 ports=self.ports,

@@ -1,15 +1,16 @@
 """Was the run limited by the fabric, as it should be, or by the computer underneath?
 
-These things spoil an emulation without any error: processes that wake up too late, processors that
-are busy all the time, packets that are lost where no modelled queue is, and faults or samples that
-are not on time. Each is measured and held against a threshold; if one is above it, the verdict is
-``host-limited`` and says why.
+These things spoil an emulation without any error: processes that wake up too late, or take long to
+answer, processors that are busy all the time, packets that are lost or overtake each other where no
+modelled queue is, and faults, pauses or samples that are not on time.  Each is measured and held
+against a threshold; if one is above it, the verdict is ``host-limited`` and says why.  Every row
+has a verdict of its own, and the run has one of all that it did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 
 #: Late wake-ups may add this much of a base round-trip time to a deadline ...
 SLIP_P99 = 0.25
@@ -18,24 +19,15 @@ SLIP_MAX = 4.0
 #: All that an agent was late by at least half a microsecond may add up to this share of an
 #: iteration: many hiccups that are harmless one by one cost as much as one that is not.
 STALLED = 0.03
+#: The agents' own computing may add up to this share of an iteration along its longest chain of
+#: messages: at twice the dilation the same run would be faster by half of it.
+OWN_TIME = 0.03
 #: A fault may come this much of a base round-trip time late.
 FAULT_LATE = 1.0
-#: A pause (PFC) may take effect this much of a base round-trip time late.
+#: A pause (PFC) may be asked for, or take effect, this much of a base round-trip time late.
 PAUSE_LATE = 0.25
 #: Busy share of all processors during the measured iterations; above it queues form for the CPU.
 BUSY = 0.95
-
-
-@dataclass(frozen=True)
-class Input:
-    """One measured value and the threshold it is held against."""
-
-    name: str
-    value: float
-    unit: str
-    threshold: float
-    tripped: bool
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -51,120 +43,193 @@ class Slip:
     stalled: float = 0.0
 
 
-def judge(
-    *,
-    slip: Slip,
-    base_rtt_ns: int,
-    busy: float,
-    foreign_drops: Mapping[str, int],
-    late_fault_ns: int = 0,
-    late_pause_ns: int = 0,
-) -> dict[str, object]:
-    """The verdict with its inputs and reasons, as it stands in ``result.json``.
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """How the computer kept up with the measured iterations.
 
-    ``busy`` is the share of processor time in use during the measured iterations (0..1),
-    ``foreign_drops`` the packets lost outside the modelled queues, by place: of a switch with an
-    ASIC these are the drops of the kernel's queues below the model.  ``late_fault_ns`` is how late
-    (fabric time) the latest fault of a trial was applied, ``late_pause_ns`` a pause (PFC).
+    ``busy`` is the share of processor time in use (0..1), without what runs at a lower priority.
+    ``own_time`` is the share of an iteration that agents spent in computing along the longest chain
+    of messages.
     """
-    lost = {place: count for place, count in foreign_drops.items() if count}
-    inputs = [
-        _held(
-            "timer_slip_p99",
-            slip.p99_ns,
-            "ns",
-            SLIP_P99 * base_rtt_ns,
-            "how late an agent wakes, in 99 of 100 cases at most, against the base round trip",
+
+    slip: Slip
+    busy: float
+    own_time: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a verdict is made of.
+
+    ``foreign_drops`` are packets lost outside the
+    modelled queues, by place: at a switch with an ASIC these are the drops of the kernel's queues
+    below the model, and those of a lossless buffer whose headroom is what cable and rate ask for.
+    ``overtaken`` are packets that came out of order, by GPU, where every path keeps it.
+    ``late_fault_ns`` is how late (fabric time) the latest fault of a trial was applied,
+    ``late_pause_ns`` how late a pause was asked for or took effect.
+    """
+
+    machine: Machine
+    foreign_drops: Mapping[str, int] = field(default_factory=dict)
+    overtaken: Mapping[str, int] = field(default_factory=dict)
+    late_fault_ns: int = 0
+    late_pause_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """One measured value and the threshold it is held against."""
+
+    name: str
+    value: float
+    unit: str
+    threshold: float
+    tripped: bool
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """An input: what it is of the evidence, and what to say where it is above its limit.
+
+    ``limit`` is in base round trips where ``unit`` is ns.  ``reason`` is given value and limit as
+    the user shall read them.
+    """
+
+    name: str
+    unit: str
+    limit: float
+    meaning: str
+    value: Callable[[Evidence], float]
+    reason: Callable[[Evidence, str, str], str]
+
+    def held(self, evidence: Evidence, base_rtt_ns: int) -> Input:
+        limit = self.limit * base_rtt_ns if self.unit == "ns" else self.limit
+        value = self.value(evidence)
+        return Input(self.name, value, self.unit, limit, value > limit, self.meaning)
+
+    def sentence(self, evidence: Evidence, held: Input) -> str:
+        if self.unit == "ns":
+            shown = (f"{held.value:.0f} ns of fabric time", f"{held.threshold:.0f} ns")
+        else:
+            shown = (f"{100 * held.value:.0f} %", f"{100 * held.threshold:.0f} %")
+        return self.reason(evidence, *shown)
+
+
+def _by_place(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{place} {count}" for place, count in counts.items() if count)
+
+
+_SLOWER = "raise --dilation"
+_ALONE = f"{_SLOWER}, or leave the machine to the run"
+KINDS = (
+    _Kind(
+        name="timer_slip_p99",
+        unit="ns",
+        limit=SLIP_P99,
+        meaning="how late an agent wakes, in 99 of 100 cases at most, against the base round trip",
+        value=lambda seen: seen.machine.slip.p99_ns,
+        reason=lambda _, value, limit: (
+            f"1 % of wake-ups were at least {value} late (limit {limit}); {_SLOWER}"
         ),
-        _held(
-            "timer_slip_max",
-            slip.max_ns,
-            "ns",
-            SLIP_MAX * base_rtt_ns,
-            "the latest wake-up of any agent",
+    ),
+    _Kind(
+        name="timer_slip_max",
+        unit="ns",
+        limit=SLIP_MAX,
+        meaning="the latest wake-up of any agent",
+        value=lambda seen: seen.machine.slip.max_ns,
+        reason=lambda _, value, limit: (
+            f"one wake-up was at least {value} late (limit {limit}); {_SLOWER}"
         ),
-        _held(
-            "stalled",
-            slip.stalled,
-            "",
-            STALLED,
-            "share of an iteration that an agent lost in wake-ups at least half a microsecond late",
+    ),
+    _Kind(
+        name="stalled",
+        unit="",
+        limit=STALLED,
+        meaning="share of an iteration that an agent lost in wake-ups at least half a microsecond "
+        "late",
+        value=lambda seen: seen.machine.slip.stalled,
+        reason=lambda _, value, limit: (
+            f"an agent lost {value} of an iteration in late wake-ups (limit {limit}); {_ALONE}"
         ),
-        _held(
-            "processors_busy",
-            busy,
-            "",
-            BUSY,
-            "share of all processors' time in use while iterations were measured",
+    ),
+    _Kind(
+        name="own_time",
+        unit="",
+        limit=OWN_TIME,
+        meaning="share of an iteration that agents compute along its longest chain of messages",
+        value=lambda seen: seen.machine.own_time,
+        reason=lambda _, value, limit: (
+            f"endpoints computed for {value} of an iteration along its longest chain of messages "
+            f"(limit {limit}); {_SLOWER}"
         ),
-        _held(
-            "drops_outside_queues",
-            sum(lost.values()),
-            "packets",
-            0,
-            "losses in sockets and interfaces, where the fabric has no queue",
+    ),
+    _Kind(
+        name="processors_busy",
+        unit="",
+        limit=BUSY,
+        meaning="share of all processors' time in use while iterations were measured",
+        value=lambda seen: seen.machine.busy,
+        reason=lambda _, value, limit: (
+            f"the processors were {value} busy (limit {limit}); {_ALONE}"
         ),
-        _held(
-            "fault_lateness",
-            late_fault_ns,
-            "ns",
-            FAULT_LATE * base_rtt_ns,
-            "how late a fault of a trial was applied at worst, against the base round trip",
+    ),
+    _Kind(
+        name="drops_outside_queues",
+        unit="packets",
+        limit=0,
+        meaning="losses in sockets, interfaces and headroom, where the fabric loses nothing",
+        value=lambda seen: sum(seen.foreign_drops.values()),
+        reason=lambda seen, *_: (
+            "packets were lost outside the modelled queues "
+            f"({_by_place(seen.foreign_drops)}); {_SLOWER}"
         ),
-        _held(
-            "pause_lateness",
-            late_pause_ns,
-            "ns",
-            PAUSE_LATE * base_rtt_ns,
-            "how late a pause took effect at worst, against the base round trip",
+    ),
+    _Kind(
+        name="overtaken",
+        unit="packets",
+        limit=0,
+        meaning="packets that came out of order, where every path keeps it and nothing was lost",
+        value=lambda seen: sum(seen.overtaken.values()),
+        reason=lambda seen, *_: (
+            "packets of one path overtook each other between processors "
+            f"({_by_place(seen.overtaken)}); {_ALONE}"
         ),
-    ]
-    reasons = list(_reasons(inputs, lost, base_rtt_ns))
+    ),
+    _Kind(
+        name="fault_lateness",
+        unit="ns",
+        limit=FAULT_LATE,
+        meaning="how late a fault of a trial was applied at worst, against the base round trip",
+        value=lambda seen: seen.late_fault_ns,
+        reason=lambda _, value, limit: (
+            f"a fault was applied {value} late (limit {limit}); {_SLOWER}"
+        ),
+    ),
+    _Kind(
+        name="pause_lateness",
+        unit="ns",
+        limit=PAUSE_LATE,
+        meaning="how late a pause was asked for or took effect at worst, against the base round "
+        "trip",
+        value=lambda seen: seen.late_pause_ns,
+        reason=lambda _, value, limit: (
+            f"a pause was asked for or took effect {value} late (limit {limit}); {_SLOWER}"
+        ),
+    ),
+)
+
+
+def judge(evidence: Evidence, *, base_rtt_ns: int) -> dict[str, object]:
+    """Return the verdict with its inputs and reasons, as it stands in ``result.json``."""
+    held = [(kind, kind.held(evidence, base_rtt_ns)) for kind in KINDS]
+    reasons = [kind.sentence(evidence, one) for kind, one in held if one.tripped]
     return {
         "verdict": "host-limited" if reasons else "ok",
         "reasons": reasons,
         "base_rtt_ns": base_rtt_ns,
-        "wakeups": slip.wakeups,
-        "drops": lost,
-        "inputs": [asdict(item) for item in inputs],
+        "wakeups": evidence.machine.slip.wakeups,
+        "drops": {place: count for place, count in evidence.foreign_drops.items() if count},
+        "inputs": [asdict(one) for _, one in held],
     }
-
-
-def _held(name: str, value: float, unit: str, threshold: float, meaning: str) -> Input:
-    return Input(name, value, unit, threshold, value > threshold, meaning)
-
-
-def _reasons(inputs: Iterable[Input], lost: Mapping[str, int], base_rtt_ns: int) -> Iterable[str]:
-    slower = "raise --dilation"
-    for item in inputs:
-        if not item.tripped:
-            continue
-        if item.name == "drops_outside_queues":
-            places = ", ".join(f"{place} {count}" for place, count in lost.items())
-            yield f"packets were lost outside the modelled queues ({places}); {slower}"
-        elif item.name == "fault_lateness":
-            yield (
-                f"a fault was applied {item.value:.0f} ns of fabric time late (limit "
-                f"{item.threshold:.0f} ns); {slower}"
-            )
-        elif item.name == "stalled":
-            yield (
-                f"an agent lost {100 * item.value:.0f} % of an iteration in late wake-ups (limit "
-                f"{100 * item.threshold:.0f} %); {slower}, or leave the machine to the run"
-            )
-        elif item.name == "pause_lateness":
-            yield (
-                f"a pause took effect {item.value:.0f} ns of fabric time late (limit "
-                f"{item.threshold:.0f} ns); {slower}"
-            )
-        elif item.name == "processors_busy":
-            yield (
-                f"the processors were {100 * item.value:.0f} % busy (limit "
-                f"{100 * item.threshold:.0f} %); {slower}, or leave the machine to the run"
-            )
-        else:
-            which = "1 % of wake-ups were" if item.name == "timer_slip_p99" else "one wake-up was"
-            yield (
-                f"{which} at least {item.value:.0f} ns of fabric time late (limit "
-                f"{item.threshold:.0f} ns at a base round trip of {base_rtt_ns} ns); {slower}"
-            )

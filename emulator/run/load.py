@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from emulator.endpoint.gpu import Layout
 from emulator.endpoint.schedule import Schedule, Write
 from emulator.errors import UserError
+from emulator.run.chain import longest_chain
 from emulator.run.cuts import Change
 from emulator.run.fault_timeline import link_changes
 from emulator.run.ideal import WireCost, ideal_ns
@@ -22,7 +23,8 @@ class Load:
 
     ``packets`` are data packets sent over the fabric by all ranks, ``operations`` those of all
     schedules, ``memory_octets`` what each GPU's buffers take, ``relayed`` the writes that another
-    GPU of the server sends on (:mod:`emulator.run.pxn`).
+    GPU of the server sends on (:mod:`emulator.run.pxn`), ``chain`` the messages of the longest
+    chain of dependent ones.
     """
 
     size_bytes: int
@@ -31,6 +33,7 @@ class Load:
     operations: int
     memory_octets: tuple[int, ...]
     relayed: int = 0
+    chain: int = 0
 
     @classmethod
     def of(cls, trial: Trial, topology: Topology, wire: WireCost, pxn: Pxn | None = None) -> Load:
@@ -71,5 +74,6 @@ class Load:
                 if isinstance(operation, Write)
             ),
             operations=sum(len(schedule.operations) for schedule in schedules),
+            chain=longest_chain(schedules),
             memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),
         )

@@ -7,13 +7,16 @@ from collections.abc import Collection, Mapping
 from emulator.fabric.counters import PortCounters
 from topologies.model import Topology
 
+#: Counters of frames that the sockets of agents lost or refused.
+NIC_LOSSES = ("socket_drops", "send_refused", "oversized")
+
 
 def nic_losses(endpoints: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Frames that the sockets of agents lost or refused, by node and reason."""
+    """Return the frames that the sockets of agents lost or refused in a whole run, by node."""
     return {
         f"{node} {name}": counters.get(f"nic.{name}", 0)
         for node, counters in endpoints.items()
-        for name in ("socket_drops", "send_refused", "oversized")
+        for name in NIC_LOSSES
     }
 
 

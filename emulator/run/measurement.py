@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,8 +16,9 @@ from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import RankResult
 from emulator.errors import UserError
 from emulator.run.fault_timeline import FaultPlayer
-from emulator.run.fidelity import Slip
+from emulator.run.fidelity import Machine, Slip
 from emulator.run.ideal import WireCost
+from emulator.run.losses import NIC_LOSSES
 from emulator.run.messages import Recorder
 from emulator.run.observation import PortObserver
 from emulator.run.pxn import Pxn
@@ -36,11 +39,29 @@ Counts = Mapping[int, Mapping[str, Mapping[str, int]]]
 
 @dataclass
 class HostLoad:
-    """What the measured iterations asked of the machine, for the fidelity verdict."""
+    """What the measured iterations asked of the machine, for the fidelity verdict.
+
+    ``own_time`` is the largest share of an iteration that agents computed along its longest chain
+    of messages, ``nic_losses`` what the sockets of agents lost or refused, by rank and reason.
+    """
 
     busy_s: float = 0.0
     available_s: float = 0.0
     slips: list[Slip] = field(default_factory=list)
+    own_time: float = 0.0
+    nic_losses: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    def machine(self) -> Machine:
+        """Return how the computer kept up with all of it."""
+        return Machine(slip=self.slip(), busy=self.busy, own_time=self.own_time)
+
+    def add(self, later: HostLoad) -> None:
+        """Take what ``later`` has of other iterations."""
+        self.busy_s += later.busy_s
+        self.available_s += later.available_s
+        self.slips += later.slips
+        self.own_time = max(self.own_time, later.own_time)
+        self.nic_losses += later.nic_losses
 
     @property
     def busy(self) -> float:
@@ -73,6 +94,7 @@ def measure(
     pool: AgentPool,
     *,
     ideal_ns: float,
+    chain: int,
     timeout_s: float,
     host: HostLoad,
     ports: PortObserver,
@@ -83,8 +105,9 @@ def measure(
 ) -> Measured:
     """Run ``trial``'s warm-ups and iterations.
 
-    ``host`` is added to by those that count, ``ports`` read around them and ``faults`` applied to
-    them; ``progress`` is called after each.  ``pxn`` relays writes; messages are told of as they
+    ``chain`` is the number of messages in the longest chain of dependent ones.  ``host`` is added
+    to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
+    is called after each.  ``pxn`` relays writes; messages are told of as they
     were before.  Every iteration is verified, warm-ups too.  Raises
     :class:`~emulator.endpoint.spawn.AgentError` if a rank fails.
     """
@@ -131,9 +154,13 @@ def measure(
             host.available_s += available
             times.append(duration_ns(results))
             messages.add(results)
-            host.slips += slips(pool.counters(), times[-1])
+            loops = pool.counters()
+            host.slips += slips(loops, times[-1])
+            host.own_time = max(host.own_time, own_time(loops, chain, times[-1]))
         progress()
-    endpoints = differences(before, pool.counters())
+    after = pool.counters()
+    endpoints = differences(before, after)
+    host.nic_losses += Counter(_socket_losses(after)) - Counter(_socket_losses(before))
     outcome = Outcome(
         times_ns=tuple(times),
         ideal_ns=ideal_ns,
@@ -196,6 +223,28 @@ def slips(counters: Counts, duration: int) -> list[Slip]:
     ]
 
 
+def own_time(counters: Counts, chain: int, duration: int) -> float:
+    """Return the share of ``duration`` (ns) that endpoints compute along ``chain`` messages.
+
+    At each message two of them wake, by the mean length of a turn of all agents.
+    """
+    loops = [layers["loop"] for layers in counters.values()]
+    turns = sum(loop["turn_count"] for loop in loops)
+    if not turns or not duration:
+        return 0.0
+    mean = sum(loop["turn_mean_ns"] * loop["turn_count"] for loop in loops) / turns
+    return 2 * chain * mean / duration
+
+
+def _socket_losses(counters: Counts) -> dict[tuple[int, str], int]:
+    """Return the frames that the sockets of agents lost or refused, by rank and reason."""
+    return {
+        (rank, name): layers["nic"].get(name, 0)
+        for rank, layers in counters.items()
+        for name in NIC_LOSSES
+    }
+
+
 def differences(before: Counts, after: Counts) -> dict[int, dict[str, int]]:
     """What each rank's transport counted in between; extremes (``..._max``) are the later ones."""
     return {
@@ -230,13 +279,18 @@ def is_extreme(name: str) -> bool:
 
 
 def processor_seconds(since: object) -> tuple[float, float]:
-    """Seconds in use and seconds there were on all processors, since ``psutil.cpu_times()``."""
+    """Seconds in use and seconds there were on all processors, since ``psutil.cpu_times()``.
+
+    What runs at a lower priority than this process waits for it, and not the other way round.
+    """
     now = psutil.cpu_times()
     spans = [b - a for a, b in zip(since, now, strict=True)]  # type: ignore[call-overload]
     named = dict(zip(now._fields, spans, strict=True))
     # Guest time is part of user and nice time already (proc(5)).
     total = sum(span for name, span in named.items() if not name.startswith("guest"))
     idle = named["idle"] + named.get("iowait", 0.0)
+    if os.getpriority(os.PRIO_PROCESS, 0) <= 0:
+        idle += named.get("nice", 0.0)
     return max(0.0, total - idle), total
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -40,6 +41,7 @@ from emulator.run.attempt import Attempt
 from emulator.run.bound import violation
 from emulator.run.calibration import Work, calibrate
 from emulator.run.environment import describe_machine
+from emulator.run.fidelity import Evidence
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.load import Load
 from emulator.run.losses import cable_rtt_ns, nic_losses, port_losses
@@ -48,6 +50,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.plan import Plan, PlannedStage, Request, default_capture, prepare
 from emulator.run.port_record import failures
 from emulator.run.queues import sampling_troubles
+from emulator.run.row_evidence import row_evidence
 from emulator.run.run_secret import run_secret
 from emulator.run.timeline import timeline
 from emulator.scenario import Trial
@@ -140,6 +143,7 @@ class _Run:
         self.striker: Striker | None = None
         self.attempt: Attempt | None = None
         self.late_fault_ns = 0
+        self._evidence: list[Evidence] = []
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
         self._started = time.time_ns()
@@ -341,9 +345,14 @@ class _Run:
             try:
                 measured, told = attempt.run()
             finally:
+                self.host.add(attempt.host)
                 self.late_fault_ns = max(self.late_fault_ns, attempt.late_fault_ns)
                 self.result.warnings += attempt.warnings
             self.attempt = None
+            evidence = row_evidence(attempt, measured.outcome)
+            self._evidence.append(evidence)
+            verdict = fidelity.judge(evidence, base_rtt_ns=cable_rtt_ns(plan.topology))
+            told = {**told, "fidelity": {key: verdict[key] for key in ("verdict", "reasons")}}
             relayed = {"relayed_messages": load.relayed}
             row = self.result.add_row({**self._row(stage, trial, measured), **relayed, **told})
             self.folder.event("row", **row)
@@ -381,7 +390,6 @@ class _Run:
             striker=self.striker,
             pool=self._pool,
             ports=self.ports,
-            host=self.host,
             clock=self.clock,
             tell=self.folder.event,
             progress=partial(self._settle, trial, progress),
@@ -439,11 +447,15 @@ class _Run:
             for link in moment.condition.dead
             for end in link.ends
         }
-        self.result.fidelity = fidelity.judge(
-            slip=self.host.slip(),
-            base_rtt_ns=cable_rtt_ns(self.plan.topology),
-            busy=self.host.busy,
+        of_rows: Counter[str] = Counter()
+        overtaken: Counter[str] = Counter()
+        for evidence in self._evidence:
+            of_rows.update(evidence.foreign_drops)
+            overtaken.update(evidence.overtaken)
+        evidence = Evidence(
+            machine=self.host.machine(),
             foreign_drops={
+                **of_rows,
                 **nic_losses(self.result.endpoints),
                 # what is lost at a cable without carrier is the fault's
                 **port_losses(
@@ -452,9 +464,21 @@ class _Run:
                 ),
                 **failures(asic),
             },
+            overtaken=overtaken,
             late_fault_ns=self.late_fault_ns,
             late_pause_ns=max((port.late_ns for port in pauses.values()), default=0),
         )
+        verdict = fidelity.judge(evidence, base_rtt_ns=cable_rtt_ns(self.plan.topology))
+        self.result.fidelity = verdict | {"limited_rows": self._limited_rows()}
+
+    def _limited_rows(self) -> list[int]:
+        """Return the numbers of the rows, from 1 on, that this machine has limited."""
+        verdicts = [row.get("fidelity") for row in self.result.rows]
+        return [
+            number
+            for number, verdict in enumerate(verdicts, start=1)
+            if isinstance(verdict, Mapping) and verdict["verdict"] != "ok"
+        ]
 
     def _take_endpoints(self, counters: Mapping[int, Mapping[str, Mapping[str, int]]]) -> None:
         """Add what the endpoints of some stages counted to what those of earlier stages did."""

@@ -117,6 +117,9 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
         yield f"# Fidelity             : {str(verdict).upper()}"
         for reason in reasons:
             yield f"#   {reason}"
+        limited = fidelity.get("limited_rows")
+        if isinstance(limited, Sequence) and 0 < len(limited) < len(rows):
+            yield f"#   rows it limited: {', '.join(map(str, limited))} of {len(rows)}"
     errors = result["errors"]
     assert isinstance(errors, Sequence)
     for error in errors:

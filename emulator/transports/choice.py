@@ -41,6 +41,8 @@ class TransportChoice:
     ``retransmitted`` name its counters of first transmissions and repeats.  ``event_logs``: its
     endpoints can write them.  ``trimmed_octets``: what trimming must leave of an IP payload, so
     that the packet can be refused.  ``header_bits``: what a write carries of header data.
+    ``out_of_order`` names the counter of packets that come out of order, where the transport keeps
+    every flow on one path.
     """
 
     name: str
@@ -53,6 +55,7 @@ class TransportChoice:
     keys: OneTimeKeys | None = None
     event_logs: bool = True
     trimmed_octets: int = MIN_TRIM_SIZE
+    out_of_order: str | None = None
     header_bits: int = 64
 
     def keyed(self, secret: bytes) -> TransportChoice:

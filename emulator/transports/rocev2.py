@@ -165,6 +165,7 @@ def _fit(
         data_packets="tx_data_packets",
         retransmitted="tx_retransmitted_packets",
         event_logs=False,
+        out_of_order="rx_out_of_order",
         header_bits=32,
     )
 

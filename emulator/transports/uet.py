@@ -184,6 +184,7 @@ def _fit_uet(
         retransmitted="tx_retransmitted_packets",
         trimmed_octets=_trimmed_octets(chosen),
         keys=OneTimeKeys(cast(Mode, chosen["tss"])) if secure else None,
+        out_of_order="rx_reordered" if chosen["delivery"] == "rod" else None,
     )
 
 

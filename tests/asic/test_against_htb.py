@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import socket
 import statistics
-import time
 
 from emulator.asic.layout import Queue
 from emulator.fabric.counters import read_ports
@@ -20,7 +19,8 @@ from tests.asic.bench import NEAR, WIRE, Bench, needs_root, profile, root, shape
 pytestmark = [root, needs_root]
 
 SO_SNDBUFFORCE = 32
-RATE, SIZE, COUNT = 8e6, 4000, 60
+#: A frame takes 32 ms, beside which timers of any machine are on time.
+RATE, SIZE, COUNT = 1e6, 4000, 60
 OCTETS = SIZE + 28 + WIRE
 
 
@@ -29,7 +29,6 @@ def test_model_follows_the_kernels_backlog(bench: Bench) -> None:
     bench.configure(profile("lossless"), rate_bps=RATE)
     bench.out.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 64 << 20)
     frame = udp(SIZE, dscp=20, ecn=0)
-    started = time.monotonic()
     for _ in range(COUNT):
         bench.out.send(frame)
     deeper: list[float] = []
@@ -46,12 +45,9 @@ def test_model_follows_the_kernels_backlog(bench: Bench) -> None:
         return not kernels and not after
 
     within(both_are_empty, "both queues empty")
-    # what the kernel's link has lost by late timers, in frames: next to nothing on an idle machine
-    nominal = COUNT * OCTETS * 8 / RATE
-    late = max(0.0, time.monotonic() - started - nominal) * RATE / 8 / OCTETS
     assert max(backlogs) > COUNT / 2  # there was something to compare
     assert len(backlogs) > COUNT / 4
-    assert -0.5 - late < statistics.median(deeper) < 1.5
+    assert -0.5 < statistics.median(deeper) < 1.5
 
 
 def test_data_have_their_share_in_both(bench: Bench) -> None:
@@ -85,8 +81,6 @@ def test_data_have_their_share_in_both(bench: Bench) -> None:
     )
     assert control > count / 5
     assert 0.7 * DATA_SHARE < data / (data + control) < 1.4 * DATA_SHARE  # HTB itself
-    # what the kernel's link loses by late timers, data lose by their share of it
-    late = max(0.0, -min(deeper[Queue.HIGH])) * 2 * DATA_SHARE
-    assert -2 - late < statistics.median(deeper[Queue.LOW]) < 3
-    assert -3 - late < min(deeper[Queue.LOW])
+    assert -2 < statistics.median(deeper[Queue.LOW]) < 3
+    assert min(deeper[Queue.LOW]) > -3
     assert max(deeper[Queue.LOW]) < 4

@@ -191,9 +191,8 @@ def test_who_fills_a_buffer_is_paused_and_held_back(
     assert drops(lab) == {}
 
 
-ATTEMPTS = 5
-#: What runs of some ten GPUs come to by themselves on two processors.
-DEFAULT_DILATION = 24_000
+#: Slow enough for a pause to be in time on any machine: the allowance is ten of its milliseconds.
+CALM_DILATION = 120_000
 #: As slow as the standards allow at 400 Gb/s: the computed headroom leaves room for no more.
 SLOWEST = f"pfc_response={device_ns(400 * 10**9)}ns"
 
@@ -203,20 +202,16 @@ def test_the_computed_headroom_is_enough_and_needed(
     pausing: Pausing, blasting: Callable[[Lab, str, str], None]
 ) -> None:
     """Two senders at line rate into a port that stands: what arrives after XOFF finds room."""
-    for _ in range(ATTEMPTS):
-        lab = pausing(f"lossless:{SLOWEST}", dilation=DEFAULT_DILATION)
-        asic_of(lab).inject(port_to(lab, "h0g0"), STORM)
-        within(BUDGET_S, is_paused(lab, port_to(lab, "h0g0")), "hot spot paused")
-        for gpu in ("h1g0", "h2g0"):
-            blasting(lab, gpu, "h0g0")
-        for gpu in ("h1g0", "h2g0"):
-            within(BUDGET_S, is_paused(lab, nic_of(lab, gpu)), f"{gpu} paused")
-        (rules,) = asic_of(lab).fitted.pauses.values()
-        late = max(pauses(lab, nic_of(lab, gpu)).late_ns for gpu in ("h1g0", "h2g0"))
-        if late <= allowance_ns(rules.rate_bps, MTU):
-            break  # or the machine was busy with something else: a run would say so
-    else:
-        pytest.fail(f"in {ATTEMPTS} attempts a pause never took effect in time, last {late} ns")
+    lab = pausing(f"lossless:{SLOWEST}", dilation=CALM_DILATION)
+    asic_of(lab).inject(port_to(lab, "h0g0"), STORM)
+    within(BUDGET_S, is_paused(lab, port_to(lab, "h0g0")), "hot spot paused")
+    for gpu in ("h1g0", "h2g0"):
+        blasting(lab, gpu, "h0g0")
+    for gpu in ("h1g0", "h2g0"):
+        within(BUDGET_S, is_paused(lab, nic_of(lab, gpu)), f"{gpu} paused")
+    (rules,) = asic_of(lab).fitted.pauses.values()
+    late = max(pauses(lab, nic_of(lab, gpu)).late_ns for gpu in ("h1g0", "h2g0"))
+    assert late <= allowance_ns(rules.rate_bps, MTU)
     assert rules.headroom_bytes == rules.needed_bytes
     for gpu in ("h1g0", "h2g0"):
         used = pauses(lab, port_to(lab, gpu)).max_held_bytes - rules.xoff_bytes

@@ -39,6 +39,8 @@ ROOT = Path(__file__).parents[2]
 CODE = "from emulator.cli.main import main; main()"
 BUDGET_S = 400.0
 SEEDS = (1, 2)
+#: By how much the speed is reduced when the machine has limited a run.
+SLOWER = (1, 2, 4)
 CROSSED = "rail_clos:hosts=4,gpus_per_host=2,spines=4,uplinks_per_spine=1"
 
 _MARKS = [
@@ -77,18 +79,18 @@ def run(
     *arguments: str,
     seed: int,
     dilation: int,
-    control: Callable[[dict[str, Any]], bool] = lambda result: True,
     **given: str,
 ) -> dict[str, Any]:
-    """``result.json`` of a run; one that the machine limited is repeated at half the speed.
+    """Return ``result.json`` of the first run that the machine did not limit.
 
-    So is one of which ``control`` says that even what nothing in the fabric holds up was slow.
+    A verdict says so, whatever came out; each further run has half the speed.
     """
     result: dict[str, Any] = {}
-    for slower in (1, 2):
+    for slower in SLOWER:
         result = _once(folder, scenario, *arguments, seed=seed, dilation=slower * dilation, **given)
-        if result["fidelity"]["verdict"] == "ok" and control(result):
+        if result["fidelity"]["verdict"] == "ok":
             break
+    assert result["fidelity"]["verdict"] == "ok", result["fidelity"]["reasons"]
     for row in result["rows"]:
         assert row["wrong"] == 0
     assert troubles(result) == []
@@ -180,7 +182,6 @@ def test_the_victim_keeps_its_share(tmp_path: Path, record_property: Record, see
         "victim",
         seed=seed,
         dilation=40000,
-        control=lambda result: result["rows"][0]["efficiency"] > 0.95,  # the victim alone
         senders="8",
         size="1MiB",
         warmups="1",
@@ -195,17 +196,12 @@ def test_the_victim_keeps_its_share(tmp_path: Path, record_property: Record, see
 def test_a_black_uplink_costs_little_more_than_its_capacity(
     tmp_path: Path, record_property: Record, seed: int
 ) -> None:
-    """The mean of two: the slowest of eight flows decides, and in one of ten is late by a third.
-
-    How late hangs on the machine, too, more than its verdict knows: what is out of the band must
-    be so at half the speed.
-    """
+    """The mean of two: the slowest of eight flows decides, and in one of ten is late by a third."""
     result = run(
         tmp_path,
         "linkfail",
         seed=seed,
-        dilation=40000,
-        control=lambda result: within(result["rows"][0], LINK_BLACK) == [],
+        dilation=80000,
         iterations="2",
         size="8MiB",
         sprays="reps",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
 from emulator.run import fidelity, table
 
 CALM = fidelity.Slip(wakeups=1000, p99_ns=20, max_ns=300)
+IDLE = fidelity.Machine(slip=CALM, busy=0.5, own_time=0.01)
 
 
 def result() -> Result:
@@ -133,7 +135,8 @@ def test_the_trailer_says_what_disqualifies_the_numbers() -> None:
 
 
 def test_a_calm_run_is_ok() -> None:
-    verdict = fidelity.judge(slip=CALM, base_rtt_ns=2400, busy=0.5, foreign_drops={"h0g0": 0})
+    evidence = fidelity.Evidence(machine=IDLE, foreign_drops={"h0g0": 0})
+    verdict = fidelity.judge(evidence, base_rtt_ns=2400)
     assert verdict["verdict"] == "ok"
     assert verdict["reasons"] == []
     assert verdict["drops"] == {}
@@ -142,23 +145,20 @@ def test_a_calm_run_is_ok() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"slip": fidelity.Slip(1000, 900, 950)}, "1 % of wake-ups"),
-        ({"slip": fidelity.Slip(1000, 20, 50_000)}, "one wake-up"),
-        ({"slip": fidelity.Slip(1000, 20, 300, 0.08)}, "lost 8 % of an iteration"),
-        ({"late_pause_ns": 700}, "a pause took effect 700 ns of fabric time late"),
-        ({"busy": 0.97}, "97 % busy"),
+        ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 900, 950))}, "1 % of wake-ups"),
+        ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 20, 50_000))}, "one wake-up"),
+        ({"machine": replace(IDLE, slip=fidelity.Slip(1000, 20, 300, 0.08))}, "lost 8 %"),
+        ({"machine": replace(IDLE, own_time=0.07)}, "computed for 7 % of an iteration"),
+        ({"machine": replace(IDLE, busy=0.97)}, "97 % busy"),
+        ({"late_pause_ns": 700}, "took effect 700 ns of fabric time late (limit 600 ns)"),
+        ({"late_fault_ns": 2500}, "2500 ns of fabric time late (limit 2400 ns)"),
+        ({"overtaken": {"h1g0": 2}}, "overtook each other between processors (h1g0 2)"),
         ({"foreign_drops": {"h0g0 nic socket_drops": 3}}, "h0g0 nic socket_drops 3"),
     ],
 )
 def test_each_input_can_trip_the_verdict(change: dict[str, object], word: str) -> None:
-    given: dict[str, object] = {
-        "slip": CALM,
-        "base_rtt_ns": 2400,
-        "busy": 0.5,
-        "foreign_drops": {},
-        **change,
-    }
-    verdict = fidelity.judge(**given)  # type: ignore[arg-type]
+    given: dict[str, object] = {"machine": IDLE, **change}
+    verdict = fidelity.judge(fidelity.Evidence(**given), base_rtt_ns=2400)  # type: ignore[arg-type]
     assert verdict["verdict"] == "host-limited"
     reason = str(verdict["reasons"])
     assert word in reason

@@ -37,7 +37,9 @@ def test_a_small_run_leaves_a_complete_folder_and_nothing_else(start: Callable[.
         assert row["cross_rail_hops"] == 0
         assert row["busbw_gbps"] == pytest.approx(1.5 * row["algbw_gbps"])
     assert content["errors"] == []
-    assert content["fidelity"]["verdict"] in ("ok", "host-limited")
+    tripped = [one["name"] for one in content["fidelity"]["inputs"] if one["tripped"]]
+    assert content["fidelity"]["verdict"] == ("host-limited" if tripped else "ok")
+    assert len(content["fidelity"]["reasons"]) == len(tripped)
     assert set(content["endpoints"]) == {"h0g0", "h0g1", "h1g0", "h1g1"}
     assert content["ports"]["rail0:down0"]["data"]["packets"] > 0
     assert content["ports"]["rail0:up0"]["data"]["packets"] == 0  # rings stay on their rails
