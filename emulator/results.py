@@ -23,7 +23,8 @@
 (:mod:`emulator.run.unfinished`). A row always
 holds ``transport``, ``switch``, ``collective`` (or the name of another pattern of traffic),
 ``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps``
-and ``wrong`` (null where it does not apply), plus what the scenario adds; packet counts are sums
+and ``wrong`` (null where it does not apply) and, measured, a ``fidelity`` of its own with
+``verdict`` and ``reasons``, plus what the scenario adds; packet counts are sums
 over all ranks and the iterations that count. A traffic scenario adds what
 :mod:`emulator.run.traffic` measures, a run with ``--fault`` what :mod:`emulator.run.disturbance`
 does. The top-level ``transport`` and ``switch`` are those of all rows, or where rows differ what
