@@ -40,6 +40,7 @@ class FakePdc:
     """A PDC that keeps what is posted on it."""
 
     backlog = 0
+    failure: str | None = None
 
     def __init__(self, number: int, address: str, delivery: str) -> None:
         self.id = number

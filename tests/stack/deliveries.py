@@ -140,6 +140,7 @@ class FakePdc:
     address: str = THERE
     ordered: bool = False
     locks: int = 0
+    failure: str | None = None
     posted: list[Outbound] = field(default_factory=list)
 
     @property

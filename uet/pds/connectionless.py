@@ -90,6 +90,7 @@ class Anywhere:
 
     id = 0
     ordered = False
+    failure: str | None = None
     backlog = 0
 
     def __init__(self, address: str) -> None:

@@ -16,7 +16,9 @@ from uet.config import FepConfig
 from uet.congestion.paths import PathSelection
 from uet.congestion.ports import Ports
 from uet.pds.clear import ClearDuty
+from uet.pds.condemned import Condemned
 from uet.pds.destination import RequestDestination
+from uet.pds.nacks import TARGET_IS_GONE
 from uet.pds.negotiation import feature_request
 from uet.pds.packets import PacketWriter
 from uet.pds.psn import MASK
@@ -24,7 +26,7 @@ from uet.pds.semantics import Answer, Outbound, Semantics
 from uet.pds.source import RequestSource
 from uet.peer import Peer
 from uet.transport import Frame
-from uet.wire.codes import MPR_UNIT, ControlType
+from uet.wire.codes import MPR_UNIT, ControlType, NackCode
 
 
 class State(enum.Enum):
@@ -112,6 +114,8 @@ class PdcLife:
         self.reserved = reserved
         self.locks = 0
         self.closed_by: int | None = None  # target: the PSN of the CLOSE
+        self.failure: str | None = None
+        self.condemned: Condemned | None = None  # initiator: refused for good, and soon to end
         self.negotiated: int | None = None  # features that both ends have, once known
         self._around = around
         self._counts = around.counts
@@ -247,6 +251,10 @@ class PdcLife:
     def transmit(self, out: list[Frame], now: int, limit: int) -> None:
         """Append what may leave now, timers first."""
         source = self.source
+        if self.condemned is not None:
+            if now < self.condemned.due and not self.condemned.is_decided:
+                return
+            self.conclude(now)
         deadline = source.next_deadline()
         if deadline is not None and deadline <= now:
             source.on_timer(now)
@@ -292,6 +300,8 @@ class PdcLife:
             out.append(source.send_control(ControlType.CLOSE_CMD, now))
 
     def next_deadline(self) -> int | None:
+        if self.condemned is not None:
+            return self.condemned.due
         deadline = self.source.next_deadline()
         tail = self.source.tail_deadline() if self.writer.peer_id else None
         for due in (self._clear.due, self._close_due, tail):
@@ -413,12 +423,50 @@ class PdcLife:
             self._close_due = now + self._config.close_req_time
             self._octets_when_asked = octets
 
-    def fail(self, error: str, now: int, *, tell: bool = True) -> None:
-        """Beyond repair: every unfinished message fails with ``error``.
+    def condemn(self, code: NackCode, psn: int, now: int) -> None:
+        """The target has refused ``psn``, and takes nothing any more: what may go elsewhere does.
+
+        What was on its way is waited for, but no longer than an RTO.
+        """
+        if self.condemned is None:
+            self.condemned = Condemned(
+                code, self.source, now + self._config.rto_init_time, ordered=self.ordered
+            )
+            if self._state in (State.CREATING, State.ESTABLISHED):
+                self._enter(State.QUIESCE)
+            self.source.give_up_window()
+            for message in self.source.take_back():
+                self.message_unsent(message)
+        self.condemned.refuse(psn, code)
+        if self.condemned.is_decided:
+            self.conclude(now)
+
+    def conclude(self, now: int) -> None:
+        """All that could be learnt of a condemned PDC is known: it ends."""
+        condemned = self.condemned
+        assert condemned is not None
+        self.fail(
+            condemned.code.name,
+            now,
+            tell=condemned.code not in TARGET_IS_GONE,
+            untouched=condemned.untouched(),
+        )
+
+    def fail(
+        self,
+        error: str,
+        now: int,
+        *,
+        tell: bool = True,
+        untouched: frozenset[int] = frozenset(),
+    ) -> None:
+        """Beyond repair: every unfinished message but the ``untouched`` ones fails with ``error``.
 
         An initiator still sends a CLOSE if the target can be expected to have the PDC, so that
         it need not keep it (UES 3.5.8, closing in error).
         """
+        self.condemned = None
+        self.failure = error
         self._around.pdc_event(self, "failed", error=error)
         self.peer.congestion.restart_credit()
         if self._state is State.CLOSING:
@@ -431,7 +479,7 @@ class PdcLife:
             self._enter(State.QUIESCE)  # takes no more messages, least of all those that fail
         elif self._state is not State.CLOSED:
             self._state = State.QUIESCE
-        self.source.abandon(error, now)
+        self.source.abandon(error, now, untouched)
         self._clear.due = None
         self.locks = 0
         if not tell:

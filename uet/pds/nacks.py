@@ -9,7 +9,8 @@ NEW_START_PSN               renumber everything and resend it, while the PDC is 
 RCVD_SES_PROCG              nothing: the ACK comes, or the timer runs out
 PSN_OOR_WINDOW              resend after NACK_Retx_Time what lies beyond CACK, ignore the rest
 other NORMAL and PDC_ERR    resend after NACK_Retx_Time, twice as long each time
-PDC_FATAL                   the PDC ends
+PDC_FATAL                   the PDC ends, and fails what may have been carried out; the rest is
+                            issued again on a new PDC, unless the code forbids it
 ==========================  ==================================================================
 """
 
@@ -48,6 +49,20 @@ _REACTIONS: Final = {
 TARGET_IS_GONE: Final = frozenset(
     {NackCode.INV_DPDCID, NackCode.PDC_HDR_MISMATCH, NackCode.CLOSING}
 )
+
+#: Fatal codes after which requests that were not carried out go to a new PDC.
+REISSUED: Final = frozenset(
+    {
+        NackCode.INV_DPDCID,
+        NackCode.PDC_HDR_MISMATCH,
+        NackCode.CLOSING,
+        NackCode.INVALID_SYN,
+        NackCode.PDC_MODE_MISMATCH,
+        NackCode.UNEXP_EVENT,
+    }
+)
+#: Those that do not say whether the request was carried out.
+PROVES_NOTHING: Final = frozenset({NackCode.UNEXP_EVENT})
 
 
 def reaction(code: NackCode, *, trimmed_ack: bool) -> Reaction:

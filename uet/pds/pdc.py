@@ -9,7 +9,7 @@ from __future__ import annotations
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.pds.control import MAX_PSN_OFFSET
 from uet.pds.life import PdcLife, State
-from uet.pds.nacks import TARGET_IS_GONE, Reaction, reaction
+from uet.pds.nacks import REISSUED, TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
 from uet.pds.psn import HALF, MASK
 from uet.pds.window import Arrival
@@ -206,6 +206,8 @@ class Pdc(PdcLife):
                 # The other end has closed; only its ACK or CLOSE was lost, or data is unwanted.
                 source.abandon(code.name, now)
                 self._closed()
+            elif code in REISSUED and not closing:
+                self.condemn(code, psn, now)
             else:
                 self.fail(code.name, now, tell=code not in TARGET_IS_GONE)
             return

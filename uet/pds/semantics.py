@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from uet.pds.nacks import REISSUED
 from uet.wire.codes import NextHeader
+
+#: Errors after which a message that may be carried out twice may be sent on another PDC.
+REISSUABLE_ERRORS = frozenset(code.name for code in REISSUED)
 
 #: SES took the request and has nothing to say but the default response, which is not stored.
 ACCEPTED = 0
@@ -89,6 +93,8 @@ class Context(Protocol):
 
     #: requests whose data is still to come by the return direction; no CLOSE before it is 0
     locks: int
+    #: name of the error that it ended with, if any
+    failure: str | None
 
     @property
     def id(self) -> int:
@@ -143,7 +149,10 @@ class Semantics(Protocol):
         ...
 
     def message_unsent(self, message: Outbound) -> None:
-        """Its PDC ended before any packet of the message left: it may go elsewhere."""
+        """Its PDC ended before the target carried any packet out: it may go elsewhere.
+
+        If some had left, ``message.error`` says why they were refused.
+        """
         ...
 
     def pdc_closed(self, pdc: Context) -> None:

@@ -610,10 +610,26 @@ class RequestSource(LossRecovery):
         """In order: all that was sent is answered, if not all of it cumulatively."""
         self._flow.ended()
 
-    def abandon(self, error: str, now: int) -> None:
+    def give_up_window(self) -> None:
+        """Nothing more leaves here: what is in flight takes no room from other PDCs."""
+        psn = self.window.base
+        while psn != self.window.next:
+            self._discard(psn)
+            psn = (psn + 1) & MASK
+
+    def was_sent_once(self, psn: int) -> bool:
+        """Whether an open request has left once, and nobody has said that it arrived."""
+        return self._copies[psn & _SLOT] == 1 and not self.window.is_delivered(psn)
+
+    def message_of(self, psn: int) -> Outbound | None:
+        """The message of an open request; ``None`` for a control packet."""
+        return self._message[psn & _SLOT]
+
+    def abandon(self, error: str, now: int, untouched: frozenset[int] = frozenset()) -> None:
         """Every unfinished message fails with ``error``; nothing is in flight any more.
 
-        A message of which nothing was sent may go elsewhere.
+        A message of which nothing was sent, or nothing carried out (``untouched``, by ``id()``),
+        may go elsewhere.
         """
         self._flow.ended()
         if self._size:
@@ -632,4 +648,7 @@ class RequestSource(LossRecovery):
             self._messages.message_unsent(message)
         for message in unfinished:
             message.error = message.error or error
-            self._messages.message_end(message, now)
+            if id(message) in untouched:
+                self._messages.message_unsent(message)
+            else:
+                self._messages.message_end(message, now)

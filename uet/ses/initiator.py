@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable
 
 from uet.config import FepConfig
-from uet.pds.semantics import ACCEPTED, Answer, Context, Outbound
+from uet.pds.recovery import UNLIMITED_NACK
+from uet.pds.semantics import ACCEPTED, REISSUABLE_ERRORS, Answer, Context, Outbound
 from uet.ses.address import Address
 from uet.ses.carrier import Carrier
 from uet.ses.memory import MemoryTable
@@ -38,6 +39,7 @@ COUNTERS = (
     "tx_messages_failed",
     "tx_messages_deferred",
     "tx_message_restarts",
+    "tx_messages_reissued",
     "post_waits_for_id",
     "rx_read_octets",
     "rx_read_data_duplicate",
@@ -198,7 +200,9 @@ class Initiator:
             stream.recovering = False  # unless it must begin again
         operation.touched = now
         if message.error is not None:
-            self._finish(operation, operation.refused or message.error)
+            repeats = operation.plan.is_repeatable and operation.refused is None
+            if not repeats or not self._reissue(operation, message.error):
+                self._finish(operation, operation.refused or message.error)
         else:
             assert operation.message is not None
             asked = operation.message.requested
@@ -211,14 +215,34 @@ class Initiator:
             self._start_freed()
 
     def message_unsent(self, message: Outbound) -> None:
-        """Its PDC ended before any packet left: it goes elsewhere at :meth:`start_waiting`."""
+        """Its PDC ended before any packet was carried out.
+
+        It goes elsewhere at :meth:`start_waiting`, if that has not failed too often.
+        """
         operation = self._landed(message)
         if operation is None:
             return
-        stream = operation.stream
+        if message.error is None:
+            self._release(operation)
+            operation.stream.push(operation)
+        elif operation.refused is not None or not self._reissue(operation, message.error):
+            self._finish(operation, operation.refused or message.error)
+        self._blocked[operation.stream] = None
+
+    def _reissue(self, operation: Operation, error: str) -> bool:
+        """Let it begin again on another PDC; false if it may not, or has too often."""
+        limit = self._config.max_nack_retx_cnt
+        if error not in REISSUABLE_ERRORS or operation.reissues >= limit != UNLIMITED_NACK:
+            return False
+        operation.reissues += 1
+        self._counters["tx_messages_reissued"] += 1
         self._release(operation)
-        stream.push(operation)
-        self._blocked[stream] = None
+        operation.code = 0
+        operation.accepted = None
+        operation.deferred = operation.permitted = False
+        operation.waits = Waits.NOTHING
+        operation.stream.push(operation)
+        return True
 
     @staticmethod
     def _landed(message: Outbound) -> Operation | None:
@@ -238,7 +262,12 @@ class Initiator:
         """No data comes from this PDC any more, and what waits for it has failed."""
         for operation in list(self._open.values()):
             if operation.pdc is pdc and operation.waits is Waits.DATA:
-                self._finish(operation, operation.refused or "PDC_CLOSED")
+                error = pdc.failure or "PDC_CLOSED"
+                repeats = operation.plan.is_repeatable and operation.refused is None
+                if repeats and self._reissue(operation, error):
+                    self._start(operation.stream)
+                else:
+                    self._finish(operation, operation.refused or "PDC_CLOSED")
         if self._starved or self._asking:
             self._start_freed()
 

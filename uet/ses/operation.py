@@ -109,6 +109,7 @@ class Operation:
         "plan",
         "read_by_peer",
         "refused",
+        "reissues",
         "serial",
         "settled",
         "stream",
@@ -133,6 +134,7 @@ class Operation:
         # What the target said
         self.attempts = 0  # restarts after a refusal
         self.generations = 0  # restarts with another generation
+        self.reissues = 0  # PDCs that have refused it for good
         self.accepted: int | None = None  # octets, where the target took fewer than all
         self.code = 0  # a refusal that is worth another attempt
         self.refused: str | None = None  # one that is not

@@ -17,7 +17,7 @@ from uet.profiles import Capability
 from uet.ses.address import Address
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE
 from uet.ses.atomics import AtomicError, size_of
-from uet.ses.memory import OPTIMIZED
+from uet.ses.memory import IDEMPOTENT_SAFE, OPTIMIZED
 from uet.ses.operands import pack_operands
 from uet.ses.sync import SYNC_HEADER
 from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
@@ -55,6 +55,7 @@ _STANDARD_ONLY: Final = frozenset(
         SYNC_ATOMIC,
     }
 )
+_CHANGES_NOTHING: Final = frozenset({Opcode.READ, Opcode.NO_OP, Opcode.DEFERRABLE_RTR})
 _OPTIONAL: Final = frozenset({"header_data", "tag"})
 _PROTOCOLS: Final = (None, "eager", "rendezvous", "deferrable")
 #: Opcodes of a send by protocol, untagged and tagged.
@@ -111,6 +112,19 @@ class Plan:
     def reported(self) -> int:
         """Octets that a complete message has moved."""
         return self.length if self.touched is None else self.touched
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether nobody notices if it is carried out twice: where order does not count.
+
+        So it is with what changes nothing, and with WRITEs to a region whose key says so, unless
+        they are announced.
+        """
+        if self.delivery != "rud":
+            return False
+        if self.opcode == Opcode.WRITE:
+            return self.header_data is None and bool(self.match_bits & IDEMPOTENT_SAFE)
+        return self.opcode in _CHANGES_NOTHING
 
     @property
     def has_id(self) -> bool:
