@@ -95,6 +95,7 @@ def test_tables_are_complete() -> None:
         assert not supported(0x15 + abs(unknown), Type.UINT64)
 
 
+@pytest.mark.conformance("C-207")
 @pytest.mark.parametrize(
     ("op", "kind", "length", "operand", "offset", "code"),
     [

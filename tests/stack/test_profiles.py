@@ -81,6 +81,7 @@ def is_one_sentence(text: str) -> bool:
 # -- as initiator --------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("C-208")
 @pytest.mark.parametrize("profiles", EVERY_SET, ids=named)
 @pytest.mark.parametrize("asked", MAY, ids=lambda asked: f"{asked[0].__name__}-{asked[1]}")
 def test_what_may_be_posted(asked: tuple[Operation, str], profiles: frozenset[str]) -> None:
@@ -143,6 +144,7 @@ def opcodes(exchange: Exchange, side: Side) -> set[int]:
 # -- as target -----------------------------------------------------------------------------------
 
 
+@pytest.mark.conformance("C-208")
 @pytest.mark.parametrize("profile", sorted(EVERYBODY))
 @pytest.mark.parametrize("asked", MAY, ids=lambda asked: f"{asked[0].__name__}-{asked[1]}")
 def test_what_is_carried_out(asked: tuple[Operation, str], profile: str) -> None:
@@ -179,6 +181,7 @@ def test_what_is_carried_out(asked: tuple[Operation, str], profile: str) -> None
     exchange.close()
 
 
+@pytest.mark.conformance("C-208")
 @pytest.mark.parametrize("profile", sorted(EVERYBODY))
 @pytest.mark.parametrize("unexpected", ["refuse", "keep"])
 @pytest.mark.parametrize("late", [False, True])
@@ -251,6 +254,7 @@ def test_short_headers(mine: str, theirs: str) -> None:
 # -- what they are made of -----------------------------------------------------------------------
 
 
+@pytest.mark.conformance("C-208")
 @pytest.mark.parametrize("profiles", EVERY_SET, ids=named)
 def test_two_profiles_are_their_union(profiles: frozenset[str]) -> None:
     union = Capability.NONE

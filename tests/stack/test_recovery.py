@@ -267,6 +267,7 @@ LATER = {
 IGNORED = {NackCode.TRIMMED_ACK, NackCode.NEW_START_PSN, NackCode.RCVD_SES_PROCG}
 
 
+@pytest.mark.conformance("C-209")
 @pytest.mark.parametrize("code", NackCode, ids=lambda code: code.name)
 def test_reaction_to_each_code(code: NackCode) -> None:
     """Resend, wait, leave it to the timer, or the end of the PDC (UES Tables 3-58 to 3-61)."""
@@ -313,6 +314,7 @@ def test_a_failure_clears_nothing() -> None:
     assert [p.control for p in script.wait(5 * MS)] == [ControlType.CLOSE_CMD]
 
 
+@pytest.mark.conformance("C-209")
 def test_unknown_codes_are_left_to_the_timer() -> None:
     script = Script()
     (request,) = in_flight(script, 1)

@@ -55,6 +55,7 @@ def test_the_first_check_that_fails_decides(first: int, opcode: Opcode) -> None:
     assert bench.completions == []
 
 
+@pytest.mark.conformance("C-205")
 def test_disabled_resources_and_generations_have_their_places_in_the_order() -> None:
     bench = TargetBench()
     bench.target.set_enabled(False)

@@ -61,6 +61,7 @@ def test_packets_in_any_order(opcode: Opcode, seed: int) -> None:
     assert not bench.target._inbound.messages
 
 
+@pytest.mark.conformance("C-206")
 @pytest.mark.parametrize("opcode", [Opcode.WRITE, Opcode.SEND])
 @pytest.mark.parametrize("size", [3, 3000])
 def test_delivery_complete(opcode: Opcode, size: int) -> None:
@@ -275,6 +276,7 @@ def test_results_too_long_for_an_answer() -> None:
     assert bench.memory[:64] == bytes(a ^ b for a, b in zip(before, words, strict=True))
 
 
+@pytest.mark.conformance("C-207")
 @pytest.mark.parametrize(
     ("word", "operand", "offset", "code"),
     [

@@ -516,6 +516,7 @@ def test_a_rendezvous_given_up_while_it_is_fetched() -> None:
     assert [(c.context, c.error) for c in bench.completions] == [("r", "PDC_CLOSED")]
 
 
+@pytest.mark.conformance("C-206")
 def test_delivery_complete_is_said_of_what_the_application_has() -> None:
     """Not of a message that is kept, or still being fetched."""
     bench = TargetBench(unexpected="keep")
