@@ -118,9 +118,10 @@ def command(
                 drop packets of epochs too long ago [false]
       rx_max_epoch_lifetime
                 how many epochs ago that is [16]
-      failure_threshold
-                after more packets that do not authenticate, drop all
-                [1000; 0: never]
+      failure_threshold, latch_time
+                after more packets within that time (ns) that do not
+                authenticate, drop all for as long [1000; 0: never,
+                10000000; 0: for ever]
       accept_clear
                 take unsecured packets from peers of the domain [false]
       address_in_ipv6_kdf

@@ -250,3 +250,13 @@ def test_endpoints_and_switches_agree_on_code_points() -> None:
     assert config.dscp_trimmed == LAB.trimmed
     assert config.dscp_trimmed_lasthop == LAB.trimmed_last_hop
     assert None not in (LAB.trimmed, LAB.trimmed_last_hop)
+
+
+def test_trimming_leaves_what_a_transport_needs() -> None:
+    """A secured PDS header, unless the user says otherwise; nothing changes without trimming."""
+    shallow, deep = parse("shallow"), parse("deep")
+    assert shallow.leaving(24) is shallow
+    assert shallow.leaving(32).changes["trim_size"] == 32
+    assert deep.leaving(32) is deep
+    said = parse("shallow:trim_size=64")
+    assert said.leaving(32) is said

@@ -234,6 +234,22 @@ def test_keys_follow_from_a_secret() -> None:
     assert plain.keyed(b"1") is plain
 
 
+@pytest.mark.parametrize(
+    ("variant", "octets"),
+    [
+        ("uet", 24),
+        ("uet:cc=rccc", 24),
+        ("uet:tss=cluster", 32),
+        ("uet:tss=direct,encapsulation=native", 28),
+        ("uet:tss=cluster,cc=both", 36),
+        ("rocev2", 24),
+    ],
+)
+def test_trimming_leaves_the_pds_header_of_a_variant(variant: str, octets: int) -> None:
+    """UDP or entropy header, TSS header, request, credit; 24 octets at least (UES 4.1)."""
+    assert fit(variant, TOPOLOGY).trimmed_octets == octets
+
+
 def test_the_ideal_counts_what_a_variant_adds() -> None:
     """TSS header and tag, the CRC, and the shorter entropy header."""
     plain = fit("uet", TOPOLOGY).wire.around_bytes
