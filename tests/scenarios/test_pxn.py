@@ -55,6 +55,39 @@ def test_everybody_reaches_everybody_without_a_spine(topology: Topology, seed: i
             assert machine.memory[rank][name].tobytes() == content.tobytes()
 
 
+def test_a_gpu_of_another_server_of_the_domain_relays() -> None:
+    """Two racks of two servers without spines: on the rail of the destination, in the rack."""
+    racks = load("clos:hosts=4,gpus_per_host=3,spines=0,scale_up_hosts=2")
+    domains = racks.scale_up_domains
+    names = [gpu.name for gpu in racks.gpus]
+    flows = tuple(
+        Flow(source=a, destination=b, length=300)
+        for a, one in enumerate(names)
+        for b, other in enumerate(names)
+        if domains[one] != domains[other]
+    )
+    traffic = Traffic(racks, flows, 128, 2, 1)
+    relaying = Pxn(racks)
+    machine = executed(relaying.relayed(traffic.schedules()), traffic, 1)
+    for rank in range(len(names)):
+        for name, content in traffic.expected(rank).items():
+            assert machine.memory[rank][name].tobytes() == content.tobytes()
+    relay = relaying.relay(names.index("h0g0"), names.index("h2g1"))
+    assert relay is not None
+    assert racks.gpus[relay].name in ("h0g1", "h1g1")
+    with pytest.raises(ValueError, match="h0g0 and h1g1 share a scale-up network"):
+        Traffic(racks, (Flow(source=0, destination=names.index("h1g1"), length=1),), 1, 1, 1)
+
+
+def test_only_neighbours_in_a_ring_relay() -> None:
+    ring = load("clos:hosts=2,gpus_per_host=4,spines=0,scale_up=ring")
+    ranks = {gpu.name: rank for rank, gpu in enumerate(ring.gpus)}
+    assert Pxn(ring).relay(ranks["h0g0"], ranks["h1g1"]) == ranks["h0g1"]
+    assert Pxn(ring).relay(ranks["h0g0"], ranks["h1g3"]) == ranks["h0g3"]
+    with pytest.raises(UserError, match="no GPU that it reaches over NVLink does"):
+        Pxn(ring).relay(ranks["h0g0"], ranks["h1g2"])
+
+
 def test_what_is_left_for_the_fabric_stays_on_a_rail() -> None:
     for topology, mode in ((RAILS_ONLY, "auto"), (SPINES, "always")):
         gpus = topology.gpus
