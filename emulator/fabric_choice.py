@@ -45,7 +45,7 @@ class FabricChoice:
 
     @property
     def transport(self) -> str | None:
-        """What a profile has GPUs speak; None: it says nothing of it."""
+        """The transport that a profile names; None: it names none."""
         return None if self.file is None else self.file.transport
 
     @property

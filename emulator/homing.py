@@ -19,7 +19,7 @@ from topologies.model import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class Homing:
-    """What was ``asked`` for and ``taken``; the ``reason`` says why it is not as drawn."""
+    """The homing ``asked`` for and the one ``taken``; a ``reason`` tells why it is not as drawn."""
 
     asked: str
     taken: str

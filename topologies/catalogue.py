@@ -114,7 +114,7 @@ def build(name: str, values: Mapping[str, str]) -> Topology:
 
 
 def rebuilt(topology: Topology, **changes: str) -> Topology:
-    """What the design of ``topology`` builds with ``changes`` of its parameters."""
+    """The fabric that the design of ``topology`` builds with ``changes`` of its parameters."""
     return build(topology.name, {**_texts(topology), **changes})
 
 

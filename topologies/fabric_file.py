@@ -204,7 +204,7 @@ class _Reader:
             self._wrong(line, str(error))
 
     def _queues(self, key: str, value: object, line: int) -> None:
-        """What ``key`` says of code points, each with its line."""
+        """Read what ``key`` says of code points, each with its line."""
         if not isinstance(value, CommentedMap):
             self._wrong(line, f"{key} is {_shown(value)}, not a mapping such as {{EF: high}}")
             return

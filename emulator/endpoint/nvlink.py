@@ -51,7 +51,7 @@ class CopyNotice:
 
 @dataclass(frozen=True, slots=True)
 class ScaleUpLink:
-    """What a GPU's scale-up port can do: rate each way, and latency, in fabric units.
+    """The scale-up ports of a GPU: rate each way, and latency, in fabric units.
 
     ``shared``: one port leads to a switch and by it to all peers, else each peer has one.
     """
@@ -186,7 +186,7 @@ class NvLink:
             self._unsent.popleft()
 
     def notices(self, limit: int = 64) -> list[CopyNotice]:
-        """What peers have copied here since the last call, with the time at which it is there."""
+        """The copies of peers since the last call, with the time at which each is there."""
         out: list[CopyNotice] = []
         while len(out) < limit:
             try:

@@ -187,8 +187,8 @@ def prepare(request: Request) -> Plan:
 
 
 def usual_switch(transport: str, topology: Topology, chosen: FabricChoice) -> str:
-    """What ``transport`` runs on where the user names no switch: what the fabric's profile asks
-    for, else what is customary for it; and both where the profile asks only for parameters."""
+    """The switch of ``transport`` where the user names none: that of the fabric's profile, or else
+    the customary one; and both where the profile has only parameters."""
     asked = chosen.switch
     if asked is None or (chosen.file is not None and chosen.file.names_switch):
         return asked or default_switch(transport, topology)

@@ -130,7 +130,7 @@ def test_a_domain_of_several_servers_keeps_its_traffic(start: Callable[..., Run]
 def test_a_time_below_the_ideal_is_an_internal_error(
     start: Callable[..., Run], tmp_path: Path
 ) -> None:
-    """Of a bound that is far too high: the run ends with an error, and keeps what it measured."""
+    """A bound that is far too high ends the run with an error; what was measured is kept."""
     path = tmp_path / "gather.py"
     too_high = "import emulator.run.load\n\nemulator.run.load.ideal_ns = lambda *_: 1e6\n"
     path.write_text(GATHER.replace("SIZE = 1 << 20\n", f"SIZE = 1 << 10\n{too_high}"))
