@@ -25,6 +25,7 @@ _QUEUE_LIMIT = Path("/proc/sys/net/unix/max_dgram_qlen")
 _QUEUE_LENGTH = 512
 #: Modelled times are kept in picoseconds: many short copies must not be rounded to nothing.
 _PS = 1000
+_BITS_PS = 8 * 10**9 * _PS
 #: Separate times at which an ingress was busy that it remembers.
 _KEPT = 256
 #: A peer that does not empty its mailbox is tried again after this much host time (ns).
@@ -62,7 +63,7 @@ class ScaleUpLink:
 
     def octets_ps(self, octets: int) -> int:
         """How long ``octets`` take."""
-        return -(-octets * 8 * 10**9 * _PS // self.rate_bps)
+        return -(-octets * _BITS_PS // self.rate_bps)
 
 
 class Ingress:
@@ -85,6 +86,9 @@ class Ingress:
         if not duration:
             return start
         busy = self._busy
+        if busy and busy[-1][1] == start:  # the common case: one behind the other
+            busy[-1] = busy[-1][0], start + duration
+            return start + duration
         first = len(busy)
         while first and busy[first - 1][1] >= start:
             first -= 1
