@@ -220,10 +220,13 @@ def _rails(topology: Topology) -> Table:
 
 
 def ports_told(names: Sequence[str]) -> str:
-    """``down0 .. down3`` of neighbours, ``down0, down8 .. down16`` of ports with others between."""
+    """``down0 .. down3`` of neighbours.  Of ports with others between: each of a few, such as
+    ``down0, down3, down6``, or of more ``down0, down8 .. down64``."""
     last = [int(found.group()) for name in names[:2] if (found := re.search(r"\d+$", name))]
     if len(names) < 2 or len(last) < 2 or last[1] == last[0] + 1:
         return span(names)
+    if len(names) <= MOST_VALUES:
+        return ", ".join(names)
     return f"{names[0]}, {span(names[1:])}"
 
 

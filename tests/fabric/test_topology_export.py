@@ -81,7 +81,16 @@ def test_text_is_the_default_and_shows_the_computed_numbers() -> None:
 
 def test_text_does_not_hide_that_ports_of_other_rails_lie_between() -> None:
     text = _graph("single_rail_switch").stdout
-    assert re.search(r"\| 1 +\| 102 .* down1, down9 \.\. down17 +\|", text)
+    assert re.search(r"\| 1 +\| 102 .* down1, down9, down17 +\|", text)
+    text = _graph("single_rail_switch:hosts=9").stdout
+    assert re.search(r"\| 1 +\| 102 .* down1, down9 \.\. down65 +\|", text)
+
+
+def test_text_has_the_port_map_of_a_host_segment() -> None:
+    """Rail 5 of the figure has interfaces 2, 5, 8 and 11."""
+    text = _graph("host_segment").stdout
+    assert re.search(r"\| 4 +\| 105 .* down1, down4, down7, down10 +\|", text)
+    assert "bond, drawn here; paths where the kernel has no bonds" in text
 
 
 @pytest.mark.parametrize(("suffix", "start"), [("dot", "graph "), ("mmd", "flow"), ("json", "{")])
