@@ -16,15 +16,17 @@
 ====================  ============================================================================
 
 ``result.json`` always holds the keys ``schema``, ``scenario``, ``topology``, ``transport``,
-``switch``, ``ranks``, ``seed``, ``dilation``, ``homing`` (of GPUs with several ports: what was
-``asked`` for, what was ``taken``, and the ``reason`` if that is not as drawn), ``parameters``,
-``units``, ``rows``, ``endpoints``, ``ports``, ``fidelity``, ``unfinished``, ``errors`` and
-``warnings``. ``unfinished`` is null, or what had been delivered of the trial that failed
-(:mod:`emulator.run.unfinished`). A row always
-holds ``transport``, ``switch``, ``collective`` (or the name of another pattern of traffic),
+``switch``, ``ranks``, ``seed``, ``seeds`` (their number, from ``seed`` on), ``dilation``,
+``homing`` (of GPUs with several ports: what was ``asked`` for, what was ``taken``, and the
+``reason`` if that is not as drawn), ``parameters``, ``units``, ``rows`` (one for each seed),
+``summary`` (over several seeds, as :mod:`emulator.run.spread` has it), ``endpoints``, ``ports``,
+``fidelity``, ``unfinished``, ``errors`` and ``warnings``. ``unfinished`` is null, or what had been
+delivered of the trial that failed (:mod:`emulator.run.unfinished`). A row always holds
+``transport``, ``switch``, ``seed``, ``collective`` (or the name of another pattern),
 ``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps``
-and ``wrong`` (null where it does not apply) and, measured, a ``fidelity`` of its own with
-``verdict`` and ``reasons``, plus what the scenario adds; packet counts are sums
+and ``wrong`` (null where it does not apply), ``endpoints`` ("fresh" for each iteration, or "kept"),
+``gap_us`` (between iterations, at least) and, measured, a ``fidelity`` of its own with ``verdict``
+and ``reasons``, plus what the scenario adds; packet counts are sums
 over all ranks and the iterations that count. A traffic scenario adds what
 :mod:`emulator.run.traffic` measures, a run with ``--fault`` what :mod:`emulator.run.disturbance`
 does. The top-level ``transport`` and ``switch`` are those of all rows, or where rows differ what
@@ -84,11 +86,13 @@ class Result:
     transport: str
     ranks: int
     seed: int
+    seeds: int = 1
     switch: str | None = None
     dilation: float | None = None
     homing: Mapping[str, object] | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     rows: list[dict[str, object]] = field(default_factory=list)
+    summary: list[dict[str, object]] = field(default_factory=list)
     endpoints: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ports: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     fidelity: Mapping[str, object] = field(

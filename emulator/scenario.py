@@ -34,7 +34,7 @@ import json
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -102,6 +102,9 @@ class Trial:
     choice, and the user cannot contradict them (:mod:`emulator.run.stages`).  ``faults`` befall
     every iteration that counts, and are healed after it; warm-ups are spared.  ``fresh``: the
     endpoints begin anew before this row, with nothing learned from those before it.
+
+    ``victims`` are flows, as pairs of ranks, that are only there to see what the others do to them:
+    no measure counts their messages but those of ``Outcome.victims``.
     """
 
     collective: str
@@ -117,6 +120,7 @@ class Trial:
     switch: str = ""
     faults: Sequence[FaultAt] = ()
     fresh: bool = False
+    victims: Collection[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +132,8 @@ class Outcome:
     of the endpoints' counters, summed over all ranks, and ``endpoints`` the same by rank.
     ``iterations`` are the messages of each iteration, ``ports`` what every port saw, by
     ``node:port``, ``queues`` the depth of their queues over time, and ``wire`` what the transport
-    spends on each packet.
+    spends on each packet.  The messages of the trial's victims are not among ``iterations``, but
+    among ``victims``.
     """
 
     times_ns: tuple[int, ...]
@@ -137,6 +142,7 @@ class Outcome:
     counters: Mapping[str, int]
     endpoints: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     iterations: Sequence[Iteration] = ()
+    victims: Sequence[Iteration] = ()
     ports: Mapping[str, PortRecord] = field(default_factory=dict)
     queues: Mapping[str, QueueSeries] = field(default_factory=dict)
     wire: WireCost | None = None

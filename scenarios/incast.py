@@ -16,6 +16,9 @@ each N of ``senders``. ``placement=rail`` takes senders on the receiver's own ra
 between), ``spines`` takes them on other rails (the incast crosses the spines, and still meets at
 the last hop), ``any`` both. Every octet is compared with what was sent.
 
+Meanwhile the first sender writes 1 KiB to the last one ``victim`` times, at fixed times: a message
+that does not go where the incast goes, but shares NICs and the switch with it.
+
 Measured: completion time against the ideal (N flows through one NIC); goodput of the receiver's
 link while all senders are active, and its share of the payload that link can carry
 (``goodput_share``); message times; fairness between senders; marks, trims and drops by the switch;
@@ -48,8 +51,8 @@ to 0.99 with 4 MiB (17 and 11 runs; a slower emulation changes neither).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
 from emulator.run import traffic
@@ -63,17 +66,22 @@ from scenarios.workloads.places import (
     switch_of,
     switch_port,
 )
+from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
 from topologies.parameters import COUNT, SIZE
 
 COLUMNS = (
     Column("senders", "senders", "", 8),
+    Column("victim_p99_us", "victim", "p99 us", 8, 2),
     *TRAFFIC_COLUMNS[:5],
     Column("goodput_share", "of link", "(%)", 8, 1, percent=True),
     Column("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
     *TRAFFIC_COLUMNS[5:],
 )
 RECEIVER = 0
+#: Of each write of the victim.
+VICTIM_BYTES = 1024
+PROBES = replace(COUNT, minimum=0)
 RAILS_ACROSS = 4
 
 
@@ -82,6 +90,9 @@ class Parameters(TrafficParameters):
     message: int = parameter(16 * 2**10, SIZE, help="octets of each write")
     in_flight: int = parameter(8, COUNT, help="writes of a flow that may be under way")
     senders: tuple[int, ...] = parameter((2, 4, 8, 16), COUNT, many=True, help="N, a row for each")
+    victim: int = parameter(
+        16, PROBES, help="small writes meanwhile from the first sender to the last one"
+    )
     placement: str = parameter(
         "rail", choices=("rail", "spines", "any"), help="senders on the receiver's rail, or others"
     )
@@ -105,9 +116,29 @@ def _trial(parameters: Parameters, topology: Topology, senders: int, seed: int) 
     flows = tuple(
         Flow(source=rank, destination=RECEIVER, length=parameters.size) for rank in chosen
     )
+    flows += _victim(parameters, topology, chosen)
     pattern = Traffic(topology, flows, parameters.message, parameters.in_flight, seed)
     facts = {"senders": senders, "placement": parameters.placement}
     return pattern.trial("incast", parameters, facts=facts)
+
+
+def _victim(parameters: Parameters, topology: Topology, senders: Sequence[int]) -> tuple[Flow, ...]:
+    """Small writes between two senders at fixed times, as long as the receiver's link is busy."""
+    gpus, domains = topology.gpus, scale_up_domains(topology)
+    first = senders[0]
+    last = next((rank for rank in reversed(senders) if domains[rank] != domains[first]), 0)
+    if not parameters.victim or not last:
+        return ()
+    busy_ns = parameters.size * len(senders) * 8e9 / nic_rate_bps(topology, gpus[RECEIVER].name)
+    return (
+        Flow(
+            source=first,
+            destination=last,
+            length=parameters.victim * VICTIM_BYTES,
+            message=VICTIM_BYTES,
+            every_ns=max(1, round(busy_ns / (parameters.victim + 1))),
+        ),
+    )
 
 
 def incast_senders(topology: Topology, receiver: int, count: int, placement: str) -> list[int]:

@@ -168,8 +168,10 @@ class FabricAsic:
             self._fitted = fitting.fit(parse(record.switch), self.topology, self.dilation)
         return self._fitted
 
-    def apply(self, choice: SwitchChoice) -> None:
+    def apply(self, choice: SwitchChoice, seed: int | None = None) -> None:
         """Let all switches work by ``choice`` from the next packet on, and count anew.
+
+        With ``seed`` what they draw and hash follows from it from now on.
 
         Faults that were injected stay.  Frames that wait at this moment are still sent, but the
         queues count from zero.  Raises UserError, with nothing changed, for a choice that cannot
@@ -177,6 +179,8 @@ class FabricAsic:
         """
         fitted = fitting.fit(choice, self.topology, self.dilation)
         self._check_pauses(fitted)
+        if seed is not None:
+            self._seed = seed
         self.pauses.end()
         self._reshape(fitted)
         self._configure(fitted)

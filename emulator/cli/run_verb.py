@@ -21,14 +21,16 @@ from emulator.fabric.capture import parse_snaplen
 from emulator.faults import grammar
 from emulator.lab import LARGEST_DILATION
 from emulator.results import Result, RunFolder
-from emulator.run import comparison, table
+from emulator.run import comparison, differences, spread, table
 from emulator.run.comparison import COMPARE, COMPARED, variants
 from emulator.run.interrupts import Interrupted
+from emulator.run.measurement import Start
 from emulator.run.pxn import DEFAULT as pxn_default
 from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.runner import Plan, Request, execute, prepare
 from emulator.run.stages import DEFAULT_TRANSPORT
 from emulator.transports import describe_options, is_secured
+from topologies.units import UnitError, parse_time_ns
 
 #: A bar appears once a run has taken this long (s).
 PATIENCE_S = 2.0
@@ -74,6 +76,13 @@ PATIENCE_S = 2.0
     help="decides everything that is random",
 )
 @click.option(
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="run everything with so many seeds, from --seed on, and report median, least and most",
+)
+@click.option(
     "--dilation",
     default="auto",
     show_default=True,
@@ -106,6 +115,19 @@ PATIENCE_S = 2.0
     "(see below)",
 )
 @click.option(
+    "--endpoints",
+    type=click.Choice(["fresh", "kept"]),
+    default="fresh",
+    show_default=True,
+    help="fresh: each iteration that counts begins with endpoints that have learned nothing; kept: "
+    "with those of the iteration or warm-up before, with its windows, rates and paths",
+)
+@click.option(
+    "--gap",
+    metavar="TIME",
+    help="fabric time between iterations, such as 1ms, at least [default: about 1us]",
+)
+@click.option(
     "--pxn",
     type=click.Choice(pxn_modes),
     default=pxn_default,
@@ -133,11 +155,14 @@ def command(
     switch: str | None,
     plane: str | None,
     seed: int,
+    seeds: int,
     dilation: str,
     capture: str | None,
     snaplen: str | None,
     event_log: str | None,
     faults: Sequence[str],
+    endpoints: str,
+    gap: str | None,
     pxn: str,
     output: Path | None,
     name: str | None,
@@ -161,11 +186,13 @@ def command(
             switch=switch,
             control_plane=plane,
             seed=seed,
+            seeds=seeds,
             dilation=parse_dilation(dilation),
             capture=capture,
             snaplen=parse_snaplen(snaplen),
             event_log=event_log,
             faults=faults,
+            start=Start(fresh=endpoints == "fresh", gap_ns=parse_gap(gap)),
             pxn=pxn,
             output=output,
             lab=name,
@@ -174,10 +201,15 @@ def command(
     columns: Sequence[table.Column] = getattr(
         loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
     )
+    labels = [stage.stage.label for stage in plan.stages]
     if plan.compares:
-        columns = comparison.columns(columns, [stage.stage.label for stage in plan.stages])
+        facts = plan.trials[0].facts
+        columns = comparison.columns(columns, labels, facts, plan.request.seeds)
+    elif plan.request.seeds > 1:
+        columns = spread.columns(columns)
     with progress_bar() as bar:
-        terminal = Terminal(columns if form == "table" else None, bar)
+        names = comparison.short_names(labels)
+        terminal = Terminal(columns if form == "table" else None, bar, names)
         try:
             result, folder = execute(plan, terminal)
         except Interrupted as stop:
@@ -239,6 +271,14 @@ def parse_dilation(text: str) -> float | None:
             "(seconds of this machine for one second of the fabric)"
         )
     return value
+
+
+def parse_gap(text: str | None) -> int:
+    """``--gap`` in ns of fabric time."""
+    try:
+        return 0 if text is None else parse_time_ns(text)
+    except UnitError as error:
+        raise UserError(f"--gap: {error}") from None
 
 
 class Bar:
@@ -305,18 +345,42 @@ def _switch(plan: Plan, result: Result) -> str:
     return f"{len(used)} settings, {where}"
 
 
+def _start(plan: Plan) -> str:
+    """What iterations begin with, and for which transports it is something else."""
+    starts = {stage.stage.label: str(plan.start(stage)) for stage in plan.stages}
+    if len(set(starts.values())) == 1:
+        return next(iter(starts.values()))
+    return "; ".join(f"{name}: {start}" for name, start in starts.items())
+
+
+def _seeds(result: Result) -> str:
+    if result.seeds == 1:
+        return str(result.seed)
+    last = result.seed + result.seeds - 1
+    return f"{result.seed} to {last}; all below are medians but least, most and #wrong"
+
+
 class Terminal:
     """Prints the table as it grows, or at the end the JSON object and nothing else."""
 
-    def __init__(self, columns: Sequence[table.Column] | None, bar: Bar) -> None:
+    def __init__(
+        self,
+        columns: Sequence[table.Column] | None,
+        bar: Bar,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self._columns = columns
+        self._names = names or {}
         self._bar = bar
         self._result: Result | None = None
         self._compares = False
+        self._differences: Sequence[str] = ()
 
     def began(self, plan: Plan, result: Result) -> None:
         self._result = result
         self._compares = plan.compares
+        if plan.compares:
+            self._differences = differences.report(plan, result.dilation or 1.0)
         if self._columns is None:
             return
         fabric = plan.topology
@@ -336,7 +400,8 @@ class Terminal:
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
             f"# Dilation             : {result.dilation:g} ({chosen}); "
             "all times below are the fabric's own",
-            f"# Seed                 : {result.seed}",
+            f"# Start                : {_start(plan)}",
+            f"# Seed                 : {_seeds(result)}",
             "#",
             *table.heading(self._columns),
         )
@@ -346,7 +411,8 @@ class Terminal:
 
     def row(self, row: Mapping[str, object]) -> None:
         if self._columns is not None:
-            self._print(table.line(self._columns, row))
+            name = self._names.get(str(row["transport"]))
+            self._print(table.line(self._columns, {**row, "name": name}))
 
     def close(self, folder: RunFolder | None, result: Result | None = None) -> None:
         """Whatever is to be said at the end; both None if the run was cut short."""
@@ -358,8 +424,12 @@ class Terminal:
             click.echo(json.dumps(content, indent=1, allow_nan=False))
         else:
             if self._compares:
-                told = (*comparison.settings(result.rows), *comparison.summary(result.rows))
-                self._print(*(f"# Comparison           : {line}" for line in told))
+                lines = (
+                    *comparison.settings(result.rows),
+                    *self._differences,
+                    *comparison.summary(result.rows),
+                )
+                self._print(*(part for line in lines for part in table.wrapped("Comparison", line)))
             self._print(*table.trailer(content, folder.path if folder else None))
 
     def _print(self, *lines: str) -> None:

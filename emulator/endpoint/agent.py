@@ -17,6 +17,7 @@ import ctypes
 import gc
 import importlib
 import os
+import random
 import select
 import signal
 import time
@@ -26,6 +27,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.counting import add, of_the_past
 from emulator.endpoint.executor import MEMORY_KEY, Executor
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
 from emulator.endpoint.homed_nic import HomedNic
@@ -49,6 +51,8 @@ from emulator.endpoint.spec import (
     Pass,
     ReadCounters,
     Ready,
+    Renew,
+    Renewed,
     Run,
 )
 from emulator.errors import UserError
@@ -82,10 +86,8 @@ class Agent:
         for port in spec.ports:
             self._silence = silence(port.interface, spec.frames)
         self._nic = open_nic(spec, birth.clock)
-        self._transport = make_transport(spec.transport, dict(spec.transport_config), spec.seed)
-        if isinstance(self._nic, HomedNic):
-            self._transport.use_ports(self._nic.usable)
-        self._transport.register(self._memory.view(), key=MEMORY_KEY)
+        self._past: dict[str, int] = {}  # counters of the transports before this one
+        self._transport = self._new_transport(dict(spec.transport_config), spec.seed)
         self._executor = Executor(
             spec.rank,
             spec.node,
@@ -109,6 +111,20 @@ class Agent:
             self._readers_but_nic.append(self._nvlink.fileno())
         self._nic_handles = frozenset((*self._nic.handles, *self._nic.events))
         self._readers = [*self._readers_but_nic, *self._nic.handles]
+
+    def _new_transport(self, config: dict[str, object], seed: int) -> Transport:
+        transport = make_transport(self._spec.transport, config, seed)
+        if isinstance(self._nic, HomedNic):
+            transport.use_ports(self._nic.usable)
+        transport.register(self._memory.view(), key=MEMORY_KEY)
+        return transport
+
+    def _renew(self, life: int) -> None:
+        add(self._past, of_the_past(self._transport.counters()))
+        seed = random.Random(f"{self._spec.seed} life {life}").getrandbits(63)
+        config = {**self._spec.transport_config, "life": life}
+        self._transport = self._new_transport(config, seed)
+        self._executor.use(self._transport)
 
     def serve(self) -> None:
         """Run until the runner closes the connection or goes away (``EOFError``)."""
@@ -229,6 +245,9 @@ class Agent:
                 self._executor.load(program)
                 gc.collect()
                 self._control.send(Loaded())
+            case Renew(life=life):
+                self._renew(life)
+                self._control.send(Renewed())
             case Run():
                 self._run = message
             case Abort(reason=reason):
@@ -254,8 +273,10 @@ class Agent:
         self._control.send(Finished(result))
 
     def _counters(self) -> dict[str, dict[str, int]]:
+        transport = dict(self._past)
+        add(transport, self._transport.counters())
         layers = {
-            "transport": dict(self._transport.counters()),
+            "transport": transport,
             "nic": self._nic.counters(),
             "executor": {"stale_arrivals": self._executor.stale_arrivals},
             "loop": {**self._record.counters(), "cpu_ns": time.process_time_ns()},

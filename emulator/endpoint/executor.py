@@ -118,6 +118,10 @@ class Executor:
         self._barriers_reached.clear()
         self._error: tuple[str, str] | None = None
 
+    def use(self, transport: Transport) -> None:
+        """Send by ``transport`` from now on; no execution runs."""
+        self._transport = transport
+
     def load(self, program: Program) -> None:
         """Take ``program`` for the executions to come."""
         if self.running:

@@ -36,6 +36,8 @@ from emulator.endpoint.spec import (
     RankResult,
     ReadCounters,
     Ready,
+    Renew,
+    Renewed,
     Run,
 )
 
@@ -66,6 +68,8 @@ class AgentPool:
         self._running: AgentProcesses | None = None
         self._schedules: dict[int, Schedule] = {}
         self._execution = 0
+        self._life = 0
+        self._used = False  # since the transports were made
 
     def __enter__(self) -> AgentPool:
         return self
@@ -118,23 +122,42 @@ class AgentPool:
                 processes.send(rank, Load(schedule, layouts))
             processes.gather(Loaded, ANSWER_SECONDS, "did not take its schedule")
 
+    def renew(self) -> None:
+        """Give every agent a new transport, if the one it has was used.
+
+        Whatever the old ones have under way arrives first.
+        """
+        if not self._used:
+            return
+        self.settled()
+        self._life += 1
+        processes = self.processes
+        with self._stopping_on_failure():
+            for rank in self.specs:
+                processes.send(rank, Renew(self._life))
+            processes.gather(Renewed, ANSWER_SECONDS, "did not renew its transport")
+        self._used = False
+
     def run(
         self,
         start_in_ns: int | None = None,
         timeout: float = 60.0,
         started: Callable[[int], None] | None = None,
+        gap_ns: int = 0,
     ) -> list[RankResult]:
         """Execute the loaded schedules once, from a common start; results in rank order.
 
         The start is ``start_in_ns`` of fabric time from now (by default as soon as every agent
-        has surely heard of it); ``started`` is told when it will be (fabric ns).  An execution
+        has surely heard of it, and ``gap_ns`` from now at least); ``started`` is told when it will
+        be (fabric ns).  An execution
         that lasts longer than ``timeout`` host seconds fails.  Raises :class:`AgentError` when any
         rank fails; the pool is stopped then.
         """
         processes, clock = self.processes, self.clock
         self._execution += 1
+        self._used = True
         if start_in_ns is None:
-            start_in_ns = clock.fabric_duration(round(LEAD_SECONDS * 1e9))
+            start_in_ns = max(gap_ns, clock.fabric_duration(round(LEAD_SECONDS * 1e9)))
         start_at = clock.now() + start_in_ns
         deadline = start_at + clock.fabric_duration(round(timeout * 1e9))
         with self._stopping_on_failure():

@@ -23,7 +23,9 @@ class AgentSpec:
     """One rank: where it lives, whom it reaches, and which transport it speaks.
 
     ``transport`` names a function ``module:function``; it is called with ``transport_config`` as
-    keyword arguments and ``seed``, and returns a :class:`uet.transport.Transport`.
+    keyword arguments and ``seed``, and returns a :class:`uet.transport.Transport`; for each later
+    life of the endpoint, which no packet of an earlier one must reach, with its number ``life``,
+    too.
     ``netns`` is the path of the namespace (``None``: the current one) and ``ports`` are those of
     the NIC in it.  ``peers`` maps every rank that the fabric reaches to its fabric address,
     ``scale_up_peers`` the ranks that its scale-up network reaches to their node names.  ``mtu`` is
@@ -99,6 +101,18 @@ class Load:
 
     schedule: Schedule
     layouts: Mapping[int, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Begin life number ``life``: a new transport, which has learned nothing; counters go on."""
+
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The new transport is there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ _RESPONSES = frozenset(
     }
 )
 _ACKNOWLEDGE = int(Operation.ACKNOWLEDGE)
+_ACKNOWLEDGEMENTS = frozenset({Operation.ACKNOWLEDGE, Operation.ATOMIC_ACKNOWLEDGE})
 
 
 class Arrivals:
@@ -78,10 +79,10 @@ class Arrivals:
             elif opcode & SERVICE_MASK != qp.service:
                 counts["rx_drop_other_service"] += 1
             else:
-                if traffic_class & 3 == ECN_CE:
-                    self._marked(qp, now)
-                psn = int.from_bytes(frame[crc_at + 1 : crc_at + 4], "big")
                 operation = opcode & OPERATION_MASK
+                if traffic_class & 3 == ECN_CE:
+                    self._marked(qp, operation, now)
+                psn = int.from_bytes(frame[crc_at + 1 : crc_at + 4], "big")
                 if operation == _ACKNOWLEDGE or operation in _RESPONSES:
                     self._receive_response(qp, operation, psn, frame, extensions_at, at, end, now)
                 elif qp.responder is not None:
@@ -131,9 +132,14 @@ class Arrivals:
         else:
             self._datagrams.receive(opcode, peer, frame, extensions_at, at, end)
 
-    def _marked(self, qp: QueuePair, now: int) -> None:
-        """A switch has seen its queue grow (RFC 3168): tell the sender, not too often."""
+    def _marked(self, qp: QueuePair, operation: int, now: int) -> None:
+        """A switch has marked a packet (RFC 3168): notify its sender, not too often.
+
+        An acknowledgement's sender has no rate to reduce, and gets no CNP.
+        """
         self._counts["rx_ecn_marked_packets"] += 1
+        if operation in _ACKNOWLEDGEMENTS:
+            return
         if qp.notification is not None and qp.notification.on_marked(now):
             self._hca.owe_cnp(qp)
 

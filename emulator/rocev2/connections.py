@@ -15,12 +15,18 @@ from emulator.rocev2.config import Connection
 
 #: QP numbers start behind those of special meaning, each endpoint's somewhere else.
 _FIRST_QPN, _FIRST_QPN_BITS = 0x100, 20
+#: Seeds of people are below this many bits.
+_LIFE_SHIFT = 64
 
 
 def full_mesh(
-    addresses: Sequence[str], own: int, qps: int, seed: int
+    addresses: Sequence[str], own: int, qps: int, seed: int, life: int = 0
 ) -> Mapping[str, tuple[Connection, ...]]:
-    """The ``qps`` connections from ``addresses[own]`` to every other address."""
+    """The ``qps`` connections from ``addresses[own]`` to every other address.
+
+    Those of another ``life`` of all endpoints have other numbers, and so other paths.
+    """
+    seed += life << _LIFE_SHIFT
     bases = [_base(place, seed) for place in range(len(addresses))]
     return {
         peer: tuple(

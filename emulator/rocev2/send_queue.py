@@ -105,19 +105,20 @@ class SendQueue:
         at = (psn - work.first) * mtu
         payload = work.payload
         _, _, middle, _ = work.words
+        direct = work.direct
         while psn < stop:
             asks = psn == last or psn >= self._ask_at or psn == horizon - 1
             if asks:
                 self._ask(psn, now)
             number = psn & PSN_MASK | (ACK_REQUEST if asks else 0)
-            if work.first < psn < last and not work.direct:
-                frame = make(traffic_class, middle, number, b"", payload[at : at + mtu])
+            if work.first < psn < last:
+                data = payload[at : at + mtu]
+                extension = packet_extension(work, at, len(data), b"") if direct else b""
+                frame = make(traffic_class, middle, number, extension, data)
             else:
                 place = 0 if work.first == last else 1 if psn == work.first else 3
-                if work.first < psn < last:
-                    place = 2
                 data, extension = payload[at : at + mtu], work.extensions[place]
-                if work.direct:
+                if direct:
                     extension = packet_extension(work, at, len(data), extension)
                 frame = make(traffic_class, work.words[place], number, extension, data)
             out.append(frame)

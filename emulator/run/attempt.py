@@ -108,6 +108,7 @@ class Attempt:
         """What had been done when it failed, by the ranks that still answered."""
         told = {
             "transport": self.stage.stage.label,
+            "seed": self.stage.seed,
             **unfinished(self.trial, results),
         }
         if self._expected is None or self._undisturbed is None:
@@ -157,6 +158,7 @@ class Attempt:
                 faults=faults,
                 wire=self.stage.transport.wire,
                 pxn=self.plan.pxn,
+                start=self.plan.start(self.stage),
                 progress=self.progress,
             )
         finally:

@@ -19,14 +19,15 @@ and those of :mod:`emulator.run.traffic`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from emulator.errors import UserError
-from emulator.run import traffic
+from emulator.run import spread, traffic
 from emulator.run.metrics import percentile
-from emulator.run.table import FABRIC_COLUMNS, NCCL_COLUMNS, TRAFFIC_COLUMNS, Column
+from emulator.run.spread import Range
+from emulator.run.table import FABRIC_COLUMNS, NCCL_COLUMNS, TRAFFIC_COLUMNS, WIDTH, Column
 from emulator.scenario import Outcome
 from emulator.transports import TRANSPORTS
 from topologies.model import Topology
@@ -39,41 +40,78 @@ ON = "@"
 #: Names under which endpoints count these.
 RESENT_OCTETS, CNPS = "tx_retransmitted_octets", "tx_cnps"
 
+#: What a comparison can show, in the order of a line.
 MEASURES = (
-    Column("size_bytes", "size", "(B)", 9),
-    Column("time_us", "time", "(us)", 8),
-    Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    Column("busbw_gbps", "busbw", "(GB/s)", 7),
-    Column("message_p50_us", "p50", "(us)", 8),
-    Column("message_p99_us", "p99", "(us)", 8),
-    Column("message_p999_us", "p99.9", "(us)", 8),
-    Column("marked_packets", "marks", "", 7),
-    Column("cnps", "CNPs", "", 6),
-    Column("trimmed_packets", "trims", "", 6),
-    Column("dropped_packets", "drops", "", 6),
-    Column("retransmitted_bytes", "resent", "(KB)", 8, 1, divisor=1000),
-    Column("timeouts", "RTOs", "", 5),
+    Column("size_bytes", "size", "(B)", 8),
+    Column(spread.TIME, "time", "(us)", 7),
+    Column("efficiency", "ideal", "(%)", 6, 1, percent=True),
+    Column("busbw_gbps", "busbw", "(GB/s)", 6),
+    Column("message_p50_us", "p50", "(us)", 6, 1),
+    Column("message_p99_us", "p99", "(us)", 6, 1),
+    Column("message_p999_us", "p99.9", "(us)", 6, 1),
+    Column("marked_packets", "marks", "", 5),
+    Column("cnps", "CNPs", "", 5),
+    Column("trimmed_packets", "trims", "", 5),
+    Column("dropped_packets", "drops", "", 5),
+    Column("retransmitted_bytes", "resent", "(KB)", 7, 1, divisor=1000),
+    Column("timeouts", "RTOs", "", 4),
     Column("pauses", "pauses", "", 6),
-    Column("paused_us", "paused", "(us)", 8, 1),
-    Column("links_max_mean", "max/mean", "links", 8),
-    Column("jain", "Jain", "", 6, 3),
+    Column("paused_us", "paused", "(us)", 7, 1),
+    Column("links_max_mean", "m/mean", "links", 6),
+    Column("jain", "Jain", "", 5, 3),
     Column("reordered_packets", "reord", "", 6),
     Column("wrong", "#wrong", "", 6),
 )
+#: Which of them go first where a line has not room for all; ``OWN`` is the next one of those that
+#: only the scenario measures.
+OWN = ""
+FIRST = (
+    *(spread.TIME, "time_min_us", "time_max_us", "wrong", "efficiency", OWN, OWN, "size_bytes"),
+    *("message_p99_us", "dropped_packets", "retransmitted_bytes", "timeouts", "trimmed_packets"),
+    *("cnps", "marked_packets", "paused_us", OWN, "message_p999_us", "busbw_gbps", "jain"),
+    *("links_max_mean", "message_p50_us", "pauses", "reordered_packets", *[OWN] * 9),
+)
+#: Characters of a transport's name in the table; a longer one gets a number.
+LONGEST_NAME = 24
 
 
 #: What other tables show and this one does not, or in its own place.
 _ELSEWHERE = {column.key for column in (*NCCL_COLUMNS, *FABRIC_COLUMNS, *TRAFFIC_COLUMNS)}
 
 
-def columns(own: Sequence[Column], transports: Sequence[str]) -> tuple[Column, ...]:
-    """The table of a comparison of ``transports``.
+def columns(
+    own: Sequence[Column], transports: Sequence[str], facts: Collection[str] = (), seeds: int = 1
+) -> tuple[Column, ...]:
+    """The table of a comparison of ``transports`` over ``seeds``.
 
-    Of the scenario's ``own`` columns it has those that nobody else's table has: what tells its rows
-    apart, and what it alone measures.
+    Of the scenario's ``own`` columns it has those that nobody else's table has: ``facts`` part its
+    rows, what else it measures gives way first where a line would be too long.
     """
-    name = Column("transport", "transport", "", max(map(len, ("transport", *transports))))
-    return (name, *(column for column in own if column.key not in _ELSEWHERE), *MEASURES)
+    names = short_names(transports).values()
+    name = Column("name", "transport", "", max(map(len, ("transport", *names))))
+    own = [column for column in own if column.key not in _ELSEWHERE]
+    parting = [column for column in own if column.key in facts]
+    measures = spread.columns(MEASURES) if seeds > 1 else MEASURES
+    ordered = [name, *parting, *(column for column in own if column not in parting), *measures]
+    shown = [name, *parting]
+    for key in FIRST:
+        fitting = (column for column in ordered if column not in shown and _fits(shown, column))
+        found = (one for one in fitting if (one in own if key == OWN else one.key == key))
+        shown += [*found][:1]
+    return tuple(column for column in ordered if column in shown)
+
+
+def _fits(shown: Sequence[Column], column: Column) -> bool:
+    return sum(1 + one.width for one in (*shown, column)) <= WIDTH
+
+
+def short_names(transports: Sequence[str]) -> dict[str, str]:
+    """What the table calls each transport: its name, or with a number in place of parameters."""
+    found: dict[str, str] = {}
+    for number, name in enumerate(dict.fromkeys(transports), 1):
+        short = name.partition(":")[0].partition(ON)[0]
+        found[name] = name if len(name) <= LONGEST_NAME else f"{short}[{number}]"
+    return found
 
 
 @dataclass(frozen=True)
@@ -156,31 +194,49 @@ def measured(topology: Topology, outcome: Outcome) -> dict[str, object]:
 
 
 def summary(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """How long each transport took in proportion to the first one, a line for each other one."""
-    by_transport: dict[str, list[float]] = {}
+    """How long each transport took beside the first one, a line for each other one.
+
+    ``rows`` are of all seeds.  One that took longer or less with every seed than the first one did
+    with any gets a ratio with its spread; the ranges of others overlap.
+    """
+    times: dict[str, dict[object, list[float]]] = {}
     for row in rows:
         time = row["time_us"]
         assert isinstance(time, float | int)
-        by_transport.setdefault(str(row["transport"]), []).append(time)
-    if len(by_transport) < 2:
+        times.setdefault(str(row["transport"]), {}).setdefault(row["seed"], []).append(time)
+    if len(times) < 2:
         return []
-    (first, base), *others = by_transport.items()
+    if len({row["seed"] for row in rows}) < 2:
+        return ["one seed has no spread, and so no ratio says who is faster; --seeds 5 does"]
+    by_place = {
+        name: [Range.of(place) for place in zip(*of_seed.values(), strict=False)]
+        for name, of_seed in times.items()
+    }
+    names = short_names(list(times))
+    (first, base), *others = by_place.items()
     lines = []
-    for name, times in others:
-        ratios = [time / other for time, other in zip(times, base, strict=False) if other]
-        if ratios:
-            listed = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-            lines.append(f"{name} takes {listed} times as long as {first}")
+    for name, ranges in others:
+        parts = [
+            f"overlaps ({mine} beside {theirs})" if mine.overlaps(theirs) else mine.over(theirs)
+            for mine, theirs in zip(ranges, base, strict=False)
+            if theirs.least
+        ]
+        if parts:
+            lines.append(f"{names[name]} beside {names[first]}: {', '.join(parts)}")
     return lines
 
 
 def settings(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Which switches each transport ran on, if they differ."""
+    """What the table calls each transport if that is not its name, and on which switches it ran if
+    they differ."""
     used: dict[str, list[str]] = {}
     for row in rows:
         used.setdefault(str(row["transport"]), []).append(str(row["switch"]))
+    names = short_names(list(used))
+    lines = [f"{short} is {name}" for name, short in names.items() if short != name]
     if len({tuple(dict.fromkeys(switches)) for switches in used.values()}) < 2:
-        return []
-    return [
-        f"{name} on {', '.join(dict.fromkeys(chain(switches)))}" for name, switches in used.items()
-    ]
+        return lines
+    on: dict[str, list[str]] = {}
+    for name, switches in used.items():
+        on.setdefault(", ".join(dict.fromkeys(chain(switches))), []).append(names[name])
+    return [*lines, *(f"{', '.join(whose)} on {switch}" for switch, whose in on.items())]

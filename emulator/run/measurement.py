@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
+from emulator.endpoint.counting import add, is_extreme
 from emulator.endpoint.gpu import GpuMemory
 from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spawn import AgentPool
@@ -30,11 +31,29 @@ POISON = 0xFF
 #: So many elements are compared at a time: what numpy says of each takes an octet.
 _COMPARED = 2**20
 
-#: Words in the names of counters that are no counts.
-_EXTREMES = frozenset({"max", "mean", "p99"})
-
 #: Counters by rank, layer and name.
 Counts = Mapping[int, Mapping[str, Mapping[str, int]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What an iteration that counts begins with.
+
+    ``fresh``: endpoints that have learned nothing; else those of the iteration before.  ``gap_ns``
+    of fabric time pass at least between the end of an iteration and the start of the next.
+    """
+
+    fresh: bool = True
+    gap_ns: int = 0
+
+    def as_dict(self) -> dict[str, object]:
+        return {"endpoints": "fresh" if self.fresh else "kept", "gap_us": self.gap_ns / 1000}
+
+    def __str__(self) -> str:
+        gap = f", {self.gap_ns / 1000:g} us after the one before" if self.gap_ns else ""
+        if self.fresh:
+            return f"each iteration with fresh endpoints{gap}"
+        return f"each iteration with the endpoints of the one before{gap or ', at once'}"
 
 
 @dataclass
@@ -101,9 +120,10 @@ def measure(
     faults: FaultPlayer,
     wire: WireCost,
     pxn: Pxn,
+    start: Start,
     progress: Callable[[], None],
 ) -> Measured:
-    """Run ``trial``'s warm-ups and iterations.
+    """Run ``trial``'s warm-ups and iterations, of which those that count begin as ``start`` says.
 
     ``chain`` is the number of messages in the longest chain of dependent ones.  ``host`` is added
     to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
@@ -135,12 +155,18 @@ def measure(
             for name in judged[rank]:
                 memory.array(name, np.uint8)[:] = POISON
             _fill(memory, renewed[rank])
+        if iteration >= 0 and start.fresh:
+            pool.renew()
         if iteration == 0:
             before = pool.counters()
             ports.begin()
         processors = psutil.cpu_times()
         try:
-            results = pool.run(timeout=timeout_s, started=faults.begin if iteration >= 0 else None)
+            results = pool.run(
+                timeout=timeout_s,
+                started=faults.begin if iteration >= 0 else None,
+                gap_ns=start.gap_ns if iteration > -trial.warmups else 0,
+            )
         finally:
             faults.end()
         busy, available = processor_seconds(processors)
@@ -167,7 +193,8 @@ def measure(
         wrong=wrong,
         counters=summed(endpoints),
         endpoints=endpoints,
-        iterations=tuple(messages),
+        iterations=tuple(each.of(trial.victims, others=True) for each in messages),
+        victims=tuple(each.of(trial.victims) for each in messages) if trial.victims else (),
         ports=ports.end(),
         queues=ports.queues(),
         wire=wire,
@@ -262,20 +289,6 @@ def summed(endpoints: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
     for counters in endpoints.values():
         add(total, counters)
     return total
-
-
-def add(total: dict[str, int], counters: Mapping[str, int]) -> None:
-    """Add ``counters`` to ``total`` by name."""
-    for name, value in counters.items():
-        if is_extreme(name):
-            total[name] = max(total.get(name, value), value)
-        else:
-            total[name] = total.get(name, 0) + value
-
-
-def is_extreme(name: str) -> bool:
-    """Whether a counter is a largest or typical value, which is not to be added up."""
-    return any(part in _EXTREMES for part in name.split("_"))
 
 
 def processor_seconds(since: object) -> tuple[float, float]:

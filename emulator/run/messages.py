@@ -7,7 +7,7 @@ its receive is over: the data is in the receiver's memory and its checksum is ri
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,20 @@ class Iteration:
 
     def __len__(self) -> int:
         return len(self.length)
+
+    def of(self, pairs: Collection[tuple[int, int]], *, others: bool = False) -> Iteration:
+        """The messages between ``pairs`` of source and destination; ``others``: all but those."""
+        chosen = np.full(len(self), others)
+        for source, destination in pairs:
+            chosen[(self.source == source) & (self.destination == destination)] = not others
+        return Iteration(
+            self.origin_ns,
+            source=self.source[chosen],
+            destination=self.destination[chosen],
+            length=self.length[chosen],
+            start_ns=self.start_ns[chosen],
+            end_ns=self.end_ns[chosen],
+        )
 
     def flows(self) -> dict[tuple[int, int], Progress]:
         """What went from each rank to each other, as it was delivered, by (source, destination)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,11 @@ from emulator.homing import Homing
 from emulator.run import preflight, pxn
 from emulator.run.comparison import variants
 from emulator.run.load import Load
+from emulator.run.measurement import Start
 from emulator.run.pxn import Pxn
 from emulator.run.stages import DEFAULT_TRANSPORT, Stage, stages, with_customary
 from emulator.scenario import Scenario, Trial
-from emulator.transports import TransportChoice, default_switch, fit
+from emulator.transports import TransportChoice, default_switch, fit, is_secured
 from topologies.attachment import switch_ends
 from topologies.model import Topology
 
@@ -53,6 +54,8 @@ class Request:
     #: how switches learn their routes; None: as the topology says
     control_plane: str | None = None
     seed: int = 1
+    #: how many seeds the scenario is run with, from ``seed`` on
+    seeds: int = 1
     dilation: float | None = None
     capture: str | None = None
     snaplen: int = SNAPLEN_HEADERS
@@ -62,6 +65,8 @@ class Request:
     event_log: str | None = None
     #: what the user has go wrong, as :mod:`emulator.faults.grammar` reads it
     faults: Sequence[str] = ()
+    #: what iterations that count begin with
+    start: Start = field(default_factory=Start)
     #: whose writes another GPU of the server sends (:mod:`emulator.run.pxn`)
     pxn: str = pxn.DEFAULT
 
@@ -75,6 +80,7 @@ class PlannedStage:
     switch: SwitchChoice | None
     trials: Sequence[Trial]
     loads: Sequence[Load]
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +110,11 @@ class Plan:
     @property
     def loads(self) -> list[Load]:
         return [load for stage in self.stages for load in stage.loads]
+
+    def start(self, stage: PlannedStage) -> Start:
+        """What iterations of ``stage`` begin with: what the user wants, but keys are used once."""
+        start = self.request.start
+        return replace(start, fresh=start.fresh and not is_secured(stage.stage.transport))
 
     @property
     def transport(self) -> str:
@@ -137,13 +148,23 @@ def prepare(request: Request) -> Plan:
     bonds.check(topology)
     preflight.check_agents(len(topology.gpus))
     relays = Pxn(topology, request.pxn)
-    trials = request.scenario.schedules(request.parameters, topology, request.seed)
+    by_seed = {
+        seed: request.scenario.schedules(request.parameters, topology, seed)
+        for seed in range(request.seed, request.seed + request.seeds)
+    }
+    trials = by_seed[request.seed]
+    if any(len(of_seed) != len(trials) for of_seed in by_seed.values()):
+        raise UserError(
+            "the scenario has another number of rows with each seed, so that there is nothing to "
+            "compare them by; leave --seeds out"
+        )
     compared = variants(request.transport)
     planned = [
-        _planned(stage, trials, topology, request, chosen)
+        _planned(stage, by_seed[seed], topology, replace(request, seed=seed), chosen)
         for variant in compared
+        for seed in by_seed
         for stage in stages(
-            trials,
+            by_seed[seed],
             transport=variant.transport,
             switch=request.switch,
             named=variant.switch,
@@ -222,6 +243,7 @@ def _planned(
         switch=None if switch is None else switch.leaving(transport.trimmed_octets),
         trials=[trials[place] for place in stage.trials],
         loads=(),
+        seed=request.seed,
     )
 
 
@@ -234,6 +256,7 @@ def _weighed(planned: PlannedStage, relays: Pxn) -> PlannedStage:
         switch=planned.switch,
         trials=planned.trials,
         loads=loads,
+        seed=planned.seed,
     )
 
 

@@ -21,21 +21,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from emulator.asic import fitting, telemetry
-from emulator.asic.fabric import FabricAsic
 from emulator.asic.telemetry import Telemetry
 from emulator.cleanup import uninterrupted
 from emulator.control_plane.routing import Routing
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.counting import add
 from emulator.endpoint.spawn import AgentError, AgentPool
 from emulator.errors import UserError
 from emulator.fabric.capture import Capture, describe
 from emulator.faults.striker import Striker, check_rates
 from emulator.lab import Lab
 from emulator.results import Result, RunFolder
-from emulator.run import comparison, fidelity, row_ports
+from emulator.run import fidelity, row_ports
 from emulator.run.agents import agent_specs
 from emulator.run.attempt import Attempt
 from emulator.run.bound import violation
@@ -45,13 +44,16 @@ from emulator.run.fidelity import Evidence
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.load import Load
 from emulator.run.losses import cable_rtt_ns, nic_losses, port_losses
-from emulator.run.measurement import HostLoad, Measured, add
+from emulator.run.measured_row import measured_row
+from emulator.run.measurement import HostLoad
 from emulator.run.observation import PortObserver
+from emulator.run.observer import Observer
 from emulator.run.plan import Plan, PlannedStage, Request, default_capture, prepare
 from emulator.run.port_record import failures
 from emulator.run.queues import sampling_troubles
 from emulator.run.row_evidence import row_evidence
 from emulator.run.run_secret import run_secret
+from emulator.run.spread import SeedRows
 from emulator.run.timeline import timeline
 from emulator.scenario import Trial
 from emulator.transports.one_time_keys import KEY_FILE
@@ -64,19 +66,6 @@ UNFINISHED = "the run has not ended yet, or it was killed before it could say wh
 
 #: Folder of the endpoints' event logs in a run folder.
 EVENT_LOGS = "event-logs"
-
-
-class Observer(Protocol):
-    """Who watches a run: a terminal, or nobody."""
-
-    def began(self, plan: Plan, result: Result) -> None:
-        """The fabric is about to be built; the dilation is known."""
-
-    def progress(self, what: str, share: float | None) -> None:
-        """``share`` (0..1) of the whole run is done, None if there is no telling."""
-
-    def row(self, row: Mapping[str, object]) -> None:
-        """A trial is done."""
 
 
 def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
@@ -94,6 +83,7 @@ def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
         ranks=len(plan.topology.gpus),
         seed=request.seed,
         homing=None if plan.homing is None else dataclasses.asdict(plan.homing),
+        seeds=request.seeds,
         parameters=dataclasses.asdict(request.parameters),
     )
     folder = RunFolder.create(request.scenario.name, request.output)
@@ -144,6 +134,7 @@ class _Run:
         self.attempt: Attempt | None = None
         self.late_fault_ns = 0
         self._evidence: list[Evidence] = []
+        self._seeds = SeedRows(plan.request.seeds)
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
         self._started = time.time_ns()
@@ -176,7 +167,7 @@ class _Run:
         stages = self.plan.stages
         for number, stage in enumerate(stages):
             before = stages[groups[-1][-1]] if groups else stage
-            same = groups and before.transport == stage.transport
+            same = groups and before.seed == stage.seed and before.transport == stage.transport
             if same and before.stage.named == stage.stage.named and not stage.stage.fresh:
                 groups[-1].append(number)
             else:
@@ -205,7 +196,11 @@ class _Run:
             return plan.request.dilation
         calibration = calibrate(
             plan.topology,
-            [Work(stage.transport, stage.switch, stage.loads) for stage in plan.stages],
+            [
+                Work(stage.transport, stage.switch, stage.loads)
+                for stage in plan.stages
+                if stage.seed == plan.request.seed
+            ],
             seed=plan.request.seed,
             logged=bool(plan.logged),
             progress=lambda what: self.observer.progress(what, None),
@@ -277,7 +272,7 @@ class _Run:
             transport,
             namespace=lambda node: str(lab.netns(node)),
             nic_delays=lab.cable_delay == "nic",
-            seed=plan.request.seed,
+            seed=first.seed,
             memory_octets=max(max(memory) for memory in memories) or 1,
             event_logs=self._event_logs(stages[0]),
             clock=self.clock,
@@ -326,9 +321,12 @@ class _Run:
         plan, stage, lab = self.plan, self.plan.stages[number], self.lab
         assert lab is not None
         assert self.ports is not None
-        if stage.switch is not None and stage.switch != plan.stages[max(0, number - 1)].switch:
+        before = plan.stages[max(0, number - 1)]
+        same = (stage.switch, stage.seed) == (before.switch, before.seed)
+        if stage.switch is not None and not same:
             self.ports.restart()
-            _asic(lab).apply(stage.switch)
+            assert lab.asic is not None
+            lab.asic.apply(stage.switch, stage.seed)
         self.folder.event(
             "stage", number=number, transport=stage.stage.label, switch=stage.stage.switch
         )
@@ -336,7 +334,7 @@ class _Run:
         weights = [
             _weight(trial, load) for trial, load in zip(plan.trials, plan.loads, strict=True)
         ]
-        for trial, load in zip(stage.trials, stage.loads, strict=True):
+        for place, trial, load in zip(stage.stage.trials, stage.trials, stage.loads, strict=True):
             what = f"{trial.collective} {trial.size_bytes} B"
             step = _weight(trial, load) / sum(weights) / (trial.warmups + trial.iterations)
             self.observer.progress(what, self._done)
@@ -354,7 +352,8 @@ class _Run:
             verdict = fidelity.judge(evidence, base_rtt_ns=cable_rtt_ns(plan.topology))
             told = {**told, "fidelity": {key: verdict[key] for key in ("verdict", "reasons")}}
             relayed = {"relayed_messages": load.relayed}
-            row = self.result.add_row({**self._row(stage, trial, measured), **relayed, **told})
+            own = measured_row(plan, stage, trial, measured.outcome)
+            row = self.result.add_row({**own, **relayed, **told})
             self.folder.event("row", **row)
             self.folder.event(
                 row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
@@ -369,11 +368,20 @@ class _Run:
             if beaten is not None:
                 self.result.errors.append(f"row {len(self.result.rows)}: {beaten}")
             self._save()
-            self.observer.row(row)
+            self._report(stage, place, row)
             if trial is largest:
                 names = [gpu.name for gpu in plan.topology.gpus]
                 trace = timeline(names, measured.schedules, measured.results)
                 self.folder.write("timeline.json", trace)
+
+    def _report(self, stage: PlannedStage, place: int, row: Mapping[str, object]) -> None:
+        """Show a row, or when it is there with all seeds what stands for all of them."""
+        shown = self._seeds.add((stage.stage.label, place), row)
+        if shown is not None and shown is not row:
+            self.result.summary.append(dict(shown))
+            self._save()
+        if shown is not None:
+            self.observer.row(shown)
 
     def _attempt(
         self, stage: PlannedStage, trial: Trial, load: Load, progress: Callable[[], None]
@@ -405,29 +413,6 @@ class _Run:
     def _advance(self, what: str, step: float) -> None:
         self._done += step
         self.observer.progress(what, min(1.0, self._done))
-
-    def _row(self, stage: PlannedStage, trial: Trial, measured: Measured) -> dict[str, object]:
-        outcome, transport, request = measured.outcome, stage.transport, self.plan.request
-        scenario, topology = request.scenario, self.plan.topology
-        return {
-            "transport": stage.stage.label,
-            "switch": stage.stage.switch,
-            "collective": trial.collective,
-            "size_bytes": trial.size_bytes,
-            "time_us": outcome.mean_ns / 1000,
-            "time_min_us": min(outcome.times_ns) / 1000,
-            "time_max_us": max(outcome.times_ns) / 1000,
-            "iterations": len(outcome.times_ns),
-            "ideal_us": outcome.ideal_ns / 1000,
-            "efficiency": outcome.ideal_ns / outcome.mean_ns if outcome.mean_ns else None,
-            "wrong": outcome.wrong,
-            "data_packets": outcome.counters.get(transport.data_packets, 0),
-            "retransmitted_packets": outcome.counters.get(transport.retransmitted, 0),
-            "began_us": [one.origin_ns / 1000 for one in outcome.iterations],
-            **(comparison.measured(topology, outcome) if self.plan.compares else {}),
-            **trial.facts,
-            **scenario.measures(request.parameters, topology, trial, outcome),
-        }
 
     def _count(self) -> None:
         """Read all counters and judge; called while the fabric still stands."""
@@ -511,9 +496,3 @@ class _Run:
 def _weight(trial: Trial, load: Load) -> float:
     """A trial's share of the run's time: small ones are bound by latency."""
     return (load.ideal_ns + 20_000) * (trial.warmups + trial.iterations)
-
-
-def _asic(lab: Lab) -> FabricAsic:
-    if lab.asic is None:
-        raise UserError("faults need a switch; run without --switch none")
-    return lab.asic

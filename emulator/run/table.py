@@ -6,12 +6,15 @@ output can be read by whatever reads that of nccl-tests.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.run import disturbance, unfinished
 
 _ABSENT = "N/A"
+#: Characters that lines of a comparison have at most.
+WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,19 @@ def heading(columns: Sequence[Column]) -> Iterator[str]:
         yield "#" + cells[1:]
 
 
+def wrapped(what: str, text: str) -> list[str]:
+    """A comment as lines of at most :data:`WIDTH` characters where ``text`` has blanks."""
+    first = f"# {what:<21}: "
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=f"#{'':<{len(first) - 1}}",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
 def line(columns: Sequence[Column], row: Mapping[str, object]) -> str:
     return "".join(column.cell(row) for column in columns)
 
@@ -129,6 +145,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
 
 
 def _transport(result: Mapping[str, object], row: Mapping[str, object]) -> str | None:
-    """The transport of ``row``, where not all rows have the one that the heading names."""
-    used = row.get("transport")
-    return str(used) if used is not None and used != result.get("transport") else None
+    """The transport and seed of ``row``, where not all rows have those that the heading names."""
+    used, seed = row.get("transport"), row.get("seed")
+    named = [str(used)] if used is not None and used != result.get("transport") else []
+    seeded = [f"seed {seed}"] if seed is not None and result.get("seeds", 1) != 1 else []
+    return ", ".join((*named, *seeded)) or None

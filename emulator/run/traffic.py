@@ -9,6 +9,8 @@
     tenth too much.  ``goodput_share`` is its share of what the links could carry.
 ``message_p50_us``, ``message_p99_us``
     from a message's start until its receiver has verified it, over all messages (nearest rank).
+``victim_p50_us``, ``victim_p99_us``
+    likewise, over the messages of the trial's victims; only where it has some.
 ``jain``
     Jain's fairness index of the flows' rates in the same interval, or over their lives.
 ``marked_packets``, ``trimmed_packets``, ``dropped_packets``
@@ -35,9 +37,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import fmean
 
+from emulator.run.messages import Iteration
 from emulator.run.metrics import jain, percentile, rates_between, steady_interval
 from emulator.run.port_record import balance
 from emulator.run.queues import QueueSeries
@@ -66,11 +69,7 @@ def measured(
     goodput = carried_gbps(topology, outcome, receivers(outcome))
     if goodput is None:
         goodput = steady_goodput(outcome)
-    durations = [
-        duration
-        for iteration in outcome.iterations
-        for duration in (iteration.end_ns - iteration.start_ns).tolist()
-    ]
+    durations = _durations(outcome.iterations)
     row: dict[str, object] = {
         "goodput_gbps": goodput,
         "goodput_share": goodput / capacity_gbps if goodput and capacity_gbps else None,
@@ -80,9 +79,22 @@ def measured(
         "timeouts": _counted(outcome, TIMEOUTS) or 0,
         "reordered_packets": _counted(outcome, REORDERED),
     }
+    if outcome.victims:
+        waited = _durations(outcome.victims)
+        row["victim_p50_us"] = _us(percentile(waited, 0.5))
+        row["victim_p99_us"] = _us(percentile(waited, 0.99))
     if bottleneck is not None:
         row["steady_queue_bytes"] = _steady(outcome, bottleneck, QueueSeries.mean)
     return row | _ports(topology, outcome)
+
+
+def _durations(iterations: Iterable[Iteration]) -> list[int]:
+    """How long each message took (ns)."""
+    return [
+        duration
+        for iteration in iterations
+        for duration in (iteration.end_ns - iteration.start_ns).tolist()
+    ]
 
 
 def receivers(outcome: Outcome) -> set[int]:

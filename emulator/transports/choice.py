@@ -43,6 +43,7 @@ class TransportChoice:
     that the packet can be refused.  ``header_bits``: what a write carries of header data.
     ``out_of_order`` names the counter of packets that come out of order, where the transport keeps
     every flow on one path.
+    ``traits`` describe by subject how it works, for people who compare it with another.
     """
 
     name: str
@@ -57,6 +58,7 @@ class TransportChoice:
     trimmed_octets: int = MIN_TRIM_SIZE
     out_of_order: str | None = None
     header_bits: int = 64
+    traits: Mapping[str, str] = field(default_factory=dict)
 
     def keyed(self, secret: bytes) -> TransportChoice:
         """This transport with keys that follow from ``secret``, if it needs any."""

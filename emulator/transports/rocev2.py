@@ -47,6 +47,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "recovery": ("go_back_n", "selective_repeat"),
     "placement": ("in_order", "direct"),
     "window": ("none", "bdp"),
+    "acks": ("control", "data"),
     "pfc": ("on", "off"),
 }
 MEANINGS: Mapping[str, str] = {
@@ -55,6 +56,7 @@ MEANINGS: Mapping[str, str] = {
     "recovery": "from loss: as most NICs, or as newer ones",
     "placement": "of what comes early: kept, or put where each packet says (selective_repeat)",
     "window": "octets in flight: as congestion control lets, or one bandwidth-delay product",
+    "acks": "wait in the queue of control packets, as those of UET do, or behind data",
     "pfc": "unless --switch says: on a lossless fabric, or on one that drops",
 }
 FREE: Mapping[str, str] = {
@@ -62,8 +64,8 @@ FREE: Mapping[str, str] = {
     "mtu=N": f"path MTU, one of {', '.join(map(str, PATH_MTUS))} [default: what fits]",
     "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
     "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
-    "reorder=N": "packets that may overtake one before it is lost [default: 0; with "
-    "placement=direct what a queue that is marked whole holds, and a BDP]",
+    "reorder=N": "packets that may overtake one before it is lost [default: 0, or with "
+    "placement=direct a fully marked queue and a BDP]",
     "rto=TIME": "the same as the least N that makes it at least so long",
     "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate (bit/s), or",
     "dcqcn.byte_unit=1|64": "octets that a unit of the byte counter is (mlx: of 32767)",
@@ -92,15 +94,16 @@ _EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
 
 
 def rocev2_endpoint(
-    *, seed: int, mesh: Mapping[str, object] | None = None, **config: object
+    *, seed: int, mesh: Mapping[str, object] | None = None, life: int = 0, **config: object
 ) -> HostChannelAdapter:
     """A RoCEv2 endpoint.
 
     ``config`` are the fields of :class:`~emulator.rocev2.config.HcaConfig`; ``mesh`` are the
-    arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections.
+    arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections, and
+    each ``life`` of the endpoints has other queue pairs.
     """
     if mesh is not None:
-        config["connections"] = full_mesh(**mesh)  # type: ignore[arg-type]
+        config["connections"] = full_mesh(**mesh, life=life)  # type: ignore[arg-type]
     return HostChannelAdapter(HcaConfig(**config), seed=seed)  # type: ignore[arg-type]
 
 
@@ -140,6 +143,8 @@ def _fit(
         "endless_receives": True,
         **rocev2_fields(),
     }
+    if chosen["acks"] == "control":
+        fields["dscp_ack"] = fields["dscp_cnp"]
     addresses = [str(gpu_address(gpu).ip) for gpu in topology.gpus]
     configs = {}
     for place, gpu in enumerate(topology.gpus):
@@ -167,7 +172,23 @@ def _fit(
         event_logs=False,
         out_of_order="rx_out_of_order",
         header_bits=32,
+        traits=_traits(chosen, qps, int(str(fields["timeout"]))),
     )
+
+
+def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
+    """How it works where another transport may work otherwise, by subject."""
+    paths = "as switches choose by packet" if chosen["placement"] == "direct" else "hashed"
+    pairs = "one queue pair" if qps == 1 else f"{qps} queue pairs"
+    control = chosen["cc"]
+    if control == "dcqcn":
+        control += f", the set {chosen['dcqcn']}, the same on every fabric"
+    return {
+        "paths": f"{paths}, {pairs} to a peer",
+        "congestion control": control,
+        "retransmission timer": f"{timeout_ns(timeout) / 1000:.1f} us" if timeout else "none",
+        "ACKs": "in the queue of control packets" if chosen["acks"] == "control" else "behind data",
+    }
 
 
 def _check(wanted: str, config: Mapping[str, object]) -> None:

@@ -74,6 +74,7 @@ def uet_endpoint(
     event_log: str | None = None,
     name: str = "",
     reference: str | None = None,
+    life: int = 0,
     **config: object,
 ) -> FabricEndpoint:
     """An Ultra Ethernet endpoint.
@@ -82,6 +83,7 @@ def uet_endpoint(
     keys of its own, under which nothing was sent before.
     With ``event_log`` it writes what it does into that new file, under its ``name``;
     ``reference`` is the wall-clock time (RFC 3339) of fabric time zero, if the caller knows it.
+    A later ``life`` of the endpoint has a log of its own, with that number in its name.
     """
     domains = config.get("domains")
     if isinstance(domains, list):
@@ -93,7 +95,10 @@ def uet_endpoint(
     from uet.eventlog.sequence import JsonSequence
 
     # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
-    file = Path(event_log).open("x", buffering=1, encoding="utf-8")  # noqa: SIM115
+    path = Path(event_log)
+    if life:
+        path = path.with_stem(f"{path.stem}.{life}")
+    file = path.open("x", buffering=1, encoding="utf-8")
     log = JsonSequence(file.write, name=name, reference=reference)
     return create(fields, seed=seed, first_counter=0, log=log)
 
@@ -185,6 +190,7 @@ def _fit_uet(
         trimmed_octets=_trimmed_octets(chosen),
         keys=OneTimeKeys(cast(Mode, chosen["tss"])) if secure else None,
         out_of_order="rx_reordered" if chosen["delivery"] == "rod" else None,
+        traits=_traits(chosen, rto, base_rtt),
     )
 
 
@@ -197,6 +203,18 @@ def _trimmed_octets(chosen: Mapping[str, str]) -> int:
     if chosen["cc"] in ("rccc", "both"):
         kept.append(headers.REQ_CC_STATE)
     return max(MIN_TRIM_SIZE, sum(header.size for header in kept))
+
+
+def _traits(chosen: Options, rto: int, base_rtt: int) -> dict[str, str]:
+    """How it works where another transport may work otherwise, by subject."""
+    ordered = chosen["delivery"] == "rod"
+    return {
+        "paths": "one to a peer" if ordered else f"by packet, {chosen['spray']}",
+        "congestion control": f"{chosen['cc']}, fitted to this fabric's base RTT of "
+        f"{base_rtt / 1000:.2f} us, rate and trimming",
+        "retransmission timer": f"{rto / 1000:.1f} us",
+        "ACKs": "in the queue of control packets",
+    }
 
 
 def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:

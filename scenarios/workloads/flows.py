@@ -44,12 +44,22 @@ class TrafficParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """``length`` octets from rank ``source`` to rank ``destination``, from ``start_ns`` on."""
+    """``length`` octets from rank ``source`` to rank ``destination``, from ``start_ns`` on.
+
+    With ``every_ns`` a message leaves each time that is over, whatever became of those before it:
+    the flow is a victim, which only sees what the others do to it.
+    """
 
     source: int
     destination: int
     length: int
     start_ns: int = 0
+    every_ns: int = 0
+    message: int = 0  # octets of each; 0: what all others have
+
+    @property
+    def is_victim(self) -> bool:
+        return self.every_ns > 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Traffic:
     seed: int
 
     def __post_init__(self) -> None:
-        messages = sum(-(-flow.length // self.message) for flow in self.flows)
+        messages = sum(-(-flow.length // self._message(flow)) for flow in self.flows)
         if messages > MAX_MESSAGES:
             raise UserError(
                 f"the flows consist of {messages} messages of {self.message} B, more than "
@@ -82,6 +92,9 @@ class Traffic:
     def octets(self) -> int:
         """What all flows carry together."""
         return sum(flow.length for flow in self.flows)
+
+    def _message(self, flow: Flow) -> int:
+        return flow.message or self.message
 
     @property
     def memory_octets(self) -> int:
@@ -106,10 +119,17 @@ class Traffic:
                 first = (len(source),)
                 source.append(Compute(duration_ns=flow.start_ns))
             writes: list[int] = []
-            for tag, offset in enumerate(range(0, flow.length, self.message)):
-                length = min(self.message, flow.length - offset)
+            message = self._message(flow)
+            for tag, offset in enumerate(range(0, flow.length, message)):
+                length = min(message, flow.length - offset)
                 into = Region(_from(flow), offset, length)
-                before = (writes[tag - self.in_flight],) if tag >= self.in_flight else first
+                before = first
+                if flow.is_victim:
+                    first = (len(source),)
+                    source.append(Compute(duration_ns=flow.every_ns, after=before))
+                    before = first
+                elif tag >= self.in_flight:
+                    before = (writes[tag - self.in_flight],)
                 writes.append(len(source))
                 source.append(
                     Write(
@@ -153,11 +173,18 @@ class Traffic:
             memory_bytes=self.memory_octets,
             warmups=parameters.warmups,
             iterations=parameters.iterations,
-            facts={"flows": len(self.flows), "total_bytes": self.octets, **(facts or {})},
+            facts={
+                "flows": sum(not flow.is_victim for flow in self.flows),
+                "total_bytes": self.octets,
+                **(facts or {}),
+            },
             transport=transport,
             switch=switch,
             faults=faults,
             fresh=True,
+            victims=frozenset(
+                (flow.source, flow.destination) for flow in self.flows if flow.is_victim
+            ),
         )
 
     def _payload(self, flow: Flow) -> np.ndarray:

@@ -173,6 +173,28 @@ def test_new_schedule_on_running_agents(pool: AgentPool) -> None:
         assert (pool.memories[2].array("x", np.uint8) == 7).all()
 
 
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+def test_renewed_endpoints_have_learned_nothing_and_count_on(lab: Lab, transport: str) -> None:
+    state = {"uet": "pdcs_open", "rocev2": "qps_open"}[transport]
+    with pool_of(lab, specs_of(lab, transport=transport)) as pool:
+        pool.start()
+        pool.load(schedules((write(3),), (), (), (Receive(peer=0, tag=0, into=INBOX),)))
+        pool.renew()  # nothing has used them yet
+        assert pool.counters()[0]["transport"][state] == 0
+        packets = []
+        for _ in range(3):
+            fill(pool)
+            pool.run(timeout=20)
+            counters = pool.counters()[0]["transport"]
+            assert counters[state] == 1
+            packets.append(counters["tx_data_packets"])
+            pool.renew()
+            assert pool.counters()[0]["transport"][state] == 0
+            assert pool.counters()[0]["transport"]["tx_data_packets"] == packets[-1]
+        assert packets == [packets[0], 2 * packets[0], 3 * packets[0]]
+        assert pool.counters()[0]["executor"]["stale_arrivals"] == 0
+
+
 def test_agents_live_in_their_namespaces_and_only_there(pool: AgentPool, lab: Lab) -> None:
     for rank, pid in pool.pids.items():
         ours = os.stat(f"/proc/{pid}/ns/net")

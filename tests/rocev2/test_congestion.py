@@ -70,6 +70,18 @@ def test_marks_on_what_is_out_of_sequence_count_too() -> None:
     assert sorted(packet.opcode for packet in answers) == [0x11, 0x81]
 
 
+def test_a_marked_acknowledgement_draws_no_cnp() -> None:
+    """Who sent it has no rate to reduce; its mark is counted."""
+    end = dcqcn()
+    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x")))
+    end.take()
+    end.give(end.frame(0x11, end.first, {"syndrome": 0x1F, "msn": 1}, tos=26 << 2 | CE))
+    assert [c.error for c in end.done()] == [None]
+    assert end.take() == []
+    assert end.hca.counts["rx_ecn_marked_packets"] == 1
+    assert end.hca.counts["tx_cnps"] == 0
+
+
 def test_without_congestion_control_nobody_is_told() -> None:
     end = Lone()
     end.hca.register(memoryview(bytearray(MTU)), key=KEY)

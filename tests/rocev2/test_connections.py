@@ -82,6 +82,9 @@ def test_what_a_run_configures() -> None:
     roles = (LAB.data, LAB.retransmission, LAB.control, LAB.trimmed, LAB.trimmed_last_hop)
     assert config["dscp_data"] == 26 not in roles
     assert config["dscp_cnp"] == LAB.control
+    # ACKs wait where those of UET do, unless they are to wait behind data, as on many NICs.
+    assert config["dscp_ack"] == LAB.control
+    assert "dscp_ack" not in next(iter(fit("rocev2:acks=data", TOPOLOGY).configs.values()))
     small = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1,mtu=1500")
     assert fit("rocev2", small).wire.payload_mtu == 1024
     assert next(iter(fit("rocev2:timeout=20", small).configs.values()))["timeout"] == 20
@@ -116,6 +119,20 @@ def test_what_cannot_be(wanted: str, complaint: str) -> None:
     with pytest.raises(UserError) as error:
         fit(wanted, TOPOLOGY)
     assert complaint in str(error.value)
+
+
+def test_another_life_has_other_queue_pairs() -> None:
+    """What is left of the first life finds nobody to go to, and flows take other paths."""
+    addresses = ["10.0.1.2", "10.0.1.3"]
+    lives = [full_mesh(addresses, 0, 2, seed=1, life=life)["10.0.1.3"] for life in range(3)]
+    numbers = [{one.local_qpn for one in life} for life in lives]
+    assert not numbers[0] & numbers[1]
+    assert not numbers[1] & numbers[2]
+    theirs = full_mesh(addresses, 1, 2, seed=1, life=2)["10.0.1.2"]
+    assert [(c.local_qpn, c.first_psn) for c in lives[2]] == [
+        (c.remote_qpn, c.expected_psn) for c in theirs
+    ]
+    assert lives[0] == full_mesh(addresses, 0, 2, seed=1)["10.0.1.3"]
 
 
 def test_an_mtu_that_does_not_fit() -> None:

@@ -180,6 +180,7 @@ def test_the_victim_keeps_its_share(tmp_path: Path, record_property: Record, see
     result = run(
         tmp_path,
         "victim",
+        *("--endpoints", "kept"),
         seed=seed,
         dilation=40000,
         senders="8",

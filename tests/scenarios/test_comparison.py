@@ -7,12 +7,14 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emulator import scenario as scenarios
 from emulator.asic import fitting
 from emulator.asic.choice import parse
 from emulator.errors import UserError
@@ -167,25 +169,75 @@ def test_presets_stand_on_what_they_are_sold_with() -> None:
         fit("rocev2:adaptiv", fabric)
 
 
+def width(columns: Sequence[table.Column]) -> int:
+    return max(map(len, table.heading(columns)))
+
+
 def test_the_table_keeps_what_only_the_scenario_tells() -> None:
     own = (table.Column("senders", "senders"), *table.TRAFFIC_COLUMNS)
-    keys = [column.key for column in comparison.columns(own, ["uet", "rocev2:qps=4,mtu=1024"])]
-    assert keys[:3] == ["transport", "senders", "size_bytes"]
+    columns = comparison.columns(own, ["uet", "rocev2:qps=4,mtu=1024"], ["senders"])
+    keys = [column.key for column in columns]
+    assert keys[:3] == ["name", "senders", "size_bytes"]
     assert len(keys) == len(set(keys))
-    assert {"cnps", "pauses", "retransmitted_bytes", "message_p999_us", "busbw_gbps"} <= set(keys)
+    assert {"cnps", "paused_us", "retransmitted_bytes", "message_p99_us", "wrong"} <= set(keys)
     plain = comparison.columns((*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS), ["uet"])
-    assert [column.key for column in plain][:2] == ["transport", "size_bytes"]
+    assert [column.key for column in plain][:2] == ["name", "size_bytes"]
 
 
-def test_ratios_are_row_by_row() -> None:
-    rows = [
-        {"transport": "uet", "switch": "shallow", "time_us": 10.0},
-        {"transport": "uet", "switch": "shallow", "time_us": 40.0},
-        {"transport": "rocev2", "switch": "lossless", "time_us": 15.0},
-        {"transport": "rocev2", "switch": "lossless", "time_us": 30.0},
+@pytest.mark.parametrize("name", ["incast", "victim", "permutation", "losssweep", "pfcstorm"])
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_the_table_fits_into_120_columns(name: str, seeds: int) -> None:
+    scenario = scenarios.load(name)
+    parameters = scenario.parameters({})
+    fabric = scenario.topology(parameters)
+    assert isinstance(fabric, str)
+    (trial, *_) = scenario.schedules(parameters, load(fabric), 1)
+    columns = comparison.columns(scenario.module.COLUMNS, comparison.COMPARED, trial.facts, seeds)
+    assert width(columns) <= 120
+    keys = {column.key for column in columns}
+    assert {"time_us", "wrong", "efficiency", "message_p99_us", "retransmitted_bytes"} <= keys
+    assert {"time_min_us", "time_max_us"} <= keys or seeds == 1
+
+
+def test_a_long_name_has_a_number_in_the_table() -> None:
+    long = "rocev2:recovery=selective_repeat,qps=4@lossless:balance=packet"
+    assert comparison.short_names(["uet", long, "rocev2:classic"]) == {
+        "uet": "uet",
+        long: "rocev2[2]",
+        "rocev2:classic": "rocev2:classic",
+    }
+    rows = [{"transport": name, "switch": "deep"} for name in ("uet", long)]
+    assert comparison.settings(rows) == [f"rocev2[2] is {long}"]
+
+
+def timed(transport: str, *seeds: Sequence[float]) -> list[dict[str, object]]:
+    """Rows of a transport, one for each size, with each seed."""
+    return [
+        {"transport": transport, "switch": transport, "seed": seed, "time_us": time}
+        for seed, times in enumerate(seeds)
+        for time in times
     ]
-    assert comparison.summary(rows) == ["rocev2 takes 1.50, 0.75 times as long as uet"]
-    assert comparison.settings(rows) == ["uet on shallow", "rocev2 on lossless"]
+
+
+def test_a_ratio_has_its_spread_and_needs_ranges_apart() -> None:
+    uet = timed("uet", [10, 40], [11, 42], [12, 44])
+    rocev2 = timed("rocev2", [15, 43], [18, 38], [24, 39])
+    assert comparison.summary([*uet, *rocev2]) == [
+        "rocev2 beside uet: 1.64 times as long (1.25 to 2.40), "
+        "overlaps (38.0 to 43.0 us beside 40.0 to 44.0 us)"
+    ]
+    # Who is first in the list is not who is held to be better.
+    faster = timed("rocev2", [5, 20], [5, 20], [6, 20])
+    (line,) = comparison.summary([*uet, *faster])
+    assert line.startswith("rocev2 beside uet: 0.45 times as long (0.42 to 0.60), 0.48 times")
+
+
+def test_one_seed_has_no_ratio() -> None:
+    rows = [*timed("uet", [10, 40]), *timed("rocev2", [15, 30])]
+    (line,) = comparison.summary(rows)
+    assert "no ratio" in line
+    assert "--seeds" in line
+    assert comparison.settings(rows) == ["uet on uet", "rocev2 on rocev2"]
     same = [{**row, "switch": "deep"} for row in rows]
     assert comparison.settings(same) == []
 

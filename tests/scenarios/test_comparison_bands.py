@@ -166,3 +166,52 @@ def test_a_victim_suffers_where_its_link_is_paused(
     assert paused["pauses"] > 0
     assert paused["dropped_packets"] == 0
     assert beside["uet"]["victim_share"] > 1.3 * paused["victim_share"]
+
+
+@on_a_fabric
+def test_roce_wins_an_incast_that_its_buffers_hold(tmp_path: Path, record_property: Record) -> None:
+    """Lossless buffers keep the link busy from the first packet on; UET trims, and begins again."""
+    result = run(
+        tmp_path,
+        "incast",
+        *("--transport", "compare", "--seeds", "2"),
+        seed=1,
+        dilation=24000,
+        senders="8",
+    )
+    rows = {row["transport"]: row for row in result["summary"]}
+    assert [len(row["seeds"]) for row in rows.values()] == [2] * 4
+    for name, row in rows.items():
+        record_property(f"time of {name}", [row["time_min_us"], row["time_max_us"]])
+        record_property(f"victim of {name}", row["victim_p99_us"])
+    uet = rows.pop("uet")
+    for row in rows.values():
+        assert row["time_max_us"] < uet["time_min_us"]
+        assert row["efficiency"] > 0.94
+        assert row["dropped_packets"] == row["retransmitted_packets"] == row["timeouts"] == 0
+    assert uet["trimmed_packets"] > 0
+    # What waits, waits somewhere: in the queue at the receiver.
+    assert uet["max_queue_bytes"] < 0.5 * rows["rocev2:classic"]["max_queue_bytes"]
+
+
+@on_a_fabric
+def test_adaptive_routing_takes_no_reordering_for_loss(
+    tmp_path: Path, record_property: Record
+) -> None:
+    result = run(
+        tmp_path,
+        "permutation",
+        *("--topology", CROSSED, "--transport", "rocev2:classic,rocev2:adaptive"),
+        seed=1,
+        dilation=40000,
+        sizes="1MiB",
+    )
+    rows = by_transport(result)
+    hashed, adaptive = rows["rocev2:classic"], rows["rocev2:adaptive"]
+    record_property("hashed takes times as long", hashed["time_us"] / adaptive["time_us"])
+    assert hashed["time_us"] > 1.3 * adaptive["time_us"]
+    assert adaptive["links_max_mean"] < 1.1 < hashed["links_max_mean"]
+    assert adaptive["retransmitted_packets"] == adaptive["timeouts"] == 0
+    for endpoint in result["endpoints"].values():
+        assert endpoint.get("transport.tx_naks", 0) == 0
+        assert endpoint.get("transport.rx_duplicates", 0) == 0

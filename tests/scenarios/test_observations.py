@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -284,3 +284,18 @@ def test_goodput_is_what_the_ports_of_the_receivers_sent() -> None:
     assert row["goodput_share"] == pytest.approx(0.75)
     assert carried_gbps(TOPOLOGY, outcome, {0}) is None
     assert steady_part(outcome, [(0, 2)]) == pytest.approx(1 / 3)
+
+
+def test_victims_are_told_by_themselves() -> None:
+    columns = [(0, 3, 1000, 0, 100 * k) for k in range(1, 6)]
+    columns += [(1, 2, 10, 50 * k, 50 * k + 7) for k in range(1, 4)]
+    one = Iteration(1000, *(np.array(column, np.int64) for column in zip(*columns, strict=True)))
+    victims, others = one.of({(1, 2)}), one.of({(1, 2)}, others=True)
+    assert (len(victims), len(others)) == (3, 5)
+    assert set(others.flows()) == {(0, 3)}
+    assert len(one.of((), others=True)) == len(one)
+    plain: dict[str, Any] = {"times_ns": (500,), "ideal_ns": 250, "wrong": 0, "counters": {}}
+    row = measured(TOPOLOGY, Outcome(**plain, iterations=[others], victims=[victims]))
+    assert (row["victim_p50_us"], row["victim_p99_us"]) == (0.007, 0.007)
+    assert row["message_p50_us"] == 0.3
+    assert "victim_p99_us" not in measured(TOPOLOGY, Outcome(**plain, iterations=[others]))

@@ -52,7 +52,8 @@ def complaints(capture: Path) -> str:
     ["rocev2", "rocev2:qps=4,recovery=selective_repeat", "rocev2:mtu=1024,window=bdp,cc=none"],
 )
 def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:
-    run = start(*SMALL, "--sizes", "64KiB", "--transport", variant, "--snaplen", "full")
+    kept = ("--endpoints", "kept")  # each life has queue pairs of its own
+    run = start(*SMALL, *kept, "--sizes", "64KiB", "--transport", variant, "--snaplen", "full")
     status, out, err = run.finish()
     assert (status, err) == (0, ""), out
     assert run.result["transport"] == variant
@@ -70,7 +71,7 @@ def test_an_allreduce(start: Callable[..., Run], variant: str) -> None:
     assert {len(several) for several in ports.values()} == {1}
     assert max(Counter(source for source, _ in ports).values()) == (4 if "qps" in variant else 1)
     for flow in seen:
-        assert flow.traffic_class >> 2 == (LAB.control if flow.opcode == 0x81 else 26)
+        assert flow.traffic_class >> 2 == (LAB.control if flow.opcode in (0x11, 0x81) else 26)
         assert flow.traffic_class & 3 in (2, 3)
     endpoint = next(iter(run.result["endpoints"].values()))
     assert endpoint["transport.tx_data_packets"] > 0

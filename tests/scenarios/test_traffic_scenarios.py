@@ -14,7 +14,7 @@ from emulator import scenario
 from emulator.asic.choice import parse
 from emulator.endpoint.gpu import Layout
 from emulator.endpoint.program import Program
-from emulator.endpoint.schedule import Write
+from emulator.endpoint.schedule import Compute, Write
 from emulator.errors import UserError
 from emulator.fabric.capture import ports_of, select
 from emulator.run.fault_timeline import link_changes
@@ -223,9 +223,27 @@ def test_the_seed_decides_the_permutation() -> None:
 
 def test_an_incast_keeps_no_more_writes_under_way_than_told() -> None:
     (trial,) = trials("incast", None, {"senders": "2", "in_flight": "3", "size": "64KiB"})
-    writes = [op for op in trial.compile()[1].operations if isinstance(op, Write)]
+    schedule = trial.compile()[1]
+    writes = [op for op in schedule.operations if isinstance(op, Write) and op.peer == 0]
     assert len(writes) == 16
     assert [write.after for write in writes] == [()] * 3 + [(i,) for i in range(13)]
+
+
+def test_the_victim_of_an_incast_sends_by_the_clock() -> None:
+    """Its writes wait for nobody, or a slow one would hide how slow those behind it are."""
+    (trial,) = trials("incast", None, {"senders": "3", "size": "64KiB", "victim": "4"})
+    assert trial.victims == {(1, 3)}
+    operations = trial.compile()[1].operations
+    writes = [op for op in operations if isinstance(op, Write) and op.peer == 3]
+    assert [write.local.length for write in writes] == [1024] * 4
+    waits = [operations[write.after[0]] for write in writes]
+    assert all(isinstance(wait, Compute) for wait in waits)
+    busy_ns = 3 * 64 * 1024 * 8 / 400
+    assert {wait.duration_ns for wait in waits} == {round(busy_ns / 5)}  # type: ignore[union-attr]
+    (alone,) = trials("incast", None, {"senders": "1"})
+    (without,) = trials("incast", None, {"senders": "3", "victim": "0"})
+    assert not alone.victims
+    assert not without.victims
 
 
 def test_fair_shares_by_hand() -> None:

@@ -1,0 +1,22 @@
+"""The interface of whoever watches a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from emulator.results import Result
+from emulator.run.plan import Plan
+
+
+class Observer(Protocol):
+    """Who watches a run: a terminal, or nobody."""
+
+    def began(self, plan: Plan, result: Result) -> None:
+        """The fabric is about to be built; the dilation is known."""
+
+    def progress(self, what: str, share: float | None) -> None:
+        """``share`` (0..1) of the whole run is done, None if there is no telling."""
+
+    def row(self, row: Mapping[str, object]) -> None:
+        """A trial is done."""
