@@ -21,7 +21,7 @@ from uet.api import (
     Order,
     ProviderAddress,
 )
-from uet.api.loopback import Loopback, pair
+from uet.api.loopback import End, Loopback, pair
 from uet.config import FepConfig
 from uet.tss.domain import SecureDomain
 from uet.wire import headers
@@ -183,6 +183,31 @@ def test_secured_endpoints_understand_each_other(native: bool) -> None:
     assert bytes(memory) == b"between us alone"
     assert tap.frames
     assert not any(b"between us alone" in frame for frame in tap.frames)
+
+
+@pytest.mark.conformance("C-142")
+def test_a_domain_that_begins_again_repeats_nothing() -> None:
+    """At its address, with its keys, toward a peer that has gone on: its work is carried out."""
+    tap = Tap()
+    secure = SecureDomain(sdi=9, mode="cluster", keys={0: bytes(range(32))})
+    a, b = pair(wire=Loopback(tap=tap), domains=(secure,), sdi=9)
+    memory = bytearray(8)
+    region = b.domain.mr_reg(memory)
+    for life in range(1, 4):
+        a.endpoint.write(bytes([life]) * 8, a.peer, 0, region.key)
+        one(a)
+        assert memory == bytes([life]) * 8
+        wire = a.domain.driver
+        wire.detach(a.domain)  # without a word to the peer
+        domain = Domain(a.domain.config, wire)
+        endpoint, av, cq = domain.endpoint(), domain.av_open(), domain.cq_open()
+        endpoint.bind(av)
+        endpoint.bind(cq, Flag.TRANSMIT | Flag.RECV)
+        endpoint.enable()
+        a = End(domain, endpoint, av, cq, av.insert(b.endpoint.getname()))
+    own = [frame for frame in tap.frames if frame[26:30] == bytes([10, 0, 0, 1])]
+    stamps = [frame[42:54] for frame in own]
+    assert len(set(stamps)) == len(stamps) > 3
 
 
 def test_ipv6_endpoints_understand_each_other() -> None:
