@@ -28,6 +28,7 @@ from scapy.utils import RawPcapNgReader
 from emulator.errors import UserError
 from emulator.transports.one_time_keys import KEY_FILE, KEY_SUFFIX
 from uet.tss.domain import SecureDomain, SecureDomainError, domain_from_data
+from uet.wire import headers
 from uet.wire.frame import OpenSecure
 
 #: No block of a sane capture is longer (octets): more is a damaged length.
@@ -38,6 +39,8 @@ _ETHERNET = 1
 _RAW_IP = frozenset({12, 101, 228, 229})
 _COOKED, _COOKED2 = 113, 276
 _IP_VERSIONS = {4: 0x0800, 6: 0x86DD}
+_IPV6_SIZE = 16
+_SP = headers.TSS.mask("sp") >> 24
 _HEX = re.compile(r"(0[xX])?[0-9a-fA-F\s:.-]*")
 
 
@@ -264,9 +267,11 @@ def opener(domains: list[SecureDomain]) -> OpenSecure:
                     return found
                 reasons.add(found)
         if BAD_TAG in reasons:
+            derived = address_size == _IPV6_SIZE and packet[0] & _SP
+            other = " or address_in_ipv6_kdf," if derived else ""
             return (
                 f"not decrypted: the packet does not authenticate with the key of AN {an} of"
-                f" secure domain {sdi} (another key, or octets that were changed)"
+                f" secure domain {sdi} (another key,{other} or octets that were changed)"
             )
         return f"not decrypted: no key is given for AN {an} of secure domain {sdi}"
 

@@ -167,3 +167,23 @@ def test_without_a_seed_no_two_endpoints_begin_alike() -> None:
 
     assert begins(5) == begins(5)
     assert len({begins(None) for _ in range(8)}) == 8
+
+
+@pytest.mark.conformance("C-142")
+@pytest.mark.parametrize("secure_start", ["0rtt", "1rtt"])
+def test_work_goes_on_with_a_target_that_has_restarted(secure_start: str) -> None:
+    """The PDC is gone there; what it has not carried out begins on a new one, by 1-RTT."""
+    parameters = {**_SECURED, "secure_start": secure_start}
+    net = network(endpoint(HERE, seed=1, **parameters), endpoint(THERE, seed=2, **parameters))
+    net.endpoints[HERE].post(write("before"))
+    net.settle()
+    memory = bytearray(4_096)
+    net.endpoints[THERE] = endpoint(THERE, seed=3, **parameters)
+    net.endpoints[THERE].register(memoryview(memory), key=KEY)
+    net.endpoints[HERE].post(write("after"))
+    net.settle()
+    ended = [(c.context, c.error) for c in net.completions[HERE]]
+    assert ended == [("before", None), ("after", None)]
+    assert memory[:100] == b"x" * 100
+    stamps = [counter_of(frame) for frame in net.sent]
+    assert len(set(stamps)) == len(stamps)

@@ -140,3 +140,16 @@ def test_whatever_a_peer_seals_is_decoded(first: int, rest: bytes) -> None:
     assert shown.layer_names[0] == "tss"
     assert shown.layer_names[-1] == "icv"
     assert sum(layer.length for layer in shown.layers) == len(frame) - 14 - 20 - 8
+
+
+def test_the_derivation_is_among_what_may_be_wrong_over_ipv6() -> None:
+    """Where the sender derives from the address in spite of its SSI and the key file does not."""
+    sender = SecureRecords(domain(ssi=7, address_in_ipv6_kdf=True))
+    for version, hint in ((4, False), (6, True)):
+        frame = sealed_frame(sender, REQUEST, PAYLOAD, version=version)
+        shown = decode_frame(frame, open_secure=opener([domain(ssi=7)]))
+        if not hint:
+            assert_open(shown)
+            continue
+        (complaint,) = shown.errors
+        assert "another key, or address_in_ipv6_kdf, or octets" in complaint
