@@ -65,6 +65,8 @@ TAIL_TRIMMED, TAIL_DROPPED = 4, 16
 #: public models take from 100 us to 10 ms.  Far longer than it takes to learn the paths anew, the
 #: few that it then has load a fabric unevenly, after a loss that broke nothing for a whole run.
 REPS_FROZEN_BASE_RTTS = 20
+#: More packets than one life of an endpoint sends in one secure domain.
+COUNTERS_PER_LIFE = 1 << 32
 _TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
 
 
@@ -80,7 +82,8 @@ def uet_endpoint(
     """An Ultra Ethernet endpoint.
 
     ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data with
-    keys of its own, under which nothing was sent before.
+    keys of its own, under which nothing was sent before but by earlier lives of it: packet
+    counters of each ``life`` are others.
     With ``event_log`` it writes what it does into that new file, under its ``name``;
     ``reference`` is the wall-clock time (RFC 3339) of fabric time zero, if the caller knows it.
     A later ``life`` of the endpoint has a log of its own, with that number in its name.
@@ -90,7 +93,7 @@ def uet_endpoint(
         config["domains"] = tuple(map(domain_from_data, domains))
     fields = FepConfig(**config)  # type: ignore[arg-type]
     if event_log is None:
-        return FabricEndpoint(fields, seed=seed, first_counter=0)
+        return FabricEndpoint(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE)
     from uet.eventlog.endpoint import create
     from uet.eventlog.sequence import JsonSequence
 
@@ -100,7 +103,7 @@ def uet_endpoint(
         path = path.with_stem(f"{path.stem}.{life}")
     file = path.open("x", buffering=1, encoding="utf-8")
     log = JsonSequence(file.write, name=name, reference=reference)
-    return create(fields, seed=seed, first_counter=0, log=log)
+    return create(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE, log=log)
 
 
 def _fit_uet(

@@ -20,7 +20,12 @@ from emulator.fabric.capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.run.run_secret import run_secret
 from emulator.run.runner import Request, prepare
 from emulator.transports import fit
-from emulator.transports.uet import UET_MEANINGS, UET_OPTIONS, uet_endpoint
+from emulator.transports.uet import (
+    COUNTERS_PER_LIFE,
+    UET_MEANINGS,
+    UET_OPTIONS,
+    uet_endpoint,
+)
 from tests.scenarios.processes import SMALL, Run
 from topologies import catalogue
 from uet.eventlog import sequence
@@ -224,6 +229,16 @@ def test_an_event_log_has_the_wall_clock_time_that_it_is_given(tmp_path: Path) -
     preamble, _ = sequence.read(log.read_text())
     reference = preamble["trace"]["common_fields"]["reference_time"]
     assert reference["wall_clock_time"] == "2026-01-31T12:00:00Z"
+
+
+def test_no_life_of_an_endpoint_counts_as_another_one() -> None:
+    """With or without an event log: a run's endpoints keep their key when they begin anew."""
+    config = next(iter(fit("uet:tss=cluster", TOPOLOGY).keyed(b"1").configs.values()))
+    for life in (0, 1, 2, 1_000):
+        fep = uet_endpoint(seed=1, life=life, **config)
+        assert fep.domains is not None
+        (records,) = fep.domains
+        assert records.position(0) == (0, life * COUNTERS_PER_LIFE)
 
 
 def test_keys_follow_from_a_secret() -> None:
