@@ -314,6 +314,23 @@ def test_the_memory_of_a_multi_receive_is_given_back_when_all_of_it_is_filled() 
     assert memory[:3_172] == long + last
 
 
+def test_a_message_too_long_for_a_multi_receive_takes_none_of_it() -> None:
+    a, b = pair()
+    memory = bytearray(100)
+    b.endpoint.min_multi_recv = 40
+    b.endpoint.recv(memory, flags=Flag.MULTI_RECV, context="m")
+    for length in (30, 101, 35):
+        a.endpoint.send(bytes([length]) * length, a.peer)
+    entry = one(b)
+    assert (entry.len, entry.flags & Flag.MULTI_RECV) == (30, Flag.NONE)
+    lost = error(b)
+    assert (lost.op_context, lost.error, lost.len) == ("m", "UNSUPPORTED_SIZE", 101)
+    assert not lost.flags & Flag.MULTI_RECV
+    entry = one(b)
+    assert (entry.len, entry.flags & Flag.MULTI_RECV) == (35, Flag.MULTI_RECV)
+    assert memory == bytes([30]) * 30 + bytes([35]) * 35 + bytes(35)
+
+
 def test_a_short_receive_is_refused_at_the_sender_and_used_up() -> None:
     a, b = pair()
     memory = bytearray(4)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.stack.exchange import MS, Exchange, Wire
-from uet.transport import Completion, Receive, Send
+from uet.transport import Atomic, Completion, Receive, Send
+from uet.wire.codes import AtomicOpcode, Datatype
 
 LONG, SHORT = 3_000, 100
 #: An ordered PDC has no deferrable sends.
@@ -108,6 +109,27 @@ def test_a_multi_receive_goes_on(message_first: bool) -> None:
     run(exchange, 100)
     assert ends(exchange, 1) == [("M", 100, None), ("M", 200, "UNSUPPORTED_SIZE"), ("M", 60, None)]
     assert memory == b"a" * 100 + b"c" * 60 + bytes(90)
+
+
+@pytest.mark.conformance("C-085")
+@pytest.mark.parametrize("fetch", [False, True])
+def test_a_tagged_atomic_longer_than_its_receive(fetch: bool) -> None:
+    exchange = Exchange(Wire(), 1)
+    a, b = exchange.sides
+    memory = [bytearray(8), bytearray(16)]
+    for number, into in enumerate(memory):
+        b.fep.post_receive(Receive(memory=memoryview(into), tag=3, context=f"R{number}"))
+    for context in ("long", "again"):
+        a.fep.post(
+            Atomic(peer=b.address, operation=AtomicOpcode.SUM, datatype=Datatype.UINT64,
+                   operand=bytes([1]) + bytes(7) + bytes([2]) + bytes(7), key=0, offset=0, tag=3,
+                   result=memoryview(bytearray(16)) if fetch else None, context=context)
+        )  # fmt: skip
+        run(exchange, 20)
+    assert ends(exchange, 1) == [("R0", 16, "UNSUPPORTED_SIZE"), ("R1", 16, None)]
+    assert ends(exchange, 0) == [("long", 16, "UNSUPPORTED_SIZE"), ("again", 16, None)]
+    assert memory[0] == bytes(8)
+    assert sorted(memory[1]) == [0] * 14 + [1, 2]
 
 
 def test_a_datagram_that_does_not_fit_leaves_the_receive() -> None:
