@@ -403,6 +403,22 @@ def test_exit_status_when_something_is_not_proven(project: Project, body: str, s
     assert "two [of three]" not in done.output
 
 
+def test_the_score_of_mutants_stands_below_the_table(project: Project) -> None:
+    project.pytest()
+    assert "mutants: none tried; try some: sudo vagrant" in shown(project).output
+    score = {"schema": "uetemu.mutation/1", "written": "now", "commit": None, "places": ["uet"]}
+    score |= {"seed": 7, "mutants": 900, "tried": 8, "killed": 6, "survivors": ["uet/a.py:3: x"]}
+    beside = project.report.with_name("mutation.json")
+    beside.write_text(json.dumps(score))
+    text = shown(project).output
+    assert "mutants of uet: 6 of 8 killed (75 %), a sample of 900 with seed 7" in text
+    assert "  survived: uet/a.py:3: x" in text
+    assert json.loads(shown(project, "--format", "json").stdout)["mutation"] == score
+    for broken in ("{", '{"schema": "other"}'):
+        beside.write_text(broken)
+        assert isinstance(shown(project).exception, UserError)
+
+
 def test_json_and_choices(project: Project) -> None:
     project.pytest()
     facts = json.loads(shown(project, "--format", "json", "--family", "uet").output)

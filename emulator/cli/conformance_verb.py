@@ -21,7 +21,12 @@ from emulator.errors import UserError
 PLACE = Path(".pytest_cache", "d", "conformance", "report.json")
 SCHEMA = "uetemu.conformance/1"
 
+#: Where a mutation run leaves its score, beside the report.
+MUTATION = "mutation.json"
+MUTATION_SCHEMA = "uetemu.mutation/1"
+
 _HOW = "sudo vagrant/provision.sh pytest"
+_MUTATE = "sudo vagrant/provision.sh python -m tests.mutation"
 
 #: What a statement can come to -> how the table says it.
 RESULTS = {
@@ -72,11 +77,12 @@ def command(
     } or set(RESULTS)
     shown = [row for row in report["statements"] if row["result"] in wanted]
     if form == "json":
-        click.echo(json.dumps(report | {"statements": shown}, indent=2))
+        score = {"mutation": load_mutation(path)}
+        click.echo(json.dumps(report | {"statements": shown} | score, indent=2))
     else:
         if shown:
             click.echo(drawn(shown, report["tests"], verbose))
-        click.echo("\n".join(totals(report, path)))
+        click.echo("\n".join([*totals(report, path), *mutation(path)]))
     if open_rows := [row for row in report["statements"] if row["result"] not in _IN_ORDER]:
         raise UserError(_verdict(open_rows, len(report["statements"])))
 
@@ -202,6 +208,39 @@ def totals(report: Mapping[str, Any], path: Path) -> list[str]:
     if stale := [r["number"] for r in report["statements"] if r["tests"] and r["untested"]]:
         lines.append(f"tested, but called untested in statements.toml: {', '.join(stale)}")
     return lines
+
+
+def load_mutation(path: Path) -> dict[str, Any] | None:
+    """Return the score of the last mutation run, which lies beside the report at ``path``.
+
+    Raises:
+        UserError: it cannot be read, or is none.
+    """
+    beside = path.with_name(MUTATION)
+    if not beside.is_file():
+        return None
+    try:
+        score = json.loads(beside.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{beside} cannot be read ({error}); run {_MUTATE} again") from None
+    if not isinstance(score, dict) or score.get("schema") != MUTATION_SCHEMA:
+        raise UserError(f"{beside} is no mutation score ({MUTATION_SCHEMA}); run {_MUTATE} again")
+    return dict(score)
+
+
+def mutation(path: Path) -> list[str]:
+    """Return the lines on how many mutants of the program the tests have noticed."""
+    score = load_mutation(path)
+    if score is None:
+        return [f"mutants: none tried; try some: {_MUTATE}"]
+    tried, killed = score["tried"], score["killed"]
+    share = f" ({100 * killed / tried:.0f} %)" if tried else ""
+    return [
+        f"mutants of {' '.join(score['places'])}: {killed} of {tried} killed{share}, a sample of "
+        f"{score['mutants']} with seed {score['seed']}; commit {score['commit'] or 'unknown'}, "
+        f"{score['written']}",
+        *(f"  survived: {one}" for one in score["survivors"]),
+    ]
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]], of: int) -> str:

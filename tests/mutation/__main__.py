@@ -1,0 +1,133 @@
+"""How many mutants of ``uet/`` the conformance tests notice: ``python -m tests.mutation``.
+
+A seeded sample of all mutants is tried, one after the other, until the sample or the time is over.
+A mutant is *killed* when a test fails, does not end, or the program does not load any more; one
+that *survives* is a rule that no test holds, or a change that makes no difference.  The score goes
+beside the conformance report; ``uetemu conformance`` shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from emulator.cli.conformance_verb import MUTATION, MUTATION_SCHEMA, PLACE
+from tests.mutation.operators import Mutant, mutants
+from tests.mutation.trial import Trial
+
+ROOT = Path(__file__).parents[2]
+REPORT = ROOT / PLACE.with_name(MUTATION)
+#: Tests of a package come first, those of the others behind: the first failure ends a trial.
+TESTS = {"tss": "tests/tss", "congestion": "tests/congestion"}
+DEFAULT_TESTS = "tests/stack"
+#: The dissector and the event log have tests of their own, which name no statement.
+NO_PROTOCOL = ("wireshark", "eventlog", "api")
+#: A trial that takes so many times as long as the tests of the program as it is does not end.
+SLOWER = 4
+
+
+def sources(places: Sequence[str]) -> list[Path]:
+    """Return the files below ``places``, which are given from the checkout."""
+    found = [path for place in places for path in _files(Path(place))]
+    return [path for path in found if not any(word in str(path) for word in NO_PROTOCOL)]
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
+
+
+def arguments(path: Path | None, tests: Sequence[str] = ()) -> list[str]:
+    """Return what pytest is called with for a mutant of ``path``; ``tests`` in place of all."""
+    own = DEFAULT_TESTS if path is None else TESTS.get(path.parent.name, DEFAULT_TESTS)
+    folders = sorted({DEFAULT_TESTS, *TESTS.values()}, key=lambda folder: folder != own)
+    settings = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "conformance"]
+    return [*settings, "--hypothesis-seed=0", "--ignore-glob=*fabric*", *(tests or folders)]
+
+
+def main(given: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument("places", nargs="*", default=["uet"], help="files or folders [uet]")
+    parser.add_argument("--report", type=Path, default=REPORT, help="the score, as JSON")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample [1]")
+    parser.add_argument("--sample", type=int, default=100, help="mutants to try at most [100]")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin none after that [3600]")
+    parser.add_argument("--tests", nargs="*", default=[], help="[all that prove a statement]")
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time [2]")
+    options = parser.parse_args(given)
+    began = time.monotonic()
+    every = [one for path in sources(options.places) for one in mutants(path)]
+    if not every:
+        parser.error(f"nothing below {' '.join(options.places)} can be mutated; call it in {ROOT}")
+    sample = random.Random(options.seed).sample(every, min(options.sample, len(every)))
+    unchanged = Trial(None, arguments(None, options.tests))
+    if status := unchanged.wait(options.seconds):
+        click.echo(
+            f"the tests fail on the program as it is (pytest exits with {status}); mend that"
+        )
+        return 1
+    limit = SLOWER * unchanged.seconds
+    click.echo(f"{len(every)} mutants, {len(sample)} in the sample; a trial may take {limit:.0f} s")
+    survivors, killed = _tried(sample, options, limit, began + options.seconds)
+    tried = killed + len(survivors)
+    _write(options, len(every), killed, survivors)
+    share = f" ({100 * killed / tried:.0f} %)" if tried else ""
+    click.echo(f"{killed} of {tried} mutants killed{share}; seed {options.seed}")
+    return 0
+
+
+def _tried(
+    sample: Sequence[Mutant], options: argparse.Namespace, limit_s: float, until: float
+) -> tuple[list[Mutant], int]:
+    """Return the survivors, and the number of those that were killed."""
+    left, running = list(sample), list[Trial]()
+    survivors, killed = list[Mutant](), 0
+    while running or (left and time.monotonic() < until):
+        while left and len(running) < options.jobs and time.monotonic() < until:
+            mutant = left.pop(0)
+            running.append(Trial(mutant, arguments(mutant.path, options.tests)))
+        for trial in tuple(running):
+            status = trial.result(limit_s)
+            if status is None:
+                continue
+            running.remove(trial)
+            assert trial.mutant is not None
+            killed += status != 0
+            if status == 0:
+                survivors.append(trial.mutant)
+            click.echo(f"{'killed  ' if status else 'SURVIVED'} {trial.mutant}")
+        time.sleep(0.05)
+    return survivors, killed
+
+
+def _write(
+    options: argparse.Namespace, total: int, killed: int, survivors: Sequence[Mutant]
+) -> None:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
+    )
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "schema": MUTATION_SCHEMA,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit.stdout.strip() or None,
+        "places": options.places,
+        "seed": options.seed,
+        "mutants": total,
+        "tried": killed + len(survivors),
+        "killed": killed,
+        "survivors": [str(one) for one in sorted(survivors)],
+    }
+    options.report.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""One mutant against the conformance tests, in a process of its own."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+from tests.mutation.operators import Mutant
+
+#: How often (s) running trials are looked at.
+_POLL_S = 0.05
+
+
+class _Loader(SourceFileLoader):
+    """Loads one module from a tree, and not from its file or its cached code."""
+
+    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
+        super().__init__(name, path)
+        self._tree = tree
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._tree, self.path, "exec")
+
+
+class _Finder:
+    def __init__(self, mutant: Mutant) -> None:
+        self._name = ".".join(mutant.path.with_suffix("").parts)
+        self._path, self._tree = str(mutant.path.resolve()), mutant.tree()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        loader = _Loader(name, self._path, self._tree)
+        return spec_from_file_location(name, self._path, loader=loader)
+
+
+class Trial:
+    """The tests ``arguments`` on ``mutant``, or on the program as it is (``None``)."""
+
+    def __init__(self, mutant: Mutant | None, arguments: Sequence[str]) -> None:
+        self.mutant = mutant
+        self._began = time.monotonic()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.setpgid(0, 0)
+            os._exit(_run(mutant, arguments))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def result(self, limit_s: float) -> int | None:
+        """Return pytest's exit status, -1 past ``limit_s``, and ``None`` as long as it runs."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if self.seconds < limit_s:
+            return None
+        os.killpg(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        return -1
+
+    def wait(self, limit_s: float) -> int:
+        while (status := self.result(limit_s)) is None:
+            time.sleep(_POLL_S)
+        return status
+
+
+def _run(mutant: Mutant | None, arguments: Sequence[str]) -> int:
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    with tempfile.TemporaryDirectory(prefix="uetemu-mutant-") as folder:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        if mutant is not None:
+            sys.meta_path.insert(0, _Finder(mutant))
+        return int(pytest.main([*arguments, "--basetemp", str(Path(folder) / "tmp")]))
