@@ -77,8 +77,9 @@ def command(
     } or set(RESULTS)
     shown = [row for row in report["statements"] if row["result"] in wanted]
     if form == "json":
-        score = {"mutation": load_mutation(path)}
-        click.echo(json.dumps(report | {"statements": shown} | score, indent=2))
+        score = load_mutation(path)
+        beside = {} if score is None else {"mutation": score}
+        click.echo(json.dumps(report | {"statements": shown} | beside, indent=2))
     else:
         if shown:
             click.echo(drawn(shown, report["tests"], verbose))
