@@ -1,0 +1,93 @@
+"""Runs with several seeds, and what their iterations begin with, as they are planned."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from emulator import scenario as scenarios
+from emulator.cli import run_verb
+from emulator.errors import UserError
+from emulator.run.measurement import Start
+from emulator.run.plan import Plan, Request, prepare
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="capabilities are tried as root")
+
+
+def planned(transport: str, **changes: Any) -> Plan:
+    scenario = scenarios.load("incast")
+    parameters = scenario.parameters({"senders": "2,3", "size": "64KiB"})
+    return prepare(
+        Request(scenario=scenario, parameters=parameters, transport=transport, **changes)
+    )
+
+
+@pytest.mark.root
+@needs_root
+def test_every_transport_runs_with_every_seed() -> None:
+    plan = planned("uet,rocev2:nccl", seed=7, seeds=3)
+    found = [(stage.stage.label, stage.seed, stage.stage.trials) for stage in plan.stages]
+    assert found == [
+        (label, seed, (place,))
+        for label in ("uet", "rocev2:nccl")
+        for seed in (7, 8, 9)
+        for place in (0, 1)
+    ]
+    meshes = {
+        stage.seed: next(iter(stage.transport.configs.values()))["mesh"]
+        for stage in plan.stages
+        if stage.stage.label == "rocev2:nccl"
+    }
+    assert [mesh["seed"] for mesh in meshes.values()] == [7, 8, 9]  # type: ignore[index]
+    # Payloads differ, too: a seed is all that is random.
+    first, second = plan.stages[0].trials[0], plan.stages[2].trials[0]
+    assert (first.inputs(1)["to0"] != second.inputs(1)["to0"]).any()
+
+
+@pytest.mark.root
+@needs_root
+def test_keys_are_used_by_one_life_of_the_endpoints() -> None:
+    plan = planned("uet:tss=direct,rocev2", start=Start(fresh=True, gap_ns=5_000))
+    starts = {stage.stage.label: plan.start(stage) for stage in plan.stages}
+    assert starts["rocev2"] == Start(fresh=True, gap_ns=5_000)
+    assert starts["uet:tss=direct"] == Start(fresh=False, gap_ns=5_000)
+
+
+def test_a_start_in_words() -> None:
+    assert str(Start()) == "each iteration with fresh endpoints"
+    assert str(Start(gap_ns=2_000)) == (
+        "each iteration with fresh endpoints, 2 us after the one before"
+    )
+    assert str(Start(fresh=False)).endswith("of the one before, at once")
+    assert Start(fresh=False, gap_ns=1_500).as_dict() == {"endpoints": "kept", "gap_us": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "start", "seeds"),
+    [
+        ((), Start(), 1),
+        (("--endpoints", "kept"), Start(fresh=False), 1),
+        (("--gap", "1ms", "--seeds", "5"), Start(gap_ns=1_000_000), 5),
+    ],
+)
+def test_options(
+    arguments: tuple[str, ...], start: Start, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Request] = []
+
+    def stop(request: Request) -> None:
+        asked.append(request)
+        raise UserError("that is all")
+
+    monkeypatch.setattr(run_verb, "prepare", stop)
+    CliRunner().invoke(run_verb.command, ["incast", *arguments])
+    assert [(request.start, request.seeds) for request in asked] == [(start, seeds)]
+
+
+def test_a_gap_is_a_time() -> None:
+    done = CliRunner().invoke(run_verb.command, ["incast", "--gap", "soon"])
+    assert done.exit_code != 0
+    assert "--gap: " in str(done.exception)
