@@ -6,6 +6,7 @@ output can be read by whatever reads that of nccl-tests.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from emulator.run import disturbance, unfinished
 
 _ABSENT = "N/A"
+_NO_BLANK = "\0"  # before a blank that is only there for a line to end
 #: Characters that lines of a comparison have at most.
 WIDTH = 120
 
@@ -94,16 +96,17 @@ def heading(columns: Sequence[Column]) -> Iterator[str]:
 
 
 def wrapped(what: str, text: str) -> list[str]:
-    """A comment as lines of at most :data:`WIDTH` characters where ``text`` has blanks."""
+    """A comment as lines of at most :data:`WIDTH` characters, parted at blanks and commas."""
     first = f"# {what:<21}: "
-    return textwrap.wrap(
-        text,
+    lines = textwrap.wrap(
+        re.sub(r",(?=\S)", f",{_NO_BLANK} ", text),
         WIDTH,
         initial_indent=first,
         subsequent_indent=f"#{'':<{len(first) - 1}}",
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace(f"{_NO_BLANK} ", "").removesuffix(_NO_BLANK) for line in lines]
 
 
 def line(columns: Sequence[Column], row: Mapping[str, object]) -> str:

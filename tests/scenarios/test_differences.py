@@ -64,8 +64,12 @@ def test_alike_transports_have_only_their_application() -> None:
 
 
 @pytest.mark.parametrize("words", [3, 60])
-def test_lines_are_no_longer_than_the_table(words: int) -> None:
-    lines = table.wrapped("Comparison", " ".join(["parameter=value"] * words))
+@pytest.mark.parametrize("between", [" ", ",", ", "])
+def test_lines_are_no_longer_than_the_table(words: int, between: str) -> None:
+    text = between.join(["parameter=value"] * words)
+    lines = table.wrapped("Comparison", text)
     assert max(map(len, lines)) <= 120
     assert lines[0].startswith("# Comparison           : parameter")
     assert all(line.startswith("#                        parameter") for line in lines[1:])
+    whole = "".join(line[25:] if between == "," else f"{line[25:]} " for line in lines)
+    assert whole.strip() == text
