@@ -139,8 +139,9 @@ class Completion:
     for a request posted here, ``"receive"`` for a posted receive (``context`` is its own), and
     ``"remote_write"`` for header data that a peer's write brought (``length`` octets at
     ``offset`` of the region ``key``).  ``length`` counts octets moved; for a receive it is what
-    was placed, ``offset`` where in its memory.  ``error`` is ``None`` on success, else the
-    error's name.
+    was placed, or the whole message where that was too long for it; ``offset`` is where in its
+    memory, and ``used`` how much of that the message has taken.  ``error`` is ``None`` on
+    success, else the error's name.
     """
 
     kind: str
@@ -150,6 +151,7 @@ class Completion:
     header_data: int | None = None
     key: int | None = None
     offset: int | None = None
+    used: int | None = None
     tag: int | None = None
     initiator: int | None = None
     error: str | None = None

@@ -314,6 +314,25 @@ def test_the_memory_of_a_multi_receive_is_given_back_when_all_of_it_is_filled() 
     assert memory[:3_172] == long + last
 
 
+def test_the_memory_of_a_multi_receive_is_given_back_though_a_message_was_abandoned() -> None:
+    cut_off = [True]
+
+    def lose_the_second_packet(frame: bytes) -> bool:
+        return cut_off[0] and len(frame) > 1_000 and frame[-1] == 2
+
+    wire = Loopback(tap=Tap(lose_the_second_packet))
+    a, b = pair(wire=wire, payload_mtu=1024, inbound_message_idle_time=20_000_000)
+    b.endpoint.recv(bytearray(3_200), flags=Flag.MULTI_RECV)
+    a.endpoint.send(b"".join(bytes([number]) * 1_024 for number in (1, 2, 3)), a.peer)
+    entry = error(b)
+    assert (entry.error, entry.len, entry.flags & Flag.MULTI_RECV) == ("ABANDONED", 2_048, 0)
+    cut_off[0] = False
+    assert error(a).error == "DROPPED"
+    a.endpoint.send(bytes(100), a.peer)
+    entry = one(b)
+    assert (entry.len, entry.flags & Flag.MULTI_RECV) == (100, Flag.MULTI_RECV)
+
+
 def test_a_message_too_long_for_a_multi_receive_takes_none_of_it() -> None:
     a, b = pair()
     memory = bytearray(100)

@@ -19,12 +19,10 @@ from uet.profiles import Capability
 from uet.ses.address import Address
 from uet.ses.memory import IDEMPOTENT_SAFE
 from uet.transport import Completion, Request
-from uet.wire.codes import ReturnCode
 
 if TYPE_CHECKING:
     from uet.api.domain import Domain
 
-_TOO_LONG = ReturnCode.UNSUPPORTED_SIZE.name
 _QUEUES = Flag.TRANSMIT | Flag.RECV
 _COUNTED = Flag.SEND | Flag.RECV | Flag.READ | Flag.WRITE | Flag.REMOTE_WRITE
 
@@ -226,9 +224,9 @@ class ActiveEndpoint:
         assert posted.buf is not None
         flags, start, length = posted.flags, completion.offset or 0, completion.length
         if posted.least_space is not None:
-            if completion.error != _TOO_LONG:  # which takes none of the memory
-                posted.taken = max(posted.taken, start + length)
-                posted.done += length
+            used = length if completion.used is None else completion.used
+            posted.taken = max(posted.taken, start + used)
+            posted.done += used
             full = len(posted.buf) - posted.taken < posted.least_space
             if completion.error == "CANCELLED" or (full and posted.done == posted.taken):
                 flags |= Flag.MULTI_RECV
