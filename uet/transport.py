@@ -140,8 +140,8 @@ class Completion:
     ``"remote_write"`` for header data that a peer's write brought (``length`` octets at
     ``offset`` of the region ``key``).  ``length`` counts octets moved; for a receive it is what
     was placed, or the whole message where that was too long for it; ``offset`` is where in its
-    memory, and ``used`` how much of that the message has taken.  ``error`` is ``None`` on
-    success, else the error's name.
+    memory, and ``used``, after an error, how much of that the message has taken all the same.
+    ``error`` is ``None`` on success, else the error's name.
     """
 
     kind: str
