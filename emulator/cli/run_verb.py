@@ -345,14 +345,6 @@ def _switch(plan: Plan, result: Result) -> str:
     return f"{len(used)} settings, {where}"
 
 
-def _start(plan: Plan) -> str:
-    """What iterations begin with, and for which transports it is something else."""
-    starts = {stage.stage.label: str(plan.start(stage)) for stage in plan.stages}
-    if len(set(starts.values())) == 1:
-        return next(iter(starts.values()))
-    return "; ".join(f"{name}: {start}" for name, start in starts.items())
-
-
 def _seeds(result: Result) -> str:
     if result.seeds == 1:
         return str(result.seed)
@@ -400,7 +392,7 @@ class Terminal:
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
             f"# Dilation             : {result.dilation:g} ({chosen}); "
             "all times below are the fabric's own",
-            f"# Start                : {_start(plan)}",
+            f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
             "#",
             *table.heading(self._columns),

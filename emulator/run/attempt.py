@@ -158,7 +158,7 @@ class Attempt:
                 faults=faults,
                 wire=self.stage.transport.wire,
                 pxn=self.plan.pxn,
-                start=self.plan.start(self.stage),
+                start=self.plan.request.start,
                 progress=self.progress,
             )
         finally:

@@ -30,7 +30,7 @@ def measured_row(
         "wrong": outcome.wrong,
         "data_packets": outcome.counters.get(transport.data_packets, 0),
         "retransmitted_packets": outcome.counters.get(transport.retransmitted, 0),
-        **plan.start(stage).as_dict(),
+        **plan.request.start.as_dict(),
         "began_us": [one.origin_ns / 1000 for one in outcome.iterations],
         **(comparison.measured(topology, outcome) if plan.compares else {}),
         **trial.facts,

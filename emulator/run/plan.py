@@ -30,7 +30,7 @@ from emulator.run.measurement import Start
 from emulator.run.pxn import Pxn
 from emulator.run.stages import DEFAULT_TRANSPORT, Stage, stages, with_customary
 from emulator.scenario import Scenario, Trial
-from emulator.transports import TransportChoice, default_switch, fit, is_secured
+from emulator.transports import TransportChoice, default_switch, fit
 from topologies.attachment import switch_ends
 from topologies.model import Topology
 
@@ -110,11 +110,6 @@ class Plan:
     @property
     def loads(self) -> list[Load]:
         return [load for stage in self.stages for load in stage.loads]
-
-    def start(self, stage: PlannedStage) -> Start:
-        """What iterations of ``stage`` begin with: what the user wants, but keys are used once."""
-        start = self.request.start
-        return replace(start, fresh=start.fresh and not is_secured(stage.stage.transport))
 
     @property
     def transport(self) -> str:

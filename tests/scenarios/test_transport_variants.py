@@ -27,9 +27,11 @@ from emulator.transports.uet import (
     uet_endpoint,
 )
 from tests.scenarios.processes import SMALL, Run
+from tests.tss.wire import parts
 from topologies import catalogue
 from uet.eventlog import sequence
 from uet.eventlog.schema import violations
+from uet.tss.record import SecureRecords
 from uet.wire.frame import DecodedPacket, decode_frame
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
@@ -107,8 +109,22 @@ def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
         domains = read_domains(run.folder / "tss_keys.json")
         assert len(domains) == 2
         keys += [domain.keys[0] for domain in domains]
-        opened = packets(run.folder / "capture.pcapng", open_secure=opener(domains))
+        capture = run.folder / "capture.pcapng"
+        opened = packets(capture, open_secure=opener(domains))
         assert [p.errors for p in opened if p.errors] == []
+        # Under each key the iterations' fresh endpoints count on.
+        lives: list[set[int]] = [set(), set()]
+        sealed: dict[tuple[int, bytes, bytes], bytes] = {}
+        records = [SecureRecords(domain) for domain in domains]
+        for frame, _ in RawPcapNgReader(str(capture)):
+            prefix, packet, size = parts(frame)
+            (number,) = (
+                k for k, r in enumerate(records) if isinstance(r.read(prefix, packet, size), bytes)
+            )
+            stamp = number, prefix[:4], packet[4:12]
+            assert sealed.setdefault(stamp, packet) == packet
+            lives[number].add(int.from_bytes(packet[6:12], "big") // COUNTERS_PER_LIFE)
+        assert min(map(len, lives)) > 1
     assert len(set(keys)) == 4
 
 
