@@ -27,6 +27,8 @@ _TELLING = (
     "return_code",
     "message_id",
     "response_message_id",
+    "sync_group",
+    "sync_count",
     "message_offset",
     "request_length",
     "sdi",
@@ -73,7 +75,12 @@ def _layer(layer: Layer, packet: DecodedPacket) -> str:
             name == "psn" and control is not None and control not in _OWN_PSN
         ):
             continue
-        says = meaning(layer.header, layer.header.field(name), values[name])
+        says = meaning(
+            layer.header,
+            layer.header.field(name),
+            values[name],
+            reference_provider=packet.reference_provider,
+        )
         words.append(says or f"{name}={values[name]}")
         if name == "cack_psn" and "ack_psn_offset" in values and "ack_psn" in packet.derived:
             words.append(f"ack_psn={packet.derived['ack_psn']}")

@@ -65,6 +65,12 @@ _SHOWN_OCTETS = 24
     " length exceeds its IP length counts as trimmed.",
 )
 @click.option(
+    "--compat",
+    type=click.Choice(["reference-provider"]),
+    help="Take what UES reserves as this peer means it: opcodes 0x10 and 0x11 with their extension"
+    " (synchronise= of uetemu fep), and the expected PSN behind ACK flag 0x40.",
+)
+@click.option(
     "--keys",
     metavar="FILE",
     help="Secure domains whose packets to decrypt, as JSON (see below).  Without it, a"
@@ -79,6 +85,7 @@ def command(
     udp_port: int,
     native_protocol: int,
     trimmed_dscp: tuple[int, ...],
+    compat: str | None,
     keys: str | None,
     everything: bool,
 ) -> None:
@@ -151,6 +158,7 @@ def command(
                 trimmed_dscp=frozenset(trimmed_dscp) if trimmed_dscp else None,
                 wire_length=frame.wire_length,
                 open_secure=open_secure,
+                reference_provider=compat == "reference-provider",
             )
             if packet.is_uet or everything:
                 show.frame(frame, packet)
@@ -198,7 +206,7 @@ class _Printer:
                 (layer.name, "bold cyan"), f"  {layer.length} octets at {layer.offset}"
             )
             self._put(title, 2)
-            self._put(_layer_body(layer, octets), 6)
+            self._put(_layer_body(layer, octets, packet.reference_provider), 6)
         if derived := packet.presented_derived():
             self._put(Text("derived", "bold cyan"), 2)
             self._put(_pairs((name, str(value)) for name, value in derived.items()), 6)
@@ -245,7 +253,7 @@ def _envelope_fields(packet: DecodedPacket) -> Iterable[tuple[str, str]]:
             yield "ip.ecn", str(packet.envelope.ecn)
 
 
-def _layer_body(layer: Layer, octets: bytes) -> Text:
+def _layer_body(layer: Layer, octets: bytes, reference_provider: bool) -> Text:
     if layer.header is None:
         if layer.name == "crc":
             return Text(f"0x{octets.hex()}")
@@ -257,7 +265,7 @@ def _layer_body(layer: Layer, octets: bytes) -> Text:
         name = label(layer.header, field)
         if name is None:
             continue
-        says = meaning(layer.header, field, value)
+        says = meaning(layer.header, field, value, reference_provider=reference_provider)
         if name.startswith("pds.flags."):
             if value:
                 flags.append(field.name if field.width == 1 else f"{field.name}:{says or value}")

@@ -18,13 +18,13 @@ from uet.wire.codes import (
     RENDEZVOUS_OPCODES,
     NextHeader,
     Opcode,
+    ProviderOpcode,
 )
 
-#: Synchronised operations of the UEC reference provider; reserved numbers in UES 1.0.
-SYNC_WRITE: Final = 0x10
-SYNC_ATOMIC: Final = 0x11
+SYNC_WRITE: Final = int(ProviderOpcode.SYNC_WRITE)
+SYNC_ATOMIC: Final = int(ProviderOpcode.SYNC_ATOMIC)
 #: Their extension header: group (16), count (16).
-SYNC_EXTENSION: Final = 4
+SYNC_EXTENSION: Final = headers.SES_SYNC.size
 
 _SOM, _NOSOM = headers.SES_STD_SOM, headers.SES_STD_NOSOM
 _MEDIUM, _SMALL = headers.SES_MEDIUM, headers.SES_SMALL

@@ -6,15 +6,15 @@ The terminating operation carries the number of members, others 0.
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 from uet.transport import Completion
+from uet.wire import headers
 
 #: Extension header of a member: group, and how many the group has where this one tells it.
-SYNC_HEADER: Final = struct.Struct(">HH")
+SYNC_HEADER: Final = headers.SES_SYNC
 #: Groups that may be open at once, and for how long (ns), as the UEC reference provider has it.
 MOST_GROUPS: Final = 4_096
 LIFETIME: Final = 60_000_000_000

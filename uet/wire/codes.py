@@ -253,6 +253,13 @@ class Opcode(IntEnum):
     EXTENDED = 0x3F
 
 
+class ProviderOpcode(IntEnum):
+    """Opcodes of the UEC reference provider, in the range that UES 1.0 reserves."""
+
+    SYNC_WRITE = 0x10
+    SYNC_ATOMIC = 0x11
+
+
 #: Requests followed by the rendezvous extension, by an atomic one, with restart tokens in the
 #: place of the buffer offset, and without payload (UES 3.4, Tables 3-8 and 3-9).
 RENDEZVOUS_OPCODES: Final = frozenset({Opcode.RENDEZVOUS_SEND, Opcode.RENDEZVOUS_TSEND})

@@ -8,13 +8,17 @@ from __future__ import annotations
 from uet.wire import headers
 from uet.wire.codec import Header
 from uet.wire.codes import (
+    ATOMIC_OPCODES,
+    CSWAP_OPCODES,
     DEFERRABLE_OPCODES,
+    RENDEZVOUS_OPCODES,
     AckFlag,
     CcType,
     NackFlag,
     NextHeader,
     Opcode,
     PacketType,
+    ProviderOpcode,
     RequestFlag,
 )
 
@@ -47,6 +51,8 @@ RESPONSES: dict[int, Header] = {
     NextHeader.RESPONSE_DATA: headers.SES_RESPONSE_DATA,
     NextHeader.RESPONSE_DATA_SMALL: headers.SES_RESPONSE_DATA_SMALL,
 }
+#: ACK flag with which the UEC reference provider announces :data:`headers.EXPECTED_PSN`.
+EXPECTED_PSN_FLAG = 0x40
 #: Packet types that have a PDS header.
 KNOWN_TYPES = frozenset({*_PDS, PacketType.ACK_CC})
 
@@ -76,3 +82,28 @@ def request_header(next_header: int, octets: Octets) -> Header:
     if opcode == Opcode.DEFERRABLE_RTR:
         return headers.SES_RTR_SOM if som else headers.SES_RTR_NOSOM
     return headers.SES_STD_SOM if som else headers.SES_STD_NOSOM
+
+
+def extension_headers(
+    opcode: int, octets: Octets, *, reference_provider: bool
+) -> tuple[Header, ...]:
+    """The headers between a request of ``opcode`` and its payload; ``octets`` begin with them.
+
+    ``reference_provider``: also those of :class:`~uet.wire.codes.ProviderOpcode`.
+    """
+    if opcode in RENDEZVOUS_OPCODES:
+        return (headers.SES_RENDEZVOUS,)
+    if opcode in ATOMIC_OPCODES:
+        return (_atomic(octets),)
+    if not reference_provider:
+        return ()
+    if opcode == ProviderOpcode.SYNC_WRITE:
+        return (headers.SES_SYNC,)
+    if opcode == ProviderOpcode.SYNC_ATOMIC:
+        return headers.SES_SYNC, _atomic(octets[headers.SES_SYNC.size :])
+    return ()
+
+
+def _atomic(octets: Octets) -> Header:
+    cswap = bool(octets) and octets[0] in CSWAP_OPCODES
+    return headers.SES_CSWAP if cswap else headers.SES_ATOMIC

@@ -6,14 +6,15 @@
 UET travels in UDP (destination port 4793) or straight in IP behind a four-octet entropy header
 (UES Table 3-31).  The first five bits after that choose the header; :class:`UET` does so.
 
-Two things are configuration rather than signalled on the wire, and live in
-``conf.contribs["uet"]``:
+What is configuration rather than signalled on the wire lives in ``conf.contribs["uet"]``:
 
 ``crc``
     ``True``: every packet ends with a CRC; ``False``: none does; ``"auto"``: the last four
     octets are a CRC if, and only if, they verify.
 ``trimmed_dscp``
     the code points that switches give to packets they have trimmed.
+``reference_provider``
+    ``True``: opcodes 0x10 and 0x11 have the extension of the UEC reference provider.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from scapy.packet import NoPayload, Packet, Raw, bind_layers, bind_top_down
 from uet.wire.codes import CRC_SIZE, NATIVE_PROTOCOL, UDP_PORT, NextHeader, PacketType
 from uet.wire.crc import crc32c
 
-conf.contribs.setdefault("uet", {"crc": "auto", "trimmed_dscp": set()})
+conf.contribs.setdefault("uet", {"crc": "auto", "trimmed_dscp": set(), "reference_provider": False})
 
 
 class UETLayer(Packet):

@@ -1,4 +1,8 @@
-"""What carries UET: Ethernet, VLAN tags, IPv4 or IPv6, and the UDP or entropy header."""
+"""What carries UET: Ethernet, VLAN tags, IPv4 or IPv6, tunnels, and the UDP or entropy header.
+
+VXLAN (RFC 7348) and IP in IP (RFC 2003, RFC 2473, RFC 4213) are looked through: the innermost IP
+header is the one that carries UET.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,14 @@ from uet.wire.codes import NATIVE_PROTOCOL, UDP_PORT
 _VLAN_TYPES = frozenset({0x8100, 0x88A8, 0x9100})
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _UDP = 17
+#: IP protocols that are IP again -> its Ethernet type.
+_IP_IN_IP = {4: _IPV4, 41: _IPV6}
+#: UDP destination port and header octets of VXLAN, whose first octet has the flag of a valid VNI.
+VXLAN_PORT = 4789
+_VXLAN_SIZE = 8
+_VXLAN_VNI_VALID = 0x08
+#: Tunnels inside one another that are looked through.
+_MOST_TUNNELS = 8
 #: IPv6 extension headers that may stand in front of UET: hop-by-hop, routing, destination
 #: (RFC 8200).
 _EXTENSIONS = frozenset({0, 43, 60})
@@ -46,15 +58,26 @@ class Envelope:
     udp_checksum: int = 0
     #: the frame was cut when it was captured: what is missing is no fault of the packet
     cut: bool = False
+    #: tunnels around the packet, outermost first: "vxlan 10101", "ipv4"
+    tunnels: list[str] = field(default_factory=list)
+    #: VXLAN network identifier of the innermost such tunnel
+    vni: int | None = None
+    #: code points of the tunnels' IP headers: a switch marks a trimmed packet there
+    outer_dscps: list[int] = field(default_factory=list)
+    #: a tunnel's UDP length counts octets that its IP length does not
+    outer_shortened: bool = False
     errors: list[str] = field(default_factory=list)
 
     @property
     def encapsulation(self) -> str:
-        return f"ipv{self.version}/{'native' if self.udp is None else 'udp'}"
+        inner = f"ipv{self.version}/{'native' if self.udp is None else 'udp'}"
+        return " in ".join([inner, *reversed(self.tunnels)])
 
     @property
     def shortened(self) -> bool:
         """The UDP length counts octets that the IP length does not: the mark of trimming."""
+        if self.outer_shortened:
+            return True
         return self.udp is not None and self.udp + self.udp_length > self.claimed_end
 
 
@@ -71,7 +94,8 @@ def open_frame(
     """
     env = Envelope(cut=wire_length is not None and wire_length > len(frame))
     try:
-        _open_link(env, frame, max(len(frame), wire_length or 0), udp_port, native_protocol)
+        wire = max(len(frame), wire_length or 0)
+        _open_link(env, frame, 0, wire, udp_port, native_protocol)
     except (ValueError, struct.error, IndexError):
         if not env.cut:
             env.errors.append("the frame ends within its Ethernet, IP, UDP or entropy header")
@@ -81,13 +105,26 @@ def open_frame(
 
 
 def _open_link(
-    env: Envelope, frame: bytes | memoryview, wire: int, udp_port: int, native: int
+    env: Envelope, frame: bytes | memoryview, at: int, wire: int, udp_port: int, native: int
 ) -> None:
-    _, _, ethertype = headers.ETHERNET.decode(frame)
-    at = headers.ETHERNET.size
+    """Open the Ethernet frame at ``at``, the captured one or one in a tunnel, up to ``wire``."""
+    _, _, ethertype = headers.ETHERNET.decode(frame, at)
+    at += headers.ETHERNET.size
     while ethertype in _VLAN_TYPES:
         _, ethertype = headers.VLAN.unpack_from(frame, at)
         at += headers.VLAN.size
+    _open_ip(env, frame, at, ethertype, wire, udp_port, native)
+
+
+def _open_ip(
+    env: Envelope,
+    frame: bytes | memoryview,
+    at: int,
+    ethertype: int,
+    wire: int,
+    udp_port: int,
+    native: int,
+) -> None:
     env.ip = at
     if ethertype == _IPV4:
         behind_ip = _open_ipv4(env, frame, wire)
@@ -98,13 +135,50 @@ def _open_link(
         return
     if behind_ip is None:
         return
-    if env.protocol == _UDP:
+    inner = _IP_IN_IP.get(env.protocol)
+    if inner is not None and _enter_tunnel(env, f"ipv{env.version}"):
+        _open_ip(env, frame, behind_ip, inner, env.claimed_end, udp_port, native)
+    elif env.protocol == _UDP and _is_vxlan(env, frame, behind_ip, udp_port):
+        _open_vxlan(env, frame, behind_ip, udp_port, native)
+    elif env.protocol == _UDP:
         _open_udp(env, frame, behind_ip, udp_port)
     elif env.protocol == native:
         env.entropy, env.entropy_rsvd = headers.ENTROPY.decode(frame[: env.end], behind_ip)
         env.uet = behind_ip + headers.ENTROPY.size
     else:
         env.errors.append(f"no UET: IP protocol {env.protocol} is neither UDP nor {native}")
+
+
+def _enter_tunnel(env: Envelope, name: str) -> bool:
+    """Note a tunnel whose IP header was opened; false if there are too many around it."""
+    if len(env.tunnels) == _MOST_TUNNELS:
+        return False
+    env.tunnels.append(name)
+    env.outer_dscps.append(env.dscp)
+    return True
+
+
+def _is_vxlan(env: Envelope, frame: bytes | memoryview, at: int, udp_port: int) -> bool:
+    """Whether the UDP header at ``at`` leads to VXLAN, which ``udp_port`` does not."""
+    start = at + headers.UDP_HEADER.size
+    if env.end < start + _VXLAN_SIZE or udp_port == VXLAN_PORT:
+        return False
+    dport = int.from_bytes(frame[at + 2 : at + 4], "big")
+    return dport == VXLAN_PORT and bool(frame[start] & _VXLAN_VNI_VALID)
+
+
+def _open_vxlan(
+    env: Envelope, frame: bytes | memoryview, at: int, udp_port: int, native: int
+) -> None:
+    start = at + headers.UDP_HEADER.size
+    vni = int.from_bytes(frame[start + 4 : start + 7], "big")
+    if not _enter_tunnel(env, f"vxlan {vni}"):
+        env.errors.append(f"no UET: more than {_MOST_TUNNELS} tunnels in one another")
+        return
+    env.vni = vni
+    length = int.from_bytes(frame[at + 4 : at + 6], "big")
+    env.outer_shortened = env.outer_shortened or at + length > env.claimed_end
+    _open_link(env, frame, start + _VXLAN_SIZE, env.claimed_end, udp_port, native)
 
 
 def _open_ipv4(env: Envelope, frame: bytes | memoryview, wire: int) -> int | None:
@@ -159,6 +233,8 @@ def _bound(
     if length < header:
         env.errors.append(f"{what} is {length}, less than the {header} octets of the IP header")
         env.claimed_end = wire
+    elif env.claimed_end > wire and env.tunnels:
+        env.claimed_end = wire  # of a tunnel's packet that was trimmed only the outer length is
     elif env.claimed_end > wire:
         env.errors.append(f"{what} is {length}, but the frame has {wire - env.ip} octets of IP")
     env.end = min(env.claimed_end, len(frame))

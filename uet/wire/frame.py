@@ -11,25 +11,30 @@ from typing import Literal
 
 from uet.wire import crc as uet_crc
 from uet.wire import headers
-from uet.wire.codec import Header
+from uet.wire.codec import Field, Header
 from uet.wire.codes import (
     ACK_TYPES,
-    ATOMIC_OPCODES,
     CRC_SIZE,
-    CSWAP_OPCODES,
     ICV_SIZE,
     NACK_TYPES,
     NATIVE_PROTOCOL,
     NO_PAYLOAD_OPCODES,
-    RENDEZVOUS_OPCODES,
     REQUEST_TYPES,
     UDP_PORT,
     ControlType,
     NextHeader,
     Opcode,
     PacketType,
+    ProviderOpcode,
 )
-from uet.wire.dispatch import KNOWN_TYPES, RESPONSES, pds_header, request_header
+from uet.wire.dispatch import (
+    EXPECTED_PSN_FLAG,
+    KNOWN_TYPES,
+    RESPONSES,
+    extension_headers,
+    pds_header,
+    request_header,
+)
 from uet.wire.envelope import Envelope, open_frame
 from uet.wire.naming import presented, shown_fields
 
@@ -40,6 +45,8 @@ CrcMode = Literal["auto", "on", "off"]
 OpenSecure = Callable[[bytes, memoryview, int], "bytes | str"]
 
 _MASK32 = 0xFFFFFFFF
+_OPCODES = frozenset(map(int, Opcode))
+_PROVIDER_OPCODES = frozenset(map(int, ProviderOpcode))
 _ADDRESS_SIZES = {4: 4, 6: 16}
 
 _SMALL, _MEDIUM, _STD = (
@@ -47,9 +54,9 @@ _SMALL, _MEDIUM, _STD = (
     NextHeader.REQUEST_MEDIUM,
     NextHeader.REQUEST_STD,
 )
-_REQUEST_NEXT: frozenset[int] = frozenset(
-    {NextHeader.NONE, _SMALL, _MEDIUM, _STD, NextHeader.RESPONSE_DATA}
-)
+#: Return data travels as a request of the other direction (UES 3.5.20.1).
+_RETURN_DATA = (NextHeader.RESPONSE_DATA, NextHeader.RESPONSE_DATA_SMALL)
+_REQUEST_NEXT: frozenset[int] = frozenset({NextHeader.NONE, _SMALL, _MEDIUM, _STD, *_RETURN_DATA})
 _ACK_NEXT: frozenset[int] = frozenset({NextHeader.NONE, *RESPONSES})
 #: Control packets whose payload is a PSN, and what that PSN is called (UES Table 3-38).
 _PAYLOAD_PSNS: dict[int, str] = {
@@ -107,6 +114,7 @@ class DecodedPacket:
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     trimmed: bool = False
+    reference_provider: bool = False
 
     @property
     def is_uet(self) -> bool:
@@ -150,6 +158,7 @@ def decode_frame(
     trimmed_dscp: frozenset[int] | None = None,
     wire_length: int | None = None,
     open_secure: OpenSecure | None = None,
+    reference_provider: bool = False,
 ) -> DecodedPacket:
     """Decode an Ethernet frame.  Never raises on a frame's content.
 
@@ -157,12 +166,14 @@ def decode_frame(
     as CRC if they verify.  ``trimmed_dscp``: code points of trimmed packets; ``None`` takes a
     packet as trimmed if its IP length is below its UDP length.  ``wire_length``: octets the frame
     had before a capture cut it.  ``open_secure`` opens packets with a TSS header; without it what
-    follows that header is opaque.
+    follows that header is opaque.  ``reference_provider``: take what UES reserves as the UEC
+    reference provider means it (:class:`~uet.wire.codes.ProviderOpcode`, Expected_PSN of an ACK).
     """
     envelope = open_frame(
         frame, udp_port=udp_port, native_protocol=native_protocol, wire_length=wire_length
     )
     decoder = _Decoder(frame, envelope, open_secure, wire_length)
+    decoder.packet.reference_provider = reference_provider
     if envelope.uet is not None:
         if envelope.cut:
             decoder.packet.notes.append(f"captured {len(frame)} of {wire_length} octets")
@@ -191,13 +202,14 @@ class _Decoder:
         self.missing = max(0, envelope.claimed_end - envelope.end) if envelope.cut else 0
         # A trailer that the capture cut off cannot be told from payload.
         self.unseen_crc = 0
+        self.has_crc = False
 
     def open(self, crc: CrcMode, trimmed_dscp: frozenset[int] | None) -> None:
         env, packet = self.envelope, self.packet
         if trimmed_dscp is None:
             packet.trimmed = env.shortened
         else:
-            packet.trimmed = env.dscp in trimmed_dscp
+            packet.trimmed = not trimmed_dscp.isdisjoint((env.dscp, *env.outer_dscps))
             if env.shortened and not packet.trimmed:
                 self.error(
                     f"UDP length is {env.udp_length}, but IP carries"
@@ -217,9 +229,9 @@ class _Decoder:
             return
         if self.missing and crc != "off":
             self.unseen_crc = CRC_SIZE
-        has_crc = not packet.trimmed and crc != "off" and self.crc(crc)
+        self.has_crc = not packet.trimmed and crc != "off" and self.crc(crc)
         self.pds(kind)
-        if has_crc:
+        if self.has_crc:
             packet.layers.append(Layer("crc", self.end, CRC_SIZE))
 
     def error(self, sentence: str) -> None:
@@ -229,6 +241,8 @@ class _Decoder:
         env, fields = self.envelope, self.packet.fields
         fields["ip.version"] = env.version
         fields["ip.dscp"] = env.dscp
+        if env.vni is not None:
+            fields["vxlan.vni"] = env.vni
         if env.udp is None:
             fields["ip.proto"] = env.protocol
             fields["entropy.entropy"] = env.entropy
@@ -272,10 +286,18 @@ class _Decoder:
         for index, label in shown_fields(header):
             self.packet.fields[label] = values[index]
         for field_, value in zip(header.fields, values, strict=True):
-            if value and field_.reserved:
+            if value and field_.reserved and not self.announces_psn(header, field_):
                 self.packet.notes.append(f"{header.name}: reserved {field_.name} is {value}")
         self.at += header.size
         return dict(zip(header.names, values, strict=True))
+
+    def announces_psn(self, header: Header, field_: Field) -> bool:
+        """Whether ``field_`` is the flag of an ACK that the reference provider gave a meaning."""
+        return (
+            self.packet.reference_provider
+            and header.name.startswith("pds.ack")
+            and field_.name == "rsvd_flags_hi"
+        )
 
     def take_part(self, header: Header, left: int) -> None:
         """A header that ends early: by a switch, by the capture, or against the rules."""
@@ -307,9 +329,13 @@ class _Decoder:
         if self.packet.trimmed or left + self.missing == self.unseen_crc:
             self.rest("truncated")
             return
-        hint = " (a CRC that does not verify?)" if left == CRC_SIZE else ""
+        hint = self.crc_hint(left)
         self.error(f"{left} octets follow {behind}, which has no payload{hint}")
         self.rest("payload")
+
+    def crc_hint(self, surplus: int) -> str:
+        """What ``surplus`` octets more than the headers account for may be."""
+        return " (a CRC that does not verify?)" if surplus == CRC_SIZE and not self.has_crc else ""
 
     def tss(self) -> None:
         """Security header; without keys the rest is opaque (UES Table 3-90)."""
@@ -380,6 +406,13 @@ class _Decoder:
                 self.rest("payload")
             self.trailing("a control packet")
             return
+        if (
+            kind in ACK_TYPES
+            and self.packet.reference_provider
+            and octets[1] & EXPECTED_PSN_FLAG
+            and self.take(headers.EXPECTED_PSN) is None
+        ):
+            return
         next_header = values["next_hdr"]
         if next_header not in _SENSIBLE[kind]:
             self.error(f"next header {next_header} makes no sense in packet type {kind}")
@@ -427,15 +460,18 @@ class _Decoder:
             return
         opcode = values["opcode"]
         self.check_version(values)
-        if opcode in RENDEZVOUS_OPCODES:
-            if self.take(headers.SES_RENDEZVOUS) is None:
-                return
-        elif opcode in ATOMIC_OPCODES:
-            operation = self.frame[self.at] if self.at < self.end else 0
-            cswap = operation in CSWAP_OPCODES
-            if self.take(headers.SES_CSWAP if cswap else headers.SES_ATOMIC) is None:
-                return
-        if opcode in NO_PAYLOAD_OPCODES:
+        provider = self.packet.reference_provider
+        extensions = extension_headers(
+            opcode, self.frame[self.at : self.end], reference_provider=provider
+        )
+        if any(self.take(extension) is None for extension in extensions):
+            return
+        if opcode not in _OPCODES and not (provider and opcode in _PROVIDER_OPCODES):
+            meant = "; the UEC reference provider has an extension behind it: --compat"
+            whose = f"{meant} reference-provider" if opcode in _PROVIDER_OPCODES else ""
+            self.packet.notes.append(f"opcode 0x{opcode:02x} is none of UES 1.0{whose}")
+            self.payload()  # whatever it is made of
+        elif opcode in NO_PAYLOAD_OPCODES:
             self.trailing(f"a {Opcode(opcode).name} request")
         else:
             self.payload(values.get("payload_length"))
@@ -448,6 +484,6 @@ class _Decoder:
             return
         whole = left + self.missing
         if length is not None and whole not in (length, length + self.unseen_crc):
-            hint = " (a CRC that does not verify?)" if whole == length + CRC_SIZE else ""
+            hint = self.crc_hint(whole - length)
             self.error(f"payload_length is {length}, but {whole} octets follow{hint}")
         self.rest("payload")

@@ -14,6 +14,7 @@ from uet.wire.pds import (
     UET_ACK_CC,
     UET_ACK_CCX,
     UET_CP,
+    UET_EXPECTED_PSN,
     UET_NACK,
     UET_NACK_CCX,
     UET_REQ_CC_STATE,
@@ -33,6 +34,7 @@ from uet.wire.ses import (
     UET_SES_RESPONSE_DATA_SMALL,
     UET_SES_SMALL,
     UET_SES_STD,
+    UET_SES_SYNC,
 )
 from uet.wire.tss import UET_CIPHERTEXT, UET_ICV, UET_TSS
 
@@ -45,6 +47,7 @@ __all__ = [
     "UET_CP",
     "UET_CRC",
     "UET_ENTROPY",
+    "UET_EXPECTED_PSN",
     "UET_ICV",
     "UET_NACK",
     "UET_NACK_CCX",
@@ -62,6 +65,7 @@ __all__ = [
     "UET_SES_RESPONSE_DATA_SMALL",
     "UET_SES_SMALL",
     "UET_SES_STD",
+    "UET_SES_SYNC",
     "UET_TRUNCATED",
     "UET_TSS",
     "UET_UUD_REQ",

@@ -10,11 +10,13 @@ from functools import cache
 
 from uet.wire import headers
 from uet.wire.codec import Field, Header
+from uet.wire.codes import ProviderOpcode
 
 #: Place of the flags in the PDS prologue, in bits (UES Table 3-32).
 _FLAGS = range(9, 16)
 #: Wider numbers are shown as hexadecimal strings.
 _DECIMAL_BITS = 32
+_PROVIDER_NAMES = {int(member): member.name for member in ProviderOpcode}
 
 
 def prefix(header: Header) -> str:
@@ -59,8 +61,17 @@ def presented(name: str, value: int) -> int | str:
     return value if digits is None else f"0x{value:0{digits}x}"
 
 
-def meaning(header: Header, field: Field, value: int) -> str | None:
-    """Name that the layer's enumeration gives to ``value``, if it has one."""
+def meaning(
+    header: Header, field: Field, value: int, *, reference_provider: bool = False
+) -> str | None:
+    """Name that the layer's enumeration gives to ``value``, if it has one.
+
+    ``reference_provider``: also the names of its opcodes, which UES reserves.
+    """
+    if reference_provider and field.name == "opcode" and header.name.startswith("ses.request"):
+        provider = _PROVIDER_NAMES.get(value)
+        if provider is not None:
+            return provider
     for description in header.layer.fields_desc if header.layer else ():
         if description.name == field.name:
             names: dict[int, str] = getattr(description, "i2s", None) or {}

@@ -197,6 +197,14 @@ class UET_ACK_CCX(UETFirst):
     ]
 
 
+class UET_EXPECTED_PSN(UETLayer):
+    """What follows an ACK with flag 0x40, which UES reserves (UEC reference provider)."""
+
+    name = "UET expected PSN"
+    uet_name = "pds.expected_psn"
+    fields_desc = [IntField("expected_psn", 0)]
+
+
 def _nack(packet_type: PacketType) -> list[BitField]:
     return [
         BitEnumField("type", packet_type, 5, PacketType),

@@ -9,6 +9,7 @@ sublayer, ``fields_desc`` is the only place where these layouts are written.
 
 from __future__ import annotations
 
+from scapy.config import conf
 from scapy.fields import (
     BitEnumField,
     BitField,
@@ -33,12 +34,15 @@ from uet.wire.codes import (
     Datatype,
     NextHeader,
     Opcode,
+    ProviderOpcode,
     ResponseList,
     ResponseOpcode,
     ReturnCode,
 )
 from uet.wire.encapsulation import UETLayer
 from uet.wire.pds import bind_next_header
+
+_PROVIDER_OPCODES = frozenset(ProviderOpcode)
 
 
 def _common(length_or_id: list[BitField]) -> list[BitField]:
@@ -74,7 +78,9 @@ class _Request(UETLayer):
         if self.opcode in RENDEZVOUS_OPCODES:
             return UET_SES_RENDEZVOUS
         if self.opcode in ATOMIC_OPCODES:
-            return UET_SES_CSWAP if payload[0] in CSWAP_OPCODES else UET_SES_ATOMIC
+            return _atomic_extension(payload)
+        if self.opcode in _PROVIDER_OPCODES and conf.contribs["uet"]["reference_provider"]:
+            return UET_SES_SYNC
         return super().following(payload)
 
 
@@ -194,6 +200,28 @@ class UET_SES_CSWAP(UETLayer):
         XBitField("compare_value", 0, 128),
         XBitField("swap_value", 0, 128),
     ]
+
+
+class UET_SES_SYNC(UETLayer):
+    """Extension of synchronised operations: a group, and how many are in it if this one tells.
+
+    The UEC reference provider's; it stands in front of an atomic operation's own extension.
+    """
+
+    name = "UET SES synchronisation extension"
+    uet_name = "ses.ext_sync"
+    fields_desc = [ShortField("sync_group", 0), ShortField("sync_count", 0)]
+
+    def following(self, payload: bytes) -> type[Packet]:
+        request = self.underlayer
+        if isinstance(request, _Request) and request.opcode == ProviderOpcode.SYNC_ATOMIC:
+            return _atomic_extension(payload)
+        return super().following(payload)
+
+
+def _atomic_extension(octets: bytes) -> type[Packet]:
+    """The extension that ``octets`` begin with."""
+    return UET_SES_CSWAP if octets[0] in CSWAP_OPCODES else UET_SES_ATOMIC
 
 
 def _response(opcode: ResponseOpcode) -> list[BitField]:
