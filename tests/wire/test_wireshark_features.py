@@ -20,7 +20,9 @@ from tests.wire.tshark import (
     EXPERTS,
     TSHARK,
     compare,
+    disagreements,
     number,
+    read_pcap,
     rows,
     summaries,
     tshark,
@@ -30,7 +32,7 @@ from uet.wire import layers as uet
 from uet.wire import wireshark
 from uet.wire.frame import decode_frame
 from uet.wire.wireshark_colors import color_rules
-from uet.wire.wireshark_names import UPSTREAM
+from uet.wire.wireshark_names import ALIASES, JOINED, UPSTREAM
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
@@ -124,14 +126,41 @@ def test_a_source_port_of_another_protocol(lua: Path, tmp_path: Path) -> None:
     assert row["uet.pds.psn"] == ["1234"]
 
 
+PROVIDER = ("-o", "uet.reference_provider:TRUE")
+
+
 def test_expected_psn_of_the_reference_provider(lua: Path) -> None:
     capture = CAPTURES / "tss_cluster_close_clear.pcap"
-    columns = ["uet.pds.expected_psn", "uet.pds.flags.epsn", "uet.payload"]
-    (off,) = (row for row in rows(lua, capture, [*columns, "uet.pds.type"])[-1:])
+    frame = read_pcap(capture)[-1]
+    columns = [*COLUMNS, "uet.pds.flags.epsn", "uet.payload", "uet.note.reserved"]
+    off = rows(lua, capture, columns)[-1]
     assert "uet.pds.expected_psn" not in off
-    on = rows(lua, capture, columns, "-o", "uet.epsn:TRUE")[-1]
+    assert "uet.note.reserved" in off
+    on = rows(lua, capture, columns, *PROVIDER)[-1]
     assert number(on["uet.pds.expected_psn"][0]) == int(off["uet.payload"][0], 16)
-    assert "uet.payload" not in on
+    assert not {"uet.payload", "uet.note.reserved"} & set(on)
+    decoded = decode_frame(frame, reference_provider=True)
+    assert disagreements(on, decoded) == []
+    assert decoded.notes == []
+    assert decode_frame(frame).notes == ["pds.ack: reserved rsvd_flags_hi is 1"]
+
+
+@pytest.mark.parametrize("name", ["rod_writesync_700x3", "rod_atomicsync_900x3"])
+def test_synchronised_operations_of_the_reference_provider(lua: Path, name: str) -> None:
+    capture = CAPTURES / f"{name}.pcap"
+    frames = read_pcap(capture)
+    compare(lua, capture, [decode_frame(f, reference_provider=True) for f in frames], *PROVIDER)
+    columns = ["uet.ext.sync_group", "uet.ext.sync_count", "uet.note.opcode", "uet.payload"]
+    plain = rows(lua, capture, columns)
+    shown = rows(lua, capture, columns, *PROVIDER)
+    asked = [k for k, row in enumerate(plain) if "uet.note.opcode" in row]
+    assert len(asked) == 3
+    for k in asked:
+        assert "uet.note.opcode" not in shown[k]
+        (octets,) = plain[k]["uet.payload"]
+        group, count = (number(shown[k][column][0]) for column in columns[:2])
+        assert octets.startswith(f"{group:04x}{count:04x}")
+    assert summaries(lua, capture, *PROVIDER)[asked[0]].startswith("UET\tROD_REQ SYNC_")
 
 
 def test_the_summary_says_what_an_engineer_asks_first(lua: Path, tmp_path: Path) -> None:
@@ -171,11 +200,11 @@ def test_the_summary_of_control_packets_and_return_data(lua: Path, tmp_path: Pat
 def test_requests_and_answers_are_linked(lua: Path) -> None:
     capture = CAPTURES / "rud_write_loss_ackcc.pcap"
     columns = ["uet.pds.reply_in", "uet.pds.reply_to", "uet.pds.reply_time"]
-    shown = rows(lua, capture, columns, "-2")
+    shown = rows(lua, capture, columns, "-2", "-Y", "frame")
     assert shown[61] == {"uet.pds.reply_in": ["63"]}  # the retransmission of the lost packet
     assert shown[62]["uet.pds.reply_to"] == ["62"]
     assert shown[62]["uet.pds.reply_time"] == ["0.000099000"]
-    duplicate = rows(lua, CAPTURES / "rud_write_ackloss.pcap", ["uet.pds.retx_of"], "-2")
+    duplicate = rows(lua, CAPTURES / "rud_write_ackloss.pcap", ["uet.pds.retx_of"])
     assert any(row for row in duplicate)
 
 
@@ -223,32 +252,97 @@ def test_the_script_parses_without_wireshark(lua: Path) -> None:
     subprocess.run([luac, "-p", str(lua)], check=True)
 
 
-#: Names that Wireshark's own dissector registers, and why this one does without.
-NOT_TAKEN = {
-    "uet.pds.ack.prlg": "stands for the whole extension",
-    "uet.pds.ack.cc_state.reserved": "octets, where the layer has a number",
-    "uet.pds.flags.rsvd_ack": "reserved",
-    "uet.pds.flags.rsvd_ctl": "reserved",
-    "uet.pds.flags.rsvd_nack": "reserved",
-    "uet.pds.flags.rsvd_rud_rod": "reserved",
-    "uet.pds.flags.rsvd_rudi": "reserved",
-    "uet.pds.flags.rsvd_uud": "reserved",
-    "uet.pds.pdc_mode": "has the bits the other way round",
-    "uet.pds.pdc_mode_rsv": "has the bits the other way round",
-    "uet.pds.pdc_mode_use_rsv": "has the bits the other way round",
-    "uet.ses.rendv_ext_hdr.reserved": "not reserved: the generation",
-    "uet.ses.rendv_ext_hdr.reserved2": "not reserved: the index",
+#: Names that Wireshark's own dissector registers (``epan/dissectors/packet-uet.c`` of its sources,
+#: as of late 2025), with their types; Debian 12's tshark does not have it.
+UPSTREAM_FIELDS = dict(
+    line.split()
+    for line in (Path(__file__).parent / "wireshark_upstream_fields.txt").read_text().splitlines()
+)
+#: Lua types whose values filters and columns treat alike.
+_KINDS = {
+    **dict.fromkeys(("uint", "uint8", "uint16", "uint24", "uint32", "int16"), "number"),
+    **dict.fromkeys(("bytes", "none"), "octets"),
 }
 
 
-def test_names_of_wiresharks_own_dissector() -> None:
-    theirs = set((Path(__file__).parent / "wireshark_upstream_fields.txt").read_text().split())
-    script = wireshark.dissector()
-    ours = set(re.findall(r'ProtoField\.\w+\("(uet[\w.]*)"', script))
-    assert theirs - ours == set(NOT_TAKEN)
+def registered(script: str) -> dict[str, set[str]]:
+    """The names that a script registers, with the kinds of their fields."""
+    found: dict[str, set[str]] = {}
+    for kind, name in re.findall(r'ProtoField\.(\w+)\("(uet[\w.]*)"', script):
+        found.setdefault(name, set()).add(_KINDS.get(kind, kind))
+    return found
+
+
+def test_every_name_of_wiresharks_own_dissector_is_known() -> None:
+    """A profile with columns, filters and colours on them loads with either."""
+    ours = registered(wireshark.dissector())
+    assert set(UPSTREAM_FIELDS) - set(ours) == set()
+    strange = {
+        name: (kind, ours[name])
+        for name, kind in UPSTREAM_FIELDS.items()
+        if ours[name] != {_KINDS.get(kind, kind)}
+    }
+    assert strange == {}
+
+
+def test_every_name_here_is_wiresharks_own_or_one_that_it_lacks() -> None:
+    """A field that both have has one name: no name of ours stands for what upstream names."""
     for place, names in UPSTREAM.values():
         for name in names.values():
-            assert (name if name.startswith("uet.") else f"uet.{place}.{name}") in theirs
+            whole = name if name.startswith("uet.") else f"uet.{place}.{name}"
+            assert whole in UPSTREAM_FIELDS, whole
+    for _, _, name in ALIASES:
+        assert name in UPSTREAM_FIELDS, name
+    for *_, name in JOINED:
+        assert name in UPSTREAM_FIELDS, name
+    own = set(registered(wireshark.dissector())) - set(UPSTREAM_FIELDS)
+    said = set((Path(__file__).parent / "wireshark_own_fields.txt").read_text().split())
+    assert own == said
+
+
+def test_names_for_what_is_shown_under_another(lua: Path, tmp_path: Path) -> None:
+    """Values under the names of Wireshark's own dissector, by the layouts of UES 1.0."""
+    packets = [
+        uet.UET_RUD_REQ(syn=1, pdc_info=1, rsvd_flags_hi=2, rsvd_flags_lo=1),
+        uet.UET_RUD_REQ(syn=1, pdc_info=8),
+        uet.UET_RUD_REQ(syn=1, pdc_info=6),
+        uet.UET_ACK_CCX(ccx_type=14, ccx_state_lo=7, rsvd_flags_lo=1),
+        uet.UET_ACK_CC(cc_type=1, credit=5, rsvd_credit=9),
+        uet.UET_NACK(nt=1, nack_pkt_id=77, rsvd_flags_lo=5),
+        uet.UET_CP(syn=1, pdc_info=9, rsvd_flags_hi=1),
+        uet.UET_RUDI_REQ(rsvd_flags_lo=3),
+        uet.UET_UUD_REQ(rsvd_flags=0x21),
+    ]
+    frames = [bytes(Ether() / IPV4 / UDP(sport=50000) / packet) for packet in packets]
+    base = "uet.pds."
+    columns = [
+        base + name
+        for name in (
+            *("pdc_mode", "pdc_mode_use_rsv", "pdc_mode_rsv", "ack.prlg", "ack.cc_type"),
+            *("ack.cc_state.reserved", "nack.psn"),
+            *(f"flags.rsvd_{kind}" for kind in ("rud_rod", "ack", "nack", "ctl", "rudi", "uud")),
+        )
+    ]
+    shown = [
+        {name.removeprefix(base): values for name, values in row.items()}
+        for row in rows(lua, write(tmp_path / "a.pcap", frames), columns)
+    ]
+    mode = ("pdc_mode", "pdc_mode_use_rsv", "pdc_mode_rsv")
+    assert [[number(row[name][0]) for name in mode] for row in shown[:3]] == [
+        [1, 1, 0], [8, 1, 0], [6, 0, 3],
+    ]  # fmt: skip
+    assert [number(each) for each in shown[0]["flags.rsvd_rud_rod"]] == [2, 1]
+    assert number(shown[3]["ack.cc_type"][0]) == 14
+    assert shown[3]["ack.prlg"] == [bytes(packets[3])[12:40].hex()]
+    assert [number(each) for each in shown[3]["flags.rsvd_ack"]] == [0, 1]
+    assert shown[4]["ack.prlg"] == [bytes(packets[4])[12:32].hex()]
+    assert shown[4]["ack.cc_state.reserved"] == ["000009"]
+    assert number(shown[5]["nack.psn"][0]) == 77
+    assert [number(each) for each in shown[5]["flags.rsvd_nack"]] == [0, 5]
+    assert number(shown[6]["pdc_mode_use_rsv"][0]) == 1
+    assert [number(each) for each in shown[6]["flags.rsvd_ctl"]] == [1, 0]
+    assert [number(each) for each in shown[7]["flags.rsvd_rudi"]] == [0, 3]
+    assert [number(each) for each in shown[8]["flags.rsvd_uud"]] == [0x21]
 
 
 def test_numbers_that_wiresharks_own_dissector_joins(lua: Path) -> None:

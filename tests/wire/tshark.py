@@ -130,3 +130,22 @@ def compare(lua: Path, capture: Path, decoded: list[DecodedPacket], *arguments: 
         if (found := disagreements(row, packet))
     ]
     assert wrong[:3] == []
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    body += bytes(-len(body) % 4)
+    return struct.pack("<II", kind, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
+
+
+def write_ports(path: Path, sections: list[list[tuple[int, int, bytes]]]) -> Path:
+    """A pcapng of sections, with frames as (interface, microseconds, octets)."""
+    octets = b""
+    for frames in sections:
+        octets += _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+        for _ in range(1 + max(interface for interface, _, _ in frames)):
+            octets += _block(1, struct.pack("<HHI", 1, 0, 0))
+        for interface, when, frame in frames:
+            head = struct.pack("<IIIII", interface, 0, when, len(frame), len(frame))
+            octets += _block(6, head + frame)
+    path.write_bytes(octets)
+    return path

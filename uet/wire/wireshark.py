@@ -2,9 +2,8 @@
 
 Fields, variants of headers and numbers come from the compiled headers (:mod:`uet.wire.headers`),
 the enumerations of the layers, and the rules of :mod:`uet.wire.dispatch`; names and words from
-:mod:`uet.wire.wireshark_names`.  :mod:`uet.wire.wireshark_setup`,
-:mod:`uet.wire.wireshark_walk` and :mod:`uet.wire.wireshark_packet` have the Lua that works on
-these tables.
+:mod:`uet.wire.wireshark_names`, what reads a header from :mod:`uet.wire.wireshark_decoders`.  The
+Lua that works on these tables is in the modules named in :mod:`uet.wire.wireshark_setup`.
 """
 
 from __future__ import annotations
@@ -32,22 +31,28 @@ from uet.wire.codes import (
     NextHeader,
     Opcode,
     PacketType,
+    ProviderOpcode,
     ReturnCode,
 )
+from uet.wire.wireshark_carrier import CARRIER
+from uet.wire.wireshark_decoders import decoder
+from uet.wire.wireshark_links import LINKS
 from uet.wire.wireshark_names import (
+    ALIASES,
     CONTROL_PAYLOAD,
     DECIMAL,
     DERIVED,
     JOINED,
     NACK_PAYLOAD,
     NUMBERS,
+    UNFILLED,
     UNITS,
     display_name,
     shared_name,
     words,
 )
 from uet.wire.wireshark_packet import PACKET
-from uet.wire.wireshark_setup import GUARD, SETUP
+from uet.wire.wireshark_setup import GUARD, PRELUDE, SETUP
 from uet.wire.wireshark_walk import WALK
 
 #: First line of the script, by which an installed copy is recognised.
@@ -73,6 +78,7 @@ _EXTENSION_FIELDS = {
     "ses.ext_rendezvous": "uet.ses.rendv_ext_hdr",
     "ses.ext_atomic": "uet.ses.atomic_op_ext_hdr",
     "ses.ext_cswap": "uet.ses.comp_swap_ext_hdr",
+    "ses.ext_sync": "uet.ses.sync_ext_hdr",
 }
 
 
@@ -80,7 +86,8 @@ def dissector() -> str:
     """The Lua script: self-contained, for Wireshark 3.6 and later."""
     tables = _Tables()
     return "\n".join([MARK, "-- Do not edit: `uetemu wireshark install` writes it anew.", "",
-                      GUARD, *tables.lines(), SETUP, WALK, PACKET.strip(), ""])  # fmt: skip
+                      GUARD, PRELUDE, *tables.lines(), SETUP, CARRIER, LINKS, WALK,
+                      PACKET.strip(), ""])  # fmt: skip
 
 
 def display_fields() -> dict[str, set[str]]:
@@ -141,6 +148,15 @@ def _description(header: Header, field: Field) -> object:
     raise LookupError(f"{header.name} has no field {field.name}")
 
 
+def _meanings(description: object) -> dict[int, str] | None:
+    """The names that a scapy field has for values, if any."""
+    names: dict[int, str] | None = getattr(description, "i2s", None)
+    if names is None or names.get(Opcode.MSG_ERROR) != Opcode.MSG_ERROR.name:
+        return names
+    reserved = "reserved: {} of the UEC reference provider"
+    return {**names, **{int(op): reserved.format(op.name) for op in ProviderOpcode}}
+
+
 class _Tables:
     """Collects what the Lua program needs, each field and header once."""
 
@@ -166,7 +182,7 @@ class _Tables:
             "}",
             "",
             "local fields = {",
-            *(f"  {definition}," for definition in self._fields),
+            *(f"  {definition}," for definition in (*self._fields, *UNFILLED)),
             "}",
             "local derived = {",
             *(
@@ -210,12 +226,14 @@ class _Tables:
             f"local PAYLOAD_MTUS = {_set(PAYLOAD_MTUS)}",
             f"local CONTROL_PAYLOAD = {_places(CONTROL_PAYLOAD)}",
             f"local NACK_PAYLOAD = {_places(NACK_PAYLOAD)}",
+            f"local PROVIDER_OPCODES = {_names((op.value, op.name) for op in ProviderOpcode)}",
+            f"local EXPECTED_PSN_FLAG = {dispatch.EXPECTED_PSN_FLAG}",
             f"local GOOD = {_set((ReturnCode.NULL, ReturnCode.OK))} -- return codes",
         ]
 
     def _field(self, definition: str, kind: str, name: str) -> str:
         """A Lua expression for the field, which is registered once."""
-        if self._kinds.setdefault(name, kind) != kind:
+        if kind != "alias" and self._kinds.setdefault(name, kind) != kind:
             raise TypeError(f"{name} is a {kind} here and a {self._kinds[name]} elsewhere")
         index = self._fields.setdefault(definition, len(self._fields) + 1)
         return f"fields[{index}]"
@@ -237,6 +255,7 @@ class _Tables:
         if sublayer == "entropy":
             parts[0] = 'sublayer = "pds"'
             parts[1] = 'title = "Entropy header"'
+        parts.append(f"decode = {decoder(header)}")
         entries = [self._entry(header, field) for field in header.fields]
         inner = ",\n".join(f"    {part}" for part in [", ".join(parts), *entries])
         return f"  {{\n{inner} }},"
@@ -251,11 +270,8 @@ class _Tables:
             f"octet = {octet}",
             f"octets = {octets}",
         ]
-        if octets <= 4 and field.width < octets * 8:
-            shift = (last + 1) * 8 - field.offset - field.width
-            parts.append(f"shift = {shift}, mask = 0x{(1 << field.width) - 1:x}")
-        if field.signed:
-            parts.append("signed = true")
+        if octets <= 4:
+            parts.append(f"from = {field.offset % 8}, bits = {field.width}")
         if octets > 4 and field.width < octets * 8:
             parts.append(f"bit = {field.offset % 8}, width = {field.width}")
         if field.reserved:
@@ -268,14 +284,24 @@ class _Tables:
         shared = shared_name(header, field)
         if shared and shared != name:
             parts.append("shared = " + self._shared_field(header, field, shared))
-        for (start, first, until), (joined, label, kind) in JOINED.items():
+        if aliases := [
+            self._field(definition, "alias", alias)
+            for (start, name_, alias), definition in ALIASES.items()
+            if header.name.startswith(start) and field.name == name_
+        ]:
+            parts.append(f"aliases = {{ {', '.join(aliases)} }}")
+        if joined := [*self._joined(header, field, octet)]:
+            parts.append(f"joined = {{ {', '.join(joined)} }}")
+        return "{ " + ", ".join(parts) + " }"
+
+    def _joined(self, header: Header, field: Field, octet: int) -> Iterable[str]:
+        for (start, first, until, name), (label, kind) in JOINED.items():
             if header.name.startswith(start) and field.name == first and until in header.names:
                 end = header.field(until)
                 style = "" if kind == "bytes" else ", base.HEX"
-                definition = f"ProtoField.{kind}({_lua(joined)}, {_lua(label)}{style})"
-                parts.append("joined = " + self._field(definition, kind, joined))
-                parts.append(f"joined_octets = {(end.offset + end.width) // 8 - octet}")
-        return "{ " + ", ".join(parts) + " }"
+                definition = f"ProtoField.{kind}({_lua(name)}, {_lua(label)}{style})"
+                octets = (end.offset + end.width) // 8 - octet
+                yield f"{{ field = {self._field(definition, kind, name)}, octets = {octets} }}"
 
     def _proto_field(self, header: Header, field: Field, name: str, octets: int) -> str:
         label = _lua(words(field.name.removeprefix("rtr_")))
@@ -283,13 +309,13 @@ class _Tables:
             return self._field(f"ProtoField.bytes({_lua(name)}, {label})", "bytes", name)
         mask = ((1 << field.width) - 1) << (octets * 8 - field.offset % 8 - field.width)
         whole = field.width == octets * 8
-        if field.width == 1 and not field.reserved and field.name not in NUMBERS:
+        if field.width == 1 and not field.reserved and name not in NUMBERS:
             definition = f'ProtoField.bool({_lua(name)}, {label}, 8, {{ "yes", "no" }}, 0x{mask:x})'
             return self._field(definition, "bool", name)
         bits = octets * 8 if octets <= 4 else 64
         kind = f"int{bits}" if field.signed else f"uint{bits}"
         description = _description(header, field)
-        enumeration = getattr(description, "i2s", None)
+        enumeration = _meanings(description)
         strange = type(description).__name__.startswith("X") or field.width > 32
         style = "base.HEX" if strange and field.name not in DECIMAL else "base.DEC"
         if type(description).__name__ == "X3BytesField":
@@ -306,7 +332,7 @@ class _Tables:
     def _shared_field(self, header: Header, field: Field, name: str) -> str:
         """A field that is as wide as the widest of those that share its name, without a mask."""
         kind = "uint32" if field.width <= 32 else "uint64"
-        names = getattr(_description(header, field), "i2s", None)
+        names = _meanings(_description(header, field))
         style = "base.DEC" if kind == "uint32" else "base.HEX"
         arguments = [_lua(name), _lua(words(field.name)), style]
         if names:
@@ -325,10 +351,11 @@ class _Tables:
 
     def _dispatching(self) -> list[str]:
         extensions = [
-            *(f"[{int(op)}] = {{ default = {self._of(headers.SES_RENDEZVOUS)} }}"
+            *(f"[{int(op)}] = {{ {{ default = {self._of(headers.SES_RENDEZVOUS)} }} }}"
               for op in sorted(RENDEZVOUS_OPCODES)),
-            *(f"[{int(op)}] = atomic" for op in sorted(ATOMIC_OPCODES)),
+            *(f"[{int(op)}] = {{ atomic }}" for op in sorted(ATOMIC_OPCODES)),
         ]  # fmt: skip
+        sync = f"{{ default = {self._of(headers.SES_SYNC)} }}"
         cswap = ", ".join(
             f"[{int(op)}] = {self._of(headers.SES_CSWAP)}" for op in sorted(CSWAP_OPCODES)
         )
@@ -339,6 +366,11 @@ class _Tables:
             f"local TSS_HEADERS = {self._pair((headers.TSS, headers.TSS_SSI))}",
             f"local atomic = {{ default = {self._of(headers.SES_ATOMIC)}, {cswap} }}",
             f"local EXTENSIONS = {{ {', '.join(extensions)} }}",
+            "local PROVIDER_EXTENSIONS = {",
+            f"  [{ProviderOpcode.SYNC_WRITE:d}] = {{ {sync} }},",
+            f"  [{ProviderOpcode.SYNC_ATOMIC:d}] = {{ {sync}, atomic }},",
+            "}",
+            f"local EXPECTED_PSN = {self._of(headers.EXPECTED_PSN)}",
             f"local RESPONSES = {{ {', '.join(responses)} }}",
             "local REQUESTS = {",
             *(f"  [{int(number)}] = {self._request(number)}," for number in requests),

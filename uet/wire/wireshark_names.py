@@ -99,23 +99,37 @@ _ATOMIC = {
     "rsvd": "rsvd",
 }
 
+
+def _reserved(kind: str) -> dict[str, str]:
+    """Reserved flags: one name for all of a packet type, in however many runs they stand."""
+    runs = ("rsvd_flags", "rsvd_flags_hi", "rsvd_flags_lo")
+    return dict.fromkeys(runs, f"flags.rsvd_{kind}")
+
+
 #: Header (or the beginning of its name) -> where Wireshark's own dissector puts its fields, and
 #: field -> name there (or the whole name, if it is elsewhere).  A field that is absent has no
 #: counterpart, or one of another type or meaning.
 UPSTREAM: dict[str, tuple[str, dict[str, str]]] = {
     "entropy": ("pds", {"entropy": "entropy", "rsvd": "entropy.rsvd"}),
     "tss": ("tss", {"rsvd": "reserved"}),
-    "pds.rud_req": ("pds", {"next_hdr": "nh"}),
-    "pds.rod_req": ("pds", {"next_hdr": "nh"}),
+    "pds.rud_req": ("pds", {"next_hdr": "nh", **_reserved("rud_rod")}),
+    "pds.rod_req": ("pds", {"next_hdr": "nh", **_reserved("rud_rod")}),
     "pds.req_cc_state": (
         "pds",
         {"ccc_id": "cc_state.ccc_id", "credit_target": "cc_state.credit_target"},
     ),
-    "pds.ack": ("pds", {"next_hdr": "nh", **_ACK_CC}),
-    "pds.nack": ("pds", {"next_hdr": "nh", **_NACK}),
-    "pds.cp": ("pds", {"probe_opaque": "ctrl_probe_opaque", "payload_word": "ctrl_payload"}),
-    "pds.rudi": ("pds", {"next_hdr": "nh", **_RUDI}),
-    "pds.uud_req": ("pds", {"next_hdr": "nh"}),
+    "pds.ack": ("pds", {"next_hdr": "nh", **_ACK_CC, **_reserved("ack")}),
+    "pds.nack": ("pds", {"next_hdr": "nh", **_NACK, **_reserved("nack")}),
+    "pds.cp": (
+        "pds",
+        {
+            "probe_opaque": "ctrl_probe_opaque",
+            "payload_word": "ctrl_payload",
+            **_reserved("ctl"),
+        },
+    ),
+    "pds.rudi": ("pds", {"next_hdr": "nh", **_RUDI, **_reserved("rudi")}),
+    "pds.uud_req": ("pds", {"next_hdr": "nh", **_reserved("uud")}),
     "ses.request_std": ("ses.std", _STD_REQUEST),
     "ses.request_medium": (
         "ses.med_req",
@@ -151,32 +165,58 @@ UPSTREAM: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 
-#: What Wireshark's own dissector has as one field and the layers as several neighbours:
-#: (header, first field, last field) -> name, label and Lua type.
+#: What Wireshark's own dissector has as one field and the layers as several neighbours, or as
+#: octets: (header, first field, last field, name) -> label and Lua type.
 JOINED = {
-    ("tss", "epoch", "counter"): ("uet.tss.tsc", "Time-stamp counter (TSC)", "uint64"),
-    ("ses.request_std", "initiator_restart_token", "target_restart_token"): (
-        "uet.ses.std.restart_token",
-        "Restart tokens",
-        "uint64",
+    ("tss", "epoch", "counter", "uet.tss.tsc"): ("Time-stamp counter (TSC)", "uint64"),
+    ("ses.request_std", "initiator_restart_token", "target_restart_token",
+     "uet.ses.std.restart_token"): ("Restart tokens", "uint64"),
+    ("ses.request_std", "rtr_initiator_restart_token", "rtr_target_restart_token",
+     "uet.ses.std.restart_token"): ("Restart tokens", "uint64"),
+    ("ses.request_std", "version", "som", "uet.ses.std.flags"): ("Flags", "uint8"),
+    ("ses.request_medium", "version", "som", "uet.ses.med_req.flags"): ("Flags", "uint8"),
+    ("ses.request_small", "version", "som", "uet.ses.small_req.flags"): ("Flags", "uint8"),
+    ("pds.ack_cc", "cc_type", "ooo_count", "uet.pds.ack.prlg"): ("ACK extension", "bytes"),
+    ("pds.ack_cc", "cc_type", "state", "uet.pds.ack.prlg"): ("ACK extension", "bytes"),
+    ("pds.ack_ccx", "ccx_type", "ccx_state_lo", "uet.pds.ack.prlg"): ("ACK extension", "bytes"),
+    ("pds.ack_cc", "service_time", "ooo_count", "uet.pds.ack.cc_state"): ("CC state", "bytes"),
+    ("pds.ack_cc", "credit", "ooo_count", "uet.pds.ack.cc_state"): ("CC state", "bytes"),
+    ("pds.ack_cc", "state", "state", "uet.pds.ack.cc_state"): ("CC state", "bytes"),
+    ("pds.ack_cc", "rsvd_credit", "rsvd_credit", "uet.pds.ack.cc_state.reserved"): (
+        "Reserved", "bytes"),
+    ("pds.ack_ccx", "ccx_state_hi", "ccx_state_lo", "uet.pds.ack.ccx_state"): (
+        "CCX state", "bytes"),
+}  # fmt: skip
+
+_PDC_MODE = {
+    "uet.pds.pdc_mode": 'ProtoField.uint8("uet.pds.pdc_mode", "PDC mode", base.DEC, nil, 0xf0)',
+    # the specification's place of use_rsv_pdc and that of Wireshark's own dissector
+    "uet.pds.pdc_mode_use_rsv": 'ProtoField.bool("uet.pds.pdc_mode_use_rsv", "Use reserved PDC", 8,'
+    ' { "yes", "no" }, 0x90)',
+    "uet.pds.pdc_mode_rsv": 'ProtoField.uint8("uet.pds.pdc_mode_rsv", "Reserved", base.HEX, nil,'
+    " 0x60)",
+}
+#: Names that Wireshark's own dissector has for what is shown under another one, or for parts of it:
+#: (header, field, name) -> Lua.  They are hidden, so that filters and columns find them.
+ALIASES = {
+    **{
+        (header, "pdc_info", name): definition
+        for header in ("pds.rud_req", "pds.rod_req", "pds.cp")
+        for name, definition in _PDC_MODE.items()
+    },
+    ("pds.ack_ccx", "ccx_type", "uet.pds.ack.cc_type"): (
+        'ProtoField.uint8("uet.pds.ack.cc_type", "CCX type", base.DEC, nil, 0xf0)'
     ),
-    ("ses.request_std", "rtr_initiator_restart_token", "rtr_target_restart_token"): (
-        "uet.ses.std.restart_token",
-        "Restart tokens",
-        "uint64",
-    ),
-    ("ses.request_std", "version", "som"): ("uet.ses.std.flags", "Flags", "uint8"),
-    ("ses.request_medium", "version", "som"): ("uet.ses.med_req.flags", "Flags", "uint8"),
-    ("ses.request_small", "version", "som"): ("uet.ses.small_req.flags", "Flags", "uint8"),
-    ("pds.ack_cc", "service_time", "ooo_count"): ("uet.pds.ack.cc_state", "CC state", "bytes"),
-    ("pds.ack_cc", "credit", "ooo_count"): ("uet.pds.ack.cc_state", "CC state", "bytes"),
-    ("pds.ack_cc", "state", "state"): ("uet.pds.ack.cc_state", "CC state", "bytes"),
-    ("pds.ack_ccx", "ccx_state_hi", "ccx_state_lo"): (
-        "uet.pds.ack.ccx_state",
-        "CCX state",
-        "bytes",
+    ("pds.nack", "nack_pkt_id", "uet.pds.nack.psn"): (
+        'ProtoField.uint32("uet.pds.nack.psn", "Packet ID", base.DEC)'
     ),
 }
+#: Names of Wireshark's own dissector for bits that UES 1.0 does not reserve (UES 3.4, rendezvous
+#: extension): known, so that a profile with them loads, and never found.
+UNFILLED = tuple(
+    f'ProtoField.uint16("uet.ses.rendv_ext_hdr.{name}", "Reserved (no such bits)", base.HEX)'
+    for name in ("reserved", "reserved2")
+)
 
 #: Fields of several SES formats that also answer to one name, ``uet.ses.<field>``, whatever the
 #: format: Wireshark's own names differ from format to format.
@@ -216,8 +256,9 @@ CONTROL_PAYLOAD = {
 }
 NACK_PAYLOAD = {NackCode.NEW_START_PSN: (("start PSN", 0, 32),)}
 
-#: Fields of one bit that are no yes or no, and wide fields that people read as decimal numbers.
-NUMBERS = ("an",)
+#: Fields of one bit that are numbers in Wireshark's own dissector, and wide ones that people read
+#: as decimal numbers.
+NUMBERS = ("uet.tss.an", "uet.tss.sp", "uet.ses.small_req.flags.rsvd")
 DECIMAL = ("sdi", "counter")
 
 #: Derived numbers -> display name and label.

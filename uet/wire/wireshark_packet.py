@@ -6,13 +6,13 @@ PACKET = r"""
 -- TSS -------------------------------------------------------------------------------------------
 local function tss(c)
   c.name = "TSS"
-  local sp = band(c.tvb(c.at, 1):uint(), TSS_SSI_MASK) ~= 0
+  local sp = band(byte(c.s, c.at + 1), TSS_SSI_MASK) ~= 0
   local values, item, whole = take(c, sp and TSS_HEADERS[2] or TSS_HEADERS[1])
   if values.sdi then
-    c.secured = string.format("SDI %d AN %d", values.sdi, values.an)
+    c.secured = format("SDI %d AN %d", values.sdi, values.an)
   end
   if values.counter then
-    c.secured = c.secured .. string.format(" epoch %d counter %.0f", values.epoch, values.counter)
+    c.secured = c.secured .. format(" epoch %d counter %.0f", values.epoch, values.counter)
   end
   if not whole then
     return
@@ -21,152 +21,208 @@ local function tss(c)
   if c.trimmed or c.stop > c.have then
     rest(c, plain.ciphertext)
   elseif left < ICV_SIZE then
-    item:add_proto_expert_info(experts.tss, left .. " octets are too few for the tag")
+    expert(c, item, experts.tss, left .. " octets are too few for the tag")
     rest(c, plain.ciphertext)
   else
-    c.size = string.format("%d B encrypted", left - ICV_SIZE)
+    c.size = format("%d B encrypted", left - ICV_SIZE)
     c.stop = c.stop - ICV_SIZE
+    c.limit = c.stop
     rest(c, plain.ciphertext)
-    c.tree:add(plain.icv, c.tvb(c.stop, ICV_SIZE))
+    if c.show and wanted(c, plain.icv) then
+      c.top:add(plain.icv, c.tvb(c.stop, ICV_SIZE))
+    end
   end
 end
 
 -- The packet ------------------------------------------------------------------------------------
+-- Takes the CRC off the end, if there is one: `c.crc` then has what is to be shown of it.
 local function trailer(c, ip, udp)
-  local mode = prefs.crc
-  c.check_crc = mode ~= 2
-  if mode == 2 or c.trimmed or not ip or c.stop > c.have then
-    return nil
+  c.check_crc = crc_mode ~= 2
+  if crc_mode == 2 or c.trimmed or not ip or c.stop > c.have then
+    return
   end
   if c.stop - c.at < CRC_SIZE then
-    if mode == 1 then
-      c.tree:add_proto_expert_info(experts.length, "The packet is too short for its CRC")
+    if crc_mode == 1 then
+      expert(c, nil, experts.length, "The packet is too short for its CRC")
     end
-    return nil
+    return
   end
   local place = c.stop - CRC_SIZE
   local range = c.tvb(place, CRC_SIZE)
-  local wanted = crc_of(ip, udp, c.tvb:offset() + place, c.pinfo.number)
-  local good = range:uint() == wanted
-  if not good and mode == 0 then
-    return nil
+  local right = crc_of(ip, udp, c.tvb:offset() + place)
+  local good = range:uint() == right
+  if good or crc_mode == 1 then
+    c.stop, c.limit = place, place
+    c.crc = { range = range, good = good, right = right }
   end
-  c.stop = place
-  return { range = range, good = good, wanted = wanted }
+end
+
+local function show_crc(c)
+  local item
+  if c.show then
+    item = wanted(c, plain.crc) and c.top:add(plain.crc, c.crc.range)
+    if wanted(c, plain.crc_status) then
+      c.top:add(plain.crc_status, c.crc.good and 1 or 0):set_generated()
+    end
+  end
+  if not c.crc.good then
+    expert(c, item or nil, experts.crc, format("CRC should be 0x%08x", c.crc.right))
+  end
 end
 
 local function summary(c)
-  local said = {}
-  local function add(format, value)
-    if value then
-      said[#said + 1] = string.format(format, value)
+  local said = c.trimmed and "[trimmed] " or ""
+  local function add(text)
+    if text then
+      said = said .. text .. " "
     end
   end
-  add("%s", c.trimmed and "[trimmed]")
-  add("%s", c.name)
-  add("%s", c.control)
-  add("%s", c.opcode)
-  add("%s", c.operation)
-  add("%s", c.data)
-  add("%s", c.code)
-  for _, mark in ipairs(c.marks or {}) do
-    add("%s", mark)
-  end
-  add("PSN %.0f", c.psn)
-  add("CACK %.0f", c.cack)
-  add("packet 0x%08x", c.packet)
-  add("%s", c.pdcs)
-  add("%s", c.says)
-  add("%s", c.secured)
-  add("msg %d", c.message)
-  add("%s", c.size)
-  add("at %.0f", c.offset)
-  return table.concat(said, " ")
+  add(c.name)
+  add(c.control)
+  add(c.opcode)
+  add(c.operation)
+  add(c.data)
+  add(c.code)
+  said = said .. (c.marks or "")
+  add(c.psn and format(c.cack and "PSN %.0f CACK %.0f" or "PSN %.0f", c.psn, c.cack))
+  add(not c.psn and c.cack and format("CACK %.0f", c.cack))
+  add(c.packet and format("packet 0x%08x", c.packet))
+  add(c.pdcs)
+  add(c.says)
+  add(c.secured)
+  add(c.message and format("msg %d", c.message))
+  add(c.size)
+  add(c.offset and format("at %.0f", c.offset))
+  return sub(said, 1, -2)
 end
 
-local function dissect(tvb, pinfo, root, native)
-  local offset = tvb:offset()
-  local udp = not native and offset - 8 or nil
-  local ip = find_ip(udp or offset)
-  local short = false
-  if ip and not native and udp >= 0 then
-    local length = ip.frame(udp + 4, 2):uint()
-    ip.shortened = udp + length > ip.stop
-    local captured = math.min(ip.stop, ip.frame:len()) - offset
-    if length >= 8 and udp + length < ip.stop and captured > tvb:len() then
-      tvb = ip.frame(offset, captured):tvb()
-      short = true
-    end
+-- All headers that a packet may have lie in so many octets.
+local HEADERS = 256
+
+-- What of the packet anybody looks at.  Nothing while a capture is opened, which is why that is
+-- quick; Wireshark before 2.4 does not tell.
+local own
+local function is_referenced(root)
+  own = own or Dissector.get("uet")
+  return root:referenced(own)
+end
+
+local function cursor(tvb, pinfo, root, quoted)
+  local all = root.visible
+  local show = all
+  if not all then
+    local told, referenced = pcall(is_referenced, root)
+    show, all = not told or referenced, not told
   end
-  local quoted = quoting[1]() or quoting[2]()
-  if not quoted then
-    pinfo.cols.protocol:set("UET")
-    pinfo.cols.info:clear()
-  end
-  local top = root:add(uet, tvb(0, tvb:len()))
-  local c = { tvb = tvb, pinfo = pinfo, tree = top, at = 0, ranges = {}, quoted = quoted }
-  c.stop, c.have = tvb:reported_len(), tvb:len()
-  if ip and quoted then -- the beginning of a packet, inside an ICMP error: as if capture had cut it
-    c.stop = math.max(c.stop, ip.stop - offset)
+  local columns = pinfo.cols
+  local listed = not quoted and tostring(columns.info) ~= "(info)" -- which is no column's text
+  local have, stop = tvb:len(), tvb:reported_len()
+  return { tvb = tvb, pinfo = pinfo, root = root, at = 0, show = show, all = all, quoted = quoted,
+    columns = listed and columns, say = all or listed, stop = stop, have = have,
+    limit = stop < have and stop or have, s = tvb:raw(0, have < HEADERS and have or HEADERS) }
+end
+
+local function judge_lengths(c, ip, offset, short)
+  if ip and c.quoted then -- the beginning of a packet, in an ICMP error: as if capture had cut it
+    c.stop = math.max(c.stop, (ip.claimed or ip.stop) - offset)
+    c.limit = math.min(c.stop, c.have)
   elseif ip then
     if trimmed_dscp then
-      c.trimmed = trimmed_dscp[ip.dscp]
+      c.trimmed = ip.marked or trimmed_dscp[ip.dscp]
       if ip.shortened and not c.trimmed then
-        top:add_proto_expert_info(experts.length, "UDP length exceeds what IP carries")
+        expert(c, nil, experts.length, "UDP length exceeds what IP carries")
       end
     else
       c.trimmed = ip.shortened
     end
   end
   if short then
-    top:add_proto_expert_info(experts.length, "UDP length is less than what IP carries")
+    expert(c, nil, experts.length, "UDP length is less than what IP carries")
   end
   if c.trimmed then
-    top:add(plain.trimmed, true):set_generated()
-    top:add_proto_expert_info(experts.trimmed)
+    if c.show and wanted(c, plain.trimmed) then
+      c.top:add(plain.trimmed, true):set_generated()
+    end
+    expert(c, nil, experts.trimmed)
   end
-  if native then
+end
+
+local function take_packet(c, ip, udp)
+  if not udp then
     local _, _, whole = take_if_any(c, ENTROPY)
     if not whole then
-      return
+      return false
     end
   end
-  if c.at >= math.min(c.stop, c.have) then
+  if c.at >= c.limit then
     if c.stop <= c.have then
-      top:add_proto_expert_info(experts.length, "No octets follow the UDP or entropy header")
+      expert(c, nil, experts.length, "No octets follow the UDP or entropy header")
     end
-    return
+    return false
   end
-  local kind = rshift(tvb(c.at, 1):uint(), 3)
+  local kind = rshift(byte(c.s, c.at + 1), 3)
   if kind == TSS then
     tss(c)
+    return true
+  end
+  trailer(c, ip, udp)
+  if c.at < c.stop then
+    pds(c, kind)
   else
-    local crc = trailer(c, ip, udp)
-    if c.at < c.stop then
-      pds(c, kind)
-    else
-      top:add_proto_expert_info(experts.length, "The packet is nothing but a CRC")
-    end
-    if crc then
-      local item = top:add(plain.crc, crc.range)
-      top:add(plain.crc_status, crc.good and 1 or 0):set_generated()
-      if not crc.good then
-        item:add_proto_expert_info(experts.crc, string.format("CRC should be 0x%08x", crc.wanted))
+    expert(c, nil, experts.length, "The packet is nothing but a CRC")
+  end
+  if c.crc then
+    show_crc(c)
+  end
+  return true
+end
+
+local function dissect(tvb, pinfo, root, native)
+  local offset = tvb:offset()
+  local udp = not native and offset - 8 or nil
+  local ip, length = find_ip(offset, native)
+  local short = false
+  if ip and not native and udp >= 0 then
+    length = length or ip.frame(udp + 4, 2):uint()
+    ip.shortened = ip.shortened or udp + length > ip.stop
+    if length >= 8 and udp + length < ip.stop then
+      local captured = math.min(ip.stop, ip.frame:len()) - offset
+      if captured > tvb:len() then
+        tvb = ip.frame(offset, captured):tvb()
+        short = true
       end
     end
   end
-  local text = summary(c)
-  if not quoted then
-    pinfo.cols.info:set(text)
+  local c = cursor(tvb, pinfo, root, pinfo.in_error_pkt)
+  if linking and ip and not c.quoted then
+    c.source, c.destination = ip.source, ip.destination
   end
-  top:set_text("Ultra Ethernet Transport, " .. text)
+  if c.show then
+    top_of(c)
+  end
+  judge_lengths(c, ip, offset, short)
+  if c.columns then
+    c.columns.protocol = "UET"
+  end
+  local whole = take_packet(c, ip, udp)
+  if c.say then
+    local text = whole and summary(c) or ""
+    if c.columns then
+      c.columns.info = text
+    end
+    if c.all and whole then
+      c.top:set_text("Ultra Ethernet Transport, " .. text)
+    end
+  end
 end
+
+local port, protocol
 
 -- The UDP source port is entropy: only the destination port says anything.
 function uet.dissector(tvb, pinfo, root)
   local by = pinfo.match_uint
-  local native = by == prefs.protocol or (by < 256 and by ~= prefs.port)
-  if not native and by == prefs.port and pinfo.dst_port ~= by then
+  local native = by == protocol or (by < 256 and by ~= port)
+  if not native and by == port and pinfo.dst_port ~= by then
     return 0
   end
   dissect(tvb, pinfo, root, native)
@@ -175,7 +231,7 @@ end
 
 -- For source ports that belong to other protocols, with "try heuristic sub-dissectors first".
 uet:register_heuristic("udp", function(tvb, pinfo, root)
-  if pinfo.dst_port ~= prefs.port then
+  if pinfo.dst_port ~= port then
     return false
   end
   dissect(tvb, pinfo, root, false)
@@ -183,10 +239,10 @@ uet:register_heuristic("udp", function(tvb, pinfo, root)
 end)
 
 local ports, protocols = DissectorTable.get("udp.port"), DissectorTable.get("ip.proto")
-local port, protocol
 
 local function apply_preferences()
   read_dscp()
+  crc_mode, linking, reference_provider = prefs.crc, prefs.links, prefs.reference_provider
   if port ~= prefs.port then
     if port then
       ports:remove(port, uet)
@@ -204,7 +260,7 @@ local function apply_preferences()
 end
 
 function uet.init()
-  crc_seen, sent, replies, repeats = {}, {}, {}, {}
+  forget_links()
   apply_preferences()
 end
 
