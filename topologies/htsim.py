@@ -27,7 +27,9 @@ different versions stop at 64, 96 or 128 ports of a switch.
 Two things that a fabric has are not for this file.  Queues: a size in it ends csg-htsim, which has
 a ``-q`` even if none is given, and uet-htsim with ``-q``; without, uet-htsim sets all sizes to a
 bandwidth-delay product after it has read them.  NICs send at ``-linkspeed`` (100 Gb/s if not
-given), however fast their links are.  So comments say what to give on the command line.
+given), however fast their links are.  So comments say what to give on the command line for a fabric
+as a run has it: packets as long as they are on the wire there, and switches that trim what finds
+one bandwidth-delay product before it.
 """
 
 from __future__ import annotations
@@ -39,10 +41,14 @@ from fractions import Fraction
 
 from topologies.capacity import TIERS
 from topologies.model import Link, Node, Topology, TopologyError
+from topologies.round_trip import WIRE_OVERHEAD_BYTES, mtu_frame_bytes, plane_bdp_bytes
 
 GBPS = 10**9
 LARGEST_NUMBER = 2**31 - 1  # what its reader takes
-PACKET_BYTES = 4150  # of uet-htsim, unless -mtu says otherwise: a queue's size is in packets
+PAYLOAD_BYTES = (4096, 2048, 1024)  # of a UET packet: the first that fits (UES 3.4.1.11)
+#: IPv4 20, UDP 8, RUD_REQ 12, SES standard request 44 octets (UES Tables 3-33, 3-8).
+HEADER_BYTES = 84
+PATHS = 256  # entropy values that a run's endpoints spray over
 PORTS_OF_ALL = 64  # of a switch, which no version refuses
 
 
@@ -259,17 +265,26 @@ class _Tree:
     def _advice(self) -> Iterator[str]:
         """What to give on the command line, since it is not read from the file."""
         nic_mbps = self.below[0].rate_gbps * 1000
-        packets = max(self.below[0].queue_bytes // PACKET_BYTES, 1)
-        yield f"Give htsim -linkspeed {nic_mbps} -mtu {PACKET_BYTES} -q {packets}: it does not take"
-        yield "the rate of NICs and the size of queues from here."
-        if len({below.queue_bytes for below in self.below}) > 1:
-            yield "It has one size for all queues; this is that of the GPUs' links."
+        packet = packet_bytes(self.topology)
+        bdp = plane_bdp_bytes(self.topology, mtu_frame_bytes(self.topology))
+        queue = max((bdp + packet // 2) // packet, 1)
+        yield f"Give htsim -linkspeed {nic_mbps} -mtu {packet} -q {queue} -paths {PATHS}: it does"
+        yield "not take from here the rate of NICs, the length of packets (a full one of UET over UDP"
+        yield f"and IPv4, as on the wire), the depth at which switches trim (one BDP, {bdp} octets),"
+        yield "and the number of paths."
         ports = max(
             below.radix_down + (above.radix_up if above else 0)
             for below, above in zip(self.below, [*self.below[1:], None], strict=True)
         )
         if ports > PORTS_OF_ALL:
             yield f"Switches have up to {ports} ports; some versions stop at {PORTS_OF_ALL} or 96."
+
+
+def packet_bytes(topology: Topology) -> int:
+    """Octets on the wire of a full UET data packet, preamble and gap included."""
+    mtu = min(link.mtu for link in topology.links)
+    fitting = [size for size in PAYLOAD_BYTES if size + HEADER_BYTES <= mtu]
+    return (fitting or PAYLOAD_BYTES[-1:])[0] + HEADER_BYTES + WIRE_OVERHEAD_BYTES
 
 
 def _together(nodes: Iterable[Node], keys: Mapping[str, Hashable]) -> list[list[Node]]:

@@ -12,9 +12,13 @@ from collections import Counter
 
 import pytest
 
+from emulator import transports
+from emulator.asic.choice import parse
+from emulator.asic.fitting import fit
 from topologies import catalogue
 from topologies.htsim import to_htsim
 from topologies.model import Role, Topology, TopologyError
+from uet.congestion.spraying import EV_SET_SIZE
 
 Graph = dict[str, Counter[str]]
 #: What uet-htsim knows in a tier, less the sizes of queues: those end it beside -q, and csg-htsim
@@ -180,19 +184,36 @@ def test_quantities_are_those_of_the_links() -> None:
         assert "Downlink_speed_Gbps 400\n" in part
 
 
-def test_what_htsim_takes_on_its_command_line_is_told() -> None:
-    text = to_htsim(catalogue.load("rail_clos:nic_rate=800G,uplink_rate=800G,buffer=415000"))
-    assert "# Give htsim -linkspeed 800000 -mtu 4150 -q 100: " in text
-    assert "one size" not in text
-    assert "ports" not in text
-    whole = catalogue.load("fat_tree:radix=96,leaves=4")
-    links = tuple(
-        dataclasses.replace(link, buffer_bytes=1 << 21) if "spine" in link.b.node else link
-        for link in whole.links
-    )
-    text = to_htsim(dataclasses.replace(whole, links=links))
-    assert "-q 252: " in text
-    assert "# It has one size for all queues; this is that of the GPUs' links.\n" in text
+GIVEN = re.compile(r"# Give htsim -linkspeed (\d+) -mtu (\d+) -q (\d+) -paths (\d+): ")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "rail_clos",
+        "rail_clos:nic_rate=800G,uplink_rate=800G",
+        "rail_clos:mtu=2500",
+        "rail_clos:mtu=1500",
+    ],
+)
+def test_what_htsim_takes_on_its_command_line_is_what_a_run_has(spec: str) -> None:
+    """NICs, the length of full packets, where switches trim, and entropy values."""
+    topology = catalogue.load(spec)
+    found = GIVEN.search(to_htsim(topology))
+    assert found is not None
+    mbps, mtu, queue, paths = map(int, found.groups())
+    run = transports.fit("uet", topology, seed=1)
+    assert mbps * 10**6 == topology.links[0].rate_bps
+    assert mtu == run.wire.payload_mtu + run.wire.around_bytes
+    switch = fit(parse("shallow"), topology, 1000).profile(topology.links[-1])
+    assert switch.data.trim_bytes is not None
+    assert abs(queue - switch.data.trim_bytes / mtu) <= 0.5
+    assert paths == EV_SET_SIZE
+
+
+def test_switches_with_many_ports_are_told_of() -> None:
+    assert "ports" not in to_htsim(catalogue.load("rail_clos"))
+    text = to_htsim(catalogue.load("fat_tree:radix=96,leaves=4"))
     assert "# Switches have up to 96 ports; some versions stop at 64 or 96.\n" in text
 
 
