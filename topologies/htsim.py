@@ -269,9 +269,9 @@ class _Tree:
         bdp = plane_bdp_bytes(self.topology, mtu_frame_bytes(self.topology))
         queue = max((bdp + packet // 2) // packet, 1)
         yield f"Give htsim -linkspeed {nic_mbps} -mtu {packet} -q {queue} -paths {PATHS}: it does"
-        yield "not take from here the rate of NICs, the length of packets (a full one of UET over UDP"
-        yield f"and IPv4, as on the wire), the depth at which switches trim (one BDP, {bdp} octets),"
-        yield "and the number of paths."
+        yield "not take from here the rate of NICs, the length of packets (a full one of UET over"
+        yield "UDP and IPv4, as on the wire), the depth at which switches trim (one BDP,"
+        yield f"{bdp} octets), and the number of paths."
         ports = max(
             below.radix_down + (above.radix_up if above else 0)
             for below, above in zip(self.below, [*self.below[1:], None], strict=True)

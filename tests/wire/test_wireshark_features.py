@@ -200,11 +200,13 @@ def test_the_summary_of_control_packets_and_return_data(lua: Path, tmp_path: Pat
 def test_requests_and_answers_are_linked(lua: Path) -> None:
     capture = CAPTURES / "rud_write_loss_ackcc.pcap"
     columns = ["uet.pds.reply_in", "uet.pds.reply_to", "uet.pds.reply_time"]
-    shown = rows(lua, capture, columns, "-2", "-Y", "frame")
+    shown = rows(lua, capture, columns, "-2", "-Y", "frame", "-o", "uet.links:TRUE")
     assert shown[61] == {"uet.pds.reply_in": ["63"]}  # the retransmission of the lost packet
     assert shown[62]["uet.pds.reply_to"] == ["62"]
     assert shown[62]["uet.pds.reply_time"] == ["0.000099000"]
-    duplicate = rows(lua, CAPTURES / "rud_write_ackloss.pcap", ["uet.pds.retx_of"])
+    duplicate = rows(
+        lua, CAPTURES / "rud_write_ackloss.pcap", ["uet.pds.retx_of"], "-o", "uet.links:TRUE"
+    )
     assert any(row for row in duplicate)
 
 

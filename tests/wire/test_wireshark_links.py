@@ -18,6 +18,7 @@ from uet.wire import wireshark
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 
 LINKS = ["uet.pds.reply_in", "uet.pds.reply_to", "uet.pds.reply_time", "uet.pds.retx_of"]
+LINKED = ("-o", "uet.links:TRUE")
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 
 
@@ -39,7 +40,7 @@ REPLY = frame(THERE, HERE, uet.UET_ACK(cack_psn=7, spdcid=6, dpdcid=5))
 
 def links(lua: Path, capture: Path, *options: str) -> list[Row]:
     """Twice through the capture, with a filter: else the first pass knows no interfaces."""
-    return rows(lua, capture, LINKS, "-2", "-Y", "frame", *options)
+    return rows(lua, capture, LINKS, "-2", "-Y", "frame", *(options or LINKED))
 
 
 def test_every_port_of_a_capture_has_its_own_links(lua: Path, tmp_path: Path) -> None:
@@ -74,10 +75,10 @@ def test_transmissions_in_between_are_answered_too(lua: Path, tmp_path: Path) ->
     assert [row.get("uet.pds.reply_to") for row in shown[4:]] == [["4"]] * 2
 
 
-def test_links_can_be_switched_off(lua: Path, tmp_path: Path) -> None:
+def test_links_are_made_where_they_are_asked_for(lua: Path, tmp_path: Path) -> None:
     capture = write(tmp_path / "a.pcap", [REQUEST, REPLY])
     assert all(links(lua, capture))
-    assert links(lua, capture, "-o", "uet.links:FALSE") == [{}, {}]
+    assert rows(lua, capture, LINKS) == [{}, {}]
 
 
 def test_tables_of_requests_and_frames_are_bounded(lua: Path, tmp_path: Path) -> None:
@@ -101,7 +102,11 @@ def test_tables_of_requests_and_frames_are_bounded(lua: Path, tmp_path: Path) ->
         assert row.items() <= full.items()
     found = [n for n, row in enumerate(few, 1) if "uet.pds.reply_to" in row]
     assert found == [11]  # the places of 9 and 10 were taken by the frames behind them
-    assert [n for n, row in enumerate(rows(bounded, capture, LINKS), 1) if row] == [9, 10, 11]
+    assert [n for n, row in enumerate(rows(bounded, capture, LINKS, *LINKED), 1) if row] == [
+        9,
+        10,
+        11,
+    ]
 
 
 #: Fields of all sublayers, some of them derived, hidden, or joined.
@@ -124,8 +129,8 @@ def test_a_filter_finds_what_the_details_show(lua: Path, tmp_path: Path, name: s
         changed[rng.randrange(42, len(changed))] ^= 0x40
         frames.append(bytes(changed))
     write(capture, [*frames, REQUEST, REPLY])
-    filtered = tshark(lua, capture, "-Y", name, "-T", "text").splitlines()
-    shown = rows(lua, capture, [name])
+    filtered = tshark(lua, capture, "-Y", name, "-T", "text", *LINKED).splitlines()
+    shown = rows(lua, capture, [name], *LINKED)
     assert [int(line.split()[0]) for line in filtered] == [
         number for number, row in enumerate(shown, 1) if row
     ]

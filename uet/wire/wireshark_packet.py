@@ -70,30 +70,28 @@ local function show_crc(c)
   end
 end
 
+-- The parts of the summary line, in their order, and how those that are numbers are written.
+local SAID = { "name", "control", "opcode", "operation", "data", "code", "marks", "psn", "cack",
+  "packet", "pdcs", "says", "secured", "message", "size", "offset" }
+local FORMATS = { psn = "PSN %.0f", cack = "CACK %.0f", packet = "packet 0x%08x",
+  message = "msg %d", offset = "at %.0f" }
+local said = {}
+
 local function summary(c)
-  local said = c.trimmed and "[trimmed] " or ""
-  local function add(text)
-    if text then
-      said = said .. text .. " "
+  local count = 0
+  if c.trimmed then
+    said[1], count = "[trimmed]", 1
+  end
+  for index = 1, #SAID do
+    local part = SAID[index]
+    local value = c[part]
+    if value then
+      local form = FORMATS[part]
+      count = count + 1
+      said[count] = form and format(form, value) or value
     end
   end
-  add(c.name)
-  add(c.control)
-  add(c.opcode)
-  add(c.operation)
-  add(c.data)
-  add(c.code)
-  said = said .. (c.marks or "")
-  add(c.psn and format(c.cack and "PSN %.0f CACK %.0f" or "PSN %.0f", c.psn, c.cack))
-  add(not c.psn and c.cack and format("CACK %.0f", c.cack))
-  add(c.packet and format("packet 0x%08x", c.packet))
-  add(c.pdcs)
-  add(c.says)
-  add(c.secured)
-  add(c.message and format("msg %d", c.message))
-  add(c.size)
-  add(c.offset and format("at %.0f", c.offset))
-  return sub(said, 1, -2)
+  return table.concat(said, " ", 1, count)
 end
 
 -- All headers that a packet may have lie in so many octets.
@@ -107,6 +105,9 @@ local function is_referenced(root)
   return root:referenced(own)
 end
 
+-- One table for all packets, since a packet is in no other: making it anew takes time.
+local the_cursor = {}
+
 local function cursor(tvb, pinfo, root, quoted)
   local all = root.visible
   local show = all
@@ -117,9 +118,15 @@ local function cursor(tvb, pinfo, root, quoted)
   local columns = pinfo.cols
   local listed = not quoted and tostring(columns.info) ~= "(info)" -- which is no column's text
   local have, stop = tvb:len(), tvb:reported_len()
-  return { tvb = tvb, pinfo = pinfo, root = root, at = 0, show = show, all = all, quoted = quoted,
-    columns = listed and columns, say = all or listed, stop = stop, have = have,
-    limit = stop < have and stop or have, s = tvb:raw(0, have < HEADERS and have or HEADERS) }
+  local c = the_cursor
+  for key in pairs(c) do
+    c[key] = nil
+  end
+  c.tvb, c.pinfo, c.root, c.at, c.show, c.all, c.quoted = tvb, pinfo, root, 0, show, all, quoted
+  c.columns, c.say, c.stop, c.have = listed and columns, all or listed, stop, have
+  c.limit = stop < have and stop or have
+  c.s = tvb:raw(0, have < HEADERS and have or HEADERS)
+  return c
 end
 
 local function judge_lengths(c, ip, offset, short)

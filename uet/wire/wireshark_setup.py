@@ -112,14 +112,14 @@ prefs.crc = Pref.enum("Packets end with a CRC", 0,
   { { 1, "Automatic", 0 }, { 2, "Always", 1 }, { 3, "Never", 2 } }, false)
 prefs.dscp = Pref.range("DSCP of trimmed packets", "",
   "Empty: a packet whose UDP length exceeds what its IP length leaves counts as trimmed", 63)
-prefs.links = Pref.bool("Link requests and replies", true,
-  "Which frame answers which, after what time, and what was sent before: a tenth to a fifth"
-  .. " more time and some 40 MB while a capture is opened. Of the last 65,536 requests or more")
+prefs.links = Pref.bool("Link requests and replies", false,
+  "Which frame answers which, after what time, and what was sent before, port by port. Opening a"
+  .. " capture takes a quarter longer then. At least the last 65,536 requests wait for a reply")
 prefs.reference_provider = Pref.bool("Peers are UEC reference providers", false,
   "Opcodes 0x10 and 0x11 have an extension, and ACK flag 0x40 announces an expected PSN;"
   .. " UES reserves both")
 
-local crc_mode, linking, reference_provider = 0, true, false -- the preferences
+local crc_mode, linking, reference_provider = 0, false, false -- the preferences
 local trimmed_dscp -- nil while the preference is empty
 local function read_dscp()
   trimmed_dscp = nil

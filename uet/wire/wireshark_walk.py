@@ -351,11 +351,19 @@ local function link_pds(c, item, kind, v, answers)
 end
 
 local function flag_names(v)
-  local asks = v.req and v.req ~= 0 and (names_of.req[v.req] or format("%d", v.req))
-  return (v.syn == 1 and "SYN " or "") .. (v.ar == 1 and "AR " or "")
-    .. (v.retx == 1 and "RETX " or "") .. (v.m == 1 and "M " or "")
-    .. (v.p == 1 and "P " or "") .. (v.isrod == 1 and "ISROD " or "")
-    .. (asks and "REQ=" .. asks .. " " or "")
+  local marks = v.syn == 1 and "SYN" or nil
+  local function add(mark)
+    marks = marks and marks .. " " .. mark or mark
+  end
+  if v.ar == 1 then add("AR") end
+  if v.retx == 1 then add("RETX") end
+  if v.m == 1 then add("M") end
+  if v.p == 1 then add("P") end
+  if v.isrod == 1 then add("ISROD") end
+  if v.req and v.req ~= 0 then
+    add("REQ=" .. (names_of.req[v.req] or format("%d", v.req)))
+  end
+  return marks
 end
 
 local function describe_pds(c, kind, v, item, header, at)
