@@ -114,7 +114,7 @@ prefs.dscp = Pref.range("DSCP of trimmed packets", "",
   "Empty: a packet whose UDP length exceeds what its IP length leaves counts as trimmed", 63)
 prefs.links = Pref.bool("Link requests and replies", false,
   "Which frame answers which, after what time, and what was sent before, port by port. Opening a"
-  .. " capture takes a quarter longer then. At least the last 65,536 requests wait for a reply")
+  .. " capture takes a third longer then. At least the last 65,536 requests wait for a reply")
 prefs.reference_provider = Pref.bool("Peers are UEC reference providers", false,
   "Opcodes 0x10 and 0x11 have an extension, and ACK flag 0x40 announces an expected PSN;"
   .. " UES reserves both")
