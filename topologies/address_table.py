@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
 from topologies.model import End, Node, Port, Topology
+from topologies.planes import fep_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,8 @@ class Row:
     """One interface.  What it has none of is empty.
 
     ``address`` has its prefix.  A member of a bridge has the bridge's subnet and no address; the
-    bridge has the gateway's.  A switch's loopback is its interface ``lo``.
+    bridge has the gateway's.  ``fep`` is the number of a port's fabric endpoint, where a NIC has
+    several.  A switch's loopback is its interface ``lo``.
     """
 
     node: str
@@ -23,6 +25,7 @@ class Row:
     port: str
     mac: str = ""
     address: str = ""
+    fep: str = ""
     bridge: str = ""
     subnet: str = ""
     far_node: str = ""
@@ -56,6 +59,7 @@ def rows(topology: Topology) -> Iterator[Row]:
                 port.name,
                 mac=port.mac,
                 address=str(port.address or ""),
+                fep=fep_number(topology, node, port.name) if node.feps else "",
                 bridge=port.bridge or "",
                 subnet=_subnet(node, port),
                 far=far,
@@ -78,6 +82,7 @@ def _row(
     *,
     mac: str = "",
     address: str = "",
+    fep: str = "",
     bridge: str = "",
     subnet: str = "",
     far: End | None = None,
@@ -89,6 +94,7 @@ def _row(
         port=port,
         mac=mac,
         address=address,
+        fep=fep,
         bridge=bridge,
         subnet=subnet,
         far_node=far.node if far else "",

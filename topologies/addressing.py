@@ -4,6 +4,8 @@
 10.<pod>.<r+1>.0/24   rail r of a pod: the bridge (gateway) is .1, the GPU of host h is .(h+2).
                       A longer prefix keeps the same start (rail 0 as 10.0.1.0/28); a shorter one
                       takes as many third octets per rail as it needs (/22: 10.0.4.0, 10.0.8.0)
+10.<10p+n>.<r+1>.0    rail r in plane n (1, 2, ...) of pod p, where GPUs have a fabric endpoint
+                      (FEP) in each plane: 10.1.1.2 and 10.2.1.2 are those of one GPU
 10.<g>.<n+1>.0/24     without rails: one subnet for each bottom switch (leaf, router), the n-th of
                       its group, or all in one row; the switch is .1, its GPUs follow
 10.255.0.0/16         loopbacks: bottom switches (rail, leaf, router), spines and super-spines have
@@ -13,6 +15,7 @@
 172.24.0.0/13         spine - super-spine links, likewise
 ====================  =========================================================================
 
+The ports of a NIC with a FEP each have one MAC, the first port's.
 MAC addresses are locally administered unicast (first octet 02), and read left to right:
 role, node (16 bits), then local rank and port for a GPU, or port (16 bits) for a switch:
 ``02:01:00:05:03:00`` is host 5, local rank 3, first port; ``02:11:00:02:00:07`` is rail switch 2,
@@ -37,6 +40,8 @@ from topologies.model import (
 )
 
 MAX_PODS = 255
+#: Of a fabric with a FEP per plane, whose pods are ten apart in the second octet.
+MAX_PLANES, MAX_PODS_OF_PLANES = 9, 25
 SHORTEST_PREFIX, LONGEST_PREFIX = 17, 30  # of a rail's subnet
 FABRIC_LINKS: Mapping[Role, IPv4Network] = {  # keyed by the role of the upper end
     Role.ROUTER: IPv4Network("172.16.0.0/13"),
@@ -161,6 +166,13 @@ def group_subnet(group: int, number: int, members: int) -> IPv4Network:
     return rail_subnet(number, pod=group)
 
 
+def plane_octet(pod: int, plane: int) -> int:
+    """The second octet in ``plane`` of ``pod``, both counted from 0, where FEPs are per plane."""
+    _bounded("plane", plane, MAX_PLANES, "nic_ports")
+    _bounded("pod", pod, MAX_PODS_OF_PLANES, "pods")
+    return 10 * pod + plane + 1
+
+
 def rail_gateway(subnet: IPv4Network) -> IPv4Interface:
     """The first address of a rail's subnet, which its bridge has."""
     return IPv4Interface(f"{subnet[1]}/{subnet.prefixlen}")
@@ -235,36 +247,43 @@ def hash_seed(switch: str) -> int:
     return int.from_bytes(hashlib.sha256(switch.encode()).digest()[:4], "big") >> 1 or 1
 
 
-def gpu_address(gpu: Node) -> IPv4Interface:
+def gpu_address(gpu: Node, port: str | None = None) -> IPv4Interface:
     """The address at which a GPU is reached: its fabric address (with the prefix of a host), or
     that of its only port.
+
+    Where each port has a fabric endpoint it is that of ``port``, by default the first.
     """
+    if port is not None and gpu.feps:
+        for fep in gpu.feps:
+            if fep.name == port and fep.address is not None:
+                return fep.address
     if gpu.loopback is not None:
         return IPv4Interface(gpu.loopback)
-    for port in gpu.ports:
-        if port.address is not None:
-            return port.address
+    for each in gpu.ports:
+        if each.address is not None:
+            return each.address
     raise TopologyError(f"GPU {gpu.name} has no port with an address")
 
 
-def next_hops(topology: Topology, gpu: str) -> dict[str, str]:
+def next_hops(topology: Topology, gpu: str, port: str | None = None) -> dict[str, str]:
     """Destination MAC of a frame of ``gpu`` to each peer, keyed by the peer's IPv4 address.
 
     A peer in the same subnet is addressed directly; any other through the gateway's MAC, that of
-    the first port where there are several.
+    the first port where there are several.  Where each port has a fabric endpoint, frames leave by
+    ``port`` and peers are those in its plane.
     """
     source = _gpu(topology, gpu)
-    ours = gpu_address(source).network
+    ours = gpu_address(source, port).network
     gateway: str | None = None
     table: dict[str, str] = {}
     for peer in topology.gpus:
         if peer.name == gpu:
             continue
-        address = gpu_address(peer).ip
+        address = gpu_address(peer, port).ip
         if address in ours:
             mac = next(p.mac for p in peer.ports if p.address and p.address.ip == address)
         else:
-            gateway = gateway or gateway_mac(topology, source)
+            gateway = gateway or gateway_mac(topology, source, port if source.feps else None)
             mac = gateway
         table[str(address)] = mac
     return table
@@ -350,7 +369,7 @@ def _paths(topology: Topology, gpu: str, port: str | None) -> dict[str, tuple[Li
     _gpu(topology, gpu)
     paths = topology.paths(gpu, port)
     return {
-        str(gpu_address(peer).ip): paths[peer.name]
+        str(gpu_address(peer, port).ip): paths[peer.name]
         for peer in topology.gpus
         if peer.name != gpu and peer.name in paths
     }

@@ -47,6 +47,7 @@ class _Draft:
 
     node: Node
     number: int
+    fep_per_port: bool = False
     ports: list[Port] = field(default_factory=list)
     bridges: dict[str, Bridge] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
@@ -92,14 +93,15 @@ class Assembly:
         scale_up: ScaleUp,
         pod: int | None = None,
         homed: int = 1,
+        fep_per_port: bool = False,
         rails: bool = True,
         gpus_per_rail: int = 1,
     ) -> tuple[str, ...]:
         """A server with ``gpus`` GPUs, named after it; their names.
 
-        GPUs with ``homed`` > 1 ports have a fabric address of their own.  ``gpus_per_rail`` of them
-        share a NIC, and so a rail; without ``rails`` GPUs of equal local rank have nothing in
-        common.
+        GPUs with ``homed`` > 1 ports have a fabric address of their own.  With ``fep_per_port``
+        each port has one, and all the NIC's MAC.  ``gpus_per_rail`` of them share a NIC, and so a
+        rail; without ``rails`` GPUs of equal local rank have nothing in common.
         """
         host = len(self._servers)
         names = tuple(f"{name}g{rank}" for rank in range(gpus))
@@ -118,7 +120,7 @@ class Assembly:
                 loopback=plan.loopback(Role.GPU, self._gpus) if homed > 1 else None,
             )
             self._gpus += 1
-            self._nodes[gpu] = _Draft(node, host)
+            self._nodes[gpu] = _Draft(node, host, fep_per_port)
         return names
 
     def switch(
@@ -295,7 +297,11 @@ class Assembly:
         self._members[gateway.network] += 1
         port = len(draft.ports)
         assert draft.node.local_rank is not None
-        mac = plan.gpu_mac(host=draft.number, local_rank=draft.node.local_rank, port=port)
+        mac = plan.gpu_mac(
+            host=draft.number,
+            local_rank=draft.node.local_rank,
+            port=0 if draft.fep_per_port else port,
+        )
         address = plan.rail_address(gateway.network, number)
         draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address, bond=bond))
         if draft.node.gateway is None:

@@ -18,12 +18,15 @@ look like one: one subnet, one gateway address and MAC, and for each rail a stan
 them for frames to GPUs whose own port there is down.  With ``homing=esi`` they have no such link,
 and tell each other of their GPUs by BGP EVPN (Ethernet segments, RFC 7432).  With ``homing=auto``
 it is ``bond`` that is drawn, and ``paths`` where the kernel has no bonds (:mod:`emulator.homing`).
+With ``homing=planes`` each port is a fabric endpoint (FEP) of its own, with its own address; all of
+a NIC have its one MAC.  Nothing joins the planes then.
 Without spines, rails that stand on different switches do not reach each other.
 
 Subnets: rail r is 10.<pod>.<r+1>.0 with ``subnet_prefix``; the rails of a second plane, then those
 of the next segment, follow.  With ``subnets=divided`` the rails of one switch s share
 10.<pod>.<s+1>.0 instead, cut in equal parts.  Prefixes longer than /24 are told to spines as a
-summary, their /24, where a switch has several rails.
+summary, their /24, where a switch has several rails.  With ``homing=planes`` the second octet is
+ten times the pod plus the plane (1, 2, ...), and the third is the rail's in all planes.
 With ``subnets=stretched`` rail r is one subnet, 10.0.<r+1>.0, over all pods and segments: every
 rail switch that serves the rail has the same gateway address and MAC, tunnels (VXLAN, VNI 10000
 plus the VLAN id) between rail switches join the parts, and BGP EVPN tells who is behind which.
@@ -58,7 +61,9 @@ PORT_ORDERS = (BY_RAIL, BY_HOST, INTERLEAVED) = ("rail", "host", "interleaved")
 #: Rows of an interleaved panel, and its interfaces where ``switch_ports`` is not given.
 ROWS, PANEL = 3, 48
 STRETCHED = "stretched"
-PATHS, PAIR, SEGMENT, AUTO_HOMING = HOMINGS = ("paths", "bond", "esi", "auto")
+HOMINGS = ("paths", "planes", "bond", "esi", "auto")
+PATHS, PLANES, PAIR, SEGMENT, AUTO_HOMING = HOMINGS
+OWN = "own"
 BOND = "bond0"
 
 
@@ -78,8 +83,8 @@ class Clos(Cabling):
     homing: str = parameter(
         PATHS,
         Choice(HOMINGS),
-        "two NIC ports: paths of their own, a bond to a switch pair, or one as EVPN multihoming; "
-        "auto: bond, or paths where the kernel has no bonds",
+        "NIC ports: paths to one address, a FEP each, a bond to a switch pair, or one as "
+        "EVPN multihoming; auto: bond, or paths where the kernel has no bonds",
     )
     rails_per_switch: int = parameter(1, COUNT, "rails on one rail switch")
     switch_ports: int | None = parameter(
@@ -165,7 +170,7 @@ class Clos(Cabling):
     @property
     def bonded(self) -> bool:
         """Whether the two ports of a GPU are one interface."""
-        return self.drawn_homing != PATHS
+        return self.drawn_homing in (PAIR, SEGMENT)
 
     @property
     def vlan_use(self) -> str:
@@ -175,7 +180,7 @@ class Clos(Cabling):
     @property
     def subnet_planes(self) -> int:
         """Planes that have subnets of their own."""
-        return 1 if self.bonded else self.nic_ports
+        return 1 if self.bonded or self.homing == PLANES else self.nic_ports
 
     @property
     def _planes_per_spine(self) -> int:
@@ -197,6 +202,10 @@ class Clos(Cabling):
     def _block(self) -> int:
         """The interfaces from the first of one rail to the first of the next, if interleaved."""
         return ROWS * self.hosts
+
+    def second_octet(self, pod: int, plane: int) -> int:
+        """Of the rails' subnets in ``plane`` of ``pod``, both counted from 0."""
+        return plan.plane_octet(pod, plane) if self.homing == PLANES else pod
 
     def parameters(self) -> dict[str, object]:
         """Every parameter with the value it has, computed ones included."""
@@ -227,6 +236,12 @@ class Clos(Cabling):
             raise TopologyError(
                 f"homing is {self.homing} and nic_ports {self.nic_ports}; a bond has two ports: "
                 "take nic_ports=2, or homing=paths"
+            )
+        if self.homing == PLANES and (self.nic_ports == 1 or self.planes != OWN):
+            raise TopologyError(
+                f"homing is {PLANES}, nic_ports {self.nic_ports} and planes {self.planes}; an "
+                f"endpoint in each plane takes several ports and planes that nothing joins: take "
+                f"nic_ports=2 and planes={OWN}, or homing={PATHS}"
             )
         if self.homing == SEGMENT and not self.stretched:
             raise TopologyError(
@@ -290,7 +305,7 @@ class Clos(Cabling):
         plan.rail_subnet(
             blocks * each - 1,
             subnet_prefix=self.subnet_prefix if self.subnets == "apart" else 24,
-            pod=self.pods - 1,
+            pod=self.second_octet(self.pods - 1, self.nic_ports - 1),
         )
         parts = 2 ** (self.subnet_prefix - 24)  # of a /24; a fraction if it is none
         if self.subnets == "divided" and rails > parts:
@@ -388,6 +403,7 @@ class _Builder:
                 scale_up=shape.scale_up_network,
                 pod=where[0] if self.several_pods else None,
                 homed=shape.subnet_planes,
+                fep_per_port=shape.homing == PLANES,
                 gpus_per_rail=shape.gpus_per_nic,
             )
             for number, where in enumerate(servers)
@@ -487,14 +503,13 @@ class _Builder:
         shape = self.shape
         if shape.stretched:
             return plan.rail_subnet(rail, subnet_prefix=shape.subnet_prefix)
-        plane = 0 if shape.bonded else place.plane
+        plane = place.plane if shape.subnet_planes > 1 else 0
+        pod = shape.second_octet(place.pod, place.plane)
         block = place.segment * shape.subnet_planes + plane
         if shape.subnets == "apart":
             number = block * shape.rail_count + rail
-            return plan.rail_subnet(number, subnet_prefix=shape.subnet_prefix, pod=place.pod)
-        whole = plan.rail_subnet(
-            block * shape.switches + place.index, subnet_prefix=24, pod=place.pod
-        )
+            return plan.rail_subnet(number, subnet_prefix=shape.subnet_prefix, pod=pod)
+        whole = plan.rail_subnet(block * shape.switches + place.index, subnet_prefix=24, pod=pod)
         part = rail - self._rails_of(place)[0]
         return list(whole.subnets(new_prefix=shape.subnet_prefix))[part]
 

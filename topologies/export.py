@@ -14,6 +14,7 @@ from topologies.capacity import (
 )
 from topologies.failure_domain import failure_domains
 from topologies.model import Link, Node, Role, Topology
+from topologies.planes import fep_number
 from topologies.units import format_rate
 
 SCHEMA = "uetemu.topology/1"
@@ -46,7 +47,7 @@ def as_data(topology: Topology) -> dict[str, object]:
             }
             for server in topology.servers
         ],
-        "nodes": [_node_data(node) for node in topology.nodes],
+        "nodes": [_node_data(topology, node) for node in topology.nodes],
         "links": [
             {
                 "a": {"node": link.a.node, "port": link.a.port},
@@ -72,7 +73,7 @@ def as_data(topology: Topology) -> dict[str, object]:
     }
 
 
-def _node_data(node: Node) -> dict[str, object]:
+def _node_data(topology: Topology, node: Node) -> dict[str, object]:
     return {
         "name": node.name,
         "role": node.role.value,
@@ -102,6 +103,7 @@ def _node_data(node: Node) -> dict[str, object]:
                 "name": p.name,
                 "mac": p.mac,
                 "address": str(p.address) if p.address else None,
+                "fep": fep_number(topology, node, p.name) if node.feps else None,
                 "bridge": p.bridge,
                 "bond": p.bond,
             }

@@ -153,6 +153,18 @@ class Node:
         names = dict.fromkeys(port.bond for port in self.ports if port.bond)
         return {name: tuple(p for p in self.ports if p.bond == name) for name in names}
 
+    @property
+    def feps(self) -> tuple[Port, ...]:
+        """The ports of a GPU whose NIC has a fabric endpoint (FEP) on each, in the order of planes.
+
+        They have addresses of their own and the NIC's one MAC.  Empty where one endpoint has all
+        ports.
+        """
+        several = self.role is Role.GPU and len(self.ports) > 1 and self.loopback is None
+        if not several or any(port.bond or port.mac != self.ports[0].mac for port in self.ports):
+            return ()
+        return self.ports
+
     def port(self, name: str) -> Port:
         for port in self.ports:
             if port.name == name:

@@ -20,6 +20,7 @@ from topologies.capacity import format_ratio, oversubscription
 from topologies.export import bundle_rate
 from topologies.heat import Heat, number
 from topologies.model import SWITCH, End, Link, Node, Role, Topology
+from topologies.planes import fep_number
 
 #: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
 #: kind of colour vision.
@@ -299,7 +300,8 @@ class _Drawing:
             if (address := self.topology.node(end.node).port(end.port).address)
         ]
         names = list(dict.fromkeys(end.node for end in gpus))
-        told = [span(items) for items in (names, addresses, shared) if items]
+        feps = [number for end in gpus if (number := self._fep(end))]
+        told = [span(items) for items in (names, feps, addresses, shared) if items]
         inside = [
             link
             for nic in shared
@@ -307,6 +309,11 @@ class _Drawing:
             if self.box_of[far.node] == box
         ]
         return [*told, f"PCIe {bundle_rate(inside)}"] if inside else told
+
+    def _fep(self, end: End) -> str | None:
+        """``FEP 111``, where the port ``end`` of a GPU has one of its own."""
+        gpu = self.topology.node(end.node)
+        return f"FEP {fep_number(self.topology, gpu, end.port)}" if gpu.feps else None
 
     def _is_nic(self, node: str) -> bool:
         return self.topology.node(node).transparent

@@ -65,7 +65,15 @@ class SharedNic(Clos):
     NAME = "shared_nic"
 
 
-@with_defaults(hosts=2, gpus_per_host=2, nic_ports=2, rails_per_switch=2, planes="own", spines=0)
+@with_defaults(
+    hosts=2,
+    gpus_per_host=2,
+    nic_ports=2,
+    homing="planes",
+    rails_per_switch=2,
+    planes="own",
+    spines=0,
+)
 class FabricPlanes(Clos):
     """Two fabric planes under UET: an endpoint of every NIC in each of them (figure 14-1).
 
@@ -79,8 +87,10 @@ class FabricPlanes(Clos):
          111  112  121  122         211  212  221  222       FEPs: plane, server, GPU
         h0g0 h0g1 h1g0 h1g1        h0g0 h0g1 h1g0 h1g1       (eth0 left, eth1 right)
 
-    Nothing joins the planes but the NICs: an address of plane 2 is not reached through plane 1.
-    With ``spines`` each plane has as many of its own.
+    Each NIC is a fabric interface: its FEPs have an address each (FEP 111 is 10.1.1.2, FEP 211
+    10.2.1.2) and one MAC.  Nothing joins the planes but the NICs: an address of plane 2 is not
+    reached through plane 1.  With ``spines`` each plane has as many of its own.  With
+    ``homing=paths`` a NIC is one FEP, with one address over both ports.
 
     4 GPUs, 2 switches, 8 links; bisection: servers 1.6 Tbps, rails 1.6 Tbps.
     """

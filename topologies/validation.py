@@ -61,7 +61,7 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
 
     def claim_mac(where: str, item: Bridge | Port, node: Node) -> None:
         if isinstance(item, Port):
-            where = f"{node.name}:{item.interface}"
+            where = node.name if node.feps else f"{node.name}:{item.interface}"
         elif topology.profile.vlans != "off":
             where = f"the bridges of {twins.get(where, where).partition(':')[0]}"
         else:

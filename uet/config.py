@@ -153,6 +153,10 @@ class FepConfig:
     secure_start: str = "0rtt"
     expected_psn: int | None = None
 
+    # Low bits of a memory key that name a region, where the others below the flags are the
+    # application's own (uet.planes.numbered_writes); by default all 56 (UES Table 2-13).
+    region_bits: int = 56
+
     # Local resources, not in the specification.  Initiators get half of the PDCs at most;
     # `reserved_pdcs` of the pool go only to those that ask for them, as this endpoint does with
     # `use_reserved_pdcs`.
@@ -203,6 +207,7 @@ class FepConfig:
             "deferred_time": (1, 600 * second),
             "restart_time": (1, 600 * second),
             "max_restarts": (0, 2**16),
+            "region_bits": (12, 56),
             "max_pdcs": (1, 65_535),
             "reserved_pdcs": (0, 65_535),
             "last_pdcid": (1, 65_535),

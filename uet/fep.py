@@ -29,9 +29,11 @@ from uet.pds.table import PdcTable
 from uet.peer import NOMINAL_OVERHEAD, Peer
 from uet.ses.address import Address
 from uet.ses.initiator import Initiator
+from uet.ses.matching import Watcher
 from uet.ses.memory import MemoryRegion, MemoryTable
 from uet.ses.readback import Readback
 from uet.ses.requests import MessageError
+from uet.ses.rma import Guard
 from uet.ses.target import Target
 from uet.transport import Completion, Frame, Receive, Request
 from uet.tss.domain import SealError
@@ -104,7 +106,7 @@ class FabricEndpoint:
         self.peers: dict[bytes, Peer] = {}
         for peer, mac in config.neighbours.items():
             self.add_peer(peer, mac)
-        self._memory = MemoryTable()
+        self._memory = MemoryTable(region_bits=config.region_bits)
         self.initiator = Initiator(
             config, self, self._memory, self._completions.append, self.counts, rng
         )
@@ -182,6 +184,31 @@ class FabricEndpoint:
         if peer is not None and peer.address != receive.peer:
             receive = replace(receive, peer=peer.address)
         self.target.post_receive(receive)
+
+    def watch_receives(self, watcher: Watcher) -> None:
+        """Let ``watcher`` hear what happens to posted receives."""
+        self.target.watch_receives(watcher)
+
+    def guard_writes(self, guard: Guard) -> None:
+        """Let ``guard`` say, as each write begins, where its octets go."""
+        self.target.guard_writes(guard)
+
+    def divert(self, peer: str, key: int) -> None:
+        """What ``peer`` is writing under ``key`` is taken, and goes nowhere."""
+        pdcs = {pdc.id for pdc in self.table.by_id.values() if pdc.address == peer}
+        self.target.divert(key, pdcs)
+
+    def withdraw_receive(self, context: object) -> None:
+        """Take a posted receive back without a completion."""
+        self.target.withdraw_receive(context)
+
+    def abandon(self, error: str, peer: str | None = None) -> None:
+        """End all that was asked for here, or of ``peer``, with ``error``, at once: the way is
+        dead."""
+        for pdc in list(self.table.by_id.values()):
+            if pdc.initiator and peer in (None, pdc.address):
+                pdc.fail(error, self._now, tell=False)
+        self.initiator.abandon(error, peer)
 
     def completions(self) -> list[Completion]:
         """Completions since the last call."""

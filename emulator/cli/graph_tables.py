@@ -54,15 +54,21 @@ def text(topology: Topology, *, to_terminal: bool = False) -> str:
 
 def addresses(topology: Topology, *, to_terminal: bool = False) -> str:
     """Every interface of every node, however many they are."""
+    shown = list(address_table.rows(topology))
+    several = any(row.fep for row in shown)
     table = _table(
-        "Addresses and ports", "node", "port", "MAC", "address", "bridge, subnet", "far end", "rate"
+        "Addresses and ports",
+        *("node", "port", "MAC", "address"),
+        *(("FEP",) if several else ()),
+        *("bridge, subnet", "far end", "rate"),
     )
-    for row in address_table.rows(topology):
+    for row in shown:
         table.add_row(
             row.node,
             row.port,
             row.mac or "-",
             row.address or "-",
+            *((row.fep or "-",) if several else ()),
             f"{row.bridge} {row.subnet}" if row.bridge else "-",
             row.far_end or "-",
             format_rate(row.rate_bps) if row.rate_bps else "-",

@@ -31,6 +31,7 @@ from emulator.endpoint.counting import add, of_the_past
 from emulator.endpoint.executor import MEMORY_KEY, Executor
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
 from emulator.endpoint.homed_nic import HomedNic
+from emulator.endpoint.lanes import lanes, per_fep
 from emulator.endpoint.loop_record import LoopRecord
 from emulator.endpoint.nic import Nic
 from emulator.endpoint.nvlink import RETRY_HOST_NS, NvLink, mailbox_path
@@ -87,6 +88,7 @@ class Agent:
             self._silence = silence(port.interface, spec.frames)
         self._nic = open_nic(spec, birth.clock)
         self._past: dict[str, int] = {}  # counters of the transports before this one
+        self._past_of_feps: dict[str, dict[str, int]] = {}
         self._transport = self._new_transport(dict(spec.transport_config), spec.seed)
         self._executor = Executor(
             spec.rank,
@@ -116,11 +118,14 @@ class Agent:
         transport = make_transport(self._spec.transport, config, seed)
         if isinstance(self._nic, HomedNic):
             transport.use_ports(self._nic.usable)
+        self._lanes = lanes(transport, self._nic)
         transport.register(self._memory.view(), key=MEMORY_KEY)
         return transport
 
     def _renew(self, life: int) -> None:
         add(self._past, of_the_past(self._transport.counters()))
+        for layer, counters in per_fep(self._transport).items():
+            add(self._past_of_feps.setdefault(layer, {}), of_the_past(counters))
         seed = random.Random(f"{self._spec.seed} life {life}").getrandbits(63)
         config = {**self._spec.transport_config, "life": life}
         self._transport = self._new_transport(config, seed)
@@ -155,12 +160,15 @@ class Agent:
 
     def _turn(self, now: int) -> bool:
         """A bounded share of everything; true when there was something to do."""
-        executor, transport, nic = self._executor, self._transport, self._nic
-        frames = nic.receive(now, _RECEIVE_BATCH)
-        if frames:
-            if nic.lateness > 0:
-                self._record.slip.add(nic.lateness)
-            transport.receive(frames, now)
+        executor, transport = self._executor, self._transport
+        received = False
+        for endpoint, nic in self._lanes:
+            frames = nic.receive(now, _RECEIVE_BATCH)
+            if frames:
+                received = True
+                if nic.lateness > 0:
+                    self._record.slip.add(nic.lateness)
+                endpoint.receive(frames, now)
         completions = transport.completions()
         if completions:
             executor.feed(completions, now)
@@ -176,10 +184,11 @@ class Agent:
             self._record.reset()
             self._cpu_at_start = time.process_time_ns()
             busy = True
-        out = transport.transmit(now, nic.room())
-        if out or nic.backlog:
-            sent = nic.send(out)
-            busy = busy or sent > 0
+        for endpoint, nic in self._lanes:
+            out = endpoint.transmit(now, nic.room())
+            if out or nic.backlog:
+                sent = nic.send(out)
+                busy = busy or sent > 0
         # What ended with a timer (retries that are over) may send no frame: nothing else would wake
         # the loop for it before the execution's deadline.
         expired = transport.completions()
@@ -190,7 +199,7 @@ class Agent:
         if self._close is not None and (transport.closed or now >= self._close.deadline):
             self._control.send(Closed(transport.closed))
             self._close = None
-        return busy or bool(frames) or bool(completions) or bool(expired)
+        return busy or received or bool(completions) or bool(expired)
 
     @property
     def _number(self) -> int:
@@ -199,11 +208,12 @@ class Agent:
     def _next_timer(self, now: int) -> int | None:
         """When the loop must turn again whatever the NIC holds (ns), or ``None``."""
         deadlines: list[int | None] = []
-        if self._nic.room():
-            deadlines.append(self._transport.next_deadline())
-        elif self._nic.by_class:
-            # what it has to send may be data; an answer that waits for a timer is not held up
-            deadlines.append(_no_sooner(self._transport.next_deadline(), now + _BLOCKED_LOOK_NS))
+        for endpoint, nic in self._lanes:
+            if nic.room():
+                deadlines.append(endpoint.next_deadline())
+            elif nic.by_class:
+                # what it has to send may be data; an answer that waits for a timer is not held up
+                deadlines.append(_no_sooner(endpoint.next_deadline(), now + _BLOCKED_LOOK_NS))
         if self._executor.running:
             deadlines.append(self._executor.next_deadline())
         elif self._run is not None:
@@ -281,6 +291,9 @@ class Agent:
             "executor": {"stale_arrivals": self._executor.stale_arrivals},
             "loop": {**self._record.counters(), "cpu_ns": time.process_time_ns()},
         }
+        for layer, counters in per_fep(self._transport).items():
+            layers[layer] = dict(self._past_of_feps.get(layer, {}))
+            add(layers[layer], counters)
         if self._nvlink is not None:
             layers["scale_up"] = self._nvlink.counters()
         return layers
@@ -302,7 +315,7 @@ def open_nic(spec: AgentSpec, clock: Clock) -> Nic | HomedNic:
         "by_class": spec.send_by_class,
     }
     if len(spec.ports) > 1:
-        return HomedNic(spec.ports, clock, **settings)
+        return HomedNic(spec.ports, clock, fep_per_port=spec.fep_per_port, **settings)
     (port,) = spec.ports
     return Nic(port.interface, clock, path_delays=port.path_delays, **settings)
 

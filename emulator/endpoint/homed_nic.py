@@ -15,6 +15,10 @@ it acknowledges, it takes the port of the same plane back.
 
 A port without carrier is left alone: what it would get, and what still waits for it, goes over the
 others.  What is lost farther on, the NIC cannot see; that is the transport's to find out.
+
+Where each port has a fabric endpoint of its own (``fep_per_port``), each of :attr:`HomedNic.ports`
+is a NIC for itself.  Nothing moves from one to another then: what waits at a port that has lost its
+carrier is discarded.
 """
 
 from __future__ import annotations
@@ -76,13 +80,15 @@ class HomedNic:
         slots: int = 512,
         queue_frames: int = 8,
         by_class: bool = False,
+        fep_per_port: bool = False,
     ) -> None:
         self.lateness = 0
         self.by_class = by_class
         self._ports: list[Nic] = []
+        self._fep_per_port = fep_per_port
         self._macs = [port.macs for port in ports]
         self._carrier = CarrierWatch([port.interface for port in ports])
-        self._moved = 0
+        self._moved = self._discarded = 0
         try:
             for port in ports:
                 self._ports.append(
@@ -109,11 +115,20 @@ class HomedNic:
         self.usable: Sequence[int] = up or list(range(len(self._ports)))
         self._choice = remaining(len(self._ports), self.usable)
         for number, port in enumerate(self._ports):
-            if number not in self.usable and port.backlog:
+            if number in self.usable or not port.backlog:
+                continue
+            if self._fep_per_port:
+                self._discarded += len(port.recall())
+            else:
                 first = self._macs[0]  # as frames come from the transport
                 stranded = [(first + header[_MACS:], rest) for header, rest in port.recall()]
                 self._moved += len(stranded)
                 self.send(stranded)
+
+    @property
+    def ports(self) -> Sequence[Nic]:
+        """The NIC of each port."""
+        return self._ports
 
     # Sending
 
@@ -187,13 +202,14 @@ class HomedNic:
 
     def counters(self) -> dict[str, int]:
         """Those of the ports added up; frames in and out of each; ``moved``: frames that waited
-        at a port when it lost its carrier, and left through another."""
+        at a port when it lost its carrier, and left through another; ``discarded``: that left
+        through none."""
         each = [port.counters() for port in self._ports]
         now = {name: sum(counters[name] for counters in each) for name in each[0]}
         for number, counters in enumerate(each):
             for name in ("frames_in", "frames_out"):
                 now[f"port{number}_{name}"] = counters[name]
-        now["moved"] = self._moved
+        now["moved"], now["discarded"] = self._moved, self._discarded
         return now
 
     def close(self) -> None:

@@ -27,7 +27,8 @@ class AgentSpec:
     life of the endpoint, which no packet of an earlier one must reach, with its number ``life``,
     too.
     ``netns`` is the path of the namespace (``None``: the current one) and ``ports`` are those of
-    the NIC in it.  ``peers`` maps every rank that the fabric reaches to its fabric address,
+    the NIC in it; ``fep_per_port``: each has a fabric endpoint of its own.  ``peers`` maps every
+    rank that the fabric reaches to its fabric address, of several that in the first plane,
     ``scale_up_peers`` the ranks that its scale-up network reaches to their node names.  ``mtu`` is
     that of the port and ``frame_octets`` the longest
     frame that the transport makes (``None``: what the MTU allows), by which receive slots are
@@ -55,6 +56,7 @@ class AgentSpec:
     send_queue_frames: int = 8
     send_by_class: bool = False
     header_bits: int = 64
+    fep_per_port: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

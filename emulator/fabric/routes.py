@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
 from topologies.model import Bridge, End, Node, Port, Topology, TopologyError
+from topologies.planes import plane_networks
 from topologies.routing import Table
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
@@ -66,7 +67,8 @@ class Neighbour:
 def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
     """Routes of every node, by node name.
 
-    A GPU has its default route, over each port that has a gateway.  A switch has a route to every
+    A GPU has its default route, over each port that has a gateway; where it has an endpoint in each
+    plane, each plane has a route of its own, by its port.  A switch has a route to every
     endpoint subnet (or its summary), every loopback and every fabric address that it does not own
     and can reach, over all paths of the routing in force (by default those of the fewest hops),
     each parallel link being a path.  Of the switches that have a stretched subnet it takes the
@@ -79,6 +81,11 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
         if hops:
             default = Route(destination=_EVERYTHING, hops=hops, source=gpu.loopback)
             routes[gpu.name].append(default)
+        for fep, hop in zip(gpu.feps, hops, strict=False):
+            routes[gpu.name] += [
+                Route(destination=network, hops=(hop,))
+                for network in plane_networks(topology, gpu, fep.name)
+            ]
     via = _next_addresses(topology)
     shared = _stretched_networks(topology)
     for owner, owned in destinations(topology).items():

@@ -86,6 +86,7 @@ def agent_specs(
                 memory_octets=memory_octets,
                 send_by_class=pausing,
                 header_bits=transport.header_bits,
+                fep_per_port=bool(gpu.feps),
                 # A NIC holds frames back rather than overrun the queue of its own port, even if
                 # all that a bond is given leaves by one of its ports.
                 send_queue_frames=min(

@@ -13,8 +13,8 @@ from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
 from emulator.run.ideal import WireCost
 from emulator.transports.one_time_keys import OneTimeKeys
-from topologies.attachment import nic_rate_bps
-from topologies.model import Topology
+from topologies.attachment import nic_rate_bps, port_rate_bps
+from topologies.model import End, Topology
 from topologies.spans import NOWHERE
 from topologies.units import UnitError, parse_time_ns
 from uet.wire.codes import MIN_TRIM_SIZE
@@ -183,8 +183,10 @@ def rto_ns(wanted: str, options: Options, base_rtt: int) -> int:
         raise UserError(f"transport {wanted!r}: rto: {error}") from None
 
 
-def path_window(topology: Topology, gpu: str, packet_octets: int, more: int) -> int:
-    """Octets in flight that keep the NIC busy on its longest path, and no more.
+def path_window(
+    topology: Topology, gpu: str, packet_octets: int, more: int, port: str | None = None
+) -> int:
+    """Octets in flight that keep the NIC, or its ``port``, busy on its longest path, and no more.
 
     Rate times round trip; ``more``, what the receiver may leave unacknowledged; and one packet of
     ``packet_octets`` that is being serialised at each hop.
@@ -193,5 +195,5 @@ def path_window(topology: Topology, gpu: str, packet_octets: int, more: int) -> 
     spans = {reached.get(peer.name, NOWHERE) for peer in topology.gpus}
     round_trip = 2 * max(span.delay_ns for span in spans)
     hops = max(span.hops for span in spans)
-    rate = nic_rate_bps(topology, gpu)
+    rate = nic_rate_bps(topology, gpu) if port is None else port_rate_bps(topology, End(gpu, port))
     return rate * round_trip // (8 * 10**9) + more + (hops + 1) * packet_octets

@@ -122,6 +122,12 @@ def _fit(
                 f"transport {wanted!r}: pfc={chosen['pfc']}, but the switches "
                 f"{'pause' if paused else 'do not pause'}; leave one of --switch and pfc out"
             )
+    if any(gpu.feps for gpu in topology.gpus):
+        raise UserError(
+            f"transport {wanted!r}: the NICs of {topology.name} have an endpoint in each plane "
+            "(homing=planes), which is Ultra Ethernet's; take homing=paths, where queue pairs hash "
+            "over both ports, or transport uet"
+        )
     qps = _whole(wanted, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(wanted, options, topology)
     each = headers.RETH.size if chosen["placement"] == "direct" else 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -24,11 +25,15 @@ from emulator.transports.choice import (
 )
 from emulator.transports.one_time_keys import OneTimeKeys
 from topologies.addressing import gpu_address, next_hops
-from topologies.attachment import nic_rate_bps
-from topologies.model import Topology
+from topologies.attachment import nic_rate_bps, port_rate_bps
+from topologies.model import End, Node, Topology
+from topologies.planes import fep_addresses, fep_number
 from topologies.round_trip import base_rtt_ns
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.fep import FabricEndpoint
+from uet.planes.fabric_interface import FabricInterface
+from uet.planes.numbered_writes import REGION_BITS
+from uet.planes.sharing import InterfaceConfig
 from uet.tss.domain import Mode, domain_from_data
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
@@ -67,6 +72,9 @@ TAIL_TRIMMED, TAIL_DROPPED = 4, 16
 REPS_FROZEN_BASE_RTTS = 20
 #: More packets than one life of an endpoint sends in one secure domain.
 COUNTERS_PER_LIFE = 1 << 32
+#: How long a plane is silent until its work goes to another one: as long as its endpoint asks that
+#: often for the state of the tail, or, where delivery is ordered, so many RTOs.
+SILENT_TAILS, SILENT_RTOS = 3, 2
 _TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
 
 
@@ -104,6 +112,47 @@ def uet_endpoint(
     file = path.open("x", buffering=1, encoding="utf-8")
     log = JsonSequence(file.write, name=name, reference=reference)
     return create(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE, log=log)
+
+
+def fabric_interface(
+    *,
+    seed: int,
+    feps: Sequence[Mapping[str, object]],
+    names: Sequence[str],
+    peers: Sequence[tuple[str, ...]],
+    quarantine: int,
+    silence: int,
+    patience: int,
+    event_log: str | None = None,
+    name: str = "",
+    reference: str | None = None,
+    life: int = 0,
+    **common: object,
+) -> FabricInterface:
+    """The endpoints of one NIC, one a plane, as :func:`uet_endpoint` makes them from ``feps``
+    and what they have in ``common``.
+
+    ``names`` are theirs; see :class:`~uet.planes.fabric_interface.InterfaceConfig` for the others.
+    Each writes an event log of its own, its name appended to that of the file.
+    """
+    rng = random.Random(seed)
+    made = []
+    for fep, config in zip(names, feps, strict=True):
+        log = None
+        if event_log is not None:
+            whole = Path(event_log)
+            log = str(whole.with_stem(f"{whole.stem}-fep{fep}"))
+        endpoint = uet_endpoint(
+            seed=rng.getrandbits(63),
+            event_log=log,
+            name=f"{name} FEP {fep}",
+            reference=reference,
+            life=life,
+            **{**config, **common},
+        )
+        made.append((fep, endpoint))
+    shared = InterfaceConfig(peers=peers, quarantine=quarantine, silence=silence, patience=patience)
+    return FabricInterface(made, shared, seed=rng.getrandbits(63))
 
 
 def _fit_uet(
@@ -160,31 +209,38 @@ def _fit_uet(
     base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
     rto = rto_ns(wanted, options, base_rtt)
     cut = trims and not any(node.transparent for node in topology.nodes)
-    configs = {}
-    for gpu in topology.gpus:
-        configs[gpu.name] = {
-            "base_rtt": base_rtt,
-            "rto_init_time": rto,
-            "tail_loss_time": min(rto, base_rtt * (TAIL_TRIMMED if cut else TAIL_DROPPED)),
-            "reps_freeze_time": REPS_FROZEN_BASE_RTTS * base_rtt,
-            "ports": len(gpu.ports),
-            "link_rate": nic_rate_bps(topology, gpu.name),
-            "address": str(gpu_address(gpu).ip),
-            "mac": gpu.ports[0].mac,
-            "neighbours": next_hops(topology, gpu.name),
-            "payload_mtu": wire.payload_mtu,
-            "window_bytes": path_window(
-                topology, gpu.name, wire.payload_mtu + wire.around_bytes, FepConfig.ack_gen_trigger
-            ),
-            **fields,
-        }
+    tail_loss_time = min(rto, base_rtt * (TAIL_TRIMMED if cut else TAIL_DROPPED))
+    fields |= {
+        "base_rtt": base_rtt,
+        "rto_init_time": rto,
+        "tail_loss_time": tail_loss_time,
+        "reps_freeze_time": REPS_FROZEN_BASE_RTTS * base_rtt,
+        "payload_mtu": wire.payload_mtu,
+    }
+    packet = wire.payload_mtu + wire.around_bytes
+    endpoints = {gpu.name: _endpoints(topology, gpu, packet, fields) for gpu in topology.gpus}
     try:
-        FepConfig(**next(iter(configs.values())))  # type: ignore[arg-type]
+        FepConfig(**next(iter(endpoints.values()))[0])  # type: ignore[arg-type]
     except ValueError as error:
         raise UserError(f"transport {wanted!r}: {error}") from None
+    configs: dict[str, Mapping[str, object]] = {}
+    for gpu in topology.gpus:
+        configs[gpu.name] = endpoints[gpu.name][0]
+        if gpu.feps:
+            configs[gpu.name] = {
+                "feps": endpoints[gpu.name],
+                "names": [fep_number(topology, gpu, fep.name) for fep in gpu.feps],
+                "peers": [fep_addresses(peer) for peer in topology.gpus if peer is not gpu],
+                "quarantine": tail_loss_time,
+                "silence": SILENT_TAILS * tail_loss_time
+                if chosen["delivery"] == "rud"
+                else SILENT_RTOS * rto,
+                "patience": rto,
+            }
+    several = any(gpu.feps for gpu in topology.gpus)
     return TransportChoice(
         name=wanted,
-        factory="emulator.transports.uet:uet_endpoint",
+        factory=f"emulator.transports.uet:{'fabric_interface' if several else 'uet_endpoint'}",
         frames=TransportFrames(),
         configs=configs,
         wire=wire,
@@ -218,6 +274,32 @@ def _traits(chosen: Options, rto: int, base_rtt: int) -> dict[str, str]:
         "retransmission timer": f"{rto / 1000:.1f} us",
         "ACKs": "in the queue of control packets",
     }
+
+
+def _endpoints(
+    topology: Topology, gpu: Node, packet_octets: int, fields: Mapping[str, object]
+) -> list[dict[str, object]]:
+    """What is configured at each fabric endpoint of ``gpu``."""
+    found = []
+    ports: list[str | None] = [fep.name for fep in gpu.feps]
+    for port in ports or [None]:
+        found.append(
+            {
+                "address": str(gpu_address(gpu, port).ip),
+                "mac": gpu.ports[0].mac,
+                "neighbours": next_hops(topology, gpu.name, port),
+                "ports": 1 if port else len(gpu.ports),
+                "link_rate": port_rate_bps(topology, End(gpu.name, port))
+                if port
+                else nic_rate_bps(topology, gpu.name),
+                "window_bytes": path_window(
+                    topology, gpu.name, packet_octets, FepConfig.ack_gen_trigger, port
+                ),
+                **({"region_bits": REGION_BITS} if port else {}),
+                **fields,
+            }
+        )
+    return found
 
 
 def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:

@@ -54,6 +54,7 @@ def idle_agent(answers: Sequence[int]) -> Agent:
     agent._nvlink = agent._run = agent._close = None
     agent._silence = "filter"
     agent._record = LoopRecord()
+    agent._lanes = ((agent._transport, agent._nic),)
     agent._readers = agent._readers_but_nic = [98]
     return agent
 

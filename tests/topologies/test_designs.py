@@ -123,7 +123,8 @@ def test_the_ports_of_a_dual_port_nic_are_on_two_switches(name: str, bonded: boo
     topology = catalogue.load(name)
     for gpu in topology.gpus:
         assert [behind(topology, gpu.name, port.name) for port in gpu.ports] == ["rail0", "rail1"]
-        assert (gpu.loopback is None) is bonded
+        assert (gpu.loopback is None) is (bonded or bool(gpu.feps))
+        assert bool(gpu.feps) is (name == "fabric_planes")
         assert ({port.bond for port in gpu.ports} == {"bond0"}) is bonded
     assert {switch.plane for switch in topology.switches} == {0, 1}
 

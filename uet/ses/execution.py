@@ -179,11 +179,15 @@ class Execution:
         offset, length = request.buffer_offset, request.length
         if len(request.payload) < length and not self._inbound.make_room(self.now):
             return NO_ROOM
+        key_used = region.key if region.key in request.keys else request.keys[0]
+        memory = region.memory[offset : offset + length]
+        if self._access.guard is not None:
+            memory = self._access.guard(pdc.address, key_used, memory)
         message = InboundMessage(
-            region.memory[offset : offset + length],
+            memory,
             word=request.identity,
             to=request.to,
-            key=region.key,
+            key=key_used,
             offset=offset,
             length=length,
         )

@@ -119,6 +119,10 @@ class InboundMessage:
         self.placed += end - offset
         return True
 
+    def divert(self) -> None:
+        """What comes from now on goes nowhere."""
+        self._memory = memoryview(bytearray(len(self._memory)))
+
 
 class RefusedMessage:
     """A message whose other packets all draw the same answer.

@@ -271,6 +271,17 @@ class Initiator:
         if self._starved or self._asking:
             self._start_freed()
 
+    def abandon(self, error: str, peer: str | None = None) -> None:
+        """Every operation, or every one of ``peer``, that has not ended ends with ``error``."""
+        for key, stream in list(self._streams.items()):
+            if peer in (None, stream.peer):
+                del self._streams[key]
+                self._blocked.pop(stream, None)
+                self._starved.pop(stream, None)
+        for operation in list(self._open.values()):
+            if peer in (None, operation.plan.peer):
+                self._finish(operation, error)
+
     def _on_data(self, operation: Operation) -> None:
         operation.touched = self.now
         if not operation.missing and not operation.is_out:

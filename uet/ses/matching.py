@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from uet.wire.codes import ReturnCode
 
@@ -105,6 +105,14 @@ class Meeting(NamedTuple):
     match: Match | None
 
 
+class Watcher(Protocol):
+    """Hears, by its context, of each receive that is queued, and that a message takes for good."""
+
+    def queued(self, context: object) -> None: ...
+
+    def taken(self, context: object) -> None: ...
+
+
 class ReceiveQueue:
     """Posted receives and unexpected messages of one resource index.
 
@@ -116,6 +124,7 @@ class ReceiveQueue:
         self._max_unexpected = max_unexpected
         self._max_octets = max_unexpected_octets
         self._sequence = count()
+        self.watcher: Watcher | None = None
         #: how many receives are queued
         self.posted = 0
         self._untagged = _Posted()
@@ -147,10 +156,14 @@ class ReceiveQueue:
             self.discard(message)
             meetings.append(Meeting(message, code, match))
             if match is not None and match.released:
+                if self.watcher is not None:
+                    self.watcher.taken(receive.context)
                 return meetings
         receive.sequence = receive.place
         self.posted += 1
         (self._untagged if receive.tag is None else self._tagged).add(receive)
+        if self.watcher is not None:
+            self.watcher.queued(receive.context)
         return meetings
 
     def cancel(self, context: object) -> PostedReceive | None:
@@ -213,6 +226,8 @@ class ReceiveQueue:
             return code, None
         if match is not None and match.released:
             self._remove(receive)
+            if self.watcher is not None:
+                self.watcher.taken(receive.context)
         return code, match
 
     def _remove(self, receive: PostedReceive) -> None:

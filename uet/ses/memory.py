@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KEY_BITS = 64
+FLAGS_AT = 56
 IDEMPOTENT_SAFE = 1 << 63
 OPTIMIZED = 1 << 62
 
@@ -32,10 +33,15 @@ class MemoryRegion:
 
 
 class MemoryTable:
-    """The regions of one endpoint, by key."""
+    """The regions of one endpoint, by key.
 
-    def __init__(self) -> None:
+    Of the 56 bits of a key below its flags the lowest ``region_bits`` name a region.  The others
+    are the application's own, and any value of theirs will do.
+    """
+
+    def __init__(self, *, region_bits: int = FLAGS_AT) -> None:
         self._regions: dict[int, MemoryRegion] = {}
+        self._naming = (1 << KEY_BITS) - (1 << FLAGS_AT) + (1 << region_bits) - 1
 
     def register(self, region: MemoryRegion) -> None:
         """Raises :class:`MemoryRegionError` for a bad or taken key or unsuitable memory."""
@@ -56,5 +62,9 @@ class MemoryTable:
             raise MemoryRegionError(f"memory key {key:#x} is not registered")
 
     def find(self, key: int) -> MemoryRegion | None:
-        """The region of this key."""
-        return self._regions.get(key)
+        """The region that this key names."""
+        return self._regions.get(key & self._naming)
+
+    def named(self, key: int) -> int:
+        """The key under which the region that ``key`` names is registered."""
+        return key & self._naming

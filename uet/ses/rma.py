@@ -28,13 +28,16 @@ _OK, _BAD_ADDR = int(ReturnCode.OK), int(ReturnCode.BAD_ADDR)
 #: Packets of return data that may wait on one PDC; a request that finds so many comes again.
 MOST_READBACKS: Final = 4_096
 _FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})
+#: Called with the address of a peer, a key, and the memory that a write of that peer under that key
+#: is for, as it begins; gives the memory that it goes to.
+Guard = Callable[[str, int, memoryview], memoryview]
 
 
 class MemoryAccess:
     """Carries out what peers ask of one endpoint's registered memory.
 
     ``served`` hears (key, offset, length, message) of what a peer has confirmed to have read: it
-    may be the rest of a rendezvous send.
+    may be the rest of a rendezvous send.  ``guard`` may send writes elsewhere.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class MemoryAccess:
     ) -> None:
         self._memory = memory
         self._served = served
+        self.guard: Guard | None = None
         self._complete = complete
         self._counters = counters
         self._mtu = config.payload_mtu

@@ -9,7 +9,7 @@ specification's order, and the first check that fails decides the return code.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from uet.config import FepConfig
@@ -22,12 +22,12 @@ from uet.ses.connectionless import Connectionless
 from uet.ses.execution import Execution
 from uet.ses.inbound import InboundMessage, InboundTable
 from uet.ses.inbound_send import InboundSend
-from uet.ses.matching import ReceiveQueue
+from uet.ses.matching import ReceiveQueue, Watcher
 from uet.ses.memory import MemoryTable
 from uet.ses.readback import Readback
 from uet.ses.resources import Resource, ResourceTable
 from uet.ses.responses import response
-from uet.ses.rma import MemoryAccess
+from uet.ses.rma import Guard, MemoryAccess
 from uet.ses.sends import OwnInitiator, Sends
 from uet.transport import Completion, Receive
 from uet.wire import headers
@@ -158,6 +158,18 @@ class Target:
         """Take a posted receive back: it completes as CANCELLED.  False if none is queued."""
         return self._sends.cancel(self._at(address), context)
 
+    def watch_receives(self, watcher: Watcher) -> None:
+        """Let ``watcher`` hear what happens to receives of the configured resource."""
+        self._home.queue.watcher = watcher
+
+    def guard_writes(self, guard: Guard) -> None:
+        """Let ``guard`` say, as each write begins, where its octets go."""
+        self._access.guard = guard
+
+    def withdraw_receive(self, context: object) -> None:
+        """Take a posted receive back without a completion."""
+        self._home.queue.cancel(context)
+
     # -- requests ----------------------------------------------------------------------------
 
     def deliver(
@@ -214,6 +226,8 @@ class Target:
             ):
                 return self._execution.judge(pdc, psn, next_header, packet, at)
             memory = region.memory[offset : offset + length]
+            if self._access.guard is not None:
+                memory = self._access.guard(pdc.address, bits, memory)
             if octets == length:
                 memory[:] = packet[at + _SIZE :]
                 self._access.written(pdc.address, bits, offset, length, header_data)
@@ -253,10 +267,16 @@ class Target:
         self._connectionless.datagram(address, request)
         return None
 
+    def divert(self, key: int, pdcs: Container[int]) -> None:
+        """What is being written under ``key`` on these PDCs is taken, and goes nowhere."""
+        for (pdc_id, _), message in self._messages.items():
+            if message.key == key and pdc_id in pdcs:
+                message.divert()
+
     def withdraw(self, key: int) -> None:
         """A region is there no longer: what is being written to it is refused from now on."""
         for number, message in list(self._messages.items()):
-            if message.key == key and not isinstance(message, InboundSend):
+            if self._memory.named(message.key) == key and not isinstance(message, InboundSend):
                 self._inbound.stop(number, message, int(ReturnCode.BAD_MKEY))
 
     # -- what ends, and time -----------------------------------------------------------------

@@ -1,0 +1,98 @@
+"""Which planes work: by the carrier of the NIC's own ports, and by who answers in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+#: The pause between questions to a silent plane grows up to so many times the first.
+_MOST_PATIENCE = 64
+
+COUNTERS = ("planes_down", "planes_up", "planes_silent", "planes_found")
+
+
+class Probe:
+    """A question to the endpoint of one peer in one silent plane, until that answers.
+
+    ``pause`` (ns) is how long to wait before it is put again.
+    """
+
+    __slots__ = ("pause", "peer", "plane")
+
+    def __init__(self, peer: str, plane: int, pause: int) -> None:
+        self.peer, self.plane, self.pause = peer, plane, pause
+
+
+class Liveness:
+    """The planes of one interface, ``count`` of them.
+
+    ``ask_at`` is called with a time (ns) and the probe that is due then, ``patience`` is the first
+    pause of a probe.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        counts: Counter[str],
+        ask_at: Callable[[int, Probe], None],
+        *,
+        patience: int,
+    ) -> None:
+        self._counts = counts
+        self._ask_at = ask_at
+        self._patience = patience
+        #: Those with carrier, in order; and those that are to be so from the next turn on.
+        self.working: Sequence[int] = tuple(range(count))
+        self.announced = self.working
+        self._silent: dict[tuple[str, int], Probe] = {}
+
+    @property
+    def has_news(self) -> bool:
+        """Whether carriers have changed since :meth:`settle`."""
+        return self.announced != self.working
+
+    def settle(self, now: int) -> list[int]:
+        """Take the news; the planes that have lost their carrier."""
+        before, self.working = self.working, self.announced
+        gone = [plane for plane in before if plane not in self.working]
+        back = [plane for plane in self.working if plane not in before]
+        self._counts["planes_down"] += len(gone)
+        self._counts["planes_up"] += len(back)
+        for probe in self._silent.values():
+            if probe.plane in back:
+                self._ask_at(now, probe)
+        return gone
+
+    def usable(self, peer: str) -> Sequence[int]:
+        """The planes not known to be dead towards ``peer``; if all are, those with carrier."""
+        if not self._silent:
+            return self.working
+        found = [plane for plane in self.working if (peer, plane) not in self._silent]
+        return found or self.working
+
+    def lost(self, peer: str, plane: int, now: int) -> bool:
+        """``peer`` does not answer in ``plane``; whether that is news."""
+        if (peer, plane) in self._silent:
+            return False
+        self._counts["planes_silent"] += 1
+        probe = self._silent[peer, plane] = Probe(peer, plane, self._patience)
+        self._ask_at(now, probe)
+        return True
+
+    def heard(self, peer: str, plane: int) -> None:
+        """``peer`` answers in ``plane``."""
+        if self._silent and self._silent.pop((peer, plane), None) is not None:
+            self._counts["planes_found"] += 1
+
+    def wants(self, probe: Probe) -> bool:
+        """Whether to put the question now: it is open, and the NIC's own port has carrier."""
+        return probe.plane in self.working and self._is_open(probe)
+
+    def unanswered(self, probe: Probe, now: int) -> None:
+        """The question goes to the end of its pause, and the next pause is twice as long."""
+        if self._is_open(probe):
+            self._ask_at(now + probe.pause, probe)
+            probe.pause = min(2 * probe.pause, _MOST_PATIENCE * self._patience)
+
+    def _is_open(self, probe: Probe) -> bool:
+        return self._silent.get((probe.peer, probe.plane)) is probe

@@ -1,0 +1,62 @@
+"""One plane of a fabric interface: its endpoint, and the frames that take its port of the NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from uet.fep import FabricEndpoint
+from uet.planes.hearing import Hearing
+from uet.transport import Frame
+
+
+class Interface(Protocol):
+    """What a plane needs of the interface that it is part of."""
+
+    #: the latest time that it was told (ns)
+    now: int
+
+    @property
+    def hearing(self) -> Hearing: ...
+
+    @property
+    def due(self) -> int | None:
+        """When :meth:`run_timers` has something to do (ns), or ``None``."""
+        ...
+
+    def run_timers(self) -> None: ...
+
+
+class Plane:
+    """The frames of one FEP (:class:`uet.transport.Transport`), which take one port of the NIC."""
+
+    __slots__ = ("_interface", "_is_first", "fep", "name")
+
+    def __init__(
+        self, name: str, fep: FabricEndpoint, interface: Interface, *, is_first: bool
+    ) -> None:
+        self.name, self.fep = name, fep
+        self._interface, self._is_first = interface, is_first
+
+    def receive(self, frames: Sequence[memoryview], now: int) -> None:
+        """Take frames that came in by the plane's port."""
+        self._interface.now = now
+        self._interface.hearing.listen(frames, now)
+        self.fep.receive(frames, now)
+
+    def transmit(self, now: int, limit: int) -> list[Frame]:
+        """What may leave by the plane's port.  Planes are called in their order."""
+        self._interface.now = now
+        if self._is_first:
+            self._interface.run_timers()
+        return self.fep.transmit(now, limit)
+
+    def next_deadline(self) -> int | None:
+        """When planes must transmit again even if nothing arrives (ns), or ``None``."""
+        return _earlier(self.fep.next_deadline(), self._interface.due)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
