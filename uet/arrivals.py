@@ -218,7 +218,7 @@ class Arrivals:
         entropy: int,
         marked: bool,
     ) -> None:
-        """What is left of a secured packet, if that is a PDS header and can be read."""
+        """Read the PDS header of a trimmed secured packet, if it is there, and answer it."""
         self._counts["rx_trimmed_secured"] += 1
         if self._domains is None:
             return

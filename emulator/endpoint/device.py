@@ -90,7 +90,7 @@ class Device:
     # -- the driver ----------------------------------------------------------------------------
 
     def beginning(self) -> Beginning:
-        """Unlike every earlier one at this address, in this process or another."""
+        """Begin unlike every earlier domain at this address, in any process."""
         return Beginning(first_counter=first_counter())
 
     @property

@@ -1,4 +1,4 @@
-"""Where the packet counters of secure domains begin, so that no restart repeats one (UES 3.7).
+"""Packet counters of secure domains begin at the time, so that no restart repeats one (UES 3.7).
 
 A counter that comes twice under one key gives AES-GCM's key stream away (RFC 5116 section 3.1).
 An endpoint that keeps no state takes the time: the clock advances by :data:`COUNTERS_PER_SECOND`,

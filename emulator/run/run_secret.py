@@ -1,4 +1,4 @@
-"""What the one-time keys of a run follow from: everything that determines its packets."""
+"""The secret of a run's one-time keys follows from everything that determines its packets."""
 
 from __future__ import annotations
 

@@ -30,5 +30,5 @@ class OneTimeKeys:
         return SecureDomain(sdi=_SDI, mode=self.mode, keys={0: key}).as_data()
 
     def config(self, secret: bytes) -> dict[str, object]:
-        """What an endpoint's configuration has beside that: nothing was accepted under the key."""
+        """Fields of an endpoint: the domain, under which nothing was accepted yet."""
         return {"domains": [self.domain(secret)], "sdi": _SDI, "expected_psn": 0}

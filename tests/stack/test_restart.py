@@ -35,7 +35,7 @@ def network(here: FabricEndpoint, there: FabricEndpoint) -> Network:
 @pytest.mark.conformance("C-131", "C-142")
 @pytest.mark.parametrize("restarted", [HERE, THERE])
 def test_no_packet_counter_comes_twice_over_restarts(restarted: str) -> None:
-    """Whoever restarts goes on beyond what was counted, and work goes on with it."""
+    """An endpoint that restarts counts beyond its earlier life, and work goes on with it."""
     start = 1 << 30
     net = network(
         endpoint(HERE, seed=1, first_counter=start, **_SECURED),
@@ -141,7 +141,7 @@ def test_expected_psn_is_learned_from_the_first_pdc_that_closes() -> None:
 @pytest.mark.conformance("C-061")
 @pytest.mark.parametrize("expected", [0, START, START + 1])
 def test_an_expected_psn_may_be_handed_in(expected: int) -> None:
-    """As an earlier life has left it; what begins there or later is taken at once."""
+    """An earlier life has left it; a PDC that begins there or later is taken at once."""
     script = SecureScript(expected_psn=expected)
     (answer,) = script.give(opening(START))
     if expected <= START:

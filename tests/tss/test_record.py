@@ -397,7 +397,7 @@ def test_a_latch_opens_by_itself(latch_time: int) -> None:
 @pytest.mark.conformance("C-141")
 @pytest.mark.parametrize("mode", ["direct", "cluster"])
 def test_packets_under_the_own_identifier_are_refused(mode: str) -> None:
-    """One's own that came back, or another endpoint's that was given the same SSI."""
+    """They came back, or are of another endpoint that was given the same SSI."""
     own, twin, peer = (SecureRecords(domain(mode=mode, ssi=ssi)) for ssi in (7, 7, 8))
     for sender in (own, twin):
         frame = sealed_frame(sender, HEADER)

@@ -72,7 +72,7 @@ class PacketKey:
         self._octets = octets[:KEY_SIZE]
 
     def first_octets(self, iv: bytes, ciphertext: bytes) -> bytes:
-        """What the beginning of a ciphertext says, which nothing authenticates.
+        """Decrypt the beginning of a ciphertext, which nothing authenticates.
 
         GCM encrypts by counter; its first block has number 2 (NIST SP 800-38D section 7.1).
         """

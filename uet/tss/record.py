@@ -496,7 +496,7 @@ class SecureDomains:
     def peek(
         self, prefix: bytes, packet: bytes | memoryview, address_size: int = _IPV4_SIZE
     ) -> bytes | str:
-        """What :meth:`SecureRecords.peek` does, with the domain that the packet names."""
+        """Peek into a trimmed packet (:meth:`SecureRecords.peek`) with the domain that it names."""
         if len(packet) <= _TSS.size:
             self.counts[TRUNCATED] += 1
             return TRUNCATED
