@@ -47,15 +47,6 @@ def test_every_transport_runs_with_every_seed() -> None:
     assert (first.inputs(1)["to0"] != second.inputs(1)["to0"]).any()
 
 
-@pytest.mark.root
-@needs_root
-def test_keys_are_used_by_one_life_of_the_endpoints() -> None:
-    plan = planned("uet:tss=direct,rocev2", start=Start(fresh=True, gap_ns=5_000))
-    starts = {stage.stage.label: plan.start(stage) for stage in plan.stages}
-    assert starts["rocev2"] == Start(fresh=True, gap_ns=5_000)
-    assert starts["uet:tss=direct"] == Start(fresh=False, gap_ns=5_000)
-
-
 def test_a_start_in_words() -> None:
     assert str(Start()) == "each iteration with fresh endpoints"
     assert str(Start(gap_ns=2_000)) == (
