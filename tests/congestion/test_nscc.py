@@ -94,6 +94,32 @@ def test_v6_a_mark_without_delay_is_for_load_balancing(gain: float | None) -> No
     assert nscc.pending == 0
 
 
+@pytest.mark.conformance("C-095")
+@pytest.mark.parametrize("pending", [0.0, 1e9])
+def test_a_mark_below_the_target_delay_changes_nothing(gain: float | None, pending: float) -> None:
+    """From no delay up to a nanosecond below the target; beyond it the window is reduced."""
+    target = context(gain)._target
+    for delay in (0, 1, target // 2, target - 1):
+        # A queue that has just gone: on average the delay is still far above the target.
+        nscc = context(gain, cwnd=200_000, average=9.0 * target, pending=pending)
+        nscc.last_sample = 100_499
+        nscc.on_ack(MTU, True, nscc.base_rtt + delay, 100_500)
+        assert (nscc.cwnd, nscc.pending, nscc.fast) == (200_000, pending, False)
+        assert nscc.last_decreased == 50 * US
+    nscc = context(gain, cwnd=200_000, average=2.0 * target)
+    nscc.on_ack(MTU, True, nscc.base_rtt + 2 * target, 100_500)
+    assert nscc.cwnd < 200_000
+
+
+@pytest.mark.conformance("C-095")
+def test_a_mark_without_a_sample_is_judged_by_the_average_delay(gain: float | None) -> None:
+    target = context(gain)._target
+    for average, reduced in ((target - 1, False), (2 * target, True)):
+        nscc = context(gain, cwnd=200_000, average=float(average))
+        nscc.on_ack(MTU, True, NO_SAMPLE, 100_500)
+        assert (nscc.cwnd < 200_000) is reduced
+
+
 @pytest.mark.conformance("C-091")
 def test_v7_quick_adapt(gain: float | None) -> None:
     nscc = context(gain, cwnd=225_000, inflight=220_000, quick_adapt_end=100 * US, achieved=5 * MTU)

@@ -117,6 +117,31 @@ def test_no_new_message_once_the_close_has_begun() -> None:
 
 
 @pytest.mark.conformance("C-068")
+@pytest.mark.parametrize("how", ["reclaimed", "asked by CLOSE_REQ", "asked in an ACK"])
+@pytest.mark.parametrize("delivery", ["rud", "rod"])
+def test_a_pdc_that_waits_to_close_takes_no_message(how: str, delivery: str) -> None:
+    """Its own request is unanswered, so that no CLOSE has left; what is posted goes elsewhere."""
+    script = Script(delivery=delivery)
+    own = script.establish_initiator()
+    first_return = script.pdc.start_psn
+    script.post(bytes(2 * MTU))
+    one, two = script.take()
+    if how == "reclaimed":
+        script.pdc.quiesce()
+    elif how == "asked by CLOSE_REQ":
+        script.give(control(ControlType.CLOSE_REQ, first_return, dpdcid=own, spdcid=TARGET, ar=1))
+    else:
+        script.give(ack(one, req=AckRequest.CLOSE))
+    script.post(b"y")
+    (other,) = script.take()
+    assert (other.syn, other.spdcid != own, other.payload) == (1, True, b"y")
+    closes = script.give(ack(two))
+    assert [(packet.control, packet.spdcid) for packet in closes] == [(ControlType.CLOSE_CMD, own)]
+    script.post(b"z")
+    assert {packet.spdcid for packet in script.take()} == {other.spdcid}
+
+
+@pytest.mark.conformance("C-068")
 def test_what_was_posted_before_the_close_is_finished() -> None:
     script = Script(window_bytes=2_000)
     script.establish_initiator()

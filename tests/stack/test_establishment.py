@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from scapy.packet import Packet
 
 from tests.stack.network import Network, endpoint
 from tests.stack.script import (
@@ -227,6 +228,30 @@ def test_syn_outside_the_window(psn: int) -> None:
     assert script.memory[0] == 0
 
 
+@pytest.mark.conformance("C-011")
+@pytest.mark.parametrize("mpr", [1, 8])
+def test_the_window_of_a_syn_begins_and_ends_with_mpr(mpr: int) -> None:
+    """MPR packets from the base on are tracked, with and without SYN; the next one is not.
+
+    The SYN packets agree with the PDC in its first PSN, by their offsets from it.
+    """
+    for syn, code in ((True, NackCode.INVALID_SYN), (False, NackCode.PSN_OOR_WINDOW)):
+        script = Script(mpr=mpr)
+        own = script.establish_target()
+        size = 128 * mpr
+
+        def request(offset: int, syn: bool = syn, own: int = own) -> Packet:
+            more = {"syn": offset} if syn else {"dpdcid": own}
+            return rud(START + offset, **more)
+
+        (refused,) = script.give(request(1 + size) / write(b"x"))
+        assert refused.nack is code
+        assert script.memory[0] == 0
+        answers = script.give(request(size) / write(b"y"))
+        assert [answer.nack for answer in answers if answer.name == "nack"] == []
+        assert bytes(script.memory[:1]) == b"y"
+
+
 @pytest.mark.conformance("C-015")
 def test_first_psn_keeps_its_distance_from_the_last_one() -> None:
     """2^16 or more from the last PSN that was used under the same identifier."""
@@ -240,6 +265,7 @@ def test_first_psn_keeps_its_distance_from_the_last_one() -> None:
             assert abs(distance(start, last)) >= 1 << 16
 
 
+@pytest.mark.conformance("C-015")
 def test_a_generator_that_proposes_near_psns_is_asked_again() -> None:
     class Stubborn(random.Random):
         proposals = [100_000, 100_000 + 65_535, 100_000 - 65_535, 100_000 + 65_536]
@@ -253,6 +279,7 @@ def test_a_generator_that_proposes_near_psns_is_asked_again() -> None:
     assert table._start_psn(5) == 165_536
 
 
+@pytest.mark.conformance("C-015")
 def test_a_reused_identifier_remembers_its_last_psn() -> None:
     script = Script()
     own = script.establish_initiator()

@@ -114,6 +114,26 @@ def test_an_identifier_that_comes_again_starts_elsewhere() -> None:
         assert abs(request.psn - last) >= 1 << 16
 
 
+@pytest.mark.conformance("C-015")
+@pytest.mark.parametrize("distance", [-(1 << 16) + 1, -1, 0, 1, (1 << 16) - 1])
+def test_a_near_first_psn_is_not_taken(distance: int) -> None:
+    """The generator proposes a PSN near to the last one, and then one that is far enough."""
+    script = Script(seed=3)
+    own = script.establish_initiator()
+    last = script.next_psn
+    script.pdc.quiesce()
+    script.fep.activate(script.pdc)
+    (close,) = script.take()
+    assert close.psn == last
+    script.give(ack(close, code=None))
+    use_up_identifiers(script, own)
+    proposals = iter([last + distance, last + (1 << 16)])
+    script.fep.table._rng.randrange = lambda *_: next(proposals)  # type: ignore[method-assign]
+    script.post(b"x")
+    (request,) = script.take()
+    assert (request.spdcid, request.psn) == (own, last + (1 << 16))
+
+
 @pytest.mark.conformance("C-001")
 def test_identifiers_wrap_past_zero() -> None:
     script = Script()
