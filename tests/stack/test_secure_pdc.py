@@ -64,6 +64,32 @@ def test_with_0rtt_a_replayed_start_is_refused() -> None:
     assert (answer.is_ack, script.pdc.start_psn) == (True, START + 1)
 
 
+@pytest.mark.conformance("C-061", "C-135")
+@pytest.mark.parametrize("last", [8, 9], ids=["earlier start ends last", "later start ends last"])
+def test_the_order_in_which_pdcs_end_opens_no_way_for_replays(last: int) -> None:
+    """Two PDCs stand side by side; whichever ends last, neither can be opened again."""
+    script = SecureScript()
+    starts = {8: START, 9: START + 70_000}
+    own = {}
+    for spdcid, start in starts.items():
+        (answer,) = script.give(opening(start, spdcid=spdcid))
+        assert answer.is_ack
+        own[spdcid] = answer.spdcid
+    for spdcid in sorted(starts, key=lambda number: number == last):
+        close = control(
+            ControlType.CLOSE_CMD, starts[spdcid] + 1, dpdcid=own[spdcid], spdcid=spdcid, ar=1
+        )
+        (answer,) = script.give(close)
+        assert answer.is_ack
+    assert script.pdcs == []
+    for start in starts.values():
+        for spdcid in (8, 9, 10):
+            script.give(opening(start, spdcid=spdcid))
+            assert script.pdcs == []
+    (nack,) = script.give(opening(starts[9], spdcid=11))
+    assert (nack.nack, nack.payload_word) == (NackCode.NEW_START_PSN, starts[9] + 1)
+
+
 @pytest.mark.conformance("C-061")
 def test_with_0rtt_a_later_start_is_taken_at_once() -> None:
     script = SecureScript()
