@@ -39,11 +39,9 @@ NO_KEY: Final = "tss_no_key"
 MISSING_SSI: Final = "tss_missing_ssi"
 OLD_EPOCH: Final = "tss_old_epoch"
 BAD_TAG: Final = "tss_bad_tag"
-#: A peer sends under this endpoint's SSI, so that their initialisation vectors meet, or what this
-#: endpoint has sent comes back to it.
+#: A peer has this endpoint's SSI, so that their vectors meet, or what was sent comes back.
 OWN_SSI: Final = "tss_own_ssi"
-#: How often too many packets that did not authenticate have latched a domain.
-LATCHES: Final = "tss_latches"
+LATCHES: Final = "tss_latches"  # how often a domain has been latched
 # Why a packet was not sealed.
 EXHAUSTED: Final = "tss_counter_exhausted"
 NEEDS_SSI: Final = "tss_needs_ssi"
@@ -70,6 +68,7 @@ _NO_CHECKSUM = bytes(2)
 
 #: What sealing needs to know of one pair of addresses: SSI (or None), identity, IV word in place.
 _Way = tuple["int | None", bytes, int]
+_WayIn = tuple[PacketKey, bytes, int, KeyRing, "KeyIndex | None"]
 
 
 def covered(
@@ -104,10 +103,10 @@ class SecureRecords:
         first_counter: int = 0,
         owners: dict[bytes, int] | None = None,
     ) -> None:
-        if not 0 <= first_counter < domain.counter_limit - domain.first_counter:
+        room = domain.counter_limit - domain.first_counter
+        if not 0 <= first_counter < room:
             raise SecureDomainError(
-                f"first_counter is {first_counter}; it must lie in"
-                f" 0..{domain.counter_limit - domain.first_counter - 1}"
+                f"first_counter is {first_counter}; it must lie in 0..{room - 1}"
             )
         self.domain = domain
         self.counts: Counter[str] = Counter() if counts is None else counts
@@ -155,7 +154,6 @@ class SecureRecords:
         """Give the idle AN a new key, under which epoch and counter begin anew.
 
         The counter begins where that of every key here began.
-
         Make before break: packets under it are accepted from now on, sent from :meth:`rotate` on.
         Raises :class:`SecureDomainError`, also for a key that was here before: its counters would
         be used twice.
@@ -202,11 +200,10 @@ class SecureRecords:
 
     def _failed(self, now: int) -> None:
         """Another packet did not authenticate."""
-        domain = self.domain
-        if not self.failures or 0 < domain.latch_time <= now - self._failing_since:
+        if not self.failures or 0 < self.domain.latch_time <= now - self._failing_since:
             self.failures, self._failing_since = 0, now
         self.failures += 1
-        if 0 < domain.failure_threshold < self.failures:
+        if 0 < self.domain.failure_threshold < self.failures:
             self.latched, self._failing_since = True, now
             self.counts[LATCHES] += 1
 
@@ -375,15 +372,17 @@ class SecureRecords:
         and counted; no latch is set.
         """
         with_ssi = len(packet) > 0 and packet[0] & _SP
+        found: _WayIn | str
         if len(packet) <= (_TSS_SSI if with_ssi else _TSS).size:
-            return self._refuse(TRUNCATED)
-        if self.latched:
-            return self._refuse(LATCHED)
-        if self._own_ssi and with_ssi and packet[_SSI_AT:_SSI_END] == self._own_ssi:
-            return self._refuse(OWN_SSI)
-        if self._is_stranger(prefix, packet, address_size):
-            return self._refuse(UNKNOWN_CLIENT)
-        found = self._way_in(prefix, packet, address_size, by_server=False)
+            found = TRUNCATED
+        elif self.latched:
+            found = LATCHED
+        elif self._own_ssi and with_ssi and packet[_SSI_AT:_SSI_END] == self._own_ssi:
+            found = OWN_SSI
+        elif self._is_stranger(prefix, packet, address_size):
+            found = UNKNOWN_CLIENT
+        else:
+            found = self._way_in(prefix, packet, address_size, by_server=False)
         if isinstance(found, str):
             return self._refuse(found)
         key, iv, size, _, _ = found
@@ -401,7 +400,7 @@ class SecureRecords:
 
     def _way_in(
         self, prefix: bytes, packet: bytes | memoryview, address_size: int, by_server: bool
-    ) -> tuple[PacketKey, bytes, int, KeyRing, KeyIndex | None] | str:
+    ) -> _WayIn | str:
         """Key, vector and octets of the TSS header; the ring, and where it may keep a fresh key."""
         domain = self.domain
         ring = self._rings[packet[0] & _AN]
@@ -436,10 +435,7 @@ class SecureRecords:
 
 
 class SecureDomains:
-    """The secure domains of one endpoint, by SDI.
-
-    ``first_counter`` is that of :class:`SecureRecords`.
-    """
+    """The secure domains of one endpoint; ``first_counter`` as in :class:`SecureRecords`."""
 
     def __init__(
         self,
@@ -449,8 +445,7 @@ class SecureDomains:
         first_counter: int = 0,
     ) -> None:
         self.counts: Counter[str] = Counter() if counts is None else counts
-        self._first_counter = first_counter
-        self._owners: dict[bytes, int] = {}
+        self._first_counter, self._owners = first_counter, dict[bytes, int]()
         self._records: dict[int, SecureRecords] = {}
         for domain in domains:
             self.add(domain)
@@ -497,11 +492,9 @@ class SecureDomains:
         self, prefix: bytes, packet: bytes | memoryview, address_size: int = _IPV4_SIZE
     ) -> bytes | str:
         """Peek into a trimmed packet (:meth:`SecureRecords.peek`) with the domain that it names."""
-        if len(packet) <= _TSS.size:
-            self.counts[TRUNCATED] += 1
-            return TRUNCATED
-        records = self._records.get(sdi_of(packet))
+        records = self._records.get(sdi_of(packet)) if len(packet) > _TSS.size else None
         if records is None:
-            self.counts[UNKNOWN_SDI] += 1
-            return UNKNOWN_SDI
+            reason = UNKNOWN_SDI if len(packet) > _TSS.size else TRUNCATED
+            self.counts[reason] += 1
+            return reason
         return records.peek(prefix, packet, address_size)
