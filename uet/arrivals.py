@@ -198,8 +198,7 @@ class Arrivals:
                 return
             self._counts["rx_acks"] += 1
             pdc.on_ack(packet, at, entropy, now)
-            if pdc.has_work:
-                self._endpoint.activate(pdc)
+            self._endpoint.activate(pdc)
         elif kind in NACK_TYPES:
             self._receive_nack(packet, at, peer, sdi, entropy, now)
         elif kind == _CP:
@@ -308,6 +307,8 @@ class Arrivals:
             at,
             ses_at,
         )
+        if pdc.initiator and pdc.source.has_unsent:
+            self._endpoint.activate(pdc)  # data that has come lets it ask for more
 
     def _find_or_accept(
         self,
@@ -471,8 +472,7 @@ class Arrivals:
             return
         self._counts["rx_nacks"] += 1
         pdc.on_nack(packet, at, entropy, now)
-        if pdc.has_work:
-            self._endpoint.activate(pdc)
+        self._endpoint.activate(pdc)
 
     # -- control packets -----------------------------------------------------------------------
 
@@ -519,8 +519,7 @@ class Arrivals:
         else:
             more = packet[at + headers.CP.size :]
             pdc.on_control(kind, word & _FLAGS, psn, payload, opaque, more, entropy, marked, now)
-            if pdc.has_work:
-                self._endpoint.activate(pdc)
+            self._endpoint.activate(pdc)
 
     # -- packets without a PDC -----------------------------------------------------------------
 

@@ -93,6 +93,9 @@ class Compatibility:
     #: reference provider).  Anyone can forge such packets.
     clear_nack_without_pdc: bool = False
 
+    #: There is one PDC to each peer and delivery mode (UEC reference provider).
+    one_pdc_for_each_mode: bool = False
+
     #: RTO does not double from one retry to the next (UEC reference provider).
     constant_rto: bool = False
 
@@ -127,6 +130,7 @@ REFERENCE_PROVIDER: Final = Compatibility(
     ack_req_without_ar=True,
     rudi_responses_as_data=True,
     clear_nack_without_pdc=True,
+    one_pdc_for_each_mode=True,
     constant_rto=True,
     rudi_without_retx=True,
 )

@@ -161,6 +161,9 @@ class FepConfig:
     # `reserved_pdcs` of the pool go only to those that ask for them, as this endpoint does with
     # `use_reserved_pdcs`.
     max_pdcs: int = 1_000
+    # An unordered message of at most so many packets takes a second PDC to its peer while a longer
+    # one waits on the first (UES 3.5.6: messages are not interleaved on a PDC; 0: never).
+    short_message_packets: int = 4
     reserved_pdcs: int = 0
     use_reserved_pdcs: bool = False
     # PDC identifiers are 1..last_pdcid (0 is never assigned, UES 3.5.8.2).
@@ -209,6 +212,7 @@ class FepConfig:
             "max_restarts": (0, 2**16),
             "region_bits": (12, 56),
             "max_pdcs": (1, 65_535),
+            "short_message_packets": (0, 1_024),
             "reserved_pdcs": (0, 65_535),
             "last_pdcid": (1, 65_535),
             "max_inbound_messages": (1, 65_536),
@@ -280,6 +284,11 @@ class FepConfig:
             nscc=self.nscc,
             rccc=self.rccc,
         )
+
+    @property
+    def second_pdc_packets(self) -> int:
+        """How many packets a message may have that takes a second PDC; 0: none does."""
+        return 0 if self.compatibility.one_pdc_for_each_mode else self.short_message_packets
 
     @property
     def capabilities(self) -> Capability:

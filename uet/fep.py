@@ -26,6 +26,7 @@ from uet.pds.life import PdcLife, State
 from uet.pds.secure import SecureStarts
 from uet.pds.semantics import Context, Outbound, Semantics
 from uet.pds.table import PdcTable
+from uet.pds.turns import QUANTUM_PACKETS, Turns
 from uet.peer import NOMINAL_OVERHEAD, Peer
 from uet.ses.address import Address
 from uet.ses.initiator import Initiator
@@ -120,8 +121,10 @@ class FabricEndpoint:
         self.secure = SecureStarts(config, self.counts, rng)
         self.connectionless = Connectionless(config, self, self.counts, rng, self.ports)
         self._arrivals = Arrivals(self, encapsulation)
-        self._active: dict[int, PdcLife] = {}  # PDCs with something to do, by id
+        self.turns = Turns(QUANTUM_PACKETS * self.full_size)
+        self._short = config.second_pdc_packets
         self._closing = False
+        self._quiesced = False
         self._retry_at: int | None = None  # when to try again to give a request a PDC
 
     # -- the application's side ----------------------------------------------------------------
@@ -242,7 +245,7 @@ class FabricEndpoint:
         except SealError as error:
             pdc.fail(error.reason.upper(), self._now, tell=False)
             return False
-        self._active[pdc.id] = pdc
+        self.turns.wake(pdc)
         return True
 
     def close(self) -> None:
@@ -250,9 +253,7 @@ class FabricEndpoint:
         self._closing = True
         if not self.initiator.open_messages and self.connectionless.idle:
             self.table.quiesce()
-            for pdc in self.table.by_id.values():
-                if pdc.initiator:
-                    self._active[pdc.id] = pdc
+            self._quiesced = True  # until another PDC is made
 
     @property
     def closed(self) -> bool:
@@ -274,37 +275,19 @@ class FabricEndpoint:
         """Every answer that is due, then at most ``limit`` more frames, PDCs in turn."""
         self._now = self.initiator.now = self.target.now = now
         self._run_timers(now)
-        if self._closing:
+        if self._closing and not self._quiesced:
             self.close()
         out = self.control[:]
         self.control.clear()
         limit += len(out)
         if not self.connectionless.idle:
             self.connectionless.transmit(out, now, limit)
-        while self._active:
-            self._serve(out, now, limit)
-            if self._retry_at is None or self._retry_at > now:
-                break
+        self.turns.serve(out, now, limit)
+        while self._retry_at is not None and self._retry_at <= now:
             # A PDC has failed just now: what it had not sent leaves on another one.
             self._retry(now)
+            self.turns.serve(out, now, limit)
         return out
-
-    def _serve(self, out: list[Frame], now: int, limit: int) -> None:
-        """Let each PDC send, in turn."""
-        for pdc in list(self._active.values()):
-            if len(out) >= limit:
-                return
-            try:
-                pdc.transmit(out, now, limit)
-            except SealError as error:
-                pdc.fail(error.reason.upper(), now, tell=False)
-            if not pdc.has_work:
-                self._active.pop(pdc.id, None)
-            if len(out) >= limit:
-                # The others go first the next time.
-                if len(self._active) > 1 and pdc.id in self._active:
-                    self._active[pdc.id] = self._active.pop(pdc.id)
-                return
 
     def _run_timers(self, now: int) -> None:
         """The timers of SES, and those of who waits for a PDC."""
@@ -323,7 +306,7 @@ class FabricEndpoint:
         self.initiator.start_waiting()
         if self._retry_at is not None:
             for pdc in self.table.reclaim(now):
-                self._active[pdc.id] = pdc
+                self.turns.wake(pdc)
             self._retry_at = now + self.config.close_req_time
 
     def use_ports(self, working: Sequence[int]) -> None:
@@ -339,12 +322,9 @@ class FabricEndpoint:
             self.connectionless,
             self.secure,
             self.credits,
+            self.turns,
         ):
             deadline = side.next_deadline()
-            if deadline is not None and (earliest is None or deadline < earliest):
-                earliest = deadline
-        for pdc in self._active.values():
-            deadline = pdc.next_deadline()
             if deadline is not None and (earliest is None or deadline < earliest):
                 earliest = deadline
         return earliest
@@ -366,12 +346,16 @@ class FabricEndpoint:
         to = self.peers[ip_address(peer).packed]
         if delivery in ("rudi", "uud"):
             return self.connectionless.post(message, to, reliable=delivery == "rudi")
-        pdc = self.table.initiator(to, self._now, ordered=delivery == "rod", sdi=self.config.sdi)
+        ordered = delivery == "rod"
+        pdc = self.table.initiator(to, self._now, ordered=ordered, sdi=self.config.sdi)
         if pdc is None:
             self.counts["post_waits_for_pdc"] += 1
             if self._retry_at is None:
                 self._retry_at = self._now
             return None
+        if message.packets <= self._short and not ordered and pdc.source.longer_unsent:
+            pdc = self.table.second(pdc, self._now) or pdc
+        self._quiesced = False
         pdc.post(message)
         return pdc
 
@@ -396,15 +380,16 @@ class FabricEndpoint:
 
     def activate(self, pdc: PdcLife) -> None:
         """It has, or may have, something to send."""
-        self._active[pdc.id] = pdc
+        self.turns.wake(pdc)
 
     def pdc_changed(self, pdc: PdcLife) -> None:
+        self.turns.wake(pdc)
         if pdc.state is State.CLOSED:
             if not pdc.initiator:
                 self.secure.ended(pdc.sdi, pdc.start_psn)
             self.table.remove(pdc, self._now)
             self.credits.forget(pdc)
-            self._active.pop(pdc.id, None)
+            self.turns.forget(pdc)
             self.pdc_closed(pdc)
 
     def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:

@@ -191,6 +191,8 @@ def _fit_uet(
         "native": native,
         "ack_type": chosen["ack"],
     }
+    if "short" in options:
+        fields["short_message_packets"] = number(wanted, "short", options["short"])
     if secure:
         header_octets += headers.TSS.size + ICV_SIZE
     elif chosen["crc"] == "on":
@@ -316,9 +318,11 @@ TRANSPORT = Transport(
     fit=_fit_uet,
     options=UET_OPTIONS,
     meanings=UET_MEANINGS,
-    free=re.compile(f"{_TUNING.pattern}|rto"),
+    free=re.compile(f"{_TUNING.pattern}|rto|short"),
     described={
         "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base round trips]",
+        "short=PACKETS": "unordered messages of at most so many have a second PDC while a longer "
+        f"one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
         "nscc.PARAMETER=N, rccc.PARAMETER=N": "of the algorithms, such as nscc.gamma",
     },
 )

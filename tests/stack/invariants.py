@@ -44,12 +44,20 @@ def check(fep: FabricEndpoint, now: int) -> None:
         flying[pdc.peer.key] += flow.inflight
         if pdc.initiator:
             messages += len(source.open) + len(source.queue)
-        deadline = pdc.next_deadline()
-        if deadline is not None and number in fep._active:  # others have nothing to do then
-            assert deadline > now
         if pdc.has_work:
-            assert number in fep._active
-    assert set(fep._active) <= set(table.by_id)
+            deadline = pdc.next_deadline()
+            if pdc.source.credited and deadline is not None:
+                # where others of its context have asked for credit meanwhile, it looks too early
+                assert pdc.due is not None
+                assert pdc.due <= deadline
+            elif not pdc.source.credited:
+                assert pdc.due == deadline
+            if deadline is not None:
+                assert deadline > now
+                earliest = fep.turns.next_deadline()
+                assert earliest is not None
+                assert earliest <= deadline
+    check_turns(fep)
     for peer in fep.peers.values():
         if peer.congestion.window is not None:
             assert peer.congestion.inflight == flying[peer.key]
@@ -57,11 +65,30 @@ def check(fep: FabricEndpoint, now: int) -> None:
     assert len(fep.counts) < 100
 
 
+def check_turns(fep: FabricEndpoint) -> None:
+    """Who stands in line has something to send, and whoever may send has done so."""
+    turns, pdcs = fep.turns, list(fep.table.by_id.values())
+    assert not turns._woken
+    assert not turns._contexts
+    live = {(at, pdc) for at, _, pdc in turns._timers if pdc.wakes_at == at}
+    assert len(live) == sum(pdc.wakes_at is not None for pdc in pdcs)
+    assert len(turns._timers) <= max(256, 3 * len(pdcs))
+    for peer in fep.peers.values():
+        line = peer.congestion.line
+        assert not peer.congestion.offered
+        assert [p for p in pdcs if p.in_line and p.peer is peer] == sorted(line, key=pdcs.index)
+        assert not line or peer.congestion.room() <= 0
+    for pdc in pdcs:
+        if pdc.source.has_unsent and not pdc.in_line and pdc.condemned is None:
+            assert not pdc.source.may_send, pdc.id
+
+
 def check_alive(fep: FabricEndpoint, now: int) -> None:
     """Every PDC with work has something to look forward to, once :meth:`transmit` is done.
 
     That is a deadline of its own, or an answer to another PDC of its congestion control context,
-    whose window it waits for: then that one has octets in flight, and a deadline.
+    whose window it waits for: then that one has octets in flight, or asks for credit, and has a
+    deadline.
     """
     for pdc in fep.table.by_id.values():
         source = pdc.source
@@ -69,6 +96,9 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
             continue
         window = source.window
         due = pdc.next_deadline()
+        if pdc.condemned is not None:
+            assert due is not None
+            continue
         flying = [
             other
             for other in fep.table.by_id.values()
@@ -78,7 +108,9 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
             assert other.next_deadline() is not None, other.id
         if due is None:
             assert pdc.peer.congestion.room() <= 0, pdc.id
-            assert flying, pdc.id
+            others = [other for other in pdc.peer.congestion.line if other is not pdc]
+            asks = [other.id for other in others if other.source.credited and other.due is not None]
+            assert flying or asks, pdc.id
             assert pdc not in flying
         # Whatever was sent is in flight, waits to be sent again, is known to have arrived, or
         # came before its turn and follows the oldest.
@@ -91,9 +123,9 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
                 assert not source._size[psn & (RING - 1)]
             else:
                 assert source._size[psn & (RING - 1)] or psn in source._controls, psn
-        if window.base in source.retransmit and source.retransmit.head(now) is not None:
-            # Its time has come: only the window, credit or the peer's range keeps it.
-            assert not source._stands_alone(window.base) or source._beyond_range(window.base)
+        if source.retransmit.head(now) == window.base and not source.credited:
+            # Its time has come: only what else of it is in flight, or the peer's range, keeps it.
+            assert source.unsettled > 0 or source._beyond_range(window.base)
 
 
 def check_idle(fep: FabricEndpoint) -> None:

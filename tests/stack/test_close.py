@@ -443,8 +443,6 @@ def test_nothing_is_carried_out_twice_around_a_close(block: int) -> None:
             mine = network.completions[HERE]
             assert network.run(lambda mine=mine, number=number: len(mine) > number)  # type: ignore[misc]
             feps[HERE].table.quiesce()  # close each PDC while copies are still under way
-            for pdc in feps[HERE].table.by_id.values():
-                feps[HERE]._active[pdc.id] = pdc
         network.settle()
         assert [c.error for c in network.completions[HERE]] == [None] * 6
         assert [c.header_data for c in network.completions[THERE]] == list(range(6))

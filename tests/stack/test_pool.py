@@ -25,6 +25,7 @@ from uet.transport import Write
 from uet.wire.codes import ControlType
 
 
+@pytest.mark.conformance("C-213")
 def test_an_idle_pdc_makes_room_for_a_new_peer() -> None:
     """The least recently used of those without work is closed; the request waits for that."""
     script = Script(max_pdcs=4)
@@ -80,6 +81,7 @@ def test_waiting_requests_have_a_deadline() -> None:
     assert close.control is ControlType.CLOSE_CMD
 
 
+@pytest.mark.conformance("C-213")
 def test_a_waiting_request_gets_the_place_of_a_quiet_target() -> None:
     """If only peers hold PDCs here, one of them is asked to give its own back."""
     script = Script(max_pdcs=1)
@@ -93,6 +95,7 @@ def test_a_waiting_request_gets_the_place_of_a_quiet_target() -> None:
     assert [c.error for c in script.completions] == [None]
 
 
+@pytest.mark.conformance("C-213")
 @pytest.mark.parametrize("max_pdcs", [1, 2, 3])
 def test_more_peers_than_pdcs(max_pdcs: int) -> None:
     """One endpoint writes to seven peers, over and over, with fewer PDCs than peers."""

@@ -98,6 +98,7 @@ def lively(exchange: Exchange) -> None:
     exchange.network.watch = look
 
 
+@pytest.mark.conformance("C-215")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("deliveries", [("rud",), ("rod",), ("rud", "rod")], ids="-".join)
 @pytest.mark.parametrize("control", ["none", "nscc", "rccc", "both"])
@@ -131,6 +132,7 @@ def test_nothing_waits_in_vain(control: str, deliveries: tuple[str, ...], seed: 
     assert ends < SOON, (ends, exchange.story())
 
 
+@pytest.mark.conformance("C-214", "C-215")
 @pytest.mark.parametrize("control", ["none", "nscc", "rccc", "both"])
 def test_refusals_of_ordered_packets_do_not_fill_the_window(control: str) -> None:
     """The target has no PDC for a while, and a switch trims one packet of another PDC."""

@@ -336,7 +336,7 @@ def test_go_back_n_makes_one_pass_for_each_loss() -> None:
     check_idle(script.fep)
 
 
-@pytest.mark.conformance("C-045", "C-048")
+@pytest.mark.conformance("C-045", "C-048", "C-214")
 @pytest.mark.parametrize("first_to_come", ["refusal", "order"])
 def test_nothing_is_sent_past_a_delayed_head(first_to_come: str) -> None:
     """The first packet waits for NACK_Retx_Time: whatever else leaves before would be refused."""
@@ -364,7 +364,7 @@ def test_nothing_is_sent_past_a_delayed_head(first_to_come: str) -> None:
     check_idle(script.fep)
 
 
-@pytest.mark.conformance("C-048")
+@pytest.mark.conformance("C-048", "C-214")
 def test_what_is_refused_again_leaves_the_window_and_follows_the_head() -> None:
     """The pass was in vain, for its first packet was lost once more."""
     script = Script(**ROD)

@@ -7,7 +7,8 @@ flight is that PDC's.  Sizes are nominal packet sizes in octets (UES 3.6.12), ti
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import deque
+from typing import Any, Protocol
 
 from uet.congestion.parameters import NEVER
 from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
@@ -81,6 +82,8 @@ class CongestionContext:
         "credit",
         "credit_timeout",
         "full_size",
+        "line",
+        "offered",
         "paths",
         "probes",
         "window",
@@ -114,6 +117,10 @@ class CongestionContext:
         self.probes = adaptive
         #: octets that wait in all flows, as they said last
         self.backlog = 0
+        #: PDCs that have something to send, the one whose turn it is first (uet.pds.turns), and
+        #: whether one of them may be able to
+        self.line: deque[Any] = deque()
+        self.offered = False
 
     def flow(self, paths: PathSelection | None = None) -> Flow:
         """For one direction of one PDC; an ordered one brings the one path it takes."""

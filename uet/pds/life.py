@@ -23,7 +23,7 @@ from uet.pds.negotiation import feature_request
 from uet.pds.packets import PacketWriter
 from uet.pds.psn import MASK
 from uet.pds.semantics import Answer, Outbound, Semantics
-from uet.pds.source import RequestSource
+from uet.pds.source import FINISHED, HELD, RequestSource
 from uet.peer import Peer
 from uet.transport import Frame
 from uet.wire.codes import MPR_UNIT, ControlType, NackCode
@@ -112,7 +112,16 @@ class PdcLife:
         self.ordered = ordered
         self.sdi = sdi
         self.reserved = reserved
-        self.locks = 0
+        #: a second one for short messages, and whether its target had no room for it
+        self.second = False
+        self.refused = False
+        # Kept by uet.pds.turns: octets that it may send in this turn, whether it stands in line,
+        # its deadline, and the time of its timer, which may be earlier.
+        self.deficit = 0
+        self.in_line = False
+        self.due: int | None = None
+        self.wakes_at: int | None = None
+        self._locks = 0
         self.closed_by: int | None = None  # target: the PSN of the CLOSE
         self.failure: str | None = None
         self.condemned: Condemned | None = None  # initiator: refused for good, and soon to end
@@ -164,6 +173,7 @@ class PdcLife:
             max_tail_loss_retx=config.max_tail_loss_retx,
             keep_syn=compatibility.keep_syn_on_retransmission,
             negotiation=feature_request(compatibility),
+            short_message_packets=config.short_message_packets,
             counters=around.counts,
         )
         self._clear = ClearDuty(
@@ -238,6 +248,8 @@ class PdcLife:
         """SES answers a request that it had answered LATER."""
         if self._state is not State.CLOSED:
             self.destination.respond(psn, response)
+            if self._state is State.QUIESCE:
+                self._around.activate(self)
 
     def message_end(self, message: Outbound, now: int) -> None:
         self._around.semantics.message_end(self, message, now)
@@ -248,56 +260,82 @@ class PdcLife:
     def event(self, name: str, **data: object) -> None:
         self._around.pdc_event(self, name, **data)
 
-    def transmit(self, out: list[Frame], now: int, limit: int) -> None:
-        """Append what may leave now, timers first."""
+    def attend(self, out: list[Frame], now: int, limit: int) -> None:
+        """Do what needs no turn: timers first, then control packets that are due."""
         source = self.source
         if self.condemned is not None:
             if now < self.condemned.due and not self.condemned.is_decided:
                 return
             self.conclude(now)
-        deadline = source.next_deadline()
-        if deadline is not None and deadline <= now:
+        if self.due is not None and self.due <= now:
             source.on_timer(now)
             if source.gave_up:
                 self.fail(source.gave_up, now)
             else:
                 self._clear.consider(now)
-        if self._close_due is not None and self._close_due <= now:
-            self._close_is_missing(now)
+            if self._close_due is not None and self._close_due <= now:
+                self._close_is_missing(now)
         if self._state is State.CLOSED:
             return
-        if source.credited and self.writer.peer_id:
-            self.peer.congestion.expire_credit(now)
-        source.transmit(out, now, limit)
+        congestion, peer_id = self.peer.congestion, self.writer.peer_id
+        if source.retransmit:
+            source.resend(out, now, limit, 0)
+        if source.credited:
+            source.report_backlog()
+            if peer_id:
+                congestion.expire_credit(now)
+            elif source.asks_at() == 0:
+                source.transmit(out, now, min(limit, len(out) + 1))
         tail = source.tail_deadline()
-        if tail is not None and tail <= now and self.writer.peer_id and len(out) < limit:
+        if tail is not None and tail <= now and peer_id and len(out) < limit:
             out.append(source.ask_about_tail(now) or self.probe(now))
-        elif source.adaptive and source.unheard() and self.writer.peer_id and len(out) < limit:
-            source.asked()
-            out.append(self.probe(now))
-        if source.credited and self.writer.peer_id and len(out) < limit:
-            wanted = self.peer.congestion.credit_request(now)
-            if wanted is not None:
-                self._counts["tx_credit_requests"] += 1
-                out.append(
-                    self.writer.control(ControlType.CREDIT_REQ, psn=0, payload=wanted, syn=False)
-                )
-        if source.window.base == source.window.next and source.has_unsent:
-            self._clear.consider(now)  # with nothing in flight, no ACK will move the peer's range
-        if source.worn_out and self.takes_messages and self.initiator:
-            self._wear_out()
+        else:
+            self._ask_for_room(out, now, limit)
         while self._clear.due is not None and self._clear.due <= now and len(out) < limit:
             if not self._clear.transmit(out, now):
                 self.fail("RTO_RETRIES_EXHAUSTED", now)
         if (
             self._state is State.QUIESCE
             and source.idle
-            and self.locks <= 0  # those of a PDC that failed are taken off twice
+            and self._locks <= 0  # those of a PDC that failed are taken off twice
             and not self.destination.busy
             and len(out) < limit
         ):
             self._enter(State.CLOSING)
             out.append(source.send_control(ControlType.CLOSE_CMD, now))
+
+    def send(self, out: list[Frame], now: int, limit: int, octets: int) -> int:
+        """Append about as many ``octets`` of requests, as far as they may leave now.
+
+        Returned is why no more leave, as of :meth:`uet.pds.source.RequestSource.transmit`.
+        """
+        if self.condemned is not None:
+            return FINISHED
+        source = self.source
+        stop = source.transmit(out, now, limit, octets)
+        if stop == HELD:
+            self._ask_for_room(out, now, limit)
+        elif stop == FINISHED and source.window.base == source.window.next and source.has_unsent:
+            self._clear.consider(now)  # with nothing in flight, no ACK will move the peer's range
+        if source.worn_out and self.takes_messages and self.initiator:
+            self._wear_out()
+        return stop
+
+    def _ask_for_room(self, out: list[Frame], now: int, limit: int) -> None:
+        """Ask for what opens a window, or for credit, where nothing else would bring it."""
+        source = self.source
+        if not self.writer.peer_id or len(out) >= limit:
+            return
+        if source.adaptive and source.unheard():
+            source.asked()
+            out.append(self.probe(now))
+        if source.credited and len(out) < limit:
+            wanted = self.peer.congestion.credit_request(now)
+            if wanted is not None:
+                self._counts["tx_credit_requests"] += 1
+                out.append(
+                    self.writer.control(ControlType.CREDIT_REQ, psn=0, payload=wanted, syn=False)
+                )
 
     def next_deadline(self) -> int | None:
         if self.condemned is not None:
@@ -308,21 +346,34 @@ class PdcLife:
             if due is not None and (deadline is None or due < deadline):
                 deadline = due
         if self.source.credited:
-            congestion = self.peer.congestion
-            due = congestion.next_deadline() if self.writer.peer_id else self.source.asks_at()
+            if not self.writer.peer_id:
+                due = self.source.asks_at()
+            else:
+                due = self.peer.congestion.next_deadline() if self.in_line else None
             if due is not None and (deadline is None or due < deadline):
                 deadline = due
         return deadline
 
     @property
     def has_work(self) -> bool:
-        """Whether :meth:`transmit` may ever have something to do without new input."""
+        """Whether there may ever be something to do without new input."""
         return self._state is not State.CLOSED and (
             not self.source.idle
             or self._clear.due is not None
             or self._close_due is not None
             or self._state is State.QUIESCE
         )
+
+    @property
+    def locks(self) -> int:
+        """Requests whose data is still to come by the return direction."""
+        return self._locks
+
+    @locks.setter
+    def locks(self, number: int) -> None:
+        self._locks = number
+        if self._state is State.QUIESCE:
+            self._around.activate(self)
 
     # -- answers --------------------------------------------------------------------------
 
@@ -382,7 +433,7 @@ class PdcLife:
     @property
     def in_use(self) -> bool:
         """Whether something is queued, unanswered or still to come."""
-        return not self.source.idle or self.locks > 0 or bool(self.destination.busy)
+        return not self.source.idle or self._locks > 0 or bool(self.destination.busy)
 
     def quiesce(self) -> None:
         """Close once everything posted is answered."""
@@ -481,7 +532,7 @@ class PdcLife:
             self._state = State.QUIESCE
         self.source.abandon(error, now, untouched)
         self._clear.due = None
-        self.locks = 0
+        self._locks = 0
         if not tell:
             self._closed()
 

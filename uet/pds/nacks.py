@@ -63,6 +63,10 @@ REISSUED: Final = frozenset(
 )
 #: Those that do not say whether the request was carried out.
 PROVES_NOTHING: Final = frozenset({NackCode.UNEXP_EVENT})
+#: Refusals of a target that has nothing left to make a PDC of.
+NO_ROOM_FOR_A_PDC: Final = frozenset(
+    {NackCode.NO_PDC_AVAIL, NackCode.NO_CCC_AVAIL, NackCode.NO_BITMAP, NackCode.NO_RESOURCE}
+)
 
 
 def reaction(code: NackCode, *, trimmed_ack: bool) -> Reaction:

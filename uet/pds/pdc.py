@@ -9,7 +9,7 @@ from __future__ import annotations
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.pds.control import MAX_PSN_OFFSET
 from uet.pds.life import PdcLife, State
-from uet.pds.nacks import REISSUED, TARGET_IS_GONE, Reaction, reaction
+from uet.pds.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
 from uet.pds.psn import HALF, MASK
 from uet.pds.window import Arrival
@@ -222,6 +222,8 @@ class Pdc(PdcLife):
                 return
         elif code is NackCode.PKT_NOT_RCVD:
             source.window.withdraw(psn)
+        if self.second and code in NO_ROOM_FOR_A_PDC and self._state is State.CREATING:
+            self._leave_it_to_the_first()
         at_once = what is Reaction.RESEND_AT_ONCE
         trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
         source.refused(psn, int(code), entropy, marked, resent, now)
@@ -230,6 +232,12 @@ class Pdc(PdcLife):
             self.fail(source.gave_up, now)
         else:
             self._clear.consider(now)
+
+    def _leave_it_to_the_first(self) -> None:
+        """The target has no room for a second PDC: what was not sent yet goes on the first."""
+        self.refused = True
+        for message in self.source.take_back():
+            self.message_unsent(message)
 
     def _renumber(self, start_psn: int, now: int) -> None:
         """NEW_START_PSN: the target decides where the PDC begins (UES 3.5.8, secured PDCs)."""

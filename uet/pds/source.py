@@ -25,6 +25,12 @@ _SLOT = RING - 1
 #: Requests below this have no message id: return data names them by their PSN.
 _WITH_ID = int(NextHeader.REQUEST_STD)
 
+#: Why sending has ended: nothing more can leave before something happens to this PDC, the window
+#: or the credit of its context is used up, or its turn is over.
+FINISHED, HELD, USED_UP = range(3)
+#: More octets than any window has: a turn without end.
+EVERYTHING = 1 << 62
+
 #: With Limit_PSN_Range a PDC uses no more PSNs than this (UES Table 3-28), and takes no message
 #: that might need them: the largest one has fewer packets than the margin.
 PSN_LIMIT = 1 << 31
@@ -56,6 +62,7 @@ class RequestSource(LossRecovery):
         max_tail_loss_retx: int,
         keep_syn: bool,
         negotiation: bytes,
+        short_message_packets: int,
         counters: dict[str, int],
     ) -> None:
         super().__init__(
@@ -94,6 +101,8 @@ class RequestSource(LossRecovery):
         self._renumbered: set[int] = set()  # PSNs that have not been on the wire under this number
         self._current: Outbound | None = None
         self._queued = 0  # packets of what is in the queue
+        self._most_short = short_message_packets
+        self._longer = 0  # messages in the queue that have more packets
         self._full_size = full_size
         self._asked: int | None = None  # PSN of the newest packet that asked for an ACK
         self._mpr_cack = (start_psn - 1) & MASK
@@ -120,13 +129,20 @@ class RequestSource(LossRecovery):
         self._open_rings()
         self.queue.append(message)
         self._queued += message.packets
+        self._longer += message.packets > self._most_short
 
     def take_back(self) -> list[Outbound]:
         """The messages of which nothing was sent; they are not sent here any more."""
         unsent = list(self.queue)
         self.queue.clear()
-        self._queued = 0
+        self._queued = self._longer = 0
         return unsent
+
+    @property
+    def longer_unsent(self) -> bool:
+        """Whether a message that is not short has still to leave, in part or as a whole."""
+        current = self._current
+        return self._longer > 0 or (current is not None and current.packets > self._most_short)
 
     @property
     def idle(self) -> bool:
@@ -180,22 +196,53 @@ class RequestSource(LossRecovery):
 
     # -- what may be sent --------------------------------------------------------------------
 
-    def transmit(self, out: list[Frame], now: int, limit: int) -> None:
-        """Append what may leave now: what the network lost first, then new packets."""
+    @property
+    def may_send(self) -> bool:
+        """Whether a new packet could leave, were there a turn, a window and credit for it."""
+        message = self._current or (self.queue[0] if self.queue else None)
+        return (
+            message is not None
+            and message.sent < message.ready
+            and not (self._ordered and self.retransmit)
+            and not self._beyond_range(self.window.next)
+            and not self.is_full
+        )
+
+    @property
+    def unsettled(self) -> int:
+        """Octets sent of which nothing is known yet."""
+        return self._flow.unsettled
+
+    def report_backlog(self) -> None:
+        """Say how much waits for credit."""
+        self._flow.waits(0 if self.idle else self._waiting() * self._full_size)
+
+    def transmit(self, out: list[Frame], now: int, limit: int, octets: int = EVERYTHING) -> int:
+        """Append what may leave now: what the network lost first, then new packets.
+
+        That is about as many ``octets`` of nominal size, a packet more at most.  Returned is why
+        no more leave: ``FINISHED``, ``HELD`` or ``USED_UP``.
+        """
         if self.credited:
-            self._flow.waits(self._waiting() * self._full_size)
+            self.report_backlog()
         if self.retransmit:
-            self._resend(out, now, limit)
+            before = self._flow.unsettled
+            stop = self.resend(out, now, limit, octets)
             if self.credited:
-                self._flow.waits(self._waiting() * self._full_size)
+                self.report_backlog()
+            if stop != FINISHED:
+                return stop
             if self._ordered and self.retransmit:
-                return  # the destination would refuse what comes before its turn
+                return FINISHED  # the destination would refuse what comes before its turn
+            octets -= self._flow.unsettled - before
+            if octets <= 0:
+                return USED_UP
         message = self._current
         if message is None and not self.queue:
-            return
+            return FINISHED
         window, timer, pick = self.window, self.timer, self._flow.paths.pick
         request, syn = self._writer.request, not self._writer.peer_id
-        adaptive, frames = self.adaptive, 0
+        frames = 0
         first = window.next
         clear_offset = -((window.next - window.base) & MASK)
         # How many PSNs the peer tracks beyond its CACK, and how many we can remember.
@@ -208,18 +255,26 @@ class RequestSource(LossRecovery):
         if credit <= 0 and self._asks(window.next, now):
             credit = before = 1
         hungry = self._ack_per_packet or self._context.wants_ack(self._trigger)
+        # Where the window is shared or shrinks, the last packet of a turn asks for the ACK that
+        # opens it again.
+        asks_at_end = self.adaptive or self._context.inflight > self._flow.inflight
+        end = credit - octets if credit > octets else 0
+        stop = USED_UP
         limit -= len(out)
-        while room > 0 and credit > 0 and frames < limit:
+        while room > 0 and credit > end and frames < limit:
             if message is None:
                 if not self.queue:
+                    stop = FINISHED
                     break
                 message = self.queue.popleft()
                 self._queued -= message.packets
+                self._longer -= message.packets > self._most_short
                 self.open[id(message)] = message
             psn = window.next
             slot = psn & _SLOT
             index = message.sent
             if index >= message.ready:
+                stop = FINISHED
                 break
             if message.next_header < _WITH_ID:
                 cast(Numbered, message).psn = psn
@@ -233,7 +288,7 @@ class RequestSource(LossRecovery):
                 last
                 or hungry
                 or not (room or self._awaits_answer)
-                or (adaptive and credit <= self._largest)
+                or (asks_at_end and credit - end <= self._largest)
             )
             if asks:
                 self._asked = psn
@@ -275,13 +330,22 @@ class RequestSource(LossRecovery):
                 self._largest = size
             self.clear_sent = (window.base - 1) & MASK
             self._counters["tx_data_packets"] += frames
+        if stop == FINISHED or room <= 0 or (message is None and not self.queue):
+            return FINISHED
+        return HELD if credit <= 0 else USED_UP
 
-    def _resend(self, out: list[Frame], now: int, limit: int) -> None:
-        window, context = self.window, self._context
+    def resend(self, out: list[Frame], now: int, limit: int, octets: int) -> int:
+        """Append what leaves again, as :meth:`transmit` does.
+
+        With no ``octets`` that is what needs no turn: what no congestion control applies to, and
+        the oldest open request where nothing else of this PDC is in flight.
+        """
+        window, context, flow = self.window, self._context, self._flow
+        end = flow.unsettled + octets
         while len(out) < limit and (psn := self.retransmit.head(now)) is not None:
             control = self._controls.get(psn)
             if control is None and self._beyond_range(psn):
-                return  # the peer has shrunk its range; what follows lies beyond it as well
+                return FINISHED  # the peer's range has shrunk; what follows lies beyond as well
             slot = psn & _SLOT
             message = self._message[slot]
             if control is not None:
@@ -291,8 +355,11 @@ class RequestSource(LossRecovery):
                 message_id = message.id if message is not None else 0
                 out.append(self.ask_again(psn, message_id))
             elif message is not None:
-                if context.room() <= 0 and not self._stands_alone(psn) and not self._asks(psn, now):
-                    return
+                if not self._stands_alone(psn) and not self._asks(psn, now):
+                    if context.room() <= 0:
+                        return HELD
+                    if flow.unsettled >= end:
+                        return USED_UP
                 again = psn not in self._renumbered
                 asks = again or self._index[slot] + 1 == message.packets
                 if asks:
@@ -305,7 +372,7 @@ class RequestSource(LossRecovery):
                     self._with_syn(psn),
                     again,
                     asks,
-                    ev := self._flow.paths.pick(),
+                    ev := flow.paths.pick(),
                     context.credit_word() if self.credited else None,
                 )
                 self._ev[slot] = ev
@@ -329,6 +396,7 @@ class RequestSource(LossRecovery):
                 self._counters["tx_retransmitted_octets"] += sum(map(len, frame))
             self.retransmit.pop()
             self.timer.sent_again(psn, now)
+        return FINISHED if len(out) < limit else USED_UP
 
     def _stands_alone(self, psn: int) -> bool:
         """Whether ``psn`` is the oldest open request, and nothing of this PDC is in flight.

@@ -19,7 +19,7 @@ START_FIRST, START_END, _START_DISTANCE = 1 << 16, 1 << 31, 1 << 16
 _MOST_CLOSED = 4_096
 
 #: What an initiator's PDC must agree in to carry a message (UES Table 3-26).
-_Way = tuple[bytes, bool, "int | None"]  # peer, ordered, SDI
+_Way = tuple[bytes, bool, "int | None", bool]  # peer, ordered, SDI, whether it is a second one
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class PdcTable:
         # Half of the pool is for targets: were it all taken by initiators here and at the peers,
         # each would wait for all others.
         self._most_initiators = self._limit - self._limit // 2
+        self._plenty = self._most_initiators // 2 - 1  # so many leave room for second ones
         self._initiating = 0
         self._last_id = config.last_pdcid
         self._newest_id = rng.randrange(self._last_id)
@@ -69,7 +70,27 @@ class PdcTable:
         self, peer: Peer, now: int, *, ordered: bool = False, sdi: int | None = None
     ) -> Pdc | None:
         """The PDC that new messages of this kind go to, made if need be; ``None`` without room."""
-        way = (peer.key, ordered, sdi)
+        return self._initiator(peer, now, ordered=ordered, sdi=sdi, second=False)
+
+    def second(self, first: Pdc, now: int) -> Pdc | None:
+        """A second PDC beside ``first``; ``None`` if there is none, or it cannot be had cheaply.
+
+        One is made once the peer has shown that it is there, and while PDCs are not scarce here.
+        Where the peer had no room for it, ``first`` carries everything.
+        """
+        way = (first.peer.key, first.ordered, first.sdi, True)
+        pdc = self._initiators.get(way)
+        if pdc is None or not pdc.takes_messages:
+            if first.state is not State.ESTABLISHED or self._initiating > self._plenty:
+                return None
+        elif pdc.refused and pdc.state is State.CREATING:
+            return None
+        return self._initiator(first.peer, now, ordered=first.ordered, sdi=first.sdi, second=True)
+
+    def _initiator(
+        self, peer: Peer, now: int, *, ordered: bool, sdi: int | None, second: bool
+    ) -> Pdc | None:
+        way = (peer.key, ordered, sdi, second)
         pdc = self._initiators.get(way)
         if pdc is None or not pdc.takes_messages:
             pdc = self._create(
@@ -77,6 +98,7 @@ class PdcTable:
             )
             if pdc is None:
                 return None
+            pdc.second = second
         else:
             del self._initiators[way]
         self._initiators[way] = pdc  # the most recently used stands last
@@ -187,7 +209,7 @@ class PdcTable:
             self._last_psn[pdc.id] = (pdc.source.window.next - 1) & MASK
             if pdc.source.syn_resent:
                 self._quarantine[pdc.id] = now + self._around.config.syn_retx_safety_time
-            way = (pdc.peer.key, pdc.ordered, pdc.sdi)
+            way = (pdc.peer.key, pdc.ordered, pdc.sdi, pdc.second)
             if self._initiators.get(way) is pdc:
                 del self._initiators[way]
             return

@@ -1,0 +1,192 @@
+"""Whose turn it is to send, and who must be looked at when.
+
+PDCs of one congestion control context share its window and its credit by deficit round robin:
+each may send a quantum of octets before the next one has its turn, whatever ended the last one's:
+the limit of a call, the window, credit.  Requests and return data take part alike.  Contexts take
+turns the same way, so that no peer's PDCs keep another peer's waiting.
+
+A turn costs what is done in it.  Idle PDCs, and those that wait for an answer or for a window, are
+not looked at: something that happens to them wakes them, or their deadline does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from uet.congestion.context import CongestionContext
+from uet.pds.life import PdcLife, State
+from uet.pds.source import EVERYTHING, FINISHED, HELD
+from uet.transport import Frame
+from uet.tss.domain import SealError
+
+#: Full packets that a PDC sends before it is another one's turn.
+QUANTUM_PACKETS = 4
+#: So often a call looks at those that others have woken; what is left has a deadline, which is now.
+_MOST_ROUNDS = 8
+#: Stale timers are swept out when there are so many, and twice as many as at the last time.
+_LEAST_SWEPT = 256
+
+
+class Turns:
+    """Serves the PDCs of one endpoint; ``quantum`` is in octets of nominal size (UES 3.6.12)."""
+
+    def __init__(self, quantum: int) -> None:
+        self._quantum = quantum
+        self._woken: dict[PdcLife, None] = {}  # something may have changed for them
+        self._contexts: deque[CongestionContext] = deque()  # in which somebody may send
+        self._served: dict[PdcLife, None] = {}  # whose deadline may have changed
+        #: (deadline or earlier, number, PDC): all but the earliest of a PDC are stale
+        self._timers: list[tuple[int, int, PdcLife]] = []
+        self._number = 0
+        self._sweep_at = _LEAST_SWEPT
+
+    def wake(self, pdc: PdcLife) -> None:
+        """It has, or may have, something to do; or others of its context have."""
+        self._woken[pdc] = None
+
+    def forget(self, pdc: PdcLife) -> None:
+        """It is closed.  What it had in flight leaves room to others."""
+        self._woken.pop(pdc, None)
+        self._served.pop(pdc, None)
+        pdc.due = pdc.wakes_at = None
+        context = pdc.peer.congestion
+        if pdc.in_line:
+            pdc.in_line = False
+            context.line.remove(pdc)
+        self._offer(context)
+
+    def _offer(self, context: CongestionContext) -> None:
+        if context.line and not context.offered:
+            context.offered = True
+            self._contexts.append(context)
+
+    # -- who sends -------------------------------------------------------------------------------
+
+    def serve(self, out: list[Frame], now: int, limit: int) -> None:
+        """Append what is due and what may leave, until ``out`` has ``limit`` frames."""
+        timers = self._timers
+        if not (self._woken or self._contexts or (timers and timers[0][0] <= now)):
+            return
+        for _ in range(_MOST_ROUNDS):
+            timers = self._timers
+            while timers and timers[0][0] <= now and len(out) < limit:
+                at, _, pdc = heapq.heappop(timers)
+                if pdc.wakes_at == at:
+                    pdc.wakes_at = None
+                    self._woken[pdc] = None
+            if self._woken:
+                self._attend(out, now, limit)
+            if self._contexts:
+                self._take_turns(out, now, limit)
+            self._keep_deadlines()
+            # What one has done may let another one act at once.
+            timers = self._timers
+            if len(out) >= limit or not (self._woken or (timers and timers[0][0] <= now)):
+                break
+
+    def _attend(self, out: list[Frame], now: int, limit: int) -> None:
+        """Let each PDC that was woken do what needs no turn, and stand in line for the rest."""
+        woken = self._woken
+        while woken and len(out) < limit:
+            pdc = next(iter(woken))
+            del woken[pdc]
+            try:
+                pdc.attend(out, now, limit)
+            except SealError as error:
+                pdc.fail(error.reason.upper(), now, tell=False)
+            if pdc.state is State.CLOSED:
+                continue
+            self._served[pdc] = None
+            context = pdc.peer.congestion
+            if not pdc.in_line and pdc.source.has_unsent:
+                pdc.in_line = True
+                pdc.deficit = 0
+                context.line.append(pdc)
+            if context.line and not context.offered:  # an answer may have opened its window
+                context.offered = True
+                self._contexts.append(context)
+
+    def _take_turns(self, out: list[Frame], now: int, limit: int) -> None:
+        contexts = self._contexts
+        while contexts and len(out) < limit:
+            context = contexts[0]
+            line = context.line
+            if not line:
+                self._leave(context)
+                continue
+            pdc: PdcLife = line[0]
+            alone = len(line) == 1 and len(contexts) == 1
+            if pdc.deficit <= 0:
+                pdc.deficit += self._quantum
+            before = pdc.source.unsettled
+            try:
+                stop = pdc.send(out, now, limit, EVERYTHING if alone else pdc.deficit)
+            except SealError as error:
+                pdc.fail(error.reason.upper(), now, tell=False)
+            if pdc.state is State.CLOSED:
+                continue
+            self._served[pdc] = None
+            pdc.deficit -= pdc.source.unsettled - before
+            if stop == FINISHED:
+                line.popleft()
+                pdc.in_line = False
+            elif pdc.deficit <= 0:
+                if alone:
+                    pdc.deficit = 0
+                line.rotate(-1)
+            elif stop != HELD:
+                return  # the limit: its turn is not over
+            if stop == HELD:
+                self._leave(context)
+                if context.credit is not None:  # all of them have become in need of it
+                    self._served.update(dict.fromkeys(line))
+            elif not line:
+                self._leave(context)
+            else:
+                contexts.rotate(-1)
+
+    def _leave(self, context: CongestionContext) -> None:
+        """Nobody can send in the context whose turn it is."""
+        self._contexts.remove(context)  # the first
+        context.offered = False
+
+    # -- when ------------------------------------------------------------------------------------
+
+    def _keep_deadlines(self) -> None:
+        """Find out when those that were served, or could not be, must be looked at again."""
+        for pdc in self._served:
+            self._keep_deadline(pdc)
+        self._served.clear()
+        for pdc in self._woken:
+            self._keep_deadline(pdc)
+        if len(self._timers) > self._sweep_at:
+            self._timers = [timer for timer in self._timers if timer[2].wakes_at == timer[0]]
+            heapq.heapify(self._timers)
+            self._sweep_at = max(_LEAST_SWEPT, 2 * len(self._timers))
+
+    def _keep_deadline(self, pdc: PdcLife) -> None:
+        pdc.due = due = pdc.next_deadline() if pdc.has_work else None
+        if due is not None and (pdc.wakes_at is None or due < pdc.wakes_at):
+            self._push(due, pdc)
+
+    def _push(self, due: int, pdc: PdcLife) -> None:
+        pdc.wakes_at = due
+        self._number += 1
+        heapq.heappush(self._timers, (due, self._number, pdc))
+
+    def next_deadline(self) -> int | None:
+        """The earliest deadline of a PDC (ns)."""
+        for pdc in self._woken:
+            self._keep_deadline(pdc)
+        timers = self._timers
+        while timers:
+            at, _, pdc = timers[0]
+            if pdc.wakes_at == at:
+                if pdc.due == at:
+                    return at
+                pdc.wakes_at = None
+            heapq.heappop(timers)
+            if pdc.wakes_at is None and pdc.due is not None:
+                self._push(pdc.due, pdc)
+        return None
