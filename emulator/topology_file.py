@@ -16,7 +16,7 @@ from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import Any
 
-from topologies.model import Topology
+from topologies.model import Port, Topology
 
 WRITTEN_AS_TEXT = (IPv4Address, IPv4Interface, IPv4Network, enum.Enum)
 
@@ -40,8 +40,10 @@ def from_record(data: Mapping[str, Any]) -> Topology:
     It has more than the model, which is left out, and null for the hash seed of what has none.
     Raises as :func:`from_json`.
     """
+    of_a_port = {field.name for field in fields(Port)}
     nodes = [
         {key: value for key, value in node.items() if (key, value) != ("hash_seed", None)}
+        | {"ports": [{k: v for k, v in port.items() if k in of_a_port} for port in node["ports"]]}
         for node in data["nodes"]
     ]
     known = {field.name: data[field.name] for field in fields(Topology) if field.name in data}

@@ -145,7 +145,9 @@ def test_without_a_model_of_switches_there_are_no_marks(folder: Path, tmp_path: 
     assert graph(copy).exit_code == 0
 
 
-@pytest.mark.parametrize("spec", ["rail_clos", "clos:nic_ports=2", "clos:gpus_per_nic=2"])
+@pytest.mark.parametrize(
+    "spec", ["rail_clos", "clos:nic_ports=2", "clos:gpus_per_nic=2", "fabric_planes"]
+)
 def test_a_recorded_fabric_reads_back(spec: str) -> None:
     topology = catalogue.load(spec)
     assert from_record(json.loads(json.dumps(as_data(topology)))) == topology
