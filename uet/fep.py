@@ -105,6 +105,7 @@ class FabricEndpoint:
         self.ports = Ports(config.ports)
         self.credits = CreditDesk(self._congestion.rccc, self.full_size)
         self.peers: dict[bytes, Peer] = {}
+        self._named: dict[str, Peer] = {}  # by address as the configuration spells it
         for peer, mac in config.neighbours.items():
             self.add_peer(peer, mac)
         self._memory = MemoryTable(region_bits=config.region_bits)
@@ -138,7 +139,7 @@ class FabricEndpoint:
             self._congestion.open(self._rng, self._now, ports=self.ports),
             domains,
         )
-        self.peers[peer.key] = peer
+        self.peers[peer.key] = self._named[peer.address] = peer
 
     def register(
         self, memory: memoryview, *, key: int, writable: bool = True, readable: bool = True
@@ -176,6 +177,8 @@ class FabricEndpoint:
 
     def _peer(self, address: str) -> Peer | None:
         """The neighbour with this address, however that is spelled."""
+        if address in self._named:
+            return self._named[address]
         try:
             return self.peers.get(ip_address(address).packed)
         except ValueError:
@@ -343,7 +346,7 @@ class FabricEndpoint:
 
     def carry(self, message: Outbound, peer: str, delivery: str) -> Context | None:
         """Queue a message on a PDC of its kind, or without one (:class:`Carrier`)."""
-        to = self.peers[ip_address(peer).packed]
+        to = self._named[peer]
         if delivery in ("rudi", "uud"):
             return self.connectionless.post(message, to, reliable=delivery == "rudi")
         ordered = delivery == "rod"

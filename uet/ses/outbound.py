@@ -23,6 +23,12 @@ _LENGTH_AT = headers.SES_STD_NOSOM.field("request_length").offset // 8
 #: The resource that a key on a small header stands for (UES Table 2-13).
 _KEY_INDEX = 0xFFF
 
+#: Operations whose first header differs between messages by whole words only, given its kind.
+_PLAIN = frozenset(map(int, (Opcode.WRITE, Opcode.READ, Opcode.SEND, Opcode.TAGGED_SEND)))
+#: Words of a header by what else decides it: its flags, and the resource with its generation.
+_templates: dict[tuple[object, ...], tuple[int, int]] = {}
+_MOST_TEMPLATES = 4_096
+
 #: message, index of the packet, next header and octets of the response
 OnAnswer = Callable[["OutboundMessage", int, int, memoryview], None]
 
@@ -83,8 +89,10 @@ class OutboundMessage:
         payload, last = plan.payload, self.packets - 1
         if self.next_header != _STD:
             self._head = self._short_header()
-        else:
+        elif last or plan.opcode not in _PLAIN:
             self._head = self._header(0, eom=not last and plan.single_eom)
+        else:
+            self._head = self._lone_header()
         self._first = payload[:mtu]
         self._tail = b""
         self._rest: memoryview | bytes = b""
@@ -178,6 +186,44 @@ class OutboundMessage:
         octets = 0 if empty else min(self._mtu, plan.span - offset)
         return nosom.encode(som=0, message_offset=offset, payload_length=octets, **fields) + (
             extension
+        )
+
+    def _lone_header(self) -> bytes:
+        """The header of a message of one packet, by the template of its kind and address.
+
+        Most messages are like the one before but for what the words hold that are numbers alone.
+        """
+        plan = self.plan
+        data = plan.header_data
+        kind = (
+            plan.address,
+            plan.opcode,
+            plan.delivery_complete,
+            plan.initiator_error,
+            plan.single_eom,
+            data is not None,
+            self._generation,
+        )
+        template = _templates.get(kind)
+        if template is None:
+            if len(_templates) >= _MOST_TEMPLATES:
+                _templates.clear()
+            whole = self._header(0, eom=plan.single_eom)
+            flags, _, resource, *_ = headers.SES_STD_SOM.unpack_from(whole, 0)
+            template = _templates[kind] = (flags, resource)
+        flags, resource = template
+        return (
+            headers.SES_STD_SOM.pack(
+                flags,
+                self.id,
+                resource,
+                plan.buffer_offset,
+                plan.initiator,
+                plan.match_bits,
+                data or 0,
+                plan.length,
+            )
+            + plan.extension
         )
 
     def _short_header(self) -> bytes:
