@@ -145,7 +145,7 @@ def check_octets(memory: memoryview, name: str, *, writable: bool = False) -> No
 def _check_numbers(request: Any, *names: str) -> None:
     for name in names:
         value = getattr(request, name)
-        if type(value) is int and 0 <= value < 1 << 64 or value is None and name in _OPTIONAL:
+        if (type(value) is int and 0 <= value < 1 << 64) or (value is None and name in _OPTIONAL):
             continue
         try:
             fits = 0 <= index(value) < 1 << 64
