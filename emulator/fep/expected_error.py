@@ -27,6 +27,10 @@ def known_errors() -> tuple[str, ...]:
     return (*_OWN, *codes, *(code.name for code in NackCode))
 
 
+#: Without bit 63 there may be such a region, or not.
+_NO_SAFE_REGION = (ReturnCode.OP_VIOLATION.name, ReturnCode.BAD_MKEY.name)
+
+
 def error_name(text: str, what: str) -> str:
     """The error of that name, with or without ``RC_``.  Raises :class:`UserError`."""
     known = known_errors()
@@ -49,9 +53,9 @@ def explanation(request: Request, error: str | None, delivery: str) -> str | Non
             "the region is not idempotent-safe, as RUDI wants it; offer it with --region"
             " KEY:SIZE,idempotent and say idempotent here"
         )
-    if error == ReturnCode.BAD_MKEY.name and request.key & IDEMPOTENT_SAFE:
+    if error in _NO_SAFE_REGION and request.key & IDEMPOTENT_SAFE:
         return (
-            f"the peer has no region {request.key:#x}, which RUDI asks for with bit 63 set; offer"
-            " it with --region KEY:SIZE,idempotent"
+            f"the peer has no idempotent-safe region {request.key:#x}, which RUDI asks for with"
+            " bit 63 set; offer it with --region KEY:SIZE,idempotent"
         )
     return None

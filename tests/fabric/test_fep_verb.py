@@ -407,12 +407,12 @@ def test_rudi_with_defaults(wire: Wire) -> None:
 def test_rudi_without_idempotent_memory_is_explained(wire: Wire) -> None:
     with target(wire, "--region", "default:64k") as there:
         here = initiate(
-            wire, "write:100,delivery=rudi,error=BAD_MKEY",
+            wire, "write:100,delivery=rudi,error=OP_VIOLATION",
             "write:100,delivery=rudi,idempotent=no,error=OP_VIOLATION",
         )  # fmt: skip
     assert_all_ok(here, there)
     first, second = here.completions()
-    assert "has no region 0xc000000000000123" in first["reason"]
+    assert "has no idempotent-safe region 0xc000000000000123" in first["reason"]
     assert "not idempotent-safe" in second["reason"]
     assert [
         (item["what"], item["peer"]) for item in there.events if item["event"] == "refused"
