@@ -34,7 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An incast of 1, then 2 senders on rail 0, whose switches pause."""
     place = tmp_path_factory.mktemp("run")
     options = ("--topology", SPEC, "--switch", "lossless")
-    path: Path = run(place, "incast", *options, senders="1,2", iterations="1", **TINY)["folder"]
+    path: Path = run(place, "incast", *options, senders="1,2", victim="0", iterations="1", **TINY)[
+        "folder"
+    ]
     return path
 
 
