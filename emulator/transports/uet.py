@@ -63,9 +63,9 @@ UET_MEANINGS: Mapping[str, str] = {
     "cc": "congestion control; none: a window of one bandwidth-delay product",
     "spray": "how unordered packets choose paths",
 }
-#: Tail_Loss_Time of a run in base RTTs: what three full queues delay a packet, which trim at one
-#: bandwidth-delay product or drop at five.  Nothing is trimmed in a NIC that GPUs share, either.
-TAIL_TRIMMED, TAIL_DROPPED = 4, 16
+#: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late tell what queues hold from
+#: what is lost.  A NIC that GPUs share holds the windows of all of them, whose ends nobody marks.
+TAIL_BASE_RTTS, TAIL_SHARED_NIC = 3, 16
 #: How long REPS takes only paths that were good after a loss, in base RTTs.  UES leaves it open;
 #: public models take from 100 us to 10 ms.  Far longer than it takes to learn the paths anew, the
 #: few that it then has load a fabric unevenly, after a loss that broke nothing for a whole run.
@@ -210,8 +210,8 @@ def _fit_uet(
     wire = WireCost(around_bytes=header_octets + FRAMING, payload_mtu=max(fitting))
     base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
     rto = rto_ns(wanted, options, base_rtt)
-    cut = trims and not any(node.transparent for node in topology.nodes)
-    tail_loss_time = min(rto, base_rtt * (TAIL_TRIMMED if cut else TAIL_DROPPED))
+    shared = any(node.transparent for node in topology.nodes)
+    tail_loss_time = min(rto, base_rtt * (TAIL_SHARED_NIC if shared else TAIL_BASE_RTTS))
     fields |= {
         "base_rtt": base_rtt,
         "rto_init_time": rto,

@@ -209,7 +209,7 @@ class Fabric:
                 "congestion_control": "nscc",
                 "spraying": "reps",
                 "rto_init_time": 20 * base_rtt,
-                "tail_loss_time": 4 * base_rtt,
+                "tail_loss_time": 3 * base_rtt,
                 "reps_freeze_time": 20 * base_rtt,
                 "window_bytes": self.bdp,
                 **parameters,

@@ -49,3 +49,15 @@ def test_credit_keeps_the_link_busy(algorithm: str, senders: int, cables: object
     assert took < 1.04 * ideal(senders) + 1.5 * RTT / US
     assert made.fabric.count("rto_expirations") == 0
     assert made.port.dropped == 0
+
+
+@pytest.mark.conformance("C-181")
+@pytest.mark.parametrize("cables", [flat, near_and_far])
+def test_without_trimming_a_probe_finds_what_a_deep_queue_dropped(cables: object) -> None:
+    """Long before a timer, and nothing is sent again that only waits in the queue."""
+    made, took = run(8, "nscc", cables, trimming=False)
+    assert made.port.dropped > 20
+    assert made.fabric.count("rto_expirations") == 0
+    assert made.fabric.count("rx_duplicates") == 0
+    assert made.fabric.count("tx_retransmitted_packets") == made.port.dropped
+    assert took < ideal(8) + 8 * RTT / US

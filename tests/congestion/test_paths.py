@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from tests.congestion.spray import DEAD, GOOD, MARKS, RTT, TRIMS, Paths
 from uet.congestion.bitmap import PenaltySpraying
-from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection, RoundRobin, ev_set_size
+from uet.congestion.paths import (
+    CLEAN,
+    ECN,
+    LOST,
+    NACK,
+    TIMEOUT,
+    PathSelection,
+    RoundRobin,
+    ev_set_size,
+)
 from uet.congestion.reps import CACHE_SIZE, Reps
 from uet.congestion.spraying import EV_FIRST, EV_LAST
 
@@ -180,6 +189,18 @@ def test_frozen_it_drops_what_was_lost_itself() -> None:
     for ev in (0, 2, 3):
         policy.on_feedback(ev, TIMEOUT, 0)
     assert len({policy.pick() for _ in range(50)}) == 50  # nothing good is known: all are tried
+
+
+@pytest.mark.conformance("C-182")
+def test_an_inferred_loss_freezes_nothing() -> None:
+    """Its EV is forgotten; the others are used once each, then there are new ones."""
+    policy = reps()
+    for ev in (1, 2, 3):
+        policy.on_feedback(ev, CLEAN, 0)
+    policy.on_feedback(2, LOST, 0)
+    assert not policy.frozen
+    assert [policy.pick() for _ in range(2)] == [1, 3]
+    assert policy.pick() >= EV_FIRST
 
 
 # -- penalties -----------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ def lost_tail(**parameters: Any) -> tuple[Script, list[Seen]]:
     return script, script.take()
 
 
+@pytest.mark.conformance("C-181")
 def test_after_a_silence_a_probe_tells_what_is_lost() -> None:
     """Long before the timers, which need not run out; what left just before has its time."""
     script, packets = lost_tail()
@@ -215,12 +216,38 @@ def test_after_a_silence_a_probe_tells_what_is_lost() -> None:
 
 
 def test_an_ack_shows_what_is_overdue() -> None:
-    """What it does not report and left long ago; not what it does not speak of."""
+    """What it does not report and left long ago; not what it does not speak of.
+
+    The packet that is answered was quick: all but 2 us of its time the destination held it.
+    """
+    script, packets = lost_tail()
+    script.now += TAIL
+    first = packets[0].psn
+    held = (TAIL - 2 * US) // 128
+    seen = script.give(
+        acknowledge(packets[3], cack=first, sack=(first + 1, 0b100), service_time=held)
+    )
+    assert [p.psn for p in seen if p.is_request] == [packets[n].psn for n in (1, 2, 4, 5)]
+
+
+@pytest.mark.conformance("C-181")
+def test_nothing_is_overdue_where_answers_are_slow() -> None:
+    """What is answered took as long as the others are out: they may be behind it in a queue."""
     script, packets = lost_tail()
     script.now += TAIL
     first = packets[0].psn
     seen = script.give(acknowledge(packets[3], cack=first, sack=(first + 1, 0b100)))
-    assert [p.psn for p in seen if p.is_request] == [packets[n].psn for n in (1, 2, 4, 5)]
+    assert [p for p in seen if p.is_request] == []
+    assert "losses_inferred" not in script.counters
+
+
+@pytest.mark.conformance("C-181")
+def test_where_nothing_is_trimmed_the_probe_waits_with_data() -> None:
+    """Its delay tells a queue from a loss; where switches trim it goes with control."""
+    for trims, dscp in ((False, 0), (True, 46)):
+        script, _ = lost_tail(network_trims=trims)
+        (probe,) = script.wait(TAIL)
+        assert (probe.control, probe.dscp) == (ControlType.PROBE, dscp)
 
 
 def test_where_only_a_response_is_missing_it_is_asked_for() -> None:

@@ -185,6 +185,23 @@ def test_only_the_last_retransmission_is_judged() -> None:
     assert START in inference.lost(0)
 
 
+@pytest.mark.conformance("C-182")
+def test_a_packet_that_may_be_on_a_slow_path_is_not_lost() -> None:
+    """However many newer ones are here: it must have left before the slowest of late would have."""
+    window = SendWindow(START)
+    window.next = START + 100
+    inference = LossInference(window, START, one_path=False)
+    inference.arrived(START + 99)
+    sent_at = [0] * 1_024
+    for n in range(100):
+        sent_at[(START + n) % 1_024] = 10 * n
+    assert inference.lost(50, sent_at, 25) == [START, START + 1, START + 2]
+    assert inference.lost(50, sent_at, 25) == []
+    assert inference.lost(50, sent_at, 45) == [START + 3, START + 4]
+    assert len(inference.lost(50, sent_at, 10_000)) == 45
+    assert inference.lost(50, sent_at, 10_000) == []
+
+
 def test_a_negotiation_is_answered_once() -> None:
     script = Script()
     own = script.establish_target()

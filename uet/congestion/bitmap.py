@@ -10,10 +10,10 @@ from __future__ import annotations
 import random
 
 from uet.congestion.parameters import NEVER
-from uet.congestion.paths import ECN, NACK, TIMEOUT, draw_evs
+from uet.congestion.paths import ECN, LOST, NACK, TIMEOUT, draw_evs
 
 #: Rounds that an EV is passed over after a mark, a trim and a loss, and at most.
-PENALTIES = {ECN: 1, NACK: 4, TIMEOUT: 15}
+PENALTIES = {ECN: 1, NACK: 4, TIMEOUT: 15, LOST: 15}
 MOST = 15
 #: Up to here a penalty may come from congestion, which passes; beyond, the path may be broken.
 _CONGESTED = PENALTIES[NACK]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Protocol
 
-from uet.congestion.parameters import NEVER
+from uet.congestion.parameters import NEVER, REFERENCE_BASE_RTT
 from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
 from uet.congestion.rccc import CreditSource
 from uet.congestion.signals import NO_SAMPLE, ReceivedOctets
@@ -78,11 +78,13 @@ class CongestionContext:
     __slots__ = (
         "adaptive",
         "backlog",
+        "base_rtt",
         "ccc_id",
         "credit",
         "credit_timeout",
         "full_size",
         "line",
+        "max_wnd",
         "offered",
         "paths",
         "probes",
@@ -99,6 +101,8 @@ class CongestionContext:
         adaptive: bool = False,
         credit_timeout: int = NEVER,
         full_size: int = 4_096,
+        base_rtt: int = REFERENCE_BASE_RTT,
+        max_wnd: int = 0,
     ) -> None:
         if window is None and credit is None:
             raise ValueError("a congestion control context needs a window, credit or both")
@@ -109,6 +113,10 @@ class CongestionContext:
         self.ccc_id = ccc_id
         #: of a packet
         self.full_size = full_size
+        #: the round trip of the idle path, as configured (ns)
+        self.base_rtt = base_rtt
+        #: the window that a context begins with (octets)
+        self.max_wnd = max_wnd
         #: how long credit is asked for in vain (ns)
         self.credit_timeout = credit_timeout
         #: the window follows the network
@@ -191,11 +199,6 @@ class CongestionContext:
         """Whether nothing but credit keeps packets from leaving."""
         credit, window = self.credit, self.window
         return credit is not None and credit.credit <= 0 and (window is None or window.room() > 0)
-
-    @property
-    def base_rtt(self) -> int:
-        """The round trip of the idle path, as configured (ns)."""
-        return self.credit.parameters.base_rtt if self.credit is not None else 0
 
     def credit_asked(self, now: int) -> None:
         """Packets with the :meth:`credit_word` leave: no CREDIT_REQ need repeat that soon."""
@@ -315,10 +318,10 @@ class Flow:
         if context.credit is not None and context.credit.speculative:
             context.credit.on_answer()
 
-    def on_loss(self, size: int, ev: int, now: int) -> None:
-        """A packet is taken to be lost, inferred or by its timer; ``ev`` was its path."""
+    def on_loss(self, size: int, ev: int, now: int, how: int = TIMEOUT) -> None:
+        """A packet is taken to be lost, by its timer or ``LOST``, as inferred; it took ``ev``."""
         excess = self._gone(size)
-        self.paths.on_feedback(ev, TIMEOUT, now)
+        self.paths.on_feedback(ev, how, now)
         if self.context.window is not None:
             self.context.window.on_loss(size)
             self.context.window.inflight += excess

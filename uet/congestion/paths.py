@@ -11,9 +11,10 @@ from typing import Protocol
 
 from uet.congestion.spraying import EV_FIRST, EV_LAST, EV_SET_SIZE
 
-#: How a path was: in order, marked CE, trimmed there, lost without a word.  What was trimmed at
-#: the last hop says nothing bad about the path and counts as ``CLEAN`` (UES 3.6.16).
-CLEAN, ECN, NACK, TIMEOUT = range(4)
+#: How a path was: in order, marked CE, trimmed there, lost without a word: by its timer, or as
+#: newer packets tell.  What was trimmed at the last hop says nothing bad about the path and counts
+#: as ``CLEAN`` (UES 3.6.16).
+CLEAN, ECN, NACK, TIMEOUT, LOST = range(5)
 
 #: The smallest set of EVs that is worth spraying over.
 _LEAST_EVS = 8
@@ -27,7 +28,7 @@ class PathSelection(Protocol):
         ...
 
     def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
-        """A packet with ``ev`` was answered or lost: ``CLEAN``, ``ECN``, ``NACK``, ``TIMEOUT``.
+        """Learn how a packet with ``ev`` fared: one of ``CLEAN``, ``ECN`` and the others.
 
         ``packets``: so many were answered together with it.
         """

@@ -20,7 +20,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from uet.congestion.paths import TIMEOUT, PathSelection
+from uet.congestion.paths import LOST, TIMEOUT, PathSelection
 from uet.congestion.spraying import EV_FIRST, EV_LAST
 
 #: A port that does not answer is tried after so many of its turns, then each time after twice as
@@ -161,7 +161,7 @@ class PerPort:
         """To the policy of the port that ``ev`` took."""
         port = self._choice[hash_of(ev)]
         self._policies[port].on_feedback(ev, how, now, packets)
-        if how != TIMEOUT:
+        if how not in (TIMEOUT, LOST):
             self._silent[port] = False
         elif not self._silent[port]:
             self._silent[port] = True

@@ -71,6 +71,8 @@ class CongestionProfile:
             adaptive=windowed,
             credit_timeout=self.credit_timeout,
             full_size=self.nscc.mtu,
+            base_rtt=self.nscc.base_rtt,
+            max_wnd=self.nscc.max_wnd,
         )
 
     def _spray(self, rng: random.Random, ports: Ports) -> PathSelection:

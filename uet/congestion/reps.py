@@ -1,16 +1,16 @@
 """Recycled entropy (REPS): a path that was clean is used again, once for each packet answered.
 
 UES 3.6.16 (path-aware spraying).  Good EVs come back with the ACKs and wait in a small ring; while
-it is empty EVs are random, so new paths are always being tried.  When packets are lost without a
-word some path is broken: then only EVs that were good are used, over and over ("frozen"), until
-things have calmed down.
+it is empty EVs are random, so new paths are always being tried.  When a packet times out some path
+is broken: then only EVs that were good are used, over and over ("frozen"), until things have calmed
+down (REPS, arXiv 2407.21625).  A loss that newer packets tell takes its EV from the ring, no more.
 """
 
 from __future__ import annotations
 
 import random
 
-from uet.congestion.paths import CLEAN, ECN, TIMEOUT, draw_evs
+from uet.congestion.paths import CLEAN, ECN, LOST, TIMEOUT, draw_evs
 from uet.congestion.spraying import EV_SET_SIZE
 
 #: Good EVs remembered.
@@ -105,7 +105,7 @@ class Reps:
         elif how == TIMEOUT:
             self._forget(ev)
             self._freeze(now)
-        elif how != ECN and self.frozen:
+        elif how == LOST or (how != ECN and self.frozen):
             self._forget(ev)
 
     def timed_out(self) -> None:

@@ -1,18 +1,21 @@
 """Packets taken for lost before their timer says so (UES 3.5.15, out-of-order count).
 
 A packet counts as lost once the destination has so many newer ones that it cannot just have been
-overtaken: one and a half windows' worth where packets are sprayed over paths, a handful where all
-take the same path.  A retransmission is judged by what was sent after it.
+overtaken, where all packets take the same path a handful.  Where they are sprayed over paths, the
+slowest of these decides: the packet must also be older than any path has taken of late.  A
+retransmission is judged by what was sent after it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from uet.pds.psn import HALF, MASK
 from uet.pds.window import SendWindow
 
-_WINDOWS, _LEAST_PACKETS = 1.5, 5
+LEAST_PACKETS = 5
+_ALWAYS = 1 << 62
 
 
 class LossInference:
@@ -38,24 +41,31 @@ class LossInference:
         self._again.pop(psn, None)
         self._again[psn] = self._window.next
 
-    def lost(self, packets_in_window: float) -> list[int]:
-        """PSNs whose last transmission is lost, as is known by now."""
-        window, judged = self._window, self._judged
-        newer = _LEAST_PACKETS
-        if not self._one_path:
-            newer = max(newer, int(_WINDOWS * packets_in_window))
+    def lost(self, newer: int, sent_at: Sequence[int] = (0,), latest: int = _ALWAYS) -> list[int]:
+        """PSNs whose last transmission is lost, as is known by now.
+
+        So many ``newer`` ones have arrived, and on several paths it left at ``latest`` or before
+        (ns).  ``sent_at`` is a ring of as many slots as a power of two.
+        """
+        window, judged, mask = self._window, self._judged, len(sent_at) - 1
+        if self._one_path or newer < LEAST_PACKETS:
+            newer = LEAST_PACKETS
+        if self._one_path:
+            latest = _ALWAYS
         end = (self._newest - newer) & MASK
         psns = []
         if ((judged - window.base) & MASK) >= HALF:
             judged = window.base
         while ((end - judged) & MASK) < HALF:
             if self._is_missing(judged):
+                if sent_at[judged & mask] > latest:
+                    break
                 psns.append(judged)
             judged = (judged + 1) & MASK
         self._judged = judged
         while self._again:
             psn, following = next(iter(self._again.items()))
-            if ((end - following) & MASK) >= HALF:
+            if ((end - following) & MASK) >= HALF or sent_at[psn & mask] > latest:
                 break
             del self._again[psn]
             if self._is_missing(psn):

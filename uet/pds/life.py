@@ -288,7 +288,9 @@ class PdcLife:
                 source.transmit(out, now, min(limit, len(out) + 1))
         tail = source.tail_deadline()
         if tail is not None and tail <= now and peer_id and len(out) < limit:
-            out.append(source.ask_about_tail(now) or self.probe(now))
+            # Where switches trim, a queue of data is short, and a packet of it may be cut.
+            behind = not self._config.network_trims
+            out.append(source.ask_about_tail(now) or self.probe(now, with_data=behind))
         else:
             self._ask_for_room(out, now, limit)
         while self._clear.due is not None and self._clear.due <= now and len(out) < limit:
@@ -399,8 +401,11 @@ class PdcLife:
 
     # -- control packets of our own -----------------------------------------------------------
 
-    def probe(self, now: int) -> Frame:
-        """Ask for the state of the peer's window, and measure the path (UES 3.6.13.7)."""
+    def probe(self, now: int, *, with_data: bool = False) -> Frame:
+        """Ask for the state of the peer's window, and measure the path (UES 3.6.13.7).
+
+        ``with_data``: behind what was sent, so that its delay tells what waits from what is lost.
+        """
         self._probes += 1
         self._probed_at = now
         return self.writer.control(
@@ -410,6 +415,7 @@ class PdcLife:
             payload=(self.source.max_cack + 1) & MASK,
             opaque=self._probes & 0xFFFF,
             syn=False,
+            with_data=with_data,
         )
 
     def credit(self, granted: int, entropy: int) -> Frame:

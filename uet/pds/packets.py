@@ -327,10 +327,12 @@ class PacketWriter:
         syn: bool | None = None,
         more: bytes = b"",
         ev: int | None = None,
+        with_data: bool = False,
     ) -> Frame:
         """A control packet; while the peer's identifier is not known, one with SYN.
 
-        ``ev`` is that of the packet which it answers, if it answers one.
+        ``ev`` is that of the packet which it answers, if it answers one.  ``with_data``: it waits
+        in the queues of data.
         """
         self._counts["tx_control_packets"] += 1
         if kind is ControlType.ACK_REQ and self._compatibility.ack_req_without_ar:
@@ -349,4 +351,5 @@ class PacketWriter:
         )
         if ev is None:
             ev = self.asked_on = self._entropy.pick()
-        return self._wrap(self._control_class, ev, packet + more, b"")
+        tos = self._data_class if with_data else self._control_class
+        return self._wrap(tos, ev, packet + more, b"")

@@ -6,7 +6,7 @@ What arrives for it, in order: ACKs, NACKs, requests, control packets.  Its life
 
 from __future__ import annotations
 
-from uet.congestion.signals import NO_SAMPLE, rtt_sample
+from uet.congestion.signals import NO_SAMPLE, out_of_order, rtt_sample
 from uet.pds.control import MAX_PSN_OFFSET
 from uet.pds.life import PdcLife, State
 from uet.pds.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
@@ -80,16 +80,18 @@ class Pdc(PdcLife):
         end = at + _ACK.size
         bitmap = service = state = 0
         counter: int | None = None
+        early: int | None = None
         if kind != _PLAIN_ACK:
             end = at + (headers.ACK_CCX if kind == _ACK_CCX else _ACK_CC).size
             if len(packet) < end:
                 self._counts["rx_drop_truncated"] += 1
                 return
-            *_, cc, sack_offset, bitmap, service, state, _ = _ACK_CC.unpack_from(packet, at)
+            *_, cc, sack_offset, bitmap, service, state, held = _ACK_CC.unpack_from(packet, at)
             if kind == _ACK_CCX or cc >> 12:
                 service = state = 0
             else:
                 counter = state & 0xFF_FFFF
+                early = out_of_order(held) or None  # there are some, if SACK says so
         next_header = (word & _NEXT_HEADER) >> _NEXT_SHIFT
         response: memoryview | None = None
         if next_header:
@@ -127,7 +129,7 @@ class Pdc(PdcLife):
             self.peer.congestion.probes = False
             self._around.control.append(self.probe(now))
         if bitmap:
-            source.infer_loss(now)
+            source.infer_loss(now, early)
             source.infer_overdue((cack + sack_offset) & MASK, bitmap, now)
         if word & _ACK_REQ:
             if word & _ACK_REQ == _ACK_REQ_CLEAR:
@@ -173,6 +175,7 @@ class Pdc(PdcLife):
         if rtt != NO_SAMPLE and self.peer.congestion.window is not None:
             self.peer.congestion.window.on_probe(rtt)
         source = self.source
+        source.timed(rtt, now)
         base = (cack + sack_offset) & MASK
         source.on_sack(base, bitmap)
         source.reported(counter, now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from uet.congestion.context import Flow
+from uet.congestion.paths import LOST, TIMEOUT
 from uet.congestion.signals import rtt_sample
 from uet.pds.inference import LossInference
 from uet.pds.packets import PacketWriter
@@ -26,6 +27,8 @@ from uet.pds.window import SACK_BITS, SendWindow
 #: Requests in flight that this implementation can remember: records live in rings of this size.
 RING = 1_024
 _SLOT = RING - 1
+#: For so many base RTTs the slowest round trip is remembered, once or twice.
+_REMEMBERED = 8
 #: Transmissions of one packet after which a switch that trims it once more ends the PDC.  What
 #: congestion does to one packet is far less: with a thousand senders of a window of one packet
 #: each, all but one in 3,000 packets are through by then.
@@ -101,6 +104,8 @@ class LossRecovery:
         self._heard_at = 0
         self._told = True  # something was heard since the last question
         self._look_at = 0  # when to look for overdue packets next
+        # The slowest round trips of the present and the last span of time.
+        self._slow = self._slow_before = self._slow_until = 0
         self._gone_back_at: int | None = None  # CACK at the last go-back-N pass
         self._behind: set[int] = set()  # refused since, for they came before their turn
         # By slot: nominal size in flight (0 once the network no longer holds it), and refusals.
@@ -192,25 +197,44 @@ class LossRecovery:
             self._flow.on_discard(self._size[slot])
             self._size[slot] = 0
 
-    def _lost(self, psn: int, now: int) -> None:
+    def _lost(self, psn: int, now: int, how: int = TIMEOUT) -> None:
         slot = psn & _SLOT
         if self._size[slot]:
-            self._flow.on_loss(self._size[slot], self._ev[slot], now)
+            self._flow.on_loss(self._size[slot], self._ev[slot], now, how)
             self._size[slot] = 0
 
     # -- what newer packets tell ---------------------------------------------------------------
 
-    def infer_loss(self, now: int) -> None:
-        """Send again what is missing while much newer packets have arrived."""
+    def infer_loss(self, now: int, held: int | None = None) -> None:
+        """Send again what is missing while many newer packets have arrived.
+
+        ``held``: so many the destination says that it holds above its CACK (ooo_count).
+        """
         window = self.window
         if self._inference is None or not window.delivered:
             return
-        packets = self._context.window_octets / self._largest
-        for psn in self._inference.lost(packets):
+        context = self._context
+        newer = max(context.window_octets, context.max_wnd) // self._largest
+        if not self._ordered and held is not None and held < newer:
+            return
+        for psn in self._inference.lost(newer, self.timer.sent_at, self._late(now)):
             self._counters["losses_inferred"] += 1
             self._messages.event("loss_inferred", psn=psn)
-            self._lost(psn, now)
+            self._lost(psn, now, LOST)
             self.retransmit.add(psn, now, now)
+
+    def _late(self, now: int) -> int:
+        """What left at this time or before would be here by now, however slow its path (ns)."""
+        slowest = self._slow if self._slow > self._slow_before else self._slow_before
+        return now - slowest * 5 // 4 - self._context.base_rtt // 2
+
+    def timed(self, rtt: int, now: int) -> None:
+        """A packet's round trip took so long; those of some base RTTs are remembered (ns)."""
+        if now >= self._slow_until:
+            self._slow_before, self._slow = self._slow, 0
+            self._slow_until = now + _REMEMBERED * self._context.base_rtt
+        if rtt > self._slow:
+            self._slow = rtt
 
     # -- what silence tells --------------------------------------------------------------------
 
@@ -241,7 +265,7 @@ class LossRecovery:
             return
         self._look_at = now + limit // 4  # not at every ACK
         sent_at = self.timer.sent_at
-        overdue = now - limit
+        overdue = min(now - limit, self._late(now))
         for ahead in range(SACK_BITS):
             psn = (base + ahead) & MASK
             slot = psn & _SLOT

@@ -534,7 +534,9 @@ class RequestSource(LossRecovery):
         slot = psn & _SLOT
         if not self.window.is_open(psn) or psn in self._controls:
             return NO_SAMPLE
-        return rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent, service_time)
+        rtt = rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent, service_time)
+        self.timed(rtt, now)
+        return rtt
 
     def unheard(self) -> bool:
         """Whether packets wait for a window that nobody has been asked to open.
