@@ -169,13 +169,13 @@ class CongestionContext:
 
     # -- credit ----------------------------------------------------------------------------------
 
-    def credit_word(self, destinations: int = 1) -> int:
+    def credit_word(self) -> int:
         """``ccc_id`` and ``credit_target`` for RUD_CC_REQ, ROD_CC_REQ or CREDIT_REQ."""
         credit, window = self.credit, self.window
         if credit is None:
             return self.ccc_id << 24
         limit = None if window is None else window.window_octets
-        return self.ccc_id << 24 | credit.target(self.backlog, limit, destinations)
+        return self.ccc_id << 24 | credit.target(self.backlog, limit)
 
     def restart_credit(self) -> None:
         """Begin anew, on trust, and under another name, for counters of old mean nothing now.
@@ -205,14 +205,14 @@ class CongestionContext:
         if self.credit is not None:
             self.credit.requested(now)
 
-    def credit_request(self, now: int, destinations: int = 1) -> int | None:
+    def credit_request(self, now: int) -> int | None:
         """The payload of a CREDIT_REQ that is due now, if one is: data waits and has no credit."""
         due = self.next_deadline()
         if due is None or now < due:
             return None
         assert self.credit is not None
         self.credit.requested(now, alone=True)
-        return self.credit_word(destinations)
+        return self.credit_word()
 
     def on_credit(self, ccc_id: int, granted: int) -> None:
         """CREDIT: the destination has granted so much to one of our contexts; cumulative."""

@@ -224,6 +224,8 @@ class Nscc:
     def _lower_base_rtt(self, rtt: int) -> None:
         self.base_rtt = rtt
         self.max_wnd = max(1.5 * self._octets_per_ns * rtt, float(self._mtu))
+        if self.cwnd > self.max_wnd:
+            self.cwnd = self.max_wnd
 
     def _quick_adapt(self, lost: bool, delay: int, now: int) -> bool:
         """A period of base RTT and target is over: cut to what it achieved, if that was little."""

@@ -104,11 +104,11 @@ class CreditSource:
         self.credit = min(before + news * _UNIT, self.max_wnd)
         return self.credit - before
 
-    def target(self, backlog: int, window: int | None = None, destinations: int = 1) -> int:
+    def target(self, backlog: int, window: int | None = None) -> int:
         """The cumulative credit to ask for, as on the wire (credit_target).
 
         ``backlog``: octets that wait, those to be sent again among them.  ``window``: that of NSCC
-        where it runs as well.  A source with many ``destinations`` asks each for its part only.
+        where it runs as well.
         """
         wanted = backlog
         if window is not None:
@@ -118,7 +118,7 @@ class CreditSource:
             wanted = self._mtu
         if wanted <= 0:
             return self.granted
-        return (self.granted - (-wanted // (_UNIT * destinations))) & COUNT_MASK
+        return (self.granted - (-wanted // _UNIT)) & COUNT_MASK
 
     def request_at(self) -> int | None:
         """When a source with a backlog asks for credit, while it has none (ns).
