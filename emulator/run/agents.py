@@ -14,8 +14,28 @@ from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.spec import AgentSpec
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address, octet_times, path_delays, tunnel_times
+from topologies.attachment import nic_rate_bps
 from topologies.model import SWITCH, End, Node, Port, Topology
+from topologies.round_trip import base_rtt_ns
 from topologies.scale_up import ScaleUpDomains
+
+#: What the receive rings of all agents together may take of the machine's memory (octets).
+RINGS_OCTETS = 256 << 20
+
+
+def receive_slots(topology: Topology, frame_octets: int) -> int:
+    """How many frames the ring of each agent holds: what its peers may have under way to it.
+
+    All others may send a GPU their first windows, 1.5 bandwidth-delay products each (UES 3.6.13).
+    Every packet takes a slot, trimmed or not, and what was trimmed comes again while its header
+    lies there.  Beyond the default all rings share :data:`RINGS_OCTETS`.
+    """
+    gpus = topology.gpus
+    round_trip = base_rtt_ns(topology, frame_octets)
+    window = max(nic_rate_bps(topology, gpu.name) for gpu in gpus) * round_trip // (8 * 10**9)
+    wanted = 2 * (len(gpus) - 1) * -(-3 * window // (2 * frame_octets))
+    share = RINGS_OCTETS // (len(gpus) * frame_octets)
+    return max(AgentSpec.receive_slots, min(wanted, share))
 
 
 def agent_specs(
@@ -43,6 +63,7 @@ def agent_specs(
     addresses = {rank: str(gpu_address(gpu).ip) for rank, gpu in enumerate(gpus)}
     domains = ScaleUpDomains(topology)
     rng = random.Random(f"agents {seed}")
+    slots = receive_slots(topology, transport.wire.payload_mtu + transport.wire.around_bytes)
     specs = []
     for rank, gpu in enumerate(gpus):
         scale_up = domains.network(gpu.name)
@@ -85,6 +106,7 @@ def agent_specs(
                 mtu=min(link.mtu for link in links),
                 memory_octets=memory_octets,
                 send_by_class=pausing,
+                receive_slots=slots,
                 header_bits=transport.header_bits,
                 fep_per_port=bool(gpu.feps),
                 # A NIC holds frames back rather than overrun the queue of its own port, even if

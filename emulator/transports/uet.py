@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from emulator.asic.choice import SwitchChoice
+from emulator.asic.choice import DEFAULT, SwitchChoice
 from emulator.asic.code_points import endpoint_fields
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.errors import UserError
@@ -314,7 +314,14 @@ def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:
     return found
 
 
+def _default_switch(options: Options, topology: Topology) -> str:
+    """With RCCC the receiver answers for the last hop, and nothing is marked there (UES 3.6.14)."""
+    credited = options.get("cc") in ("rccc", "both")
+    return f"{DEFAULT}:last_hop_ecn=off" if credited else DEFAULT
+
+
 TRANSPORT = Transport(
+    default_switch=_default_switch,
     fit=_fit_uet,
     options=UET_OPTIONS,
     meanings=UET_MEANINGS,

@@ -277,7 +277,7 @@ def test_marks_of_the_flight_before_the_cut_are_ignored() -> None:
     assert nscc.cwnd < 100_000
 
 
-@pytest.mark.conformance("C-098")
+@pytest.mark.conformance("C-183", "C-098")
 def test_a_trim_at_the_last_hop_is_the_receivers_matter_where_it_grants_credit() -> None:
     for credited, code, cut in (
         (True, LASTHOP, False),
@@ -292,6 +292,7 @@ def test_a_trim_at_the_last_hop_is_the_receivers_matter_where_it_grants_credit()
         assert nscc.inflight == 4 * MTU
 
 
+@pytest.mark.conformance("C-183")
 @pytest.mark.parametrize("code", set(NackCode) - {NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP})
 def test_other_nacks_say_nothing_about_the_network(code: NackCode) -> None:
     nscc = context(cwnd=100_000, inflight=5 * MTU)
@@ -313,6 +314,7 @@ def test_base_rtt_never_rises_and_the_window_follows_it() -> None:
             nscc.on_nack(MTU, int(NackCode.ROD_OOO), 101 * US + k, rtt)
         assert nscc.base_rtt == least
         assert nscc.max_wnd == pytest.approx(1.5 * 12.5 * least)
+        assert nscc.cwnd <= nscc.max_wnd, "at once, not when it settles next"
 
 
 @pytest.mark.conformance("C-100")

@@ -54,6 +54,7 @@ def test_ports_take_turns_whatever_comes_back_first(ports: int, seed: int) -> No
     assert max(sent.values()) - min(sent.values()) <= 1
 
 
+@pytest.mark.conformance("C-184")
 def test_a_port_that_swallows_everything_is_only_tried_and_comes_back() -> None:
     spray = policy(2, 1)
     sent: Counter[int] = Counter()
@@ -87,6 +88,7 @@ def test_a_port_that_never_answers_is_tried_ever_more_rarely_but_for_ever() -> N
     assert len(set(gaps[-3:])) == 1  # as rare as it gets
 
 
+@pytest.mark.conformance("C-184")
 @pytest.mark.parametrize("spraying", SPRAYING)
 def test_no_packet_has_the_entropy_of_a_port_without_carrier(spraying: str) -> None:
     """Whatever the spraying: the entropy says by which plane the peer answers."""
@@ -135,6 +137,7 @@ def test_where_no_port_answers_all_go_on_being_tried() -> None:
     assert min(tried.values()) > 50
 
 
+@pytest.mark.conformance("C-184")
 def test_every_value_belongs_to_one_port() -> None:
     parts = [evs_of(port, 4) for port in range(4)]
     assert len({ev for part in parts for ev in part}) == sum(map(len, parts))

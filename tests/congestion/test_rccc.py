@@ -110,7 +110,6 @@ def test_what_it_asks_for() -> None:
     assert ahead(source.target(10_000), source.granted) == 40
     assert ahead(source.target(10**9), source.granted) == -(-225_000 // 256)
     assert ahead(source.target(10**9, window=20_000), source.granted) == -(-24_096 // 256)
-    assert ahead(source.target(10_000, destinations=4), source.granted) == 10
     source.credit = -1_000
     assert ahead(source.target(10_000), source.granted) == -(-11_000 // 256)
     source.credit = 10_000

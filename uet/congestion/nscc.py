@@ -218,7 +218,7 @@ class Nscc:
             self.cwnd = cwnd if cwnd > self._mtu else float(self._mtu)
             return True
         if self.saved:
-            self.cwnd, self.saved = self.saved, 0.0
+            self.cwnd, self.saved = min(self.saved, self.max_wnd), 0.0
         return False
 
     def _lower_base_rtt(self, rtt: int) -> None:
