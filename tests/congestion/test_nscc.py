@@ -111,13 +111,30 @@ def test_a_mark_below_the_target_delay_changes_nothing(gain: float | None, pendi
     assert nscc.cwnd < 200_000
 
 
-@pytest.mark.conformance("C-095")
-def test_a_mark_without_a_sample_is_judged_by_the_average_delay(gain: float | None) -> None:
+@pytest.mark.conformance("C-093", "C-095")
+def test_an_ack_without_a_sample_leaves_the_window(gain: float | None) -> None:
+    """Marked or not, whatever the delay was on average; the octets leave the network."""
     target = context(gain)._target
+    for average in (0, target // 2, 4 * target):
+        for marked in (False, True):
+            nscc = context(gain, cwnd=200_000, average=float(average), inflight=90_000)
+            nscc.on_ack(MTU, marked, NO_SAMPLE, 100_500)
+            assert (nscc.cwnd, nscc.pending, nscc.average) == (200_000, 0, average)
+            assert (nscc.inflight, nscc.last_adjusted) == (90_000 - MTU, 100 * US)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_the_average_delay_can_stand_in_for_a_sample(gain: float | None, marked: bool) -> None:
+    parameters = NsccParameters(mtu=MTU, delay_gain=gain, average_stands_in=True)
+    target = parameters.target
     for average, reduced in ((target - 1, False), (2 * target, True)):
-        nscc = context(gain, cwnd=200_000, average=float(average))
-        nscc.on_ack(MTU, True, NO_SAMPLE, 100_500)
-        assert (nscc.cwnd < 200_000) is reduced
+        nscc = Nscc(parameters, 0)
+        nscc.quick_adapt_end = NEVER
+        nscc.last_adjusted, nscc.last_decreased = 100 * US, 50 * US
+        nscc.cwnd, nscc.average = 200_000, float(average)
+        nscc.on_ack(MTU, marked, NO_SAMPLE, 100_500)
+        assert (nscc.cwnd < 200_000) is (reduced and marked)
+        assert (nscc.pending > 0) is not marked
 
 
 @pytest.mark.conformance("C-091")

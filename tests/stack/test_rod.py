@@ -16,6 +16,7 @@ from tests.stack.script import (
     MS,
     MTU,
     START,
+    TARGET,
     THERE,
     US,
     Script,
@@ -119,11 +120,16 @@ def test_each_pdc_has_one_mode(ordered: bool) -> None:
 
 @pytest.mark.conformance("C-014")
 def test_a_mode_mismatch_ends_the_pdc_of_the_source() -> None:
+    """Nothing of the message was carried out, so it goes to a new PDC, all of it."""
     script = Script(**ROD)
-    (first, *_) = in_flight(script, 3)
-    (close,) = script.give(refusal(first, code=NackCode.PDC_MODE_MISMATCH))
-    assert close.control is ControlType.CLOSE_CMD
-    assert [c.error for c in script.completions] == ["PDC_MODE_MISMATCH"]
+    (first, *_) = sent = in_flight(script, 3)
+    close, *again = script.give(refusal(first, code=NackCode.PDC_MODE_MISMATCH))
+    assert (close.control, close.spdcid) == (ControlType.CLOSE_CMD, first.spdcid)
+    assert [packet.payload for packet in again] == [packet.payload for packet in sent]
+    assert {(packet.syn, packet.retx) for packet in again} == {(1, 0)}
+    assert {packet.spdcid for packet in again}.isdisjoint({first.spdcid})
+    script.give(ack(again[-1], spdcid=TARGET + 1))
+    assert [c.error for c in script.completions] == [None]
 
 
 @pytest.mark.conformance("C-012")

@@ -36,6 +36,7 @@ class Nscc:
         "_adjust_bytes",
         "_adjust_period",
         "_alpha",
+        "_average_stands_in",
         "_delay_gain",
         "_fair",
         "_fast_scale",
@@ -86,6 +87,7 @@ class Nscc:
         self._adjust_period = parameters.adjust_period
         self._adjust_bytes = parameters.adjust_bytes
         self._delay_gain = parameters.delay_gain
+        self._average_stands_in = parameters.average_stands_in
         self._octets_per_ns = parameters.octets_per_ns
 
         #: smallest RTT seen; it never rises
@@ -148,10 +150,8 @@ class Nscc:
         """So many more ``octets`` have arrived.
 
         ``marked``: the packet that caused the ACK was marked CE.  ``rtt`` is its sample (ns), or
-        ``NO_SAMPLE``; then the average delay decides, as in the algorithm's public models: a
-        window that a first flight of trimmed packets has cut to one or two would otherwise stay
-        so until the last of them, sent three times by then, is through.  ``penalty`` and
-        ``restore`` are the receiver's rcv_cwnd_pend and restore_cwnd.
+        ``NO_SAMPLE``: then the window stays as it is, unless ``average_stands_in``.  ``penalty``
+        and ``restore`` are the receiver's rcv_cwnd_pend and restore_cwnd.
         """
         self.inflight -= octets
         self.ignored += octets
@@ -160,6 +160,8 @@ class Nscc:
         limited = (penalty > 0 or restore) and self._penalize(penalty, octets)
         target = self._target
         if rtt < 0:
+            if not self._average_stands_in:
+                return
             delay = int(self.average)
         else:
             if rtt < self.base_rtt:

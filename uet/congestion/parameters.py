@@ -87,6 +87,9 @@ class NsccParameters(PathParameters):
     drop_threshold: float = 5.0
     #: weight of one sample in the average delay; ``None``: the part of a base RTT since the last
     delay_gain: float | None = None
+    #: An ACK without an RTT sample is judged by the average delay, as UEC's simulator does.  By the
+    #: specification it changes nothing but what is in flight (UES 3.6.13).
+    average_stands_in: bool = False
 
     # Derived.
     scaling_a: float = field(init=False)
