@@ -79,7 +79,8 @@ class ClearDuty:
         if not (self._is_asked or self._forced):
             return True  # a request has carried it
         if source.has_unsent:
-            self.due = now + self._time  # a request will carry it; look again
+            # A request will carry it; look again, but not at this moment.
+            self.due = now + (self._time or source.timer.interval(0))
             return True
         self._send(out, settled)
         return True
