@@ -32,7 +32,7 @@ class Peer:
     ``domains`` are the secure domains of this endpoint, by SDI.
     """
 
-    __slots__ = ("_ways", "address", "congestion", "envelope", "key")
+    __slots__ = ("_ways", "address", "congestion", "envelope", "key", "mpr")
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class Peer:
         self.key = ip_address(address).packed
         self.envelope = envelope
         self.congestion = congestion
+        #: what it has said last of the PSNs that it tracks, in units of 128; 0 if nothing yet
+        self.mpr = 0
         around = envelope.transport_overhead + NOMINAL_OVERHEAD
         self._ways: dict[int | None, tuple[Wrap, int]] = {
             None: (envelope.wrap, around + envelope.trailer)

@@ -160,7 +160,8 @@ def test_the_expected_psn_of_a_closing_ack(told: bool) -> None:
     exchange = Exchange(
         WIRES["perfect"],
         4,
-        second={"compatibility": Compatibility(epsn_in_close_ack=told)},
+        # It knows that nothing was accepted before under these keys.
+        second={"compatibility": Compatibility(epsn_in_close_ack=told), "expected_psn": 0},
         **PROTECTIONS["tss_cluster"],
     )
     side = exchange.sides[0]

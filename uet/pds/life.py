@@ -160,7 +160,8 @@ class PdcLife:
             ordered=ordered,
             flow=peer.congestion.flow(entropy),
             full_size=around.full_size,
-            default_range=config.mpr * MPR_UNIT,
+            # What a peer has said on another PDC holds for this one until it says so here.
+            default_range=min(config.mpr, peer.mpr or config.mpr) * MPR_UNIT,
             rto_init_time=config.rto_init_time,
             constant_rto=compatibility.constant_rto,
             max_rto_retx_cnt=config.max_rto_retx_cnt,

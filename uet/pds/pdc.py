@@ -110,6 +110,8 @@ class Pdc(PdcLife):
             if not mpr:
                 mpr = self._config.compatibility.override_mpr_zero_value or 0
             source.on_range(mpr, cack)
+            if mpr:
+                self.peer.mpr = mpr
         rtt = source.sample(ack_psn, word & _ACK_RETX, service, now)
         source.on_ack(
             ack_psn=ack_psn, cack=cack, next_header=next_header, response=response, now=now
