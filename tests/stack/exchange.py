@@ -374,7 +374,8 @@ def check_nothing_is_left(side: Side) -> None:
     assert set(fep._memory._regions) == {KEY}
     assert not fep.target._inbound.messages
     left = fep.target._inbound.refused
-    assert not left, {
+    # Where the limit has pushed some out, others lack what was known of them, until their PDC ends.
+    assert not left or len(left) == fep.config.max_inbound_messages, {
         key: (r.code, r.expected, r.seen, r.begun, r.identity) for key, r in left.items()
     }
     assert not fep.target._sends._kept
