@@ -55,7 +55,7 @@ def test_segmentation(mtu: int) -> None:
 
 @pytest.mark.conformance("C-049")
 def test_messages_are_not_interleaved() -> None:
-    """On one PDC the packets of a message leave before those of the next, whatever holds them up."""
+    """On one PDC the packets of a message leave before those of the next one."""
     rng = random.Random(8)
     script = Script(window_bytes=5_000, short_message_packets=0)
     script.establish_initiator()
