@@ -9,26 +9,33 @@ beside the conformance report; ``uetemu conformance`` shows it.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import random
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import click
 
 from emulator.cli.conformance_verb import MUTATION, MUTATION_SCHEMA, PLACE
 from tests.mutation.operators import Mutant, mutants
-from tests.mutation.trial import Trial
+from tests.mutation.trial import TIMED_OUT, Trial
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / PLACE.with_name(MUTATION)
 #: Tests of a package come first, those of the others behind: the first failure ends a trial.
 TESTS = {"tss": "tests/tss", "congestion": "tests/congestion"}
 DEFAULT_TESTS = "tests/stack"
+FOLDERS = {DEFAULT_TESTS, *TESTS.values()}
+#: Files of tests in the first round of a trial.
+FIRST_ROUND = 5
 #: The dissector and the event log have tests of their own, which name no statement.
 NO_PROTOCOL = ("wireshark", "eventlog", "api")
 #: A trial that takes so many times as long as the tests of the program as it is does not end.
@@ -45,12 +52,42 @@ def _files(place: Path) -> list[Path]:
     return sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
-def arguments(path: Path | None, tests: Sequence[str] = ()) -> list[str]:
-    """Return what pytest is called with for a mutant of ``path``; ``tests`` in place of all."""
-    own = DEFAULT_TESTS if path is None else TESTS.get(path.parent.name, DEFAULT_TESTS)
-    folders = sorted({DEFAULT_TESTS, *TESTS.values()}, key=lambda folder: folder != own)
+def rounds(path: Path | None, tests: Sequence[str] = ()) -> list[list[str]]:
+    """Return what pytest is called with for a mutant of ``path``; ``tests`` in place of all.
+
+    A first round has the tests that speak most of what the file defines, since the first failure
+    ends a trial and collecting all of them takes long.
+    """
     settings = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "conformance"]
-    return [*settings, "--hypothesis-seed=0", "--ignore-glob=*fabric*", *(tests or folders)]
+    settings.append("--hypothesis-seed=0")
+    if tests or path is None:
+        return [[*settings, *(tests or sorted(FOLDERS)), "--ignore-glob=*fabric*"]]
+    own = TESTS.get(path.parent.name, DEFAULT_TESTS)
+    words = _words(path)
+    found = [file for folder in sorted(FOLDERS) for file in sorted(Path(folder).glob("test_*.py"))]
+    files = [str(file) for file in found if "fabric" not in file.name]
+    files.sort(key=lambda file: (not file.startswith(own), -_mentions(file, words)))
+    return [[*settings, *files[:FIRST_ROUND]], [*settings, *files[FIRST_ROUND:]]]
+
+
+@cache
+def _text(path: str) -> Counter[str]:
+    return Counter(re.findall(r"\w+", Path(path).read_text()))
+
+
+def _mentions(path: str, words: set[str]) -> int:
+    text = _text(path)
+    return sum(text[word] for word in words)
+
+
+@cache
+def _words(path: Path) -> set[str]:
+    """Return the names of the file, and of the functions and classes that it defines."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    defined = {
+        node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)
+    }
+    return {path.stem, *(name for name in defined if not name.startswith("__"))}
 
 
 def main(given: Sequence[str]) -> int:
@@ -60,6 +97,12 @@ def main(given: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the sample [1]")
     parser.add_argument("--sample", type=int, default=100, help="mutants to try at most [100]")
     parser.add_argument("--seconds", type=float, default=3600, help="begin none after that [3600]")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        help="for a trial (s), past which it decides nothing; the tests are taken to pass on the "
+        f"program as it is [{SLOWER} times what they take there, past which a mutant hangs]",
+    )
     parser.add_argument("--tests", nargs="*", default=[], help="[all that prove a statement]")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time [2]")
     options = parser.parse_args(given)
@@ -68,13 +111,14 @@ def main(given: Sequence[str]) -> int:
     if not every:
         parser.error(f"nothing below {' '.join(options.places)} can be mutated; call it in {ROOT}")
     sample = random.Random(options.seed).sample(every, min(options.sample, len(every)))
-    unchanged = Trial(None, arguments(None, options.tests))
-    if status := unchanged.wait(options.seconds):
-        click.echo(
-            f"the tests fail on the program as it is (pytest exits with {status}); mend that"
-        )
-        return 1
-    limit = SLOWER * unchanged.seconds
+    if options.limit is None:
+        unchanged = Trial(None, rounds(None, options.tests))
+        if status := unchanged.wait(options.seconds):
+            click.echo(
+                f"the tests fail on the program as it is (pytest: {status}); mend that first"
+            )
+            return 1
+    limit = options.limit or SLOWER * unchanged.seconds
     click.echo(f"{len(every)} mutants, {len(sample)} in the sample; a trial may take {limit:.0f} s")
     survivors, killed = _tried(sample, options, limit, began + options.seconds)
     tried = killed + len(survivors)
@@ -93,17 +137,19 @@ def _tried(
     while running or (left and time.monotonic() < until):
         while left and len(running) < options.jobs and time.monotonic() < until:
             mutant = left.pop(0)
-            running.append(Trial(mutant, arguments(mutant.path, options.tests)))
+            running.append(Trial(mutant, rounds(mutant.path, options.tests)))
         for trial in tuple(running):
             status = trial.result(limit_s)
             if status is None:
                 continue
             running.remove(trial)
             assert trial.mutant is not None
-            killed += status != 0
+            undecided = status == TIMED_OUT and options.limit is not None
+            killed += status != 0 and not undecided
             if status == 0:
                 survivors.append(trial.mutant)
-            click.echo(f"{'killed  ' if status else 'SURVIVED'} {trial.mutant}")
+            result = "too long" if undecided else "killed  " if status else "SURVIVED"
+            click.echo(f"{result} {trial.mutant}")
         time.sleep(0.05)
     return survivors, killed
 

@@ -18,6 +18,8 @@ import pytest
 
 from tests.mutation.operators import Mutant
 
+#: What a trial past its limit comes to, beside pytest's exit statuses.
+TIMED_OUT = -1
 #: How often (s) running trials are looked at.
 _POLL_S = 0.05
 
@@ -46,22 +48,25 @@ class _Finder:
 
 
 class Trial:
-    """The tests ``arguments`` on ``mutant``, or on the program as it is (``None``)."""
+    """Rounds of tests on ``mutant``, or on the program as it is (``None``).
 
-    def __init__(self, mutant: Mutant | None, arguments: Sequence[str]) -> None:
+    ``rounds`` are arguments of pytest; the first one that fails is the last.
+    """
+
+    def __init__(self, mutant: Mutant | None, rounds: Sequence[Sequence[str]]) -> None:
         self.mutant = mutant
         self._began = time.monotonic()
         self._pid = os.fork()
         if self._pid == 0:
             os.setpgid(0, 0)
-            os._exit(_run(mutant, arguments))
+            os._exit(_run(mutant, rounds))
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
     def result(self, limit_s: float) -> int | None:
-        """Return pytest's exit status, -1 past ``limit_s``, and ``None`` as long as it runs."""
+        """Return pytest's exit status, TIMED_OUT past ``limit_s``, ``None`` as long as it runs."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)
@@ -69,7 +74,7 @@ class Trial:
             return None
         os.killpg(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
-        return -1
+        return TIMED_OUT
 
     def wait(self, limit_s: float) -> int:
         while (status := self.result(limit_s)) is None:
@@ -77,7 +82,7 @@ class Trial:
         return status
 
 
-def _run(mutant: Mutant | None, arguments: Sequence[str]) -> int:
+def _run(mutant: Mutant | None, rounds: Sequence[Sequence[str]]) -> int:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
@@ -85,4 +90,8 @@ def _run(mutant: Mutant | None, arguments: Sequence[str]) -> int:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         if mutant is not None:
             sys.meta_path.insert(0, _Finder(mutant))
-        return int(pytest.main([*arguments, "--basetemp", str(Path(folder) / "tmp")]))
+        for number, arguments in enumerate(rounds):
+            status = pytest.main([*arguments, "--basetemp", str(Path(folder) / str(number))])
+            if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+                return int(status)
+        return 0
