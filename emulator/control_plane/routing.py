@@ -36,7 +36,7 @@ AT_ONCE = 4
 #: What the daemons of one switch may take to start (s).
 START_S = 120
 #: No switch has got a route right for so long (s): it will not happen any more.
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 

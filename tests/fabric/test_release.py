@@ -20,7 +20,8 @@ def test_an_incast_fills_the_switch_not_the_senders(target: str) -> None:
     # two NICs into one port of the same rate: what one of them sends stays behind
     with ExitStack() as stack:
         spec = "rail_clos:hosts=3,gpus_per_host=2"
-        lab = stack.enter_context(small_lab(spec, dilation=200_000.0))
+        # slow enough for an emulated processor to look at all queues while a frame leaves
+        lab = stack.enter_context(small_lab(spec, dilation=1_000_000.0))
         head = {node: header(lab, node, target, SIZE) for node in ("h0g0", "h1g0")}
         gateway = bytes.fromhex(lab.topology.node("rail0").bridges[0].mac.replace(":", ""))
         if target == "h2g1":
