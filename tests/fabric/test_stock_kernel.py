@@ -44,7 +44,6 @@ CHECKS = (
     "tests/fabric/test_stretched_rails.py::"
     "test_marks_come_out_of_the_tunnel_and_nothing_is_trimmed_in_it",
     "tests/fabric/test_bonds.py::TestWithBonds",
-    "tests/fabric/test_multihoming.py::TestWithSegments",
     "tests/asic/test_against_kernel.py",
     "tests/fabric/test_lab_asic.py::test_incast_is_marked_and_trimmed_at_the_last_hop",
 )
