@@ -1,4 +1,4 @@
-"""What hands frames to what: an endpoint and the NIC that its frames leave and come in by."""
+"""A lane joins an endpoint and the NIC that its frames leave and come in by."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lanes(transport: Transport, nic: Nic | HomedNic) -> Sequence[tuple[Endpoint,
 
 
 def per_fep(transport: Transport) -> Mapping[str, Mapping[str, int]]:
-    """What each endpoint of a fabric interface has counted, by ``fep`` and its number."""
+    """Return the counters of each endpoint of a fabric interface, by ``fep`` and its number."""
     if not isinstance(transport, FabricInterface):
         return {}
     return {f"fep{name}": counters for name, counters in transport.per_fep()}

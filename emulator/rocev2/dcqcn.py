@@ -198,7 +198,7 @@ class ReactionPoint:
     # --- increases ------------------------------------------------------------------------------
 
     def on_sent(self, octets: int, now: int) -> None:
-        """So much was sent: the byte counter."""
+        """Count the octets sent, for the byte counter."""
         reset = self._reset_octets
         if self._rate_at is None or not reset:
             return

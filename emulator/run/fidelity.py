@@ -59,7 +59,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a verdict is made of.
+    """Evidence for a verdict: all that is held against a threshold.
 
     ``foreign_drops`` are packets lost outside the
     modelled queues, by place: at a switch with an ASIC these are the drops of the kernel's queues

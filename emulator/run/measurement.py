@@ -37,7 +37,7 @@ Counts = Mapping[int, Mapping[str, Mapping[str, int]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What an iteration that counts begins with.
+    """State that an iteration that counts begins with.
 
     ``fresh``: endpoints that have learned nothing; else those of the iteration before.  ``gap_ns``
     of fabric time pass at least between the end of an iteration and the start of the next.
@@ -58,7 +58,7 @@ class Start:
 
 @dataclass
 class HostLoad:
-    """What the measured iterations asked of the machine, for the fidelity verdict.
+    """Demands of the measured iterations on the machine, for the fidelity verdict.
 
     ``own_time`` is the largest share of an iteration that agents computed along its longest chain
     of messages, ``nic_losses`` what the sockets of agents lost or refused, by rank and reason.

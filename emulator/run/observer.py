@@ -10,7 +10,7 @@ from emulator.run.plan import Plan
 
 
 class Observer(Protocol):
-    """Who watches a run: a terminal, or nobody."""
+    """An observer of a run: a terminal, or nobody."""
 
     def began(self, plan: Plan, result: Result) -> None:
         """The fabric is about to be built; the dilation is known."""

@@ -1,4 +1,4 @@
-"""What the fidelity verdict of one row is made of."""
+"""Evidence for the fidelity verdict of one row."""
 
 from __future__ import annotations
 

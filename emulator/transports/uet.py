@@ -281,7 +281,7 @@ def _traits(chosen: Options, rto: int, base_rtt: int) -> dict[str, str]:
 def _endpoints(
     topology: Topology, gpu: Node, packet_octets: int, fields: Mapping[str, object]
 ) -> list[dict[str, object]]:
-    """What is configured at each fabric endpoint of ``gpu``."""
+    """Return the configuration of each fabric endpoint of ``gpu``."""
     found = []
     ports: list[str | None] = [fep.name for fep in gpu.feps]
     for port in ports or [None]:
