@@ -239,10 +239,11 @@ def _inhabitants(inodes: set[tuple[int, int]]) -> Iterator[Process]:
 def _delete_links(paths: dict[str, Path], record: LabRecord | None) -> None:
     """Delete all interfaces now: left to the end of the namespaces, they would linger a while.
 
-    Switches come first (they are last in a record): each takes the far ends of its cables along.
+    The namespace of wires comes first, which is no node, then the switches, which are last in a
+    record: each takes the far ends of its cables along.
     """
     order = {node: place for place, node in enumerate(record.nodes)} if record else {}
-    for node in sorted(paths, key=lambda node: -order.get(node, 0)):
+    for node in sorted(paths, key=lambda node: -order.get(node, len(order))):
         if namespaces.inode(paths[node]) is None:
             continue  # a name whose namespace was never bound to it
         kernel = namespaces.visitor().inside(paths[node], RouteSocket)

@@ -35,7 +35,7 @@ from emulator.control_plane import choice as control_plane
 from emulator.control_plane.routing import Routing
 from emulator.control_plane.routing import check as check_control_plane
 from emulator.errors import UserError
-from emulator.fabric import bonds, namespaces, vlans
+from emulator.fabric import bonds, namespaces, vlans, wires
 from emulator.fabric.build import Fabric, Progress, build_fabric
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.carrier import Cables
@@ -43,7 +43,8 @@ from emulator.fabric.counters import PortCounters, read_ports, unrouted_packets
 from emulator.fabric.default_signals import popen_options
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.netlink import RouteSocket
-from emulator.lab_record import LabRecord, Lock, Phase
+from emulator.fabric.wires import Wires
+from emulator.lab_record import Clock, LabRecord, Lock, Phase
 from topologies.model import End, Topology
 
 T = TypeVar("T")
@@ -88,6 +89,8 @@ class Lab:
         cable_delay: CableDelay = "nic",
         switch: SwitchChoice | None = None,
         persistent: bool = False,
+        clock: Clock = "host",
+        worker_of: Mapping[str, int] | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Build ``topology`` in the kernel; returns when every port is ready to send, and every
@@ -96,7 +99,10 @@ class Lab:
         ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote
         the topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise
         (see :mod:`emulator.fabric.cable_delay`).  ``switch`` is what the switch ASIC does; None
-        leaves it out, and ports have the kernel's plain queues.
+        leaves it out, and ports have the kernel's plain queues.  With ``clock="virtual"`` they
+        have none, and frames of the transport pass a cable when a packet socket in
+        :attr:`wires_namespace` lets them; ``dilation`` must be 1, and the inner ends of the cables
+        of a node are numbered as those of its worker in ``worker_of`` (0 unless it is there).
 
         Raises UserError if the name is taken, this is not root, or ``switch`` cannot be in this
         fabric or on this machine.  Whatever is raised, an interrupt included, nothing of the lab
@@ -108,6 +114,10 @@ class Lab:
             raise UserError(
                 f"dilation {dilation:g} is not in 0..{LARGEST_DILATION:,}: 1 is real time"
             )
+        if clock == "virtual":
+            wires.check(topology)
+            if dilation != 1:
+                raise UserError(f"dilation {dilation:g}: a virtual clock has none, it must be 1")
         _check_unused(name)
         topology, _ = homing.resolved(topology)
         fitted = None if switch is None else fit(switch, topology, dilation)
@@ -127,6 +137,8 @@ class Lab:
             created=lab_record.now(),
             nodes=tuple(node.name for node in topology.nodes),
             switch=None if switch is None else switch.spec,
+            clock=clock,
+            worker_of=worker_of,
         )
         lock: Lock | None = None
         asic: FabricAsic | None = None
@@ -141,6 +153,7 @@ class Lab:
                 dilation=dilation,
                 cable_delay=cable_delay,
                 asic=asic,
+                wires=lab.wires,
                 progress=progress,
             )
             lab.fabric, lab._asic = fabric, asic
@@ -233,6 +246,18 @@ class Lab:
     def directory(self) -> Path:
         """The lab's state directory; what is put there goes with the lab."""
         return lab_record.directory_of(self.name)
+
+    @cached_property
+    def wires(self) -> Wires | None:
+        """Names and indices of the inner ends of all cables, None with the host's clock."""
+        if self.record.clock == "host":
+            return None
+        return Wires.of(self.topology, self.record.worker_of)
+
+    @property
+    def wires_namespace(self) -> Path:
+        """Path of the namespace that the inner ends of all cables are in."""
+        return namespaces.path_of(self.name, wires.NODE)
 
     def interface_indices(self) -> Mapping[End, int]:
         """The kernel's index of each port and bridge, unique in the lab."""

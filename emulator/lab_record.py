@@ -19,10 +19,12 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from emulator.errors import UserError
 from emulator.topology_file import from_json, to_json
@@ -30,6 +32,8 @@ from topologies.model import Topology
 
 STATE = Path("/run/uetemu")
 SCHEMA = "uetemu.lab/1"
+#: Whose time a lab keeps: the machine's, stretched by the dilation, or a run's own.
+Clock = Literal["host", "virtual"]
 LAB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 UNBORN = ".new-"  # directories that are being filled; never a lab's name
 
@@ -68,6 +72,7 @@ class LabRecord:
 
     ``identity`` tells this lab from another of the same name.  ``switch`` is what the switch ASIC
     does (as :func:`emulator.asic.choice.parse` reads it), None where there is none.
+    ``worker_of`` are the workers of nodes with a virtual clock, where they are not all the first.
     """
 
     lab: str
@@ -82,6 +87,8 @@ class LabRecord:
     created: str
     nodes: tuple[str, ...]
     switch: str | None = None
+    clock: Clock = "host"
+    worker_of: Mapping[str, int] | None = None
     schema: str = SCHEMA
 
     @property

@@ -20,6 +20,7 @@ from emulator.errors import UserError
 from emulator.fabric import namespaces, vlans
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.indices import interface_indices
+from emulator.fabric.inner_ends import InnerEnds
 from emulator.fabric.links import VethLink, VethPort, alias_of
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.fabric.routes import (
@@ -32,6 +33,7 @@ from emulator.fabric.routes import (
     static_rules,
 )
 from emulator.fabric.shaping import Egress
+from emulator.fabric.wires import Wires
 from topologies.mininet_topo import FabricTopo
 from topologies.model import End, Link, Node, Topology
 
@@ -51,6 +53,7 @@ class Plan:
     ``cable_delay`` says who delays frames by the length of a cable: ``netem`` at each port, or
     ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
     explained in :mod:`emulator.fabric.cable_delay`.  ``asic`` goes on every port that it wants.
+    With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
     """
 
     def __init__(
@@ -61,9 +64,11 @@ class Plan:
         dilation: float,
         cable_delay: CableDelay = "nic",
         asic: FabricAsic | None = None,
+        wires: Wires | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.asic = asic
+        self.wires = wires
         self.topology = topology
         self.lab = lab
         self.dilation = dilation
@@ -85,8 +90,10 @@ class Plan:
         if self._progress is not None:
             self._progress(min(self._done, self._total), self._total, label)
 
-    def egress(self, cable: Link, node: Node) -> Egress:
-        """The egress of the end of ``cable`` at ``node``, in host terms."""
+    def egress(self, cable: Link, node: Node) -> Egress | None:
+        """The egress of the end of ``cable`` at ``node``, in host terms; None without queues."""
+        if self.wires is not None:
+            return None
         plain = Egress(
             rate_bps=cable.rate_bps / self.dilation,
             mtu=cable.mtu,
@@ -123,7 +130,10 @@ class Fabric(Mininet):
         namespaces.share_directory()
         self.hosts: list[GpuNode] = []
         self.switches: list[SwitchNode] = []
+        self.inner_ends: InnerEnds | None = None
         try:
+            if plan.wires is not None:
+                self.inner_ends = InnerEnds(plan.lab, plan.wires)
             super().__init__(
                 topo,
                 host=GpuNode,
@@ -147,7 +157,14 @@ class Fabric(Mininet):
         return switch
 
     def addLink(self, node1: Any, node2: Any, *args: Any, **params: Any) -> VethLink:
-        link: VethLink = super().addLink(node1, node2, *args, **params, indices=self.plan.indices)
+        link: VethLink = super().addLink(
+            node1,
+            node2,
+            *args,
+            **params,
+            indices=self.plan.indices,
+            inner_ends=self.inner_ends,
+        )
         return link
 
     def buildFromTopo(self, topo: FabricTopo | None = None) -> None:
@@ -159,6 +176,8 @@ class Fabric(Mininet):
         for node, cables in laid.items():
             node.kernel.flush()
             self.plan.step(f"cables of {node.name}", cables)
+        if self.inner_ends is not None:
+            self.inner_ends.configure(self.plan.alias)
 
     def start(self) -> None:
         """Bring the switches to work and wait until every port can send."""
@@ -169,7 +188,9 @@ class Fabric(Mininet):
         """Return when every port is ready to send; raises UserError after ``budget_s``."""
         deadline = time.monotonic() + budget_s
         pause = 0.001
-        waiting = self.all_nodes()
+        waiting: list[NamespaceNode | InnerEnds] = [*self.all_nodes()]
+        if self.inner_ends is not None:
+            waiting.append(self.inner_ends)
         while waiting := [node for node in waiting if not node.ready()]:
             if time.monotonic() > deadline:
                 names = ", ".join(node.name for node in waiting[:8])
@@ -184,6 +205,8 @@ class Fabric(Mininet):
         """Let go of every node.  The namespaces stay until the lab is removed by its name."""
         for node in self.all_nodes():
             node.terminate()
+        if self.inner_ends is not None:
+            self.inner_ends.terminate()
 
     def all_nodes(self) -> list[NamespaceNode]:
         nodes: list[NamespaceNode] = [*self.hosts, *self.switches]
@@ -197,6 +220,7 @@ def build_fabric(
     dilation: float,
     cable_delay: CableDelay = "nic",
     asic: FabricAsic | None = None,
+    wires: Wires | None = None,
     progress: Progress | None = None,
 ) -> Fabric:
     """Build ``topology`` as the lab named ``lab`` and bring it to work.
@@ -210,6 +234,7 @@ def build_fabric(
         dilation=dilation,
         cable_delay=cable_delay,
         asic=asic,
+        wires=wires,
         progress=progress,
     )
     fabric = Fabric(FabricTopo(topology), plan=plan)

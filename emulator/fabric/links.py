@@ -13,7 +13,9 @@ from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
 from emulator.fabric import kernel_objects as kernel_object
+from emulator.fabric.inner_ends import InnerEnds
 from emulator.fabric.namespaces import PREFIX
+from emulator.fabric.offloads import switch_off
 from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import Egress, egress_requests
 from topologies.model import End, Link, Port
@@ -52,7 +54,7 @@ class VethPort(Intf):
 
     def configure(
         self,
-        egress: Egress,
+        egress: Egress | None,
         *,
         bridge: int,
         vlan: int | None = None,
@@ -62,16 +64,19 @@ class VethPort(Intf):
         """Queue what makes the port work: shaping, ASIC, then up, address, bridge membership.
 
         ``bridge`` is the index of the bridge that it is a member of, in ``vlan`` if that has VLANs,
-        ``bond`` that of its bond, which takes only ports that are down.
+        ``bond`` that of its bond, which takes only ports that are down.  Without ``egress`` the
+        port has no queues: it finishes each frame at once.
         A queueing discipline is exchanged ten times faster while its interface is down.
         """
         kernel, subject = self.node.kernel, str(self.end)
-        for request in egress_requests(egress):
+        if egress is None:
+            switch_off(kernel, self.model.name)
+        for request in egress_requests(egress) if egress is not None else ():
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, egress queues"
             )
         bridged = self.model.bridge is not None and self.node.model.is_switch
-        for request in release_requests() if bridged else ():
+        for request in release_requests() if bridged and egress is not None else ():
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, release"
             )
@@ -90,8 +95,8 @@ class VethPort(Intf):
 class VethLink(MininetLink):
     """A cable between two namespaces.
 
-    Parameters besides Mininet's: ``model`` (:class:`topologies.model.Link`), and ``indices``, the
-    interface index of each end.
+    Parameters besides Mininet's: ``model`` (:class:`topologies.model.Link`), ``indices``, the
+    interface index of each end, and ``inner_ends``, where the cable is in two parts.
     """
 
     def __init__(
@@ -101,11 +106,13 @@ class VethLink(MininetLink):
         *,
         model: Link,
         indices: Mapping[End, int],
+        inner_ends: InnerEnds | None = None,
         **parameters: Any,
     ) -> None:
         a, b = model.ends if node1.name == model.a.node else model.ends[::-1]
         self.model = model
         self.indices = indices
+        self.inner_ends = inner_ends
         near, far = node1.model.port(a.port), node2.model.port(b.port)
         parameters.update(intfName1=near.name, intfName2=far.name, addr1=near.mac, addr2=far.mac)
         super().__init__(
@@ -126,8 +133,12 @@ class VethLink(MininetLink):
         node2: NamespaceNode,
         deleteIntfs: bool = True,
     ) -> None:
-        """Queue the veth pair on the first node."""
+        """Queue the veth pair on the first node, or one on each where they meet in the middle."""
         near, far = End(node1.name, intfname1), End(node2.name, intfname2)
+        if self.inner_ends is not None:
+            self.inner_ends.lay(node1.kernel, near, mac=addr1, mtu=self.model.mtu)
+            self.inner_ends.lay(node2.kernel, far, mac=addr2, mtu=self.model.mtu)
+            return
         kernel_object.veth(
             node1.kernel,
             (intfname1, self.indices[near], addr1),

@@ -86,6 +86,10 @@ class RouteSocket:
     def close(self) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Return the descriptor of the socket, for ``ioctl`` in its namespace."""
+        return self._socket.fileno()
+
     def queue(self, kind: int, flags: int, body: bytes, subject: str) -> None:
         """Collect one request; ``subject`` names the object in an error message."""
         self._sequence += 1

@@ -1,0 +1,126 @@
+"""Cables of a lab with a virtual clock: two veth pairs whose inner ends meet in one namespace."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from emulator import cleanup
+from emulator.errors import UserError
+from emulator.fabric import namespaces
+from emulator.fabric.indices import interface_indices
+from emulator.fabric.wires import Wires
+from emulator.lab import Lab
+from tests.fabric.conftest import LabFactory
+from tests.fabric.wire_tap import datagram, tapped
+from topologies import catalogue
+from topologies.model import End
+
+RAIL = "rail_clos:hosts=2,gpus_per_host=2"
+
+
+def virtual(lab: LabFactory, spec: str = RAIL, **settings: object) -> Lab:
+    return lab(spec, dilation=1, clock="virtual", **settings)
+
+
+# --- names and numbers -------------------------------------------------------------------------
+
+
+def test_index_of_an_inner_end_names_port_and_worker() -> None:
+    topology = catalogue.load(RAIL)
+    ports = interface_indices(topology)
+    wires = Wires.of(topology, {"rail1": 2, "h0g1": 2})
+    ends = [end for link in topology.links for end in link.ends]
+    assert wires.workers == 3
+    assert wires.stride > max(ports.values()) >= wires.stride // 2
+    assert len({wires.index(end) for end in ends}) == len(ends)
+    for end in ends:
+        index = wires.index(end)
+        assert index % wires.stride == ports[end] != index
+        assert index // wires.stride - 1 == (2 if end.node in ("rail1", "h0g1") else 0)
+        assert wires.end_of(index) == end
+        assert wires.name(end) == f"w{ports[end]}"
+
+
+def test_index_of_no_inner_end_is_refused() -> None:
+    wires = Wires.of(catalogue.load(RAIL))
+    with pytest.raises(KeyError):
+        wires.end_of(wires.stride + 1)
+
+
+# --- in the kernel -----------------------------------------------------------------------------
+
+pytestmark = pytest.mark.root
+
+
+def test_inner_ends_have_their_names_and_indices(lab: LabFactory) -> None:
+    made = virtual(lab, worker_of={"rail0": 1})
+    wires = made.wires
+    assert wires is not None
+    seen = dict(namespaces.visitor().inside(made.wires_namespace, socket.if_nameindex))
+    ends = [end for link in made.topology.links for end in link.ends]
+    assert seen == {1: "lo"} | {wires.index(end): wires.name(end) for end in ends}
+    assert any(index // wires.stride == 2 for index in seen)
+    for end in ends:
+        assert (
+            made.inside(end.node, lambda e=end: socket.if_nametoindex(e.port))
+            == (made.interface_indices()[end])
+        )
+
+
+def test_another_process_finds_the_same_wires(lab: LabFactory) -> None:
+    made = virtual(lab, worker_of={"rail0": 1})
+    assert made.wires is not None
+    with Lab.attach(made.name) as found:
+        assert found.record.clock == "virtual"
+        assert found.wires is not None
+        end = End("rail0", "down0")
+        assert found.wires.index(end) == made.wires.index(end)
+        assert found.wires_namespace == made.wires_namespace
+        assert all(port.data.packets == 0 for port in found.counters().values())
+
+
+def test_lab_of_the_hosts_clock_has_no_wires(lab: LabFactory) -> None:
+    made = lab(RAIL)
+    assert made.wires is None
+    assert not made.wires_namespace.exists()
+
+
+def test_virtual_clock_has_no_dilation(lab_name: str) -> None:
+    with pytest.raises(UserError, match="dilation 10: a virtual clock has none"):
+        Lab.create(lab_name, catalogue.load(RAIL), dilation=10, seed=1, spec=RAIL, clock="virtual")
+
+
+def test_switch_has_forwarded_when_send_returns(lab: LabFactory) -> None:
+    made = virtual(lab)
+    with tapped(made) as tap:
+        for _ in range(200):
+            frame = datagram(made, "h0g0", "h1g0")
+            assert tap.send(End("rail0", "down0"), frame) == [(End("rail0", "down1"), frame)]
+
+
+def test_frame_of_a_gpu_appears_at_its_inner_end_only(lab: LabFactory) -> None:
+    made = virtual(lab)
+    frame = datagram(made, "h0g0", "h1g0")
+    gpu = made.inside("h0g0", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+    with gpu, tapped(made) as tap:
+        gpu.bind(("eth0", 0))
+        gpu.send(frame)
+        assert tap.heard() == [(End("h0g0", "eth0"), frame)]
+
+
+def test_clean_removes_the_wires(lab_name: str) -> None:
+    made = Lab.create(
+        lab_name,
+        catalogue.load(RAIL),
+        dilation=1,
+        seed=1,
+        spec=RAIL,
+        clock="virtual",
+        persistent=True,
+    )
+    nodes = len(made.topology.nodes)
+    made.close()
+    assert cleanup.take_down(lab_name).namespaces == nodes + 1
+    assert not cleanup.exists(lab_name)
