@@ -20,6 +20,8 @@
 #include "packet.h"
 #include "pfc.h"
 #include "queue.h"
+#include "transport.h"
+#include "virtual.h"
 
 /* A frame that the program sends to its own port once more carries in its mark what was done. */
 #define MARK_TRIMMED 0x75655401
@@ -27,9 +29,6 @@
 /* Those that the emulator itself sends by a port: a MAC control frame, a knock at its queue. */
 #define MARK_OWN 0x75655403
 #define MARK_KNOCK 0x75655404
-
-/* Not TC_ACT_SHOT: a socket that sends through a port of its own would be told of the loss. */
-#define SWALLOWED TC_ACT_STOLEN
 
 /* What the kernel asks for; some of its functions are for GPL-compatible programs only. */
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -69,7 +68,7 @@ static __always_inline int trim_and_return(struct __sk_buff *skb, const struct p
 {
 	if (trim(skb, packet, rules->trim_payload, rules->trimmed_dscp)) {
 		count_drop(port, class_number, DROP_FAILURE);
-		return SWALLOWED;
+		return swallowed(rules);
 	}
 	skb->mark = MARK_TRIMMED;
 	return bpf_redirect(skb->ifindex, 0);
@@ -88,48 +87,64 @@ static __always_inline __u32 is_lossless(__u32 index, const struct port_settings
 	return pauses->dropping ? DROPPING : LOSSLESS;
 }
 
+/* Virtual clock: a frame that is not the engine's, at no time and in no queue. */
+static __always_inline int pass_in_kernel(struct __sk_buff *skb, const struct port_settings *rules,
+					  struct virtual_port *mapped, __u32 strikes)
+{
+	if (!((rules->faults.black_hole | rules->faults.enabled) & strikes))
+		return TC_ACT_UNSPEC;
+	if (!(rules->faults.black_hole & strikes) && !suffer_in_kernel(skb, mapped, rules))
+		return TC_ACT_UNSPEC;
+	__sync_fetch_and_add(&mapped->kernel_lost, 1);
+	return TC_ACT_STOLEN;
+}
+
 SEC("tc")
 int asic_egress(struct __sk_buff *skb)
 {
 	__u32 index = skb->ifindex, pass = skb->mark, class_number;
 	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
 	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
+	struct virtual_port *mapped = virtual_port_of(index);
 	struct packet packet;
 	__u32 origin = skb->tc_index, lossless;
 	__u64 octets, now;
 	int can_trim;
 
-	if (!rules || !port || !rules->rate || pass == MARK_KNOCK)
+	if (!rules || !port || !rules->rate || pass == MARK_KNOCK || (VIRTUAL && !mapped))
 		return TC_ACT_UNSPEC;
+	if (VIRTUAL && !is_transport(skb, rules->native_protocol))
+		return pass_in_kernel(skb, rules, mapped, STRIKES_DEPARTURES);
 	if (pass == MARK_OWN)
-		return rules->faults.black_hole ? SWALLOWED : TC_ACT_UNSPEC;
+		return rules->faults.black_hole ? swallowed(rules) : TC_ACT_UNSPEC;
 	if (pass == MARK_TRIMMED || pass == MARK_DUPLICATE)
 		skb->mark = 0;
 	parse(skb, &packet);
 	class_number = class_of(rules, &packet);
 	if (rules->faults.black_hole) {
 		count_swallowed(port, class_number, rules);
-		return SWALLOWED;
+		return swallowed(rules);
 	}
 	can_trim = packet.payload > rules->trim_payload && pass != MARK_TRIMMED;
 	octets = octets_on_wire(skb);
 	lossless = is_lossless(index, rules, class_number);
 	if (lossless == DROPPING) {
 		count_drop(port, class_number, DROP_WATCHDOG);
-		return SWALLOWED;
+		return swallowed(rules);
 	}
 	if (lossless && !fits(origin, octets)) {
 		count_drop(port, class_number, DROP_HEADROOM);
-		return SWALLOWED;
+		return swallowed(rules);
 	}
 	if (!lossless)
 		skb->tc_index = 0; /* nothing to be given back */
-	now = bpf_ktime_get_ns();
-	switch (admit(port, rules, class_number, octets, can_mark(&packet), can_trim, now)) {
+	now = now_at(rules);
+	switch (admit(port, mapped, rules, class_number, octets, can_mark(&packet), can_trim,
+		      now)) {
 	case TO_TRIM:
 		return trim_and_return(skb, &packet, port, rules, class_number);
 	case REFUSED:
-		return SWALLOWED;
+		return swallowed(rules);
 	case MARKED:
 		/* Octets that others share (a tap, the sender's copy) cannot be marked. */
 		bpf_skb_pull_data(skb, ETH_HLEN + packet.header);
@@ -142,16 +157,15 @@ int asic_egress(struct __sk_buff *skb)
 		hold(index, origin, octets);
 	skb->priority = rules->classes[class_number].priority;
 	if (!rules->faults.enabled || pass == MARK_DUPLICATE)
-		return TC_ACT_UNSPEC;
-	switch (suffer(skb, &packet, port, rules, class_number)) {
+		return passed(rules);
+	switch (suffer(skb, &packet, port, mapped, rules, class_number)) {
 	case LOST:
 	case LOST_IN_BURST:
 		__sync_fetch_and_add(&port->classes[class_number].lost, octets);
-		if (rules->measured)
-			depart(port, rules, class_number, octets, now);
+		take_back(port, mapped, rules, class_number, octets, now);
 		if (lossless)
 			leave(index, origin, octets);
-		return SWALLOWED;
+		return swallowed(rules);
 	case DUPLICATED:
 		skb->mark = MARK_DUPLICATE; /* the copy waits in the queue like any other frame */
 		bpf_clone_redirect(skb, index, 0);
@@ -160,7 +174,7 @@ int asic_egress(struct __sk_buff *skb)
 	case NO_FAULT:
 		break;
 	}
-	return TC_ACT_UNSPEC;
+	return passed(rules);
 }
 
 /* The frame has come over the cable: it is no longer in the queue of the port at the other end. */
@@ -189,8 +203,25 @@ static __always_inline int lost_on_arrival(struct __sk_buff *skb, struct port_st
 		count_swallowed(port, class_of(rules, &packet), rules);
 		return 1;
 	}
-	fault = suffer(skb, &packet, port, rules, class_of(rules, &packet));
+	fault = suffer(skb, &packet, port, 0, rules, class_of(rules, &packet));
 	return fault == LOST || fault == LOST_IN_BURST;
+}
+
+/* Virtual clock: a frame that is not the engine's takes the hop of its flow, whatever others do. */
+static __always_inline int arrive_in_kernel(struct __sk_buff *skb,
+					    const struct port_settings *rules,
+					    struct virtual_port *mapped)
+{
+	struct packet packet;
+	struct flow flow;
+
+	if (skb->protocol == bpf_htons(ETH_P_MAC_CONTROL) && pausing(skb->ifindex))
+		return swallowed(rules);
+	parse(skb, &packet);
+	if (rules->balancing != BALANCE_NONE && packet.version &&
+	    !flow_of(skb, &packet, rules, &flow))
+		bpf_set_hash(skb, flow.hash >> 32);
+	return pass_in_kernel(skb, rules, mapped, STRIKES_ARRIVALS);
 }
 
 SEC("tc")
@@ -199,19 +230,22 @@ int asic_ingress(struct __sk_buff *skb)
 	__u32 index = skb->ifindex;
 	struct port_settings *rules = bpf_map_lookup_elem(&settings, &index);
 	struct port_state *port = bpf_map_lookup_elem(&ports, &index);
+	struct virtual_port *mapped = virtual_port_of(index);
 	__u32 origin = skb->tc_index;
 	struct packet packet;
 
-	if (!rules || !port)
+	if (!rules || !port || (VIRTUAL && !mapped))
 		return TC_ACT_UNSPEC;
+	if (VIRTUAL && !is_transport(skb, rules->native_protocol))
+		return arrive_in_kernel(skb, rules, mapped);
 	if (lost_on_arrival(skb, port, rules))
-		return SWALLOWED;
+		return swallowed(rules);
 	if (pausing(index)) {
 		if (skb->protocol == bpf_htons(ETH_P_MAC_CONTROL)) {
 			take_control(skb, index);
-			return SWALLOWED;
+			return swallowed(rules);
 		}
-		if (origin)
+		if (origin && !VIRTUAL)
 			leave(rules->peer, origin, octets_on_wire(skb));
 		skb->tc_index = index;
 	}

@@ -107,7 +107,7 @@ static __always_inline __u32 least_loaded(const struct route *route, __u32 first
 		port = bpf_map_lookup_elem(&ports, &index);
 		if (!rules || !port)
 			continue;
-		depth = waiting(port, rules, now);
+		depth = waiting(port, virtual_port_of(index), rules, now);
 		if (depth < best) {
 			best = depth;
 			chosen = hop;
@@ -134,7 +134,7 @@ static __always_inline void balance(struct __sk_buff *skb, const struct packet *
 	hash = flow.hash >> 32;
 	switch (rules->balancing) {
 	case BALANCE_FLOWLET:
-		hash = flowlet_hash(rules, flow.hash, bpf_ktime_get_ns());
+		hash = flowlet_hash(rules, flow.hash, now_at(rules));
 		break;
 	case BALANCE_PACKET:
 		hash = next_draw(rules->seed, STREAM_HASH, &port->hash_draws);
@@ -147,7 +147,7 @@ static __always_inline void balance(struct __sk_buff *skb, const struct packet *
 		turn = __sync_fetch_and_add(&route->turn, 1) % route->hops;
 		if (rules->balancing == BALANCE_LEAST_LOADED)
 			/* from hop to hop in turn, lest all the world takes the first idle one */
-			turn = least_loaded(route, turn, bpf_ktime_get_ns());
+			turn = least_loaded(route, turn, now_at(rules));
 		hash = hash_of_hop(turn, route->hops);
 		break;
 	}

@@ -20,6 +20,7 @@ from emulator.asic.layout import (
     SHARE_SHIFT,
     STATE_HEAD,
     TAIL_AT,
+    VIRTUAL_PORT,
     DropReason,
     Queue,
     TrafficClass,
@@ -98,7 +99,9 @@ def read(program: Program, index: int) -> AsicCounters:
     """The counters of port ``index``, all of one moment, and the depths at this one."""
     check_index(program, index)
     key = PORT_KEY.pack(index)
-    return _counted(program.settings.get(key), program.ports.get(key, flags=LOCKED))
+    virtual = program.virtual_ports
+    depths = None if virtual is None else virtual.get(key)
+    return _counted(program.settings.get(key), program.ports.get(key, flags=LOCKED), depths)
 
 
 def read_all(program: Program, indices: Sequence[int]) -> list[AsicCounters]:
@@ -108,13 +111,22 @@ def read_all(program: Program, indices: Sequence[int]) -> list[AsicCounters]:
     count = max(indices, default=-1) + 1
     settings = memoryview(program.settings.first(count))
     states = memoryview(program.ports.first(count, flags=LOCKED))
+    virtual = program.virtual_ports
+    depths = None if virtual is None else memoryview(virtual.first(count))
     return [
-        _counted(settings[index * PORT_SETTINGS_BYTES :], states[index * PORT_STATE_BYTES :])
+        _counted(
+            settings[index * PORT_SETTINGS_BYTES :],
+            states[index * PORT_STATE_BYTES :],
+            None if depths is None else depths[index * VIRTUAL_PORT.size :],
+        )
         for index in indices
     ]
 
 
-def _counted(settings: bytes | memoryview, state: bytes | memoryview) -> AsicCounters:
+def _counted(
+    settings: bytes | memoryview, state: bytes | memoryview, depths: bytes | memoryview | None
+) -> AsicCounters:
+    """``depths`` is what a virtual clock's engine keeps of the port; None with the host's clock."""
     rate, _ = PORT_HEAD.unpack_from(settings)
     tail = PORT_TAIL.unpack_from(settings, TAIL_AT)
     bin_bytes = 1 << tail[BIN_SHIFT_FIELD]
@@ -128,7 +140,10 @@ def _counted(settings: bytes | memoryview, state: bytes | memoryview) -> AsicCou
     for queue in Queue:
         rows[queue] = QUEUE_STATE.unpack_from(state, offset)
         offset += QUEUE_STATE.size
-    left = _drained({queue: depth for queue, (depth, *_) in rows.items()}, served, owned)
+    if depths is not None:
+        left = dict(zip(Queue, VIRTUAL_PORT.unpack_from(depths), strict=False))
+    else:
+        left = _drained({queue: depth for queue, (depth, *_) in rows.items()}, served, owned)
     queues = {
         queue: QueueDepth(left[queue], deepest, tuple(histogram), bin_bytes)
         for queue, (_, deepest, *histogram) in rows.items()
@@ -157,7 +172,10 @@ def _drained(depths: Mapping[Queue, int], served: int, owned: int) -> dict[Queue
 
 
 def reset(program: Program, index: int) -> None:
-    """Empty the model's queues and set all counts, and all seeded sequences, to their start."""
+    """Empty the model's queues and set all counts, and all seeded sequences, to their start.
+
+    Queues that a virtual clock's engine keeps stay as they are: their frames are still to leave.
+    """
     check_index(program, index)
     program.ports.put(PORT_KEY.pack(index), bytes(PORT_STATE_BYTES), flags=LOCKED)
 
@@ -169,6 +187,11 @@ def empty(program: Program, index: int) -> None:
     key = PORT_KEY.pack(index)
     state = bytearray(program.ports.get(key, flags=LOCKED))
     (waiting,) = DEPTH.unpack_from(state, STATE_HEAD.size + Queue.LOW * QUEUE_STATE.size)
+    if program.virtual_ports is not None:
+        depths = program.virtual_ports.get(key)
+        waiting = VIRTUAL_PORT.unpack(depths)[Queue.LOW]
+        kept = depths[len(Queue) * DEPTH.size :]
+        program.virtual_ports.put(key, bytes(len(Queue) * DEPTH.size) + kept)
     (lost,) = DEPTH.unpack_from(state, LOST_AT)
     DEPTH.pack_into(state, LOST_AT, lost + waiting)
     for queue in Queue:

@@ -7,6 +7,10 @@ the port comes up.  Its maps are pinned, so another process opens the same thing
 Queues are as deep as the kernel's own really are: each port is told what has arrived at the other
 end of its cable.  Where netem delays frames on the cable they would count as waiting, so there
 queues are computed from the link's rate (:mod:`emulator.asic.profile`).
+
+In a lab with a virtual clock an engine holds the frames, and shares their depths and the time with
+the program (:mod:`emulator.asic.virtual_state`).  Below the ports there is nothing to shape then;
+what faults leave of a rate, and which NICs send pauses without a reason, the engine asks here.
 """
 
 from __future__ import annotations
@@ -27,10 +31,11 @@ from emulator.asic.choice import SwitchChoice, parse
 from emulator.asic.counters import AsicCounters
 from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import FittedSwitch
-from emulator.asic.layout import PORT_HEAD, PORT_KEY
+from emulator.asic.layout import PORT_HEAD, PORT_KEY, Queue, TrafficClass
 from emulator.asic.pauses import Pauses
 from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
-from emulator.asic.program import Program
+from emulator.asic.program import ClockKind, Program
+from emulator.asic.virtual_state import VirtualState
 from emulator.errors import UserError
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.netlink import RouteSocket
@@ -63,7 +68,8 @@ class SwitchPort:
 class FabricAsic:
     """All switch ports of one lab, by ``node:port`` in the order of the topology.
 
-    Octets are those on the wire, 38 more than the IP packet.
+    Octets are those on the wire, 38 more than the IP packet.  ``virtual`` is what is shared with
+    the engine of a virtual clock, None with the host's.
     """
 
     def __init__(
@@ -76,20 +82,27 @@ class FabricAsic:
         seed: int,
         measured: bool,
         kernels: Kernels,
+        clock: ClockKind = "host",
     ) -> None:
         self.lab = lab
         self.topology = topology
         self.program = program
         self.dilation = dilation
-        self.measured = measured
+        self.clock: ClockKind = clock
+        self.virtual = VirtualState(program) if clock == "virtual" else None
+        self.measured = measured or self.virtual is not None  # not computed from the link's rate
         self._seed = seed
         self._kernels = kernels
         self._indices = interface_indices(topology)
         self.ports: Mapping[str, SwitchPort] = {str(p.end): p for p in self._switch_ports()}
-        self._nics = self._nic_cables() if measured else {}
-        self.pauses = Pauses(lab, topology, program, self._indices)
+        #: port of a NIC -> port of the switch at the other end
+        self._port_at = {str(nic): str(end) for nic, end in self._nic_cables().items()}
+        self._told = self.measured and self.virtual is None  # ports are told what has arrived
+        self._nics = self._nic_cables() if self._told else {}
+        self.pauses = Pauses(lab, topology, program, self._indices, clock)
         self._fitted: FittedSwitch | None = None
         self._storms: dict[str, bool] = {}
+        self._struck: dict[str, Faults] = {}
         self._dead: frozenset[End] = frozenset()
 
     @classmethod
@@ -103,12 +116,15 @@ class FabricAsic:
         seed: int,
         measured: bool,
         kernels: Kernels,
+        clock: ClockKind = "host",
     ) -> Self:
         """Bring the program into the kernel for ``lab`` and configure all ports to come.
 
+        With ``clock="virtual"`` ``dilation`` is 1 and ``measured`` says nothing.
+
         Raises UserError if the machine cannot; nothing is left then.
         """
-        program = asic_program.load(lab, fitting.size_of(topology))
+        program = asic_program.load(lab, fitting.size_of(topology), clock=clock)
         try:
             asic = cls(
                 lab,
@@ -118,6 +134,7 @@ class FabricAsic:
                 seed=seed,
                 measured=measured,
                 kernels=kernels,
+                clock=clock,
             )
             asic._configure(fitted)
             return asic
@@ -135,6 +152,7 @@ class FabricAsic:
         seed: int,
         measured: bool,
         kernels: Kernels,
+        clock: ClockKind = "host",
     ) -> Self:
         """That of a running lab.  Raises UserError if its program is gone."""
         return cls(
@@ -145,10 +163,13 @@ class FabricAsic:
             seed=seed,
             measured=measured,
             kernels=kernels,
+            clock=clock,
         )
 
     def close(self) -> None:
         """Let go of the program.  What is attached goes on."""
+        if self.virtual is not None:
+            self.virtual.close()
         self.program.close()
 
     # ------------------------------------------------------------------ what it does
@@ -165,7 +186,7 @@ class FabricAsic:
         if record is None or record.switch is None:
             raise UserError(f"lab {self.lab} is gone: its record says nothing of a switch")
         if self._fitted is None or self._fitted.choice.spec != record.switch:
-            self._fitted = fitting.fit(parse(record.switch), self.topology, self.dilation)
+            self._fitted = self._fit(parse(record.switch))
         return self._fitted
 
     def apply(self, choice: SwitchChoice, seed: int | None = None) -> None:
@@ -177,12 +198,13 @@ class FabricAsic:
         queues count from zero.  Raises UserError, with nothing changed, for a choice that cannot
         be in this fabric.
         """
-        fitted = fitting.fit(choice, self.topology, self.dilation)
+        fitted = self._fit(choice)
         self._check_pauses(fitted)
         if seed is not None:
             self._seed = seed
         self.pauses.end()
-        self._reshape(fitted)
+        if self.virtual is None:
+            self._reshape(fitted)
         self._configure(fitted)
         lab_record.amend(self.lab, switch=choice.spec)
         self.pauses.start()
@@ -210,10 +232,14 @@ class FabricAsic:
         struck = self.port(port)
         if faults.pause_storm or self._storms.get(port):
             self._storm(struck, faults.pause_storm)
-        check_rate(faults, struck.cable, port, self.dilation)
+        if self.virtual is None:
+            check_rate(faults, struck.cable, port, self.dilation)
         before = self._settings(struck)
         after = self._nominal(self.fitted, struck, faults)
         ports.configure(self.program, struck.index, ports.with_faults_of(before, after))
+        self._struck[port] = faults
+        if self.virtual is not None:
+            return
         if PORT_HEAD.unpack_from(after)[0] != PORT_HEAD.unpack_from(before)[0]:
             egress = self._egress(self.fitted, struck, faults.rate)
             self._request(struck, rate_requests(egress))
@@ -229,6 +255,28 @@ class FabricAsic:
             body = request.body(self._indices[nic])
             kernel.queue(request.kind, request.flags, body, f"{nic}, egress queues")
         kernel.flush()
+
+    def rate_share(self, port: str) -> float:
+        """What faults leave of the rate at switch port ``port``: those that were injected here."""
+        return self._struck.get(port, NONE).rate
+
+    def nic_rate_share(self, nic: str) -> float:
+        """What faults that strike both directions leave of the rate at the port of a NIC."""
+        struck = self._struck.get(self._port_at.get(nic, ""), NONE)
+        return struck.rate if struck.arriving else 1.0
+
+    def storming(self, nic: str) -> bool:
+        """Whether the port of a NIC asks for pauses all the time, without a reason."""
+        return self._storms.get(self._port_at.get(nic, ""), False)
+
+    def queue_of_code_point(self, port: str) -> bytes:
+        """The :class:`~emulator.asic.layout.Queue` at ``port`` of IP packets by code point."""
+        rules = self.fitted.profile(self.port(port).cable)
+        return bytes(rules.queue(TrafficClass(number)) for number in rules.classes())
+
+    def queue_of_other(self, port: str) -> Queue:
+        """The queue at ``port`` of frames that are not IP."""
+        return self.fitted.profile(self.port(port).cable).queue(TrafficClass.OTHER)
 
     def empty(self, port: str) -> None:
         """What waited at ``port`` is lost: its cable was pulled.  It must be black meanwhile."""
@@ -256,8 +304,8 @@ class FabricAsic:
         """The port ``node:port``.  Raises UserError if no switch has it."""
         if name in self.ports:
             return self.ports[name]
-        for nic, end in self._nic_cables().items():
-            if name == str(nic):
+        for nic, end in self._port_at.items():
+            if name == nic:
                 raise UserError(f"{name} is the port of a NIC, no switch's: the switch has {end}")
         near = difflib.get_close_matches(name, self.ports, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -300,6 +348,9 @@ class FabricAsic:
         self.reset()
         self._fitted = fitted
 
+    def _fit(self, choice: SwitchChoice) -> FittedSwitch:
+        return fitting.fit(choice, self.topology, self.dilation, clock=self.clock)
+
     def _check_pauses(self, fitted: FittedSwitch) -> None:
         if fitted.pauses and not self.measured:
             raise UserError(
@@ -318,7 +369,8 @@ class FabricAsic:
             faults=faults,
             balancing=fitted.balancing(switch=port.switch, seed=_derived(self._seed, "hash", name)),
             measured=self.measured,
-            peer=port.peer if self.measured else 0,
+            peer=port.peer if self._told else 0,
+            timed=self.virtual is None,
         )
 
     def _settings(self, port: SwitchPort) -> bytes:

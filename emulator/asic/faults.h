@@ -6,6 +6,7 @@
 
 #include "packet.h"
 #include "random.h"
+#include "virtual.h"
 
 enum fault_stream { FAULT_LOSS, FAULT_STATE, FAULT_BURST, FAULT_CORRUPTION, FAULT_DUPLICATION,
 		    FAULT_BIT, FAULT_REORDERING,
@@ -51,8 +52,10 @@ static __always_inline int in_burst(struct port_state *port, const struct fault_
 
 /* Put the frame into the class of the HTB that is served before its own: it overtakes what waits
  * there.  It stays one of its own queue in the model, which knows neither of the order within a
- * queue, and is told by the class of a frame, whichever way it went, that it has arrived. */
+ * queue, and is told by the class of a frame, whichever way it went, that it has arrived.  Where
+ * the clock is virtual the engine puts the frame ahead, which it knows by the port's count. */
 static __always_inline void overtake(struct __sk_buff *skb, const struct port_state *port,
+				     struct virtual_port *mapped,
 				     const struct port_settings *rules, __u32 class_number,
 				     struct class_counters *counters)
 {
@@ -61,11 +64,13 @@ static __always_inline void overtake(struct __sk_buff *skb, const struct port_st
 	if (port->queues[QUEUE_LOW].depth <= octets_on_wire(skb)) /* there is nothing but itself */
 		return;
 	skb->priority = rules->classes[CLASS_CONTROL].priority;
+	if (mapped)
+		mapped->overtakes++;
 	__sync_fetch_and_add(&counters->reordered, 1);
 }
 
 static __always_inline enum fault suffer(struct __sk_buff *skb, const struct packet *packet,
-					 struct port_state *port,
+					 struct port_state *port, struct virtual_port *mapped,
 					 const struct port_settings *rules, __u32 class_number)
 {
 	const struct fault_settings *faults = &rules->faults;
@@ -85,12 +90,36 @@ static __always_inline enum fault suffer(struct __sk_buff *skb, const struct pac
 	    !corrupt(skb, packet, fault_draw(rules->seed, FAULT_BIT, n)))
 		__sync_fetch_and_add(&counters->corrupted, 1);
 	if (fault_draw(rules->seed, FAULT_REORDERING, n) < faults->reordering)
-		overtake(skb, port, rules, class_number, counters);
+		overtake(skb, port, mapped, rules, class_number, counters);
 	if (fault_draw(rules->seed, FAULT_DUPLICATION, n) < faults->duplication) {
 		__sync_fetch_and_add(&counters->duplicated, 1);
 		return DUPLICATED;
 	}
 	return NO_FAULT;
+}
+
+/* Virtual clock: whether the cable takes a frame that is not the engine's.  Such frames come by the
+ * host's clock and have a sequence of their own, lest they shift the one that a run repeats.  Of
+ * bursts they meet the average; they are neither duplicated nor reordered. */
+static __always_inline int suffer_in_kernel(struct __sk_buff *skb, struct virtual_port *mapped,
+					    const struct port_settings *rules)
+{
+	const struct fault_settings *faults = &rules->faults;
+	__u64 n = __sync_fetch_and_add(&mapped->kernel_draws, 1) * FAULT_STREAMS;
+	__u64 bad = faults->good_to_bad << 31; /* then 2^-31: the share of time in the bad state */
+	struct packet packet;
+
+	if (bad)
+		bad /= faults->good_to_bad + faults->bad_to_good;
+	if (draw(rules->seed, STREAM_KERNEL, n + FAULT_BURST) < bad * faults->loss_in_bad >> 31)
+		return 1;
+	if (draw(rules->seed, STREAM_KERNEL, n + FAULT_LOSS) < faults->loss)
+		return 1;
+	if (draw(rules->seed, STREAM_KERNEL, n + FAULT_CORRUPTION) < faults->corruption) {
+		parse(skb, &packet);
+		corrupt(skb, &packet, draw(rules->seed, STREAM_KERNEL, n + FAULT_BIT));
+	}
+	return 0;
 }
 
 #endif

@@ -33,7 +33,7 @@ from emulator.asic.profile import (
     Profile,
     named,
 )
-from emulator.asic.program import Size
+from emulator.asic.program import ClockKind, Size
 from emulator.errors import Misfit, UserError
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Route, static_routes
@@ -111,9 +111,16 @@ UNTRIMMED = (
 
 
 def fit(
-    choice: SwitchChoice, topology: Topology, dilation: float, *, code_points: CodePoints = LAB
+    choice: SwitchChoice,
+    topology: Topology,
+    dilation: float,
+    *,
+    code_points: CodePoints = LAB,
+    clock: ClockKind = "host",
 ) -> FittedSwitch:
-    """``choice`` for ``topology`` at ``dilation``.  Touches no kernel.
+    """``choice`` for ``topology`` at ``dilation``, which is 1 for a virtual clock.
+
+    Touches no kernel.  With a virtual clock links may have any rate.
 
     Raises UserError for thresholds that make no sense here, link rates beyond what the program
     counts in, more next hops than it balances over, and PFC on routes that can deadlock.
@@ -166,7 +173,8 @@ def fit(
             *([UNTRIMMED] if tunnelled and rules.trims else []),
         ),
     )
-    _check_rates(topology, cables, dilation)
+    if clock == "host":
+        _check_rates(topology, cables, dilation)
     if pauses:
         _check_circles(topology)
     if choice.method in TOLD_METHODS:

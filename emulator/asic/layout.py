@@ -94,6 +94,11 @@ PAUSE_COUNTS = struct.Struct("=12Q")
 #: time, port, kind, source, destination, opcode and all that follows it
 PAUSE_EVENT = struct.Struct("=QII6s6s20s")
 
+#: now, passed, dropped, unused
+VIRTUAL_SWITCH = struct.Struct("=4Q")
+#: depth by queue | overtakes, peak, kernel draws, kernel lost, unused
+VIRTUAL_PORT = struct.Struct(f"={len(Queue)}Q5Q")
+
 #: Octets of a value by map name: what an object file must agree with.
 VALUE_BYTES = {
     "pause_rules": PAUSE_RULES.size,
@@ -104,4 +109,9 @@ VALUE_BYTES = {
     "ports": PORT_STATE_BYTES,
     "routes": ROUTE.size,
     "flowlets": 16,
+}
+#: Those of the maps that only the program for a virtual clock has.
+VIRTUAL_VALUE_BYTES = {
+    "virtual_switches": VIRTUAL_SWITCH.size,
+    "virtual_ports": VIRTUAL_PORT.size,
 }

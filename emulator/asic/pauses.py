@@ -11,7 +11,7 @@ from emulator.asic.fitting import FittedSwitch
 from emulator.asic.kernel import run
 from emulator.asic.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
 from emulator.asic.pause_counters import PauseCounters
-from emulator.asic.program import FORGET, Program
+from emulator.asic.program import FORGET, ClockKind, Program
 from emulator.errors import UserError
 from topologies.model import ETHERNET_HEADER, End, Link, Topology
 
@@ -37,9 +37,15 @@ class Pauses:
     """Of both ends of every cable that a switch is at, by ``node:port``."""
 
     def __init__(
-        self, lab: str, topology: Topology, program: Program, indices: Mapping[End, int]
+        self,
+        lab: str,
+        topology: Topology,
+        program: Program,
+        indices: Mapping[End, int],
+        clock: ClockKind = "host",
     ) -> None:
         self._lab, self._program = lab, program
+        self._has_agent = clock == "host"
         switches = {switch.name for switch in topology.switches}
         self.cables: Mapping[End, Link] = {
             end: cable
@@ -77,14 +83,18 @@ class Pauses:
                 self._program.waiting_octets.delete(waiting)
 
     def start(self) -> None:
-        """Start the agent if the switches pause; the lab's ports are there."""
+        """Start the agent if the switches pause; the lab's ports are there.
+
+        A virtual clock's engine does the agent's work.
+        """
         record = lab_record.load(self._lab)
-        if self.on and record is not None:
+        if self._has_agent and self.on and record is not None:
             self._pipe = pfc_control.start(self._lab, persistent=record.persistent)
 
     def end(self) -> None:
         """End the agent, if there is one."""
-        pfc_control.end(self._lab)
+        if self._has_agent:
+            pfc_control.end(self._lab)
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -93,22 +103,26 @@ class Pauses:
         """Of all ports up to now; empty if the switches do not pause."""
         if not self.on:
             return {}
-        pfc_control.ask(self._lab, "publish")
+        if self._has_agent:
+            pfc_control.ask(self._lab, "publish")
         rows = pause_counters.read(self._program, list(self._indices.values()))
         return dict(zip(self._indices, rows, strict=True))
 
     def restart(self) -> None:
         """Measure the longest pause, and the latest, anew; counts go on."""
-        if self.on:
+        if self.on and self._has_agent:
             pfc_control.ask(self._lab, "restart")
 
     def free(self, port: str) -> int:
         """What waits at ``port`` is lost, as its cable has no carrier: free the buffers of the
-        ports that it came in by.  Returns octets on the wire."""
+        ports that it came in by.  Returns octets on the wire.
+
+        With a virtual clock nothing is freed here, as the engine does it."""
         return forget(self._program, egress=self._indices[port])
 
     def storm(self, nic: End, on: bool) -> None:
         """Let this NIC pause its switch without a reason, or no longer."""
         if not self.on:
             raise UserError("a pause storm needs switches that obey pauses: take --switch lossless")
-        pfc_control.ask(self._lab, f"storm {nic} {'on' if on else 'off'}")
+        if self._has_agent:
+            pfc_control.ask(self._lab, f"storm {nic} {'on' if on else 'off'}")

@@ -7,12 +7,15 @@
  * at which egress port is known, too: if that loses its carrier nobody will take those frames.
  *
  * Here thresholds are noticed and MAC control frames taken off the wire; who sends pauses and obeys
- * them is told through a ring (emulator/asic/pfc_agent.py).
+ * them is told through a ring (emulator/asic/pfc_agent.py).  With a virtual clock (virtual.h) all
+ * that is the engine's, which maps the accounts: the program keeps frames out that do not fit, and
+ * adds those that do.
  */
 #ifndef UETEMU_PFC_H
 #define UETEMU_PFC_H
 
 #include "packet.h"
+#include "virtual.h"
 
 #define ETH_P_MAC_CONTROL 0x8808
 #define MAC_CONTROL_OCTETS 20 /* opcode, classes, eight times */
@@ -59,6 +62,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, MAPPED);
 	__uint(max_entries, PORTS);
 	__type(key, __u32);
 	__type(value, struct pause_state);
@@ -136,6 +140,12 @@ static __always_inline void hold(__u32 egress, __u32 origin, __u64 octets)
 
 	if (!rules || !state)
 		return;
+	if (VIRTUAL) {
+		state->held += octets;
+		if (state->held > state->deepest)
+			state->deepest = state->held;
+		return;
+	}
 	waiting = bpf_map_lookup_elem(&waiting_octets, &key);
 	if (!waiting) {
 		bpf_map_update_elem(&waiting_octets, &key, &none, BPF_NOEXIST);
@@ -160,6 +170,8 @@ static __always_inline void give_back(__u32 origin, __u64 octets)
 	if (!rules || !state)
 		return;
 	held = __sync_fetch_and_add(&state->held, -octets) - octets;
+	if (VIRTUAL)
+		return;
 	if (held <= (__s64)rules->xon && state->asserted &&
 	    __sync_val_compare_and_swap(&state->asserted, 1, 0) == 1)
 		tell(state, origin, PAUSE_XON);
@@ -170,7 +182,7 @@ static __always_inline void give_back(__u32 origin, __u64 octets)
 static __always_inline void leave(__u32 egress, __u32 origin, __u64 octets)
 {
 	struct waiting_key key = { egress, origin };
-	__s64 *waiting = bpf_map_lookup_elem(&waiting_octets, &key);
+	__s64 *waiting = VIRTUAL ? 0 : bpf_map_lookup_elem(&waiting_octets, &key);
 
 	if (waiting && __sync_fetch_and_add(waiting, -octets) < (__s64)octets) {
 		__sync_fetch_and_add(waiting, octets);
@@ -204,7 +216,7 @@ static __always_inline void take_control(struct __sk_buff *skb, __u32 index)
 	struct pause_state *state = bpf_map_lookup_elem(&pause_states, &index);
 	struct pause_event *event;
 
-	if (!state)
+	if (VIRTUAL || !state)
 		return;
 	event = bpf_ringbuf_reserve(&pause_events, sizeof(*event), 0);
 	if (!event) {

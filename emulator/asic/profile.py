@@ -357,6 +357,7 @@ def port_settings(
     balancing: LoadBalancing = KERNEL,
     measured: bool = False,
     peer: int = 0,
+    timed: bool = True,
 ) -> bytes:
     """What one port of a switch does, as its program reads it.
 
@@ -368,10 +369,12 @@ def port_settings(
     then the port at the other end of the cable has to tell what arrives, being given the index of
     this one as ``peer`` (a NIC's port by :func:`arrival_settings`).  Not for ports whose cable
     delay is netem's, which would be part of the queue.
+
+    ``timed`` is False where the clock is virtual: nobody goes by the rate then, which may be any.
     """
     rate_bps *= faults.rate
     host_rate = rate_bps / dilation
-    if not SMALLEST_HOST_RATE <= host_rate <= LARGEST_HOST_RATE:
+    if timed and not SMALLEST_HOST_RATE <= host_rate <= LARGEST_HOST_RATE:
         raise UserError(
             f"a link of {rate_bps:g} bit/s at dilation {dilation:g} runs at {host_rate:g} bit/s "
             f"here: choose a dilation for which that is {SMALLEST_HOST_RATE:g} to "
@@ -381,7 +384,8 @@ def port_settings(
     trimmed = points.trimmed or 0
     if faces_nic and points.trimmed_last_hop is not None:
         trimmed = points.trimmed_last_hop
-    head = PORT_HEAD.pack(round(host_rate / 8e9 * 2**RATE_SHIFT), seed & SEED_MASK)
+    rate = max(1, round(host_rate / 8e9 * 2**RATE_SHIFT))  # 0 would be a port that is not told
+    head = PORT_HEAD.pack(rate, seed & SEED_MASK)
     marks = profile.last_hop_ecn or not faces_nic
     classes = (_packed_class(profile, traffic_class, marks) for traffic_class in TrafficClass)
     tail = PORT_TAIL.pack(

@@ -5,6 +5,10 @@ so that any other reads the counters; :func:`remove` takes them away by the lab'
 state they are in.  A port that the program is attached to keeps it alive beyond that.
 
 Objects are cached by what determines them: sources, flags, and the compiler's own version.
+
+There are two variants of the program, by the clock of the lab: with the host's it keeps time and
+queues itself, with a virtual one an engine does (``virtual.h``), which maps the tables of
+:mod:`emulator.asic.virtual_state`.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from emulator import lab_record
 from emulator.asic.kernel import Map, available, open_pinned
-from emulator.asic.layout import VALUE_BYTES
+from emulator.asic.layout import VALUE_BYTES, VIRTUAL_VALUE_BYTES
 from emulator.errors import UserError
 
 SOURCES = Path(__file__).parent
@@ -35,6 +40,8 @@ PINS = BPF_FILE_SYSTEM / "uetemu"
 CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu")) / "asic"
 TIMEOUT_S = 120
 LOG_LINES = 3  # of the verifier's, in an error message
+ClockKind = Literal["host", "virtual"]
+FLAGS_OF_CLOCK: dict[ClockKind, tuple[str, ...]] = {"host": (), "virtual": ("-DVIRTUAL_TIME",)}
 FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -59,7 +66,10 @@ class Size:
 
 
 class Program:
-    """The loaded program of one lab, through its pins.  Close it, or use ``with``."""
+    """The loaded program of one lab, through its pins.  Close it, or use ``with``.
+
+    ``virtual_switches`` and ``virtual_ports`` are None in the program for the host's clock.
+    """
 
     def __init__(self, lab: str) -> None:
         """Raises UserError if the lab has none."""
@@ -78,6 +88,8 @@ class Program:
             self.pause_states = self._map(directory / "maps" / "pause_states")
             self.pause_counts = self._map(directory / "maps" / "pause_counts")
             self.waiting_octets = self._map(directory / "maps" / "waiting_octets")
+            self.virtual_switches = self._map_if_there(directory / "maps" / "virtual_switches")
+            self.virtual_ports = self._map_if_there(directory / "maps" / "virtual_ports")
         except OSError as error:
             self.close()
             raise UserError(
@@ -96,12 +108,15 @@ class Program:
     def _map(self, path: Path) -> Map:
         opened = Map(path)
         self._open.append(opened.handle)
-        if opened.value_bytes != VALUE_BYTES[opened.name]:
+        if opened.value_bytes != (VALUE_BYTES | VIRTUAL_VALUE_BYTES)[opened.name]:
             raise UserError(
                 f"the switch program of lab {self.lab} is of another version of uetemu: "
                 "take the lab down and bring it up again"
             )
         return opened
+
+    def _map_if_there(self, path: Path) -> Map | None:
+        return self._map(path) if path.exists() else None
 
     def close(self) -> None:
         while self._open:
@@ -132,15 +147,20 @@ def require() -> None:
 
 
 def load(
-    lab: str, size: Size | None = None, *, sources: Path = SOURCES, cache: Path = CACHE
+    lab: str,
+    size: Size | None = None,
+    *,
+    clock: ClockKind = "host",
+    sources: Path = SOURCES,
+    cache: Path = CACHE,
 ) -> Program:
-    """Bring the program into the kernel for ``lab``, in place of one that the lab had.
+    """Bring the program for ``clock`` into the kernel for ``lab``, in place of one that it had.
 
     Raises UserError: a tool or eBPF is missing, or the compiler or the kernel refuses the program;
     nothing of the lab is left then.
     """
     require()
-    with built(size or Size(), sources=sources, cache=cache) as target:
+    with built(size or Size(), clock=clock, sources=sources, cache=cache) as target:
         mount()
         remove(lab)
         directory = pins_of(lab)
@@ -195,12 +215,15 @@ def labs() -> list[str]:
 
 
 @contextmanager
-def built(size: Size, *, sources: Path = SOURCES, cache: Path = CACHE) -> Iterator[Path]:
+def built(
+    size: Size, *, clock: ClockKind = "host", sources: Path = SOURCES, cache: Path = CACHE
+) -> Iterator[Path]:
     """The object file: from the cache, or made now and kept there if the cache can be written.
 
     Raises UserError with the compiler's first error.
     """
-    flags = (*FLAGS, *size.definitions(), "-idirafter", f"/usr/include/{_multiarch()}")
+    flags = (*FLAGS, *size.definitions(), *FLAGS_OF_CLOCK[clock])
+    flags = (*flags, "-idirafter", f"/usr/include/{_multiarch()}")
     name = f"{_fingerprint(sources, flags)}.o"
     kept = cache / name
     if kept.exists():

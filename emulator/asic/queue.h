@@ -8,12 +8,15 @@
  *   link is its own whatever waits above it.  The link is an ideal one.
  * - measured: a frame that arrives at the other end of the cable has left the queue.  Where the
  *   kernel's timers are late and HTB falls behind its rate, this follows it.
+ *
+ * With a virtual clock neither is needed: who holds the frames keeps the depths (virtual.h).
  */
 #ifndef UETEMU_QUEUE_H
 #define UETEMU_QUEUE_H
 
 #include "asic.h"
 #include "random.h"
+#include "virtual.h"
 
 #define LONGEST_IDLE (1ULL << 36) /* ns; times the highest rate it still fits 64 bits */
 
@@ -23,16 +26,14 @@ enum verdict { ADMITTED, MARKED, TO_TRIM, REFUSED };
 
 /* The queue of a class.  The number is hidden from the compiler once it is known to be small: it
  * would keep a copy from before the comparison, of which the verifier of Linux 6.1 knows nothing. */
-static __always_inline struct queue *queue_of(struct port_state *port,
-					      const struct port_settings *rules,
-					      __u32 class_number)
+static __always_inline __u32 queue_number(const struct port_settings *rules, __u32 class_number)
 {
 	__u32 number = rules->classes[class_number].queue;
 
 	if (number >= QUEUES)
 		number = QUEUE_LOW;
 	barrier_var(number);
-	return &port->queues[number];
+	return number;
 }
 
 /* Take from the queues what the link has carried up to `now`.  The caller holds the lock. */
@@ -123,7 +124,7 @@ static __always_inline void forget_lost(struct port_state *port, __u64 rate, __u
 static __always_inline void depart(struct port_state *port, const struct port_settings *rules,
 				   __u32 class_number, __u64 octets, __u64 now)
 {
-	struct queue *queue = queue_of(port, rules, class_number);
+	struct queue *queue = &port->queues[queue_number(rules, class_number)];
 
 	bpf_spin_lock(&port->lock);
 	queue->depth -= queue->depth < octets ? queue->depth : octets;
@@ -131,18 +132,32 @@ static __always_inline void depart(struct port_state *port, const struct port_se
 	bpf_spin_unlock(&port->lock);
 }
 
-static __always_inline enum verdict admit(struct port_state *port,
+/* Measured queues, and those of a virtual clock: a frame admitted just now is not there after all. */
+static __always_inline void take_back(struct port_state *port, struct virtual_port *mapped,
+				      const struct port_settings *rules, __u32 class_number,
+				      __u64 octets, __u64 now)
+{
+	if (mapped)
+		mapped->depth[queue_number(rules, class_number)] -= octets;
+	if (rules->measured)
+		depart(port, rules, class_number, octets, now);
+}
+
+static __always_inline enum verdict admit(struct port_state *port, struct virtual_port *mapped,
 					  const struct port_settings *rules, __u32 class_number,
 					  __u64 octets, int can_mark, int can_trim, __u64 now)
 {
 	const struct class_settings *class = &rules->classes[class_number];
 	struct class_counters *counters = &port->classes[class_number];
-	struct queue *queue = queue_of(port, rules, class_number);
+	__u32 number = queue_number(rules, class_number);
+	struct queue *queue = &port->queues[number];
 	enum verdict verdict = ADMITTED;
 	__u64 bin, depth;
 
 	bpf_spin_lock(&port->lock);
-	if (rules->measured)
+	if (mapped)
+		queue->depth = mapped->depth[number];
+	else if (rules->measured)
 		forget_lost(port, rules->rate, now);
 	else
 		drain(port, rules, now);
@@ -164,6 +179,10 @@ static __always_inline enum verdict admit(struct port_state *port,
 			verdict = MARKED;
 		}
 		queue->depth = depth;
+		if (mapped)
+			mapped->depth[number] = depth;
+		if (mapped && number == QUEUE_LOW && depth > mapped->peak)
+			mapped->peak = depth;
 		if (depth > queue->deepest)
 			queue->deepest = depth;
 		counters->packets++;
@@ -175,10 +194,14 @@ static __always_inline enum verdict admit(struct port_state *port,
 
 /* Octets that wait at a port at `now`, without touching it: another port wants to know. */
 static __always_inline __u64 waiting(const struct port_state *port,
+				     const struct virtual_port *mapped,
 				     const struct port_settings *rules, __u64 now)
 {
 	__u64 depth = octets_in(port), idle = 0, served;
 
+	if (mapped)
+		return mapped->depth[QUEUE_HIGH] + mapped->depth[QUEUE_MEDIUM] +
+		       mapped->depth[QUEUE_LOW];
 	if (rules->measured)
 		return depth;
 	if (now > port->drained_at)

@@ -8,7 +8,7 @@
 
 #include "asic.h"
 
-enum stream { STREAM_MARK = 1, STREAM_FAULT = 2, STREAM_HASH = 3 };
+enum stream { STREAM_MARK = 1, STREAM_FAULT = 2, STREAM_HASH = 3, STREAM_KERNEL = 4 };
 
 /* Every bit of the result depends on every bit of the argument (the finalizer of SplitMix64). */
 static __always_inline __u64 mixed(__u64 x)

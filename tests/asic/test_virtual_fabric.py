@@ -1,0 +1,152 @@
+"""The switch ASICs of a lab with a virtual clock, as an engine asks them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from emulator import lab_record
+from emulator.asic import program as asic_program
+from emulator.asic.choice import parse
+from emulator.asic.fabric import FabricAsic
+from emulator.asic.faults import NONE, Faults
+from emulator.asic.fitting import fit
+from emulator.asic.layout import Queue
+from emulator.asic.virtual_state import DEPTH, PORT_WORDS
+from emulator.errors import UserError
+from emulator.fabric.netlink import RouteSocket
+from emulator.lab_record import LabRecord, Phase
+from tests.asic.bench import needs_root, root
+from topologies import catalogue
+from topologies.model import Topology
+
+pytestmark = [root, needs_root]
+
+SPEC = "rail_clos:hosts=2,gpus_per_host=2,nic_rate=3.2T,uplink_rate=3.2T,buffer=8MB"
+SWITCH = "lossless"
+
+
+def no_kernel(node: str) -> RouteSocket:
+    raise AssertionError(f"a virtual clock shapes nothing, and asks for the kernel of {node}")
+
+
+def made(lab: str, topology: Topology, spec: str = SWITCH) -> FabricAsic:
+    fitted = fit(parse(spec), topology, 1.0, clock="virtual")
+    return FabricAsic.load(
+        fitted,
+        lab,
+        topology,
+        dilation=1.0,
+        seed=1,
+        measured=False,
+        kernels=no_kernel,
+        clock="virtual",
+    )
+
+
+@pytest.fixture
+def asic(lab_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FabricAsic]:
+    """Of a lab that is on record, but of which nothing else is there."""
+    monkeypatch.setattr(lab_record, "STATE", tmp_path)
+    topology = catalogue.load(SPEC)
+    record = LabRecord(
+        lab=lab_name,
+        identity=uuid.uuid4().hex,
+        phase=Phase.UP,
+        topology_spec=SPEC,
+        dilation=1.0,
+        seed=1,
+        cable_delay="nic",
+        persistent=False,
+        owner=lab_record.this_process(),
+        created=lab_record.now(),
+        nodes=tuple(node.name for node in topology.nodes),
+        switch=SWITCH,
+    )
+    lock = lab_record.register(record, topology)
+    loaded = made(lab_name, topology)
+    yield loaded
+    loaded.close()
+    lock.release()
+
+
+def test_links_may_have_any_rate(asic: FabricAsic) -> None:
+    with pytest.raises(UserError, match="outside of the rates"):
+        fit(parse(SWITCH), asic.topology, 1.0)
+    assert asic.virtual is not None
+    assert asic.pauses.on
+
+
+def test_faults_of_rate_and_storms_are_for_the_engine(asic: FabricAsic) -> None:
+    assert asic.rate_share("rail0:down0") == asic.nic_rate_share("h0g0:eth0") == 1.0
+    asic.inject("rail0:down0", Faults(rate=0.3, arriving=True))
+    asic.inject("rail0:up0", Faults(rate=1e-9))
+    assert asic.rate_share("rail0:down0") == asic.nic_rate_share("h0g0:eth0") == 0.3
+    assert asic.rate_share("rail0:up0") == 1e-9
+    assert asic.rate_share("rail1:up0") == asic.nic_rate_share("h1g0:eth0") == 1.0
+    asic.inject("rail0:down0", Faults(rate=0.5, pause_storm=True))
+    assert asic.nic_rate_share("h0g0:eth0") == 1.0
+    assert asic.storming("h0g0:eth0")
+    assert not asic.storming("h1g0:eth0")
+    asic.inject("rail0:down0", NONE)
+    assert asic.rate_share("rail0:down0") == 1.0
+    assert not asic.storming("h0g0:eth0")
+
+
+def test_no_process_is_started(asic: FabricAsic) -> None:
+    asic.pauses.start()
+    asic.pauses.restart()
+    assert not any(row.pauses for row in asic.pauses.counters().values())
+    asic.pauses.end()
+    assert lab_record.processes(asic.lab) == []
+
+
+def test_queues_by_code_point(asic: FabricAsic) -> None:
+    queues = asic.queue_of_code_point("rail0:up0")
+    assert len(queues) == 64
+    assert {point for point in range(64) if queues[point] == Queue.HIGH} == {10, 12, 46, 48}
+    assert asic.queue_of_other("rail0:up0") is Queue.LOW
+
+
+def test_new_choice_needs_no_kernel(asic: FabricAsic) -> None:
+    asic.apply(parse("shallow:trimmed_queue=medium,balance=least-loaded"))
+    queues = asic.queue_of_code_point("rail0:up0")
+    assert {point for point in range(64) if queues[point] == Queue.MEDIUM} == {10, 12}
+    assert not asic.pauses.on
+
+
+def test_queues_of_a_pulled_cable_are_empty(asic: FabricAsic) -> None:
+    assert asic.virtual is not None
+    at = asic.ports["rail0:up0"].index * PORT_WORDS + DEPTH
+    asic.virtual.ports[at + Queue.LOW] = 9000
+    asic.virtual.ports[at + Queue.HIGH] = 84
+    assert asic.counters()["rail0:up0"].queues[Queue.LOW].bytes == 9000
+    asic.empty("rail0:up0")
+    assert list(asic.virtual.ports[at : at + 3]) == [0, 0, 0]
+    lost = [row.lost_bytes for row in asic.counters()["rail0:up0"].classes.values()]
+    assert sum(lost) == 9000
+
+
+def test_other_process_shares_the_tables(asic: FabricAsic) -> None:
+    other = FabricAsic.open(
+        asic.lab,
+        asic.topology,
+        dilation=1.0,
+        seed=1,
+        measured=False,
+        kernels=no_kernel,
+        clock="virtual",
+    )
+    assert other.virtual is not None
+    assert asic.virtual is not None
+    asic.virtual.switches[0] = 77
+    assert other.virtual.switches[0] == 77
+    other.close()
+
+
+def test_removed_with_its_lab(asic: FabricAsic) -> None:
+    assert asic_program.remove(asic.lab)
+    assert asic.lab not in asic_program.labs()
