@@ -120,7 +120,7 @@ class Lab:
                 raise UserError(f"dilation {dilation:g}: a virtual clock has none, it must be 1")
         _check_unused(name)
         topology, _ = homing.resolved(topology)
-        fitted = None if switch is None else fit(switch, topology, dilation)
+        fitted = None if switch is None else fit(switch, topology, dilation, clock=clock)
         check_control_plane(topology, switch)
         bonds.check(topology)
         vlans.check(topology)
@@ -300,6 +300,7 @@ class Lab:
             "seed": self.seed,
             "measured": self.cable_delay != "netem",  # see emulator.asic.fabric
             "kernels": self._kernel,
+            "clock": self.record.clock,
         }
 
     # ------------------------------------------------------------------ work

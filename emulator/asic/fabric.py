@@ -34,7 +34,7 @@ from emulator.asic.fitting import FittedSwitch
 from emulator.asic.layout import PORT_HEAD, PORT_KEY, Queue, TrafficClass
 from emulator.asic.pauses import Pauses
 from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
-from emulator.asic.program import ClockKind, Program
+from emulator.asic.program import Program
 from emulator.asic.virtual_state import VirtualState
 from emulator.errors import UserError
 from emulator.fabric.indices import interface_indices
@@ -46,6 +46,7 @@ from emulator.fabric.shaping import (
     rate_requests,
     size_requests,
 )
+from emulator.lab_record import Clock
 from topologies.model import End, Link, Topology
 from topologies.units import format_rate
 
@@ -82,13 +83,13 @@ class FabricAsic:
         seed: int,
         measured: bool,
         kernels: Kernels,
-        clock: ClockKind = "host",
+        clock: Clock = "host",
     ) -> None:
         self.lab = lab
         self.topology = topology
         self.program = program
         self.dilation = dilation
-        self.clock: ClockKind = clock
+        self.clock: Clock = clock
         self.virtual = VirtualState(program) if clock == "virtual" else None
         self.measured = measured or self.virtual is not None  # not computed from the link's rate
         self._seed = seed
@@ -116,7 +117,7 @@ class FabricAsic:
         seed: int,
         measured: bool,
         kernels: Kernels,
-        clock: ClockKind = "host",
+        clock: Clock = "host",
     ) -> Self:
         """Bring the program into the kernel for ``lab`` and configure all ports to come.
 
@@ -152,7 +153,7 @@ class FabricAsic:
         seed: int,
         measured: bool,
         kernels: Kernels,
-        clock: ClockKind = "host",
+        clock: Clock = "host",
     ) -> Self:
         """That of a running lab.  Raises UserError if its program is gone."""
         return cls(

@@ -33,11 +33,12 @@ from emulator.asic.profile import (
     Profile,
     named,
 )
-from emulator.asic.program import ClockKind, Size
+from emulator.asic.program import Size
 from emulator.errors import Misfit, UserError
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.routes import Route, static_routes
 from emulator.fabric.shaping import CONTROL_BUFFER_BYTES, Egress
+from emulator.lab_record import Clock
 from topologies.deadlock import waiting_circle
 from topologies.model import SWITCH_ROLES, Link, Role, Topology
 from topologies.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_bytes
@@ -116,7 +117,7 @@ def fit(
     dilation: float,
     *,
     code_points: CodePoints = LAB,
-    clock: ClockKind = "host",
+    clock: Clock = "host",
 ) -> FittedSwitch:
     """``choice`` for ``topology`` at ``dilation``, which is 1 for a virtual clock.
 

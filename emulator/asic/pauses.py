@@ -11,8 +11,9 @@ from emulator.asic.fitting import FittedSwitch
 from emulator.asic.kernel import run
 from emulator.asic.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
 from emulator.asic.pause_counters import PauseCounters
-from emulator.asic.program import FORGET, ClockKind, Program
+from emulator.asic.program import FORGET, Program
 from emulator.errors import UserError
+from emulator.lab_record import Clock
 from topologies.model import ETHERNET_HEADER, End, Link, Topology
 
 #: What stands in front of the two numbers that asic_forget is given.
@@ -42,7 +43,7 @@ class Pauses:
         topology: Topology,
         program: Program,
         indices: Mapping[End, int],
-        clock: ClockKind = "host",
+        clock: Clock = "host",
     ) -> None:
         self._lab, self._program = lab, program
         self._has_agent = clock == "host"

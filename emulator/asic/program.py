@@ -25,12 +25,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from emulator import lab_record
 from emulator.asic.kernel import Map, available, open_pinned
 from emulator.asic.layout import VALUE_BYTES, VIRTUAL_VALUE_BYTES
 from emulator.errors import UserError
+from emulator.lab_record import Clock
 
 SOURCES = Path(__file__).parent
 MAIN_SOURCE = "asic.bpf.c"
@@ -40,8 +40,7 @@ PINS = BPF_FILE_SYSTEM / "uetemu"
 CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu")) / "asic"
 TIMEOUT_S = 120
 LOG_LINES = 3  # of the verifier's, in an error message
-ClockKind = Literal["host", "virtual"]
-FLAGS_OF_CLOCK: dict[ClockKind, tuple[str, ...]] = {"host": (), "virtual": ("-DVIRTUAL_TIME",)}
+FLAGS_OF_CLOCK: dict[Clock, tuple[str, ...]] = {"host": (), "virtual": ("-DVIRTUAL_TIME",)}
 FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -150,7 +149,7 @@ def load(
     lab: str,
     size: Size | None = None,
     *,
-    clock: ClockKind = "host",
+    clock: Clock = "host",
     sources: Path = SOURCES,
     cache: Path = CACHE,
 ) -> Program:
@@ -216,7 +215,7 @@ def labs() -> list[str]:
 
 @contextmanager
 def built(
-    size: Size, *, clock: ClockKind = "host", sources: Path = SOURCES, cache: Path = CACHE
+    size: Size, *, clock: Clock = "host", sources: Path = SOURCES, cache: Path = CACHE
 ) -> Iterator[Path]:
     """The object file: from the cache, or made now and kept there if the cache can be written.
 
