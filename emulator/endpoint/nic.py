@@ -11,7 +11,6 @@ what propagation delay is counted from.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import socket
 import struct
@@ -21,7 +20,7 @@ from ipaddress import ip_address
 
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import DelayLine, PathDelay
-from emulator.endpoint.frame_filter import TransportFrames
+from emulator.endpoint.frame_filter import WHOLE_FRAME, TransportFrames, attach
 from emulator.endpoint.outbox import Outbox, is_control
 from uet.transport import Frame
 
@@ -31,8 +30,6 @@ _SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
 _PACKET_IGNORE_OUTGOING = 23
 _TPACKET_V2 = 1
-_SO_ATTACH_FILTER = 26
-_WHOLE_FRAME = 0x0004_0000
 
 _KERNEL, _USER = 0, 1
 _BLOCK_OCTETS = 1 << 16
@@ -79,7 +76,8 @@ class Nic:
         try:
             self._make_ring(frame_octets, slots)
             self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-            _attach(self._socket, frames)
+            only_those = frames.program(matching=WHOLE_FRAME, other=0, only_for_us=True)
+            attach(self._socket, only_those)
             self._data = Outbox(self._socket, frame_octets, queue_frames)
             self._control: Outbox | None = None
             if by_class:
@@ -336,10 +334,3 @@ def _source_key(address: str) -> int | bytes:
     if len(packed) == 4:
         return int(struct.unpack("=I", packed)[0])
     return packed
-
-
-def _attach(raw: socket.socket, frames: TransportFrames) -> None:
-    program = b"".join(frames.program(matching=_WHOLE_FRAME, other=0, only_for_us=True))
-    code = ctypes.create_string_buffer(program, len(program))
-    filter_ = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
-    raw.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric import namespaces
+from emulator.fabric import namespaces, passage
 from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.offloads import switch_off
@@ -52,14 +52,12 @@ class InnerEnds:
     def configure(self, alias: Callable[[End], str]) -> None:
         """Bring all inner ends to work, each under the ``alias`` of its port."""
         for end in self.wires.ends.values():
+            index, subject = self.wires.index(end), f"inner end of {end}"
             switch_off(self.kernel, self.wires.name(end))
-            kernel_object.raise_link(
-                self.kernel,
-                self.wires.index(end),
-                alias=alias(end),
-                subject=f"inner end of {end}",
-            )
+            passage.queue_qdisc(self.kernel, index, subject=subject)
+            kernel_object.raise_link(self.kernel, index, alias=alias(end), subject=subject)
         self.kernel.flush()
+        passage.add_filters(self.kernel, self.wires)
 
     def ready(self) -> bool:
         """Whether every inner end can send."""

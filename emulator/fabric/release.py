@@ -41,7 +41,7 @@ ETH_P_ALL_ON_WIRE = 0x0300
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _instruction(
+def instruction(
     code: int, *, to: int = 0, source: int = 0, offset: int = 0, value: int = 0
 ) -> bytes:
     return struct.pack("=BBhi", code, source << 4 | to, offset, value)
@@ -49,15 +49,15 @@ def _instruction(
 
 #: Registers: 0 result, 1 to 3 arguments (1 at first the frame), 6 outlasts calls.
 PROGRAM = (
-    _instruction(LOAD_DOUBLE, to=2, source=1, offset=SKB_SOCKET),
-    _instruction(JUMP_IF_ZERO, to=2, offset=5),
-    _instruction(LOAD_WORD, to=2, source=1, offset=SKB_INTERFACE),
-    _instruction(MOVE, to=3, value=0),
-    _instruction(CALL, value=CLONE_REDIRECT),
-    _instruction(MOVE, value=TC_ACT_STOLEN),  # the clone was sent or counted as a drop
-    _instruction(EXIT),
-    _instruction(MOVE, value=TC_ACT_UNSPEC),
-    _instruction(EXIT),
+    instruction(LOAD_DOUBLE, to=2, source=1, offset=SKB_SOCKET),
+    instruction(JUMP_IF_ZERO, to=2, offset=5),
+    instruction(LOAD_WORD, to=2, source=1, offset=SKB_INTERFACE),
+    instruction(MOVE, to=3, value=0),
+    instruction(CALL, value=CLONE_REDIRECT),
+    instruction(MOVE, value=TC_ACT_STOLEN),  # the clone was sent or counted as a drop
+    instruction(EXIT),
+    instruction(MOVE, value=TC_ACT_UNSPEC),
+    instruction(EXIT),
 )
 
 
@@ -69,12 +69,12 @@ ROUTED_EACH = 0x75655405
 #: lies behind, and tell nobody; so the IP header is brought there.
 HEADERS = 14 + 40  # Ethernet, and IPv4 or IPv6
 FOR_TUNNELS = (
-    _instruction(MOVE, to=2, value=ROUTED_EACH),
-    _instruction(STORE_WORD, to=1, source=2, offset=SKB_MARK),
-    _instruction(COPY, to=6, source=1),
-    _instruction(MOVE, to=2, value=HEADERS),
-    _instruction(CALL, value=PULL_DATA),  # nothing is lost where a frame is shorter
-    _instruction(COPY, to=1, source=6),
+    instruction(MOVE, to=2, value=ROUTED_EACH),
+    instruction(STORE_WORD, to=1, source=2, offset=SKB_MARK),
+    instruction(COPY, to=6, source=1),
+    instruction(MOVE, to=2, value=HEADERS),
+    instruction(CALL, value=PULL_DATA),  # nothing is lost where a frame is shorter
+    instruction(COPY, to=1, source=6),
 )
 
 
@@ -91,7 +91,9 @@ def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
     rule = TCMSG.pack(0, 0, 0, 0, 1, CLSACT_EGRESS, FIRST << 16 | ETH_P_ALL_ON_WIRE)
     options = nested(
         TCA_OPTIONS,
-        attribute(TCA_BPF_FD, U32(_load((*FOR_TUNNELS, *PROGRAM) if tunnel else PROGRAM))),
+        attribute(
+            TCA_BPF_FD, U32(load_classifier((*FOR_TUNNELS, *PROGRAM) if tunnel else PROGRAM))
+        ),
         text(TCA_BPF_NAME, "uetemu-release"),
         attribute(TCA_BPF_FLAGS, U32(DIRECT_ACTION)),
     )
@@ -101,7 +103,7 @@ def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
     )
 
 
-def _load(program: tuple[bytes, ...]) -> int:
+def load_classifier(program: tuple[bytes, ...]) -> int:
     """``program`` in the kernel, as a file descriptor that lives as long as this process."""
     octets = b"".join(program)
     instructions = ctypes.create_string_buffer(octets, len(octets))

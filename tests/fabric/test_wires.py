@@ -13,15 +13,11 @@ from emulator.fabric.indices import interface_indices
 from emulator.fabric.wires import Wires
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
-from tests.fabric.wire_tap import datagram, tapped
+from tests.fabric.wire_tap import datagram, tapped, virtual
 from topologies import catalogue
 from topologies.model import End
 
 RAIL = "rail_clos:hosts=2,gpus_per_host=2"
-
-
-def virtual(lab: LabFactory, spec: str = RAIL, **settings: object) -> Lab:
-    return lab(spec, dilation=1, clock="virtual", **settings)
 
 
 # --- names and numbers -------------------------------------------------------------------------
@@ -55,7 +51,7 @@ pytestmark = pytest.mark.root
 
 
 def test_inner_ends_have_their_names_and_indices(lab: LabFactory) -> None:
-    made = virtual(lab, worker_of={"rail0": 1})
+    made = virtual(lab, RAIL, worker_of={"rail0": 1})
     wires = made.wires
     assert wires is not None
     seen = dict(namespaces.visitor().inside(made.wires_namespace, socket.if_nameindex))
@@ -70,7 +66,7 @@ def test_inner_ends_have_their_names_and_indices(lab: LabFactory) -> None:
 
 
 def test_another_process_finds_the_same_wires(lab: LabFactory) -> None:
-    made = virtual(lab, worker_of={"rail0": 1})
+    made = virtual(lab, RAIL, worker_of={"rail0": 1})
     assert made.wires is not None
     with Lab.attach(made.name) as found:
         assert found.record.clock == "virtual"
@@ -93,21 +89,11 @@ def test_virtual_clock_has_no_dilation(lab_name: str) -> None:
 
 
 def test_switch_has_forwarded_when_send_returns(lab: LabFactory) -> None:
-    made = virtual(lab)
+    made = virtual(lab, RAIL)
     with tapped(made) as tap:
         for _ in range(200):
             frame = datagram(made, "h0g0", "h1g0")
             assert tap.send(End("rail0", "down0"), frame) == [(End("rail0", "down1"), frame)]
-
-
-def test_frame_of_a_gpu_appears_at_its_inner_end_only(lab: LabFactory) -> None:
-    made = virtual(lab)
-    frame = datagram(made, "h0g0", "h1g0")
-    gpu = made.inside("h0g0", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
-    with gpu, tapped(made) as tap:
-        gpu.bind(("eth0", 0))
-        gpu.send(frame)
-        assert tap.heard() == [(End("h0g0", "eth0"), frame)]
 
 
 def test_clean_removes_the_wires(lab_name: str) -> None:

@@ -9,24 +9,32 @@ from contextlib import contextmanager
 from ipaddress import IPv4Address
 
 from emulator.fabric import namespaces
+from emulator.fabric.passage import ring_filter
 from emulator.lab import Lab
+from tests.fabric.conftest import LabFactory
 from topologies.model import End
 
 ETH_P_ALL = 0x0003
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 UET_PORT = 4793
+VXLAN_PORT = 4789
 
 
 class WireTap:
-    """Packet sockets in the namespace of the wires: one hears all ends, the others send."""
+    """Packet sockets in the namespace of the wires: one hears all ends, the others send.
 
-    def __init__(self, lab: Lab) -> None:
+    Of a ``worker`` it hears what that worker's ring does, else everything.
+    """
+
+    def __init__(self, lab: Lab, worker: int | None = None) -> None:
         assert lab.wires is not None
         self._wires = lab.wires
         self._path = lab.wires_namespace
         self._ear = self._socket(socket.htons(ETH_P_ALL))
         self._ear.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
         self._ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        if worker is not None:
+            ring_filter(self._ear, lab.wires, worker)
         self._ear.setblocking(False)
         self._mouths: dict[End, socket.socket] = {}
 
@@ -59,9 +67,38 @@ class WireTap:
             each.close()
 
 
+def virtual(lab: LabFactory, spec: str, **settings: object) -> Lab:
+    """A lab of that fabric with a virtual clock."""
+    return lab(spec, dilation=1, clock="virtual", **settings)
+
+
+def ear(lab: Lab, end: End) -> socket.socket:
+    """A packet socket on the port ``end``, in its node, that hears what arrives there."""
+
+    def bound() -> socket.socket:
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        made.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        made.bind((end.port, ETH_P_ALL))
+        made.setblocking(False)
+        return made
+
+    return lab.inside(end.node, bound)
+
+
+def received(ear: socket.socket) -> list[bytes]:
+    """What has arrived since this was last asked."""
+    found = []
+    while True:
+        try:
+            found.append(ear.recv(65536))
+        except BlockingIOError:
+            return found
+
+
 @contextmanager
-def tapped(lab: Lab) -> Iterator[WireTap]:
-    tap = WireTap(lab)
+def tapped(lab: Lab, worker: int | None = None) -> Iterator[WireTap]:
+    tap = WireTap(lab, worker)
     try:
         yield tap
     finally:
@@ -81,20 +118,36 @@ def datagram(
     assert gateway is not None
     mac = theirs.mac if near else gateway.mac
     ethernet = _mac(mac) + _mac(ours.mac) + b"\x08\x00"
-    return ethernet + ip_udp(ours.address.ip, theirs.address.ip, port, octets)
+    return ethernet + ip_udp(ours.address.ip, theirs.address.ip, port, bytes(octets))
 
 
-def ip_udp(source: IPv4Address, destination: IPv4Address, port: int, octets: int) -> bytes:
-    """An IPv4 packet without options with UDP to ``port`` and ``octets`` of payload."""
-    total = 28 + octets
-    header = struct.pack(
-        "!BBHHHBBH4s4s", 0x45, 0, total, 0, 0, 64, 17, 0, source.packed, destination.packed
-    )
-    words = sum(struct.unpack("!10H", header))
-    words = (words & 0xFFFF) + (words >> 16)
-    words += words >> 16
-    header = header[:10] + struct.pack("!H", ~words & 0xFFFF) + header[12:]
-    return header + struct.pack("!4H", 49152, port, 8 + octets, 0) + bytes(octets)
+def ip_udp(
+    source: IPv4Address, destination: IPv4Address, port: int, payload: bytes, *, options: int = 0
+) -> bytes:
+    """An IPv4 packet with UDP to ``port``, and so many octets of ``options`` (of no operation)."""
+    datagram = struct.pack("!4H", 49152, port, 8 + len(payload), 0) + payload
+    return ip(source, destination, 17, datagram, options=options)
+
+
+def ip(
+    source: IPv4Address,
+    destination: IPv4Address,
+    protocol: int,
+    payload: bytes,
+    *,
+    options: int = 0,
+    fragment: int = 0,
+) -> bytes:
+    """An IPv4 packet of ``protocol``; ``fragment`` is its offset in units of eight octets."""
+    length = 20 + options
+    first = 0x40 | length // 4
+    total = length + len(payload)
+    header = struct.pack("!BBHHHBBH", first, 0, total, 0, fragment, 64, protocol, 0)
+    header += source.packed + destination.packed + b"\x01" * options
+    words = sum(struct.unpack(f"!{length // 2}H", header))
+    while words > 0xFFFF:
+        words = (words & 0xFFFF) + (words >> 16)
+    return header[:10] + struct.pack("!H", ~words & 0xFFFF) + header[12:] + payload
 
 
 def _mac(written: str) -> bytes:
