@@ -20,6 +20,7 @@ from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.faults import grammar
 from emulator.lab import LARGEST_DILATION
+from emulator.lab_record import Clock as ClockKind
 from emulator.results import Result, RunFolder
 from emulator.run import comparison, differences, spread, table
 from emulator.run.comparison import COMPARE, COMPARED, variants
@@ -83,11 +84,19 @@ PATIENCE_S = 2.0
     help="run everything with so many seeds, from --seed on, and report median, least and most",
 )
 @click.option(
+    "--clock",
+    type=click.Choice(["virtual", "host"]),
+    default="host",
+    show_default=True,
+    help="virtual: time waits for the work, and results are exact; host: the machine's own time, "
+    "dilated",
+)
+@click.option(
     "--dilation",
     default="auto",
     show_default=True,
     metavar="auto|N",
-    help="seconds of this machine for one second of the fabric",
+    help="--clock host: seconds of this machine for one second of the fabric",
 )
 @click.option(
     "--capture",
@@ -156,6 +165,7 @@ def command(
     plane: str | None,
     seed: int,
     seeds: int,
+    clock: ClockKind,
     dilation: str,
     capture: str | None,
     snaplen: str | None,
@@ -187,6 +197,7 @@ def command(
             control_plane=plane,
             seed=seed,
             seeds=seeds,
+            clock=clock,
             dilation=parse_dilation(dilation),
             capture=capture,
             snaplen=parse_snaplen(snaplen),

@@ -185,7 +185,7 @@ class Executor:
             return False
         self._now = now
         if now >= self._deadline:
-            self.fail("deadline", self._unfinished())
+            self.fail("deadline", self.unfinished())
             return True
         timers = self._timers
         busy = False
@@ -227,7 +227,7 @@ class Executor:
             if not self._waiting[later]:
                 heapq.heappush(self._ready, later)
 
-    def _unfinished(self) -> str:
+    def unfinished(self) -> str:
         """One sentence about what the rank is waiting for."""
         waiting = [
             index

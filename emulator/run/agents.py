@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import PathDelay
 from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.nvlink import ScaleUpLink
 from emulator.endpoint.spec import AgentSpec
+from emulator.run.clocks import RunClock
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address, octet_times, path_delays, tunnel_times
 from topologies.attachment import nic_rate_bps
@@ -47,7 +47,7 @@ def agent_specs(
     seed: int,
     memory_octets: int,
     event_logs: Mapping[str, Path] | None = None,
-    clock: Clock | None = None,
+    clock: RunClock | None = None,
     pausing: bool = False,
 ) -> list[AgentSpec]:
     """A spec for each GPU in rank order, with keys of their own unless ``transport`` has some.
@@ -121,7 +121,7 @@ def agent_specs(
 
 
 def _config(
-    transport: TransportChoice, gpu: str, event_log: Path | None, clock: Clock | None
+    transport: TransportChoice, gpu: str, event_log: Path | None, clock: RunClock | None
 ) -> Mapping[str, object]:
     config = transport.configs[gpu]
     if event_log is None:

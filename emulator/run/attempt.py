@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from emulator.asic.faults import Faults
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.spawn import AgentError, AgentPool
+from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.spec import RankResult
 from emulator.errors import UserError
 from emulator.faults.grammar import Moment
 from emulator.faults.striker import Striker
 from emulator.lab import Lab
 from emulator.run import disturbance
+from emulator.run.clocks import Pool, TimeBase
 from emulator.run.expectation import Expectation
 from emulator.run.fault_timeline import FaultPlayer, Tell, link_changes
 from emulator.run.load import Load
@@ -41,12 +41,12 @@ class Attempt:
     load: Load
     lab: Lab
     striker: Striker
-    pool: AgentPool
+    pool: Pool
     ports: PortObserver
-    clock: Clock
+    time: TimeBase
     tell: Tell
     progress: Callable[[], None]
-    host: HostLoad = field(default_factory=HostLoad)
+    host: HostLoad | None = None
     late_fault_ns: int = 0
     warnings: list[str] = field(default_factory=list)
     _expected: Expectation | None = None
@@ -139,7 +139,8 @@ class Attempt:
             self.trial.faults,
             self.plan.topology,
             inject=partial(_inject, self.lab),
-            clock=self.clock,
+            clock=self.time.clock,
+            schedule=self.time.schedule,
             tell=self.tell,
             moments=moments,
             strike=self.striker.apply,
@@ -152,7 +153,7 @@ class Attempt:
                 self.pool,
                 ideal_ns=ideal_ns,
                 chain=self.load.chain,
-                timeout_s=patience_s(self.clock, ideal_ns, self._expected),
+                timeout_s=patience_s(self.time.clock, ideal_ns, self._expected),
                 host=self.host,
                 ports=self.ports,
                 faults=faults,

@@ -13,7 +13,6 @@ from emulator.asic.code_points import LAB
 from emulator.asic.layout import TrafficClass
 from emulator.run.comparison import short_names
 from emulator.run.plan import Plan, PlannedStage
-from topologies.model import Topology
 from topologies.units import format_size
 
 #: So many names are "all others".
@@ -23,12 +22,12 @@ _HELD = "data that one egress holds at most"
 
 def report(plan: Plan, dilation: float) -> list[str]:
     """Make a line for each subject in which transports differ, and one on the application."""
-    stages, topology = plan.stages, plan.topology
+    stages = plan.stages
     names = short_names([stage.stage.label for stage in stages])
     subjects: dict[str, dict[str, str]] = {}
     for stage in stages:
         name = names[stage.stage.label]
-        facts = {**stage.transport.traits, _HELD: _held(stage, topology, dilation)}
+        facts = {**stage.transport.traits, _HELD: _held(stage, plan, dilation)}
         for subject, fact in facts.items():
             subjects.setdefault(subject, {})[name] = fact
     lines = [
@@ -55,13 +54,14 @@ def _joined(facts: Mapping[str, str]) -> str:
     return "; ".join(parts if rest is None else [*parts, f"all others {rest}"])
 
 
-def _held(stage: PlannedStage, topology: Topology, dilation: float) -> str:
+def _held(stage: PlannedStage, plan: Plan, dilation: float) -> str:
     """Describe how many octets of data may wait for one port of a switch."""
     if stage.switch is None:
         return "what the kernel's queues take"
     config = next(iter(stage.transport.configs.values()))
     data = TrafficClass(LAB.classes()[int(str(config["dscp_data"]))])
-    fitted = fitting.fit(stage.switch, topology, dilation)
+    topology, clock = plan.topology, plan.request.clock
+    fitted = fitting.fit(stage.switch, topology, dilation, clock=clock)
     depths = []
     for node in topology.switches:
         for cable, _, _ in topology.neighbours(node.name):

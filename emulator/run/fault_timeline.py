@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from emulator.asic.faults import NONE, Faults
-from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.grammar import Moment
+from emulator.run.clocks import RunClock
 from emulator.run.cuts import Change, share_left
 from emulator.scenario import FaultAt
 from topologies.model import End, Topology, TopologyError
@@ -26,6 +27,8 @@ LONGEST_WAIT_S = 2_000_000.0
 Inject = Callable[[str, Faults], None]
 Strike = Callable[[Condition], None]
 Tell = Callable[..., None]
+#: Has something done at a time (ns of the run's clock).
+Schedule = Callable[[int, Callable[[], None]], None]
 
 
 def ports_struck(fault: FaultAt, topology: Topology) -> tuple[str, ...]:
@@ -91,13 +94,16 @@ class FaultPlayer:
         topology: Topology,
         *,
         inject: Inject,
-        clock: Clock,
+        clock: RunClock,
         tell: Tell,
+        schedule: Schedule | None = None,
         moments: Sequence[Moment] = (),
         strike: Strike | None = None,
     ) -> None:
         self._ports = sorted({port for f in timeline for port in ports_struck(f, topology)})
         self._inject, self._clock, self._tell = inject, clock, tell
+        self._schedule = schedule
+        self._iteration = 0
         self._strike = strike if moments else None
         self._steps = sorted(
             [
@@ -112,6 +118,7 @@ class FaultPlayer:
         self.late_ns = 0
         self.missed = 0
         self.applied: list[list[Applied]] = []
+        self._left = 0
 
     def begin(self, start_at: int) -> None:
         """The iteration starts at ``start_at`` (fabric ns)."""
@@ -119,16 +126,28 @@ class FaultPlayer:
             return
         self._over.clear()
         self.applied.append([])
+        if self._schedule is not None:
+            self._iteration += 1
+            self._left = len(self._steps)
+            for step in self._steps:
+                when = start_at + step.at_ns
+                self._schedule(when, partial(self._strike_in, self._iteration, step))
+            return
         self._thread = threading.Thread(target=self._play, args=(start_at,), daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """The iteration is over: heal whatever was struck.  Raises what went wrong meanwhile."""
         thread, self._thread = self._thread, None
-        if thread is None:
+        if thread is not None:
+            self._over.set()
+            thread.join()
+        elif self._schedule is None or not self._steps:
             return
-        self._over.set()
-        thread.join()
+        else:
+            self._iteration += 1  # steps that are still to come find theirs over
+            self.missed += self._left
+            self._left = 0
         for port in self._ports:
             self._inject(port, NONE)
         if self._strike is not None:
@@ -151,6 +170,15 @@ class FaultPlayer:
 
         details = {"said": moment.text, "struck": moment.condition.words()}
         return _Step(moment.at_ns, act, details, moment)
+
+    def _strike_in(self, iteration: int, step: _Step) -> None:
+        if iteration != self._iteration:
+            return
+        self._left -= 1
+        step.act()
+        if step.moment is not None:
+            self.applied[-1].append(Applied(step.moment, step.at_ns))
+        self._tell("fault", **step.details, at_us=step.at_ns / 1000, late_us=0.0)
 
     def _play(self, start_at: int) -> None:
         try:

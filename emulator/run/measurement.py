@@ -13,9 +13,9 @@ import psutil
 from emulator.endpoint.counting import add, is_extreme
 from emulator.endpoint.gpu import GpuMemory
 from emulator.endpoint.schedule import Schedule
-from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import RankResult
 from emulator.errors import UserError
+from emulator.run.clocks import Pool
 from emulator.run.fault_timeline import FaultPlayer
 from emulator.run.fidelity import Machine, Slip
 from emulator.run.ideal import WireCost
@@ -110,12 +110,12 @@ class Measured:
 
 def measure(
     trial: Trial,
-    pool: AgentPool,
+    pool: Pool,
     *,
     ideal_ns: float,
     chain: int,
     timeout_s: float,
-    host: HostLoad,
+    host: HostLoad | None,
     ports: PortObserver,
     faults: FaultPlayer,
     wire: WireCost,
@@ -176,17 +176,19 @@ def measure(
             for name, content in _contents(trial.expected, "expected", schedule).items()
         )
         if iteration >= 0:
-            host.busy_s += busy
-            host.available_s += available
             times.append(duration_ns(results))
             messages.add(results)
-            loops = pool.counters()
-            host.slips += slips(loops, times[-1])
-            host.own_time = max(host.own_time, own_time(loops, chain, times[-1]))
+            if host is not None:
+                host.busy_s += busy
+                host.available_s += available
+                loops = pool.counters()
+                host.slips += slips(loops, times[-1])
+                host.own_time = max(host.own_time, own_time(loops, chain, times[-1]))
         progress()
     after = pool.counters()
     endpoints = differences(before, after)
-    host.nic_losses += Counter(_socket_losses(after)) - Counter(_socket_losses(before))
+    if host is not None:
+        host.nic_losses += Counter(_socket_losses(after)) - Counter(_socket_losses(before))
     outcome = Outcome(
         times_ns=tuple(times),
         ideal_ns=ideal_ns,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from emulator.endpoint.clock import Clock
+from emulator.run.clocks import RunClock
 from emulator.run.expectation import Expectation
 
 #: What an iteration may take beyond what its ideal time, dilated, would be.
@@ -19,7 +19,7 @@ FORLORN_FACTOR = 3
 LONGEST_TIMEOUT_S = 2_000_000.0
 
 
-def patience_s(clock: Clock, ideal_ns: float, expected: Expectation | None = None) -> float:
+def patience_s(clock: RunClock, ideal_ns: float, expected: Expectation | None = None) -> float:
     """The time for an iteration whose lower bound is ``ideal_ns``, with the faults ``expected``."""
     struck_s = clock.host_seconds(expected.moments[-1].at_ns) if expected is not None else 0.0
     if expected is not None and expected.severed:

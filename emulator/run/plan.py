@@ -23,6 +23,7 @@ from emulator.fabric.capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.fabric_choice import FabricChoice, choose
 from emulator.faults.grammar import Moment, timeline
 from emulator.homing import Homing
+from emulator.lab_record import Clock as ClockKind
 from emulator.run import preflight, pxn
 from emulator.run.comparison import variants
 from emulator.run.load import Load
@@ -56,6 +57,8 @@ class Request:
     seed: int = 1
     #: how many seeds the scenario is run with, from ``seed`` on
     seeds: int = 1
+    #: what keeps the time: "virtual" or "host"
+    clock: ClockKind = "host"
     dilation: float | None = None
     capture: str | None = None
     snaplen: int = SNAPLEN_HEADERS
@@ -222,9 +225,11 @@ def _planned(
     if switch is not None:
         fastest = max(link.rate_bps for link in topology.links)
         dilation = request.dilation or max(1.0, fastest / NOMINAL_HOST_RATE)
+        if request.clock == "virtual":
+            dilation = 1.0
         others = request.switch is not None or any(trials[place].switch for place in stage.trials)
         with nullcontext() if others else fabric.answering():  # who asked for the switch
-            fitting.fit(switch, topology, dilation)
+            fitting.fit(switch, topology, dilation, clock=request.clock)
     for place in stage.trials:
         if trials[place].faults and switch is None:
             raise UserError(

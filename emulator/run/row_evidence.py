@@ -17,7 +17,8 @@ _KEEP_PATHS = frozenset({Balancing.KERNEL, Balancing.FLOW})
 
 
 def row_evidence(attempt: Attempt, outcome: Outcome) -> Evidence:
-    """Return what is known of the measured iterations of ``attempt``."""
+    """Return what is known of the measured iterations of ``attempt``, on the host's clock."""
+    assert attempt.host is not None
     gpus = [gpu.name for gpu in attempt.plan.topology.gpus]
     sockets = {
         f"{gpus[rank]} {name}": count for (rank, name), count in attempt.host.nic_losses.items()
@@ -59,7 +60,7 @@ def _overtaken(attempt: Attempt, outcome: Outcome, gpus: list[str]) -> dict[str,
     lost: Counter[str] = Counter()
     for port in outcome.ports.values():
         lost.update(dropped=port.dropped + port.kernel.tx_dropped, trimmed=port.trimmed)
-    if lost.total() or attempt.host.nic_losses.total():
+    if lost.total() or (attempt.host is not None and attempt.host.nic_losses.total()):
         return {}
     return {
         gpus[rank]: counts[counter]

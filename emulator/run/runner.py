@@ -16,45 +16,38 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from emulator.asic import fitting, telemetry
-from emulator.asic.telemetry import Telemetry
+from emulator.asic import fitting
 from emulator.cleanup import uninterrupted
 from emulator.control_plane.routing import Routing
-from emulator.endpoint.clock import Clock
 from emulator.endpoint.counting import add
-from emulator.endpoint.spawn import AgentError, AgentPool
+from emulator.endpoint.spawn import AgentError
 from emulator.errors import UserError
-from emulator.fabric.capture import Capture, describe
 from emulator.faults.striker import Striker, check_rates
 from emulator.lab import Lab
 from emulator.results import Result, RunFolder
-from emulator.run import fidelity, row_ports
+from emulator.run import row_ports
 from emulator.run.agents import agent_specs
 from emulator.run.attempt import Attempt
 from emulator.run.bound import violation
-from emulator.run.calibration import Work, calibrate
+from emulator.run.clocks import Pool
 from emulator.run.environment import describe_machine
-from emulator.run.fidelity import Evidence
+from emulator.run.host_time import HostTime
 from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.load import Load
-from emulator.run.losses import cable_rtt_ns, nic_losses, port_losses
 from emulator.run.measured_row import measured_row
 from emulator.run.measurement import HostLoad
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
 from emulator.run.plan import Plan, PlannedStage, Request, default_capture, prepare
-from emulator.run.port_record import failures
-from emulator.run.queues import sampling_troubles
-from emulator.run.row_evidence import row_evidence
 from emulator.run.run_secret import run_secret
 from emulator.run.spread import SeedRows
 from emulator.run.timeline import timeline
+from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Trial
 from emulator.transports.one_time_keys import KEY_FILE
 from topologies import export
@@ -124,16 +117,13 @@ class _Run:
             "lab": plan.lab,
             "seed": plan.request.seed,
         }
-        self.host = HostLoad()
-        self.pool: AgentPool | None = None
+        make = VirtualTime if plan.request.clock == VirtualTime.name else HostTime
+        self.time: HostTime | VirtualTime = make(plan, result, folder, observer, self.environment)
+        self.pool: Pool | None = None
         self.lab: Lab | None = None
         self.ports: PortObserver | None = None
-        self.telemetry: Telemetry | None = None
-        self.clock = Clock.start(1)
         self.striker: Striker | None = None
         self.attempt: Attempt | None = None
-        self.late_fault_ns = 0
-        self._evidence: list[Evidence] = []
         self._seeds = SeedRows(plan.request.seeds)
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
@@ -144,10 +134,10 @@ class _Run:
     def work(self) -> None:
         self.folder.event("begin", scenario=self.result.scenario, lab=self.plan.lab)
         self.folder.write("fabric.json", export.as_data(self.plan.topology))
-        self.result.dilation = self._choose_dilation()
-        self.environment["dilation"] = self.result.dilation
+        self.dilation = self.time.choose_dilation()
+        self.result.dilation = self.environment["dilation"] = self.dilation
         for moment in self.plan.moments:
-            check_rates(moment.condition, self.result.dilation)
+            check_rates(moment.condition, self.dilation)
         self.folder.write("environment.json", self.environment)
         self._save()
         self.observer.began(self.plan, self.result)
@@ -175,7 +165,7 @@ class _Run:
         return groups
 
     @property
-    def _pool(self) -> AgentPool:
+    def _pool(self) -> Pool:
         assert self.pool is not None
         return self.pool
 
@@ -189,35 +179,15 @@ class _Run:
         later = f"-{stage + 1}" if stage else ""
         return {gpu: logs / f"{gpu}{later}.sqlog" for gpu in self.plan.logged}
 
-    def _choose_dilation(self) -> float:
-        plan = self.plan
-        if plan.request.dilation is not None:
-            self.environment["calibration"] = None
-            return plan.request.dilation
-        calibration = calibrate(
-            plan.topology,
-            [
-                Work(stage.transport, stage.switch, stage.loads)
-                for stage in plan.stages
-                if stage.seed == plan.request.seed
-            ],
-            seed=plan.request.seed,
-            logged=bool(plan.logged),
-            progress=lambda what: self.observer.progress(what, None),
-        )
-        self.environment["calibration"] = calibration.as_dict()
-        self.folder.event("calibrated", **calibration.as_dict())
-        return calibration.dilation
-
     def _build(self, stack: ExitStack) -> None:
         plan, observer = self.plan, self.observer
-        dilation = self.result.dilation
-        assert dilation is not None
+        dilation = self.dilation
         lab = stack.enter_context(
             Lab.create(
                 plan.lab,
                 plan.topology,
                 dilation=dilation,
+                clock=self.time.name,
                 seed=plan.request.seed,
                 spec=plan.spec,
                 switch=plan.stages[0].switch,
@@ -232,27 +202,12 @@ class _Run:
         self.folder.write("environment.json", self.environment)
         for stage in plan.stages:
             if stage.switch is not None:
-                told = fitting.fit(stage.switch, plan.topology, dilation).warnings
+                clock = plan.request.clock
+                told = fitting.fit(stage.switch, plan.topology, dilation, clock=clock).warnings
                 self.result.warnings += [one for one in told if one not in self.result.warnings]
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
-        self.clock = Clock.start(dilation)
-        sniffers = Capture(
-            plan.taps,
-            namespace=lambda node: lab.netns(node).name,
-            folder=self.folder.path,
-            snaplen=plan.request.snaplen,
-            comment=describe(plan.lab, dilation),
-        )
-        if lab.asic is not None:
-            path = self.folder.path / telemetry.FILE
-            self.telemetry = Telemetry(lab.asic, path, self.clock)
-            with uninterrupted():  # a thread that is half started could not be ended
-                self.telemetry.start()
-                stack.callback(self._end_telemetry, self.telemetry)
-        self.ports = PortObserver(lab, self.telemetry)
-        observer.progress("starting captures", None)
-        stack.callback(self._end_capture, sniffers)
-        sniffers.start()
+        self.time.begin(lab, stack)
+        self.ports = PortObserver(lab, self.time.telemetry)
 
     def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:
         """The agents for ``stages``, which share a transport; they end with ``lives``."""
@@ -261,7 +216,8 @@ class _Run:
         first = plan.stages[stages[0]]
         transport = first.transport
         if transport.keys is not None:
-            secret = run_secret(plan, self._lives, dilation=lab.dilation, started=self._started)
+            started = self._started if self.time.name == HostTime.name else None
+            secret = run_secret(plan, self._lives, dilation=lab.dilation, started=started)
             self._domains.append(transport.keys.domain(secret))
             self.folder.write(KEY_FILE, self._domains)
             transport = transport.keyed(secret)
@@ -275,26 +231,16 @@ class _Run:
             seed=first.seed,
             memory_octets=max(max(memory) for memory in memories) or 1,
             event_logs=self._event_logs(stages[0]),
-            clock=self.clock,
+            clock=self.time.clock,
             pausing=any(
                 (switch := plan.stages[number].switch) is not None and switch.pausing is not None
                 for number in stages
             ),
         )
-        self.pool = lives.enter_context(AgentPool(plan.lab, specs, self.clock))
-        self.pool.start(
-            lambda done, total: observer.progress(f"starting agents ({done}/{total})", None)
-        )
-        self.folder.event("started", agents=self.pool.pids, transport=first.stage.label)
-
-    def _end_telemetry(self, sampler: Telemetry) -> None:
-        sampler.stop()
-        self.result.warnings += sampling_troubles(sampler, self.clock.now())
-        self.folder.event(
-            "telemetry",
-            file=sampler.path.name,
-            samples=sampler.samples,
-        )
+        pool: Pool = self.time.pool(specs)
+        self.pool = lives.enter_context(pool)
+        pool.start(lambda done, total: observer.progress(f"starting agents ({done}/{total})", None))
+        self.folder.event("started", agents=pool.pids, transport=first.stage.label)
 
     def _end_routing(self, routing: Routing) -> None:
         routing.save(self.folder.path)
@@ -305,16 +251,6 @@ class _Run:
                 f"switches gave up {lost} neighbours, for a fault or because this machine was too "
                 "busy for their timers (see frr/*/frr.log); a longer interval or hold bears more"
             )
-
-    def _end_capture(self, sniffers: Capture) -> None:
-        record = sniffers.stop()
-        self.result.errors += record.errors
-        self.result.warnings += record.warnings
-        self.folder.event(
-            "captured",
-            file=record.path.name if record.path else None,
-            ports=[dataclasses.asdict(count) for count in record.ports],
-        )
 
     def _run_stage(self, number: int) -> None:
         """Tell the switches what to do, and run the stage's trials."""
@@ -327,6 +263,7 @@ class _Run:
             self.ports.restart()
             assert lab.asic is not None
             lab.asic.apply(stage.switch, stage.seed)
+            self.time.switches_changed()
         self.folder.event(
             "stage", number=number, transport=stage.stage.label, switch=stage.stage.switch
         )
@@ -343,13 +280,11 @@ class _Run:
             try:
                 measured, told = attempt.run()
             finally:
-                self.host.add(attempt.host)
-                self.late_fault_ns = max(self.late_fault_ns, attempt.late_fault_ns)
+                if self.time.host is not None and attempt.host is not None:
+                    self.time.host.add(attempt.host)
                 self.result.warnings += attempt.warnings
             self.attempt = None
-            evidence = row_evidence(attempt, measured.outcome)
-            self._evidence.append(evidence)
-            verdict = fidelity.judge(evidence, base_rtt_ns=cable_rtt_ns(plan.topology))
+            verdict = self.time.row_verdict(attempt, measured.outcome)
             told = {**told, "fidelity": {key: verdict[key] for key in ("verdict", "reasons")}}
             relayed = {"relayed_messages": load.relayed}
             own = measured_row(plan, stage, trial, measured.outcome)
@@ -362,7 +297,7 @@ class _Run:
             beaten = violation(
                 measured.outcome.times_ns,
                 measured.outcome.ideal_ns,
-                dilation=self.clock.dilation,
+                dilation=self.dilation,
                 late_ns=late_ns,
             )
             if beaten is not None:
@@ -398,9 +333,10 @@ class _Run:
             striker=self.striker,
             pool=self._pool,
             ports=self.ports,
-            clock=self.clock,
+            time=self.time,
             tell=self.folder.event,
             progress=partial(self._settle, trial, progress),
+            host=None if self.time.host is None else HostLoad(),
         )
 
     def _settle(self, trial: Trial, progress: Callable[[], None]) -> None:
@@ -426,44 +362,7 @@ class _Run:
             | ({"pfc": pauses[name].as_dict()} if name in pauses else {})
             for name, port in kernel.items()
         }
-        pulled = {
-            str(end)
-            for moment in self.plan.moments
-            for link in moment.condition.dead
-            for end in link.ends
-        }
-        of_rows: Counter[str] = Counter()
-        overtaken: Counter[str] = Counter()
-        for evidence in self._evidence:
-            of_rows.update(evidence.foreign_drops)
-            overtaken.update(evidence.overtaken)
-        evidence = Evidence(
-            machine=self.host.machine(),
-            foreign_drops={
-                **of_rows,
-                **nic_losses(self.result.endpoints),
-                # what is lost at a cable without carrier is the fault's
-                **port_losses(
-                    {name: port for name, port in kernel.items() if name not in pulled},
-                    modelled=asic.keys() - pulled,
-                ),
-                **failures(asic),
-            },
-            overtaken=overtaken,
-            late_fault_ns=self.late_fault_ns,
-            late_pause_ns=max((port.late_ns for port in pauses.values()), default=0),
-        )
-        verdict = fidelity.judge(evidence, base_rtt_ns=cable_rtt_ns(self.plan.topology))
-        self.result.fidelity = verdict | {"limited_rows": self._limited_rows()}
-
-    def _limited_rows(self) -> list[int]:
-        """Return the numbers of the rows, from 1 on, that this machine has limited."""
-        verdicts = [row.get("fidelity") for row in self.result.rows]
-        return [
-            number
-            for number, verdict in enumerate(verdicts, start=1)
-            if isinstance(verdict, Mapping) and verdict["verdict"] != "ok"
-        ]
+        self.result.fidelity = self.time.verdict(kernel, asic, pauses)
 
     def _take_endpoints(self, counters: Mapping[int, Mapping[str, Mapping[str, int]]]) -> None:
         """Add what the endpoints of some stages counted to what those of earlier stages did."""

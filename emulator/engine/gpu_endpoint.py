@@ -1,0 +1,329 @@
+"""One GPU in virtual time: its transport, its schedule and its ports, woken by events alone.
+
+::
+
+    a frame arrives --> socket --> transport --completions--> executor --post--> transport
+                                        |
+                     the line is idle --+--transmit--> socket --> line
+
+The transport is asked for a frame whenever a line is idle, and for its deadline when it has none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from emulator.endpoint.agent import make_transport
+from emulator.endpoint.counting import add, of_the_past
+from emulator.endpoint.executor import MEMORY_KEY, Executor
+from emulator.endpoint.gpu import GpuMemory, Layout
+from emulator.endpoint.lanes import Endpoint, per_fep
+from emulator.endpoint.nvlink import CopyNotice, NvLink
+from emulator.endpoint.program import Program
+from emulator.endpoint.schedule import Schedule
+from emulator.endpoint.spec import AgentSpec, RankResult
+from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
+from emulator.engine.gpu_port import GpuPort, PortChoice
+from emulator.engine.kernel_switch import Outlets, Reasons
+from emulator.engine.line import FRAMING_OCTETS, LOW
+from emulator.engine.scale_up_copies import ScaleUpCopies
+from uet.planes.fabric_interface import FabricInterface
+from uet.transport import Transport
+
+#: Of a NIC with several ports: so many frames a port may wait for it while others are idle.
+_WAITING_PER_PORT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What the GPUs of one worker share."""
+
+    events: EventQueue
+    outlets: Outlets
+    #: called when a rank has finished its schedule, or failed
+    finished: Callable[[int], None]
+    #: called when a rank has reached barriers, with their names
+    at_barrier: Callable[[int, Sequence[str]], None]
+
+
+class _Lane:
+    """An endpoint and the ports that it sends by."""
+
+    __slots__ = ("choice", "endpoint", "ports")
+
+    def __init__(self, endpoint: Endpoint, ports: Sequence[GpuPort]) -> None:
+        self.endpoint = endpoint
+        self.ports = ports
+        self.choice = PortChoice(ports) if len(ports) > 1 else None
+
+    @property
+    def room(self) -> int:
+        """How many frames of data the lines behind take now: none while they are busy."""
+        if len(self.ports) == 1:
+            lines = self.ports[0].lines
+            if len(lines) == 1:
+                line = lines[0]
+                return 0 if line.busy or line.queued or line.low_stopped else 1
+        every = [line for port in self.ports for line in port.lines]
+        lines = [line for line in every if not line.cut] or every
+        if not any(not line.busy and not line.low_stopped for line in lines):
+            return 0
+        return int(sum(line.queued for line in lines) < _WAITING_PER_PORT * len(lines))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a line is idle and only data may not leave, so that control may."""
+        return any(
+            line.low_stopped and not line.busy and not line.queues[LOW - 1] and not line.cut
+            for port in self.ports
+            for line in port.lines
+        )
+
+
+class GpuEndpoint:
+    """The GPU of ``spec`` with its open ``ports``; ``number`` is that of its events' source."""
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        ports: Sequence[GpuPort],
+        around: Surroundings,
+        number: int,
+        *,
+        memory: GpuMemory,
+        scale_up_memories: Mapping[int, GpuMemory],
+        send_copy: Callable[[int, int, int, CopyNotice], None],
+        reasons: Reasons,
+    ) -> None:
+        self.spec = spec
+        self.ports = ports
+        self._around = around
+        self._events = around.events
+        self._source = Source(number)
+        self._memory = memory
+        self._reasons = reasons
+        self.copies: ScaleUpCopies | None = None
+        if spec.scale_up is not None:
+            self.copies = ScaleUpCopies(
+                spec.rank,
+                spec.scale_up,
+                self._events,
+                self._source,
+                send=send_copy,
+                hear=self._hear,
+            )
+        self._past: dict[str, int] = {}  # counters of the transports before this one
+        self._past_of_feps: dict[str, dict[str, int]] = {}
+        self._transport = self._new_transport(dict(spec.transport_config), spec.seed)
+        self.executor = Executor(
+            spec.rank,
+            spec.node,
+            self._transport,
+            memory,
+            spec.peers,
+            nvlink=cast("NvLink | None", self.copies),
+            scale_up_memories=scale_up_memories,
+            header_bits=spec.header_bits,
+        )
+        self._armed = NEVER
+        self._settling = False
+        self.result: RankResult | None = None
+        for port in ports:
+            for line in port.lines:
+                line.idle = self.line_idle
+
+    def _new_transport(self, config: dict[str, object], seed: int) -> Transport:
+        transport = make_transport(self.spec.transport, config, seed)
+        if isinstance(transport, FabricInterface):
+            self._lanes = [
+                _Lane(plane, (port,))
+                for plane, port in zip(transport.planes, self.ports, strict=True)
+            ]
+        else:
+            self._lanes = [_Lane(transport, self.ports)]
+        transport.register(self._memory.view(), key=MEMORY_KEY)
+        self._by_port = {
+            id(port): lane.endpoint.receive for lane in self._lanes for port in lane.ports
+        }
+        self._tell_ports(transport)
+        return transport
+
+    def _tell_ports(self, transport: Transport) -> None:
+        if len(self.ports) > 1:
+            up = [number for number, port in enumerate(self.ports) if port.carrier]
+            transport.use_ports(up or list(range(len(self.ports))))
+
+    def renew(self, life: int) -> None:
+        """Begin life number ``life``: a transport that has learned nothing; counters go on."""
+        add(self._past, of_the_past(self._transport.counters()))
+        for layer, counters in per_fep(self._transport).items():
+            add(self._past_of_feps.setdefault(layer, {}), of_the_past(counters))
+        seed = random.Random(f"{self.spec.seed} life {life}").getrandbits(63)
+        config = {**self.spec.transport_config, "life": life}
+        self._transport = self._new_transport(config, seed)
+        self.executor.use(self._transport)
+
+    def carrier_changed(self) -> None:
+        """Look which ports have carrier now."""
+        for lane in self._lanes:
+            if lane.choice is not None:
+                lane.choice.look()
+        self._tell_ports(self._transport)
+        self.settle()
+
+    # Running
+
+    def load(self, schedule: Schedule, layouts: Mapping[int, Mapping[str, int]]) -> None:
+        """Take ``schedule``; ``layouts`` are the buffers of every rank that it writes to."""
+        spec = self.spec
+        program = Program(
+            schedule,
+            {rank: Layout(buffers) for rank, buffers in layouts.items()},
+            fabric=spec.peers,
+            scale_up=spec.scale_up_peers if self.copies is not None else (),
+        )
+        self.executor.load(program)
+
+    def start(self, execution: int) -> None:
+        """Begin execution number ``execution`` now."""
+        self.result = None
+        self.executor.start(execution, self._events.now // PS, NEVER)
+        self.settle()
+
+    def deliver(self, port: GpuPort, frame: bytes) -> None:
+        """Take a frame that has crossed eth0: the transport sees the octets of the ring's slot."""
+        counts = port.counts
+        counts.frames_in += 1
+        counts.octets_in += len(frame)
+        self._by_port[id(port)]((memoryview(frame),), self._events.now // PS)
+        self.settle()
+
+    def line_idle(self) -> None:
+        """Give a line that has become idle its next frame."""
+        self.settle()
+
+    def _hear(self, notice: CopyNotice) -> None:
+        self.executor.notice((notice,))
+        self.settle()
+
+    def _wake(self, when: int) -> None:
+        if when == self._armed:
+            self._armed = NEVER
+            self.settle()
+
+    def settle(self) -> None:
+        """Do all that can be done now, and see to it that the next deadline wakes this GPU."""
+        if self._settling:  # a frame that is sent makes its line ask for another
+            return
+        self._settling = True
+        now = self._events.now // PS
+        transport, executor = self._transport, self.executor
+        completions = transport.completions()
+        if completions:
+            executor.feed(completions, now)
+        if executor.running:
+            self._advance(now)
+        deadline = NEVER
+        for lane in self._lanes:
+            endpoint = lane.endpoint
+            while lane.room:
+                frames = endpoint.transmit(now, 1)
+                if not frames:
+                    break
+                self._send(lane, frames)
+            else:
+                if lane.stopped and (frames := endpoint.transmit(now, 0)):
+                    self._send(lane, frames)
+                elif not lane.stopped:
+                    continue  # the line asks when it is idle
+            due = endpoint.next_deadline()
+            if due is not None and due < deadline:
+                deadline = due
+        expired = transport.completions()
+        if expired:
+            executor.feed(expired, now)
+            if executor.running:
+                self._advance(now)
+        self._settling = False
+        if executor.running:
+            due = executor.next_deadline()
+            if due is not None and due < deadline:
+                deadline = due
+        if expired or deadline <= now:
+            deadline = now  # posted anew, or due already: once more at this instant
+        if deadline < NEVER:
+            when = max(deadline * PS, self._events.now)
+            if when < self._armed:
+                self._armed = when
+                self._events.at(when, self._source.next(), self._wake, when)
+
+    def _advance(self, now: int) -> None:
+        executor = self.executor
+        while executor.advance(now):
+            pass
+        names = executor.barriers_reached()
+        if names:
+            self._around.at_barrier(self.spec.rank, names)
+        if executor.finished:
+            self.result = executor.take_result()
+            self._around.finished(self.spec.rank)
+
+    def _send(self, lane: _Lane, frames: Sequence[tuple[bytes, memoryview | bytes]]) -> None:
+        outlets, node = self._around.outlets, self.spec.node
+        for frame in frames:
+            if lane.choice is None:
+                port = lane.ports[0]
+            else:
+                port, frame = lane.choice.of(frame)
+            octets = len(frame[0]) + len(frame[1])
+            if not port.carrier:
+                port.counts.link_down += 1
+                port.lines[0].discard(octets + FRAMING_OCTETS, LOW)
+                continue
+            port.counts.frames_out += 1
+            port.counts.octets_out += octets
+            outlets.from_socket(port.socket, frame, node, self._reasons)
+
+    # The end
+
+    def close(self) -> None:
+        """Have the transport finish what was posted and close."""
+        self._transport.close()
+        self.settle()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of the transport is open."""
+        return self._transport.closed
+
+    def fail(self, error: str, detail: str) -> None:
+        """End the execution with ``error``."""
+        if self.executor.running:
+            self.executor.fail(error, detail)
+            self.result = self.executor.take_result()
+
+    def counters(self) -> dict[str, Mapping[str, int]]:
+        """The counters of all layers by name."""
+        transport = dict(self._past)
+        add(transport, self._transport.counters())
+        each = [port.counters() for port in self.ports]
+        nic = {name: sum(counters[name] for counters in each) for name in each[0]}
+        if len(each) > 1:
+            for number, counters in enumerate(each):
+                for name in ("frames_in", "frames_out"):
+                    nic[f"port{number}_{name}"] = counters[name]
+        layers: dict[str, Mapping[str, int]] = {
+            "transport": transport,
+            "nic": nic,
+            "executor": {"stale_arrivals": self.executor.stale_arrivals},
+        }
+        for layer, counted in per_fep(self._transport).items():
+            total = dict(self._past_of_feps.get(layer, {}))
+            add(total, counted)
+            layers[layer] = total
+        if self.copies is not None:
+            layers["scale_up"] = self.copies.counters()
+        return layers

@@ -1,0 +1,214 @@
+"""Namespaces of the kernel as functions: a frame goes in, and what comes out is all there.
+
+What a socket sends is forwarded before ``send`` returns, as veth, bridge, routing and the switch
+program all run in the softirq at the end of the system call.  The account proves it for each frame:
+the program counts what it lets go and what it takes, and the ring must have as many.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from emulator.engine.event_queue import PS, EventQueue
+from emulator.engine.line import LOW, Line
+from emulator.engine.packet_ring import PacketRing
+from uet.transport import Frame
+
+#: How often the kernel is asked to finish before a frame counts as lost without a reason.
+_PATIENCE = 200
+
+#: Counts drops of a node by reason since it was made (nothing else may drop frames silently).
+Reasons = Callable[[], Mapping[str, int]]
+
+
+class Astray(Exception):
+    """A frame went into a namespace and neither came out nor was counted as dropped."""
+
+
+@dataclass
+class Account:
+    """What became of every frame that went into a namespace of the kernel."""
+
+    injected: int = 0
+    delivered: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def as_dict(self) -> dict[str, object]:
+        """For a result file."""
+        return {
+            "injected": self.injected,
+            "delivered": self.delivered,
+            "dropped": dict(sorted(self.dropped.items())),
+        }
+
+
+class Outlets:
+    """Takes what the kernel hands out at the inner ends, and puts it into their lines.
+
+    ``lines`` are by inner interface index; a line's ``tables`` say by the DSCP of an IP packet
+    which queue it waits in.
+    """
+
+    def __init__(self, ring: PacketRing, lines: Mapping[int, Line]) -> None:
+        self.ring = ring
+        self._lines = dict(lines)
+        self._queues: dict[int, bytes] = {}
+        self.account = Account()
+
+    def classify(self, index: int, queues: bytes) -> None:
+        """Let the line of inner interface ``index`` queue by ``queues``, a number for each DSCP."""
+        self._queues[index] = queues
+
+    def take(self, origin: int = 0, ahead: bool = False) -> int:
+        """Enqueue what is there now; return how many frames that were."""
+        taken = self.ring.take()
+        for interface, frame in taken:
+            line = self._lines.get(interface)
+            if line is None:
+                raise Astray(f"a frame came out of interface {interface}, which is no inner end")
+            queues = self._queues.get(interface)
+            line.enqueue(frame, LOW if queues is None else queue_of(frame, queues), origin)
+        return len(taken)
+
+    def settle(self) -> None:
+        """Have the kernel finish what it has begun."""
+        self.ring.settle()
+
+    def from_socket(self, sender: socket.socket, frame: Frame, node: str, reasons: Reasons) -> None:
+        """Send a GPU's frame through its namespace and put it into the line it comes out by."""
+        sender.sendmsg(frame)
+        account = self.account
+        account.injected += 1
+        if self.take():
+            account.delivered += 1
+            return
+        for _ in range(_PATIENCE):
+            self.settle()
+            if self.take():
+                account.delivered += 1
+                return
+        account.dropped[f"{node}: filtered in its namespace"] += 1
+
+
+def queue_of(frame: bytes, queues: bytes) -> int:
+    """The queue of ``frame`` where ``queues`` has one for each DSCP; others wait with data."""
+    if frame[12] == 0x08 and frame[13] == 0:
+        return queues[frame[15] >> 2]
+    if frame[12] == 0x86 and frame[13] == 0xDD:
+        return queues[(frame[14] & 0xF) << 2 | frame[15] >> 6]
+    return LOW
+
+
+class SwitchInlet:
+    """A port of a switch, for what arrives there: the frame crosses the switch, in no time.
+
+    ``words`` are those that the switch program shares, ``now_at``, ``passed_at`` and ``dropped_at``
+    the places of its switch in them; ``words`` None: there is no program, and the kernel's
+    own counters say what it dropped.
+    """
+
+    __slots__ = (
+        "_dropped_at",
+        "_events",
+        "_index",
+        "_now_at",
+        "_outlets",
+        "_passed_at",
+        "_reasons",
+        "_send",
+        "_words",
+        "latency_ps",
+        "node",
+        "on_arrival",
+    )
+
+    def __init__(
+        self,
+        node: str,
+        index: int,
+        events: EventQueue,
+        outlets: Outlets,
+        send: Callable[[bytes], int],
+        reasons: Reasons,
+        words: tuple[memoryview, int, int, int] | None,
+    ) -> None:
+        self.node, self._index = node, index
+        self._events, self._outlets, self._send, self._reasons = events, outlets, send, reasons
+        self._words: memoryview | None = None
+        if words is not None:
+            self._words, self._now_at, self._passed_at, self._dropped_at = words
+
+    def arrive(self, frame: bytes) -> None:
+        """Bring ``frame`` into the switch and queue what comes out at its ports."""
+        words = self._words
+        account = self._outlets.account
+        account.injected += 1
+        if words is None:
+            self._send(frame)
+            if self._outlets.take(self._index):
+                account.delivered += 1
+            else:
+                self._look_for(0, 0, 0)
+            return
+        words[self._now_at] = self._events.now // PS
+        passed, dropped = words[self._passed_at], words[self._dropped_at]
+        self._send(frame)
+        out = self._outlets.take(self._index)
+        expected = words[self._passed_at] - passed
+        if out == expected and expected:
+            account.delivered += 1
+            return
+        self._look_for(out, passed, dropped)
+
+    def _look_for(self, out: int, passed: int, dropped: int) -> None:
+        """Settle the account of a frame that is not where it is looked for at once."""
+        words, account, outlets = self._words, self._outlets.account, self._outlets
+        for _ in range(_PATIENCE):
+            if words is None:
+                if out:
+                    account.delivered += 1
+                    return
+            elif out == words[self._passed_at] - passed:
+                if out:
+                    account.delivered += 1
+                    return
+                if words[self._dropped_at] != dropped:
+                    account.dropped[f"{self.node}: switch"] += 1
+                    return
+            outlets.settle()
+            out += outlets.take(self._index)
+            if not out and (reason := self._new_reason()):
+                account.dropped[f"{self.node}: {reason}"] += 1
+                return
+        raise Astray(
+            f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and neither came out"
+            " nor was counted as dropped"
+        )
+
+    def _new_reason(self) -> str | None:
+        return _increased(self._reasons)
+
+
+def _increased(reasons: Reasons) -> str | None:
+    """The reason that has counted one more since it was asked last, if there is one."""
+    for name, count in reasons().items():
+        if count:
+            return name
+    return None
+
+
+class DropCounters:
+    """Reads a namespace's counters of dropped packets; each reading tells what is new."""
+
+    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
+        self._read = read
+        self._known = dict(read())
+
+    def __call__(self) -> Mapping[str, int]:
+        now = dict(self._read())
+        new = {name: count - self._known.get(name, 0) for name, count in now.items()}
+        self._known = now
+        return {name: count for name, count in new.items() if count > 0}

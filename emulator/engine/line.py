@@ -1,0 +1,254 @@
+"""One direction of a cable: queues at its port, the serialiser, the way to the other end.
+
+::
+
+    enqueue --> queues by class --> [rate] --- delay ---> far
+                                       |
+                                       +--> the last octet has left: `leaves`
+
+Frames are served in strict priority of their queues, but for the share of the link that the last
+one owns.  A frame is in its queue until its last octet has left (store and forward).  Octets are
+those on the wire: preamble, FCS and inter-packet gap included (IEEE 802.3).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from emulator.engine.event_queue import EventQueue, Source
+from topologies.model import End
+
+FRAMING_OCTETS, SMALLEST_OCTETS = 24, 84
+#: Queues of a port: MAC control before all, then those of the switch model (high, medium, low).
+MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
+QUEUES = 4
+_BITS_PS = 8 * 10**12
+_UNCUT = -1
+
+#: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none).
+Waiting = tuple[bytes, int, int]
+
+
+class Watch(Protocol):
+    """Whoever sees the frames of a port go by, both ways."""
+
+    def frame(self, when_ps: int, frame: bytes) -> None: ...
+
+
+@dataclass(slots=True)
+class LineCounts:
+    """What a line has carried and lost.  ``in_queue`` and ``in_flight`` went with its carrier."""
+
+    frames: int = 0
+    octets: int = 0
+    arrived: int = 0
+    in_queue: int = 0
+    in_flight: int = 0
+    no_room: int = 0
+
+
+def octets_on_wire(frame: bytes) -> int:
+    """What ``frame``, without its FCS, takes of a link."""
+    return max(SMALLEST_OCTETS, len(frame) + FRAMING_OCTETS)
+
+
+class Line:
+    """The line from port ``end``.  ``far`` takes each frame at its arrival.
+
+    ``idle`` is called when nothing waits any more, ``leaves(queue, octets, origin)`` when a frame
+    is out of its queue.  ``low_share`` of the link belongs to the last queue whatever waits above.
+    """
+
+    __slots__ = (
+        "_cut_at",
+        "_events",
+        "_low_credit",
+        "_source",
+        "_times",
+        "_waiting",
+        "arriving",
+        "busy",
+        "counts",
+        "cut",
+        "delay_ps",
+        "departing",
+        "digest",
+        "end",
+        "far",
+        "idle",
+        "leaves",
+        "limit",
+        "low_share",
+        "low_stopped",
+        "queued",
+        "queues",
+        "rate_bps",
+    )
+
+    def __init__(
+        self, events: EventQueue, number: int, end: End, *, rate_bps: int, delay_ns: float
+    ) -> None:
+        self._events = events
+        self._source = Source(number)
+        self.end = end
+        self.rate_bps = rate_bps
+        self.delay_ps = round(delay_ns * 1000)
+        self.far: Callable[[bytes], None]
+        self.idle: Callable[[], None] | None = None
+        self.leaves: Callable[[int, int, int], None] | None = None
+        self.queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(QUEUES))
+        self.low_share = 0.0
+        self._low_credit = 0.0
+        self.busy = self.cut = self.low_stopped = False
+        self.queued = 0
+        #: octets that may wait, None without limit (switches without ASIC)
+        self.limit: int | None = None
+        self._waiting = 0
+        self._cut_at = _UNCUT
+        self._times: dict[int, int] = {}
+        self.counts = LineCounts()
+        self.departing: Watch | None = None
+        self.arriving: Watch | None = None
+        self.digest: Watch | None = None
+
+    def time_of(self, octets: int) -> int:
+        """How long the line takes for ``octets`` (ps, rounded up)."""
+        known = self._times.get(octets)
+        if known is None:
+            known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
+        return known
+
+    def change_rate(self, rate_bps: int) -> None:
+        """Serve at ``rate_bps`` from the next frame on."""
+        self.rate_bps = rate_bps
+        self._times.clear()
+
+    def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
+        """Take ``frame`` for ``queue``; ``ahead``: before what waits there."""
+        octets = len(frame) + FRAMING_OCTETS
+        if octets < SMALLEST_OCTETS:
+            octets = SMALLEST_OCTETS
+        if self.cut:
+            self.discard(octets, queue, origin)
+            return
+        if self.busy or (queue == LOW and self.low_stopped):
+            if self.limit is not None and self._waiting + octets > self.limit:
+                self.counts.no_room += 1
+                return
+            if ahead:
+                self.queues[queue].appendleft((frame, octets, origin))
+            else:
+                self.queues[queue].append((frame, octets, origin))
+            self.queued += 1
+            self._waiting += octets
+            return
+        self._begin(frame, octets, queue, origin)
+
+    def discard(self, octets: int, queue: int, origin: int = 0) -> None:
+        """Lose a frame for want of carrier; a NIC takes as long for it as for any other."""
+        self.counts.in_queue += 1
+        if self.idle is None:
+            if self.leaves is not None:
+                self.leaves(queue, octets, origin)
+        elif not self.busy:
+            self.busy = True
+            when = self._events.now + self.time_of(octets)
+            self._events.at(when, self._source.next(), self._left, (queue, octets, origin))
+
+    def _begin(self, frame: bytes, octets: int, queue: int, origin: int) -> None:
+        events = self._events
+        now = events.now
+        self.busy = True
+        took = self._times.get(octets)
+        if took is None:
+            took = self.time_of(octets)
+        end = now + took
+        counts = self.counts
+        counts.frames += 1
+        counts.octets += len(frame)
+        if self.digest is not None:
+            self.digest.frame(now, frame)
+        if self.departing is not None:
+            self.departing.frame(now, frame)
+        order = self._source.order + 2
+        self._source.order = order
+        events.at(end, order - 1, self._left, (queue, octets, origin))
+        events.at(end + self.delay_ps, order, self._arrive, frame)
+
+    def _left(self, item: tuple[int, int, int]) -> None:
+        self.busy = False
+        if self.leaves is not None:
+            self.leaves(*item)
+        if self.queued:
+            self.serve()
+        if not self.busy and self.idle is not None:
+            self.idle()
+
+    def serve(self) -> None:
+        """Begin with the next frame that may leave, if the line is idle."""
+        if self.busy or self.cut:
+            return
+        queue = self._next()
+        if queue is None:
+            return
+        frame, octets, origin = self.queues[queue].popleft()
+        self.queued -= 1
+        self._waiting -= octets
+        self._begin(frame, octets, queue, origin)
+
+    def _next(self) -> int | None:
+        queues = self.queues
+        low = bool(queues[LOW]) and not self.low_stopped
+        for queue in (MAC_CONTROL, HIGH, MEDIUM):
+            if queues[queue]:
+                if low and queue != MAC_CONTROL and self._owed(queues[queue][0][1]):
+                    return LOW
+                return queue
+        return LOW if low else None
+
+    def _owed(self, octets: int) -> bool:
+        """Whether the low queue's share is due before ``octets`` of a queue above it."""
+        needed = self.queues[LOW][0][1] * (1.0 - self.low_share)
+        if self.low_share and self._low_credit >= needed:
+            self._low_credit -= needed
+            return True
+        self._low_credit += octets * self.low_share
+        return False
+
+    def _arrive(self, frame: bytes) -> None:
+        if self._cut_at != _UNCUT:
+            begun = self._events.now - self.delay_ps - self.time_of(octets_on_wire(frame))
+            if begun <= self._cut_at:
+                self.counts.in_flight += 1
+                return
+        self.counts.arrived += 1
+        if self.arriving is not None:
+            self.arriving.frame(self._events.now, frame)
+        self.far(frame)
+
+    def pull(self) -> list[tuple[int, Waiting]]:
+        """Take the carrier away: what waits and what is on its way is lost.
+
+        Returns what waited, with its queue.
+        """
+        self.cut = True
+        self._cut_at = self._events.now
+        lost = [(number, one) for number, queue in enumerate(self.queues) for one in queue]
+        for queue in self.queues:
+            queue.clear()
+        self.queued = self._waiting = 0
+        self.counts.in_queue += len(lost)
+        return lost
+
+    def plug(self) -> None:
+        """Give the carrier back."""
+        self.cut = False
+
+    @property
+    def under_way(self) -> int:
+        """Frames that wait here, or are on the cable."""
+        counts = self.counts
+        return self.queued + counts.frames - counts.arrived - counts.in_flight

@@ -1,0 +1,245 @@
+"""All lines, switches and ports of a lab's fabric, joined to each other under one event queue."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from emulator.asic.virtual_state import DEPTH, DROPPED, NOW, PASSED, PORT_WORDS, SWITCH_WORDS
+from emulator.endpoint.homed_nic import PortSpec
+from emulator.endpoint.spec import AgentSpec
+from emulator.engine.event_queue import EventQueue
+from emulator.engine.gpu_port import GpuPort
+from emulator.engine.kernel_switch import DropCounters, Outlets, Reasons, SwitchInlet
+from emulator.engine.line import HIGH, LOW, Line
+from emulator.engine.packet_ring import PacketRing, sender
+from emulator.fabric import namespaces
+from emulator.fabric.passage import ring_filter
+from emulator.fabric.shaping import DATA_SHARE, DSFIELDS_CONTROL
+from emulator.lab import Lab
+from topologies.model import End, Node, Topology
+
+_RING_SLOTS = 4096
+_ETHERNET = 14
+#: A tunnel's headers beside the MTU of what it carries.
+_TUNNEL = 64
+_CODE_POINTS = 64
+_NETSTAT = "/proc/thread-self/net/netstat"
+
+#: By DSCP, where no switch program says more: control before data.
+PLAIN_QUEUES = bytes(
+    HIGH if code_point << 2 in DSFIELDS_CONTROL else LOW for code_point in range(_CODE_POINTS)
+)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Number of each end of a cable, from 1 on, in the order of the topology's links."""
+
+    numbers: Mapping[End, int]
+
+    @classmethod
+    def of(cls, topology: Topology) -> Ends:
+        """The numbers of ``topology``."""
+        ends = [end for link in topology.links for end in link.ends]
+        return cls({end: number for number, end in enumerate(ends, start=1)})
+
+    @property
+    def first_free(self) -> int:
+        """The first number that no end has."""
+        return len(self.numbers) + 1
+
+
+class Network:
+    """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports."""
+
+    def __init__(self, lab: Lab, events: EventQueue) -> None:
+        wires = lab.wires
+        if wires is None:
+            raise ValueError(f"lab {lab.name} runs on the host's clock")
+        self.lab, self.events, self.topology = lab, events, lab.topology
+        self._wires = wires
+        self.ends = Ends.of(lab.topology)
+        self.lines: dict[End, Line] = {}
+        self.inlets: dict[End, SwitchInlet] = {}
+        self._senders: dict[End, socket.socket] = {}
+        self._files: list[int] = []
+        self._ports: list[GpuPort] = []
+        self._reasons: dict[str, Reasons] = {}
+        for link in self.topology.links:
+            for end in link.ends:
+                self.lines[end] = Line(
+                    events,
+                    self.ends.numbers[end],
+                    end,
+                    rate_bps=link.rate_bps,
+                    delay_ns=link.delay_ns,
+                )
+        try:
+            ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)
+            by_index = {wires.index(end): line for end, line in self.lines.items()}
+            self.outlets = Outlets(ring, by_index)
+            self._join()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_wires(self) -> PacketRing:
+        """In the namespace of the inner ends: the ring, and a socket for each end."""
+        longest = max(link.mtu for link in self.topology.links) + _ETHERNET + _TUNNEL
+        for end in self.lines:
+            self._senders[end] = sender(self._wires.name(end))
+        return PacketRing(
+            lambda raw: ring_filter(raw, self._wires, worker=0),
+            interface=None,
+            frame_octets=longest,
+            slots=_RING_SLOTS,
+        )
+
+    def _join(self) -> None:
+        for link in self.topology.links:
+            for end, other in (link.ends, link.ends[::-1]):
+                node = self.topology.node(end.node)
+                if node.is_switch or node.forwards:
+                    self.lines[other].far = self._inlet(node, end).arrive
+                self.configure(end)
+
+    def _inlet(self, node: Node, end: End) -> SwitchInlet:
+        asic = self.lab.asic
+        words, index = None, 0
+        if asic is not None and str(end) in asic.ports:
+            state, port = asic.virtual, asic.ports[str(end)]
+            assert state is not None
+            at = port.switch * SWITCH_WORDS
+            words, index = (state.switches, at + NOW, at + PASSED, at + DROPPED), port.index
+        inlet = SwitchInlet(
+            node.name,
+            index,
+            self.events,
+            self.outlets,
+            self._senders[end].send,
+            self.reasons(node.name),
+            words,
+        )
+        self.inlets[end] = inlet
+        return inlet
+
+    def configure(self, end: End) -> None:
+        """Let the line from ``end`` work as the switch there says now."""
+        line, index = self.lines[end], self._wires.index(end)
+        asic = self.lab.asic
+        if asic is None or str(end) not in asic.ports:
+            self.outlets.classify(index, PLAIN_QUEUES)
+            line.low_share = DATA_SHARE
+            if asic is None and self.topology.node(end.node).is_switch:
+                line.limit = self.topology.link_at(end).buffer_bytes
+            return
+        state, port = asic.virtual, asic.ports[str(end)]
+        assert state is not None
+        queues = asic.queue_of_code_point(str(end))
+        self.outlets.classify(index, bytes(HIGH + queue for queue in queues))
+        line.low_share = asic.fitted.profile(port.cable).data_share
+        depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
+
+        def leaves(queue: int, octets: int, origin: int) -> None:
+            depths[at + queue] -= octets
+
+        line.leaves = leaves
+
+    def reconfigure(self) -> None:
+        """Take what the switches were told anew."""
+        for end in self.lines:
+            self.configure(end)
+
+    def reasons(self, node: str) -> Reasons:
+        """What drops packets in the namespace of ``node`` without the switch program."""
+        if node not in self._reasons:
+            file = self.lab.inside(node, lambda: os.open(_NETSTAT, os.O_RDONLY | os.O_CLOEXEC))
+            self._files.append(file)
+            self._reasons[node] = DropCounters(lambda: _dropped(file))
+        return self._reasons[node]
+
+    def open_gpu(self, spec: AgentSpec) -> list[GpuPort]:
+        """The ports of the GPU of ``spec``, opened in its namespace and joined to their lines."""
+        node = self.topology.node(spec.node)
+        longest = (spec.frame_octets or spec.mtu + _ETHERNET) + _TUNNEL
+
+        def make() -> list[GpuPort]:
+            made: list[GpuPort] = []
+            for port in spec.ports:
+                lines = [self.lines[end] for end in _ends_of(node, port)]
+                made.append(GpuPort.open(port, spec.frames, frame_octets=longest, lines=lines))
+                self._ports.append(made[-1])
+            return made
+
+        return self.lab.inside(spec.node, make)
+
+    def deliver_to(
+        self, port: GpuPort, node: str, deliver: Callable[[GpuPort, bytes], None]
+    ) -> None:
+        """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
+        account, reasons = self.outlets.account, self.reasons(node)
+        for line in port.lines:
+            other = self._other(line.end)
+            send, ring = self._senders[line.end].send, port.ring
+
+            def arrive(
+                frame: bytes,
+                send: Callable[[bytes], int] = send,
+                ring: PacketRing = ring,
+            ) -> None:
+                account.injected += 1
+                send(frame)
+                taken = ring.take()
+                if not taken:
+                    ring.settle()
+                    taken = ring.take()
+                if not taken:
+                    reason = next(iter(reasons()), "filtered in its namespace")
+                    account.dropped[f"{node}: {reason}"] += 1
+                    return
+                account.delivered += 1
+                for _, one in taken:
+                    deliver(port, one)
+
+            self.lines[other].far = arrive
+
+    def _other(self, end: End) -> End:
+        a, b = self.topology.link_at(end).ends
+        return b if a == end else a
+
+    def under_way(self) -> int:
+        """Frames that wait in lines or are on cables."""
+        return sum(line.under_way for line in self.lines.values())
+
+    def forget_gpus(self) -> None:
+        """Close the ports of all GPUs; others can be opened."""
+        while self._ports:
+            self._ports.pop().close()
+
+    def close(self) -> None:
+        """Give up all sockets."""
+        self.forget_gpus()
+        for one in self._senders.values():
+            one.close()
+        self._senders.clear()
+        while self._files:
+            os.close(self._files.pop())
+        if hasattr(self, "outlets"):
+            self.outlets.ring.close()
+
+
+def _ends_of(node: Node, port: PortSpec) -> Sequence[End]:
+    """The ends of the cables behind the interface of ``port``: one, or those of a bond."""
+    return [End(node.name, one.name) for one in node.ports if one.interface == port.interface]
+
+
+def _dropped(file: int) -> Mapping[str, int]:
+    """Counters of packets that a namespace had no way for (RFC 4293, ipSystemStatsInNoRoutes)."""
+    text = os.pread(file, 1 << 16, 0).decode()
+    rows = [line.split() for line in text.splitlines() if line.startswith("IpExt:")]
+    names, values = rows
+    found = dict(zip(names, values, strict=True))
+    return {"no route": int(found["InNoRoutes"])}

@@ -1,0 +1,132 @@
+"""What comes out of the kernel at the inner ends of all cables: one ring of one packet socket.
+
+``sockaddr_ll`` in each slot tells by which interface a frame came (packet(7), PACKET_RX_RING).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+# linux/if_packet.h, asm-generic/socket.h
+_ETH_P_ALL = 0x0003
+_SOL_PACKET = 263
+_PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
+_PACKET_IGNORE_OUTGOING = 23
+_TPACKET_V2 = 1
+_USER, _VLAN_VALID = 1, 1 << 4
+_BLOCK_OCTETS = 1 << 16
+#: Where the kernel puts the frame in a slot: struct tpacket2_hdr and sockaddr_ll, aligned.
+_FRAME_AT = 66
+#: status, length, captured, frame at; VLAN tag; interface index of the sockaddr_ll.
+_SLOT = struct.Struct("=IIIH10xHH8xi")
+_TAG = struct.Struct("!HH")
+_MACS = 12
+#: struct sockaddr_ll: family, protocol, interface index, and what binding does not ask for.
+_ADDRESS = struct.Struct("=HHi12x")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+#: The interface by which a frame came, and the frame.
+Taken = tuple[int, bytes]
+
+
+class PacketRing:
+    """Frames that ``filtered``, which is given the socket, lets through; made where they come in.
+
+    ``interface`` None: all of the current network namespace.  ``frame_octets`` is the longest
+    frame, ``slots`` how many may wait.
+    """
+
+    def __init__(
+        self,
+        filtered: Callable[[socket.socket], None],
+        *,
+        interface: str | None,
+        frame_octets: int,
+        slots: int,
+    ) -> None:
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # deaf until bound
+        try:
+            self._make_ring(frame_octets, slots)
+            self.socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+            filtered(self.socket)
+            if interface is None:
+                self._bind_to_all()
+            else:
+                self.socket.bind((interface, _ETH_P_ALL))
+        except BaseException:
+            self.socket.close()
+            raise
+        self.lost = 0
+
+    def _make_ring(self, frame_octets: int, slots: int) -> None:
+        stride = -(-(_FRAME_AT + frame_octets) // 16) * 16
+        block = max(_BLOCK_OCTETS, 1 << (stride - 1).bit_length())
+        per_block = block // stride
+        blocks = -(-slots // per_block)
+        self.socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
+        request = struct.pack("=IIII", block, blocks, stride, blocks * per_block)
+        self.socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
+        self._ring = mmap.mmap(self.socket.fileno(), block * blocks)
+        self._octets = memoryview(self._ring)
+        self._words = self._octets.cast("I")
+        self._slots = tuple(
+            index // per_block * block + index % per_block * stride
+            for index in range(blocks * per_block)
+        )
+        self._head = 0
+
+    def _bind_to_all(self) -> None:
+        """Python's own ``bind`` asks for the name of an interface; index 0 stands for all."""
+        address = _ADDRESS.pack(socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0)
+        if _libc.bind(self.socket.fileno(), address, len(address)) != 0:
+            failure = ctypes.get_errno()
+            raise OSError(failure, os.strerror(failure))
+
+    def take(self) -> list[Taken]:
+        """All frames that are there, in the order in which the kernel handed them over."""
+        out: list[Taken] = []
+        slots, octets, words, head = self._slots, self._octets, self._words, self._head
+        while True:
+            at = slots[head]
+            if not words[at >> 2] & _USER:
+                break
+            status, length, captured, start, tag, kind, interface = _SLOT.unpack_from(octets, at)
+            begin = at + start
+            frame = bytes(octets[begin : begin + captured])
+            words[at >> 2] = 0
+            head += 1
+            if head == len(slots):
+                head = 0
+            if captured < length:
+                self._head = head
+                raise ValueError(f"a frame of {length} octets is longer than a slot of the ring")
+            if status & _VLAN_VALID:
+                frame = frame[:_MACS] + _TAG.pack(kind or 0x8100, tag) + frame[_MACS:]
+            out.append((interface, frame))
+        self._head = head
+        return out
+
+    def settle(self) -> None:
+        """Have the kernel finish what this processor has begun, and count what found no slot."""
+        statistics = self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        self.lost += struct.unpack("=II", statistics)[1]
+
+    def close(self) -> None:
+        """Give up the ring."""
+        self.socket.close()
+
+
+def sender(interface: str) -> socket.socket:
+    """A socket that sends by ``interface`` of the current namespace and hears nothing."""
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    try:
+        made.bind((interface, 0))
+    except BaseException:
+        made.close()
+        raise
+    return made

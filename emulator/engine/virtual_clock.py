@@ -1,0 +1,36 @@
+"""Virtual time with the face of :class:`emulator.endpoint.clock.Clock`: it moves with events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from emulator.engine.event_queue import PS, EventQueue
+
+#: What virtual time 0 is in captures and event logs: every run has the same.
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualClock:
+    """The time of ``events`` in ns; a nanosecond of the fabric is one of this clock."""
+
+    events: EventQueue
+    dilation: float = field(default=1.0, init=False)
+
+    @property
+    def began(self) -> str:
+        """The time that stands for 0, in UTC (RFC 3339)."""
+        return EPOCH.isoformat(timespec="microseconds")
+
+    def now(self) -> int:
+        """Fabric time in ns."""
+        return self.events.now // PS
+
+    def host_seconds(self, fabric_duration_ns: int) -> float:
+        """A span of fabric time in seconds."""
+        return fabric_duration_ns * 1e-9
+
+    def fabric_duration(self, host_duration_ns: int) -> int:
+        """A span of this clock's time in ns of the fabric: they are the same."""
+        return host_duration_ns

@@ -1,0 +1,103 @@
+"""A run in virtual time: exact, whatever the machine has to do besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from emulator.asic.counters import AsicCounters
+from emulator.asic.pause_counters import PauseCounters
+from emulator.asic.telemetry import Telemetry
+from emulator.endpoint.spec import AgentSpec
+from emulator.engine.event_queue import PS, RUN_SOURCE, EventQueue, Source
+from emulator.engine.network import Network
+from emulator.engine.virtual_clock import VirtualClock
+from emulator.engine.virtual_pool import VirtualPool
+from emulator.fabric.counters import PortCounters
+from emulator.lab import Lab
+from emulator.lab_record import Clock as ClockKind
+from emulator.results import Result, RunFolder
+from emulator.run.attempt import Attempt
+from emulator.run.measurement import HostLoad
+from emulator.run.observer import Observer
+from emulator.run.plan import Plan
+from emulator.scenario import Outcome
+
+
+class VirtualTime:
+    """The virtual clock for the run of ``plan``."""
+
+    name: ClockKind = "virtual"
+
+    def __init__(
+        self,
+        plan: Plan,
+        result: Result,
+        folder: RunFolder,
+        observer: Observer,
+        environment: dict[str, object],
+    ) -> None:
+        self._plan, self._result, self._folder = plan, result, folder
+        self._observer, self._environment = observer, environment
+        self._events = EventQueue()
+        self._source = Source(RUN_SOURCE)
+        self._network: Network | None = None
+        self.clock = VirtualClock(self._events)
+        self.host: HostLoad | None = None
+        self.telemetry: Telemetry | None = None
+
+    @property
+    def network(self) -> Network:
+        """The fabric, once it is built."""
+        assert self._network is not None
+        return self._network
+
+    def choose_dilation(self) -> float:
+        """A second of the fabric is one of the virtual clock."""
+        return 1.0
+
+    def begin(self, lab: Lab, stack: ExitStack) -> None:
+        """Join all lines of ``lab``; they are given up with ``stack``."""
+        self._network = Network(lab, self._events)
+        stack.callback(self._network.close)
+
+    def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
+        """The endpoints, in this process."""
+        return VirtualPool(self._plan.lab, specs, self.network)
+
+    def switches_changed(self) -> None:
+        """Have the lines work as the switches say now."""
+        self.network.reconfigure()
+
+    @property
+    def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
+        """Calls something at a time (ns)."""
+        return self._at
+
+    def _at(self, when_ns: int, act: Callable[[], None]) -> None:
+        self._events.at(when_ns * PS, self._source.next(), lambda _: act(), None)
+
+    @property
+    def started(self) -> int | None:
+        """None: one command determines all packets of the run."""
+        return None
+
+    def row_verdict(self, attempt: Attempt, outcome: Outcome) -> Mapping[str, object]:
+        """Virtual time is exact, or the run has ended with an error."""
+        return {"verdict": "exact", "reasons": []}
+
+    def verdict(
+        self,
+        kernel: Mapping[str, PortCounters],
+        asic: Mapping[str, AsicCounters],
+        pauses: Mapping[str, PauseCounters],
+    ) -> dict[str, object]:
+        """The account of all frames."""
+        account = self.network.outlets.account
+        return {
+            "verdict": "exact",
+            "reasons": [],
+            "inputs": [],
+            "account": account.as_dict(),
+            "limited_rows": [],
+        }
