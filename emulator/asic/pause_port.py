@@ -6,8 +6,8 @@ import errno
 import socket
 
 from emulator.asic import pause_counters
-from emulator.asic.layout import PAUSE_RULES, PORT_KEY
 from emulator.asic.pause_frame import frame
+from emulator.asic.pauses import set_dropping
 from emulator.asic.pfc import Gate, Pauser, PauseRules
 from emulator.asic.program import Program
 from emulator.fabric.netlink import RouteSocket
@@ -128,9 +128,7 @@ class PausePort:
                     raise
 
     def _set_dropping(self, dropping: bool) -> None:
-        key = PORT_KEY.pack(self.index)
-        *octets, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(key))
-        self._program.pause_rules.put(key, PAUSE_RULES.pack(*octets, enabled, dropping))
+        set_dropping(self._program, self.index, dropping)
         self._dropping = dropping
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO
+from typing import IO, Protocol
 
 from emulator import lab_record
 from emulator.asic import pause_counters, pfc_control
@@ -34,8 +34,28 @@ def forget(program: Program, *, egress: int | None = None, origin: int | None = 
     return freed
 
 
+def set_dropping(program: Program, index: int, dropping: bool) -> None:
+    """Have lossless frames that want to leave by port ``index`` dropped, or no longer."""
+    key = PORT_KEY.pack(index)
+    *octets, enabled, _ = PAUSE_RULES.unpack(program.pause_rules.get(key))
+    program.pause_rules.put(key, PAUSE_RULES.pack(*octets, enabled, dropping))
+
+
+class PauseKeeper(Protocol):
+    """The engine of a virtual clock, which does the agent's work without a process."""
+
+    def publish(self) -> None:
+        """Have the counters of all ports up to now in the lab's map (:mod:`pause_counters`)."""
+
+    def restart(self) -> None:
+        """Measure the longest pause, and the latest, anew."""
+
+
 class Pauses:
-    """Of both ends of every cable that a switch is at, by ``node:port``."""
+    """Of both ends of every cable that a switch is at, by ``node:port``.
+
+    ``keeper`` keeps the pauses where the clock is virtual; with the host's the agent does.
+    """
 
     def __init__(
         self,
@@ -47,6 +67,7 @@ class Pauses:
     ) -> None:
         self._lab, self._program = lab, program
         self._has_agent = clock == "host"
+        self.keeper: PauseKeeper | None = None
         switches = {switch.name for switch in topology.switches}
         self.cables: Mapping[End, Link] = {
             end: cable
@@ -106,13 +127,19 @@ class Pauses:
             return {}
         if self._has_agent:
             pfc_control.ask(self._lab, "publish")
+        elif self.keeper is not None:
+            self.keeper.publish()
         rows = pause_counters.read(self._program, list(self._indices.values()))
         return dict(zip(self._indices, rows, strict=True))
 
     def restart(self) -> None:
         """Measure the longest pause, and the latest, anew; counts go on."""
-        if self.on and self._has_agent:
+        if not self.on:
+            return
+        if self._has_agent:
             pfc_control.ask(self._lab, "restart")
+        elif self.keeper is not None:
+            self.keeper.restart()
 
     def free(self, port: str) -> int:
         """What waits at ``port`` is lost, as its cable has no carrier: free the buffers of the
@@ -120,6 +147,10 @@ class Pauses:
 
         With a virtual clock nothing is freed here, as the engine does it."""
         return forget(self._program, egress=self._indices[port])
+
+    def drop(self, port: str, on: bool) -> None:
+        """Have lossless frames that want to leave by ``port`` dropped, or no longer."""
+        set_dropping(self._program, self._indices[port], on)
 
     def storm(self, nic: End, on: bool) -> None:
         """Let this NIC pause its switch without a reason, or no longer."""

@@ -5,6 +5,11 @@
     with Telemetry(lab.asic, folder / FILE, clock):
         ...
 
+Where the clock is virtual whoever keeps it samples, at times of its choice::
+
+    with Telemetry(lab.asic, folder / FILE, None) as telemetry:
+        telemetry.sample(now_ns)
+
 A CSV file with one line for each port at the start, and from then on a line whenever a sample
 finds something of a port changed; the last line of a port holds until its next.
 
@@ -13,8 +18,9 @@ finds something of a port changed; the last line of a port holds until its next.
 ``port``                 ``node:port``
 ``queue_bytes``          what waits in the data queue at that time
 ``peak_bytes``           deepest that the data queue was since the sample before, as far as can be
-                         told: exact where it is a new maximum, otherwise within a bin of the
-                         histogram (a 32nd of the largest limit) below the truth
+                         told: exact with a virtual clock and where it is a new maximum, otherwise
+                         within a bin of the histogram (a 32nd of the largest limit) below the
+                         truth
 ``control_queue_bytes``  what waits in the queues of control and trimmed packets
 ``tx_bytes``             sent since counting began, all classes
 ``tx_packets``           the same in packets
@@ -61,6 +67,8 @@ from emulator.asic.layout import (
     Queue,
     TrafficClass,
 )
+from emulator.asic.virtual_state import DEPTH as FIRST_DEPTH
+from emulator.asic.virtual_state import PEAK, PORT_WORDS, VirtualState
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 
@@ -85,6 +93,7 @@ SHORTEST_PAUSE_NS = 5_000_000
 #: Of one processor, at most: a sample that takes longer (many ports) is taken less often.
 SHARE_OF_A_PROCESSOR = 0.02
 FLUSH_NS = 1_000_000_000
+LINES_AT_ONCE = 1000  # that go to the file together, where no thread sees to it
 LONGEST_IDLE_NS = 1 << 34  # times the highest rate it still fits 64 bits
 
 _NUMBERS = TAIL_AT + CODE_POINTS  # of the settings: 32-bit numbers in the order of PORT_TAIL
@@ -114,6 +123,7 @@ STATE = np.dtype(
 DEPTH, DEEPEST, HISTOGRAM = 0, 1, 2  # of a queue
 PACKETS, OCTETS, MARKED, TRIMMED = range(4)  # of a class
 DATA_CLASSES = [TrafficClass.DATA, TrafficClass.RETRANSMISSION, TrafficClass.UNTRIMMED]
+DEPTHS = slice(FIRST_DEPTH, FIRST_DEPTH + len(Queue))  # of what a virtual clock's engine shares
 DROPS = slice(CLASS_COUNTERS.size // 8 - len(DropReason), None)
 
 Numbers = NDArray[np.uint64]
@@ -121,6 +131,9 @@ Numbers = NDArray[np.uint64]
 
 class Telemetry:
     """Samples in a thread of its own, from ``with`` or :meth:`start` until :meth:`stop`.
+
+    Without ``clock``, in a lab whose clock is virtual, there is no thread: :meth:`sample` is called
+    from outside, and nothing below of the host's time applies.
 
     ``interval_ns`` is fabric time, by default one base RTT of the fabric.  Samples are never
     closer than 5 ms of host time, nor so close that they would take more than 2 % of a processor;
@@ -130,23 +143,26 @@ class Telemetry:
     """
 
     def __init__(
-        self, asic: FabricAsic, path: Path, clock: Clock, *, interval_ns: int | None = None
+        self, asic: FabricAsic, path: Path, clock: Clock | None, *, interval_ns: int | None = None
     ) -> None:
         if interval_ns is not None and interval_ns <= 0:
             raise UserError(f"the telemetry interval is {interval_ns} ns: give one above 0")
         self.path = path
         self.interval_ns = interval_ns or asic.fitted.base_rtt_ns
-        self.shortest_ns = clock.fabric_duration(SHORTEST_PAUSE_NS)
+        self.shortest_ns = 0 if clock is None else clock.fabric_duration(SHORTEST_PAUSE_NS)
         self.samples = self.lines = 0
         self.error: str | None = None
         self._unwritten = [",".join(COLUMNS) + "\n"]
         self._writing = threading.Lock()
-        self._pause_ns = max(round(self.interval_ns * clock.dilation), SHORTEST_PAUSE_NS)
-        self._clock = clock
+        dilation = 1 if clock is None else clock.dilation
+        self._pause_ns = max(round(self.interval_ns * dilation), SHORTEST_PAUSE_NS)
         self._names = list(asic.ports)
         self._series = Series(asic)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._thread = None if clock is None else self._thread_of(clock)
+
+    def _thread_of(self, clock: Clock) -> threading.Thread:
+        return threading.Thread(target=self._run, args=(clock,), name="telemetry", daemon=True)
 
     def start(self) -> None:
         """Make the file and begin.  Raises UserError if it cannot be made."""
@@ -154,7 +170,16 @@ class Telemetry:
             self._file = self.path.open("wb", buffering=0)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from error
-        self._thread.start()
+        if self._thread is not None:
+            self._thread.start()
+
+    def sample(self, now_ns: int) -> None:
+        """Note what has changed up to ``now_ns``, a time of the virtual clock."""
+        if self.error is not None:
+            return
+        self._note(now_ns / 1000, now_ns)
+        if len(self._unwritten) >= LINES_AT_ONCE:
+            self.flush()
 
     def flush(self) -> None:
         """Have whatever was sampled so far in the file, for a reader of it.
@@ -177,9 +202,16 @@ class Telemetry:
                 self._stop.set()
 
     def stop(self) -> None:
-        """Take a last sample and close the file.  Returns when the thread has ended."""
+        """Take a last sample and close the file.  Returns when the thread has ended.
+
+        The last sample of a virtual clock is the caller's.
+        """
         self._stop.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+            return
+        with self._file:
+            self.flush()
 
     def __enter__(self) -> Self:
         self.start()
@@ -193,20 +225,20 @@ class Telemetry:
     ) -> None:
         self.stop()
 
-    def _run(self) -> None:
+    def _run(self, clock: Clock) -> None:
         with self._file:
             try:
-                self._sample_until_stopped()
+                self._sample_until_stopped(clock)
             except OSError as error:
                 self.error = f"cannot read the switches: {error.strerror}"
             self.flush()
 
-    def _sample_until_stopped(self) -> None:
+    def _sample_until_stopped(self, clock: Clock) -> None:
         due = flushed = time.monotonic_ns()
         cost = None
         while not self._stop.is_set():
             began, used = time.monotonic_ns(), time.thread_time_ns()
-            self._sample()
+            self._sample_now(clock)
             if began - flushed > FLUSH_NS:
                 self.flush()
                 flushed = began
@@ -218,12 +250,14 @@ class Telemetry:
             if due <= now:  # the machine had no time for us: do not make up for it
                 due = now + self._pause_ns
             self._stop.wait((due - now) * 1e-9)
-        self._sample()
+        self._sample_now(clock)
 
-    def _sample(self) -> None:
+    def _sample_now(self, clock: Clock) -> None:
         now = time.monotonic_ns()
+        self._note(clock.from_host(now) / 1000, now)
+
+    def _note(self, t_us: float, now: int) -> None:
         rows, values = self._series.changes(now)
-        t_us = self._clock.from_host(now) / 1000
         names = self._names
         lines = [
             f"{t_us:.3f},{names[row]},{','.join(map(str, numbers))}\n"
@@ -241,6 +275,7 @@ class Series:
     def __init__(self, asic: FabricAsic) -> None:
         self._program = asic.program
         self._indices = np.array([port.index for port in asic.ports.values()], dtype=np.intp)
+        self._virtual = _table_of(asic.virtual)
         self._count = int(self._indices.max(initial=-1)) + 1
         self._settings = bytearray(self._count * PORT_SETTINGS_BYTES)
         self._states = bytearray(self._count * PORT_STATE_BYTES)
@@ -261,18 +296,24 @@ class Series:
     def sample(self, now: int) -> Numbers:
         """A row for each port of ``asic.ports``, in their order: :data:`VALUES` at ``now``.
 
-        ``now`` is what CLOCK_MONOTONIC reads, in ns.
+        ``now`` is what CLOCK_MONOTONIC reads, in ns; with a virtual clock it says nothing.
         """
         self._program.settings.read_first(self._count, self._settings)
         self._program.ports.read_first(self._count, self._states, flags=LOCKED)
         settings = np.frombuffer(self._settings, SETTINGS)[self._indices]
         states = np.frombuffer(self._states, STATE)[self._indices]
         classes, low = states["classes"].sum(axis=1), states["queues"][:, Queue.LOW]
-        depths = _depths(settings, states, now)
+        if self._virtual is not None:
+            shared = self._virtual[self._indices]
+            depths, peaks = shared[:, DEPTHS], shared[:, PEAK]
+            self._virtual[self._indices, PEAK] = depths[:, Queue.LOW]
+        else:
+            depths = _depths(settings, states, now)
+            peaks = self._peaks(settings, low, depths[:, Queue.LOW])
         return np.column_stack(
             (
                 depths[:, Queue.LOW],
-                self._peaks(settings, low, depths[:, Queue.LOW]),
+                peaks,
                 depths[:, Queue.HIGH] + depths[:, Queue.MEDIUM],
                 classes[:, OCTETS],
                 classes[:, PACKETS],
@@ -294,6 +335,13 @@ class Series:
         peaks = np.where(deepest > self._deepest, deepest, np.maximum(edges, depths))
         self._histograms, self._deepest = histograms, deepest
         return peaks
+
+
+def _table_of(virtual: VirtualState | None) -> Numbers | None:
+    """What a virtual clock's engine shares of all ports: a row each, which is the memory itself."""
+    if virtual is None:
+        return None
+    return np.frombuffer(virtual.ports, np.uint64).reshape(-1, PORT_WORDS)
 
 
 def _depths(settings: NDArray[np.void], states: NDArray[np.void], now: int) -> Numbers:

@@ -53,9 +53,8 @@ class VirtualState:
         self.pauses = _mapped(program.pause_states).cast("q")
 
     def close(self) -> None:
-        """Let go of the tables."""
-        for view in (self.switches, self.ports, self.pauses):
-            view.release()
+        """Let go of the tables; whoever has a part of one keeps it."""
+        self.switches = self.ports = self.pauses = memoryview(b"")
 
 
 def _mapped(table: Map) -> memoryview:

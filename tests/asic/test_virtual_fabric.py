@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +16,10 @@ from emulator.asic.choice import parse
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import fit
-from emulator.asic.layout import Queue
-from emulator.asic.virtual_state import DEPTH, PORT_WORDS
+from emulator.asic.layout import PAUSE_RULES, PORT_KEY, Queue
+from emulator.asic.pause_counters import PauseCounters, write
+from emulator.asic.telemetry import COLUMNS, FILE, LINES_AT_ONCE, Telemetry
+from emulator.asic.virtual_state import DEPTH, PEAK, PORT_WORDS
 from emulator.errors import UserError
 from emulator.fabric.netlink import RouteSocket
 from emulator.lab_record import LabRecord, Phase
@@ -150,3 +154,92 @@ def test_other_process_shares_the_tables(asic: FabricAsic) -> None:
 def test_removed_with_its_lab(asic: FabricAsic) -> None:
     assert asic_program.remove(asic.lab)
     assert asic.lab not in asic_program.labs()
+
+
+class Keeper:
+    """Counts how often it is asked, as an engine would write what it has counted."""
+
+    def __init__(self, asic: FabricAsic) -> None:
+        self._asic = asic
+        self.published = self.restarted = 0
+
+    def publish(self) -> None:
+        self.published += 1
+        index = self._asic.ports["rail0:up0"].index
+        write(self._asic.program, index, PauseCounters(pauses=self.published))
+
+    def restart(self) -> None:
+        self.restarted += 1
+
+
+def test_engine_keeps_the_counters_of_pauses(asic: FabricAsic) -> None:
+    keeper = Keeper(asic)
+    asic.pauses.keeper = keeper
+    assert asic.pauses.counters()["rail0:up0"].pauses == 1
+    assert asic.pauses.counters()["rail0:up0"].pauses == 2
+    asic.pauses.restart()
+    assert (keeper.published, keeper.restarted) == (2, 1)
+
+
+def test_watchdog_is_told_to_the_program(asic: FabricAsic) -> None:
+    def dropping() -> bool:
+        key = PORT_KEY.pack(asic.ports["rail0:down0"].index)
+        return bool(PAUSE_RULES.unpack(asic.program.pause_rules.get(key))[-1])
+
+    asic.pauses.drop("rail0:down0", True)
+    assert dropping()
+    assert asic.pauses.on
+    asic.pauses.drop("rail0:down0", False)
+    assert not dropping()
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_telemetry_is_sampled_at_virtual_times(asic: FabricAsic, tmp_path: Path) -> None:
+    assert asic.virtual is not None
+    at = asic.ports["rail0:up0"].index * PORT_WORDS
+    words, path = asic.virtual.ports, tmp_path / FILE
+    threads = threading.active_count()
+    with Telemetry(asic, path, None) as telemetry:
+        assert telemetry.interval_ns == asic.fitted.base_rtt_ns
+        assert threading.active_count() == threads
+        telemetry.sample(0)
+        telemetry.sample(1_000)  # nothing has changed
+        words[at + DEPTH + Queue.LOW], words[at + PEAK] = 4_066, 40_660
+        words[at + DEPTH + Queue.HIGH], words[at + DEPTH + Queue.MEDIUM] = 84, 168
+        telemetry.sample(1_234_567)
+        telemetry.sample(2_000_000)  # the peak since the sample before is what waits
+    rows = rows_of(path)
+    count = len(asic.ports)
+    assert tuple(rows[0]) == COLUMNS
+    assert [row["t_us"] for row in rows] == ["0.000"] * count + ["1234.567", "2000.000"]
+    changed, later = rows[count:]
+    assert changed["port"] == later["port"] == "rail0:up0"
+    names = ("queue_bytes", "peak_bytes", "control_queue_bytes")
+    assert [changed[name] for name in names] == ["4066", "40660", "252"]
+    assert [later[name] for name in names] == ["4066", "4066", "252"]
+    assert (telemetry.samples, telemetry.lines, telemetry.error) == (4, count + 2, None)
+
+
+def test_long_series_is_written_while_it_grows(asic: FabricAsic, tmp_path: Path) -> None:
+    assert asic.virtual is not None
+    at = asic.ports["rail0:up0"].index * PORT_WORDS + DEPTH + Queue.LOW
+    path = tmp_path / FILE
+    with Telemetry(asic, path, None, interval_ns=10) as telemetry:
+        for now in range(0, 10 * LINES_AT_ONCE, 10):
+            asic.virtual.ports[at] = now
+            telemetry.sample(now)
+        assert len(rows_of(path)) >= LINES_AT_ONCE - 1  # one line names the columns
+    assert len(rows_of(path)) == telemetry.lines
+
+
+def test_series_ends_where_it_cannot_be_written(asic: FabricAsic) -> None:
+    with Telemetry(asic, Path("/dev/full"), None) as telemetry:
+        telemetry.sample(0)
+        telemetry.flush()
+        telemetry.sample(1)
+    assert telemetry.error == "cannot write /dev/full: No space left on device"
+    assert telemetry.samples == 1

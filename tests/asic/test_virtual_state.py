@@ -17,14 +17,19 @@ from emulator.asic.program import Program, Size
 from emulator.asic.virtual_state import (
     DEPTH,
     DROPPED,
+    KERNEL_LOST,
     NOW,
+    OVERTAKES,
     PASSED,
+    PEAK,
     PORT_WORDS,
     SWITCH_WORDS,
     VirtualState,
 )
 from emulator.errors import UserError
-from tests.asic.bench import NEAR, WIRE, Bench, needs_root, profile, root, udp
+from tests.asic.bench import NEAR, WIRE, Bench, needs_root, numbered, profile, root, udp
+from tests.asic.test_ecn import CONGESTED, ecn_of
+from tests.fabric.test_passage import OTHER, TRANSPORT
 
 pytestmark = [root, needs_root]
 
@@ -169,3 +174,91 @@ def test_frames_of_others_pass_in_the_kernel(bench: Bench, state: VirtualState) 
     assert account(state) == (0, 0)
     assert not any(state.ports)
     assert all(row.packets == 0 for row in bench.counters().classes.values())
+
+
+def test_cables_and_switches_sort_frames_alike(bench: Bench, state: VirtualState) -> None:
+    bench.configure(profile("deep"), measured=True)
+    addresses = bytes.fromhex("020000000099") * 2
+    for name, rest in (TRANSPORT | OTHER).items():
+        before, _ = account(state)
+        bench.out.send(addresses + rest)
+        passed, dropped = account(state)
+        if name != "pause":  # never sent to a switch
+            assert (passed - before, dropped) == (name in TRANSPORT, 0), name
+
+
+def test_marks_follow_the_mapped_depth_and_the_seed(bench: Bench, state: VirtualState) -> None:
+    kmin, kmax = 20_000, 220_000
+    rules = profile("deep", untrimmed__kmin_bytes=kmin, untrimmed__kmax_bytes=kmax)
+
+    def marks(depth: int, seed: int, count: int = 400) -> list[bool]:
+        """For frames that each find ``depth``, whether they were marked."""
+        reset(bench.program, NEAR)
+        bench.configure(rules, seed=seed, measured=True)
+        found = []
+        for _ in range(count):
+            state.ports[LOW] = depth
+            (frame,) = bench.exchange([udp(100, dscp=20)])
+            found.append(ecn_of(frame) == CONGESTED)
+        return found
+
+    assert not any(marks(kmin, 1, 20))
+    assert all(marks(kmax, 1, 20))
+    between = marks((kmin + kmax) // 2, 1)
+    assert abs(sum(between) - 200) < 50  # five standard deviations
+    assert marks((kmin + kmax) // 2, 1) == between
+    assert marks((kmin + kmax) // 2, 2) != between
+
+
+def test_frames_to_go_ahead_are_counted(bench: Bench, state: VirtualState) -> None:
+    bench.configure(profile("deep"), faults=Faults(reordering=1), measured=True)
+    at = NEAR * PORT_WORDS + OVERTAKES
+    bench.out.send(udp(SIZE, dscp=20))  # there is nothing to overtake
+    assert state.ports[at] == 0
+    bench.out.send(udp(SIZE, dscp=20))
+    assert state.ports[at] == 1
+    bench.out.send(udp(SIZE, dscp=46))  # control is served first anyway
+    assert state.ports[at] == 1
+    assert bench.counters().classes[TrafficClass.UNTRIMMED].reordered == 1
+
+
+def test_peak_is_kept_until_it_is_set_back(bench: Bench, state: VirtualState) -> None:
+    bench.configure(profile("deep"), measured=True)
+    at = NEAR * PORT_WORDS + PEAK
+    bench.exchange([udp(SIZE, dscp=20)] * 4)
+    state.ports[LOW] = 0
+    bench.exchange([udp(SIZE, dscp=20)])
+    assert state.ports[at] == 4 * OCTETS
+    state.ports[at] = 0
+    bench.exchange([udp(SIZE, dscp=20)])
+    assert state.ports[at] == 2 * OCTETS
+
+
+def test_faults_strike_what_passes_in_the_kernel_by_a_sequence_of_its_own(
+    bench: Bench, state: VirtualState
+) -> None:
+    def lost(between: int) -> list[int]:
+        """Which of 200 transport frames are lost with so many others between two of them."""
+        reset(bench.program, NEAR)
+        bench.configure(profile("deep"), faults=Faults(loss=0.3), seed=5, measured=True)
+        gone = []
+        for n, frame in enumerate(numbered(200, 64, dscp=20)):
+            _, before = account(state)
+            bench.out.send(frame)
+            gone += [n] * (account(state)[1] - before)
+            for _ in range(between):
+                bench.out.send(bfd)
+        return gone
+
+    bfd = bytearray(udp(64, dscp=48))
+    bfd[36:38] = struct.pack("!H", 3784)
+    alone = lost(0)
+    assert abs(len(alone) - 60) < 35
+    assert lost(2) == alone
+    others = state.ports[NEAR * PORT_WORDS + KERNEL_LOST]
+    assert abs(others - 120) < 50
+    assert bench.counters().classes[TrafficClass.CONTROL].packets == 0
+    bench.configure(profile("deep"), faults=Faults(black_hole=True), measured=True)
+    bench.out.send(bytes(bfd))
+    assert state.ports[NEAR * PORT_WORDS + KERNEL_LOST] == others + 1
+    assert bench.counters().classes[TrafficClass.CONTROL].drops[DropReason.BLACK_HOLE] == 0
