@@ -1,9 +1,14 @@
 """Events in the order of virtual time, which is the same on every machine and for every run.
 
 Times are picoseconds: an octet at 400 Gb/s lasts 20 of them.  Events of one instant are in the
-order of ``order``, a number that their source gives: its own number in the high bits and a counter
-of its own in the low ones (:class:`Source`).  So the order depends on no memory address, no
-dictionary and no other source.
+order of ``order``, which follows from their source and the seed alone, and from no memory address,
+no dictionary and no other source:
+
+1. what the run does (faults, samples), in the order in which it was asked for;
+2. frames that have left a port, whose room is free then, by port;
+3. frames that arrive, by a number drawn for port and time: a real switch has an arbiter that
+   favours no port, and a fixed order would let one sender of an incast win every time;
+4. what endpoints have to do, by endpoint, in the order in which they asked for it.
 """
 
 from __future__ import annotations
@@ -13,11 +18,14 @@ from heapq import heappop, heappush
 from typing import Any
 
 PS = 1000  # in a nanosecond
-#: Counters of a source have so many bits.
-COUNTER_BITS = 44
-#: An event of the run itself (a fault, a sample) comes before all others of its instant.
-RUN_SOURCE = 0
 NEVER = 1 << 62
+#: Kinds of events in the high bits of their order.
+_KIND_BITS = 50
+LEAVING, ARRIVING, WAKING = (kind << _KIND_BITS for kind in (1, 2, 3))
+#: Numbers of ports and endpoints have so many bits, counters of endpoints those below.
+_NUMBER_BITS, _COUNTER_BITS = 18, 32
+_DRAWN = (1 << _KIND_BITS - _NUMBER_BITS) - 1
+_MULTIPLIERS = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9
 
 Act = Callable[[Any], None]
 Event = tuple[int, int, Act, Any]
@@ -66,14 +74,26 @@ class EventQueue:
 
 
 class Source:
-    """Numbers for the events of one source, growing: ``number`` in the high bits."""
+    """Orders of the events of one endpoint, or of the run (number None), in a growing sequence."""
 
     __slots__ = ("order",)
 
-    def __init__(self, number: int) -> None:
-        self.order = number << COUNTER_BITS
+    def __init__(self, number: int | None = None) -> None:
+        self.order = 0 if number is None else WAKING | number << _COUNTER_BITS
 
     def next(self) -> int:
         """The order of the source's next event."""
         self.order += 1
         return self.order
+
+
+def salt_of(seed: int, number: int) -> int:
+    """What draws of port ``number`` begin with."""
+    first, second = _MULTIPLIERS
+    return ((seed + 1) * first ^ (number + 1) * second) & (1 << 62) - 1
+
+
+def arriving(salt: int, number: int, when: int) -> int:
+    """The order of a frame's arrival by port ``number`` at ``when``."""
+    drawn = ((when ^ salt) * 0x85EB_CA6B >> 20) & _DRAWN
+    return ARRIVING | drawn << _NUMBER_BITS | number

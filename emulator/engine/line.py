@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from emulator.engine.event_queue import EventQueue, Source
+from emulator.engine.event_queue import LEAVING, EventQueue, arriving, salt_of
 from topologies.model import End
 
 FRAMING_OCTETS, SMALLEST_OCTETS = 24, 84
@@ -65,8 +65,10 @@ class Line:
     __slots__ = (
         "_cut_at",
         "_events",
+        "_leaving",
         "_low_credit",
-        "_source",
+        "_number",
+        "_salt",
         "_times",
         "_waiting",
         "arriving",
@@ -89,10 +91,18 @@ class Line:
     )
 
     def __init__(
-        self, events: EventQueue, number: int, end: End, *, rate_bps: int, delay_ns: float
+        self,
+        events: EventQueue,
+        number: int,
+        end: End,
+        *,
+        rate_bps: int,
+        delay_ns: float,
+        seed: int = 0,
     ) -> None:
         self._events = events
-        self._source = Source(number)
+        self._number, self._leaving = number, LEAVING | number
+        self._salt = salt_of(seed, number)
         self.end = end
         self.rate_bps = rate_bps
         self.delay_ps = round(delay_ns * 1000)
@@ -156,7 +166,7 @@ class Line:
         elif not self.busy:
             self.busy = True
             when = self._events.now + self.time_of(octets)
-            self._events.at(when, self._source.next(), self._left, (queue, octets, origin))
+            self._events.at(when, self._leaving, self._left, (queue, octets, origin))
 
     def _begin(self, frame: bytes, octets: int, queue: int, origin: int) -> None:
         events = self._events
@@ -173,10 +183,9 @@ class Line:
             self.digest.frame(now, frame)
         if self.departing is not None:
             self.departing.frame(now, frame)
-        order = self._source.order + 2
-        self._source.order = order
-        events.at(end, order - 1, self._left, (queue, octets, origin))
-        events.at(end + self.delay_ps, order, self._arrive, frame)
+        events.at(end, self._leaving, self._left, (queue, octets, origin))
+        end += self.delay_ps
+        events.at(end, arriving(self._salt, self._number, end), self._arrive, frame)
 
     def _left(self, item: tuple[int, int, int]) -> None:
         self.busy = False

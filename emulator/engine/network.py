@@ -76,6 +76,7 @@ class Network:
                     end,
                     rate_bps=link.rate_bps,
                     delay_ns=link.delay_ns,
+                    seed=lab.seed,
                 )
         try:
             ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)

@@ -12,7 +12,7 @@ from emulator.endpoint.nvlink import CopyNotice
 from emulator.endpoint.schedule import Barrier, Copy, Schedule, Write
 from emulator.endpoint.silence import silence
 from emulator.endpoint.spec import AgentSpec, RankResult
-from emulator.engine.event_queue import NEVER, PS, RUN_SOURCE, EventQueue, Source
+from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
 from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
 from emulator.engine.network import Network
 
@@ -39,7 +39,7 @@ class VirtualPool:
         self.pids: dict[int, int] = {}
         self._network = network
         self._events: EventQueue = network.events
-        self._source = Source(RUN_SOURCE)
+        self._source = Source()
         self._endpoints: dict[int, GpuEndpoint] = {}
         self._schedules: dict[int, Schedule] = {}
         self._members: dict[str, frozenset[int]] = {}

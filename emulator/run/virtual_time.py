@@ -9,7 +9,7 @@ from emulator.asic.counters import AsicCounters
 from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.telemetry import Telemetry
 from emulator.endpoint.spec import AgentSpec
-from emulator.engine.event_queue import PS, RUN_SOURCE, EventQueue, Source
+from emulator.engine.event_queue import PS, EventQueue, Source
 from emulator.engine.network import Network
 from emulator.engine.virtual_clock import VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
@@ -40,7 +40,7 @@ class VirtualTime:
         self._plan, self._result, self._folder = plan, result, folder
         self._observer, self._environment = observer, environment
         self._events = EventQueue()
-        self._source = Source(RUN_SOURCE)
+        self._source = Source()
         self._network: Network | None = None
         self.clock = VirtualClock(self._events)
         self.host: HostLoad | None = None
