@@ -1,0 +1,89 @@
+"""A small fabric of the virtual clock with GPUs that do what a test's schedules say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from emulator.asic.choice import wanted
+from emulator.endpoint.schedule import Schedule
+from emulator.endpoint.spec import RankResult
+from emulator.engine.event_queue import EventQueue
+from emulator.engine.network import Network
+from emulator.engine.virtual_clock import VirtualClock
+from emulator.engine.virtual_pool import VirtualPool
+from emulator.lab import Lab
+from emulator.run.agents import agent_specs
+from emulator.transports import fit
+from topologies import catalogue
+from topologies.model import End
+
+
+@dataclass
+class Seen:
+    """Times (ps) and lengths of the frames that pass one side of a line."""
+
+    frames: list[tuple[int, int]] = field(default_factory=list)
+
+    def frame(self, when_ps: int, frame: bytes) -> None:
+        """Note a frame."""
+        self.frames.append((when_ps, len(frame)))
+
+
+@dataclass
+class GpuBench:
+    """The parts of a run, without a run."""
+
+    lab: Lab
+    events: EventQueue
+    network: Network
+    pool: VirtualPool
+
+    def departures(self, node: str, port: str) -> Seen:
+        """The frames that a port begins to send from now on."""
+        seen = Seen()
+        self.network.lines[End(node, port)].departing = seen
+        return seen
+
+    def arrivals(self, node: str, port: str) -> Seen:
+        """The frames that have come over the cable from ``node:port``, at their last octet."""
+        seen = Seen()
+        self.network.lines[End(node, port)].arriving = seen
+        return seen
+
+    def run(self, schedules: Sequence[Schedule], start_in_ns: int = 1000) -> list[RankResult]:
+        """Execute ``schedules`` ``start_in_ns`` from now."""
+        self.pool.load(schedules)
+        return self.pool.run(start_in_ns=start_in_ns)
+
+
+@contextmanager
+def gpu_bench(
+    name: str, spec: str, *, transport: str = "uet", switch: str = "shallow", seed: int = 1
+) -> Iterator[GpuBench]:
+    """The fabric ``spec`` as the lab ``name``, its GPUs speaking ``transport``."""
+    topology = catalogue.load(spec)
+    choice = wanted(switch)
+    fitted = fit(transport, topology, seed=seed, switch=choice).keyed(bytes(32))
+    with Lab.create(
+        name, topology, dilation=1, clock="virtual", seed=seed, spec=spec, switch=choice
+    ) as lab:
+        events = EventQueue()
+        network = Network(lab, events)
+        try:
+            specs = agent_specs(
+                topology,
+                fitted,
+                namespace=lambda node: str(lab.netns(node)),
+                nic_delays=False,
+                seed=seed,
+                memory_octets=1 << 20,
+                clock=VirtualClock(events),
+                pausing=choice is not None and choice.pausing is not None,
+            )
+            with VirtualPool(name, specs, network) as pool:
+                pool.start()
+                yield GpuBench(lab, events, network, pool)
+        finally:
+            network.close()
