@@ -42,6 +42,7 @@ from emulator.fabric.carrier import Cables
 from emulator.fabric.counters import PortCounters, read_ports, unrouted_packets
 from emulator.fabric.default_signals import popen_options
 from emulator.fabric.indices import interface_indices
+from emulator.fabric.inner_carrier import InnerCables
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.wires import Wires
 from emulator.lab_record import Clock, LabRecord, Lock, Phase
@@ -290,8 +291,10 @@ class Lab:
         return self._routing
 
     @cached_property
-    def cables(self) -> Cables:
+    def cables(self) -> Cables | InnerCables:
         """The cables, to be pulled and plugged in."""
+        if self.wires is not None:
+            return InnerCables(self.wires, kernels=self._kernel)
         return Cables(self.topology, kernels=self._kernel, indices=self.interface_indices())
 
     def _asic_settings(self) -> dict[str, Any]:
@@ -375,13 +378,13 @@ class Lab:
         return read_ports(self._kernel(node))
 
     def _kernel(self, node: str) -> RouteSocket:
-        """A netlink socket in the namespace of ``node``."""
+        """A netlink socket in the namespace of ``node``, or of the wires."""
         if self.fabric is not None:
-            kernel: RouteSocket = self.fabric[node].kernel
-            return kernel
+            return self.fabric.kernel_of(node)
         if node not in self._sockets:
+            path = namespaces.path_of(self.name, node)
             try:
-                self._sockets[node] = self.inside(node, RouteSocket)
+                self._sockets[node] = namespaces.visitor().inside(path, RouteSocket)
             except OSError as error:
                 raise UserError(
                     f"node {node} of lab {self.name} cannot be read ({error.strerror}): "

@@ -22,6 +22,7 @@ from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.inner_ends import InnerEnds
 from emulator.fabric.links import VethLink, VethPort, alias_of
+from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.fabric.routes import (
     Neighbour,
@@ -207,6 +208,13 @@ class Fabric(Mininet):
             node.terminate()
         if self.inner_ends is not None:
             self.inner_ends.terminate()
+
+    def kernel_of(self, name: str) -> RouteSocket:
+        """The netlink socket in the namespace of a node, or of the inner ends."""
+        if self.inner_ends is not None and name == self.inner_ends.name:
+            return self.inner_ends.kernel
+        node: NamespaceNode = self[name]
+        return node.kernel
 
     def all_nodes(self) -> list[NamespaceNode]:
         nodes: list[NamespaceNode] = [*self.hosts, *self.switches]

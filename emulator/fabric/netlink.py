@@ -133,6 +133,24 @@ class RouteSocket:
                 if answered == sequence:
                     return refusal
 
+    def ask(self, kind: int, body: bytes, subject: str) -> memoryview:
+        """Return the payload of the one object that answers a request for it.
+
+        Raises :class:`KernelRefusal` if there is none.
+        """
+        self._sequence += 1
+        sequence = self._sequence
+        header = HEADER.pack(HEADER.size + len(body), kind, NLM_F_REQUEST, sequence, 0)
+        self._socket.sendto(header + body, (0, 0))
+        while True:
+            for answer, flags, answered, payload in self._receive():
+                if answered != sequence:
+                    continue
+                if answer == NLMSG_ERROR:
+                    code = -struct.unpack_from("=i", payload)[0]
+                    raise _refusal(code, flags, payload, subject)
+                return payload
+
     def dump(self, kind: int, body: bytes) -> Iterator[memoryview]:
         """The payload of every object in the answer to a dump request."""
         self._sequence += 1
