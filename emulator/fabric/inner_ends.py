@@ -9,7 +9,7 @@ from emulator.fabric import namespaces, passage
 from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.offloads import switch_off
-from emulator.fabric.sysctls import QUIET, write_sysctl
+from emulator.fabric.sysctls import QUIET, SILENT, write_sysctl
 from emulator.fabric.wires import NODE, Wires
 from topologies.model import End
 
@@ -25,7 +25,7 @@ class InnerEnds:
 
         def make() -> None:
             namespaces.make(self.path)
-            for name, value in QUIET:
+            for name, value in (*QUIET, *SILENT):
                 write_sysctl(name, value)
             self.kernel = RouteSocket()
 

@@ -18,6 +18,7 @@ from emulator.fabric.namespaces import PREFIX
 from emulator.fabric.offloads import switch_off
 from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import Egress, egress_requests
+from emulator.fabric.tunnel_fields import identification_requests
 from topologies.model import End, Link, Port
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class VethPort(Intf):
         """
         kernel, subject = self.node.kernel, str(self.end)
         if egress is None:
-            switch_off(kernel, self.model.name)
+            self._finish_frames()
         for request in egress_requests(egress) if egress is not None else ():
             kernel.queue(
                 request.kind, request.flags, request.body(self.index), f"{subject}, egress queues"
@@ -90,6 +91,15 @@ class VethPort(Intf):
             kernel_object.vlan_member(kernel, self.index, vlan, subject=f"{subject}, VLAN {vlan}")
         if self.model.address is not None and self.model.bond is None:
             kernel_object.address(kernel, self.index, self.model.address, subject=subject)
+
+    def _finish_frames(self) -> None:
+        """Queue what makes frames of a port without queues repeat, and be whole when they leave."""
+        kernel, node = self.node.kernel, self.node.model
+        switch_off(kernel, self.model.name)
+        if self.model.bridge is None and any(bridge.vni is not None for bridge in node.bridges):
+            for request in identification_requests():
+                body = request.body(self.index)
+                kernel.queue(request.kind, request.flags, body, f"{self.end}, identification")
 
 
 class VethLink(MininetLink):

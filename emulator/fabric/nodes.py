@@ -24,7 +24,7 @@ from emulator.fabric.counters import ports_not_ready
 from emulator.fabric.default_signals import popen_options
 from emulator.fabric.indices import tunnel_port
 from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.sysctls import FORWARDING, HASH_SEED, QUIET, kernel_seed, write_sysctl
+from emulator.fabric.sysctls import FORWARDING, HASH_SEED, QUIET, SILENT, kernel_seed, write_sysctl
 from emulator.fabric.tunnels import configure_tunnel
 from topologies.model import End, Node
 
@@ -77,6 +77,8 @@ class NamespaceNode(MininetNode):
 
     def sysctls(self) -> Iterator[tuple[str, str]]:
         yield from QUIET
+        if self.plan.wires is not None:
+            yield from SILENT
 
     def cleanup(self) -> None:
         """Let go of the namespace; it is removed by the lab's name, see ``emulator.cleanup``."""
@@ -266,7 +268,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
     controlIntf = None
 
     def sysctls(self) -> Iterator[tuple[str, str]]:
-        yield from QUIET
+        yield from super().sysctls()
         yield from FORWARDING
         yield HASH_SEED, str(kernel_seed(self.model))
         if self.model.bridges:

@@ -25,27 +25,37 @@ from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
 from emulator.asic.kernel import MAP_CREATE, MAP_TYPE_ARRAY, MAP_UPDATE, bpf
 from emulator.asic.pause_frame import ETHERTYPE as MAC_CONTROL
 from emulator.endpoint.frame_filter import WHOLE_FRAME, TransportFrames, attach
+from emulator.fabric.ebpf import (
+    ADD,
+    AND,
+    CALL,
+    COPY,
+    EXIT,
+    FRAME_POINTER,
+    JUMP_IF_ZERO,
+    LOAD_MAP,
+    LOAD_WORD,
+    MAP_LOOKUP,
+    MOVE,
+    OF_DESCRIPTOR,
+    REDIRECT,
+    SKB_INTERFACE,
+    STORE_WORD,
+    TC_ACT_SHOT,
+    TC_ACT_UNSPEC,
+    instruction,
+    load_classifier,
+)
 from emulator.fabric.kernel_objects import VXLAN_UDP_PORT
 from emulator.fabric.netlink import U16, U32, RouteSocket, attribute, nested, text
 from emulator.fabric.release import (
-    CALL,
     CLSACT,
     CLSACT_HANDLE,
-    COPY,
     DIRECT_ACTION,
     ETH_P_ALL_ON_WIRE,
-    EXIT,
-    JUMP_IF_ZERO,
-    LOAD_WORD,
-    MOVE,
-    SKB_INTERFACE,
-    STORE_WORD,
-    TC_ACT_UNSPEC,
     TCA_BPF_FD,
     TCA_BPF_FLAGS,
     TCA_BPF_NAME,
-    instruction,
-    load_classifier,
 )
 from emulator.fabric.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
 from emulator.fabric.wires import Wires
@@ -62,17 +72,12 @@ CARRIED = TransportFrames(
     ip_in_ip=True,
 )
 
-TC_ACT_SHOT = 2
 TCA_BPF_OPS_LEN, TCA_BPF_OPS = 4, 5
 TCA_INGRESS_BLOCK = 13
 BLOCK = 1
 OF_BLOCK = -1  # TCM_IFINDEX_MAGIC_BLOCK, in place of an interface's index
 TAKE, PASS = 1, 2  # preferences: the ring's frames are dropped first
-MAP_LOOKUP_ELEMENT, REDIRECT = 1, 23  # helpers
 ENTRY = struct.Struct("=II")  # a map's key and value
-#: Instructions besides those of :mod:`emulator.fabric.release`.
-AND, ADD, LOAD_MAP, OF_DESCRIPTOR = 0x57, 0x07, 0x18, 1
-FRAME_POINTER = 10  # register
 
 
 def ring_filter(raw: socket.socket, wires: Wires, worker: int) -> None:
@@ -154,10 +159,7 @@ def _peers(wires: Wires) -> int:
 
 
 def _passing(peers: int, stride: int) -> tuple[bytes, ...]:
-    """Send on the frame at the other inner end of its cable; of no cable, drop it.
-
-    Registers: 0 result, 1 to 3 arguments (1 at first the frame).
-    """
+    """Send on the frame at the other inner end of its cable; of no cable, drop it."""
     return (
         instruction(LOAD_WORD, to=2, source=1, offset=SKB_INTERFACE),
         instruction(AND, to=2, value=stride - 1),
@@ -166,7 +168,7 @@ def _passing(peers: int, stride: int) -> tuple[bytes, ...]:
         instruction(ADD, to=2, value=-4),
         instruction(LOAD_MAP, to=1, source=OF_DESCRIPTOR, value=peers),
         instruction(0),
-        instruction(CALL, value=MAP_LOOKUP_ELEMENT),
+        instruction(CALL, value=MAP_LOOKUP),
         instruction(JUMP_IF_ZERO, to=0, offset=4),
         instruction(LOAD_WORD, to=1, source=0),
         instruction(MOVE, to=2, value=0),

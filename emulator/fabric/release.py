@@ -11,43 +11,38 @@ owner.  The clone has none, shares the octets, and passes this place untouched.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import platform
-import struct
 from functools import cache
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
 
-from emulator.errors import UserError
+from emulator.fabric.ebpf import (
+    CALL,
+    CLONE_REDIRECT,
+    COPY,
+    EXIT,
+    JUMP_IF_ZERO,
+    LOAD_DOUBLE,
+    LOAD_WORD,
+    MOVE,
+    PULL_DATA,
+    SKB_INTERFACE,
+    SKB_MARK,
+    SKB_SOCKET,
+    STORE_WORD,
+    TC_ACT_STOLEN,
+    TC_ACT_UNSPEC,
+    instruction,
+    load_classifier,
+)
 from emulator.fabric.netlink import U32, attribute, nested, text
 from emulator.fabric.shaping import TCA_KIND, TCA_OPTIONS, TCMSG, Request
-
-BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-BPF_PROG_LOAD, BPF_PROG_TYPE_SCHED_CLS = 5, 3
-CLONE_REDIRECT = 13  # bpf_clone_redirect(skb, interface index, flags)
-PULL_DATA = 39  # bpf_skb_pull_data(skb, octets)
-SKB_MARK, SKB_INTERFACE, SKB_SOCKET = 8, 40, 168  # offsets in struct __sk_buff
-TC_ACT_UNSPEC, TC_ACT_STOLEN = -1, 4
-LOAD_WORD, LOAD_DOUBLE, STORE_WORD, MOVE = 0x61, 0x79, 0x63, 0xB7
-JUMP_IF_ZERO, CALL, EXIT, COPY = 0x15, 0x85, 0x95, 0xBF
 
 CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3
 TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, DIRECT_ACTION = 6, 7, 8, 1
 FIRST = 1  # in front of all other programs: those then see each frame once
 ETH_P_ALL_ON_WIRE = 0x0300
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def instruction(
-    code: int, *, to: int = 0, source: int = 0, offset: int = 0, value: int = 0
-) -> bytes:
-    return struct.pack("=BBhi", code, source << 4 | to, offset, value)
-
-
-#: Registers: 0 result, 1 to 3 arguments (1 at first the frame), 6 outlasts calls.
 PROGRAM = (
     instruction(LOAD_DOUBLE, to=2, source=1, offset=SKB_SOCKET),
     instruction(JUMP_IF_ZERO, to=2, offset=5),
@@ -86,41 +81,24 @@ def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
     and its class and mark seen.
     Raises :class:`UserError` if the kernel does not take the program.
     """
+    return egress_program((*FOR_TUNNELS, *PROGRAM) if tunnel else PROGRAM, "uetemu-release")
+
+
+def egress_program(program: tuple[bytes, ...], name: str) -> tuple[Request, ...]:
+    """What puts ``program`` in front of all others that see what a port sends.
+
+    Raises :class:`UserError` if the kernel does not take it.
+    """
     flags = NLM_F_CREATE | NLM_F_EXCL
     qdisc = TCMSG.pack(0, 0, 0, 0, CLSACT_HANDLE, CLSACT, 0)
     rule = TCMSG.pack(0, 0, 0, 0, 1, CLSACT_EGRESS, FIRST << 16 | ETH_P_ALL_ON_WIRE)
     options = nested(
         TCA_OPTIONS,
-        attribute(
-            TCA_BPF_FD, U32(load_classifier((*FOR_TUNNELS, *PROGRAM) if tunnel else PROGRAM))
-        ),
-        text(TCA_BPF_NAME, "uetemu-release"),
+        attribute(TCA_BPF_FD, U32(load_classifier(program))),
+        text(TCA_BPF_NAME, name),
         attribute(TCA_BPF_FLAGS, U32(DIRECT_ACTION)),
     )
     return (
         Request(RTM_NEWQDISC, flags, qdisc[:4], qdisc[8:] + text(TCA_KIND, "clsact")),
         Request(RTM_NEWTFILTER, flags, rule[:4], rule[8:] + text(TCA_KIND, "bpf") + options),
     )
-
-
-def load_classifier(program: tuple[bytes, ...]) -> int:
-    """``program`` in the kernel, as a file descriptor that lives as long as this process."""
-    octets = b"".join(program)
-    instructions = ctypes.create_string_buffer(octets, len(octets))
-    licence = ctypes.create_string_buffer(b"GPL")
-    settings = struct.pack(
-        "=IIQQ",
-        BPF_PROG_TYPE_SCHED_CLS,
-        len(program),
-        ctypes.addressof(instructions),
-        ctypes.addressof(licence),
-    )
-    number = BPF_SYSCALL.get(platform.machine())
-    if number is None:
-        raise UserError(f"eBPF is needed and unknown on {platform.machine()}: use another machine")
-    union = ctypes.create_string_buffer(settings, 128)
-    loaded: int = _libc.syscall(number, BPF_PROG_LOAD, union, len(union))
-    if loaded < 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise UserError(f"the kernel refuses an eBPF classifier ({reason}): see uetemu doctor")
-    return loaded

@@ -23,6 +23,12 @@ QUIET: tuple[tuple[str, str], ...] = (
     ("ipv4/conf/all/ignore_routes_with_linkdown", "1"),
     ("ipv4/conf/default/ignore_routes_with_linkdown", "1"),
 )
+#: What is left that a kernel sends unasked or by the host's clock: with a virtual clock, nothing.
+SILENT: tuple[tuple[str, str], ...] = (
+    ("ipv4/igmp_link_local_mcast_reports", "0"),
+    ("ipv4/icmp_ratelimit", "0"),
+    ("ipv4/icmp_ratemask", "0"),
+)
 #: ECMP on layer 4 (addresses and ports), hashed with the switch's own seed where the kernel can.
 MULTIPATH = ("ipv4/fib_multipath_hash_policy", "1")
 FORWARDING: tuple[tuple[str, str], ...] = (("ipv4/ip_forward", "1"), MULTIPATH)

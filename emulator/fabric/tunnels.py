@@ -6,7 +6,9 @@
 
 A tunnel port is no cable's end: what it sends is routed, and leaves by the uplinks in the ordinary
 way.  A bridge does not take a frame from its sender's socket (:mod:`emulator.fabric.release`), nor
-does a tunnel, so the tunnel port lets go of the sender as the other ports of the bridge do.
+does a tunnel, so the tunnel port lets go of the sender as the other ports of the bridge do.  With
+a virtual clock no frame waits in a port, and the tunnel port sees to it that runs repeat
+(:mod:`emulator.fabric.tunnel_fields`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.indices import tunnel_port
 from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.release import release_requests
+from emulator.fabric.tunnel_fields import tunnel_requests
 from topologies.model import Bridge, End, Node
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ def configure_tunnel(
         mtu=_mtu_inside(plan, switch, bridge),
         subject=str(end),
     )
-    for request in release_requests(tunnel=True):
+    for request in release_requests(tunnel=True) if plan.wires is None else tunnel_requests():
         kernel.queue(request.kind, request.flags, request.body(index), f"{end}, release")
     whole = plan.vlan_bridge(switch) if vlan is not None else End(switch.name, bridge.name)
     assert whole is not None

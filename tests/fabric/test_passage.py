@@ -10,7 +10,17 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 
 from tests.fabric.conftest import LabFactory
-from tests.fabric.wire_tap import VXLAN_PORT, datagram, ear, ip, ip_udp, received, tapped, virtual
+from tests.fabric.wire_tap import (
+    VXLAN_PORT,
+    datagram,
+    ear,
+    ip,
+    ip_udp,
+    ones_complement,
+    received,
+    tapped,
+    virtual,
+)
 from topologies.model import End
 
 pytestmark = pytest.mark.root
@@ -134,12 +144,3 @@ def test_tcp_passes_in_finished_frames(lab: LabFactory) -> None:
         packet = frame[14 : 14 + int.from_bytes(frame[16:18], "big")]
         pseudo = packet[12:20] + struct.pack("!2H", TCP, len(packet) - 20)
         assert ones_complement(pseudo + packet[20:]) == 0xFFFF
-
-
-def ones_complement(octets: bytes) -> int:
-    """The sum that a checksum of these octets, itself included, gives (RFC 1071)."""
-    octets += bytes(len(octets) % 2)
-    total = sum(struct.unpack(f"!{len(octets) // 2}H", octets))
-    while total > 0xFFFF:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import socket
 
 import pytest
 
 from emulator import cleanup
+from emulator.control_plane.choice import chosen
 from emulator.errors import UserError
 from emulator.fabric import namespaces
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.wires import Wires
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
-from tests.fabric.wire_tap import datagram, tapped, virtual
+from tests.fabric.traffic import within
+from tests.fabric.wire_tap import datagram, tapped, virtual, with_source_port
 from topologies import catalogue
 from topologies.model import End
 
@@ -110,3 +113,50 @@ def test_clean_removes_the_wires(lab_name: str) -> None:
     made.close()
     assert cleanup.take_down(lab_name).namespaces == nodes + 1
     assert not cleanup.exists(lab_name)
+
+
+# --- silence and routing protocols ---------------------------------------------------------------
+
+DESIGNS = (
+    RAIL,
+    "clos:hosts=2,gpus_per_host=2,nic_ports=2",
+    "torus:x=3,y=2",
+    "dragonfly:gpus_per_host=1,routers=3,global_links=1,routing=valiant",
+)
+
+
+@pytest.mark.parametrize("spec", DESIGNS)
+def test_nobody_sends_unasked(lab: LabFactory, spec: str) -> None:
+    made = virtual(lab, spec)
+    gpus = [gpu.name for gpu in made.topology.gpus]
+    cable = made.topology.links[-1]
+    with tapped(made) as tap:
+        made.cables.pull([cable])
+        made.cables.plug([cable])
+        for other in gpus[1:]:
+            frame = datagram(made, gpus[0], other)
+            assert tap.send(made.topology.far_end(End(gpus[0], "eth0")), frame)
+        assert not tap.hears_within(3)
+    for node in made.topology.switches:  # and nothing is known for a while only
+        entries = json.loads(made.exec(node.name, ["bridge", "-j", "fdb", "show"]).stdout)
+        assert {entry.get("state") for entry in entries} <= {"permanent", "static"}
+        neighbours = made.exec(node.name, ["ip", "neigh", "show"]).stdout
+        assert all(line.endswith("PERMANENT") for line in neighbours.split(" \n") if line)
+
+
+def test_bgp_converges_over_wires_and_hears_of_a_pulled_cable(lab: LabFactory) -> None:
+    made = virtual(lab, chosen(catalogue.load(RAIL), "ebgp"))
+    cable = made.topology.link_at(End("rail0", "up0"))
+    with tapped(made, 0) as tap:
+        frames = [
+            with_source_port(datagram(made, "h0g0", "h1g1"), port) for port in range(5000, 5016)
+        ]
+
+        def uplinks() -> set[str]:
+            return {tap.send(End("rail0", "down0"), frame)[0][0].port for frame in frames}
+
+        assert len(uplinks()) > 1
+        made.cables.pull([cable])
+        assert "up0" not in uplinks()
+        made.cables.plug([cable])
+        within(60, lambda: "up0" in uplinks(), "BGP has the way by the cable again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from emulator.fabric import namespaces
 from emulator.fabric.passage import ring_filter
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
-from topologies.model import End
+from topologies.model import End, Topology
 
 ETH_P_ALL = 0x0003
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
@@ -62,12 +63,16 @@ class WireTap:
             index = namespaces.visitor().inside(self._path, lambda n=name: socket.if_nametoindex(n))
             found.append((self._wires.end_of(index), octets))
 
+    def hears_within(self, seconds: float) -> bool:
+        """Whether a frame comes to an inner end within so many seconds of the host."""
+        return bool(select.select([self._ear], [], [], seconds)[0])
+
     def close(self) -> None:
         for each in (self._ear, *self._mouths.values()):
             each.close()
 
 
-def virtual(lab: LabFactory, spec: str, **settings: object) -> Lab:
+def virtual(lab: LabFactory, spec: str | Topology, **settings: object) -> Lab:
     """A lab of that fabric with a virtual clock."""
     return lab(spec, dilation=1, clock="virtual", **settings)
 
@@ -103,6 +108,20 @@ def tapped(lab: Lab, worker: int | None = None) -> Iterator[WireTap]:
         yield tap
     finally:
         tap.close()
+
+
+def carried(tap: WireTap, lab: Lab, sender: str, frame: bytes) -> tuple[list[End], bytes]:
+    """Pass a frame of the GPU ``sender`` from cable to cable until it is at a GPU.
+
+    Return the far ends of the cables behind the first, and the frame as it arrives.
+    """
+    end, path = lab.topology.far_end(End(sender, "eth0")), []
+    while lab.topology.node(end.node).is_switch:
+        ((port, frame),) = tap.send(end, frame)
+        assert port.node == end.node
+        end = lab.topology.far_end(port)
+        path.append(end)
+    return path, frame
 
 
 def datagram(
@@ -144,10 +163,22 @@ def ip(
     total = length + len(payload)
     header = struct.pack("!BBHHHBBH", first, 0, total, 0, fragment, 64, protocol, 0)
     header += source.packed + destination.packed + b"\x01" * options
-    words = sum(struct.unpack(f"!{length // 2}H", header))
-    while words > 0xFFFF:
-        words = (words & 0xFFFF) + (words >> 16)
+    words = ones_complement(header)
     return header[:10] + struct.pack("!H", ~words & 0xFFFF) + header[12:] + payload
+
+
+def with_source_port(frame: bytes, port: int) -> bytes:
+    """``frame``, of UDP without checksum over IPv4 without options, from another port."""
+    return frame[:34] + port.to_bytes(2, "big") + frame[36:]
+
+
+def ones_complement(octets: bytes) -> int:
+    """The sum of octets with their checksum, 0xFFFF if that is right (RFC 1071)."""
+    octets += bytes(len(octets) % 2)
+    total = sum(struct.unpack(f"!{len(octets) // 2}H", octets))
+    while total > 0xFFFF:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
 
 
 def _mac(written: str) -> bytes:
