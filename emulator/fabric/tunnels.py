@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric.indices import tunnel_port
 from emulator.fabric.netlink import RouteSocket
+from emulator.fabric.offloads import switch_off
 from emulator.fabric.release import release_requests
 from emulator.fabric.tunnel_fields import tunnel_requests
 from topologies.model import Bridge, End, Node
@@ -48,6 +49,9 @@ def configure_tunnel(
     )
     for request in release_requests(tunnel=True) if plan.wires is None else tunnel_requests():
         kernel.queue(request.kind, request.flags, request.body(index), f"{end}, release")
+    if plan.wires is not None:
+        kernel.flush()  # it has to be there
+        switch_off(kernel, end.port)
     whole = plan.vlan_bridge(switch) if vlan is not None else End(switch.name, bridge.name)
     assert whole is not None
     master = plan.indices[whole]
