@@ -9,7 +9,8 @@
 ``fabric.json``       the topology as built
 ``environment.json``  machine, kernel, versions, seed, dilation and how it was chosen
 ``timeline.json``     one iteration of the largest size in Chrome's trace format
-``capture.pcapng``    packets of the chosen ports
+``capture.pcapng``    packets of the chosen ports (with a virtual clock:
+                      :mod:`emulator.engine.port_capture`)
 ``telemetry.csv``     queues and counts over time of every switch port that has the ASIC
                       (:mod:`emulator.asic.telemetry`); a row's ``began_us`` says when, on the same
                       clock, each of its iterations began, and ``time_us`` how long they took

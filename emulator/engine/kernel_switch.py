@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.line import LOW, Line
-from emulator.engine.packet_ring import PacketRing
+from emulator.engine.packet_ring import PacketRing, Taken
 from uet.transport import Frame
 
+#: UDP port of VXLAN (RFC 7348); EtherType of IPv4 and the first octet of a header without options.
+_VXLAN, _IPV4 = (4789).to_bytes(2), b"\x08\x00\x45"
 #: How often the kernel is asked to finish before a frame counts as lost without a reason.
 _PATIENCE = 200
 
@@ -49,11 +51,16 @@ class Outlets:
     """Takes what the kernel hands out at the inner ends, and puts it into their lines.
 
     ``lines`` are by inner interface index; a line's ``tables`` say by the DSCP of an IP packet
-    which queue it waits in.
+    which queue it waits in.  ``changes`` sees all of it first.  With ``tunnels`` the kernel's own
+    headers lose their identification, which starts at random.
     """
 
-    def __init__(self, ring: PacketRing, lines: Mapping[int, Line]) -> None:
+    def __init__(
+        self, ring: PacketRing, lines: Mapping[int, Line], *, tunnels: bool = False
+    ) -> None:
         self.ring = ring
+        self.changes: Callable[[Sequence[Taken]], None] | None = None
+        self._tunnels = tunnels
         self._lines = dict(lines)
         self._queues: dict[int, bytes] = {}
         self.account = Account()
@@ -65,6 +72,10 @@ class Outlets:
     def take(self, origin: int = 0, ahead: bool = False) -> int:
         """Enqueue what is there now; return how many frames that were."""
         taken = self.ring.take()
+        if self._tunnels:
+            taken = [(interface, unnumbered(frame)) for interface, frame in taken]
+        if self.changes is not None:
+            self.changes(taken)
         for interface, frame in taken:
             line = self._lines.get(interface)
             if line is None:
@@ -100,6 +111,20 @@ def queue_of(frame: bytes, queues: bytes) -> int:
     if frame[12] == 0x86 and frame[13] == 0xDD:
         return queues[(frame[14] & 0xF) << 2 | frame[15] >> 6]
     return LOW
+
+
+def unnumbered(frame: bytes) -> bytes:
+    """A frame of VXLAN over IPv4 with identification 0 and the checksum for that (RFC 1624).
+
+    Nobody needs the identification of a packet that is never cut in pieces (RFC 6864); others
+    are as they were.
+    """
+    if frame[36:38] != _VXLAN or frame[12:15] != _IPV4 or frame[23] != socket.IPPROTO_UDP:
+        return frame
+    identification, checksum = int.from_bytes(frame[18:20]), int.from_bytes(frame[24:26])
+    total = (checksum ^ 0xFFFF) + (identification ^ 0xFFFF)
+    total = ((total & 0xFFFF) + (total >> 16)) ^ 0xFFFF
+    return b"".join((frame[:18], bytes(2), frame[20:24], total.to_bytes(2), frame[26:]))
 
 
 class SwitchInlet:

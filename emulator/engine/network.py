@@ -81,7 +81,7 @@ class Network:
         try:
             ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)
             by_index = {wires.index(end): line for end, line in self.lines.items()}
-            self.outlets = Outlets(ring, by_index)
+            self.outlets = Outlets(ring, by_index, tunnels=has_tunnels(self.topology))
             self._join()
         except BaseException:
             self.close()
@@ -183,7 +183,7 @@ class Network:
         """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
         account, reasons = self.outlets.account, self.reasons(node)
         for line in port.lines:
-            other = self._other(line.end)
+            other = self.other(line.end)
             send, ring = self._senders[line.end].send, port.ring
 
             def arrive(
@@ -207,7 +207,12 @@ class Network:
 
             self.lines[other].far = arrive
 
-    def _other(self, end: End) -> End:
+    def index(self, end: End) -> int:
+        """The inner interface of ``end``, as the ring names it."""
+        return self._wires.index(end)
+
+    def other(self, end: End) -> End:
+        """The other end of the cable."""
         a, b = self.topology.link_at(end).ends
         return b if a == end else a
 
@@ -230,6 +235,11 @@ class Network:
             os.close(self._files.pop())
         if hasattr(self, "outlets"):
             self.outlets.ring.close()
+
+
+def has_tunnels(topology: Topology) -> bool:
+    """Whether switches put packets into tunnels."""
+    return any(bridge.vni is not None for node in topology.switches for bridge in node.bridges)
 
 
 def _ends_of(node: Node, port: PortSpec) -> Sequence[End]:

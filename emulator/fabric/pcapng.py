@@ -67,44 +67,58 @@ def _tool(*argv: str) -> str:
 
 # The pcap and pcapng formats (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
 _PCAP_NANOSECONDS = 0xA1B23C4D
-_SECTION_HEADER, _INTERFACE, _ENHANCED_PACKET = 0x0A0D0D0A, 1, 6
-_COMMENT, _IF_NAME, _IF_TSRESOL = 1, 2, 9
+_SECTION_HEADER, _INTERFACE, ENHANCED_PACKET = 0x0A0D0D0A, 1, 6
+COMMENT = 1
+_IF_NAME, _USER_APPLICATION, _IF_TSRESOL = 2, 4, 9
+#: Of a packet: the option, and which way the packet went.
+FLAGS, INBOUND, OUTBOUND = 2, 1, 2
 _LINKTYPE_ETHERNET = 1
 _PCAP_HEADER = struct.Struct("<IHHiIII")
 _PCAP_RECORD = struct.Struct("<IIII")
+
+
+def section(comment: str, application: str = "") -> bytes:
+    """The block that a file begins with."""
+    told = options((COMMENT, comment.encode()), (_USER_APPLICATION, application.encode()))
+    return block(_SECTION_HEADER, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + told)
+
+
+def interface(name: str, snaplen: int = 0) -> bytes:
+    """The block of an Ethernet port whose packets have times in ns; ``snaplen`` 0: no limit."""
+    named = options((_IF_NAME, name.encode()), (_IF_TSRESOL, b"\x09"))
+    return block(_INTERFACE, struct.pack("<HHI", _LINKTYPE_ETHERNET, 0, snaplen) + named)
+
+
+def options(*given: tuple[int, bytes]) -> bytes:
+    """Options by code, and the one that ends them; those without a value are left out."""
+    packed = [
+        struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
+        for code, value in given
+        if value
+    ]
+    return b"".join(packed) + struct.pack("<HH", 0, 0)
+
+
+def block(kind: int, body: bytes) -> bytes:
+    """A block of ``body``, whose length is a multiple of four."""
+    length = 12 + len(body)
+    return struct.pack("<II", kind, length) + body + struct.pack("<I", length)
 
 
 def join_pcap(parts: Sequence[tuple[str, Path]], output: Path, comment: str) -> None:
     """Join nanosecond pcap files, given with the name of their interface, into a pcapng file."""
     written = output.with_name(output.name + ".merged")
     with written.open("wb") as out:
-        section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
-        out.write(_block(_SECTION_HEADER, section + _options((_COMMENT, comment.encode()))))
+        out.write(section(comment))
         for name, _ in parts:
-            interface = struct.pack("<HHI", _LINKTYPE_ETHERNET, 0, 0)
-            options = _options((_IF_NAME, name.encode()), (_IF_TSRESOL, b"\x09"))
-            out.write(_block(_INTERFACE, interface + options))
+            out.write(interface(name))
         frames = [_read_pcap(path, number) for number, (_, path) in enumerate(parts)]
         for time_ns, number, length, frame in heapq.merge(*frames):
             head = struct.pack(
                 "<IIIII", number, time_ns >> 32, time_ns & 0xFFFFFFFF, len(frame), length
             )
-            out.write(_block(_ENHANCED_PACKET, head + frame + bytes(-len(frame) % 4)))
+            out.write(block(ENHANCED_PACKET, head + frame + bytes(-len(frame) % 4)))
     written.replace(output)
-
-
-def _options(*options: tuple[int, bytes]) -> bytes:
-    packed = [
-        struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
-        for code, value in options
-        if value
-    ]
-    return b"".join(packed) + struct.pack("<HH", 0, 0)
-
-
-def _block(kind: int, body: bytes) -> bytes:
-    length = 12 + len(body)
-    return struct.pack("<II", kind, length) + body + struct.pack("<I", length)
 
 
 def _read_pcap(path: Path, number: int) -> Iterator[tuple[int, int, int, bytes]]:

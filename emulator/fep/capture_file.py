@@ -11,14 +11,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from emulator.fabric import pcapng
 from emulator.fep.output_file import OutputFile
 
-_SECTION_HEADER, _INTERFACE, _ENHANCED_PACKET = 0x0A0D0D0A, 1, 6
-_COMMENT, _IF_NAME, _IF_TSRESOL, _USER_APPLICATION = 1, 2, 9, 4
 _FLAGS = struct.Struct("<HHI")
-_INBOUND, _OUTBOUND = 1, 2
 _PACKET = struct.Struct("<IIIIIII")
-_ETHERNET = 1
 #: Octets that wait in memory at most; the file is whole after every turn that is idle.
 _BUFFER = 1 << 20
 
@@ -29,32 +26,31 @@ class CaptureFile:
     def __init__(self, path: Path, interface: str, comment: str) -> None:
         self.frames = 0
         self._file = OutputFile(path, buffer=_BUFFER, new=True)
-        section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)
-        told = _options((_COMMENT, comment.encode()), (_USER_APPLICATION, b"uetemu fep"))
-        self._file.write(_block(_SECTION_HEADER, section + told))
-        named = _options((_IF_NAME, interface.encode()), (_IF_TSRESOL, b"\x09"))
-        self._file.write(_block(_INTERFACE, struct.pack("<HHI", _ETHERNET, 0, 0) + named))
+        self._file.write(pcapng.section(comment, "uetemu fep"))
+        self._file.write(pcapng.interface(interface))
         self.flush()
 
     def sent(self, frames: Iterable[tuple[bytes, memoryview | bytes]]) -> None:
         """Record what is handed to the NIC."""
         at = time.time_ns()
         for header, payload in frames:
-            self._frame(at, b"".join((header, payload)), _OUTBOUND)
+            self._frame(at, b"".join((header, payload)), pcapng.OUTBOUND)
 
     def received(self, frames: Iterable[memoryview]) -> None:
         """Record what the NIC has brought."""
         at = time.time_ns()
         for frame in frames:
-            self._frame(at, bytes(frame), _INBOUND)
+            self._frame(at, bytes(frame), pcapng.INBOUND)
 
     def _frame(self, at: int, frame: bytes, direction: int) -> None:
         length = len(frame)
         padding = bytes(-length % 4)
         # block header 8, packet 20, frame, flags option 8, end of options 4, length again 4
         total = 8 + 20 + length + len(padding) + 8 + 4 + 4
-        head = _PACKET.pack(_ENHANCED_PACKET, total, 0, at >> 32, at & 0xFFFF_FFFF, length, length)
-        tail = _FLAGS.pack(2, 4, direction) + bytes(4) + struct.pack("<I", total)
+        head = _PACKET.pack(
+            pcapng.ENHANCED_PACKET, total, 0, at >> 32, at & 0xFFFF_FFFF, length, length
+        )
+        tail = _FLAGS.pack(pcapng.FLAGS, 4, direction) + bytes(4) + struct.pack("<I", total)
         self._file.write(b"".join((head, frame, padding, tail)))
         self.frames += 1
 
@@ -65,16 +61,3 @@ class CaptureFile:
     def close(self) -> None:
         """The file is complete."""
         self._file.close()
-
-
-def _options(*options: tuple[int, bytes]) -> bytes:
-    packed = [
-        struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
-        for code, value in options
-    ]
-    return b"".join(packed) + bytes(4)
-
-
-def _block(kind: int, body: bytes) -> bytes:
-    length = 12 + len(body)
-    return struct.pack("<II", kind, length) + body + struct.pack("<I", length)

@@ -97,6 +97,9 @@ class HostTime:
         stack.callback(self._end_capture, sniffers)
         sniffers.start()
 
+    def flush(self) -> None:
+        """Nothing: sniffers and telemetry write as they go."""
+
     def pool(self, specs: Sequence[AgentSpec]) -> AgentPool:
         """The endpoints: a process for each GPU."""
         return AgentPool(self._plan.lab, specs, self.clock)

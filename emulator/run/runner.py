@@ -384,6 +384,7 @@ class _Run:
         """Write what there is so far, should this process be killed before it can conclude."""
         content = self.result.as_dict()
         self.folder.write("result.json", content | {"errors": [*self.result.errors, UNFINISHED]})
+        self.time.flush()
 
     def conclude(self) -> None:
         """Write what there is.  The last thing of every run, whatever came before."""

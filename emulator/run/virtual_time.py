@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -11,7 +12,8 @@ from emulator.asic.telemetry import Telemetry
 from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue, Source
 from emulator.engine.network import Network
-from emulator.engine.virtual_clock import VirtualClock
+from emulator.engine.port_capture import PortCapture
+from emulator.engine.virtual_clock import EPOCH, VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
 from emulator.fabric.counters import PortCounters
 from emulator.lab import Lab
@@ -22,6 +24,14 @@ from emulator.run.measurement import HostLoad
 from emulator.run.observer import Observer
 from emulator.run.plan import Plan
 from emulator.scenario import Outcome
+
+#: The capture of a run folder, and what it says of itself: no name of a lab, so that the files of
+#: equal runs are equal.
+CAPTURE = "capture.pcapng"
+CAPTURE_COMMENT = (
+    f"uetemu, virtual clock: times are fabric time, and {EPOCH:%Y-%m-%dT%H:%M:%SZ} is the time 0 "
+    "of the run; outgoing frames have the time of their first octet, incoming ones of their last"
+)
 
 
 class VirtualTime:
@@ -42,6 +52,7 @@ class VirtualTime:
         self._events = EventQueue()
         self._source = Source()
         self._network: Network | None = None
+        self._capture: PortCapture | None = None
         self.clock = VirtualClock(self._events)
         self.host: HostLoad | None = None
         self.telemetry: Telemetry | None = None
@@ -57,9 +68,33 @@ class VirtualTime:
         return 1.0
 
     def begin(self, lab: Lab, stack: ExitStack) -> None:
-        """Join all lines of ``lab``; they are given up with ``stack``."""
+        """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
         self._network = Network(lab, self._events)
         stack.callback(self._network.close)
+        if self._plan.taps:
+            self._capture = PortCapture(
+                self._folder.path / CAPTURE,
+                self._plan.taps,
+                self._network,
+                snaplen=self._plan.request.snaplen,
+                comment=CAPTURE_COMMENT,
+            )
+            stack.callback(self._end_capture, self._capture)
+
+    def flush(self) -> None:
+        """Have in the files what was seen so far."""
+        if self._capture is not None:
+            self._capture.flush()
+
+    def _end_capture(self, capture: PortCapture) -> None:
+        capture.close()
+        if capture.error is not None:
+            self._result.errors.append(f"the capture is incomplete: {capture.error}")
+        self._folder.event(
+            "captured",
+            file=capture.path.name,
+            ports=[dataclasses.asdict(count) for count in capture.ports],
+        )
 
     def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
         """The endpoints, in this process."""
