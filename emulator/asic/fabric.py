@@ -33,6 +33,7 @@ from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import FittedSwitch
 from emulator.asic.layout import PORT_HEAD, PORT_KEY, Queue, TrafficClass
 from emulator.asic.pauses import Pauses
+from emulator.asic.pfc import PauseRules
 from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
 from emulator.asic.program import Program
 from emulator.asic.virtual_state import VirtualState
@@ -269,6 +270,22 @@ class FabricAsic:
     def storming(self, nic: str) -> bool:
         """Whether the port of a NIC asks for pauses all the time, without a reason."""
         return self._storms.get(self._port_at.get(nic, ""), False)
+
+    def swallows(self, port: str, *, arriving: bool) -> bool:
+        """Whether faults at switch port ``port`` take all that leaves it, or that arrives there."""
+        struck = self._struck.get(port, NONE)
+        return struck.swallows and (struck.arriving or not arriving)
+
+    def pause_rules(self, end: End) -> PauseRules | None:
+        """What port ``end`` of a switch or NIC does about pauses; None: nothing.
+
+        The watchdog guards switches against NICs, so there is none at the other ports.
+        """
+        rules = self.fitted.pause(self.pauses.cables[end])
+        port = self.ports.get(str(end))
+        if rules is None or (port is not None and port.faces_nic):
+            return rules
+        return replace(rules, watchdog_ns=0)
 
     def queue_of_code_point(self, port: str) -> bytes:
         """The :class:`~emulator.asic.layout.Queue` at ``port`` of IP packets by code point."""

@@ -50,6 +50,9 @@ class PauseKeeper(Protocol):
     def restart(self) -> None:
         """Measure the longest pause, and the latest, anew."""
 
+    def storm(self, nic: End, on: bool) -> None:
+        """Have this NIC pause its switch without a reason, or no longer."""
+
 
 class Pauses:
     """Of both ends of every cable that a switch is at, by ``node:port``.
@@ -75,13 +78,13 @@ class Pauses:
             if switches & {cable.a.node, cable.b.node}
             for end in cable.ends
         }
-        self._indices = {str(end): indices[end] for end in self.cables}
+        self.indices: Mapping[str, int] = {str(end): indices[end] for end in self.cables}
         self._pipe: IO[bytes] | None = None
 
     @property
     def on(self) -> bool:
         """Whether the switches pause."""
-        first = next(iter(self._indices.values()), None)
+        first = next(iter(self.indices.values()), None)
         if first is None:
             return False
         *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(PORT_KEY.pack(first)))
@@ -96,7 +99,7 @@ class Pauses:
                 packed = PAUSE_RULES.pack(
                     rules.xoff_bytes, rules.xon_bytes, rules.ceiling_bytes, True, False
                 )
-            key = PORT_KEY.pack(self._indices[str(end)])
+            key = PORT_KEY.pack(self.indices[str(end)])
             self._program.pause_rules.put(key, packed)
             if rules is None:
                 self._program.pause_states.put(key, bytes(PAUSE_STATE.size))
@@ -129,8 +132,8 @@ class Pauses:
             pfc_control.ask(self._lab, "publish")
         elif self.keeper is not None:
             self.keeper.publish()
-        rows = pause_counters.read(self._program, list(self._indices.values()))
-        return dict(zip(self._indices, rows, strict=True))
+        rows = pause_counters.read(self._program, list(self.indices.values()))
+        return dict(zip(self.indices, rows, strict=True))
 
     def restart(self) -> None:
         """Measure the longest pause, and the latest, anew; counts go on."""
@@ -146,11 +149,11 @@ class Pauses:
         ports that it came in by.  Returns octets on the wire.
 
         With a virtual clock nothing is freed here, as the engine does it."""
-        return forget(self._program, egress=self._indices[port])
+        return forget(self._program, egress=self.indices[port])
 
     def drop(self, port: str, on: bool) -> None:
         """Have lossless frames that want to leave by ``port`` dropped, or no longer."""
-        set_dropping(self._program, self._indices[port], on)
+        set_dropping(self._program, self.indices[port], on)
 
     def storm(self, nic: End, on: bool) -> None:
         """Let this NIC pause its switch without a reason, or no longer."""
@@ -158,3 +161,5 @@ class Pauses:
             raise UserError("a pause storm needs switches that obey pauses: take --switch lossless")
         if self._has_agent:
             pfc_control.ask(self._lab, f"storm {nic} {'on' if on else 'off'}")
+        elif self.keeper is not None:
+            self.keeper.storm(nic, on)

@@ -35,6 +35,8 @@ from uet.transport import Transport
 
 #: Of a NIC with several ports: so many frames a port may wait for it while others are idle.
 _WAITING_PER_PORT = 4
+#: While data may not leave, the timers of a transport that has data run this often at most.
+_STOPPED_LOOK_NS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +231,7 @@ class GpuEndpoint:
         deadline = NEVER
         for lane in self._lanes:
             endpoint = lane.endpoint
+            stopped = False
             while lane.room:
                 frames = endpoint.transmit(now, 1)
                 if not frames:
@@ -237,9 +240,12 @@ class GpuEndpoint:
             else:
                 if lane.stopped and (frames := endpoint.transmit(now, 0)):
                     self._send(lane, frames)
-                elif not lane.stopped:
+                if not lane.stopped:
                     continue  # the line asks when it is idle
+                stopped = True
             due = endpoint.next_deadline()
+            if stopped and due is not None and due <= now:
+                due = now + _STOPPED_LOOK_NS  # what waits is data
             if due is not None and due < deadline:
                 deadline = due
         expired = transport.completions()

@@ -15,6 +15,7 @@ from emulator.engine.gpu_port import GpuPort
 from emulator.engine.kernel_switch import DropCounters, Outlets, Reasons, SwitchInlet
 from emulator.engine.line import HIGH, LOW, Line
 from emulator.engine.packet_ring import PacketRing, sender
+from emulator.engine.priority_flow_control import PriorityFlowControl
 from emulator.fabric import namespaces
 from emulator.fabric.passage import ring_filter
 from emulator.fabric.shaping import DATA_SHARE, DSFIELDS_CONTROL
@@ -51,6 +52,11 @@ class Ends:
         """The first number that no end has."""
         return len(self.numbers) + 1
 
+    @property
+    def first_of_pauses(self) -> int:
+        """The first number that neither an end nor a GPU has; there is a GPU at an end at most."""
+        return 2 * len(self.numbers) + 1
+
 
 class Network:
     """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports."""
@@ -64,6 +70,9 @@ class Network:
         self.ends = Ends.of(lab.topology)
         self.lines: dict[End, Line] = {}
         self.inlets: dict[End, SwitchInlet] = {}
+        #: from the first time on that the switches pause
+        self.pauses: PriorityFlowControl | None = None
+        self._takers: dict[End, Callable[[bytes], None]] = {}
         self._senders: dict[End, socket.socket] = {}
         self._files: list[int] = []
         self._ports: list[GpuPort] = []
@@ -101,11 +110,21 @@ class Network:
 
     def _join(self) -> None:
         for link in self.topology.links:
-            for end, other in (link.ends, link.ends[::-1]):
+            for end in link.ends:
                 node = self.topology.node(end.node)
                 if node.is_switch or node.forwards:
-                    self.lines[other].far = self._inlet(node, end).arrive
-                self.configure(end)
+                    self._arrives(end, self._inlet(node, end).arrive)
+        self.reconfigure()
+
+    def _arrives(self, end: End, take: Callable[[bytes], None]) -> None:
+        """Have ``take`` take what comes over the cable to ``end``, but for MAC control."""
+        self._takers[end] = take
+        pausing = None if self.pauses is None else self.pauses.ends.get(end)
+        if pausing is None:
+            self.lines[self.other(end)].far = take
+        else:
+            pausing.deliver = take
+            self.lines[self.other(end)].far = pausing.arrive
 
     def _inlet(self, node: Node, end: End) -> SwitchInlet:
         asic = self.lab.asic
@@ -142,6 +161,9 @@ class Network:
         queues = asic.queue_of_code_point(str(end))
         self.outlets.classify(index, bytes(HIGH + queue for queue in queues))
         line.low_share = asic.fitted.profile(port.cable).data_share
+        if self.pauses is not None:
+            line.leaves = self.pauses.leaves(end)
+            return
         depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
 
         def leaves(queue: int, octets: int, origin: int) -> None:
@@ -151,8 +173,17 @@ class Network:
 
     def reconfigure(self) -> None:
         """Take what the switches were told anew."""
+        asic = self.lab.asic
+        if self.pauses is None and asic is not None and asic.fitted.pauses:
+            self.pauses = PriorityFlowControl(
+                asic, self.topology, self.lines, self.events, self.ends.first_of_pauses
+            )
+            for end, take in self._takers.items():
+                self._arrives(end, take)
         for end in self.lines:
             self.configure(end)
+        if self.pauses is not None:
+            self.pauses.configure()
 
     def reasons(self, node: str) -> Reasons:
         """What drops packets in the namespace of ``node`` without the switch program."""
@@ -183,7 +214,6 @@ class Network:
         """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
         account, reasons = self.outlets.account, self.reasons(node)
         for line in port.lines:
-            other = self.other(line.end)
             send, ring = self._senders[line.end].send, port.ring
 
             def arrive(
@@ -205,7 +235,7 @@ class Network:
                 for _, one in taken:
                     deliver(port, one)
 
-            self.lines[other].far = arrive
+            self._arrives(line.end, arrive)
 
     def index(self, end: End) -> int:
         """The inner interface of ``end``, as the ring names it."""
@@ -219,6 +249,15 @@ class Network:
     def under_way(self) -> int:
         """Frames that wait in lines or are on cables."""
         return sum(line.under_way for line in self.lines.values())
+
+    @property
+    def deadlocked(self) -> bool:
+        """Whether lines have stopped each other in a circle."""
+        return self.pauses is not None and self.pauses.deadlock is not None
+
+    def standing(self) -> str:
+        """What pauses hold up now, as the end of a sentence; empty if they hold up nothing."""
+        return "" if self.pauses is None else self.pauses.standing()
 
     def forget_gpus(self) -> None:
         """Close the ports of all GPUs; others can be opened."""

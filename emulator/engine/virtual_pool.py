@@ -154,6 +154,8 @@ class VirtualPool:
         self._left = set(self.specs)
         self._waiting.clear()
         self._failed = False
+        if self._network.pauses is not None:
+            self._network.pauses.standstill = events.stop
         events.at(begin * PS, self._source.next(), self._start, self._execution)
         if started is not None:
             started(begin)
@@ -201,10 +203,12 @@ class VirtualPool:
 
     def _explain(self, more_to_come: bool) -> None:
         """End the executions that will not end, each with what it waits for."""
+        standing = self._network.standing()
+        over = more_to_come and not self._network.deadlocked
         for rank in sorted(self._left):
             endpoint = self._endpoints[rank]
-            detail = endpoint.executor.unfinished()
-            endpoint.fail("deadline" if more_to_come else "stalled", detail)
+            detail = endpoint.executor.unfinished() + standing
+            endpoint.fail("deadline" if over else "stalled", detail)
 
     def _failure(self, results: Sequence[RankResult]) -> AgentError:
         """The first error that was not another's consequence."""

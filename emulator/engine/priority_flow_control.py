@@ -1,0 +1,238 @@
+"""Priority flow control of all cables of a lab in virtual time, and what can stand still by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from emulator.asic import pause_counters
+from emulator.asic.fabric import FabricAsic
+from emulator.asic.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS
+from emulator.engine.event_queue import PS, EventQueue, Source
+from emulator.engine.line import HIGH, LOW, MAC_CONTROL, Line, Waiting
+from emulator.engine.pfc_end import Buffer, PfcEnd
+from topologies.deadlock import Channel
+from topologies.model import End, Topology
+
+#: A deadlock in which no frame of a transport moved for so long (ns) ends the run: by then timers
+#: have had their turn, and found no way around it.
+STANDSTILL_NS = 5_000_000
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Deadlock:
+    """Lines each of which waits for the next, and the last for the first; seen at ``at_ns``."""
+
+    circle: tuple[Channel, ...]
+    at_ns: float
+
+    def __str__(self) -> str:
+        names = [str(channel) for channel in self.circle]
+        more = len(names) - _SHOWN
+        shown = " waits for ".join(names[:_SHOWN])
+        rest = f" waits for {more} more" if more > 0 else ""
+        return (
+            f"PFC deadlock of {len(names)} links, complete at {self.at_ns / 1000:.3f} us: "
+            f"{shown}{rest}, and the last waits for the first"
+        )
+
+
+class PriorityFlowControl:
+    """Both ends of every cable that a switch of ``asic`` is at.
+
+    Sources of events are numbered from ``first_source`` on.
+    """
+
+    def __init__(
+        self,
+        asic: FabricAsic,
+        topology: Topology,
+        lines: Mapping[End, Line],
+        events: EventQueue,
+        first_source: int,
+    ) -> None:
+        state = asic.virtual
+        assert state is not None
+        self._asic, self._topology, self._lines, self._events = asic, topology, lines, events
+        self._depths = state.ports
+        self.ends: dict[End, PfcEnd] = {}
+        self._by_index: dict[int, PfcEnd] = {}
+        for number, end in enumerate(asic.pauses.cables):
+            port = asic.ports.get(str(end))
+            if port is None:
+                buffer = Buffer.of_nic()
+            else:
+                buffer = Buffer(words=state.pauses, at=port.index * PAUSE_WORDS)
+            mac = bytes.fromhex(topology.node(end.node).port(end.port).mac.replace(":", ""))
+            made = PfcEnd(
+                lines[end], mac, events, Source(first_source + number), buffer, around=self
+            )
+            self.ends[end] = made
+            if port is not None:
+                self._by_index[port.index] = made
+        self.deadlock: Deadlock | None = None
+        #: called when a deadlock has lasted, and nothing has moved, for :data:`STANDSTILL_NS`
+        self.standstill: Callable[[], None] | None = None
+        self._looked_ns = -1
+        self._moved, self._moved_ns = -1, 0
+        asic.pauses.keeper = self
+
+    def configure(self) -> None:
+        """Have all ends work as the switches say now."""
+        self.deadlock = None
+        for end, one in self.ends.items():
+            one.configure(self._asic.pause_rules(end))
+            one.storm(self._asic.storming(str(end)))
+
+    def leaves(self, end: End) -> Callable[[int, int, int], None]:
+        """Takes a frame's octets off what the line from the switch port ``end`` has waiting, and
+        off the buffer of the port that it came in by."""
+        depths, by_index = self._depths, self._by_index
+        at = self._asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
+
+        def left(queue: int, octets: int, origin: int) -> None:
+            if queue == MAC_CONTROL:
+                return
+            depths[at + queue] -= octets
+            if queue == LOW and origin:
+                by_index[origin].give_back(octets)
+
+        return left
+
+    def free(self, lost: Iterable[tuple[int, Waiting]]) -> None:
+        """Free the buffers of what waited in a line whose cable was pulled."""
+        for queue, (_, octets, origin) in lost:
+            if queue == LOW and origin:
+                self._by_index[origin].free(octets)
+
+    # What the ends ask
+
+    def swallows(self, name: str, *, arriving: bool) -> bool:
+        """Whether a fault takes all frames that leave port ``name``, or that arrive there."""
+        return self._asic.swallows(name, arriving=arriving)
+
+    def drop(self, name: str, dropping: bool) -> None:
+        """Have the switch drop all data that is to leave by port ``name``, or no longer."""
+        self._asic.pauses.drop(name, dropping)
+
+    def unmoved(self) -> None:
+        """A buffer has been above XON for a whole pause: look for a deadlock, once an instant."""
+        now = self._events.now // PS
+        if now == self._looked_ns:
+            return
+        self._looked_ns = now
+        if self.deadlock is None:
+            circle = self._circle()
+            if circle:
+                self.deadlock = Deadlock(circle, now)
+            return
+        moved = self._frames()
+        if moved != self._moved:
+            self._moved, self._moved_ns = moved, now
+        elif now - self._moved_ns >= STANDSTILL_NS and self.standstill is not None:
+            self.standstill()
+
+    def _frames(self) -> int:
+        """Frames that lines have begun with, but for PAUSE frames."""
+        sent = sum(one.counters.xoff_sent + one.counters.xon_sent for one in self.ends.values())
+        return sum(line.counts.frames for line in self._lines.values()) - sent
+
+    # Deadlocks
+
+    def _circle(self) -> tuple[Channel, ...]:
+        """Lines that wait for each other in a circle; empty if there is none.
+
+        A line waits for the buffer at its other end.  That waits for the lines that its frames are
+        to leave by, and can fall to XON unless too many of them wait for such buffers themselves
+        (Dally and Seitz 1987).  What remains when all is taken out that can get on, never will.
+        """
+        waiting = self._waiting()
+        stuck = {
+            one.line.end for one in self._by_index.values() if one.pauser.asserted and one.rules
+        }
+        while True:
+            held = dict.fromkeys(stuck, 0)
+            for end, origins in waiting.items():
+                if self._far(end) in stuck:
+                    for origin, octets in origins.items():
+                        if origin in held:
+                            held[origin] += octets
+            left = {end for end in stuck if held[end] > self._xon(end)}
+            if left == stuck:
+                break
+            stuck = left
+        return self._walk(stuck, waiting)
+
+    def standing(self) -> str:
+        """What holds up frames now, as the end of a sentence; empty if nothing does."""
+        if self.deadlock is not None:
+            return f"; {self.deadlock}"
+        held = [str(end) for end, one in self.ends.items() if one.line.low_stopped]
+        if not held:
+            return ""
+        more = len(held) - _SHOWN
+        return f"; pauses stop {', '.join(held[:_SHOWN])}{f' and {more} more' if more > 0 else ''}"
+
+    def _walk(
+        self, stuck: set[End], waiting: Mapping[End, Mapping[End, int]]
+    ) -> tuple[Channel, ...]:
+        """A circle of lines to ``stuck`` buffers, by way of the most octets of each buffer."""
+        order = [end for end in self.ends if end in stuck]
+        if not order:
+            return ()
+        way: list[End] = []  # buffers
+        lines: list[End] = []  # from the switch of each of them
+        at = order[0]
+        while at not in way:
+            way.append(at)
+            following = [end for end in waiting if self._far(end) in stuck and at in waiting[end]]
+            lines.append(max(following, key=lambda end: waiting[end][at]))
+            at = self._far(lines[-1])
+        return tuple(Channel(end, self._far(end)) for end in lines[way.index(at) :])
+
+    def _waiting(self) -> dict[End, dict[End, int]]:
+        """Octets that wait in each stopped line of a switch for ever, by port of arrival.
+
+        A line that a watchdog opens some day is left out.
+        """
+        found: dict[End, dict[End, int]] = {}
+        for one in self._by_index.values():
+            line, rules = one.line, one.rules
+            if not line.low_stopped or rules is None or rules.watchdog_ns:
+                continue
+            origins: dict[End, int] = {}
+            for _, octets, origin in line.queues[LOW]:
+                if origin:
+                    end = self._by_index[origin].line.end
+                    origins[end] = origins.get(end, 0) + octets
+            if origins:
+                found[line.end] = origins
+        return found
+
+    def _far(self, end: End) -> End:
+        a, b = self._topology.link_at(end).ends
+        return b if a == end else a
+
+    def _xon(self, end: End) -> int:
+        rules = self.ends[end].rules
+        assert rules is not None
+        return rules.xon_bytes
+
+    # For readers (emulator.asic.pauses)
+
+    def publish(self) -> None:
+        """Let everybody read what was counted up to now."""
+        indices = self._asic.pauses.indices
+        for one in self.ends.values():
+            pause_counters.write(self._asic.program, indices[one.name], one.settle())
+
+    def restart(self) -> None:
+        """Measure the longest pause anew; counts go on."""
+        for one in self.ends.values():
+            one.restart()
+        self.publish()
+
+    def storm(self, nic: End, on: bool) -> None:
+        """Let this NIC ask for pauses without a reason, or no longer."""
+        self.ends[nic].storm(on)
