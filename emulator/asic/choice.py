@@ -36,10 +36,11 @@ NONE = "none"
 LOSSLESS = "lossless"
 PAUSING = (
     *("xoff", "xon", "headroom", "pfc_priority", "pfc_response"),
-    *("pfc_watchdog", "pfc_watchdog_action"),
+    *("pfc_watchdog", "pfc_watchdog_action", "pfc_deadlock"),
 )
 PRIORITIES = range(8)  # IEEE 802.1Q
 WATCHDOG_ACTIONS = ("drop", "forward")
+DEADLOCKS = ("refuse", "allow")
 OF_BDP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*bdp", re.IGNORECASE)
 #: What ``trim=on`` sets where the profile does not trim (UES 4.1, in units of the BDP).
 TRIM_DATA, TRIM_RETRANSMISSION = Fraction(1), Fraction(3, 2)
@@ -66,6 +67,7 @@ class PauseChoice:
     ``pfc_priority`` is the one that PAUSE frames name for the lossless class.
     ``pfc_watchdog_ns`` (fabric time) is how long a NIC may pause its switch on end, 0 for ever;
     ``pfc_response_ns`` how long devices take to obey, beside cables and frames.
+    ``pfc_deadlock`` is for routes by which packets can wait for each other in a circle.
     """
 
     xoff: int | OfBdp | None = None
@@ -75,6 +77,7 @@ class PauseChoice:
     pfc_watchdog_ns: int = 0
     pfc_watchdog_action: str = "drop"
     pfc_response_ns: int = 0
+    pfc_deadlock: str = "refuse"
 
     def written(self) -> dict[str, str]:
         """As :func:`parse` reads it."""
@@ -87,6 +90,8 @@ class PauseChoice:
             parts["pfc_watchdog_action"] = self.pfc_watchdog_action
         if self.pfc_response_ns:
             parts["pfc_response"] = f"{self.pfc_response_ns}ns"
+        if self.pfc_deadlock != "refuse":
+            parts["pfc_deadlock"] = self.pfc_deadlock
         return {"pfc": "on"} | parts
 
 
@@ -214,6 +219,9 @@ def _pausing(profile: str, written: dict[str, str]) -> PauseChoice | None:
         raise UserError(
             f"pfc_watchdog_action is {action!r}: the watchdog takes {' or '.join(WATCHDOG_ACTIONS)}"
         )
+    deadlock = given.pop("pfc_deadlock", "refuse")
+    if deadlock not in DEADLOCKS:
+        raise UserError(f"pfc_deadlock is {deadlock!r}: a switch takes {' or '.join(DEADLOCKS)}")
     watchdog = given.pop("pfc_watchdog", "off")
     response = given.pop("pfc_response", "0")
     priority = given.pop("pfc_priority", None)
@@ -226,6 +234,7 @@ def _pausing(profile: str, written: dict[str, str]) -> PauseChoice | None:
         pfc_priority=None if priority is None else int(priority),
         pfc_watchdog_ns=0 if watchdog == "off" else _read("pfc_watchdog", watchdog, parse_time_ns),
         pfc_watchdog_action=action,
+        pfc_deadlock=deadlock,
         pfc_response_ns=_read("pfc_response", response, parse_time_ns),
     )
 
@@ -398,6 +407,7 @@ DESCRIBED: Mapping[str, tuple[str, str]] = {
     "pfc_response": ("TIME", "that devices take to obey, beside cables and frames; default 0"),
     "pfc_watchdog": ("TIME|off", "pause on end by a NIC that is taken for a storm; default off"),
     "pfc_watchdog_action": ("drop|forward", "what becomes of that queue then; default drop"),
+    "pfc_deadlock": ("refuse|allow", "fabrics whose routes have a circle; default refuse"),
     "CLASS.kmin_bytes": ("DEPTH", "queue from which packets are marked (ECN); default 0.2bdp"),
     "CLASS.kmax_bytes": ("DEPTH|none", "queue from which all are; default 0.8bdp"),
     "CLASS.pmax": ("0..1", "share marked just below that; default 1"),

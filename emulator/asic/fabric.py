@@ -31,6 +31,7 @@ from emulator.asic.choice import SwitchChoice, parse
 from emulator.asic.counters import AsicCounters
 from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import FittedSwitch
+from emulator.asic.headroom import reaction_ns
 from emulator.asic.layout import PORT_HEAD, PORT_KEY, Queue, TrafficClass
 from emulator.asic.pauses import Pauses
 from emulator.asic.pfc import PauseRules
@@ -279,13 +280,19 @@ class FabricAsic:
     def pause_rules(self, end: End) -> PauseRules | None:
         """What port ``end`` of a switch or NIC does about pauses; None: nothing.
 
-        The watchdog guards switches against NICs, so there is none at the other ports.
+        For an engine whose PAUSE frames travel: a pause takes effect one device response after its
+        frame has come.  The watchdog guards switches against NICs, and the other ports have none.
         """
-        rules = self.fitted.pause(self.pauses.cables[end])
-        port = self.ports.get(str(end))
-        if rules is None or (port is not None and port.faces_nic):
-            return rules
-        return replace(rules, watchdog_ns=0)
+        cable = self.pauses.cables[end]
+        rules, port = self.fitted.pause(cable), self.ports.get(str(end))
+        if rules is None:
+            return None
+        guards = port is not None and port.faces_nic
+        return replace(
+            rules,
+            reaction_ns=rules.reaction_ns - reaction_ns(cable.delay_ns),
+            watchdog_ns=rules.watchdog_ns if guards else 0,
+        )
 
     def queue_of_code_point(self, port: str) -> bytes:
         """The :class:`~emulator.asic.layout.Queue` at ``port`` of IP packets by code point."""

@@ -176,7 +176,7 @@ def fit(
     )
     if clock == "host":
         _check_rates(topology, cables, dilation)
-    if pauses:
+    if choice.pausing is not None and choice.pausing.pfc_deadlock == "refuse":
         _check_circles(topology)
     if choice.method in TOLD_METHODS:
         _check_hops(topology, choice)
@@ -308,7 +308,7 @@ def _check_circles(topology: Topology) -> None:
             "PFC can bring this fabric to a standstill: a packet for another stretched rail goes "
             "down to a switch that has the rail and from there up again, so that links can wait "
             "for each other in a circle: take rails_per_switch of all rails, or switches without "
-            "PFC (such as lossless:pfc=off, shallow)",
+            "PFC (such as lossless:pfc=off, shallow), or pfc_deadlock=allow to see it",
             *("pfc", "switch", "rails_per_switch", "subnets"),
         )
     circle = waiting_circle(topology)
@@ -319,7 +319,8 @@ def _check_circles(topology: Topology) -> None:
             f"PFC can bring this fabric to a standstill: with routing="
             f"{topology.profile.routing}, packets of {len(circle)} links can wait for each other "
             f"in a circle ({first}{f' and {more} more' if more > 0 else ''}): take "
-            "routing=up-down, or switches without PFC (such as lossless:pfc=off, shallow)",
+            "routing=up-down, or switches without PFC (such as lossless:pfc=off, shallow), or "
+            "pfc_deadlock=allow to see it",
             *("pfc", "switch", "routing"),
         )
 

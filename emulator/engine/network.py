@@ -113,18 +113,15 @@ class Network:
             for end in link.ends:
                 node = self.topology.node(end.node)
                 if node.is_switch or node.forwards:
-                    self._arrives(end, self._inlet(node, end).arrive)
+                    self.arrives(end, self._inlet(node, end).arrive)
         self.reconfigure()
 
-    def _arrives(self, end: End, take: Callable[[bytes], None]) -> None:
+    def arrives(self, end: End, take: Callable[[bytes], None]) -> None:
         """Have ``take`` take what comes over the cable to ``end``, but for MAC control."""
         self._takers[end] = take
-        pausing = None if self.pauses is None else self.pauses.ends.get(end)
-        if pausing is None:
-            self.lines[self.other(end)].far = take
-        else:
-            pausing.deliver = take
-            self.lines[self.other(end)].far = pausing.arrive
+        if self.pauses is not None:
+            take = self.pauses.guarded(end, take)
+        self.lines[self.other(end)].far = take
 
     def _inlet(self, node: Node, end: End) -> SwitchInlet:
         asic = self.lab.asic
@@ -179,7 +176,7 @@ class Network:
                 asic, self.topology, self.lines, self.events, self.ends.first_of_pauses
             )
             for end, take in self._takers.items():
-                self._arrives(end, take)
+                self.arrives(end, take)
         for end in self.lines:
             self.configure(end)
         if self.pauses is not None:
@@ -235,7 +232,7 @@ class Network:
                 for _, one in taken:
                     deliver(port, one)
 
-            self._arrives(line.end, arrive)
+            self.arrives(line.end, arrive)
 
     def index(self, end: End) -> int:
         """The inner interface of ``end``, as the ring names it."""

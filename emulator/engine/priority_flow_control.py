@@ -85,6 +85,14 @@ class PriorityFlowControl:
             one.configure(self._asic.pause_rules(end))
             one.storm(self._asic.storming(str(end)))
 
+    def guarded(self, end: End, take: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """Takes what arrives at ``end``: MAC control itself, all else by ``take``."""
+        one = self.ends.get(end)
+        if one is None:
+            return take
+        one.deliver = take
+        return one.arrive
+
     def leaves(self, end: End) -> Callable[[int, int, int], None]:
         """Takes a frame's octets off what the line from the switch port ``end`` has waiting, and
         off the buffer of the port that it came in by."""

@@ -25,7 +25,7 @@ from emulator.fabric.netlink import RouteSocket
 from emulator.lab_record import LabRecord, Phase
 from tests.asic.bench import needs_root, root
 from topologies import catalogue
-from topologies.model import Topology
+from topologies.model import End, Topology
 
 pytestmark = [root, needs_root]
 
@@ -162,6 +162,7 @@ class Keeper:
     def __init__(self, asic: FabricAsic) -> None:
         self._asic = asic
         self.published = self.restarted = 0
+        self.storms: list[tuple[str, bool]] = []
 
     def publish(self) -> None:
         self.published += 1
@@ -171,6 +172,9 @@ class Keeper:
     def restart(self) -> None:
         self.restarted += 1
 
+    def storm(self, nic: End, on: bool) -> None:
+        self.storms.append((str(nic), on))
+
 
 def test_engine_keeps_the_counters_of_pauses(asic: FabricAsic) -> None:
     keeper = Keeper(asic)
@@ -179,6 +183,32 @@ def test_engine_keeps_the_counters_of_pauses(asic: FabricAsic) -> None:
     assert asic.pauses.counters()["rail0:up0"].pauses == 2
     asic.pauses.restart()
     assert (keeper.published, keeper.restarted) == (2, 1)
+    asic.inject("rail0:down0", Faults(pause_storm=True))
+    asic.inject("rail0:down0", NONE)
+    assert keeper.storms == [("h0g0:eth0", True), ("h0g0:eth0", False)]
+
+
+def test_watchdogs_guard_switches_against_nics(asic: FabricAsic) -> None:
+    asic.apply(parse("lossless:pfc_watchdog=50us,pfc_response=100ns"))
+    times = {}
+    for name in ("rail0:down0", "rail0:up0", "h0g0:eth0"):
+        node, _, port = name.partition(":")
+        rules = asic.pause_rules(End(node, port))
+        assert rules is not None
+        assert rules.reaction_ns == 100  # the cable delays the frame itself
+        times[name] = rules.watchdog_ns
+    assert times == {"rail0:down0": 50_000, "rail0:up0": 0, "h0g0:eth0": 0}
+
+
+def test_black_holes_swallow_pauses_too(asic: FabricAsic) -> None:
+    def swallowed(port: str) -> tuple[bool, bool]:
+        return asic.swallows(port, arriving=False), asic.swallows(port, arriving=True)
+
+    asic.inject("rail0:up0", Faults(black_hole=True))
+    asic.inject("rail0:down0", Faults(black_hole=True, arriving=True))
+    assert swallowed("rail0:up0") == (True, False)
+    assert swallowed("rail0:down0") == (True, True)
+    assert swallowed("rail1:up0") == swallowed("h0g0:eth0") == (False, False)
 
 
 def test_watchdog_is_told_to_the_program(asic: FabricAsic) -> None:
