@@ -180,6 +180,16 @@ def reset(program: Program, index: int) -> None:
     program.ports.put(PORT_KEY.pack(index), bytes(PORT_STATE_BYTES), flags=LOCKED)
 
 
+def lose(program: Program, index: int, octets: int) -> None:
+    """Count ``octets`` of the data queue of a port as lost.  Nothing may pass it meanwhile."""
+    check_index(program, index)
+    key = PORT_KEY.pack(index)
+    state = bytearray(program.ports.get(key, flags=LOCKED))
+    (lost,) = DEPTH.unpack_from(state, LOST_AT)
+    DEPTH.pack_into(state, LOST_AT, lost + octets)
+    program.ports.put(key, bytes(state), flags=LOCKED)
+
+
 def empty(program: Program, index: int) -> None:
     """Empty the model's queues of a port that nothing is sent to; all counts stay, and what was in
     the data queue counts as lost."""

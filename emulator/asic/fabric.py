@@ -259,9 +259,13 @@ class FabricAsic:
             kernel.queue(request.kind, request.flags, body, f"{nic}, egress queues")
         kernel.flush()
 
+    def struck(self, port: str) -> Faults:
+        """What strikes switch port ``port``, of that which was injected here."""
+        return self._struck.get(port, NONE)
+
     def rate_share(self, port: str) -> float:
         """What faults leave of the rate at switch port ``port``: those that were injected here."""
-        return self._struck.get(port, NONE).rate
+        return self.struck(port).rate
 
     def nic_rate_share(self, nic: str) -> float:
         """What faults that strike both directions leave of the rate at the port of a NIC."""
@@ -306,6 +310,10 @@ class FabricAsic:
     def empty(self, port: str) -> None:
         """What waited at ``port`` is lost: its cable was pulled.  It must be black meanwhile."""
         counting.empty(self.program, self.port(port).index)
+
+    def lose(self, port: str, octets: int) -> None:
+        """Count ``octets`` (on the wire) that waited at ``port`` and went with its carrier."""
+        counting.lose(self.program, self.port(port).index, octets)
 
     def reroute(self, dead: Collection[End]) -> None:
         """Balance over routes without the hops that leave through the ports ``dead``.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulator.engine.event_queue import PS, EventQueue
@@ -21,6 +21,8 @@ from uet.transport import Frame
 _VXLAN, _IPV4 = (4789).to_bytes(2), b"\x08\x00\x45"
 #: How often the kernel is asked to finish before a frame counts as lost without a reason.
 _PATIENCE = 200
+#: As often before a switch with a port without carrier is taken to have dropped the frame there.
+_DEAD_PORT_PATIENCE = 3
 
 #: Counts drops of a node by reason since it was made (nothing else may drop frames silently).
 Reasons = Callable[[], Mapping[str, int]]
@@ -47,6 +49,21 @@ class Account:
         }
 
 
+class _Overtakes:
+    """Follows a word in which the switch program counts frames that are to overtake."""
+
+    def __init__(self, words: memoryview, at: int) -> None:
+        self._words, self._at = words, at
+        self._known = words[at]
+
+    def counted(self) -> bool:
+        """Whether the word has counted since it was asked last."""
+        now = self._words[self._at]
+        more = now != self._known
+        self._known = now
+        return more
+
+
 class Outlets:
     """Takes what the kernel hands out at the inner ends, and puts it into their lines.
 
@@ -63,13 +80,23 @@ class Outlets:
         self._tunnels = tunnels
         self._lines = dict(lines)
         self._queues: dict[int, bytes] = {}
+        self._overtaking: dict[int, _Overtakes] = {}
         self.account = Account()
 
     def classify(self, index: int, queues: bytes) -> None:
         """Let the line of inner interface ``index`` queue by ``queues``, a number for each DSCP."""
         self._queues[index] = queues
 
-    def take(self, origin: int = 0, ahead: bool = False) -> int:
+    def put_ahead(self, index: int, word: tuple[memoryview, int] | None) -> None:
+        """Put frames ahead of others at inner interface ``index`` as ``word`` there counts them.
+
+        None: never, from now on.
+        """
+        self._overtaking.pop(index, None)
+        if word is not None:
+            self._overtaking[index] = _Overtakes(*word)
+
+    def take(self, origin: int = 0) -> int:
         """Enqueue what is there now; return how many frames that were."""
         taken = self.ring.take()
         if self._tunnels:
@@ -81,7 +108,11 @@ class Outlets:
             if line is None:
                 raise Astray(f"a frame came out of interface {interface}, which is no inner end")
             queues = self._queues.get(interface)
-            line.enqueue(frame, LOW if queues is None else queue_of(frame, queues), origin)
+            queue = LOW if queues is None else queue_of(frame, queues)
+            if self._overtaking and interface in self._overtaking:
+                line.enqueue(frame, queue, origin, ahead=self._overtaking[interface].counted())
+                continue
+            line.enqueue(frame, queue, origin)
         return len(taken)
 
     def settle(self) -> None:
@@ -132,7 +163,8 @@ class SwitchInlet:
 
     ``words`` are those that the switch program shares, ``now_at``, ``passed_at`` and ``dropped_at``
     the places of its switch in them; ``words`` None: there is no program, and the kernel's
-    own counters say what it dropped.
+    own counters say what it dropped.  ``without_carrier`` are the ports of the switch that have
+    none now: what a bridge has for one of them it drops, and counts nowhere.
     """
 
     __slots__ = (
@@ -144,6 +176,7 @@ class SwitchInlet:
         "_passed_at",
         "_reasons",
         "_send",
+        "_without_carrier",
         "_words",
         "latency_ps",
         "node",
@@ -159,7 +192,9 @@ class SwitchInlet:
         send: Callable[[bytes], int],
         reasons: Reasons,
         words: tuple[memoryview, int, int, int] | None,
+        without_carrier: Collection[object] = (),
     ) -> None:
+        self._without_carrier = without_carrier
         self.node, self._index = node, index
         self._events, self._outlets, self._send, self._reasons = events, outlets, send, reasons
         self._words: memoryview | None = None
@@ -191,7 +226,7 @@ class SwitchInlet:
     def _look_for(self, out: int, passed: int, dropped: int) -> None:
         """Settle the account of a frame that is not where it is looked for at once."""
         words, account, outlets = self._words, self._outlets.account, self._outlets
-        for _ in range(_PATIENCE):
+        for attempt in range(_PATIENCE):
             if words is None:
                 if out:
                     account.delivered += 1
@@ -207,6 +242,9 @@ class SwitchInlet:
             out += outlets.take(self._index)
             if not out and (reason := self._new_reason()):
                 account.dropped[f"{self.node}: {reason}"] += 1
+                return
+            if not out and self._without_carrier and attempt >= _DEAD_PORT_PATIENCE:
+                account.dropped[f"{self.node}: port without carrier"] += 1
                 return
         raise Astray(
             f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and neither came out"

@@ -26,7 +26,6 @@ FRAMING_OCTETS, SMALLEST_OCTETS = 24, 84
 MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
 QUEUES = 4
 _BITS_PS = 8 * 10**12
-_UNCUT = -1
 
 #: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none).
 Waiting = tuple[bytes, int, int]
@@ -50,6 +49,21 @@ class LineCounts:
     no_room: int = 0
 
 
+class _Overtaking(tuple[bytes, int, int]):
+    """A frame that waits and was put ahead of others."""
+
+    __slots__ = ()
+
+
+def _overtake(queue: deque[Waiting], one: _Overtaking) -> None:
+    """Put ``one`` ahead of all of ``queue`` that was not put ahead itself."""
+    place = next(
+        (place for place, other in enumerate(queue) if not isinstance(other, _Overtaking)),
+        len(queue),
+    )
+    queue.insert(place, one)
+
+
 def octets_on_wire(frame: bytes) -> int:
     """What ``frame``, without its FCS, takes of a link."""
     return max(SMALLEST_OCTETS, len(frame) + FRAMING_OCTETS)
@@ -63,7 +77,7 @@ class Line:
     """
 
     __slots__ = (
-        "_cut_at",
+        "_doomed",
         "_events",
         "_leaving",
         "_low_credit",
@@ -117,7 +131,7 @@ class Line:
         #: octets that may wait, None without limit (switches without ASIC)
         self.limit: int | None = None
         self._waiting = 0
-        self._cut_at = _UNCUT
+        self._doomed = 0  # frames on the cable that were there when it was pulled
         self._times: dict[int, int] = {}
         self.counts = LineCounts()
         self.departing: Watch | None = None
@@ -137,7 +151,8 @@ class Line:
         self._times.clear()
 
     def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
-        """Take ``frame`` for ``queue``; ``ahead``: before what waits there."""
+        """Take ``frame`` for ``queue``; ``ahead``: before what waits there, but for those that
+        were put ahead earlier."""
         octets = len(frame) + FRAMING_OCTETS
         if octets < SMALLEST_OCTETS:
             octets = SMALLEST_OCTETS
@@ -149,7 +164,7 @@ class Line:
                 self.counts.no_room += 1
                 return
             if ahead:
-                self.queues[queue].appendleft((frame, octets, origin))
+                _overtake(self.queues[queue], _Overtaking((frame, octets, origin)))
             else:
                 self.queues[queue].append((frame, octets, origin))
             self.queued += 1
@@ -228,29 +243,32 @@ class Line:
         return False
 
     def _arrive(self, frame: bytes) -> None:
-        if self._cut_at != _UNCUT:
-            begun = self._events.now - self.delay_ps - self.time_of(octets_on_wire(frame))
-            if begun <= self._cut_at:
-                self.counts.in_flight += 1
-                return
+        if self._doomed:  # frames arrive in the order in which they left
+            self._doomed -= 1
+            self.counts.in_flight += 1
+            return
         self.counts.arrived += 1
         if self.arriving is not None:
             self.arriving.frame(self._events.now, frame)
         self.far(frame)
 
-    def pull(self) -> list[tuple[int, Waiting]]:
+    def pull(self) -> int:
         """Take the carrier away: what waits and what is on its way is lost.
 
-        Returns what waited, with its queue.
+        Returns how many octets waited, on the wire.
         """
         self.cut = True
-        self._cut_at = self._events.now
-        lost = [(number, one) for number, queue in enumerate(self.queues) for one in queue]
-        for queue in self.queues:
-            queue.clear()
+        counts = self.counts
+        self._doomed = counts.frames - counts.arrived - counts.in_flight
+        octets = self._waiting
+        counts.in_queue += self.queued
+        for number, queue in enumerate(self.queues):
+            while queue:
+                _, length, origin = queue.popleft()
+                if self.leaves is not None:
+                    self.leaves(number, length, origin)
         self.queued = self._waiting = 0
-        self.counts.in_queue += len(lost)
-        return lost
+        return octets
 
     def plug(self) -> None:
         """Give the carrier back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.asic.virtual_state import DEPTH, DROPPED, NOW, PASSED, PORT_WORDS, SWITCH_WORDS
@@ -77,6 +77,11 @@ class Network:
         self._files: list[int] = []
         self._ports: list[GpuPort] = []
         self._reasons: dict[str, Reasons] = {}
+        #: ports whose cable is pulled, by node
+        self.without_carrier: dict[str, set[End]] = {
+            node.name: set() for node in lab.topology.nodes
+        }
+        self._of_carrier: dict[str, Callable[[], None]] = {}
         for link in self.topology.links:
             for end in link.ends:
                 self.lines[end] = Line(
@@ -139,6 +144,7 @@ class Network:
             self._senders[end].send,
             self.reasons(node.name),
             words,
+            self.without_carrier[node.name],
         )
         self.inlets[end] = inlet
         return inlet
@@ -181,6 +187,20 @@ class Network:
             self.configure(end)
         if self.pauses is not None:
             self.pauses.configure()
+
+    def put_ahead(self, end: End, word: tuple[memoryview, int] | None) -> None:
+        """Let frames that ``word`` counts overtake others at ``end``, or none if that is None."""
+        self.outlets.put_ahead(self._wires.index(end), word)
+
+    def on_carrier(self, node: str, changed: Callable[[], None]) -> None:
+        """Have ``changed`` called after the carrier of a port of ``node`` has changed."""
+        self._of_carrier[node] = changed
+
+    def carrier_changed(self, nodes: Collection[str]) -> None:
+        """Tell those of ``nodes`` that asked for it, in the order of the topology."""
+        for node, changed in self._of_carrier.items():
+            if node in nodes:
+                changed()
 
     def reasons(self, node: str) -> Reasons:
         """What drops packets in the namespace of ``node`` without the switch program."""
@@ -258,6 +278,7 @@ class Network:
 
     def forget_gpus(self) -> None:
         """Close the ports of all GPUs; others can be opened."""
+        self._of_carrier.clear()
         while self._ports:
             self._ports.pop().close()
 

@@ -82,6 +82,7 @@ class VirtualPool:
                     send_copy=self._send_copy,
                     reasons=self._network.reasons(spec.node),
                 )
+                self._network.on_carrier(spec.node, endpoint.carrier_changed)
                 for opened in ports:
                     self._network.deliver_to(opened, spec.node, endpoint.deliver)
                 self._endpoints[rank] = endpoint

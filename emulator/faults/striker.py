@@ -10,9 +10,10 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from emulator.asic.fabric import check_rate
+from emulator.asic.faults import Faults
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition, from_data
 from emulator.faults.elements import Element
@@ -44,14 +45,26 @@ def _record(lab: str) -> Path:
     return directory_of(lab) / RECORD
 
 
+class Cabling(Protocol):
+    """Whoever holds the frames of all cables, in a lab with a virtual clock."""
+
+    @property
+    def lost_in_flight(self) -> int: ...
+
+    def pull(self, links: Collection[Link]) -> int: ...
+
+    def follow(self, links: Collection[Link], dead: Collection[Link] = ()) -> None: ...
+
+
 class Striker:
     """Strikes and heals the cables of ``lab``.  One at a time: the caller sees to it.
 
-    ``flushed`` counts the frames that waited in the queues of ports when their cable was pulled.
+    ``cabling`` holds the frames of the cables; None: the kernel does.  ``flushed`` counts the
+    frames that waited in the queues of ports when their cable was pulled.
     """
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
+    def __init__(self, lab: Lab, cabling: Cabling | None = None) -> None:
+        self._lab, self._cabling = lab, cabling
         self.condition = recorded(lab.name, lab.topology)
         self.flushed = 0
 
@@ -76,7 +89,10 @@ class Striker:
         # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
         self._inject(changed - plugged, wanted)
         if pulled:
-            self.flushed += self._waiting(pulled)
+            if self._cabling is not None:
+                self.flushed += self._cabling.pull(pulled)
+            else:
+                self.flushed += self._waiting(pulled)
             lab.cables.pull(pulled)
             if asic is not None:
                 for port in self._ports(pulled):
@@ -86,10 +102,26 @@ class Striker:
         if plugged:
             lab.cables.plug(plugged, out=wanted.dead)
             for port in self._ports(plugged):
-                if asic is not None:
+                if asic is not None and self._cabling is None:
                     asic.empty(port)
         self._inject(changed & plugged, wanted)
+        if self._cabling is not None:
+            self._cabling.follow(changed, wanted.dead)
         self._note(wanted)
+
+    def inject(self, port: str, faults: Faults) -> None:
+        """Let ``faults`` strike switch port ``port``, beside the condition of the cables."""
+        asic = self._lab.asic
+        if asic is None:
+            raise UserError("faults need a switch; run without --switch none")
+        asic.inject(port, faults)
+        if self._cabling is not None:
+            self._cabling.follow([asic.port(port).cable], self.condition.dead)
+
+    @property
+    def lost_in_flight(self) -> int | None:
+        """Frames lost on cables that were pulled; None where nobody can tell: the kernel's."""
+        return None if self._cabling is None else self._cabling.lost_in_flight
 
     def _note(self, condition: Condition) -> None:
         self.condition = condition

@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from emulator.asic.faults import Faults
 from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.spec import RankResult
-from emulator.errors import UserError
 from emulator.faults.grammar import Moment
 from emulator.faults.striker import Striker
 from emulator.lab import Lab
@@ -124,7 +121,9 @@ class Attempt:
 
     def _uncounted(self) -> dict[str, int]:
         """Packets lost so far that no switch port counts."""
-        return {"in_queue": self.striker.flushed, "no_route": self.lab.unrouted()}
+        lost = {"in_queue": self.striker.flushed, "no_route": self.lab.unrouted()}
+        in_flight = self.striker.lost_in_flight
+        return lost if in_flight is None else {**lost, "in_flight": in_flight}
 
     def _missing(self) -> int:
         """Frames that NICs have sent so far and none received, without what the machine lost."""
@@ -138,7 +137,7 @@ class Attempt:
         return FaultPlayer(
             self.trial.faults,
             self.plan.topology,
-            inject=partial(_inject, self.lab),
+            inject=self.striker.inject,
             clock=self.time.clock,
             schedule=self.time.schedule,
             tell=self.tell,
@@ -170,12 +169,6 @@ class Attempt:
                     f"{by}{faults.missed} faults of {trial.collective} {trial.size_bytes} B were "
                     "never due: the iterations ended before; take a larger size or earlier faults"
                 )
-
-
-def _inject(lab: Lab, port: str, faults: Faults) -> None:
-    if lab.asic is None:
-        raise UserError("faults need a switch; run without --switch none")
-    lab.asic.inject(port, faults)
 
 
 def _less(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:

@@ -100,6 +100,10 @@ class HostTime:
     def flush(self) -> None:
         """Nothing: sniffers and telemetry write as they go."""
 
+    @property
+    def cabling(self) -> None:
+        """None: the kernel holds the frames of all cables."""
+
     def pool(self, specs: Sequence[AgentSpec]) -> AgentPool:
         """The endpoints: a process for each GPU."""
         return AgentPool(self._plan.lab, specs, self.clock)

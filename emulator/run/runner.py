@@ -194,7 +194,7 @@ class _Run:
                 progress=lambda done, total, what: observer.progress(f"building {what}", None),
             )
         )
-        self.lab, self.striker = lab, Striker(lab)
+        self.lab = lab
         self.environment["cable_delay"] = lab.cable_delay
         if lab.routing is not None:
             stack.callback(self._end_routing, lab.routing)
@@ -207,6 +207,7 @@ class _Run:
                 self.result.warnings += [one for one in told if one not in self.result.warnings]
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
+        self.striker = Striker(lab, self.time.cabling)
         self.ports = PortObserver(lab, self.time.telemetry)
 
     def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue, Source
 from emulator.engine.network import Network
 from emulator.engine.port_capture import PortCapture
+from emulator.engine.struck_lines import StruckLines
 from emulator.engine.virtual_clock import EPOCH, VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
 from emulator.fabric.counters import PortCounters
@@ -95,6 +96,11 @@ class VirtualTime:
             file=capture.path.name,
             ports=[dataclasses.asdict(count) for count in capture.ports],
         )
+
+    @property
+    def cabling(self) -> StruckLines:
+        """The lines, for whoever strikes cables."""
+        return StruckLines(self.network)
 
     def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
         """The endpoints, in this process."""
