@@ -18,7 +18,7 @@ from emulator.run.fault_timeline import FaultPlayer, Tell, link_changes
 from emulator.run.load import Load
 from emulator.run.measurement import HostLoad, Measured, measure
 from emulator.run.observation import PortObserver
-from emulator.run.patience import patience_s
+from emulator.run.patience import patience_s, virtual_patience_s
 from emulator.run.plan import Plan, PlannedStage
 from emulator.run.unfinished import unfinished
 from emulator.scenario import Outcome, Trial
@@ -145,6 +145,11 @@ class Attempt:
             strike=self.striker.apply,
         )
 
+    def _patience_s(self, ideal_ns: float) -> float:
+        if self.time.schedule is not None:
+            return virtual_patience_s(ideal_ns, self._expected)
+        return patience_s(self.time.clock, ideal_ns, self._expected)
+
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:
         try:
             return measure(
@@ -152,7 +157,7 @@ class Attempt:
                 self.pool,
                 ideal_ns=ideal_ns,
                 chain=self.load.chain,
-                timeout_s=patience_s(self.time.clock, ideal_ns, self._expected),
+                timeout_s=self._patience_s(ideal_ns),
                 host=self.host,
                 ports=self.ports,
                 faults=faults,

@@ -15,11 +15,12 @@
 ``lost_packets``
     packets lost to the faults, those of routing protocols too, by reason: ``link_down`` (a port
     without carrier was to send them), ``in_queue`` (they waited at a port when its cable was
-    pulled), ``no_route`` (a switch had no way left for them), ``black_hole``, ``loss``,
-    ``corrupted``; and ``dead_port``, where cables were pulled: what a NIC sent while its own had no
-    carrier, and what a bridge had for such a port of its own.  Nobody counts these: they are the
-    packets that NICs have sent and neither received nor any of the other counts has, nor those of
-    drops in queues.  Of an iteration that failed they are not known.
+    pulled), ``in_flight`` (they were on it; not known with the host's clock), ``no_route`` (a
+    switch had no way left for them), ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
+    where cables were pulled: what a NIC sent while its own had no carrier, and what a bridge had
+    for such a port of its own.  Nobody counts these: they are the packets that NICs have sent and
+    neither received nor any of the other counts has, nor those of drops in queues.  Of an
+    iteration that failed they are not known.
 ``undisturbed_retransmitted_packets``
     what the undisturbed iteration sent again, to hold ``retransmitted_packets`` against.
 ``cut_off_gpus``
