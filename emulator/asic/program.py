@@ -4,8 +4,6 @@ Pins live in ``/sys/fs/bpf/uetemu/<lab>/``: ``programs/`` and ``maps/``.  They o
 so that any other reads the counters; :func:`remove` takes them away by the lab's name, whatever
 state they are in.  A port that the program is attached to keeps it alive beyond that.
 
-Objects are cached by what determines them: sources, flags, and the compiler's own version.
-
 There are two variants of the program, by the clock of the lab: with the host's it keeps time and
 queues itself, with a virtual one an engine does (``virtual.h``), which maps the tables of
 :mod:`emulator.asic.virtual_state`.
@@ -14,19 +12,17 @@ queues itself, with a virtual one an engine does (``virtual.h``), which maps the
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import platform
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator import lab_record
+from emulator import compiler, lab_record
 from emulator.asic.kernel import Map, available, open_pinned
 from emulator.asic.layout import VALUE_BYTES, VIRTUAL_VALUE_BYTES
 from emulator.errors import UserError
@@ -37,11 +33,11 @@ MAIN_SOURCE = "asic.bpf.c"
 EGRESS, INGRESS, FORGET = "asic_egress", "asic_ingress", "asic_forget"
 BPF_FILE_SYSTEM = Path("/sys/fs/bpf")
 PINS = BPF_FILE_SYSTEM / "uetemu"
-CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu")) / "asic"
+CACHE = compiler.CACHE / "asic"
 TIMEOUT_S = 120
 LOG_LINES = 3  # of the verifier's, in an error message
 FLAGS_OF_CLOCK: dict[Clock, tuple[str, ...]] = {"host": (), "virtual": ("-DVIRTUAL_TIME",)}
-FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror")
+FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-c")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -223,36 +219,16 @@ def built(
     """
     flags = (*FLAGS, *size.definitions(), *FLAGS_OF_CLOCK[clock])
     flags = (*flags, "-idirafter", f"/usr/include/{_multiarch()}")
-    name = f"{_fingerprint(sources, flags)}.o"
-    kept = cache / name
-    if kept.exists():
-        yield kept
-        return
-    with tempfile.TemporaryDirectory(prefix="uetemu-asic-") as scratch:
-        target = Path(scratch) / name
-        command = ["clang", *flags, "-c", str(sources / MAIN_SOURCE), "-o", str(target)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
-        if done.returncode:
-            raise UserError(
-                f"clang cannot compile the switch program ({_first_error(done.stderr)}): "
-                "install the Debian packages libbpf-dev and linux-libc-dev"
-            )
-        with suppress(OSError):  # a cache that cannot be written costs the next lab half a second
-            cache.mkdir(parents=True, exist_ok=True)
-            part = cache / f"{name}.{os.getpid()}"
-            shutil.copy(target, part)
-            part.rename(kept)  # whole or not at all
+    with compiler.compiled(
+        sources / MAIN_SOURCE,
+        flags,
+        parts=[*sources.glob("*.c"), *sources.glob("*.h")],
+        suffix=".o",
+        cache=cache,
+        subject="the switch program",
+        remedy="install the Debian packages libbpf-dev and linux-libc-dev",
+    ) as target:
         yield target
-
-
-def _fingerprint(sources: Path, flags: tuple[str, ...]) -> str:
-    version = subprocess.run(
-        ["clang", "--version"], capture_output=True, text=True, timeout=TIMEOUT_S
-    ).stdout
-    digest = hashlib.sha256("\0".join((*flags, version)).encode())
-    for path in sorted([*sources.glob("*.c"), *sources.glob("*.h")]):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:32]
 
 
 def _power_of_two(number: int) -> int:
@@ -285,8 +261,3 @@ def _verifier_says(complaints: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("processed ", "verification time"))]
     return "; ".join(said[-LOG_LINES:]) or "no reason given"
-
-
-def _first_error(complaints: str) -> str:
-    lines = complaints.splitlines()
-    return next((line for line in lines if "error:" in line), "no reason given").strip()

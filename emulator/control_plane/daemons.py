@@ -25,7 +25,7 @@ from emulator.fabric import namespaces
 from emulator.lab_record import Process
 
 PROGRAMS = Path("/usr/lib/frr")
-MANAGEMENT = "mgmtd"
+MANAGEMENT, ZEBRA = "mgmtd", "zebra"
 VTYSH = Path("/usr/bin/vtysh")
 #: FRR gives up root's rights for this user.
 USER, GROUP = "frr", "frr"
@@ -88,7 +88,7 @@ def programs(plane: ControlPlane) -> tuple[str, ...]:
     """
     return (
         *((MANAGEMENT,) if is_managed() else ()),
-        "zebra",
+        ZEBRA,
         *(("bfdd",) if plane.bfd else ()),
         *PROTOCOLS[plane.name],
     )
@@ -144,11 +144,14 @@ class SwitchDaemons:
         for path in (self.directory, crashes):
             shutil.chown(path, USER, GROUP)
 
-    def start_command(self, link_local: Iterable[str] = ()) -> list[str]:
+    def start_command(
+        self, link_local: Iterable[str] = (), library: Path | None = None
+    ) -> list[str]:
         """What starts them, in the switch's namespace; it ends when all have their configuration.
 
         Each daemon goes to the background by itself, when it is ready.  The ports ``link_local``
-        get an IPv6 address first, which no other port of a fabric has.
+        get an IPv6 address first, which no other port of a fabric has.  Zebra has ``library``
+        preloaded (:mod:`emulator.control_plane.static_entries`).
         """
         places = {place: self.directory for place in FIXED_PLACES if place.is_dir()}
         places[CRASHES] = self.directory / "tmp"
@@ -162,7 +165,11 @@ class SwitchDaemons:
         for port in link_local:
             settings = IPV6 / port
             steps += [f"echo {value} > {settings / name}" for name, value in LINK_LOCAL]
-        steps += [shlex.join(self._daemon(name)) for name in programs(self.plane)]
+        for name in programs(self.plane):
+            words = self._daemon(name)
+            if library is not None and name == ZEBRA:
+                words = ["env", f"LD_PRELOAD={library}", *words]
+            steps.append(shlex.join(words))
         steps.append(shlex.join([*self._vtysh(), "--boot"]))
         return [*PRIORITY, *UNSHARE, "sh", "-ec", "\n".join(steps)]
 

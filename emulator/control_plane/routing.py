@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.asic.choice import SwitchChoice
-from emulator.control_plane import choice, daemons, render, speakers
+from emulator.control_plane import choice, daemons, render, speakers, static_entries
 from emulator.control_plane.choice import ControlPlane
 from emulator.control_plane.convergence import Difference, Expectation
 from emulator.control_plane.daemons import SwitchDaemons
@@ -50,6 +50,7 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
         daemons.require(plane)
         if topology.stretch is not None:
             capabilities.require("vxlan", purpose="join the parts of stretched rails")
+        static_entries.require(topology)
 
 
 class Routing:
@@ -99,28 +100,31 @@ class Routing:
         waiting = list(self.switches.values())
         running: list[tuple[SwitchDaemons, subprocess.Popen[Any]]] = []
         total = len(waiting)
-        try:
-            while waiting or running:
-                while waiting and len(running) < AT_ONCE:
-                    running.append(self._begin(waiting.pop(0)))
-                self._await_start(*running[0])
-                running.pop(0)
-                if progress is not None:
-                    progress(total - len(waiting) - len(running), 2 * total, "routing daemons")
-        finally:
-            for _, process in running:
-                process.kill()
-                process.wait()
+        with static_entries.library(self.topology) as library:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < AT_ONCE:
+                        running.append(self._begin(waiting.pop(0), library))
+                    self._await_start(*running[0])
+                    running.pop(0)
+                    if progress is not None:
+                        progress(total - len(waiting) - len(running), 2 * total, "routing daemons")
+            finally:
+                for _, process in running:
+                    process.kill()
+                    process.wait()
         self.await_convergence(progress)
         self.converged_s = time.monotonic() - began
         self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}
 
-    def _begin(self, switch: SwitchDaemons) -> tuple[SwitchDaemons, subprocess.Popen[Any]]:
+    def _begin(
+        self, switch: SwitchDaemons, library: Path | None
+    ) -> tuple[SwitchDaemons, subprocess.Popen[Any]]:
         ports = self._speakers[switch.switch].fabric_ports if self.plane.unnumbered else ()
         with switch.start_log.open("wb") as printed:
             process = self._popen(
                 switch.switch,
-                switch.start_command(ports),
+                switch.start_command(ports, library),
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.STDOUT,

@@ -275,6 +275,11 @@ FEATURES: Mapping[str, Feature] = {
             "bonding", "two ports of a GPU as one (homing=bond, esi)", stands_in="homing=paths"
         ),
         _kernel("fdb-nexthop", "EVPN multihoming (homing=esi)", stands_in="homing=bond, paths"),
+        _kernel(
+            "fdb-nexthop-learned",
+            "homing=esi: zebra's own entries",
+            stands_in="entries marked static on their way to the kernel",
+        ),
         _tool("dumpcap", "wireshark-common", "captures", stands_in="tcpdump"),
         _tool("tcpdump", "tcpdump", "captures without dumpcap", stands_in="dumpcap"),
         _tool("mergecap", "wireshark-common", "captures of several nodes"),

@@ -22,7 +22,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
-from pyroute2.netlink.rtnl import RTM_NEWLINK, RTM_NEWQDISC, RTM_NEWTFILTER
+from pyroute2.netlink.rtnl import RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWQDISC, RTM_NEWTFILTER
 
 from emulator.asic import ports as asic_ports
 from emulator.asic import program as asic_program
@@ -33,7 +33,7 @@ from emulator.errors import UserError
 from emulator.fabric import kernel_objects as kernel_object
 from emulator.fabric import namespaces
 from emulator.fabric.kernel_objects import IFINFOMSG, IFLA_IFNAME, IFLA_LINKINFO
-from emulator.fabric.netlink import RouteSocket, attribute, nested, text
+from emulator.fabric.netlink import U32, RouteSocket, attribute, nested, text
 from emulator.fabric.release import release_requests
 from emulator.fabric.shaping import (
     RATESPEC,
@@ -46,6 +46,8 @@ from emulator.fabric.shaping import (
 )
 
 PORT, PORT_INDEX = "port", 101
+TUNNEL_INDEX = 111
+NEXTHOP, NEXTHOP_GROUP = 1, 2
 NEW = NLM_F_CREATE | NLM_F_EXCL
 IFLA_INFO_KIND, IFLA_INFO_DATA = 1, 2
 IFLA_VRF_TABLE = 1
@@ -261,7 +263,7 @@ def vxlan(bench: Bench) -> None:
     kernel_object.vxlan(
         bench.kernel,
         "trial",
-        111,
+        TUNNEL_INDEX,
         vni=1,
         local=IPv4Address("127.0.0.1"),
         mtu=1500,
@@ -271,11 +273,32 @@ def vxlan(bench: Bench) -> None:
 
 
 def fdb_nexthop(bench: Bench) -> None:
-    """The far end of a tunnel as a next hop, which entries of a bridge's table share."""
-    body = kernel_object.NHMSG.pack(socket.AF_INET, 0, 0, 0, 0)
-    body += attribute(kernel_object.NHA_ID, struct.pack("=I", 1))
-    body += attribute(kernel_object.NHA_GATEWAY, IPv4Address("192.0.2.1").packed)
-    bench.request(kernel_object.RTM_NEWNEXTHOP, NEW, body + attribute(kernel_object.NHA_FDB, b""))
+    """The far ends of tunnels as a group of next hops, which entries of a bridge's table share."""
+    gateway = attribute(kernel_object.NHA_GATEWAY, IPv4Address("192.0.2.1").packed)
+    group = attribute(kernel_object.NHA_GROUP, kernel_object.NEXTHOP_GROUP.pack(NEXTHOP))
+    for number, family, what in (
+        (NEXTHOP, socket.AF_INET, gateway),
+        (NEXTHOP_GROUP, socket.AF_UNSPEC, group),
+    ):
+        body = kernel_object.NHMSG.pack(family, 0, 0, 0, 0)
+        body += attribute(kernel_object.NHA_ID, U32(number)) + what
+        body += attribute(kernel_object.NHA_FDB, b"")
+        bench.request(kernel_object.RTM_NEWNEXTHOP, NEW, body)
+
+
+def fdb_nexthop_learned(bench: Bench) -> None:
+    """An entry with a group of next hops as zebra makes it: learned by somebody else, not static.
+
+    Linux refuses it since the correction of CVE-2026-98023.
+    """
+    vxlan(bench)
+    fdb_nexthop(bench)
+    state, flags = kernel_object.NUD_REACHABLE, kernel_object.NTF_EXT_LEARNED
+    flags |= kernel_object.NTF_SELF
+    body = kernel_object.NDMSG.pack(socket.AF_BRIDGE, 0, 0, TUNNEL_INDEX, state, flags, 0)
+    body += attribute(kernel_object.NDA_LLADDR, bytes.fromhex("020000000005"))
+    body += attribute(kernel_object.NDA_NH_ID, U32(NEXTHOP_GROUP))
+    bench.request(RTM_NEWNEIGH, NEW, body)
 
 
 def multipath(bench: Bench) -> None:
@@ -341,6 +364,7 @@ TRIALS: Mapping[str, Callable[[Bench], None]] = {
     "bonding": bonding,
     "vxlan": vxlan,
     "fdb-nexthop": fdb_nexthop,
+    "fdb-nexthop-learned": fdb_nexthop_learned,
 }
 
 

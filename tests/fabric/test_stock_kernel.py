@@ -19,6 +19,7 @@ import pytest
 from emulator.asic import program as asic_program
 from emulator.asic.fitting import size_of
 from emulator.asic.program import Size
+from emulator.control_plane import static_entries
 from emulator.fabric import capabilities
 from tests.fabric import stock_kernel
 from tests.fabric.stock_kernel import Outcome
@@ -44,6 +45,7 @@ CHECKS = (
     "tests/fabric/test_stretched_rails.py::"
     "test_marks_come_out_of_the_tunnel_and_nothing_is_trimmed_in_it",
     "tests/fabric/test_bonds.py::TestWithBonds",
+    "tests/fabric/test_multihoming.py::TestWithSegments",
     "tests/asic/test_against_kernel.py",
     "tests/fabric/test_lab_asic.py::test_incast_is_marked_and_trimmed_at_the_last_hop",
 )
@@ -66,6 +68,8 @@ def boot() -> Outcome:
     for size in (Size(), size_of(catalogue.load(BONDED))):
         with asic_program.built(size):
             pass  # into the cache of this machine: an emulated processor takes long to compile
+    with static_entries.built():
+        pass
     script = f"uname -r; {pytest_there}; status=$?; ls -A /run/netns /run/uetemu; exit $status"
     return stock_kernel.run(
         script, directory=CHECKOUT, files=stock_kernel.folder(), budget_s=BUDGET_S

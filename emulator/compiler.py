@@ -1,0 +1,71 @@
+"""What clang makes of the C sources in this package, kept from one lab to the next.
+
+Objects are cached by what determines them: sources, flags, and the compiler's own version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from emulator.errors import UserError
+
+CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu"))
+TIMEOUT_S = 120
+
+
+@contextmanager
+def compiled(
+    main: Path,
+    flags: Sequence[str],
+    *,
+    parts: Iterable[Path],
+    suffix: str,
+    cache: Path,
+    subject: str,
+    remedy: str,
+) -> Iterator[Path]:
+    """Yield what clang makes of ``main`` with ``flags``, from ``cache`` or made now and kept there.
+
+    ``parts`` are all files that determine it, and ``suffix`` is that of its name.  Raises UserError
+    with the compiler's first error, which names the ``subject`` and ends with the ``remedy``.
+    """
+    name = f"{_fingerprint(parts, flags)}{suffix}"
+    kept = cache / name
+    if kept.exists():
+        yield kept
+        return
+    with tempfile.TemporaryDirectory(prefix="uetemu-compiled-") as scratch:
+        target = Path(scratch) / name
+        command = ["clang", *flags, str(main), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        if done.returncode:
+            error = _first_error(done.stderr)
+            raise UserError(f"clang cannot compile {subject} ({error}): {remedy}")
+        with suppress(OSError):  # a cache that cannot be written costs the next lab half a second
+            cache.mkdir(parents=True, exist_ok=True)
+            part = cache / f"{name}.{os.getpid()}"
+            shutil.copy(target, part)
+            part.rename(kept)  # whole or not at all
+        yield target
+
+
+def _fingerprint(parts: Iterable[Path], flags: Sequence[str]) -> str:
+    version = subprocess.run(
+        ["clang", "--version"], capture_output=True, text=True, timeout=TIMEOUT_S
+    ).stdout
+    digest = hashlib.sha256("\0".join((*flags, version)).encode())
+    for path in sorted(parts):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _first_error(complaints: str) -> str:
+    lines = complaints.splitlines()
+    return next((line for line in lines if "error:" in line), "no reason given").strip()
