@@ -216,8 +216,11 @@ class VirtualPool:
         failed = [one for one in results if one.error]
         causes = [one for one in failed if one.error != "aborted"] or failed
         first = min(causes, key=lambda one: (one.end_ns, one.rank))
+        network = self._network
+        said = first.error == "stalled" or not network.deadlocked
         return AgentError(
-            f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}",
+            f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}"
+            f"{'' if said else network.standing()}",
             rank=first.rank,
             node=first.node,
             results=results,
