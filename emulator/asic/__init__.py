@@ -2,4 +2,5 @@
 
 ``asic.bpf.c`` and its headers are the data path.  :mod:`program` brings it into the kernel,
 :mod:`profile` says what a port does, :mod:`ports` puts it there, :mod:`counters` reads it.
+:mod:`virtual_state` is what the program shares with the engine where the clock is virtual.
 """

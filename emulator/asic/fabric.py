@@ -19,7 +19,7 @@ import difflib
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 from emulator import lab_record
@@ -37,6 +37,7 @@ from emulator.asic.pauses import Pauses
 from emulator.asic.pfc import PauseRules
 from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
 from emulator.asic.program import Program
+from emulator.asic.switch_port import SwitchPort, switch_ports
 from emulator.asic.virtual_state import VirtualState
 from emulator.errors import UserError
 from emulator.fabric.indices import interface_indices
@@ -54,18 +55,6 @@ from topologies.units import format_rate
 
 #: A netlink socket in the namespace of a node.
 Kernels = Callable[[str], RouteSocket]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchPort:
-    """One port of a switch.  ``peer`` is the switch port at the other end, 0 if that is a NIC."""
-
-    end: End
-    index: int
-    cable: Link
-    switch: int
-    faces_nic: bool
-    peer: int
 
 
 class FabricAsic:
@@ -97,7 +86,9 @@ class FabricAsic:
         self._seed = seed
         self._kernels = kernels
         self._indices = interface_indices(topology)
-        self.ports: Mapping[str, SwitchPort] = {str(p.end): p for p in self._switch_ports()}
+        self.ports: Mapping[str, SwitchPort] = {
+            str(port.end): port for port in switch_ports(topology, self._indices)
+        }
         #: port of a NIC -> port of the switch at the other end
         self._port_at = {str(nic): str(end) for nic, end in self._nic_cables().items()}
         self._told = self.measured and self.virtual is None  # ports are told what has arrived
@@ -184,7 +175,12 @@ class FabricAsic:
 
     @property
     def fitted(self) -> FittedSwitch:
-        """The choice in octets and times of this fabric."""
+        """The choice in octets and times of this fabric.
+
+        Where the clock is virtual nobody else chooses, and this is no look at the lab's record.
+        """
+        if self._fitted is not None and self.virtual is not None:
+            return self._fitted
         record = lab_record.load(self.lab)
         if record is None or record.switch is None:
             raise UserError(f"lab {self.lab} is gone: its record says nothing of a switch")
@@ -278,7 +274,7 @@ class FabricAsic:
 
     def swallows(self, port: str, *, arriving: bool) -> bool:
         """Whether faults at switch port ``port`` take all that leaves it, or that arrives there."""
-        struck = self.struck(port)
+        struck = self._struck.get(port, NONE)
         return struck.swallows and (struck.arriving or not arriving)
 
     def pause_rules(self, end: End) -> PauseRules | None:
@@ -474,28 +470,6 @@ class FabricAsic:
             for settings in (self._nominal(fitted, port, NONE), self._settings(port))
         )
         return float(f"{now / nominal:.4g}")  # both are rounded to what the program counts in
-
-    def _switch_ports(self) -> list[SwitchPort]:
-        found = []
-        for number, switch in enumerate(self.topology.switches):
-            cables = {
-                ours: (link, far) for link, ours, far in self.topology.neighbours(switch.name)
-            }
-            for model in switch.ports:
-                end = End(switch.name, model.name)
-                cable, far = cables[end]
-                faces_nic = not self.topology.node(far.node).is_switch
-                found.append(
-                    SwitchPort(
-                        end=end,
-                        index=self._indices[end],
-                        cable=cable,
-                        switch=number,
-                        faces_nic=faces_nic,
-                        peer=0 if faces_nic else self._indices[far],
-                    )
-                )
-        return found
 
     def _nic_cables(self) -> Mapping[End, End]:
         """NIC port -> the switch port at the other end."""

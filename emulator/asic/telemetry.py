@@ -298,7 +298,8 @@ class Series:
 
         ``now`` is what CLOCK_MONOTONIC reads, in ns; with a virtual clock it says nothing.
         """
-        self._program.settings.read_first(self._count, self._settings)
+        if self._virtual is None:
+            self._program.settings.read_first(self._count, self._settings)
         self._program.ports.read_first(self._count, self._states, flags=LOCKED)
         settings = np.frombuffer(self._settings, SETTINGS)[self._indices]
         states = np.frombuffer(self._states, STATE)[self._indices]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from emulator.asic import pause_counters
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS
 from emulator.engine.event_queue import PS, EventQueue, Source
-from emulator.engine.line import HIGH, LOW, MAC_CONTROL, Line
+from emulator.engine.line import HIGH, LOW, MAC_CONTROL, Line, Waiting
 from emulator.engine.pfc_end import Buffer, PfcEnd
 from topologies.deadlock import Channel
 from topologies.model import End, Topology
@@ -17,6 +18,24 @@ from topologies.model import End, Topology
 #: have had their turn, and found no way around it.
 STANDSTILL_NS = 5_000_000
 _SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Deadlock:
+    """Lines each of which waits for the next, and the last for the first; seen at ``at_ns``."""
+
+    circle: tuple[Channel, ...]
+    at_ns: float
+
+    def __str__(self) -> str:
+        names = [str(channel) for channel in self.circle]
+        more = len(names) - _SHOWN
+        shown = " waits for ".join(names[:_SHOWN])
+        rest = f" waits for {more} more" if more > 0 else ""
+        return (
+            f"PFC deadlock of {len(names)} links, complete at {self.at_ns / 1000:.3f} us: "
+            f"{shown}{rest}, and the last waits for the first"
+        )
 
 
 class PriorityFlowControl:
@@ -52,8 +71,7 @@ class PriorityFlowControl:
             self.ends[end] = made
             if port is not None:
                 self._by_index[port.index] = made
-        #: links each of which waits for the next, and the last for the first; empty if none do
-        self.deadlock: tuple[Channel, ...] = ()
+        self.deadlock: Deadlock | None = None
         #: called when a deadlock has lasted, and nothing has moved, for :data:`STANDSTILL_NS`
         self.standstill: Callable[[], None] | None = None
         self._looked_ns = -1
@@ -62,7 +80,7 @@ class PriorityFlowControl:
 
     def configure(self) -> None:
         """Have all ends work as the switches say now."""
-        self.deadlock = ()
+        self.deadlock = None
         for end, one in self.ends.items():
             one.configure(self._asic.pause_rules(end))
             one.storm(self._asic.storming(str(end)))
@@ -77,8 +95,8 @@ class PriorityFlowControl:
 
     def leaves(self, end: End) -> Callable[[int, int, int], None]:
         """Takes a frame's octets off what the line from the switch port ``end`` has waiting, and
-        off the buffer of the port that it came in by, which a pulled cable frees."""
-        depths, by_index, line = self._depths, self._by_index, self._lines[end]
+        off the buffer of the port that it came in by."""
+        depths, by_index = self._depths, self._by_index
         at = self._asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
 
         def left(queue: int, octets: int, origin: int) -> None:
@@ -86,13 +104,15 @@ class PriorityFlowControl:
                 return
             depths[at + queue] -= octets
             if queue == LOW and origin:
-                one = by_index[origin]
-                if line.cut:
-                    one.free(octets)
-                else:
-                    one.give_back(octets)
+                by_index[origin].give_back(octets)
 
         return left
+
+    def free(self, lost: Iterable[tuple[int, Waiting]]) -> None:
+        """Free the buffers of what waited in a line whose cable was pulled."""
+        for queue, (_, octets, origin) in lost:
+            if queue == LOW and origin:
+                self._by_index[origin].free(octets)
 
     # What the ends ask
 
@@ -110,8 +130,10 @@ class PriorityFlowControl:
         if now == self._looked_ns:
             return
         self._looked_ns = now
-        if not self.deadlock:
-            self.deadlock = self._circle()
+        if self.deadlock is None:
+            circle = self._circle()
+            if circle:
+                self.deadlock = Deadlock(circle, now)
             return
         moved = self._frames()
         if moved != self._moved:
@@ -152,13 +174,8 @@ class PriorityFlowControl:
 
     def standing(self) -> str:
         """What holds up frames now, as the end of a sentence; empty if nothing does."""
-        if self.deadlock:
-            names = [str(channel) for channel in self.deadlock]
-            more = len(names) - _SHOWN
-            return (
-                f"; a PFC deadlock of {len(names)} links: {' waits for '.join(names[:_SHOWN])}"
-                f"{f' waits for {more} more' if more > 0 else ''}, and the last for the first"
-            )
+        if self.deadlock is not None:
+            return f"; {self.deadlock}"
         held = [str(end) for end, one in self.ends.items() if one.line.low_stopped]
         if not held:
             return ""

@@ -4,6 +4,9 @@ One process blasts 4 KiB packets over a cable with the fabric's HTB; the same lo
 detached and attached in turn, so that both see the same machine: the median of the differences in
 processor time.  The kernel's own account of a run (BPF statistics) stands beside it, from a loop of
 its own, as it costs, too.
+
+Then a routed hop, in by one port and out by another, with the program for the host's clock and with
+that for a virtual one: the median of the ratios.
 """
 
 from __future__ import annotations
@@ -25,16 +28,19 @@ from emulator.asic.balancing import LoadBalancing
 from emulator.asic.faults import Faults
 from emulator.asic.layout import Balancing
 from emulator.asic.profile import port_settings
-from emulator.asic.program import Program
+from emulator.asic.program import Program, Size
+from emulator.lab_record import Clock
 from tests.asic.bench import FAR, NEAR, Bench, profile, shape, udp
+from tests.asic.test_balancing import Router, packets
 
 PACKETS, ROUNDS = 3_000, 81
 RATE = 100e9
 SIZE = 4096
+CLOCKS: tuple[Clock, Clock] = ("host", "virtual")
 ENABLE_STATS = 32
 
 
-def blast(bench: Bench, frame: bytes) -> float:
+def blast(bench: Bench | Router, frame: bytes) -> float:
     """Nanoseconds of processor time per packet."""
     send = bench.out.send
     start = time.process_time_ns()
@@ -43,7 +49,7 @@ def blast(bench: Bench, frame: bytes) -> float:
     return (time.process_time_ns() - start) / PACKETS
 
 
-def in_program(bench: Bench, frame: bytes, name: str = asic_program.EGRESS) -> float:
+def in_program(bench: Bench | Router, frame: bytes, name: str = asic_program.EGRESS) -> float:
     """Nanoseconds per run of a program, by the kernel's own account."""
     statistics_handle = kernel.bpf(ENABLE_STATS, struct.pack("=I", 0), "statistics")
     try:
@@ -98,8 +104,33 @@ def main() -> None:
                 arrival(bench, method)
                 inside = in_program(bench, frame, asic_program.INGRESS)
                 print(f"arrival, {method.name}: {inside:.0f} ns a run")  # noqa: T201
+        hop()
     finally:
         asic_program.remove(lab)
+
+
+def hop() -> None:
+    """What a hop costs by either clock, balanced by flow."""
+    (frame,) = packets(1)
+    with ExitStack() as stack:
+        routers: dict[Clock, Router] = {}
+        for clock in CLOCKS:
+            lab = f"t{secrets.token_hex(5)}"
+            stack.callback(asic_program.remove, lab)
+            program = stack.enter_context(asic_program.load(lab, Size(ports=64), clock=clock))
+            routers[clock] = Router(program, stack)
+            routers[clock].configure(Balancing.FLOW, seed=1)
+        ratios = []
+        for _ in range(ROUNDS):
+            host, virtual = (blast(routers[clock], frame) for clock in CLOCKS)
+            ratios.append(virtual / host)
+        inside = {
+            name: [in_program(routers[clock], frame, name) for clock in CLOCKS]
+            for name in (asic_program.INGRESS, asic_program.EGRESS)
+        }
+    print(f"a hop, virtual clock to the host's: {statistics.median(ratios):.2f}")  # noqa: T201
+    for name, (host, virtual) in inside.items():
+        print(f"{name}: {host:.0f} ns a run, {virtual:.0f} ns with a virtual clock")  # noqa: T201
 
 
 def report(name: str, bench: Bench, frame: bytes, program: Program) -> None:
