@@ -274,7 +274,7 @@ class FabricAsic:
 
     def swallows(self, port: str, *, arriving: bool) -> bool:
         """Whether faults at switch port ``port`` take all that leaves it, or that arrives there."""
-        struck = self._struck.get(port, NONE)
+        struck = self.struck(port)
         return struck.swallows and (struck.arriving or not arriving)
 
     def pause_rules(self, end: End) -> PauseRules | None:

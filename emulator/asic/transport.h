@@ -2,7 +2,7 @@
  *
  * In a fabric with a virtual clock these frames are the engine's, which gives each its time on
  * every cable and in every queue.  All others (ARP, routing protocols, ping) pass in the kernel.
- * The cables sort frames, too (emulator/endpoint/frame_filter.py), and both have to do it alike.
+ * The cables sort frames, too (emulator/fabric/carried.py), and both have to do it alike.
  */
 #ifndef UETEMU_TRANSPORT_H
 #define UETEMU_TRANSPORT_H

@@ -54,6 +54,11 @@ def state_of(record: LabRecord) -> str:
     return "abandoned" if record.abandoned else str(record.phase)
 
 
+def _time_of(record: LabRecord) -> str:
+    """The dilation, which a virtual clock has not."""
+    return "virtual" if record.clock == "virtual" else f"{record.dilation:g}"
+
+
 def _lab_facts(record: LabRecord) -> dict[str, object]:
     return asdict(record) | {"nodes": len(record.nodes), "state": state_of(record)}
 
@@ -97,7 +102,7 @@ def _show_labs(records: Sequence[LabRecord]) -> None:
             record.topology_spec,
             record.switch or "none",
             str(len(record.nodes)),
-            f"{record.dilation:g}",
+            _time_of(record),
             str(record.owner.pid) if record.in_use else "-",
             record.created,
         )
@@ -117,7 +122,7 @@ def _show_ports(
     click.echo(
         f"lab {lab.name}: {lab.record.topology_spec}, {state_of(lab.record)}, "
         f"switch {lab.record.switch or 'none'}, control plane {plane}, "
-        f"dilation {lab.dilation:g}, seed {lab.seed}"
+        f"dilation {_time_of(lab.record)}, seed {lab.seed}"
     )
     for words in struck.words():
         click.echo(f"struck: {words}")

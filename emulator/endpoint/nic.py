@@ -18,9 +18,10 @@ import time
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 
+from emulator.endpoint.classic_bpf import WHOLE_FRAME, attach
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import DelayLine, PathDelay
-from emulator.endpoint.frame_filter import WHOLE_FRAME, TransportFrames, attach
+from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.outbox import Outbox, is_control
 from uet.transport import Frame
 

@@ -10,7 +10,8 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from emulator.endpoint.frame_filter import WHOLE_FRAME, TransportFrames, attach
+from emulator.endpoint.classic_bpf import WHOLE_FRAME, attach
+from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.homed_nic import PortSpec, hash_of
 from emulator.engine.line import Line
 from emulator.engine.packet_ring import PacketRing

@@ -270,7 +270,7 @@ class Network:
     @property
     def deadlocked(self) -> bool:
         """Whether lines have stopped each other in a circle."""
-        return self.pauses is not None and self.pauses.deadlock is not None
+        return self.pauses is not None and bool(self.pauses.deadlock)
 
     def standing(self) -> str:
         """What pauses hold up now, as the end of a sentence; empty if they hold up nothing."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from emulator.asic import pause_counters
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS
 from emulator.engine.event_queue import PS, EventQueue, Source
-from emulator.engine.line import HIGH, LOW, MAC_CONTROL, Line, Waiting
+from emulator.engine.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.engine.pfc_end import Buffer, PfcEnd
 from topologies.deadlock import Channel
 from topologies.model import End, Topology
@@ -18,24 +17,6 @@ from topologies.model import End, Topology
 #: have had their turn, and found no way around it.
 STANDSTILL_NS = 5_000_000
 _SHOWN = 8
-
-
-@dataclass(frozen=True)
-class Deadlock:
-    """Lines each of which waits for the next, and the last for the first; seen at ``at_ns``."""
-
-    circle: tuple[Channel, ...]
-    at_ns: float
-
-    def __str__(self) -> str:
-        names = [str(channel) for channel in self.circle]
-        more = len(names) - _SHOWN
-        shown = " waits for ".join(names[:_SHOWN])
-        rest = f" waits for {more} more" if more > 0 else ""
-        return (
-            f"PFC deadlock of {len(names)} links, complete at {self.at_ns / 1000:.3f} us: "
-            f"{shown}{rest}, and the last waits for the first"
-        )
 
 
 class PriorityFlowControl:
@@ -71,7 +52,8 @@ class PriorityFlowControl:
             self.ends[end] = made
             if port is not None:
                 self._by_index[port.index] = made
-        self.deadlock: Deadlock | None = None
+        #: links each of which waits for the next, and the last for the first; empty if none do
+        self.deadlock: tuple[Channel, ...] = ()
         #: called when a deadlock has lasted, and nothing has moved, for :data:`STANDSTILL_NS`
         self.standstill: Callable[[], None] | None = None
         self._looked_ns = -1
@@ -80,7 +62,7 @@ class PriorityFlowControl:
 
     def configure(self) -> None:
         """Have all ends work as the switches say now."""
-        self.deadlock = None
+        self.deadlock = ()
         for end, one in self.ends.items():
             one.configure(self._asic.pause_rules(end))
             one.storm(self._asic.storming(str(end)))
@@ -95,8 +77,8 @@ class PriorityFlowControl:
 
     def leaves(self, end: End) -> Callable[[int, int, int], None]:
         """Takes a frame's octets off what the line from the switch port ``end`` has waiting, and
-        off the buffer of the port that it came in by."""
-        depths, by_index = self._depths, self._by_index
+        off the buffer of the port that it came in by, which a pulled cable frees."""
+        depths, by_index, line = self._depths, self._by_index, self._lines[end]
         at = self._asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
 
         def left(queue: int, octets: int, origin: int) -> None:
@@ -104,15 +86,13 @@ class PriorityFlowControl:
                 return
             depths[at + queue] -= octets
             if queue == LOW and origin:
-                by_index[origin].give_back(octets)
+                one = by_index[origin]
+                if line.cut:
+                    one.free(octets)
+                else:
+                    one.give_back(octets)
 
         return left
-
-    def free(self, lost: Iterable[tuple[int, Waiting]]) -> None:
-        """Free the buffers of what waited in a line whose cable was pulled."""
-        for queue, (_, octets, origin) in lost:
-            if queue == LOW and origin:
-                self._by_index[origin].free(octets)
 
     # What the ends ask
 
@@ -130,10 +110,8 @@ class PriorityFlowControl:
         if now == self._looked_ns:
             return
         self._looked_ns = now
-        if self.deadlock is None:
-            circle = self._circle()
-            if circle:
-                self.deadlock = Deadlock(circle, now)
+        if not self.deadlock:
+            self.deadlock = self._circle()
             return
         moved = self._frames()
         if moved != self._moved:
@@ -174,8 +152,13 @@ class PriorityFlowControl:
 
     def standing(self) -> str:
         """What holds up frames now, as the end of a sentence; empty if nothing does."""
-        if self.deadlock is not None:
-            return f"; {self.deadlock}"
+        if self.deadlock:
+            names = [str(channel) for channel in self.deadlock]
+            more = len(names) - _SHOWN
+            return (
+                f"; a PFC deadlock of {len(names)} links: {' waits for '.join(names[:_SHOWN])}"
+                f"{f' waits for {more} more' if more > 0 else ''}, and the last for the first"
+            )
         held = [str(end) for end, one in self.ends.items() if one.line.low_stopped]
         if not held:
             return ""

@@ -23,8 +23,8 @@ from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.rtnl import RTM_NEWQDISC, RTM_NEWTFILTER
 
 from emulator.asic.kernel import MAP_CREATE, MAP_TYPE_ARRAY, MAP_UPDATE, bpf
-from emulator.asic.pause_frame import ETHERTYPE as MAC_CONTROL
-from emulator.endpoint.frame_filter import WHOLE_FRAME, TransportFrames, attach
+from emulator.endpoint.classic_bpf import WHOLE_FRAME, attach
+from emulator.fabric.carried import classifier
 from emulator.fabric.ebpf import (
     ADD,
     AND,
@@ -46,7 +46,6 @@ from emulator.fabric.ebpf import (
     instruction,
     load_classifier,
 )
-from emulator.fabric.kernel_objects import VXLAN_UDP_PORT
 from emulator.fabric.netlink import U16, U32, RouteSocket, attribute, nested, text
 from emulator.fabric.release import (
     CLSACT,
@@ -59,18 +58,6 @@ from emulator.fabric.release import (
 )
 from emulator.fabric.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
 from emulator.fabric.wires import Wires
-from emulator.rocev2.codes import UDP_PORT as ROCEV2_UDP_PORT
-from uet.wire.codes import NATIVE_PROTOCOL
-from uet.wire.codes import UDP_PORT as UET_UDP_PORT
-
-#: What a packet ring takes from the wires: both transports, in tunnels too, and MAC control.
-CARRIED = TransportFrames(
-    udp_ports=(UET_UDP_PORT, ROCEV2_UDP_PORT),
-    ip_protocols=(NATIVE_PROTOCOL,),
-    ethertypes=(MAC_CONTROL,),
-    vxlan_port=VXLAN_UDP_PORT,
-    ip_in_ip=True,
-)
 
 TCA_BPF_OPS_LEN, TCA_BPF_OPS = 4, 5
 TCA_INGRESS_BLOCK = 13
@@ -83,10 +70,11 @@ ENTRY = struct.Struct("=II")  # a map's key and value
 def ring_filter(raw: socket.socket, wires: Wires, worker: int) -> None:
     """Let into ``raw``, in the namespace of ``wires``, what the ring of ``worker`` is to take.
 
-    These are :data:`CARRIED` frames that arrive at the inner ends of its nodes.
+    These are an engine's frames (:mod:`emulator.fabric.carried`) that arrive at the inner ends of
+    its nodes.
     """
     own = (worker + 1, wires.stride.bit_length() - 1)
-    attach(raw, _classifier(matching=WHOLE_FRAME, other=0, interfaces=own))
+    attach(raw, classifier(matching=WHOLE_FRAME, other=0, interfaces=own))
 
 
 def queue_qdisc(kernel: RouteSocket, index: int, *, subject: str) -> None:
@@ -101,7 +89,7 @@ def add_filters(kernel: RouteSocket, wires: Wires) -> None:
 
     Raises UserError if the kernel does not take the program.
     """
-    taken = _classifier(matching=TC_ACT_SHOT, other=TC_ACT_UNSPEC & 0xFFFF_FFFF)
+    taken = classifier(matching=TC_ACT_SHOT, other=TC_ACT_UNSPEC & 0xFFFF_FFFF)
     _queue_filter(
         kernel,
         TAKE,
@@ -118,14 +106,6 @@ def add_filters(kernel: RouteSocket, wires: Wires) -> None:
         kernel.flush()
     finally:
         os.close(program)
-
-
-def _classifier(
-    *, matching: int, other: int, interfaces: tuple[int, int] | None = None
-) -> list[bytes]:
-    return CARRIED.program(
-        matching=matching, other=other, only_for_us=False, interfaces=interfaces, whole=True
-    )
 
 
 def _queue_filter(kernel: RouteSocket, preference: int, name: str, classifier: bytes) -> None:

@@ -13,6 +13,7 @@ import pytest
 from emulator.asic.choice import parse
 from emulator.asic.layout import DropReason
 from emulator.asic.pause_frame import LONGEST
+from emulator.engine.struck_lines import StruckLines
 from tests.engine.paused_flow import (
     CABLE_NS,
     EGRESS,
@@ -140,6 +141,21 @@ def test_two_frames_of_headroom_lose_three(flow: Flow) -> None:
         "delivered": 15,
         "dropped": {"rail0: switch": 3},
     }
+
+
+def test_a_pulled_cable_frees_what_waited_for_it(flow: Flow) -> None:
+    one = flow(frames=18)
+    lines = StruckLines(one.network)
+    one.at(2_000, lambda: lines.pull([one.lab.topology.link_at(EGRESS)]))
+    one.run(1_000_000)
+    # three of 18 have left by then, and the fourth is lost as it leaves
+    assert one.out.data == [FIRST_NS + SLOW_NS * number for number in range(4)]
+    assert one.received == 3
+    assert one.asked.pauses == [(XOFF_NS, LONGEST), (2_000, 0)]
+    assert one.lab.asic is not None
+    assert one.lab.asic.pauses.counters()[str(INGRESS)].freed_bytes == 15 * FRAME_OCTETS
+    assert one.network.pauses is not None
+    assert one.network.pauses.ends[INGRESS].held == 0
 
 
 def test_switches_that_no_longer_pause_let_go(flow: Flow) -> None:

@@ -86,6 +86,7 @@ def test_a_storm_spreads_to_the_sender(flow: Flow) -> None:
     xon_ns = over_ns + SLOW_NS * (held - 5)
     assert (xon_ns, 0) in one.asked.pauses
     assert one.sent.data[held] == xon_ns + TRAVEL_NS
+    assert not one.network.deadlocked  # a chain that a storm holds up is no circle
     assert one.received == 30
 
 

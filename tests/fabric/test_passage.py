@@ -9,6 +9,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
+from emulator.asic.choice import parse
+from emulator.asic.virtual_state import PASSED, SWITCH_WORDS
 from tests.fabric.conftest import LabFactory
 from tests.fabric.wire_tap import (
     VXLAN_PORT,
@@ -81,6 +83,10 @@ OTHER = {
     "vxlan-cut": in_vxlan(UET)[:60],
     "vxlan-udp-cut": in_vxlan(UET)[:75],
     "vxlan-ipv6-cut": in_vxlan(IPV6 + ipv6(17, UDP_OVER_IPV6))[:95],
+    "vxlan-over-ipv6": IPV6 + ipv6(17, in_vxlan(UET)[22:]),
+    "ipv6-in-ip": IP + ip(OURS, THEIRS, 41, ipv6(17, UDP_OVER_IPV6)),
+    "ip-in-ipv6": IPV6 + ipv6(4, UET[2:]),
+    "ip-in-ip-in-ip": IP + ip(OURS, THEIRS, 4, ip(OURS, THEIRS, 4, UET[2:])),
     "ip-in-ip-cut": (IP + ip(OURS, THEIRS, 4, UET[2:]))[:45],
     "no-vxlan": in_vxlan(UET, port=4790),
     "ip-in-ip-tcp": IP + ip(OURS, THEIRS, 4, ip(OURS, THEIRS, TCP, bytes(20))),
@@ -90,7 +96,7 @@ OTHER = {
 
 def test_each_frame_is_in_the_ring_or_on_the_cable(lab: LabFactory) -> None:
     made = virtual(lab, RAIL)
-    addresses = bytes.fromhex("020000000099") * 2  # of nobody: no answer
+    addresses = bytes.fromhex("020000000099020000000098")  # of nobody: no answer
     with tapped(made, 0) as ring, ear(made, GPU) as gpu, ear(made, SWITCH) as switch:
         for name, rest in (TRANSPORT | OTHER).items():
             frame = addresses + rest
@@ -98,6 +104,23 @@ def test_each_frame_is_in_the_ring_or_on_the_cable(lab: LabFactory) -> None:
             taken, passed = ring.heard(), received(switch)
             assert taken == ([(GPU, frame)] if name in TRANSPORT else []), name
             assert passed == ([frame] if name in OTHER else []), name
+
+
+def test_switch_program_sorts_packets_alike(lab: LabFactory) -> None:
+    """A frame to nobody is flooded to the bridge's other port: the ASIC accounts for it or not."""
+    made = virtual(lab, RAIL, switch=parse("shallow"))
+    assert made.asic is not None
+    assert made.asic.virtual is not None
+    words, first = made.asic.virtual.switches, made.asic.ports[str(SWITCH)].switch * SWITCH_WORDS
+    addresses = bytes.fromhex("020000000099020000000098")
+    with tapped(made) as tap:
+        for name, rest in (TRANSPORT | OTHER).items():
+            before = words[first + PASSED]
+            heard = [end for end, _ in tap.send(SWITCH, addresses + rest)]
+            if not name.startswith("ipv6-") or not name.endswith("-cut"):  # bridges may drop those
+                assert heard == [End("rail0", "down1")], name
+            is_packet = name in TRANSPORT and name != "pause"  # which no switch forwards
+            assert words[first + PASSED] - before == is_packet, name
 
 
 def test_ring_takes_what_arrives_at_its_workers_nodes(lab: LabFactory) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 
 import pytest
@@ -14,7 +15,9 @@ from emulator.fabric import namespaces
 from emulator.fabric.indices import interface_indices
 from emulator.fabric.wires import Wires
 from emulator.lab import Lab
+from emulator.topology_file import from_json, to_json
 from tests.fabric.conftest import LabFactory
+from tests.fabric.test_lab import AT_STEP, python, uetemu
 from tests.fabric.traffic import within
 from tests.fabric.wire_tap import datagram, tapped, virtual, with_source_port
 from topologies import catalogue
@@ -113,6 +116,32 @@ def test_clean_removes_the_wires(lab_name: str) -> None:
     made.close()
     assert cleanup.take_down(lab_name).namespaces == nodes + 1
     assert not cleanup.exists(lab_name)
+
+
+def test_status_tells_the_clock(lab: LabFactory) -> None:
+    made = virtual(lab, RAIL)
+    rows = uetemu("status").stdout.splitlines()
+    (row,) = [row for row in rows if made.name in row]
+    assert "virtual" in row.split()
+    assert "dilation virtual" in uetemu("status", made.name).stdout
+
+
+@pytest.mark.parametrize("step", [1, 9, 12, 20])
+def test_killed_while_building(lab_name: str, step: int) -> None:
+    source = AT_STEP.format(step=step, signal=int(signal.SIGKILL), name=lab_name, spec=RAIL)
+    source = source.replace("dilation=1000", 'dilation=1, clock="virtual"')
+    maker = python(source)
+    maker.communicate(timeout=60)
+    assert maker.returncode == -signal.SIGKILL
+    assert uetemu("clean", lab_name).returncode == 0
+    assert not cleanup.exists(lab_name)
+
+
+def test_node_may_not_take_the_name_of_the_wires(lab_name: str) -> None:
+    topology = catalogue.load(RAIL)
+    renamed = from_json(to_json(topology).replace('"h0g0"', '"wires"'))
+    with pytest.raises(UserError, match="give it another name"):
+        Lab.create(lab_name, renamed, dilation=1, seed=1, spec=RAIL, clock="virtual")
 
 
 # --- silence and routing protocols ---------------------------------------------------------------

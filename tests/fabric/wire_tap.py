@@ -38,6 +38,7 @@ class WireTap:
             ring_filter(self._ear, lab.wires, worker)
         self._ear.setblocking(False)
         self._mouths: dict[End, socket.socket] = {}
+        self.heard()  # what came before the filter was there
 
     def _socket(self, protocol: int = 0) -> socket.socket:
         return namespaces.visitor().inside(
