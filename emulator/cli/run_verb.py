@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from emulator import scenario as scenarios
 from emulator.asic import choice
 from emulator.control_plane import choice as control_plane
+from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.faults import grammar
@@ -99,6 +100,14 @@ PATIENCE_S = 2.0
     help="--clock host: seconds of this machine for one second of the fabric",
 )
 @click.option(
+    "--convergence",
+    default=COMPUTED,
+    show_default=True,
+    metavar=f"{COMPUTED}|{MEASURED}|TIME",
+    help="--clock virtual: fabric time from a fault to the control plane's new routes: from its "
+    "timers and the hops, what this machine takes (not repeatable), or a time such as 10ms",
+)
+@click.option(
     "--capture",
     metavar="all|none|NODE[:PORT],...",
     help="ports to capture [default: as the scenario says, or the first rail's port to its first "
@@ -167,6 +176,7 @@ def command(
     seeds: int,
     clock: ClockKind,
     dilation: str,
+    convergence: str,
     capture: str | None,
     snaplen: str | None,
     event_log: str | None,
@@ -199,6 +209,7 @@ def command(
             seeds=seeds,
             clock=clock,
             dilation=parse_dilation(dilation),
+            convergence=Convergence.parse(convergence),
             capture=capture,
             snaplen=parse_snaplen(snaplen),
             event_log=event_log,
@@ -263,9 +274,15 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}{plural if number != 1 else ''}"
 
 
-def _told(plane: str) -> Sequence[str]:
-    """The heading's line on the control plane, of one that speaks."""
-    return () if plane == control_plane.STATIC else (f"# Control plane        : {plane}",)
+def _told(spec: str, plan: Plan) -> Sequence[str]:
+    """The heading's lines on the control plane, of one that speaks."""
+    plane = control_plane.parse(spec)
+    if plane is None:
+        return ()
+    lines = [f"# Control plane        : {spec}"]
+    if plan.request.clock == "virtual":
+        lines.append(f"# Convergence          : {plan.request.convergence.words(plane)}")
+    return lines
 
 
 def parse_dilation(text: str) -> float | None:
@@ -399,7 +416,7 @@ class Terminal:
             f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
             f"# Transport            : {result.transport}",
             f"# Switch               : {_switch(plan, result)}",
-            *_told(fabric.profile.control_plane),
+            *_told(fabric.profile.control_plane, plan),
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
             f"# Dilation             : {result.dilation:g} ({chosen}); "
             "all times below are the fabric's own",

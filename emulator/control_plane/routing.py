@@ -162,6 +162,11 @@ class Routing:
             for difference in wanted.differences(name, self.routes(name))
         ]
 
+    @property
+    def has_members(self) -> bool:
+        """Whether switches are to know who is behind which tunnel."""
+        return bool(self._members.wanted)
+
     def member_differences(self) -> list[str]:
         """What switches do not know of who is behind which tunnel, or take to be behind one where
         it is not, a sentence each."""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from emulator.asic.fabric import check_rate
-from emulator.asic.faults import Faults
+from emulator.asic.faults import NONE, Faults
+from emulator.control_plane.charged_time import Broken
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition, from_data
 from emulator.faults.elements import Element
@@ -67,6 +68,7 @@ class Striker:
         self._lab, self._cabling = lab, cabling
         self.condition = recorded(lab.name, lab.topology)
         self.flushed = 0
+        self._black: dict[str, Link] = {}  # struck besides, by port
 
     def apply(self, wanted: Condition) -> None:
         """Return when the fabric is in the condition ``wanted``; no harm if it is already.
@@ -109,14 +111,40 @@ class Striker:
             self._cabling.follow(changed, wanted.dead)
         self._note(wanted)
 
+    def pretend(self, wanted: Condition) -> None:
+        """Bring kernel and switches into the condition ``wanted`` while virtual time stands still.
+
+        Frames, which the engine holds, are left alone.
+        """
+        before = self.condition
+        changed = {link for link in self._lab.topology.links if before.of(link) != wanted.of(link)}
+        self.condition = wanted
+        self._inject(changed, wanted)
+        self._lab.cables.pull(wanted.dead - before.dead)
+        self._lab.cables.plug(before.dead - wanted.dead, out=wanted.dead)
+
+    def injected(self, port: str) -> Faults:
+        """What strikes switch port ``port`` now."""
+        return NONE if self._lab.asic is None else self._lab.asic.struck(port)
+
     def inject(self, port: str, faults: Faults) -> None:
         """Let ``faults`` strike switch port ``port``, beside the condition of the cables."""
         asic = self._lab.asic
         if asic is None:
             raise UserError("faults need a switch; run without --switch none")
         asic.inject(port, faults)
+        self._black.pop(port, None)
+        if faults.swallows:
+            self._black[port] = asic.port(port).cable
         if self._cabling is not None:
             self._cabling.follow([asic.port(port).cable], self.condition.dead)
+
+    @property
+    def broken(self) -> Broken:
+        """The cables that carry nothing now."""
+        dead = self.condition.dead
+        black = {*self.condition.impassable, *self._black.values()}
+        return Broken(dead, frozenset(black - dead))
 
     @property
     def lost_in_flight(self) -> int | None:

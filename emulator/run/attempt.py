@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from emulator.asic.faults import Faults
 from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.spec import RankResult
+from emulator.faults.condition import Condition
 from emulator.faults.grammar import Moment
 from emulator.faults.striker import Striker
 from emulator.lab import Lab
@@ -137,12 +139,30 @@ class Attempt:
         return FaultPlayer(
             self.trial.faults,
             self.plan.topology,
-            inject=self.striker.inject,
+            inject=self._inject,
             clock=self.time.clock,
             schedule=self.time.schedule,
             tell=self.tell,
             moments=moments,
-            strike=self.striker.apply,
+            strike=self._strike,
+        )
+
+    def _inject(self, port: str, faults: Faults) -> None:
+        before, was = self.striker.broken, self.striker.injected(port)
+        self.striker.inject(port, faults)
+        self.time.struck(
+            before,
+            self.striker.broken,
+            lambda again: self.striker.inject(port, faults if again else was),
+        )
+
+    def _strike(self, wanted: Condition) -> None:
+        before, was = self.striker.broken, self.striker.condition
+        self.striker.apply(wanted)
+        self.time.struck(
+            before,
+            self.striker.broken,
+            lambda again: self.striker.pretend(wanted if again else was),
         )
 
     def _patience_s(self, ideal_ns: float) -> float:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, Self
 
+from emulator.control_plane.charged_time import Broken
 from emulator.endpoint.agent_processes import Progress
 from emulator.endpoint.gpu import GpuMemory
 from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import RankResult
+
+#: Has the kernel undo what was struck last (False), or strikes it again (True).
+Repeat = Callable[[bool], None]
 
 
 class RunClock(Protocol):
@@ -36,6 +40,9 @@ class TimeBase(Protocol):
     @property
     def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
         """Has something done at a time (ns); None: whoever wants that waits for it."""
+
+    def struck(self, before: Broken, after: Broken, repeat: Repeat) -> None:
+        """Have routes follow that other cables carry nothing now than ``before``."""
 
 
 Counts = dict[int, Mapping[str, Mapping[str, int]]]

@@ -12,6 +12,8 @@ from emulator.asic.counters import AsicCounters
 from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.telemetry import Telemetry
 from emulator.cleanup import uninterrupted
+from emulator.control_plane.charged_time import Broken
+from emulator.control_plane.routing import Routing
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.spawn import AgentPool
 from emulator.endpoint.spec import AgentSpec
@@ -23,6 +25,7 @@ from emulator.results import Result, RunFolder
 from emulator.run import fidelity
 from emulator.run.attempt import Attempt
 from emulator.run.calibration import Work, calibrate
+from emulator.run.clocks import Repeat
 from emulator.run.fidelity import Evidence
 from emulator.run.losses import cable_rtt_ns, nic_losses, port_losses
 from emulator.run.measurement import HostLoad
@@ -103,6 +106,13 @@ class HostTime:
     @property
     def cabling(self) -> None:
         """None: the kernel holds the frames of all cables."""
+
+    def struck(self, before: Broken, after: Broken, repeat: Repeat) -> None:
+        """Nothing: daemons hear of it themselves, in the machine's time."""
+
+    def await_routes(self, routing: Routing) -> None:
+        """Return when the routes are those of the whole fabric again."""
+        routing.await_convergence()
 
     def pool(self, specs: Sequence[AgentSpec]) -> AgentPool:
         """The endpoints: a process for each GPU."""

@@ -15,6 +15,7 @@ from emulator.asic import program as asic_program
 from emulator.asic.choice import SwitchChoice
 from emulator.asic.choice import wanted as wanted_switch
 from emulator.control_plane import choice as control_plane
+from emulator.control_plane.charged_time import Convergence
 from emulator.control_plane.routing import check
 from emulator.errors import UserError
 from emulator.fabric import bonds
@@ -60,6 +61,8 @@ class Request:
     #: what keeps the time: "virtual" or "host"
     clock: ClockKind = "host"
     dilation: float | None = None
+    #: what virtual time charges for new routes after a fault
+    convergence: Convergence = field(default_factory=Convergence)
     capture: str | None = None
     snaplen: int = SNAPLEN_HEADERS
     output: Path | None = None

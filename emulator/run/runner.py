@@ -344,7 +344,7 @@ class _Run:
         """After an iteration: what its faults did to learned routes is over before the next."""
         assert self.lab is not None
         if self.lab.routing is not None and (trial.faults or self.plan.moments):
-            self.lab.routing.await_convergence()
+            self.time.await_routes(self.lab.routing)
         progress()
 
     def _advance(self, what: str, step: float) -> None:

@@ -139,6 +139,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
         limited = fidelity.get("limited_rows")
         if isinstance(limited, Sequence) and 0 < len(limited) < len(rows):
             yield f"#   rows it limited: {', '.join(map(str, limited))} of {len(rows)}"
+    if fidelity.get("repeatable") is False:
+        yield "#   not repeatable: convergence was measured by the host's clock"
     errors = result["errors"]
     assert isinstance(errors, Sequence)
     for error in errors:

@@ -9,6 +9,9 @@ from contextlib import ExitStack
 from emulator.asic.counters import AsicCounters
 from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.telemetry import Telemetry
+from emulator.control_plane.charged_time import NS_PER_S, Broken
+from emulator.control_plane.held_routes import HeldRoutes
+from emulator.control_plane.routing import Routing
 from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue, Source
 from emulator.engine.network import Network
@@ -21,6 +24,7 @@ from emulator.lab import Lab
 from emulator.lab_record import Clock as ClockKind
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
+from emulator.run.clocks import Repeat
 from emulator.run.measurement import HostLoad
 from emulator.run.observer import Observer
 from emulator.run.plan import Plan
@@ -53,6 +57,8 @@ class VirtualTime:
         self._events = EventQueue()
         self._source = Source()
         self._network: Network | None = None
+        self._routes: HeldRoutes | None = None
+        self._struck = 0
         self._capture: PortCapture | None = None
         self.clock = VirtualClock(self._events)
         self.host: HostLoad | None = None
@@ -72,6 +78,8 @@ class VirtualTime:
         """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
         self._network = Network(lab, self._events)
         stack.callback(self._network.close)
+        if lab.routing is not None:
+            self._hold(lab.routing, stack)
         if self._plan.taps:
             self._capture = PortCapture(
                 self._folder.path / CAPTURE,
@@ -81,6 +89,51 @@ class VirtualTime:
                 comment=CAPTURE_COMMENT,
             )
             stack.callback(self._end_capture, self._capture)
+
+    def _hold(self, routing: Routing, stack: ExitStack) -> None:
+        chosen = self._plan.request.convergence
+        self._environment["convergence"] = {
+            "charged": chosen.words(routing.plane),
+            "repeatable": chosen.repeatable,
+        }
+        self._routes = HeldRoutes(routing, self._warn)
+        stack.callback(self._routes.release)
+        self._routes.hold()
+
+    def _warn(self, said: str) -> None:
+        if said not in self._result.warnings:
+            self._result.warnings.append(said)
+
+    def struck(self, before: Broken, after: Broken, repeat: Repeat) -> None:
+        """Have routes change when the time that this is charged with is over."""
+        routes = self._routes
+        if routes is None or before.links == after.links:
+            return
+        self._struck += 1
+        chosen = self._plan.request.convergence
+        if chosen.given_ns is not None:
+            charged_ns = chosen.given_ns
+        elif chosen.repeatable:
+            charged_ns = routes.charged.of(before, after)
+        else:  # see how long it takes, and put everything back as it was
+            charged_ns = round(routes.settle(after) * NS_PER_S)
+            repeat(False)
+            routes.settle(before)
+            repeat(True)
+        due, strike = self._events.now // PS + charged_ns, self._struck
+
+        def settle() -> None:
+            if strike == self._struck:  # nothing was struck since
+                took_s = routes.settle(after)
+                self._folder.event("converged", charged_us=charged_ns / 1000, took_s=took_s)
+
+        self._at(due, settle)
+
+    def await_routes(self, routing: Routing) -> None:
+        """Have the routes of the whole fabric again, at no virtual time."""
+        assert self._routes is not None
+        self._struck += 1
+        self._routes.settle(Broken())
 
     def flush(self) -> None:
         """Have in the files what was seen so far."""
@@ -138,6 +191,7 @@ class VirtualTime:
         return {
             "verdict": "exact",
             "reasons": [],
+            "repeatable": self._routes is None or self._plan.request.convergence.repeatable,
             "inputs": [],
             "account": account.as_dict(),
             "limited_rows": [],
