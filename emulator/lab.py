@@ -139,7 +139,7 @@ class Lab:
             nodes=tuple(node.name for node in topology.nodes),
             switch=None if switch is None else switch.spec,
             clock=clock,
-            worker_of=worker_of,
+            worker_of=None if worker_of is None else dict(worker_of),
         )
         lock: Lock | None = None
         asic: FabricAsic | None = None

@@ -1,6 +1,6 @@
-"""Which frames on the wires of a virtual clock are an engine's: one classifier in classic BPF.
+"""Tell the frames on the wires that an engine takes, by one classifier in classic BPF.
 
-These are the transports', UET over UDP and natively and RoCEv2, either in one tunnel over IPv4 too
+They are the transports', UET over UDP and natively and RoCEv2, either in one tunnel over IPv4 too
 (VXLAN, IP in IP), and MAC control, which pauses ports.  The switch program sorts the packets alike
 (``emulator/asic/transport.h``).
 """
@@ -49,7 +49,7 @@ OFFSET, PROTOCOL = 0, 1  # places in the program's memory
 def classifier(
     *, matching: int, other: int, interfaces: tuple[int, int] | None = None
 ) -> list[bytes]:
-    """Classic BPF instructions that return ``matching`` for an engine's frame, else ``other``.
+    """Return classic BPF instructions that give ``matching`` for an engine's frame, else ``other``.
 
     With ``interfaces``, (n, bits), only frames on interfaces whose index shifted right by so many
     bits is n match.  A frame that ends within its headers is no engine's.
@@ -97,7 +97,7 @@ def classifier(
 
 
 def _ipv4(code: Assembler) -> None:
-    """The IPv4 packet at X: X is its payload then, and the accumulator its protocol."""
+    """Read the IPv4 packet at X: X is its payload then, and the accumulator its protocol."""
     _require(code, SHORTEST_IPV4)
     code.add(LOAD_HALF_AFTER_X, 6)
     code.jump(JUMP_ANY_BIT, LATER_FRAGMENT, "other", None)
@@ -113,7 +113,7 @@ def _ipv4(code: Assembler) -> None:
 
 
 def _udp(code: Assembler) -> None:
-    """The UDP header at X: the accumulator is its destination port then."""
+    """Read the UDP header at X: the accumulator is its destination port then."""
     _require(code, PORTS)
     code.add(LOAD_HALF_AFTER_X, 2)
     code.one_of(UDP_PORTS, "matching")

@@ -43,7 +43,7 @@ Kernels = Callable[[str], RouteSocket]
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What the kernel says of an interface: ``in_bond`` is whether its bond sends by it."""
+    """The kernel's state of an interface: ``in_bond`` is whether its bond sends by it."""
 
     up: bool
     in_bond: bool
@@ -141,7 +141,7 @@ class InnerCables:
     def _above(
         self, node: Node, ports: Collection[str]
     ) -> Iterator[tuple[End, Collection[End] | None]]:
-        """What stands above ``ports`` of ``node``, from below, each with what it stands on."""
+        """Yield the interfaces above ``ports`` of ``node`` from below, each with those it is on."""
         bonds = {
             bond: [End(node.name, port.name) for port in members]
             for bond, members in node.bonds.items()
@@ -170,7 +170,7 @@ def _ends(links: Iterable[Link]) -> list[End]:
 
 
 def _members(node: Node, bridges: Collection[Bridge]) -> Collection[End] | None:
-    """What joins ``bridges``; None if a tunnel does, which always has carrier."""
+    """Return the members of ``bridges``; None if one is a tunnel, which always has carrier."""
     if any(bridge.vni is not None for bridge in bridges):
         return None
     names = {bridge.name for bridge in bridges}

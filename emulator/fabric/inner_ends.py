@@ -1,4 +1,4 @@
-"""The namespace in which the inner ends of all cables meet (:mod:`emulator.fabric.wires`)."""
+"""Make the namespace in which the inner ends of all cables meet (:mod:`emulator.fabric.wires`)."""
 
 from __future__ import annotations
 

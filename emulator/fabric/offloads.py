@@ -1,4 +1,4 @@
-"""Work on frames that a port shall not put off (Linux ethtool.h).
+"""Ports finish each frame before they send it: offloads are switched off (Linux ethtool.h).
 
 The kernel leaves checksums of its own packets, and the cutting up of large ones, to the device.
 A veth pair hands them over as they are, and whoever reads them from a packet ring finds frames that

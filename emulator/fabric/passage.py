@@ -1,4 +1,4 @@
-"""Which frames pass the cables of a lab with a virtual clock in the kernel, and which do not.
+"""Sort frames at the inner ends of cables: an engine takes some, the kernel passes on the others.
 
 ::
 
@@ -121,7 +121,7 @@ def _queue_filter(kernel: RouteSocket, preference: int, name: str, classifier: b
 
 
 def _peers(wires: Wires) -> int:
-    """A map from the index of each port to that of the inner end at the other end of its cable."""
+    """Make the map from a port's index to that of the inner end of the port it is cabled to."""
     settings = struct.pack("=IIIII", MAP_TYPE_ARRAY, 4, 4, wires.stride, 0)
     peers = bpf(MAP_CREATE, settings, "the wires' map")
     try:

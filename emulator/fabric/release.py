@@ -85,7 +85,7 @@ def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
 
 
 def egress_program(program: tuple[bytes, ...], name: str) -> tuple[Request, ...]:
-    """What puts ``program`` in front of all others that see what a port sends.
+    """Return requests that put ``program`` in front of all others that see what a port sends.
 
     Raises :class:`UserError` if the kernel does not take it.
     """

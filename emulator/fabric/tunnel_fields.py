@@ -1,4 +1,4 @@
-"""Fields that a kernel draws anew for each packet it tunnels, where runs must repeat.
+"""Fix the fields of tunnel packets that a kernel draws by chance, so that runs repeat.
 
 - The UDP source port of VXLAN is the kernel's hash of the packet inside (RFC 7348, 5), with a
   secret of the machine's last start.  With a virtual clock it is a hash of the addresses and ports
@@ -54,7 +54,7 @@ IPV4, NO_OPTIONS, UDP = 0x0800, 0x45, 17
 
 
 def on_wire(value: int) -> int:
-    """A field of two octets as the machine reads it."""
+    """Return a field of two octets as the machine reads it."""
     number: int = struct.unpack("=H", struct.pack("!H", value))[0]
     return number
 
@@ -146,7 +146,7 @@ _IDENTIFICATION = (
 
 @cache
 def tunnel_requests() -> tuple[Request, ...]:
-    """What has each packet of a tunnel port looked up on its own, with a hash that repeats.
+    """Return requests that have each packet of a tunnel port looked up, with a hash that repeats.
 
     Raises :class:`UserError` if the kernel does not take the program.
     """
@@ -155,7 +155,7 @@ def tunnel_requests() -> tuple[Request, ...]:
 
 @cache
 def identification_requests() -> tuple[Request, ...]:
-    """What makes a routed port clear the IPv4 identification of the tunnel packets it sends.
+    """Return requests that make a routed port clear the identification of tunnel packets.
 
     Raises :class:`UserError` if the kernel does not take the program.
     """
@@ -163,7 +163,7 @@ def identification_requests() -> tuple[Request, ...]:
 
 
 def tunnel_hash(source: bytes, destination: bytes, ports: bytes) -> int:
-    """The hash that a packet inside a tunnel has, from its octets; 32 bits, never 0."""
+    """Return the hash of a packet inside a tunnel, from its octets: 32 bits, never 0."""
     mixed = 0
     for word in struct.unpack("=3I", source + destination + ports):
         mixed = (mixed + word) * MULTIPLIER & 0xFFFF_FFFF_FFFF_FFFF

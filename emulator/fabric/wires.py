@@ -1,5 +1,4 @@
-"""The cables of a lab with a virtual clock: each is two veth pairs whose inner ends meet in one
-namespace.
+"""Cables of a lab with a virtual clock are two veth pairs each; their inner ends share a namespace.
 
 ::
 

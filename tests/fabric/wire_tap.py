@@ -1,4 +1,4 @@
-"""A person at the cables: sees what leaves ports of a lab with a virtual clock, sends into them."""
+"""Taps hear what leaves the ports of a lab with a virtual clock, and send into them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WireTap:
         )
 
     def send(self, end: End, frame: bytes) -> list[tuple[End, bytes]]:
-        """Send on the inner end of ``end``; what has come out elsewhere when ``send`` returns."""
+        """Send on the inner end of ``end``; return what is out elsewhere when ``send`` returns."""
         if end not in self._mouths:
             self._mouths[end] = self._socket()
             self._mouths[end].bind((self._wires.name(end), 0))
@@ -54,7 +54,7 @@ class WireTap:
         return self.heard()
 
     def heard(self) -> list[tuple[End, bytes]]:
-        """What has come to inner ends since this was last asked."""
+        """Return the frames that came to inner ends since the last call."""
         found = []
         while True:
             try:
@@ -93,7 +93,7 @@ def ear(lab: Lab, end: End) -> socket.socket:
 
 
 def received(ear: socket.socket) -> list[bytes]:
-    """What has arrived since this was last asked."""
+    """Return the frames that arrived since the last call."""
     found = []
     while True:
         try:
