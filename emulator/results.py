@@ -21,7 +21,8 @@
 ``homing`` (of GPUs with several ports: what was ``asked`` for, what was ``taken``, and the
 ``reason`` if that is not as drawn), ``parameters``, ``units``, ``rows`` (one for each seed),
 ``summary`` (over several seeds, as :mod:`emulator.run.spread` has it), ``endpoints``, ``ports``,
-``fidelity``, ``unfinished``, ``errors`` and ``warnings``. ``unfinished`` is null, or what had been
+``fidelity``, ``digest`` (of every frame at every port with its time, null on the host's clock),
+``unfinished``, ``errors`` and ``warnings``. ``unfinished`` is null, or what had been
 delivered of the trial that failed (:mod:`emulator.run.unfinished`). A row always holds
 ``transport``, ``switch``, ``seed``, ``collective`` (or the name of another pattern),
 ``size_bytes``, ``time_us`` (mean over the iterations), ``ideal_us``, ``algbw_gbps``, ``busbw_gbps``
@@ -103,6 +104,7 @@ class Result:
             "inputs": [],
         }
     )
+    digest: str | None = None
     unfinished: Mapping[str, object] | None = None
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -270,9 +270,14 @@ class Telemetry:
 
 
 class Series:
-    """Samples of all switch ports, each knowing the one before."""
+    """Samples of all switch ports, each knowing the one before.
 
-    def __init__(self, asic: FabricAsic) -> None:
+    The switches of a virtual clock keep one peak for all who look, and ``anew`` has it begin again
+    with each sample: only the run's own may do so.
+    """
+
+    def __init__(self, asic: FabricAsic, *, anew: bool = True) -> None:
+        self._anew = anew
         self._program = asic.program
         self._indices = np.array([port.index for port in asic.ports.values()], dtype=np.intp)
         self._virtual = _table_of(asic.virtual)
@@ -307,7 +312,8 @@ class Series:
         if self._virtual is not None:
             shared = self._virtual[self._indices]
             depths, peaks = shared[:, DEPTHS], shared[:, PEAK]
-            self._virtual[self._indices, PEAK] = depths[:, Queue.LOW]
+            if self._anew:
+                self._virtual[self._indices, PEAK] = depths[:, Queue.LOW]
         else:
             depths = _depths(settings, states, now)
             peaks = self._peaks(settings, low, depths[:, Queue.LOW])

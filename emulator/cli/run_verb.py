@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from string import hexdigits
 
 import click
 from rich.console import Console
@@ -17,6 +18,7 @@ from emulator import scenario as scenarios
 from emulator.asic import choice
 from emulator.control_plane import choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
+from emulator.engine.frame_digest import DIGITS
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.faults import grammar
@@ -108,6 +110,12 @@ PATIENCE_S = 2.0
     "timers and the hops, what this machine takes (not repeatable), or a time such as 10ms",
 )
 @click.option(
+    "--check-digest",
+    "digest",
+    metavar="HEX",
+    help="fail unless result.json has this digest of all frames and their times; --clock virtual",
+)
+@click.option(
     "--capture",
     metavar="all|none|NODE[:PORT],...",
     help="ports to capture [default: as the scenario says, or the first rail's port to its first "
@@ -177,6 +185,7 @@ def command(
     clock: ClockKind,
     dilation: str,
     convergence: str,
+    digest: str | None,
     capture: str | None,
     snaplen: str | None,
     event_log: str | None,
@@ -210,6 +219,7 @@ def command(
             clock=clock,
             dilation=parse_dilation(dilation),
             convergence=Convergence.parse(convergence),
+            digest=parse_digest(digest, clock),
             capture=capture,
             snaplen=parse_snaplen(snaplen),
             event_log=event_log,
@@ -299,6 +309,19 @@ def parse_dilation(text: str) -> float | None:
             "(seconds of this machine for one second of the fabric)"
         )
     return value
+
+
+def parse_digest(text: str | None, clock: ClockKind) -> str | None:
+    """``--check-digest`` in lower case."""
+    if text is None:
+        return None
+    if clock != "virtual":
+        raise UserError("--check-digest is for --clock virtual: no other run can be repeated")
+    if len(text) != DIGITS or not set(text.lower()) <= set(hexdigits):
+        raise UserError(
+            f"digest {text!r} is none: give the {DIGITS} hexadecimal digits of result.json"
+        )
+    return text.lower()
 
 
 def parse_gap(text: str | None) -> int:

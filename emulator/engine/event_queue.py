@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 PS = 1000  # in a nanosecond
 NEVER = 1 << 62
@@ -31,16 +31,33 @@ Act = Callable[[Any], None]
 Event = tuple[int, int, Act, Any]
 
 
-class EventQueue:
-    """The events to come; ``now`` is the time (ps) of the one that runs, or ran last."""
+class Sampler(Protocol):
+    """Looks at the fabric at times of its own (:class:`emulator.engine.sampling.Sampling`)."""
 
-    __slots__ = ("events", "heap", "now", "stopped")
+    @property
+    def due(self) -> int: ...
+
+    def resume(self, now: int) -> None: ...
+
+    def take(self, now: int, following: int) -> None: ...
+
+    def sample(self, now: int) -> None: ...
+
+
+class EventQueue:
+    """The events to come; ``now`` is the time (ps) of the one that runs, or ran last.
+
+    ``sampler`` looks before the events of the instant at which it is due, and when a run stops.
+    """
+
+    __slots__ = ("events", "heap", "now", "sampler", "stopped")
 
     def __init__(self) -> None:
         self.now = 0
         self.heap: list[Event] = []
         self.events = 0
         self.stopped = False
+        self.sampler: Sampler | None = None
 
     def at(self, when: int, order: int, act: Act, argument: Any) -> None:
         """Call ``act(argument)`` at ``when`` (ps)."""
@@ -56,9 +73,28 @@ class EventQueue:
         Without :meth:`stop` the time is ``until`` afterwards, or that of the last event if no
         limit was given.
         """
+        heap, sampler = self.heap, self.sampler
+        self.stopped = False
+        if sampler is not None:
+            sampler.resume(self.now)
+            while heap and sampler.due <= until and not self._run(sampler.due - 1):
+                if heap:
+                    self.now = sampler.due
+                    sampler.take(self.now, heap[0][0])
+        if not self.stopped:
+            self._run(until)
+        if self.stopped:
+            if sampler is not None:
+                sampler.sample(self.now)
+            return True
+        if until != NEVER:
+            self.now = until
+        return False
+
+    def _run(self, until: int) -> bool:
+        """Run events up to and with ``until``; return whether that was stopped."""
         heap, pop = self.heap, heappop
         count = 0
-        self.stopped = False
         try:
             while heap and heap[0][0] <= until:
                 self.now, _, act, argument = pop(heap)
@@ -68,8 +104,6 @@ class EventQueue:
                     return True
         finally:
             self.events += count
-        if until != NEVER:
-            self.now = until
         return False
 
 

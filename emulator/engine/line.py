@@ -13,10 +13,13 @@ those on the wire: preamble, FCS and inter-packet gap included (IEEE 802.3).
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from google_crc32c import extend
 
 from emulator.engine.event_queue import LEAVING, EventQueue, arriving, salt_of
 from topologies.model import End
@@ -26,6 +29,8 @@ FRAMING_OCTETS, SMALLEST_OCTETS = 24, 84
 MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
 QUEUES = 4
 _BITS_PS = 8 * 10**12
+#: What a line's CRC takes before each frame: when it began (ps), and its length.
+_stamp = struct.Struct("<QI").pack
 
 #: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none).
 Waiting = tuple[bytes, int, int]
@@ -73,7 +78,8 @@ class Line:
     """The line from port ``end``.  ``far`` takes each frame at its arrival.
 
     ``idle`` is called when nothing waits any more, ``leaves(queue, octets, origin)`` when a frame
-    is out of its queue.  ``low_share`` of the link belongs to the last queue whatever waits above.
+    is out of its queue.  ``crc`` is the CRC32C of all frames so far, with length and time.
+    ``low_share`` of the link belongs to the last queue whatever waits above.
     """
 
     __slots__ = (
@@ -88,10 +94,10 @@ class Line:
         "arriving",
         "busy",
         "counts",
+        "crc",
         "cut",
         "delay_ps",
         "departing",
-        "digest",
         "end",
         "far",
         "idle",
@@ -136,7 +142,7 @@ class Line:
         self.counts = LineCounts()
         self.departing: Watch | None = None
         self.arriving: Watch | None = None
-        self.digest: Watch | None = None
+        self.crc = 0
 
     def time_of(self, octets: int) -> int:
         """How long the line takes for ``octets`` (ps, rounded up)."""
@@ -194,8 +200,7 @@ class Line:
         counts = self.counts
         counts.frames += 1
         counts.octets += len(frame)
-        if self.digest is not None:
-            self.digest.frame(now, frame)
+        self.crc = extend(extend(self.crc, _stamp(now, len(frame))), frame)
         if self.departing is not None:
             self.departing.frame(now, frame)
         events.at(end, self._leaving, self._left, (queue, octets, origin))

@@ -15,8 +15,9 @@ from emulator import lab_record
 from emulator.asic.fabric import FabricAsic
 from emulator.asic.layout import Queue, TrafficClass
 from emulator.asic.telemetry import VALUES, Series
+from emulator.asic.virtual_state import NOW, SWITCH_WORDS
 from emulator.errors import UserError
-from emulator.fabric.counters import PortCounters
+from emulator.fabric.counters import PortCounters, QueueCounters
 from emulator.fabric.shaping import WIRE_OVERHEAD_BYTES
 from emulator.lab import Lab
 from emulator.lab_record import LabRecord, Phase
@@ -41,7 +42,8 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All ports at one time (``at_ns``, CLOCK_MONOTONIC of the host), by ``node:port``."""
+    """All ports at one time (``at_ns``: CLOCK_MONOTONIC of the host, or the time of a virtual
+    clock), by ``node:port``."""
 
     at_ns: int
     record: LabRecord
@@ -73,14 +75,16 @@ class Sampler:
         self._tiers = tiers(lab.topology)
         self._lab = lab
         self._asic = lab.asic
-        self._series = None if lab.asic is None else Series(lab.asic)
+        self._series = None if lab.asic is None else Series(lab.asic, anew=False)
+        shared = None if lab.asic is None else lab.asic.virtual
+        self._clock = None if shared is None else shared.switches
         self._record = lab.record
         self._limits = self._limits_of(self._asic)
 
     def sample(self) -> Sample:
         """Now.  Raises LabGone when the lab has been taken down, or left behind."""
         self._check()
-        at_ns = time.monotonic_ns()
+        at_ns = self._now()
         try:
             readings = self._readings()
         except (OSError, UserError) as error:
@@ -91,17 +95,24 @@ class Sampler:
     def between(self, before: Sample, after: Sample) -> Picture:
         """What the fabric did from one sample to the other."""
         dilation = self._lab.dilation
+        created = datetime.fromisoformat(after.record.created).timestamp()
         return Picture(
             record=after.record,
             interval_us=(after.at_ns - before.at_ns) / 1000 / dilation,
-            up_us=(time.time() - datetime.fromisoformat(after.record.created).timestamp())
-            * (1e6 / dilation),
+            up_us=(time.time() - created) * (1e6 / dilation)
+            if self._clock is None
+            else after.at_ns / 1000,
             activities=tuple(
                 activities(self._directions, before.readings, after.readings, dilation)
             ),
             limits=after.limits,
             tiers=self._tiers,
         )
+
+    def _now(self) -> int:
+        if self._clock is None:
+            return time.monotonic_ns()
+        return max(self._clock[NOW::SWITCH_WORDS].tolist(), default=0)
 
     def _check(self) -> None:
         name = self._lab.name
@@ -124,7 +135,7 @@ class Sampler:
         readings = {}
         switches = self._switches()
         for node in self._lab.topology.nodes:
-            at_ns = time.monotonic_ns()
+            at_ns = self._now()
             for port, counted in self._lab.counters([node.name]).items():
                 by_kernel = _by_kernel(counted, at_ns)
                 by_asic = switches.get(port)
@@ -139,7 +150,7 @@ class Sampler:
         """What the ASICs tell."""
         if self._asic is None or self._series is None:
             return {}
-        at_ns = time.monotonic_ns()
+        at_ns = self._now()
         rows = self._series.sample(at_ns).tolist()
         return {
             port: _by_asic(dict(zip(VALUES, row, strict=True)), at_ns)
@@ -187,7 +198,10 @@ def _by_asic(told: Mapping[str, int], at_ns: int) -> Reading:
 
 
 def _by_kernel(counted: PortCounters, at_ns: int) -> Reading:
+    """Without queues, as on cables of a virtual clock, all that was sent has left."""
     data, control = counted.data, counted.control
+    if not data.packets and not control.packets:
+        data = QueueCounters(packets=counted.tx_packets, bytes=counted.tx_bytes)
     return Reading(
         at_ns=at_ns,
         sent_bytes=data.bytes

@@ -114,6 +114,10 @@ class HostTime:
         """Return when the routes are those of the whole fabric again."""
         routing.await_convergence()
 
+    def digest(self) -> str | None:
+        """None: no run on the host's clock is like another."""
+        return None
+
     def pool(self, specs: Sequence[AgentSpec]) -> AgentPool:
         """The endpoints: a process for each GPU."""
         return AgentPool(self._plan.lab, specs, self.clock)

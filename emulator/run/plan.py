@@ -63,6 +63,8 @@ class Request:
     dilation: float | None = None
     #: what virtual time charges for new routes after a fault
     convergence: Convergence = field(default_factory=Convergence)
+    #: what the run must come to (:mod:`emulator.engine.frame_digest`); None: anything
+    digest: str | None = None
     capture: str | None = None
     snaplen: int = SNAPLEN_HEADERS
     output: Path | None = None

@@ -10,6 +10,11 @@ from emulator.run.environment import version_of
 from emulator.run.plan import Plan
 from topologies import export
 
+#: Fields of a request that stand elsewhere, or that no packet depends on.
+_WITHOUT_EFFECT = frozenset(
+    ("scenario", "parameters", "output", "lab", "digest", "capture", "snaplen", "event_log")
+)
+
 
 def run_secret(plan: Plan, life: int, *, dilation: float, started: int | None) -> bytes:
     """The secret of the endpoints' ``life``-th life in the run of ``plan``.
@@ -22,7 +27,7 @@ def run_secret(plan: Plan, life: int, *, dilation: float, started: int | None) -
     asked = {
         there.name: getattr(request, there.name)
         for there in dataclasses.fields(request)
-        if there.name not in ("scenario", "parameters", "output", "lab")
+        if there.name not in _WITHOUT_EFFECT
     }
     determined = {
         "version": version_of("uetemu"),

@@ -364,6 +364,13 @@ class _Run:
             for name, port in kernel.items()
         }
         self.result.fidelity = self.time.verdict(kernel, asic, pauses)
+        self.result.digest = self.time.digest()
+        wanted = self.plan.request.digest
+        if wanted not in (None, self.result.digest):
+            self.result.errors.append(
+                f"the digest of this run is {self.result.digest}, not {wanted}: "
+                "another seed, option, topology or version, or a fault of this program"
+            )
 
     def _take_endpoints(self, counters: Mapping[int, Mapping[str, Mapping[str, int]]]) -> None:
         """Add what the endpoints of some stages counted to what those of earlier stages did."""

@@ -141,6 +141,8 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
             yield f"#   rows it limited: {', '.join(map(str, limited))} of {len(rows)}"
     if fidelity.get("repeatable") is False:
         yield "#   not repeatable: convergence was measured by the host's clock"
+    if result.get("digest") is not None:
+        yield f"# Digest               : {result['digest']}"
     errors = result["errors"]
     assert isinstance(errors, Sequence)
     for error in errors:

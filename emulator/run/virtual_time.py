@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
+from emulator.asic import telemetry
 from emulator.asic.counters import AsicCounters
 from emulator.asic.pause_counters import PauseCounters
 from emulator.asic.telemetry import Telemetry
@@ -14,8 +15,10 @@ from emulator.control_plane.held_routes import HeldRoutes
 from emulator.control_plane.routing import Routing
 from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue, Source
+from emulator.engine.frame_digest import digest
 from emulator.engine.network import Network
 from emulator.engine.port_capture import PortCapture
+from emulator.engine.sampling import Sampling
 from emulator.engine.struck_lines import StruckLines
 from emulator.engine.virtual_clock import EPOCH, VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
@@ -80,6 +83,12 @@ class VirtualTime:
         stack.callback(self._network.close)
         if lab.routing is not None:
             self._hold(lab.routing, stack)
+        if lab.asic is not None:
+            self.telemetry = Telemetry(lab.asic, self._folder.path / telemetry.FILE, None)
+            self.telemetry.start()
+            stack.callback(self._end_telemetry, self.telemetry)
+            self._events.sampler = Sampling(self.telemetry)
+            self._events.sampler.sample(self._events.now)
         if self._plan.taps:
             self._capture = PortCapture(
                 self._folder.path / CAPTURE,
@@ -139,6 +148,20 @@ class VirtualTime:
         """Have in the files what was seen so far."""
         if self._capture is not None:
             self._capture.flush()
+        if self.telemetry is not None:
+            self.telemetry.flush()
+
+    def digest(self) -> str | None:
+        """What all frames so far come to."""
+        return digest(self.network.lines.values())
+
+    def _end_telemetry(self, sampler: Telemetry) -> None:
+        self._events.sampler = None
+        sampler.sample(self.clock.now())
+        sampler.stop()
+        if sampler.error is not None:
+            self._result.warnings.append(f"the telemetry ends early: {sampler.error}")
+        self._folder.event("telemetry", file=sampler.path.name, samples=sampler.samples)
 
     def _end_capture(self, capture: PortCapture) -> None:
         capture.close()

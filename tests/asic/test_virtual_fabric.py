@@ -18,7 +18,7 @@ from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import fit
 from emulator.asic.layout import PAUSE_RULES, PORT_KEY, Queue
 from emulator.asic.pause_counters import PauseCounters, write
-from emulator.asic.telemetry import COLUMNS, FILE, LINES_AT_ONCE, Telemetry
+from emulator.asic.telemetry import COLUMNS, FILE, LINES_AT_ONCE, VALUES, Series, Telemetry
 from emulator.asic.virtual_state import DEPTH, PEAK, PORT_WORDS
 from emulator.errors import UserError
 from emulator.fabric.netlink import RouteSocket
@@ -252,6 +252,16 @@ def test_telemetry_is_sampled_at_virtual_times(asic: FabricAsic, tmp_path: Path)
     assert [changed[name] for name in names] == ["4066", "40660", "252"]
     assert [later[name] for name in names] == ["4066", "4066", "252"]
     assert (telemetry.samples, telemetry.lines, telemetry.error) == (4, count + 2, None)
+
+
+def test_whoever_looks_beside_the_run_leaves_the_peaks_to_it(asic: FabricAsic) -> None:
+    assert asic.virtual is not None
+    at = asic.ports["rail0:up0"].index * PORT_WORDS
+    asic.virtual.ports[at + PEAK] = 40_660
+    row, peak = list(asic.ports).index("rail0:up0"), VALUES.index("peak_bytes")
+    beside, own = Series(asic, anew=False), Series(asic)
+    found = [series.sample(0)[row, peak] for series in (beside, beside, own, own)]
+    assert found == [40_660, 40_660, 40_660, 0]
 
 
 def test_long_series_is_written_while_it_grows(asic: FabricAsic, tmp_path: Path) -> None:

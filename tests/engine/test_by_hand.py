@@ -2,7 +2,7 @@
 
 A write of 4096 octets is one packet: Ethernet 14, IPv4 20, UDP 8, PDS request 12 (UES 3.5.11), SES
 standard header 44 (UES 3.4.2): a frame of 4194 octets, and 4218 on the wire with preamble, FCS and
-gap, which last 84.36 ns at 400 Gb/s.  Cables to NICs are 200 ns long and switches store and forward.
+gap, which last 84.36 ns at 400 Gb/s.  Cables to NICs are 200 ns long; switches store and forward.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 from collections import Counter
@@ -13,6 +14,7 @@ import psutil
 import pytest
 from scapy.utils import RawPcapNgReader
 
+from emulator.asic import telemetry
 from emulator.cli.decode_source import read_frames
 from emulator.engine.line import octets_on_wire
 from emulator.engine.virtual_clock import EPOCH
@@ -20,7 +22,7 @@ from emulator.fabric.pcapng import INBOUND, OUTBOUND
 from tests.scenarios.processes import SMALL, Run, uetemu, until
 
 #: Four senders fill a queue until packets are marked and trimmed.
-INCAST = ("--param", "senders=4", "--param", "size=128KiB", "--param", "iterations=1")
+INCAST = ("--param", "senders=4", "--param", "size=128KiB", "--param", "warmups=0")
 VIRTUAL = ("--clock", "virtual")
 EPOCH_NS = int(EPOCH.timestamp()) * 10**9
 
@@ -121,6 +123,33 @@ def test_comments_say_which_frames_the_port_marked_and_trimmed(
     assert comments == +counted
     assert {what for _, what in comments} == {"marked CE", "trimmed"}
     assert all(one.direction == OUTBOUND for one in seen if one.comment)
+
+
+@pytest.mark.root
+def test_telemetry_has_the_octets_that_had_left_at_its_times(incast: Run, seen: list[Seen]) -> None:
+    """A frame has left when its last octet has; capture times are rounded down to the ns."""
+    rate = 400e9
+    ends = [
+        (one.at + octets_on_wire(bytes(one.length)) * 8e9 / rate, one.length)
+        for one in seen
+        if (one.port, one.direction) == ("rail0:down0", OUTBOUND)
+    ]
+    rows = list(csv.DictReader((incast.folder / telemetry.FILE).open()))
+    rows = [row for row in rows if row["port"] == "rail0:down0"]
+    assert len(rows) > 4
+    for row in rows:
+        now = float(row["t_us"]) * 1000
+        queued = int(row["queue_bytes"]) + int(row["control_queue_bytes"])
+        left = int(row["tx_bytes"]) - queued
+        surely, perhaps = (
+            sum(octets_on_wire(bytes(length)) for end, length in ends if end < now + slack)
+            for slack in (-1, 1)
+        )
+        assert surely <= left <= perhaps
+        assert int(row["peak_bytes"]) >= int(row["queue_bytes"])
+    assert (
+        max(int(row["peak_bytes"]) for row in rows) == incast.result["rows"][0]["max_queue_bytes"]
+    )
 
 
 @pytest.mark.root

@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 from emulator.asic.choice import parse
+from emulator.asic.virtual_state import NOW, SWITCH_WORDS
 from emulator.lab import Lab
+from emulator.live.sampler import Sampler
 from tests.fabric.conftest import LabFactory
 from tests.fabric.test_lab import COMMAND, REPOSITORY, uetemu
 from tests.fabric.traffic import blast, kill
@@ -59,6 +61,19 @@ def seen(lab: Lab, *options: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_the_time_of_a_virtual_clock_is_that_of_its_switches(lab: LabFactory) -> None:
+    made = lab(SPEC, dilation=1, switch=parse("shallow"), clock="virtual")
+    assert made.asic is not None
+    assert made.asic.virtual is not None
+    words = made.asic.virtual.switches
+    sampler = Sampler(made)
+    words[NOW] = 5_000
+    before = sampler.sample()
+    words[SWITCH_WORDS + NOW] = 12_500
+    picture = sampler.between(before, sampler.sample())
+    assert (picture.interval_us, picture.up_us) == (7.5, 12.5)
 
 
 # --- through a pipe ----------------------------------------------------------------------------

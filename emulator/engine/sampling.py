@@ -1,0 +1,48 @@
+"""Samples of the switches at fixed times of the virtual clock.
+
+They are no events: a run ends when nothing else is left to do.  There is one at each multiple of
+the interval while frames move, one at the end of each execution, and none for as long as nothing
+happens, as it would tell nothing new.
+"""
+
+from __future__ import annotations
+
+from emulator.asic.telemetry import Telemetry
+from emulator.engine.event_queue import PS
+
+
+class Sampling:
+    """Samples of ``telemetry``; ``due`` is the time (ps) of the next."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._interval = telemetry.interval_ns * PS
+        self._quiet = False
+        self.due = self._interval
+
+    def resume(self, now: int) -> None:
+        """Go on at ``now`` after a time without events."""
+        if self.due <= now:
+            self.due = self._after(now)
+
+    def take(self, now: int, following: int) -> None:
+        """Sample at ``now``, a time that was due; ``following`` is that of the next event.
+
+        The first sample after the last event still tells that queues are no deeper than they
+        were; after it, time may pass to the next event.
+        """
+        self.sample(now)
+        self.due = now + self._interval
+        if following <= self.due:
+            self._quiet = False
+        elif self._quiet:
+            self.due = self._after(following)
+        else:
+            self._quiet = True
+
+    def sample(self, now: int) -> None:
+        """Sample at ``now``, whatever is due."""
+        self._telemetry.sample(now // PS)
+
+    def _after(self, when: int) -> int:
+        return (when // self._interval + 1) * self._interval
