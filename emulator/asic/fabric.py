@@ -283,16 +283,12 @@ class FabricAsic:
         For an engine whose PAUSE frames travel: a pause takes effect one device response after its
         frame has come.  The watchdog guards switches against NICs, and the other ports have none.
         """
-        cable = self.pauses.cables[end]
-        rules, port = self.fitted.pause(cable), self.ports.get(str(end))
-        if rules is None:
+        cable, port = self.pauses.cables[end], self.ports.get(str(end))
+        if (rules := self.fitted.pause(cable)) is None:
             return None
-        guards = port is not None and port.faces_nic
-        return replace(
-            rules,
-            reaction_ns=rules.reaction_ns - reaction_ns(cable.delay_ns),
-            watchdog_ns=rules.watchdog_ns if guards else 0,
-        )
+        watchdog_ns = rules.watchdog_ns if port is not None and port.faces_nic else 0
+        response_ns = rules.reaction_ns - reaction_ns(cable.delay_ns)
+        return replace(rules, reaction_ns=response_ns, watchdog_ns=watchdog_ns)
 
     def queue_of_code_point(self, port: str) -> bytes:
         """The :class:`~emulator.asic.layout.Queue` at ``port`` of IP packets by code point."""
