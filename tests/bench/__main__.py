@@ -1,7 +1,7 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
 Parts that are asked for more often than the rest have a name of their own (``ports``, ``switch``,
-``telemetry``, ``transports``).
+``telemetry``, ``transports``, ``turns``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -24,7 +24,17 @@ from rich.table import Table
 from emulator import cleanup
 from emulator.errors import UserError
 from emulator.lab import Lab
-from tests.bench import codec, endpoint, fabric, machine, ports, switch, telemetry, transports
+from tests.bench import (
+    codec,
+    endpoint,
+    fabric,
+    machine,
+    ports,
+    switch,
+    telemetry,
+    transports,
+    turns,
+)
 from topologies import catalogue
 
 CODEC_SECONDS = 3.0
@@ -72,6 +82,14 @@ FIGURES: Mapping[str, Figure] = {
         "packet rate of RoCEv2 over that of Ultra Ethernet, in memory", "x", True, 1
     ),
     "rocev2_fabric_ratio": Figure("the same from end to end over a fabric", "x", True, 1),
+    "uet_turn_us": Figure(
+        "both UET stacks for a data packet with its ACK, one frame a turn", "us", False, 25
+    ),
+    "uet_small_write_us": Figure("the same for a write of 8 octets", "us", False, 40),
+    "rocev2_turn_us": Figure(
+        "both RoCEv2 stacks for a data packet with its ACK, one frame a turn", "us", False, 18
+    ),
+    "rocev2_small_write_us": Figure("the same for a write of 8 octets", "us", False),
     "two_ports_send_ratio": Figure(
         "processor time of a sent frame at a NIC of two ports over one", "x", False
     ),
@@ -111,6 +129,7 @@ BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "switch": switch.measure,
     "telemetry": telemetry.measure,
     "transports": transports.measure,
+    "turns": turns.measure,
 }
 
 
