@@ -188,7 +188,7 @@ def test_cables_and_switches_sort_frames_alike(bench: Bench, state: VirtualState
 
 
 def test_marks_follow_the_mapped_depth_and_the_seed(bench: Bench, state: VirtualState) -> None:
-    kmin, kmax = 20_000, 220_000
+    kmin, kmax, frame = 20_000, 220_000, udp(100, dscp=20)
     rules = profile("deep", untrimmed__kmin_bytes=kmin, untrimmed__kmax_bytes=kmax)
 
     def marks(depth: int, seed: int, count: int = 400) -> list[bool]:
@@ -198,8 +198,8 @@ def test_marks_follow_the_mapped_depth_and_the_seed(bench: Bench, state: Virtual
         found = []
         for _ in range(count):
             state.ports[LOW] = depth
-            (frame,) = bench.exchange([udp(100, dscp=20)])
-            found.append(ecn_of(frame) == CONGESTED)
+            (arrived,) = bench.exchange([frame])
+            found.append(ecn_of(arrived) == CONGESTED)
         return found
 
     assert not any(marks(kmin, 1, 20))
