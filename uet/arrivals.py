@@ -153,9 +153,9 @@ class Arrivals:
             self._counts["rx_drop_unknown_peer"] += 1
             return
         marked = tos & 3 == ECN_CE
-        packet = frame[:end]
+        packet = frame if end == len(frame) else frame[:end]
         kind = packet[at] >> 3
-        if self._trimmed and tos >> 2 in self._trimmed:
+        if tos >> 2 in self._trimmed:
             if kind == _TSS:
                 self._receive_trimmed_secured(
                     frame, packet, at, source_at, peer, tos >> 2, entropy, marked

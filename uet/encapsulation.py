@@ -61,6 +61,15 @@ _TOTAL_LENGTH_AT = _IP_AT + headers.IPV4.field("len").offset // 8
 _CHECKSUM_AT = _IP_AT + headers.IPV4.field("chksum").offset // 8
 _PAYLOAD_LENGTH_AT = _IP_AT + headers.IPV6.field("plen").offset // 8
 
+#: Of an IP header that was found in order: source address, end of the packet, traffic class octet,
+#: and what stands behind the entropy value: port and length.
+_Known = tuple[bytes, int, int, bytes]
+#: IP headers that an opener remembers.  Those of a transfer are alike but for a handful of lengths;
+#: a hostile sender may make up as many as it likes.
+_KNOWN_HEADERS = 4_096
+_ETHERTYPE_AT = 12
+_BEHIND_ENTROPY4 = _CARRIER4_AT + _ENTROPY_SIZE
+
 #: Prefixes that an envelope keeps.  A transfer uses a handful of lengths; making one again costs
 #: little, and there may be an envelope for each of a thousand peers.
 _KEPT_PREFIXES = 64
@@ -325,6 +334,7 @@ class Opener:
         carrier_at = _CARRIER4_AT if self._version == 4 else _CARRIER6_AT
         self._uet_at = carrier_at + encapsulation.overhead  # in an ordinary frame
         self._least = self._uet_at + _LEAST
+        self._known4: dict[bytes, _Known] = {}
         self.open: Callable[[memoryview], Opened | str] = (
             self._ordinary4 if self._version == 4 else self._ordinary6
         )
@@ -337,6 +347,17 @@ class Opener:
     # -- ordinary frames -----------------------------------------------------------------------
 
     def _ordinary4(self, frame: memoryview) -> Opened | str:
+        known = self._known4.get(bytes(frame[_ETHERTYPE_AT:_CARRIER4_AT]))
+        if known is not None:
+            source, end, octet, behind = known
+            if end <= len(frame) and frame[_BEHIND_ENTROPY4 : _BEHIND_ENTROPY4 + 4] == behind:
+                entropy = frame[_CARRIER4_AT] << 8 | frame[_CARRIER4_AT + 1]
+                opened = source, self._uet_at, end, entropy, octet, _SOURCE4_AT
+                return self._without_crc(frame, _CARRIER4_AT, opened) if self._crc else opened
+        return self._unknown4(frame)
+
+    def _unknown4(self, frame: memoryview) -> Opened | str:
+        """An ordinary frame whose IP header has not been seen before, or any other one."""
         if len(frame) >= self._least:
             (
                 _, _, ethertype, word, ip_octets, _, fragment, _, source, address,
@@ -351,6 +372,15 @@ class Opener:
                 and (self._native or (port == self._port and udp_octets == end - _CARRIER4_AT))
                 and self._least <= end <= len(frame)
             ):
+                if not self._native:
+                    if len(self._known4) >= _KNOWN_HEADERS:
+                        self._known4.clear()
+                    self._known4[bytes(frame[_ETHERTYPE_AT:_CARRIER4_AT])] = (
+                        source,
+                        end,
+                        word & 0xFF,
+                        bytes(frame[_BEHIND_ENTROPY4 : _BEHIND_ENTROPY4 + 4]),
+                    )
                 opened = source, self._uet_at, end, entropy, word & 0xFF, _SOURCE4_AT
                 return self._without_crc(frame, _CARRIER4_AT, opened) if self._crc else opened
         return self.open_any(frame)

@@ -29,6 +29,7 @@ from uet.pds.table import PdcTable
 from uet.pds.turns import QUANTUM_PACKETS, Turns
 from uet.peer import NOMINAL_OVERHEAD, Peer
 from uet.ses.address import Address
+from uet.ses.facilities import Facilities
 from uet.ses.initiator import Initiator
 from uet.ses.matching import Watcher
 from uet.ses.memory import MemoryRegion, MemoryTable
@@ -36,6 +37,7 @@ from uet.ses.readback import Readback
 from uet.ses.requests import MessageError
 from uet.ses.rma import Guard
 from uet.ses.target import Target
+from uet.timekeeper import NEVER, Timekeeper
 from uet.transport import Completion, Frame, Receive, Request
 from uet.tss.domain import SealError
 from uet.wire import headers
@@ -69,7 +71,7 @@ class FabricEndpoint:
         self.counts: Counter[str] = Counter()
         self.control: list[Frame] = []
         rng = random.Random(secrets.randbits(128) if seed is None else seed)
-        self._now = 0
+        self.time = Timekeeper()
         self._completions: list[Completion] = []
         self.domains: SecureDomains | None = None
         if config.domains:
@@ -109,23 +111,28 @@ class FabricEndpoint:
         for peer, mac in config.neighbours.items():
             self.add_peer(peer, mac)
         self._memory = MemoryTable(region_bits=config.region_bits)
-        self.initiator = Initiator(
-            config, self, self._memory, self._completions.append, self.counts, rng
+        facilities = Facilities(
+            config=config,
+            memory=self._memory,
+            complete=self._completions.append,
+            counters=self.counts,
+            rng=rng,
+            time=self.time,
         )
-        self.target = Target(
-            config, self._memory, self.initiator, self._completions.append, self.counts, rng
-        )
+        self.initiator = Initiator(facilities, self)
+        self.target = Target(facilities, self.initiator)
         self.semantics: Semantics = self
         self.deliver = self.target.deliver
         self.deliver_data = self.initiator.deliver_data
         self.table = PdcTable(self, rng)
-        self.secure = SecureStarts(config, self.counts, rng)
-        self.connectionless = Connectionless(config, self, self.counts, rng, self.ports)
+        self.secure = SecureStarts(config, self.counts, rng, self.time)
+        self.connectionless = Connectionless(config, self, self.counts, rng, self.ports, self.time)
         self._arrivals = Arrivals(self, encapsulation)
         self.turns = Turns(QUANTUM_PACKETS * self.full_size)
         self._short = config.second_pdc_packets
         self._closing = False
         self._quiesced = False
+        self._connectionless_used = False
         self._retry_at: int | None = None  # when to try again to give a request a PDC
 
     # -- the application's side ----------------------------------------------------------------
@@ -136,7 +143,7 @@ class FabricEndpoint:
         peer = Peer(
             address,
             Envelope(self._encapsulation, address, mac),
-            self._congestion.open(self._rng, self._now, ports=self.ports),
+            self._congestion.open(self._rng, self.time.now, ports=self.ports),
             domains,
         )
         self.peers[peer.key] = self._named[peer.address] = peer
@@ -213,7 +220,7 @@ class FabricEndpoint:
         dead."""
         for pdc in list(self.table.by_id.values()):
             if pdc.initiator and peer in (None, pdc.address):
-                pdc.fail(error, self._now, tell=False)
+                pdc.fail(error, self.time.now, tell=False)
         self.initiator.abandon(error, peer)
 
     def completions(self) -> list[Completion]:
@@ -229,7 +236,7 @@ class FabricEndpoint:
         for pdc in self.table.by_id.values():
             if pdc.initiator and pdc.address == peer and pdc.peer_id:
                 try:
-                    self.control.append(pdc.probe(self._now))
+                    self.control.append(pdc.probe(self.time.now))
                 except SealError:
                     return False
                 return True
@@ -239,14 +246,14 @@ class FabricEndpoint:
         """Make a PDC without a request, by NOOP or NEGOTIATION; whether there was room."""
         kind = ControlType.NEGOTIATION if negotiate else ControlType.NOOP
         pdc = self.table.initiator(
-            self.peers[ip_address(peer).packed], self._now, ordered=ordered, sdi=self.config.sdi
+            self.peers[ip_address(peer).packed], self.time.now, ordered=ordered, sdi=self.config.sdi
         )
         if pdc is None or pdc.source.is_full:
             return False
         try:
-            self.control.append(pdc.send_tracked(kind, self._now))
+            self.control.append(pdc.send_tracked(kind, self.time.now))
         except SealError as error:
-            pdc.fail(error.reason.upper(), self._now, tell=False)
+            pdc.fail(error.reason.upper(), self.time.now, tell=False)
             return False
         self.turns.wake(pdc)
         return True
@@ -276,14 +283,22 @@ class FabricEndpoint:
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
         """Every answer that is due, then at most ``limit`` more frames, PDCs in turn."""
-        self._now = self.initiator.now = self.target.now = now
-        self._run_timers(now)
+        time = self.time
+        time.now = now
+        if time.earliest <= now:
+            self._run_timers(now)
+        if self.credits.asked:
+            self.credits.transmit(self.control, now)
+        if self._retry_at is not None:
+            self._retry(now)
         if self._closing and not self._quiesced:
             self.close()
-        out = self.control[:]
-        self.control.clear()
-        limit += len(out)
-        if not self.connectionless.idle:
+        out: list[Frame] = []
+        if self.control:
+            out += self.control
+            self.control.clear()
+            limit += len(out)
+        if self._connectionless_used and not self.connectionless.idle:
             self.connectionless.transmit(out, now, limit)
         self.turns.serve(out, now, limit)
         while self._retry_at is not None and self._retry_at <= now:
@@ -293,15 +308,13 @@ class FabricEndpoint:
         return out
 
     def _run_timers(self, now: int) -> None:
-        """The timers of SES, and those of who waits for a PDC."""
+        """The timers of SES, and those of secured PDCs that are half open."""
         for side in (self.initiator, self.target):
             due = side.next_deadline()
             if due is not None and due <= now:
                 side.on_timer(now)
         self.secure.expire(now)
-        self.credits.transmit(self.control, now)
-        if self._retry_at is not None:
-            self._retry(now)
+        self.time.review()
 
     def _retry(self, now: int) -> None:
         """Give those a PDC that wait for one, or make room."""
@@ -318,23 +331,23 @@ class FabricEndpoint:
 
     def next_deadline(self) -> int | None:
         """The earliest timer (ns)."""
-        earliest = self._retry_at
-        for side in (
-            self.initiator,
-            self.target,
-            self.connectionless,
-            self.secure,
-            self.credits,
-            self.turns,
-        ):
-            deadline = side.next_deadline()
-            if deadline is not None and (earliest is None or deadline < earliest):
-                earliest = deadline
-        return earliest
+        time, turns = self.time, self.turns
+        earliest = time.review() if time.is_stale else time.earliest
+        if turns.woken or turns.timers:
+            due = turns.next_deadline()
+            if due is not None and due < earliest:
+                earliest = due
+        if self._retry_at is not None and self._retry_at < earliest:
+            earliest = self._retry_at
+        if self.credits.asked:
+            due = self.credits.next_deadline()
+            if due is not None and due < earliest:
+                earliest = due
+        return earliest if earliest < NEVER else None
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames.  What is not for this endpoint, or hostile, is counted."""
-        self._now = self.initiator.now = self.target.now = now
+        self.time.now = now
         arrive = self._arrivals.receive
         for frame in frames:
             try:
@@ -348,16 +361,17 @@ class FabricEndpoint:
         """Queue a message on a PDC of its kind, or without one (:class:`Carrier`)."""
         to = self._named[peer]
         if delivery in ("rudi", "uud"):
+            self._connectionless_used = True
             return self.connectionless.post(message, to, reliable=delivery == "rudi")
         ordered = delivery == "rod"
-        pdc = self.table.initiator(to, self._now, ordered=ordered, sdi=self.config.sdi)
+        pdc = self.table.initiator(to, self.time.now, ordered=ordered, sdi=self.config.sdi)
         if pdc is None:
             self.counts["post_waits_for_pdc"] += 1
             if self._retry_at is None:
-                self._retry_at = self._now
+                self._retry_at = self.time.now
             return None
         if message.packets <= self._short and not ordered and pdc.source.longer_unsent:
-            pdc = self.table.second(pdc, self._now) or pdc
+            pdc = self.table.second(pdc, self.time.now) or pdc
         self._quiesced = False
         pdc.post(message)
         return pdc
@@ -373,7 +387,7 @@ class FabricEndpoint:
     def message_unsent(self, message: Outbound) -> None:
         if not isinstance(message, Readback):  # data for a PDC that is gone goes nowhere
             self.initiator.message_unsent(message)
-            self._retry_at = self._now
+            self._retry_at = self.time.now
 
     def pdc_closed(self, pdc: Context) -> None:
         self.initiator.pdc_closed(pdc)
@@ -390,7 +404,7 @@ class FabricEndpoint:
         if pdc.state is State.CLOSED:
             if not pdc.initiator:
                 self.secure.ended(pdc.sdi, pdc.start_psn)
-            self.table.remove(pdc, self._now)
+            self.table.remove(pdc, self.time.now)
             self.credits.forget(pdc)
             self.turns.forget(pdc)
             self.pdc_closed(pdc)

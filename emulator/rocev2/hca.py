@@ -46,6 +46,7 @@ class HostChannelAdapter:
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
         self._congestion = Congestion(config)
         self.peers: dict[bytes, Peer] = {}
+        self._named: dict[str, Peer] = {}  # by address as the configuration spells it
         self._connections: dict[int, tuple[Peer, Connection]] = {}
         self._queues: dict[tuple[bytes, str], list[int]] = {}
         self._turns: Counter[tuple[bytes, str]] = Counter()
@@ -74,7 +75,7 @@ class HostChannelAdapter:
     def add_peer(self, address: str, mac: str) -> None:
         """Learn how to reach ``address``; ``EncapsulationError`` if that cannot be."""
         peer = Peer(self._encapsulation, address, mac)
-        self.peers[peer.key] = peer
+        self.peers[peer.key] = self._named[peer.address] = peer
 
     def connect(self, address: str, connection: Connection) -> None:
         """Agree to a connection with a peer that is known."""
@@ -125,14 +126,15 @@ class HostChannelAdapter:
         """
         if self._closing:
             raise WorkError("the endpoint is closing and takes no more requests")
-        try:
-            peer = self.peers.get(ip_address(request.peer).packed)
-        except ValueError:
-            peer = None
+        peer = self._named.get(request.peer)
         if peer is None:
-            raise WorkError(f"{request.peer} is not among the configured neighbours")
-        if peer.address != request.peer:  # IPv6 has several spellings
-            request = replace(request, peer=peer.address)
+            try:
+                peer = self.peers.get(ip_address(request.peer).packed)
+            except ValueError:
+                peer = None
+            if peer is None:
+                raise WorkError(f"{request.peer} is not among the configured neighbours")
+            request = replace(request, peer=peer.address)  # IPv6 has several spellings
         delivery = request.delivery or "rc"
         if delivery == "ud":
             if not isinstance(request, Send):

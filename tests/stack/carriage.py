@@ -21,9 +21,11 @@ from scapy.layers.l2 import Ether
 
 from uet.config import FepConfig
 from uet.pds.semantics import Answer, Outbound, Response
+from uet.ses.facilities import Facilities
 from uet.ses.initiator import Initiator
 from uet.ses.memory import MemoryTable
 from uet.ses.outbound import OutboundMessage
+from uet.timekeeper import Timekeeper
 from uet.transport import Completion, Request
 from uet.wire import headers
 from uet.wire.codes import NextHeader, ResponseOpcode, ReturnCode
@@ -73,14 +75,16 @@ class Bench:
         self.waiting: list[OutboundMessage] = []  # with PDS, not taken by the test yet
         self.out: dict[OutboundMessage, FakePdc] = {}  # with PDS
         self.psn = 5_000
-        self.initiator = Initiator(
-            self.config,
-            self,
-            self.memory,
-            self.completions.append,
-            self.counters,
-            random.Random(seed),
+        self.time = Timekeeper()
+        facilities = Facilities(
+            config=self.config,
+            memory=self.memory,
+            complete=self.completions.append,
+            counters=self.counters,
+            rng=random.Random(seed),
+            time=self.time,
         )
+        self.initiator = Initiator(facilities, self)
 
     # -- the carrier
 
@@ -117,7 +121,7 @@ class Bench:
         """Every other packet of it gets the default response; or PDS gives up."""
         message.error = error
         message.sent = message.acknowledged = message.packets
-        self.initiator.message_end(self.out.pop(message), message, self.initiator.now)
+        self.initiator.message_end(self.out.pop(message), message, self.time.now)
 
     def data(
         self,
@@ -141,9 +145,9 @@ class Bench:
     def wait(self, until: int) -> None:
         """Let time pass, with every timer on the way."""
         while (due := self.initiator.next_deadline()) is not None and due <= until:
-            assert due >= self.initiator.now
+            assert due >= self.time.now
             self.initiator.on_timer(due)
-        self.initiator.now = until
+        self.time.now = until
 
     def assert_nothing_left(self) -> None:
         """No operation, id, token, key, lock or timer is left over."""

@@ -19,10 +19,12 @@ from typing import Any
 from uet.config import FepConfig
 from uet.pds.semantics import ACCEPTED, Answer, Outbound, Response
 from uet.ses.address import Address
+from uet.ses.facilities import Facilities
 from uet.ses.memory import MemoryRegion, MemoryTable
 from uet.ses.operands import pack_operands
 from uet.ses.readback import Readback
 from uet.ses.target import Target
+from uet.timekeeper import Timekeeper
 from uet.transport import Completion, Receive
 from uet.wire import headers
 from uet.wire.codes import (
@@ -270,14 +272,16 @@ class TargetBench:
         self.initiator = FakeInitiator()
         self.completions: list[Completion] = []
         self.counters: Counter[str] = Counter()
-        self.target = Target(
-            self.config,
-            self.table,
-            self.initiator,
-            self.completions.append,
-            self.counters,
-            random.Random(1),
+        self.time = Timekeeper()
+        facilities = Facilities(
+            config=self.config,
+            memory=self.table,
+            complete=self.completions.append,
+            counters=self.counters,
+            rng=random.Random(1),
+            time=self.time,
         )
+        self.target = Target(facilities, self.initiator)
         self.pdc = FakePdc()
         self.psn = 1000
 
@@ -307,12 +311,12 @@ class TargetBench:
 
     def wait(self, ns: int) -> None:
         """Let time pass, with the timers that are due."""
-        end = self.target.now + ns
+        end = self.time.now + ns
         while (deadline := self.target.next_deadline()) is not None and deadline <= end:
             self.target.on_timer(deadline)
             after = self.target.next_deadline()
             assert after is None or after > deadline, "a deadline that does not move on"
-        self.target.now = end
+        self.time.now = end
 
     @property
     def returned(self) -> list[tuple[dict[str, int], bytes]]:
@@ -324,7 +328,7 @@ class TargetBench:
             header, data = message.packet(0)
             assert message.packet(0) == (header, data)
             found.append(split_data(message.next_header, header + bytes(data)))
-            self.target.message_end(self.pdc, message, self.target.now)
+            self.target.message_end(self.pdc, message, self.time.now)
         self.pdc.posted.clear()
         return found
 

@@ -28,7 +28,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
         assert 0 <= source.window.outstanding <= RING
         assert source.window.done.bit_length() <= source.window.outstanding
         assert source.window.delivered.bit_length() <= source.window.outstanding
-        assert len(source.retransmit._members) <= RING
+        assert len(source.retransmit.members) <= RING
         assert len(source.timer._again) <= 64 * RING
         assert min(source._size, default=0) >= 0
         assert destination.window.received.bit_length() <= destination.window.size
@@ -37,7 +37,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
             destination.window.guaranteed.bit_count()
         )
         assert destination.received_octets >= 0
-        flow = source._flow
+        flow = source.flow
         assert flow.unsettled == sum(source._size)
         # what the peer says it has received lies between what it has answered, and all of it
         assert -BYTE_COUNT_UNIT < flow.inflight <= flow.unsettled
@@ -58,6 +58,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
                 assert earliest is not None
                 assert earliest <= deadline
     check_turns(fep)
+    check_deadline(fep)
     for peer in fep.peers.values():
         if peer.congestion.window is not None:
             assert peer.congestion.inflight == flying[peer.key]
@@ -68,11 +69,11 @@ def check(fep: FabricEndpoint, now: int) -> None:
 def check_turns(fep: FabricEndpoint) -> None:
     """Who stands in line has something to send, and whoever may send has done so."""
     turns, pdcs = fep.turns, list(fep.table.by_id.values())
-    assert not turns._woken
+    assert not turns.woken
     assert not turns._contexts
-    live = {(at, pdc) for at, _, pdc in turns._timers if pdc.wakes_at == at}
+    live = {(at, pdc) for at, _, pdc in turns.timers if pdc.wakes_at == at}
     assert len(live) == sum(pdc.wakes_at is not None for pdc in pdcs)
-    assert len(turns._timers) <= max(256, 3 * len(pdcs))
+    assert len(turns.timers) <= max(256, 3 * len(pdcs))
     for peer in fep.peers.values():
         line = peer.congestion.line
         assert not peer.congestion.offered
@@ -81,6 +82,21 @@ def check_turns(fep: FabricEndpoint) -> None:
     for pdc in pdcs:
         if pdc.source.has_unsent and not pdc.in_line and pdc.condemned is None:
             assert not pdc.source.may_send, pdc.id
+
+
+def check_deadline(fep: FabricEndpoint) -> None:
+    """The endpoint names the earliest timer of all its parts, none of which it has asked."""
+    named = fep.next_deadline()
+    parts = (
+        fep.turns,
+        fep.initiator,
+        fep.target,
+        fep.connectionless,
+        fep.secure,
+        fep.credits,
+    )
+    due = [part.next_deadline() for part in parts]
+    assert named == min((at for at in (*due, fep._retry_at) if at is not None), default=None)
 
 
 def check_alive(fep: FabricEndpoint, now: int) -> None:
@@ -102,7 +118,7 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
         flying = [
             other
             for other in fep.table.by_id.values()
-            if other.peer is pdc.peer and other.source._flow.unsettled > 0
+            if other.peer is pdc.peer and other.source.flow.unsettled > 0
         ]
         for other in flying:
             assert other.next_deadline() is not None, other.id
@@ -125,7 +141,7 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
                 assert source._size[psn & (RING - 1)] or psn in source._controls, psn
         if source.retransmit.head(now) == window.base and not source.credited:
             # Its time has come: only what else of it is in flight, or the peer's range, keeps it.
-            assert source.unsettled > 0 or source._beyond_range(window.base)
+            assert source.flow.unsettled > 0 or source._beyond_range(window.base)
 
 
 def check_idle(fep: FabricEndpoint) -> None:

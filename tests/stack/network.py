@@ -65,6 +65,9 @@ class Network:
     #: is called whenever no endpoint has anything to send, before time goes on
     watch: Callable[[int], None] | None = None
 
+    #: frames that an endpoint may send at a time, beside its answers
+    limit: int = 16
+
     now: int = 0
     sent: list[bytes] = field(default_factory=list)
     keep: bool = False
@@ -104,7 +107,7 @@ class Network:
         """Let every endpoint send what it may; whether anything left."""
         busy = False
         for address, fep in self.endpoints.items():
-            for frame in fep.transmit(self.now, 16):
+            for frame in fep.transmit(self.now, self.limit):
                 busy = True
                 self.carry(joined(frame))
             completed = fep.completions()

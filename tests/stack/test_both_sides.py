@@ -11,11 +11,13 @@ import pytest
 from tests.stack.carriage import MS, MTU
 from uet.config import FepConfig
 from uet.pds.semantics import LATER, NO_ROOM, Answer, Outbound, Response
+from uet.ses.facilities import Facilities
 from uet.ses.initiator import Initiator
 from uet.ses.memory import OPTIMIZED, MemoryRegion, MemoryTable
 from uet.ses.outbound import OutboundMessage
 from uet.ses.readback import Readback
 from uet.ses.target import Target
+from uet.timekeeper import Timekeeper
 from uet.transport import Atomic, Completion, NoOperation, Read, Receive, Request, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype
 
@@ -70,11 +72,17 @@ class Side:
         region = MemoryRegion(memory=memoryview(self.region), key=KEY, writable=True, job_id=1)
         self.memory.register(region)
         self.ends: dict[str, End] = {}
-        rng = random.Random(seed)
-        self.initiator = Initiator(config, self, self.memory, self.done.append, self.counters, rng)
-        self.target = Target(
-            config, self.memory, self.initiator, self.done.append, self.counters, rng
+        self.time = Timekeeper()
+        facilities = Facilities(
+            config=config,
+            memory=self.memory,
+            complete=self.done.append,
+            counters=self.counters,
+            rng=random.Random(seed),
+            time=self.time,
         )
+        self.initiator = Initiator(facilities, self)
+        self.target = Target(facilities, self.initiator)
 
     def carry(self, message: Outbound, peer: str, delivery: str) -> End:
         end = self.ends.get(delivery)
@@ -84,7 +92,7 @@ class Side:
         return end
 
     def clock(self, now: int) -> None:
-        self.initiator.now = self.target.now = now
+        self.time.now = now
 
     def deadlines(self) -> list[int]:
         both = (self.initiator.next_deadline(), self.target.next_deadline())

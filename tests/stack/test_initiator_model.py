@@ -282,7 +282,7 @@ class Initiator(RuleBasedStateMachine):
 
     @rule(ns=st.integers(0, 60_000))
     def time_passes(self, ns: int) -> None:
-        self.bench.wait(self.bench.initiator.now + ns)
+        self.bench.wait(self.bench.time.now + ns)
 
     # -- what must hold
 

@@ -40,10 +40,10 @@ def refuse_at_random(side: Side, rng: random.Random, until: int) -> None:
     accept, deliver = fep.table.accept, fep.deliver
 
     def accept_some(*args: Any, **fields: Any) -> Any:
-        return None if fep._now < until and rng.random() < 0.5 else accept(*args, **fields)
+        return None if fep.time.now < until and rng.random() < 0.5 else accept(*args, **fields)
 
     def deliver_some(*args: Any) -> Answer:
-        return NO_ROOM if fep._now < until and rng.random() < 0.15 else deliver(*args)
+        return NO_ROOM if fep.time.now < until and rng.random() < 0.15 else deliver(*args)
 
     fep.table.accept = accept_some  # type: ignore[method-assign]
     fep.deliver = deliver_some

@@ -58,7 +58,7 @@ def test_no_match_is_tried_again_later() -> None:
         bench.answer(message, 0, response(NO_MATCH))
         assert packets(message)[-1].opcode == Opcode.MSG_ERROR
         bench.end(message)
-        began = bench.initiator.now
+        began = bench.time.now
         assert bench.waiting == []
         if attempt < 5:
             due = bench.initiator.next_deadline()

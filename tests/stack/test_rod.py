@@ -361,7 +361,7 @@ def test_nothing_is_sent_past_a_delayed_head(first_to_come: str) -> None:
         for packet in resent[1:]:
             nack = refusal(packet, code=NackCode.ROD_OOO, payload_word=packets[0].psn, retx=1)
             assert script.give(nack) == []
-    assert script.pdc.source._flow.unsettled == 0
+    assert script.pdc.source.flow.unsettled == 0
     assert script.wait(MS // 4 - 1) == []
     again = script.wait(1)
     assert [p.psn for p in again] == [p.psn for p in packets]
@@ -377,11 +377,11 @@ def test_what_is_refused_again_leaves_the_window_and_follows_the_head() -> None:
     packets = in_flight(script, 4)
     first = packets[0].psn
     resent = script.give(refusal(packets[1], code=NackCode.ROD_OOO, payload_word=first))
-    full = script.pdc.source._flow.unsettled
+    full = script.pdc.source.flow.unsettled
     for count, packet in enumerate(resent[1:], 1):
         nack = refusal(packet, code=NackCode.ROD_OOO, payload_word=first, retx=1)
         assert script.give(nack) == []
-        assert script.pdc.source._flow.unsettled * 4 == full * (4 - count)
+        assert script.pdc.source.flow.unsettled * 4 == full * (4 - count)
     # A late copy of the first arrives after all: the others need not wait for a timer.
     again = script.give(ack(packets[0]))
     assert [p.psn for p in again] == [p.psn for p in packets[1:]]
@@ -394,10 +394,10 @@ def test_refusals_of_the_copies_before_a_pass_say_nothing_of_the_pass() -> None:
     script = Script(**ROD)
     packets = in_flight(script, 6)
     resent = script.give(refusal(packets[1], code=NackCode.ROD_OOO, payload_word=packets[0].psn))
-    in_the_network = script.pdc.source._flow.unsettled
+    in_the_network = script.pdc.source.flow.unsettled
     for packet in packets[2:]:
         script.give(refusal(packet, code=NackCode.ROD_OOO, payload_word=packets[0].psn))
-    assert script.pdc.source._flow.unsettled == in_the_network
+    assert script.pdc.source.flow.unsettled == in_the_network
     assert script.give(ack(resent[0])) == []
 
 

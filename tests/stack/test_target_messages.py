@@ -197,7 +197,7 @@ def test_no_room_for_another_message() -> None:
     assert bench.give(parts(Opcode.SEND, bytes(2000), message_id=3)[0]) == NO_ROOM
     assert bench.give(std(Opcode.SEND, b"whole", message_id=4)) == ACCEPTED
     assert [c.context for c in bench.completions] == ["r"]
-    bench.target.now += SECOND
+    bench.time.now += SECOND
     assert bench.give(parts(Opcode.WRITE, bytes(2000), match_bits=KEY, message_id=3)[0]) == ACCEPTED
     assert list(bench.target._inbound.messages) == [(1, 3)]
 

@@ -317,4 +317,4 @@ def test_stale_timers_do_not_pile_up() -> None:
         assert deadline <= script.now + longest
         (request,) = script.wait(deadline - script.now)
         assert script.fep.next_deadline() == script.now + 1_000 * MS
-    assert len(script.fep.turns._timers) <= 300
+    assert len(script.fep.turns.timers) <= 300

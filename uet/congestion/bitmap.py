@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from uet.congestion.parameters import NEVER
 from uet.congestion.paths import ECN, LOST, NACK, TIMEOUT, draw_evs
+from uet.timekeeper import NEVER
 
 #: Rounds that an EV is passed over after a mark, a trim and a loss, and at most.
 PENALTIES = {ECN: 1, NACK: 4, TIMEOUT: 15, LOST: 15}

@@ -8,12 +8,14 @@ flight is that PDC's.  Sizes are nominal packet sizes in octets (UES 3.6.12), ti
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from uet.congestion.parameters import NEVER, REFERENCE_BASE_RTT
+from uet.congestion.parameters import REFERENCE_BASE_RTT
 from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
 from uet.congestion.rccc import CreditSource
 from uet.congestion.signals import NO_SAMPLE, ReceivedOctets
+from uet.timekeeper import NEVER
 from uet.wire.codes import BYTE_COUNT_UNIT, NackCode
 
 _TRIMMED = int(NackCode.TRIMMED)
@@ -69,6 +71,11 @@ class Window(Protocol):
         ...
 
 
+def _never(trigger: int) -> bool:
+    """Without a window no ACK is needed to open one."""
+    return False
+
+
 class CongestionContext:
     """Whether packets to a peer may leave, and on which paths.
 
@@ -88,6 +95,8 @@ class CongestionContext:
         "offered",
         "paths",
         "probes",
+        "room",
+        "wants_ack",
         "window",
     )
 
@@ -108,6 +117,15 @@ class CongestionContext:
             raise ValueError("a congestion control context needs a window, credit or both")
         self.window = window
         self.credit = credit
+        #: a packet may leave while this gives a positive number; what leaves is to be taken off it
+        self.room: Callable[[], int] = self._least_room
+        #: whether the next packet should ask for an ACK, where others coalesce so many octets
+        #: (UES 3.6.13): without, none may come
+        self.wants_ack: Callable[[int], bool] = _never
+        if window is not None:
+            self.wants_ack = window.wants_ack
+            if credit is None:
+                self.room = window.room
         self.paths = paths
         #: names the context on the wire; one peer may have several, by traffic class
         self.ccc_id = ccc_id
@@ -134,13 +152,12 @@ class CongestionContext:
         """For one direction of one PDC; an ordered one brings the one path it takes."""
         return Flow(self, paths if paths is not None else self.paths)
 
-    def room(self) -> int:
-        """A packet may leave while this is positive; what leaves is to be taken off it."""
+    def _least_room(self) -> int:
+        """What credit leaves, and the window beside it if there is one."""
         window, credit = self.window, self.credit
+        assert credit is not None
         if window is None:
-            return credit.credit if credit is not None else 0
-        if credit is None:
-            return window.room()
+            return credit.credit
         return min(window.room(), credit.credit)
 
     def window_room(self) -> int:
@@ -162,10 +179,6 @@ class CongestionContext:
         if self.window is not None:
             return self.window.window_octets
         return self.credit.max_wnd if self.credit is not None else 0
-
-    def wants_ack(self, trigger: int) -> bool:
-        """Whether the next packet should ask for an ACK (UES 3.6.13): without, none may come."""
-        return self.window is not None and self.window.wants_ack(trigger)
 
     # -- credit ----------------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ Every ACK falls into one of four quadrants, by its mark and its queueing delay a
 
 from __future__ import annotations
 
-from uet.congestion.parameters import NEVER, NsccParameters
+from uet.congestion.parameters import NsccParameters
 from uet.congestion.signals import NO_SAMPLE
+from uet.timekeeper import NEVER
 from uet.wire.codes import NackCode
 
 _TRIMMED, _TRIMMED_LASTHOP = int(NackCode.TRIMMED), int(NackCode.TRIMMED_LASTHOP)

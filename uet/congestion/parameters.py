@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from uet.timekeeper import NEVER
+
 #: The network that the gains were made for: 100 Gb/s and 12 us (UES 3.6.13).
 REFERENCE_BASE_RTT = 12_000
 REFERENCE_BDP = 150_000
 #: Delay that counts as none in that network; UES names no number, its public models take this.
 REFERENCE_NEAR_ZERO_DELAY = 1_000
-#: A threshold that nothing reaches.
-NEVER = 1 << 62
 
 _NS_PER_SECOND = 10**9
 

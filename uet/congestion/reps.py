@@ -77,8 +77,13 @@ class Reps:
             self._warm_up -= 1
         elif self._explore and self._explores():
             pass
-        elif self._fresh:
-            return self._recycled()
+        elif self._fresh:  # the oldest of them
+            slot = (self._head - self._fresh) & _SLOT
+            left = self._left[slot] - 1
+            self._left[slot] = left
+            if left <= 0:
+                self._fresh -= 1
+            return self._ring[slot]
         return self._random()
 
     def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
@@ -110,15 +115,6 @@ class Reps:
 
     def timed_out(self) -> None:
         """Packets were lost, nobody knows on which paths: what the EVs' feedback said stands."""
-
-    def _recycled(self) -> int:
-        """The oldest fresh EV."""
-        slot = (self._head - self._fresh) & _SLOT
-        left = self._left[slot] - 1
-        self._left[slot] = left
-        if left <= 0:
-            self._fresh -= 1
-        return self._ring[slot]
 
     def _random(self) -> int:
         """Every EV of the set once, then all again in another order."""

@@ -18,6 +18,7 @@ from uet.pds.psn import MASK
 from uet.pds.recovery import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.semantics import Outbound, Response, Semantics
 from uet.peer import Peer, traffic_class
+from uet.timekeeper import Timekeeper
 from uet.transport import Frame
 from uet.tss.domain import SealError
 from uet.wire import headers
@@ -114,7 +115,10 @@ class Connectionless:
         counts: dict[str, int],
         rng: random.Random,
         ports: Ports,
+        time: Timekeeper,
     ) -> None:
+        self._time = time
+        time.watch(self.next_deadline)
         self._config = config
         self._semantics = semantics
         self._counts = counts
@@ -193,6 +197,7 @@ class Connectionless:
     def _settle(self, packet_id: int) -> None:
         """Nothing more is expected of a request."""
         pending = self._pending.pop(packet_id)
+        self._time.stopped()
         self._outstanding -= pending.on_its_way
         queue = self._rudi[pending.peer]
         queue.waiting -= 1
@@ -221,9 +226,15 @@ class Connectionless:
         if not self._config.compatibility.constant_rto:
             interval <<= min(pending.timeouts, UNLIMITED_RTO - 1)
         pending.deadline = now + interval
+        self._start_timer(packet_id, pending)
+
+    def _start_timer(self, packet_id: int, pending: _Pending) -> None:
         heapq.heappush(self._timers, (pending.deadline, packet_id))
+        self._time.stopped()  # one that ran before
+        self._time.started(pending.deadline)
 
     def _expired(self, packet_id: int, pending: _Pending, now: int) -> None:
+        self._time.stopped()
         pending.deadline = _NOT_RUNNING  # an older timer may have the same one
         if pending.refused:
             pending.refused = False
@@ -322,7 +333,7 @@ class Connectionless:
             return
         pending.refused = True
         pending.deadline = now + nack_delay(self._config.nack_retx_time, pending.refusals)
-        heapq.heappush(self._timers, (pending.deadline, packet_id))
+        self._start_timer(packet_id, pending)
 
     def answer(
         self,

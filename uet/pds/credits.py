@@ -23,9 +23,10 @@ class CreditDesk:
     """
 
     def __init__(self, parameters: RcccParameters, full: int) -> None:
-        self._parameters = parameters
         self._full = full
-        self._pacer: CreditPacer[Key] | None = None  # until somebody asks
+        #: somebody has asked
+        self.asked = False
+        self._pacer: CreditPacer[Key] = CreditPacer(parameters)
         self._ways: dict[Key, tuple[PdcLife, int]] = {}  # the newest PDC of each, and its path
 
     def on_data(self, pdc: PdcLife, state: int, octets: int, entropy: int) -> None:
@@ -51,8 +52,7 @@ class CreditDesk:
 
     def _asked(self, pdc: PdcLife, state: int, entropy: int) -> CreditPacer[Key] | None:
         """Note what a context asks for; ``None`` for one that has begun anew since."""
-        if self._pacer is None:
-            self._pacer = CreditPacer(self._parameters)
+        self.asked = True
         key = (pdc.peer.key, state >> 24)
         if key not in self._ways and not self._is_new(pdc, key):
             return None
@@ -65,7 +65,6 @@ class CreditDesk:
 
         A context that begins anew takes the next ccc_id.
         """
-        assert self._pacer is not None
         for other in [other for other, (way, _) in self._ways.items() if way is pdc]:
             if (key[1] - other[1]) & 0xFF >= 128:
                 return False
@@ -77,15 +76,13 @@ class CreditDesk:
         """A PDC is gone; what its context was granted stands, should it come on another one."""
         for key in [key for key, (way, _) in self._ways.items() if way is pdc]:
             del self._ways[key]
-            if self._pacer is not None:
-                self._pacer.rest(key)
+            self._pacer.rest(key)
 
     def transmit(self, out: list[Frame], now: int) -> None:
         """Append the CREDITs that are due."""
-        pacer = self._pacer
-        if pacer is None:
+        if not self.asked:
             return
-        for key, granted in pacer.grants(now):
+        for key, granted in self._pacer.grants(now):
             pdc, entropy = self._ways[key]
             try:
                 out.append(pdc.credit(key[1] << 24 | granted, entropy))
@@ -94,4 +91,4 @@ class CreditDesk:
 
     def next_deadline(self) -> int | None:
         """When a CREDIT is due, or ``None`` if nobody wants anything."""
-        return None if self._pacer is None else self._pacer.next_deadline()
+        return self._pacer.next_deadline() if self.asked else None

@@ -107,6 +107,7 @@ class PdcLife:
     ) -> None:
         config = around.config
         compatibility = config.compatibility
+        self.id = local_id
         self.peer = peer
         self.initiator = initiator
         self.ordered = ordered
@@ -130,7 +131,8 @@ class PdcLife:
         self._counts = around.counts
         self._job_id = config.job_id
         self._config = config
-        self._state = State.CREATING if initiator else State.ESTABLISHED
+        #: changed by this class alone
+        self.state = State.CREATING if initiator else State.ESTABLISHED
         self._close_due: int | None = None  # target: when its CLOSE_REQ counts as refused
         self._octets_when_asked = 0
         self._probes = 0
@@ -207,10 +209,6 @@ class PdcLife:
         )
 
     @property
-    def id(self) -> int:
-        return self.writer.id
-
-    @property
     def peer_id(self) -> int:
         return self.writer.peer_id
 
@@ -226,20 +224,16 @@ class PdcLife:
     def address(self) -> str:
         return self.peer.address
 
-    @property
-    def state(self) -> State:
-        return self._state
-
     def _enter(self, state: State) -> None:
-        if state is not self._state:
-            self._state = state
+        if state is not self.state:
+            self.state = state
             self._around.pdc_changed(self)
 
     # -- what may be sent ---------------------------------------------------------------------
 
     def post(self, message: Outbound) -> None:
         """Queue a message: requests of an initiator, return data of a target."""
-        if self._state is State.CLOSED:
+        if self.state is State.CLOSED:
             self.message_unsent(message)
             return
         self.source.post(message)
@@ -247,9 +241,9 @@ class PdcLife:
 
     def respond(self, psn: int, response: Answer) -> None:
         """SES answers a request that it had answered LATER."""
-        if self._state is not State.CLOSED:
+        if self.state is not State.CLOSED:
             self.destination.respond(psn, response)
-            if self._state is State.QUIESCE:
+            if self.state is State.QUIESCE:
                 self._around.activate(self)
 
     def message_end(self, message: Outbound, now: int) -> None:
@@ -276,10 +270,10 @@ class PdcLife:
                 self._clear.consider(now)
             if self._close_due is not None and self._close_due <= now:
                 self._close_is_missing(now)
-        if self._state is State.CLOSED:
+        if self.state is State.CLOSED:
             return
         congestion, peer_id = self.peer.congestion, self.writer.peer_id
-        if source.retransmit:
+        if source.retransmit.members:
             source.resend(out, now, limit, 0)
         if source.credited:
             source.report_backlog()
@@ -298,7 +292,7 @@ class PdcLife:
             if not self._clear.transmit(out, now):
                 self.fail("RTO_RETRIES_EXHAUSTED", now)
         if (
-            self._state is State.QUIESCE
+            self.state is State.QUIESCE
             and source.idle
             and self._locks <= 0  # those of a PDC that failed are taken off twice
             and not self.destination.busy
@@ -320,9 +314,19 @@ class PdcLife:
             self._ask_for_room(out, now, limit)
         elif stop == FINISHED and source.window.base == source.window.next and source.has_unsent:
             self._clear.consider(now)  # with nothing in flight, no ACK will move the peer's range
-        if source.worn_out and self.takes_messages and self.initiator:
+        if self.initiator and source.worn_out and self.takes_messages:
             self._wear_out()
         return stop
+
+    def keeps_deadline(self, now: int) -> bool:
+        """Whether new requests that leave behind others in flight bring no earlier deadline."""
+        source, due = self.source, self.due
+        return (
+            due is not None
+            and due <= now + source.timer.rto
+            and not source.retransmit.members
+            and not source.credited
+        )
 
     def _ask_for_room(self, out: list[Frame], now: int, limit: int) -> None:
         """Ask for what opens a window, or for credit, where nothing else would bring it."""
@@ -343,14 +347,20 @@ class PdcLife:
     def next_deadline(self) -> int | None:
         if self.condemned is not None:
             return self.condemned.due
-        deadline = self.source.next_deadline()
-        tail = self.source.tail_deadline() if self.writer.peer_id else None
-        for due in (self._clear.due, self._close_due, tail):
-            if due is not None and (deadline is None or due < deadline):
-                deadline = due
-        if self.source.credited:
+        source = self.source
+        deadline = source.next_deadline()
+        due = source.tail_deadline() if self.writer.peer_id else None
+        if due is not None and (deadline is None or due < deadline):
+            deadline = due
+        due = self._clear.due
+        if due is not None and (deadline is None or due < deadline):
+            deadline = due
+        due = self._close_due
+        if due is not None and (deadline is None or due < deadline):
+            deadline = due
+        if source.credited:
             if not self.writer.peer_id:
-                due = self.source.asks_at()
+                due = source.asks_at()
             else:
                 due = self.peer.congestion.next_deadline() if self.in_line else None
             if due is not None and (deadline is None or due < deadline):
@@ -360,11 +370,11 @@ class PdcLife:
     @property
     def has_work(self) -> bool:
         """Whether there may ever be something to do without new input."""
-        return self._state is not State.CLOSED and (
+        return self.state is not State.CLOSED and (
             not self.source.idle
             or self._clear.due is not None
             or self._close_due is not None
-            or self._state is State.QUIESCE
+            or self.state is State.QUIESCE
         )
 
     @property
@@ -375,7 +385,7 @@ class PdcLife:
     @locks.setter
     def locks(self, number: int) -> None:
         self._locks = number
-        if self._state is State.QUIESCE:
+        if self.state is State.QUIESCE:
             self._around.activate(self)
 
     # -- answers --------------------------------------------------------------------------
@@ -435,7 +445,7 @@ class PdcLife:
     @property
     def takes_messages(self) -> bool:
         """No new message is put on a PDC whose close has begun (UES 3.5.8.3)."""
-        return self._state in (State.CREATING, State.ESTABLISHED)
+        return self.state in (State.CREATING, State.ESTABLISHED)
 
     @property
     def in_use(self) -> bool:
@@ -445,7 +455,7 @@ class PdcLife:
     def quiesce(self) -> None:
         """Close once everything posted is answered."""
         if self.takes_messages:
-            if self._state is State.CREATING and self.source.idle:
+            if self.state is State.CREATING and self.source.idle:
                 self._closed()  # the target has never heard of it
             else:
                 self._enter(State.QUIESCE)
@@ -490,7 +500,7 @@ class PdcLife:
             self.condemned = Condemned(
                 code, self.source, now + self._config.rto_init_time, ordered=self.ordered
             )
-            if self._state in (State.CREATING, State.ESTABLISHED):
+            if self.state in (State.CREATING, State.ESTABLISHED):
                 self._enter(State.QUIESCE)
             self.source.give_up_window()
             for message in self.source.take_back():
@@ -527,7 +537,7 @@ class PdcLife:
         self.failure = error
         self._around.pdc_event(self, "failed", error=error)
         self.peer.congestion.restart_credit()
-        if self._state is State.CLOSING:
+        if self.state is State.CLOSING:
             self._counts["pdcs_closed_unanswered"] += 1
             tell = False
         else:
@@ -535,8 +545,8 @@ class PdcLife:
         tell = tell and self.initiator and bool(self.peer_id)
         if tell:
             self._enter(State.QUIESCE)  # takes no more messages, least of all those that fail
-        elif self._state is not State.CLOSED:
-            self._state = State.QUIESCE
+        elif self.state is not State.CLOSED:
+            self.state = State.QUIESCE
         self.source.abandon(error, now, untouched)
         self._clear.due = None
         self._locks = 0

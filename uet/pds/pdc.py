@@ -26,6 +26,8 @@ from uet.wire.codes import (
 )
 
 _ACK, _ACK_CC = headers.ACK, headers.ACK_CC_NSCC
+_unpack_ack_cc = _ACK_CC.unpack_from
+_ACK_CC_SIZE, _ACK_CCX_SIZE = _ACK_CC.size, headers.ACK_CCX.size
 _NEXT_HEADER, _NEXT_SHIFT = _ACK.mask("next_hdr"), _ACK.shift("next_hdr")
 _MPR = _ACK_CC.mask("mpr")
 _TYPE_SHIFT = _ACK.shift("type")
@@ -82,11 +84,13 @@ class Pdc(PdcLife):
         counter: int | None = None
         early: int | None = None
         if kind != _PLAIN_ACK:
-            end = at + (headers.ACK_CCX if kind == _ACK_CCX else _ACK_CC).size
+            end = at + (_ACK_CCX_SIZE if kind == _ACK_CCX else _ACK_CC_SIZE)
             if len(packet) < end:
                 self._counts["rx_drop_truncated"] += 1
                 return
-            *_, cc, sack_offset, bitmap, service, state, held = _ACK_CC.unpack_from(packet, at)
+            _, _, _, _, _, cc, sack_offset, bitmap, service, state, held = _unpack_ack_cc(
+                packet, at
+            )
             if kind == _ACK_CCX or cc >> 12:
                 service = state = 0
             else:
@@ -103,7 +107,7 @@ class Pdc(PdcLife):
                 response = packet[end:]
         if not writer.peer_id:
             writer.peer_id = spdcid
-            if self._state is State.CREATING:
+            if self.state is State.CREATING:
                 self._enter(State.ESTABLISHED)
         if kind != _PLAIN_ACK:
             mpr = cc & _MPR
@@ -113,9 +117,7 @@ class Pdc(PdcLife):
             if mpr:
                 self.peer.mpr = mpr
         rtt = source.sample(ack_psn, word & _ACK_RETX, service, now)
-        source.on_ack(
-            ack_psn=ack_psn, cack=cack, next_header=next_header, response=response, now=now
-        )
+        source.on_ack(ack_psn, cack, next_header, response, now)
         if bitmap:
             source.on_sack((cack + sack_offset) & MASK, bitmap)
         source.acknowledged(
@@ -139,7 +141,7 @@ class Pdc(PdcLife):
             elif word & _ACK_REQ == _ACK_REQ_CLOSE and self.initiator:
                 self.quiesce()
         self._clear.consider(now)
-        if self._state is State.CLOSING and (
+        if self.state is State.CLOSING and (
             source.idle or (ack_psn == source.close_psn and not source.window.is_open(ack_psn))
         ):
             if word & _ACK_EPSN and len(packet) >= end + 4 and self.sdi is not None:
@@ -206,7 +208,7 @@ class Pdc(PdcLife):
         if what is Reaction.IGNORE:
             return
         if what is Reaction.END:
-            closing = self._state is State.CLOSING or not self.initiator
+            closing = self.state is State.CLOSING or not self.initiator
             if closing and code is NackCode.INV_DPDCID:
                 # The other end has closed; only its ACK or CLOSE was lost, or data is unwanted.
                 source.abandon(code.name, now)
@@ -227,7 +229,7 @@ class Pdc(PdcLife):
                 return
         elif code is NackCode.PKT_NOT_RCVD:
             source.window.withdraw(psn)
-        if self.second and code in NO_ROOM_FOR_A_PDC and self._state is State.CREATING:
+        if self.second and code in NO_ROOM_FOR_A_PDC and self.state is State.CREATING:
             self._leave_it_to_the_first()
         at_once = what is Reaction.RESEND_AT_ONCE
         trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
@@ -246,7 +248,7 @@ class Pdc(PdcLife):
 
     def _renumber(self, start_psn: int, now: int) -> None:
         """NEW_START_PSN: the target decides where the PDC begins (UES 3.5.8, secured PDCs)."""
-        if self._state is not State.CREATING or start_psn == self.start_psn:
+        if self.state is not State.CREATING or start_psn == self.start_psn:
             self._counts["rx_nacks_of_settled_psn"] += 1
             return
         self._renumberings += 1
@@ -285,7 +287,7 @@ class Pdc(PdcLife):
         this id lies outside.
         """
         if (
-            self._state is not State.CREATING
+            self.state is not State.CREATING
             or self.writer.peer_id
             or next_header not in _RETURN_DATA
             or not spdcid
@@ -305,7 +307,7 @@ class Pdc(PdcLife):
         """
         if next_header not in _RETURN_DATA:
             self.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _REQ_RETX, entropy, marked)
-        elif self._state is State.CLOSING:
+        elif self.state is State.CLOSING:
             self.nack(NackCode.CLOSING, psn, word & _REQ_RETX, entropy, marked)
         else:
             return True

@@ -96,11 +96,12 @@ class RetransmissionTimer:
     def _first(self) -> tuple[int, int] | None:
         """(deadline, psn) of the oldest open packet that was sent once."""
         window = self._window
-        end, cursor, mask = window.next, self._cursor, self._mask
-        if (cursor - window.base) & MASK > (end - window.base) & MASK:
-            cursor = window.base
+        base, end, cursor, mask = window.base, window.next, self._cursor, self._mask
+        if (cursor - base) & MASK > (end - base) & MASK:
+            cursor = base
+        resent, done = self.resent, window.done
         while cursor != end:
-            if not self.resent[cursor & mask] and window.is_open(cursor):
+            if not resent[cursor & mask] and not done >> ((cursor - base) & MASK) & 1:
                 self._cursor = cursor
                 return self.sent_at[cursor & mask] + self.rto, cursor
             cursor = (cursor + 1) & MASK
@@ -118,7 +119,12 @@ class RetransmissionTimer:
         return None
 
     def next_deadline(self) -> int | None:
-        first, second = self._first(), self._second()
+        """The earliest deadline (ns)."""
+        base = self._window.base
+        if not self._again and base != self._window.next and not self.resent[base & self._mask]:
+            return self.sent_at[base & self._mask] + self.rto  # the base of a window is open
+        first = self._first()
+        second = self._second() if self._again else None
         if first is None:
             return None if second is None else second[0]
         return first[0] if second is None or first[0] <= second[0] else second[0]
@@ -148,7 +154,7 @@ class RetransmissionQueue:
     it.  PSNs whose response is known by then are passed over.
     """
 
-    __slots__ = ("_delayed", "_due", "_in_order", "_members", "_ready", "_start", "_window")
+    __slots__ = ("_delayed", "_due", "_in_order", "_ready", "_start", "_window", "members")
 
     def __init__(self, window: SendWindow, start_psn: int, *, in_order: bool = False) -> None:
         self._window = window
@@ -157,13 +163,14 @@ class RetransmissionQueue:
         self._ready: list[int] = []  # a heap of distances from the start, which do not wrap
         self._delayed: list[tuple[int, int]] = []  # those that are not in `_ready` yet
         self._due: dict[int, int] = {}  # in order: from when on those of `_ready` may leave
-        self._members: set[int] = set()
+        #: the PSNs in it
+        self.members: set[int] = set()
 
     def add(self, psn: int, due: int, now: int) -> None:
         """Queue ``psn`` for ``due``; ignored while it is queued already."""
-        if psn in self._members:
+        if psn in self.members:
             return
-        self._members.add(psn)
+        self.members.add(psn)
         if due > now:
             if not self._in_order:
                 heapq.heappush(self._delayed, (due, psn))
@@ -191,19 +198,19 @@ class RetransmissionQueue:
     def pop(self) -> int:
         """Take what :meth:`head` showed."""
         psn = (self._start + heapq.heappop(self._ready)) & MASK
-        self._members.remove(psn)
+        self.members.remove(psn)
         if self._due:
             self._due.pop(psn, None)
         return psn
 
     def __bool__(self) -> bool:
-        return bool(self._members)
+        return bool(self.members)
 
     def __contains__(self, psn: int) -> bool:
-        return psn in self._members
+        return psn in self.members
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
     def next_deadline(self) -> int | None:
         """When a delayed PSN falls due; ``None`` if :meth:`head` shows one already."""

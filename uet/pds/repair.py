@@ -86,7 +86,7 @@ class LossRecovery:
         self._writer = writer
         self._messages = messages
         self._ordered = ordered
-        self._flow = flow
+        self.flow = flow
         self._context = flow.context
         #: octets that the present ACK has settled
         self.settled = 0
@@ -184,7 +184,7 @@ class LossRecovery:
         if self.window.is_delivered(psn) or not self._copies[slot]:
             return
         rtt = rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent)
-        self._flow.on_nack(self._size[slot], code, entropy, marked, now, rtt)
+        self.flow.on_nack(self._size[slot], code, entropy, marked, now, rtt)
         credit = self._context.credit
         if credit is not None and not self._writer.peer_id:
             credit.on_refusal(self._size[slot])
@@ -194,13 +194,13 @@ class LossRecovery:
         """A packet is not in flight, and the network has nothing to do with it."""
         slot = psn & _SLOT
         if self._size[slot]:
-            self._flow.on_discard(self._size[slot])
+            self.flow.on_discard(self._size[slot])
             self._size[slot] = 0
 
     def _lost(self, psn: int, now: int, how: int = TIMEOUT) -> None:
         slot = psn & _SLOT
         if self._size[slot]:
-            self._flow.on_loss(self._size[slot], self._ev[slot], now, how)
+            self.flow.on_loss(self._size[slot], self._ev[slot], now, how)
             self._size[slot] = 0
 
     # -- what newer packets tell ---------------------------------------------------------------
@@ -240,11 +240,12 @@ class LossRecovery:
 
     def tail_deadline(self) -> int | None:
         """When a PROBE asks for what is in flight, should nothing be heard before (ns)."""
+        window = self.window
         if (
             not self._tail_loss_time
-            or self.window.base == self.window.next
+            or window.base == window.next
             or self._tail_probes >= self._max_tail_probes
-            or (self._flow.unsettled <= 0 and self.window.base in self.retransmit)
+            or (self.flow.unsettled <= 0 and window.base in self.retransmit)
         ):
             return None  # who waits to send has nothing to hear
         return self._heard_at + self._tail_loss_time
@@ -261,20 +262,18 @@ class LossRecovery:
         is found so even if nothing newer is sent.
         """
         limit, window = self._tail_loss_time, self.window
-        if not limit or now < self._look_at or self._flow.unsettled <= 0:
+        if not limit or now < self._look_at or self.flow.unsettled <= 0:
             return
         self._look_at = now + limit // 4  # not at every ACK
         sent_at = self.timer.sent_at
         overdue = min(now - limit, self._late(now))
-        for ahead in range(SACK_BITS):
-            psn = (base + ahead) & MASK
+        missing = ~bitmap & (1 << min(SACK_BITS, (window.next - base) & MASK)) - 1
+        while missing:
+            low = missing & -missing
+            missing ^= low
+            psn = (base + low.bit_length() - 1) & MASK
             slot = psn & _SLOT
-            if (
-                not bitmap >> ahead & 1
-                and window.is_open(psn)
-                and self._size[slot]
-                and sent_at[slot] <= overdue
-            ):
+            if self._size[slot] and sent_at[slot] <= overdue and window.is_open(psn):
                 self._counters["losses_inferred"] += 1
                 self._messages.event("loss_inferred", psn=psn)
                 self._lost(psn, now)
@@ -331,7 +330,10 @@ class LossRecovery:
         return [base] if base in expired else []
 
     def next_deadline(self) -> int | None:
-        timeout, resend = self.timer.next_deadline(), self.retransmit.next_deadline()
+        timeout = self.timer.next_deadline()
+        if not self.retransmit.members:
+            return timeout
+        resend = self.retransmit.next_deadline()
         if timeout is None or resend is None:
             return resend if timeout is None else timeout
         return min(timeout, resend)

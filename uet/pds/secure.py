@@ -19,6 +19,7 @@ import random
 from uet.config import FepConfig
 from uet.pds.psn import HALF, MASK
 from uet.pds.table import START_END, START_FIRST
+from uet.timekeeper import Timekeeper
 
 #: Half-open PDCs remembered; beyond that, a new one takes the place of the oldest.
 _MOST_PENDING = 1_024
@@ -27,7 +28,11 @@ _MOST_PENDING = 1_024
 class SecureStarts:
     """First PSNs of secured PDCs, of those accepted here and of those opened at peers."""
 
-    def __init__(self, config: FepConfig, counts: dict[str, int], rng: random.Random) -> None:
+    def __init__(
+        self, config: FepConfig, counts: dict[str, int], rng: random.Random, time: Timekeeper
+    ) -> None:
+        self._keeper = time
+        time.watch(self.next_deadline)
         self._zero_rtt = config.secure_start == "0rtt"
         self._time = config.new_pdc_time
         self._counts = counts
@@ -51,6 +56,7 @@ class SecureStarts:
             wanted = pending[0]
             if start == wanted:
                 del self._pending[key]
+                self._keeper.stopped()
                 return None
             return wanted
         expected = self._expected.get(sdi)
@@ -63,8 +69,10 @@ class SecureStarts:
             wanted = self._rng.randrange(START_FIRST, START_END)
         if len(self._pending) >= _MOST_PENDING:
             del self._pending[next(iter(self._pending))]
+            self._keeper.stopped()
             self._counts["pending_pdcs_expired"] += 1
         self._pending[key] = (wanted, now + self._time)
+        self._keeper.started(now + self._time)
         return wanted
 
     def ended(self, sdi: int | None, start: int) -> int | None:
@@ -84,6 +92,7 @@ class SecureStarts:
             if self._pending[key][1] > now:
                 return
             del self._pending[key]
+            self._keeper.stopped()
             self._counts["pending_pdcs_expired"] += 1
 
     def next_deadline(self) -> int | None:

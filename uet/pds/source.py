@@ -157,7 +157,7 @@ class RequestSource(LossRecovery):
     @property
     def has_unsent(self) -> bool:
         """Whether requests wait that will carry CLEAR_PSN when they leave."""
-        return self._current is not None or bool(self.queue) or bool(self.retransmit)
+        return self._current is not None or bool(self.queue) or bool(self.retransmit.members)
 
     @property
     def worn_out(self) -> bool:
@@ -203,19 +203,14 @@ class RequestSource(LossRecovery):
         return (
             message is not None
             and message.sent < message.ready
-            and not (self._ordered and self.retransmit)
+            and not (self._ordered and self.retransmit.members)
             and not self._beyond_range(self.window.next)
             and not self.is_full
         )
 
-    @property
-    def unsettled(self) -> int:
-        """Octets sent of which nothing is known yet."""
-        return self._flow.unsettled
-
     def report_backlog(self) -> None:
         """Say how much waits for credit."""
-        self._flow.waits(0 if self.idle else self._waiting() * self._full_size)
+        self.flow.waits(0 if self.idle else self._waiting() * self._full_size)
 
     def transmit(self, out: list[Frame], now: int, limit: int, octets: int = EVERYTHING) -> int:
         """Append what may leave now: what the network lost first, then new packets.
@@ -225,43 +220,44 @@ class RequestSource(LossRecovery):
         """
         if self.credited:
             self.report_backlog()
-        if self.retransmit:
-            before = self._flow.unsettled
+        if self.retransmit.members:
+            before = self.flow.unsettled
             stop = self.resend(out, now, limit, octets)
             if self.credited:
                 self.report_backlog()
             if stop != FINISHED:
                 return stop
-            if self._ordered and self.retransmit:
+            if self._ordered and self.retransmit.members:
                 return FINISHED  # the destination would refuse what comes before its turn
-            octets -= self._flow.unsettled - before
+            octets -= self.flow.unsettled - before
             if octets <= 0:
                 return USED_UP
         message = self._current
         if message is None and not self.queue:
             return FINISHED
-        window, timer, pick = self.window, self.timer, self._flow.paths.pick
-        request, syn = self._writer.request, not self._writer.peer_id
-        frames = 0
+        window, flow, context = self.window, self.flow, self._context
         first = window.next
-        clear_offset = -((window.next - window.base) & MASK)
+        outstanding = (first - window.base) & MASK
         # How many PSNs the peer tracks beyond its CACK, and how many we can remember.
-        room = min(
-            self.peer_range - ((window.next - 1 - self.max_cack) & MASK),
-            RING - ((window.next - window.base) & MASK),
-        )
-        state = self._context.credit_word() if self.credited else None
-        credit = before = self._context.room()
-        if credit <= 0 and self._asks(window.next, now):
+        room = self.peer_range - ((first - 1 - self.max_cack) & MASK)
+        if room > RING - outstanding:
+            room = RING - outstanding
+        credit = before = context.room()
+        if credit <= 0:
+            if not self._asks(first, now):
+                return FINISHED if room <= 0 else HELD
             credit = before = 1
-        hungry = self._ack_per_packet or self._context.wants_ack(self._trigger)
+        timer, pick = self.timer, flow.paths.pick
+        request, syn = self._writer.request, not self._writer.peer_id
+        psn, clear_offset = first, -outstanding
+        state = context.credit_word() if self.credited else None
+        hungry = self._ack_per_packet or context.wants_ack(self._trigger)
         # Where the window is shared or shrinks, the last packet of a turn asks for the ACK that
         # opens it again.
-        asks_at_end = self.adaptive or self._context.inflight > self._flow.inflight
+        asks_at_end = self.adaptive or context.inflight > flow.inflight
         end = credit - octets if credit > octets else 0
         stop = USED_UP
-        limit -= len(out)
-        while room > 0 and credit > end and frames < limit:
+        while room > 0 and credit > end and len(out) < limit:
             if message is None:
                 if not self.queue:
                     stop = FINISHED
@@ -270,8 +266,6 @@ class RequestSource(LossRecovery):
                 self._queued -= message.packets
                 self._longer -= message.packets > self._most_short
                 self.open[id(message)] = message
-            psn = window.next
-            slot = psn & _SLOT
             index = message.sent
             if index >= message.ready:
                 stop = FINISHED
@@ -287,22 +281,13 @@ class RequestSource(LossRecovery):
             asks = (
                 last
                 or hungry
-                or not (room or self._awaits_answer)
                 or (asks_at_end and credit - end <= self._largest)
+                or not (room or self._awaits_answer)
             )
             if asks:
                 self._asked = psn
-            frame, size = request(
-                psn,
-                message,
-                index,
-                clear_offset,
-                syn,
-                False,
-                asks,
-                ev,
-                state,
-            )
+            frame, size = request(psn, message, index, clear_offset, syn, False, asks, ev, state)
+            slot = psn & _SLOT
             self._message[slot] = message
             self._index[slot] = index
             self._size[slot] = size
@@ -310,26 +295,26 @@ class RequestSource(LossRecovery):
             self._ev[slot] = ev
             self._copies[slot] = 1
             timer.sent(psn, now)
-            credit -= size
+            psn = window.next
             message.sent = index + 1
-            frames += 1
+            credit -= size
             out.append(frame)
             if last:
                 message = None
         self._current = message
-        if frames:
+        if psn != first:
             if window.base == first:
                 self._heard_at = now  # nothing was expected before
-            self._flow.on_send(before - credit)
+            flow.on_send(before - credit)
             if self.credited:
-                self._context.credit_asked(now)
-                self._flow.waits(self._waiting() * self._full_size)
+                context.credit_asked(now)
+                flow.waits(self._waiting() * self._full_size)
             if syn:
                 self._syn_end = window.next
             if size > self._largest:
                 self._largest = size
             self.clear_sent = (window.base - 1) & MASK
-            self._counters["tx_data_packets"] += frames
+            self._counters["tx_data_packets"] += (psn - first) & MASK
         if stop == FINISHED or room <= 0 or (message is None and not self.queue):
             return FINISHED
         return HELD if credit <= 0 else USED_UP
@@ -340,7 +325,7 @@ class RequestSource(LossRecovery):
         With no ``octets`` that is what needs no turn: what no congestion control applies to, and
         the oldest open request where nothing else of this PDC is in flight.
         """
-        window, context, flow = self.window, self._context, self._flow
+        window, context, flow = self.window, self._context, self.flow
         end = flow.unsettled + octets
         while len(out) < limit and (psn := self.retransmit.head(now)) is not None:
             control = self._controls.get(psn)
@@ -385,9 +370,9 @@ class RequestSource(LossRecovery):
                 if again and not self._writer.peer_id:
                     self.syn_resent = True
                 self._size[slot] = size
-                if self._flow.unsettled <= 0:
+                if self.flow.unsettled <= 0:
                     self._heard_at = now  # nothing was expected before
-                self._flow.on_send(size)
+                self.flow.on_send(size)
                 if self.credited:
                     context.credit_asked(now)
                 out.append(frame)
@@ -405,9 +390,7 @@ class RequestSource(LossRecovery):
         answer would bring it on.
         """
         return (
-            psn == self.window.base
-            and self._flow.unsettled <= 0
-            and self._context.credit_room() > 0
+            psn == self.window.base and self.flow.unsettled <= 0 and self._context.credit_room() > 0
         )
 
     def _asks(self, psn: int, now: int) -> bool:
@@ -483,7 +466,7 @@ class RequestSource(LossRecovery):
         return 0 < ((cack - self.window.next + 1) & MASK) < HALF
 
     def on_ack(
-        self, *, ack_psn: int, cack: int, next_header: int, response: memoryview | None, now: int
+        self, ack_psn: int, cack: int, next_header: int, response: memoryview | None, now: int
     ) -> None:
         """``response`` is the SES response to ``ack_psn`` where it is more than the default."""
         window = self.window
@@ -496,9 +479,9 @@ class RequestSource(LossRecovery):
         progress = (cack - self.max_cack) & MASK
         if 0 < progress < HALF:
             self.max_cack = cack
-        ahead = ((cack - window.base) & MASK) + 1
-        if ahead <= window.outstanding:
-            psn = window.base
+        psn = window.base
+        ahead = ((cack - psn) & MASK) + 1
+        if ahead <= (window.next - psn) & MASK:
             done = window.done
             for _ in range(ahead):
                 if not done & 1:
@@ -532,7 +515,7 @@ class RequestSource(LossRecovery):
     def sample(self, psn: int, resent: int, service_time: int, now: int) -> int:
         """The RTT that an ACK which ``psn`` caused shows; before it is settled."""
         slot = psn & _SLOT
-        if not self.window.is_open(psn) or psn in self._controls:
+        if psn in self._controls or not self.window.is_open(psn):
             return NO_SAMPLE
         rtt = rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent, service_time)
         self.timed(rtt, now)
@@ -544,12 +527,12 @@ class RequestSource(LossRecovery):
         Those that asked for an ACK were refused or lost, the window has shrunk below what else is
         in flight, and that is too little to be acknowledged by itself.
         """
-        if not self._told or self._flow.unsettled <= 0 or self._context.room() > 0:
+        if not self._told or self.flow.unsettled <= 0 or self._context.room() > 0:
             return False
         asked = self._asked
         if asked is not None and self.window.is_open(asked) and self._size[asked & _SLOT]:
             return False
-        return bool(self.retransmit) or self._current is not None or bool(self.queue)
+        return self.has_unsent
 
     def ask_about_tail(self, now: int) -> Frame | None:
         """That time has come: an ACK_REQ if only responses are missing, else ``None``: PROBE.
@@ -557,13 +540,13 @@ class RequestSource(LossRecovery):
         If it is not the first, the one before was lost, and so is the next on the same path.
         """
         if self._tail_probes:
-            self._flow.paths.on_feedback(self._writer.asked_on, TIMEOUT, now)
+            self.flow.paths.on_feedback(self._writer.asked_on, TIMEOUT, now)
         self._tail_probes += 1
         self._heard_at = now
         self._told = False
         self._counters["tx_tail_loss_probes"] += 1
         base = self.window.base
-        if self._flow.unsettled > 0 or base in self._controls:
+        if self.flow.unsettled > 0 or base in self._controls:
             return None
         message = self._message[base & _SLOT]
         return self.ask_again(base, 0 if message is None else message.id)
@@ -576,7 +559,7 @@ class RequestSource(LossRecovery):
         """What the answer to a PROBE says to congestion control."""
         self._heard(now)
         settled, self.settled = self.settled, 0
-        self._flow.on_report(counter, settled)
+        self.flow.on_report(counter, settled)
         if self.window.base == self.window.next:
             self._drained()
 
@@ -593,19 +576,19 @@ class RequestSource(LossRecovery):
         """What an ACK says to congestion control, after all it says about PSNs."""
         self._heard(now)
         settled, self.settled = self.settled, 0
-        self._flow.on_ack(counter, settled, entropy, marked, rtt, now, penalty, restore)
+        self.flow.on_ack(counter, settled, entropy, marked, rtt, now, penalty, restore)
         if self.window.base == self.window.next:
             self._drained()
 
     def _drained(self) -> None:
         """Everything sent is answered: nothing is in flight, and nothing waits to be sent again."""
-        self._flow.drained()
-        if self.retransmit:
+        self.flow.drained()
+        if self.retransmit.members:
             self.retransmit = RetransmissionQueue(
                 self.window, self.start_psn, in_order=self._ordered
             )
         if self.credited:
-            self._flow.waits(self._waiting() * self._full_size)
+            self.flow.waits(self._waiting() * self._full_size)
 
     def _settle(self, psn: int, next_header: int, response: memoryview | None, now: int) -> None:
         """The response of ``psn`` is known."""
@@ -678,7 +661,7 @@ class RequestSource(LossRecovery):
 
     def closed(self) -> None:
         """In order: all that was sent is answered, if not all of it cumulatively."""
-        self._flow.ended()
+        self.flow.ended()
 
     def give_up_window(self) -> None:
         """Nothing more leaves here: what is in flight takes no room from other PDCs."""
@@ -701,7 +684,7 @@ class RequestSource(LossRecovery):
         A message of which nothing was sent, or nothing carried out (``untouched``, by ``id()``),
         may go elsewhere.
         """
-        self._flow.ended()
+        self.flow.ended()
         if self._size:
             self._size = [0] * RING
         unfinished, unsent = list(self.open.values()), self.take_back()

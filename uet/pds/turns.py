@@ -33,21 +33,22 @@ class Turns:
 
     def __init__(self, quantum: int) -> None:
         self._quantum = quantum
-        self._woken: dict[PdcLife, None] = {}  # something may have changed for them
+        #: something may have changed for them
+        self.woken: dict[PdcLife, None] = {}
         self._contexts: deque[CongestionContext] = deque()  # in which somebody may send
         self._served: dict[PdcLife, None] = {}  # whose deadline may have changed
         #: (deadline or earlier, number, PDC): all but the earliest of a PDC are stale
-        self._timers: list[tuple[int, int, PdcLife]] = []
+        self.timers: list[tuple[int, int, PdcLife]] = []
         self._number = 0
         self._sweep_at = _LEAST_SWEPT
 
     def wake(self, pdc: PdcLife) -> None:
         """It has, or may have, something to do; or others of its context have."""
-        self._woken[pdc] = None
+        self.woken[pdc] = None
 
     def forget(self, pdc: PdcLife) -> None:
         """It is closed.  What it had in flight leaves room to others."""
-        self._woken.pop(pdc, None)
+        self.woken.pop(pdc, None)
         self._served.pop(pdc, None)
         pdc.due = pdc.wakes_at = None
         context = pdc.peer.congestion
@@ -65,29 +66,31 @@ class Turns:
 
     def serve(self, out: list[Frame], now: int, limit: int) -> None:
         """Append what is due and what may leave, until ``out`` has ``limit`` frames."""
-        timers = self._timers
-        if not (self._woken or self._contexts or (timers and timers[0][0] <= now)):
+        timers = self.timers
+        if not self._contexts and not self.woken and not (timers and timers[0][0] <= now):
             return
         for _ in range(_MOST_ROUNDS):
-            timers = self._timers
             while timers and timers[0][0] <= now and len(out) < limit:
                 at, _, pdc = heapq.heappop(timers)
                 if pdc.wakes_at == at:
                     pdc.wakes_at = None
-                    self._woken[pdc] = None
-            if self._woken:
+                    self.woken[pdc] = None
+            if self.woken:
                 self._attend(out, now, limit)
             if self._contexts:
                 self._take_turns(out, now, limit)
-            self._keep_deadlines()
+            if self._served or self.woken:
+                self._keep_deadlines()
             # What one has done may let another one act at once.
-            timers = self._timers
-            if len(out) >= limit or not (self._woken or (timers and timers[0][0] <= now)):
+            if len(out) >= limit:
+                break
+            timers = self.timers
+            if not (self.woken or (timers and timers[0][0] <= now)):
                 break
 
     def _attend(self, out: list[Frame], now: int, limit: int) -> None:
         """Let each PDC that was woken do what needs no turn, and stand in line for the rest."""
-        woken = self._woken
+        woken = self.woken
         while woken and len(out) < limit:
             pdc = next(iter(woken))
             del woken[pdc]
@@ -119,15 +122,18 @@ class Turns:
             alone = len(line) == 1 and len(contexts) == 1
             if pdc.deficit <= 0:
                 pdc.deficit += self._quantum
-            before = pdc.source.unsettled
+            flow = pdc.source.flow
+            before = flow.unsettled
+            keeps_deadline = before > 0 and pdc.keeps_deadline(now)
             try:
                 stop = pdc.send(out, now, limit, EVERYTHING if alone else pdc.deficit)
             except SealError as error:
                 pdc.fail(error.reason.upper(), now, tell=False)
             if pdc.state is State.CLOSED:
                 continue
-            self._served[pdc] = None
-            pdc.deficit -= pdc.source.unsettled - before
+            if not keeps_deadline or stop == FINISHED:
+                self._served[pdc] = None
+            pdc.deficit -= flow.unsettled - before
             if stop == FINISHED:
                 line.popleft()
                 pdc.in_line = False
@@ -143,7 +149,7 @@ class Turns:
                     self._served.update(dict.fromkeys(line))
             elif not line:
                 self._leave(context)
-            else:
+            elif len(contexts) > 1:
                 contexts.rotate(-1)
 
     def _leave(self, context: CongestionContext) -> None:
@@ -158,12 +164,12 @@ class Turns:
         for pdc in self._served:
             self._keep_deadline(pdc)
         self._served.clear()
-        for pdc in self._woken:
+        for pdc in self.woken:
             self._keep_deadline(pdc)
-        if len(self._timers) > self._sweep_at:
-            self._timers = [timer for timer in self._timers if timer[2].wakes_at == timer[0]]
-            heapq.heapify(self._timers)
-            self._sweep_at = max(_LEAST_SWEPT, 2 * len(self._timers))
+        if len(self.timers) > self._sweep_at:
+            self.timers = [timer for timer in self.timers if timer[2].wakes_at == timer[0]]
+            heapq.heapify(self.timers)
+            self._sweep_at = max(_LEAST_SWEPT, 2 * len(self.timers))
 
     def _keep_deadline(self, pdc: PdcLife) -> None:
         pdc.due = due = pdc.next_deadline() if pdc.has_work else None
@@ -173,13 +179,14 @@ class Turns:
     def _push(self, due: int, pdc: PdcLife) -> None:
         pdc.wakes_at = due
         self._number += 1
-        heapq.heappush(self._timers, (due, self._number, pdc))
+        heapq.heappush(self.timers, (due, self._number, pdc))
 
     def next_deadline(self) -> int | None:
         """The earliest deadline of a PDC (ns)."""
-        for pdc in self._woken:
-            self._keep_deadline(pdc)
-        timers = self._timers
+        if self.woken:
+            for pdc in self.woken:
+                self._keep_deadline(pdc)
+        timers = self.timers
         while timers:
             at, _, pdc = timers[0]
             if pdc.wakes_at == at:

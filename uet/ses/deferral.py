@@ -17,6 +17,7 @@ from uet.ses.address import Address
 from uet.ses.arrival import Arrival
 from uet.ses.matching import Match, PostedReceive, UnexpectedMessage
 from uet.ses.resources import Resource
+from uet.timekeeper import Timekeeper
 from uet.wire.codes import ReturnCode
 
 _OK = int(ReturnCode.OK)
@@ -80,9 +81,11 @@ class Deferrals:
         initiator: Restarter,
         give_back: Callable[[Resource, PostedReceive], None],
         counters: dict[str, int],
+        time: Timekeeper,
     ) -> None:
         self._limit = config.max_deferred_messages
-        self._time = config.deferred_time
+        self._patience = config.deferred_time
+        self._time = time
         self._initiator = initiator
         self._give_back = give_back
         self._counters = counters
@@ -91,7 +94,6 @@ class Deferrals:
         self._lowest = 0 if config.compatibility.message_ids_from_zero else 1
         self._token = self._lowest
         self._to_index_zero = config.compatibility.restarts_at_index_zero
-        self.now = 0
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -106,10 +108,15 @@ class Deferrals:
         entry.token = deferred
         if resource.queue.hold(entry) != _OK:
             return False
-        deferred.deadline = now + self._time
+        self._expires(deferred, now)
         self._by_token[deferred.token] = deferred
         self._token = self._token + 1 if self._token < _TOKENS else self._lowest
         return True
+
+    def _expires(self, deferred: Deferred, now: int) -> None:
+        self._time.stopped()
+        deferred.deadline = now + self._patience
+        self._time.started(deferred.deadline)
 
     def permit(self, entry: UnexpectedMessage, code: int, match: Match | None) -> None:
         """A receive was posted for a message: let its initiator begin again.
@@ -121,7 +128,7 @@ class Deferrals:
         deferred.entry = None
         deferred.refusal = code
         deferred.match = match if code == _OK else None
-        deferred.deadline = self.now + self._time
+        self._expires(deferred, self._time.now)
         self._by_token.move_to_end(deferred.token)
         address = deferred.address
         if self._to_index_zero:
@@ -142,6 +149,7 @@ class Deferrals:
             or deferred.length != request.length
         ):
             return None
+        self._time.stopped()
         del self._by_token[token]
         return deferred.match or deferred.refusal
 
@@ -152,11 +160,11 @@ class Deferrals:
 
     def on_timer(self, now: int) -> None:
         """Forget what has waited for too long, and free the receives reserved for it."""
-        self.now = now
         while self._by_token:
             deferred = next(iter(self._by_token.values()))
             if deferred.deadline > now:
                 return
+            self._time.stopped()
             del self._by_token[deferred.token]
             self._counters["rx_deferred_expired"] += 1
             if deferred.entry is not None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from uet.config import FepConfig
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE, Arrival, parse
 from uet.ses.checks import Checks
+from uet.ses.facilities import Facilities
 from uet.ses.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
 from uet.ses.inbound_send import InboundSend
 from uet.ses.resources import Resource
@@ -37,25 +37,25 @@ class Execution:
 
     def __init__(
         self,
-        config: FepConfig,
+        facilities: Facilities,
         checks: Checks,
         inbound: InboundTable,
         access: MemoryAccess,
         sends: Sends,
         initiator: OwnInitiator,
-        counters: dict[str, int],
     ) -> None:
+        config = facilities.config
         self._checks = checks
         self._inbound = inbound
         self._access = access
         self._sends = sends
         self._initiator = initiator
-        self._counters = counters
+        self._counters = facilities.counters
         self._mtu = config.payload_mtu
         self._sync = config.compatibility.sync_operations
         self._target_token_first = config.compatibility.target_restart_token_first
         self._plain = config.compatibility.plain_unexpected_response
-        self.now = 0
+        self._time = facilities.time
 
     def judge(
         self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
@@ -92,7 +92,7 @@ class Execution:
         if request.version or (message is None and key not in inbound.refused):
             return None
         if request.opcode == _MSG_ERROR:
-            inbound.end(key, request.start, self.now)
+            inbound.end(key, request.start, self._time.now)
             return ACCEPTED
         if message is None:
             return self._refused_before(key, request)
@@ -103,7 +103,7 @@ class Execution:
             self._counters["rx_requests_refused"] += 1
             return response(request, _OP_VIOLATION)
         if not request.payload and message.awaited:
-            inbound.end(key, request.start, self.now)  # an attempt that was matched meanwhile
+            inbound.end(key, request.start, self._time.now)  # an attempt that was matched meanwhile
             return ACCEPTED
         return self._place(pdc, key, message, request)
 
@@ -114,7 +114,7 @@ class Execution:
             return None
         if request.opcode in _DEFERRABLE and request.is_last and not octets:
             if key in self._inbound.refused:
-                self._inbound.end(key, request.start, self.now)
+                self._inbound.end(key, request.start, self._time.now)
             return ACCEPTED
         if not refused.code:
             return ACCEPTED
@@ -139,7 +139,7 @@ class Execution:
             return self._confirm(request, ACCEPTED)
         if opcode == _MSG_ERROR:
             if key is not None:
-                self._inbound.end(key, request.start, self.now)
+                self._inbound.end(key, request.start, self._time.now)
             return ACCEPTED
         if request.is_first or key is None:
             return self._send(pdc, key, request, resource)
@@ -147,13 +147,13 @@ class Execution:
             return ACCEPTED  # the end of an attempt that has been forgotten
         if pdc.ordered:
             return _DROPPED  # its SOM came before, and it is known no longer
-        return ACCEPTED if self._inbound.keep_early(key, request, self.now) else NO_ROOM
+        return ACCEPTED if self._inbound.keep_early(key, request, self._time.now) else NO_ROOM
 
     def _send(
         self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource
     ) -> Answer:
         """The packet of a send that takes a receive: the one with SOM."""
-        message = self._sends.begin(pdc, key, request, resource, self.now)
+        message = self._sends.begin(pdc, key, request, resource, self._time.now)
         if not isinstance(message, InboundSend):
             return message
         early = None if key is None else self._inbound.take_early(key)
@@ -177,7 +177,7 @@ class Execution:
         if isinstance(region, int):
             return region
         offset, length = request.buffer_offset, request.length
-        if len(request.payload) < length and not self._inbound.make_room(self.now):
+        if len(request.payload) < length and not self._inbound.make_room(self._time.now):
             return NO_ROOM
         key_used = region.key if region.key in request.keys else request.keys[0]
         memory = region.memory[offset : offset + length]
@@ -206,8 +206,8 @@ class Execution:
         if message.placed < message.awaited:
             assert key is not None  # the checks let no other message have several packets
             if key not in self._inbound.messages:
-                self._inbound.add(key, message, self.now)
-            message.touched = self.now
+                self._inbound.add(key, message, self._time.now)
+            message.touched = self._time.now
             return ACCEPTED
         if key is not None:
             self._inbound.messages.pop(key, None)

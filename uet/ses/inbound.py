@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from uet.config import FepConfig
 from uet.ses.arrival import Arrival
+from uet.timekeeper import Timekeeper
 from uet.wire.codes import MPR_UNIT, ReturnCode
 
 #: Each gap in a message waits for a packet of the receive window, which has at most so many.
@@ -49,9 +50,8 @@ class InboundMessage:
         "length",
         "offset",
         "placed",
-        "to",
+        "signature",
         "touched",
-        "word",
     )
 
     #: whether only the packet with SOM begins it
@@ -68,11 +68,10 @@ class InboundMessage:
         length: int,
         awaited: int | None = None,
     ) -> None:
-        #: what all its packets have in common: first header word without the flags that differ
-        #: (:attr:`uet.ses.arrival.Arrival.identity`), addressing, match bits or memory key, buffer
+        #: what all its packets have in common (:attr:`uet.ses.arrival.Arrival.signature`): first
+        #: header word without the flags that differ, addressing, match bits or memory key, buffer
         #: offset (or tokens), length
-        self.word = word
-        self.to = to
+        self.signature = (word, to, key, offset, length)
         self.key = key
         self.offset = offset
         self.length = length
@@ -86,11 +85,6 @@ class InboundMessage:
         self._starts: list[int] = []
         self._ends: list[int] = []
 
-    @property
-    def signature(self) -> tuple[int, ...]:
-        """What all its packets have in common (:attr:`uet.ses.arrival.Arrival.signature`)."""
-        return (self.word, self.to, self.key, self.offset, self.length)
-
     def place(self, offset: int, octets: memoryview) -> bool:
         """Put a packet's payload in its place.
 
@@ -98,6 +92,11 @@ class InboundMessage:
         """
         end = offset + len(octets)
         starts, ends = self._starts, self._ends
+        if ends and ends[-1] == offset > starts[-1]:  # behind all others: so it is with most
+            ends[-1] = end
+            self._memory[offset:end] = octets
+            self.placed += end - offset
+            return True
         at = bisect_left(starts, offset)
         joins_left = at > 0 and ends[at - 1] == offset
         if (at > 0 and ends[at - 1] > offset) or (at < len(starts) and starts[at] < end):
@@ -185,6 +184,7 @@ class InboundTable:
         self,
         config: FepConfig,
         counters: dict[str, int],
+        time: Timekeeper,
         abandoned: Callable[[InboundMessage, str], None],
     ) -> None:
         self.messages: dict[MessageKey, InboundMessage] = {}
@@ -194,6 +194,7 @@ class InboundTable:
         self._limit = config.max_inbound_messages
         self._idle_time = config.inbound_message_idle_time
         self._counters = counters
+        self._time = time
         self._abandoned = abandoned
         self._full_until = 0  # before then no message has been idle for long enough
         self._sweep: int | None = None
@@ -203,7 +204,11 @@ class InboundTable:
         message.touched = now
         self.messages[key] = message
         if self._sweep is None:
-            self._sweep = now + self._idle_time
+            self._sweep_at(now + self._idle_time)
+
+    def _sweep_at(self, when: int) -> None:
+        self._sweep = when
+        self._time.started(when)
 
     def make_room(self, now: int) -> bool:
         """Whether one more message can be tracked; drops those idle for too long if need be."""
@@ -229,7 +234,7 @@ class InboundTable:
                 return False
             early = self.early[key] = EarlyPackets(request, now)
             if self._sweep is None:
-                self._sweep = now + self._idle_time
+                self._sweep_at(now + self._idle_time)
         early.touched = now
         early.octets += octets
         early.pieces.append((request.start, bytes(request.payload)))
@@ -257,7 +262,7 @@ class InboundTable:
         if len(self.refused) > self._limit:
             self.refused.popitem(last=False)
         if refused.identity is None and self._sweep is None:
-            self._sweep = refused.touched + self._idle_time
+            self._sweep_at(refused.touched + self._idle_time)
 
     def count(self, key: MessageKey, request: Arrival, octets: int) -> RefusedMessage | None:
         """One more packet of a refused message, if it is one; the last packet ends it."""
@@ -340,7 +345,10 @@ class InboundTable:
         touched = [message.touched for message in self.messages.values()]
         touched += [early.touched for early in self.early.values()]
         touched += [r.touched for r in self.refused.values() if r.identity is None]
-        self._sweep = min(touched) + self._idle_time if touched else None
+        self._sweep = None
+        self._time.stopped()
+        if touched:
+            self._sweep_at(min(touched) + self._idle_time)
 
     def _drop_idle(self, now: int) -> None:
         oldest = now - self._idle_time

@@ -7,15 +7,11 @@ this endpoint asks for, and time.  What responses and return data say is in
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
-from uet.config import FepConfig
 from uet.pds.recovery import UNLIMITED_NACK
 from uet.pds.semantics import ACCEPTED, REISSUABLE_ERRORS, Answer, Context, Outbound
 from uet.ses.address import Address
 from uet.ses.carrier import Carrier
-from uet.ses.memory import MemoryTable
+from uet.ses.facilities import Facilities
 from uet.ses.operation import Ended, Operation, Stream
 from uet.ses.outbound import OutboundMessage
 from uet.ses.promises import MessageIds, Promises
@@ -58,25 +54,17 @@ def _nobody_waits(error: str | None) -> None:
 class Initiator:
     """Carries out what is posted at one endpoint.
 
-    Every posted request ends in exactly one :class:`Completion`.  ``now`` (ns) is set by the
-    endpoint before it sends, receives or posts.
+    Every posted request ends in exactly one :class:`Completion`.
     """
 
-    def __init__(
-        self,
-        config: FepConfig,
-        carrier: Carrier,
-        memory: MemoryTable,
-        complete: Callable[[Completion], None],
-        counters: dict[str, int],
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, facilities: Facilities, carrier: Carrier) -> None:
+        config, counters, rng = facilities.config, facilities.counters, facilities.rng
         for name in COUNTERS:
             counters.setdefault(name, 0)
-        self.now = 0
+        self._time = facilities.time
         self._config = config
         self._carrier = carrier
-        self._complete = complete
+        self._complete = facilities.complete
         self._counters = counters
         self._rng = rng
         self._mtu = config.payload_mtu
@@ -94,8 +82,9 @@ class Initiator:
         self._starved: dict[Stream, None] = {}  # waiting for a message id
         self._asking: dict[Stream, None] = {}  # waiting for data to come, to ask for more
         self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
-        self._promises = Promises(memory, self._home, rng)
-        self._timers: Timers[Operation] = Timers()
+        self._promises = Promises(facilities.memory, self._home, rng)
+        self._timers: Timers[Operation] = Timers(facilities.time)
+        facilities.time.watch(self._timers.next_deadline)
         self._replies = Replies(self._ids, self._mtu, self._on_data, counters)
         self._answered = self._replies.answered
         self.deliver_data = self._replies.deliver_data
@@ -152,7 +141,7 @@ class Initiator:
         """Give what waits a message id and a PDC, in the order of posting."""
         if stream in self._blocked or stream in self._starved:
             return
-        while (operation := stream.next(self.now)) is not None:
+        while (operation := stream.next(self._time.now)) is not None:
             made = operation.plan
             message_id = self._ids.take(operation) if made.has_id else 0
             if message_id is None:
@@ -180,7 +169,7 @@ class Initiator:
             if stream.recovering:
                 stream.probe = operation
             operation.message, operation.pdc, operation.is_out = message, pdc, True
-            operation.waits = Waits.NOTHING
+            self._timers.stop(operation)
             if operation.wants_data:
                 self._replies.expect(operation, pdc, message.packets)
         if stream.is_asking:
@@ -190,7 +179,6 @@ class Initiator:
 
     def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
         """Every packet of a message is answered, or ``message.error`` says why not."""
-        self.now = now
         operation = self._landed(message)
         if operation is None:
             return
@@ -210,7 +198,8 @@ class Initiator:
                 del operation.settled[asked:]
                 operation.expect(asked - sum(operation.settled))
             self._advance(operation)
-        self._start(stream)
+        if stream.has_waiting:
+            self._start(stream)
         if self._starved or self._asking:
             self._start_freed()
 
@@ -240,7 +229,7 @@ class Initiator:
         operation.code = 0
         operation.accepted = None
         operation.deferred = operation.permitted = False
-        operation.waits = Waits.NOTHING
+        self._timers.stop(operation)
         operation.stream.push(operation)
         return True
 
@@ -283,7 +272,7 @@ class Initiator:
                 self._finish(operation, error)
 
     def _on_data(self, operation: Operation) -> None:
-        operation.touched = self.now
+        operation.touched = self._time.now
         if not operation.missing and not operation.is_out:
             self._advance(operation)
         if self._starved or self._asking:
@@ -341,7 +330,7 @@ class Initiator:
         if stream.ordered or not delay:
             stream.push(operation)
             if stream.head is operation:
-                stream.hold = self.now + delay
+                stream.hold = self._time.now + delay
         if delay:
             self._wait(operation, Waits.RESTART, delay)
         else:
@@ -351,7 +340,7 @@ class Initiator:
         """The target has a buffer for a deferred send now: from offset 0, as a new message."""
         operation.deferred = operation.permitted = False
         operation.accepted = None
-        operation.waits = Waits.NOTHING
+        self._timers.stop(operation)
         self._counters["tx_message_restarts"] += 1
         operation.stream.push(operation)
         self._start(operation.stream)
@@ -367,7 +356,7 @@ class Initiator:
         """The one end of an operation."""
         self._release(operation)
         self._promises.withdraw(operation)
-        operation.waits = Waits.NOTHING
+        self._timers.stop(operation)
         del self._open[operation.serial]
         self._counters["tx_messages" if error is None else "tx_messages_failed"] += 1
         if operation.ended is not None:
@@ -469,7 +458,7 @@ class Initiator:
         if operation is None or operation.read_by_peer is None:
             return
         operation.read_by_peer.add(by, offset, offset + length)
-        operation.touched = self.now
+        operation.touched = self._time.now
         if operation.waits is Waits.FETCH and operation.rest_is_read:
             self._finish(operation, None)
 
@@ -482,7 +471,7 @@ class Initiator:
     # -- time ----------------------------------------------------------------------------------
 
     def _wait(self, operation: Operation, for_what: Waits, time: int) -> None:
-        self._timers.start(operation, for_what, self.now + time)
+        self._timers.start(operation, for_what, self._time.now + time)
 
     def next_deadline(self) -> int | None:
         """When :meth:`on_timer` must be called (ns), or ``None``."""
@@ -490,7 +479,7 @@ class Initiator:
 
     def on_timer(self, now: int) -> None:
         """Restart, or give up, what has waited for long enough."""
-        self.now = now
+        self._time.now = now
         while (timer := self._timers.pop(now)) is not None:
             operation, waited = timer
             if waited is Waits.RESTART:

@@ -119,10 +119,13 @@ class Operation:
         "touched",
         "unit",
         "waits",
+        "wants_data",
     )
 
     def __init__(self, plan: Plan, serial: int, stream: Stream, ended: Ended | None) -> None:
         self.plan = plan
+        #: whether something comes back: a read, or a fetching atomic operation
+        self.wants_data = plan.memory is not None
         self.serial = serial  # in the order of posting
         self.stream = stream
         self.ended = ended  # None: its end is a completion
@@ -154,11 +157,6 @@ class Operation:
         self.waits = Waits.NOTHING
         self.timer = 0
         self.touched = 0  # when something last came for it
-
-    @property
-    def wants_data(self) -> bool:
-        """Whether something comes back: a read, or a fetching atomic operation."""
-        return self.plan.memory is not None
 
     @property
     def rest_is_read(self) -> bool:
@@ -221,6 +219,11 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._asking)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something has been posted and has not begun."""
+        return bool(self._queue or self._asking)
 
     def push(self, operation: Operation) -> None:
         heapq.heappush(self._heap(operation), (operation.serial, operation))

@@ -98,13 +98,15 @@ class Replies:
 
     def forget(self, operation: Operation) -> None:
         """The attempt is over, however it went."""
+        if not operation.wants_data:
+            return
         operation.settled = bytearray()
         operation.expect(0)
         if operation.locked is not None:
             operation.locked.locks -= 1
             operation.locked = None
         pdc = operation.pdc
-        if pdc is not None and operation.wants_data and not operation.plan.has_id:
+        if pdc is not None and not operation.plan.has_id:
             expected = self._unnamed[pdc.id]
             del expected[operation]
             if not expected:

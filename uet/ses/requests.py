@@ -56,6 +56,7 @@ _STANDARD_ONLY: Final = frozenset(
     }
 )
 _CHANGES_NOTHING: Final = frozenset({Opcode.READ, Opcode.NO_OP, Opcode.DEFERRABLE_RTR})
+_UINT64_END: Final = 1 << 64
 _OPTIONAL: Final = frozenset({"header_data", "tag"})
 _PROTOCOLS: Final = (None, "eager", "rendezvous", "deferrable")
 #: Opcodes of a send by protocol, untagged and tagged.
@@ -145,7 +146,9 @@ def check_octets(memory: memoryview, name: str, *, writable: bool = False) -> No
 def _check_numbers(request: Any, *names: str) -> None:
     for name in names:
         value = getattr(request, name)
-        if (type(value) is int and 0 <= value < 1 << 64) or (value is None and name in _OPTIONAL):
+        if (type(value) is int and 0 <= value < _UINT64_END) or (
+            value is None and name in _OPTIONAL
+        ):
             continue
         try:
             fits = 0 <= index(value) < 1 << 64

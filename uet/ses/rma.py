@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from uet.config import FepConfig
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.profiles import Capability
 from uet.ses.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, Arrival
 from uet.ses.atomics import execute
-from uet.ses.memory import IDEMPOTENT_SAFE, MemoryRegion, MemoryTable
+from uet.ses.facilities import Facilities
+from uet.ses.memory import IDEMPOTENT_SAFE, MemoryRegion
 from uet.ses.operands import unpack_operands
 from uet.ses.readback import Readback
 from uet.ses.responses import data_response, response
@@ -42,17 +42,15 @@ class MemoryAccess:
 
     def __init__(
         self,
-        config: FepConfig,
-        memory: MemoryTable,
+        facilities: Facilities,
         served: Callable[[int, int, int, object], None],
-        complete: Callable[[Completion], None],
-        counters: dict[str, int],
     ) -> None:
-        self._memory = memory
+        config = facilities.config
+        self._memory = facilities.memory
         self._served = served
         self.guard: Guard | None = None
-        self._complete = complete
-        self._counters = counters
+        self._complete = facilities.complete
+        self._counters = facilities.counters
         self._mtu = config.payload_mtu
         self._inline = config.max_ack_data_size
         self._swaps = Capability.FETCHING_ATOMIC in config.capabilities
@@ -61,7 +59,7 @@ class MemoryAccess:
             if config.compatibility.region_overrun_is_unsupported_size
             else _BAD_ADDR
         )
-        self.sync = SyncGroups(complete)
+        self.sync = SyncGroups(facilities.complete, facilities.time)
 
     def region(
         self, request: Arrival, length: int, *, write: bool, read: bool

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from uet.config import FepConfig
 from uet.pds.semantics import NO_ROOM, Answer, Context
 from uet.profiles import Capability
 from uet.ses.address import Address
 from uet.ses.arrival import Arrival
 from uet.ses.deferral import Deferrals
+from uet.ses.facilities import Facilities
 from uet.ses.inbound import InboundTable, MessageKey, RefusedMessage
 from uet.ses.inbound_send import RENDEZVOUS, TAGGED_OPCODES, InboundSend
 from uet.ses.matching import Match, Meeting, PostedReceive, UnexpectedMessage
@@ -73,23 +73,22 @@ class Sends:
 
     def __init__(
         self,
-        config: FepConfig,
+        facilities: Facilities,
         inbound: InboundTable,
         initiator: OwnInitiator,
-        complete: Callable[[Completion], None],
-        counters: dict[str, int],
     ) -> None:
+        config, counters = facilities.config, facilities.counters
         self._config = config
         self._inbound = inbound
         self._initiator = initiator
-        self._complete = complete
+        self._complete = facilities.complete
         self._counters = counters
         self._capabilities = config.capabilities
         self._plain = config.compatibility.plain_unexpected_response
         self._keeps = config.unexpected == "keep"
         self._kept = 0
         self._kept_octets = 0
-        self.deferrals = Deferrals(config, initiator, self._repost, counters)
+        self.deferrals = Deferrals(config, initiator, self._repost, counters, facilities.time)
 
     # -- receives ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from uet.timekeeper import Timekeeper
 from uet.transport import Completion
 from uet.wire import headers
 
@@ -34,10 +35,10 @@ class _Group:
 class SyncGroups:
     """The groups of one endpoint that are not complete."""
 
-    def __init__(self, complete: Callable[[Completion], None]) -> None:
+    def __init__(self, complete: Callable[[Completion], None], time: Timekeeper) -> None:
         self._complete = complete
         self._groups: OrderedDict[tuple[str, int, int], _Group] = OrderedDict()
-        self.now = 0
+        self._time = time
 
     @staticmethod
     def read(extension: memoryview, initiator: int) -> tuple[int, int, int]:
@@ -59,13 +60,13 @@ class SyncGroups:
         groups = self._groups
         while groups:
             oldest = next(iter(groups))
-            if len(groups) <= MOST_GROUPS and self.now - groups[oldest].begun < LIFETIME:
+            if len(groups) <= MOST_GROUPS and self._time.now - groups[oldest].begun < LIFETIME:
                 break
             del groups[oldest]
         name = (peer, initiator, number)
         group = groups.get(name)
         if group is None:
-            group = groups[name] = _Group(self.now)
+            group = groups[name] = _Group(self._time.now)
         group.arrived += 1
         group.octets += length
         group.expected = max(group.expected, expected)

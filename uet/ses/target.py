@@ -8,11 +8,9 @@ specification's order, and the first check that fails decides the return code.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Final
 
-from uet.config import FepConfig
 from uet.congestion.signals import congestion_penalty
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.ses.address import Address
@@ -20,16 +18,16 @@ from uet.ses.arrival import FREE, parse
 from uet.ses.checks import Checks
 from uet.ses.connectionless import Connectionless
 from uet.ses.execution import Execution
+from uet.ses.facilities import Facilities
 from uet.ses.inbound import InboundMessage, InboundTable
 from uet.ses.inbound_send import InboundSend
 from uet.ses.matching import ReceiveQueue, Watcher
-from uet.ses.memory import MemoryTable
 from uet.ses.readback import Readback
 from uet.ses.resources import Resource, ResourceTable
 from uet.ses.responses import response
 from uet.ses.rma import Guard, MemoryAccess
 from uet.ses.sends import OwnInitiator, Sends
-from uet.transport import Completion, Receive
+from uet.transport import Receive
 from uet.wire import headers
 from uet.wire.codes import NextHeader, Opcode, ReturnCode
 
@@ -54,20 +52,10 @@ COUNTERS: Final = (
 
 
 class Target:
-    """Carries out the requests that reach one endpoint.
+    """Carries out the requests that reach one endpoint."""
 
-    ``now`` (ns) is set by the endpoint before it delivers anything.
-    """
-
-    def __init__(
-        self,
-        config: FepConfig,
-        memory: MemoryTable,
-        initiator: OwnInitiator,
-        complete: Callable[[Completion], None],
-        counters: dict[str, int],
-        rng: random.Random,
-    ) -> None:
+    def __init__(self, facilities: Facilities, initiator: OwnInitiator) -> None:
+        config, memory, counters = facilities.config, facilities.memory, facilities.counters
         for name in COUNTERS:
             counters.setdefault(name, 0)
         self._config = config
@@ -77,12 +65,12 @@ class Target:
         self._checks = Checks(
             self._resources, config.capabilities, config.compatibility, config.payload_mtu
         )
-        self._inbound = InboundTable(config, counters, self._abandoned)
+        self._inbound = InboundTable(config, counters, facilities.time, self._abandoned)
         self._messages, self._refused = self._inbound.messages, self._inbound.refused
-        self._access = MemoryAccess(config, memory, initiator.on_served, complete, counters)
-        self._sends = Sends(config, self._inbound, initiator, complete, counters)
+        self._access = MemoryAccess(facilities, initiator.on_served)
+        self._sends = Sends(facilities, self._inbound, initiator)
         self._execution = Execution(
-            config, self._checks, self._inbound, self._access, self._sends, initiator, counters
+            facilities, self._checks, self._inbound, self._access, self._sends, initiator
         )
         self._connectionless = Connectionless(
             config, self._checks, self._access, self._sends, counters
@@ -97,16 +85,9 @@ class Target:
         )
         self._job_id = config.job_id
         self._plain_write = _SOM.word(opcode=Opcode.WRITE, rel=int(config.relative)) & ~FREE
-        self._now = 0
-
-    @property
-    def now(self) -> int:
-        return self._now
-
-    @now.setter
-    def now(self, now: int) -> None:
-        self._now = self._execution.now = now
-        self._access.sync.now = self._sends.deferrals.now = now
+        self._time = facilities.time
+        self._time.watch(self._inbound.next_deadline)
+        self._time.watch(self._sends.deferrals.next_deadline)
 
     # -- what the application offers ---------------------------------------------------------
 
@@ -193,11 +174,7 @@ class Target:
         message = self._messages.get(key)
         if message is not None:
             if (
-                message.word != word & ~FREE
-                or message.to != to
-                or message.key != bits
-                or message.offset != offset
-                or message.length != length
+                message.signature != (word & ~FREE, to, bits, offset, length)
                 or octets != left
                 or not octets
                 or start + octets > message.awaited
@@ -232,13 +209,13 @@ class Target:
                 memory[:] = packet[at + _SIZE :]
                 self._access.written(pdc.address, bits, offset, length, header_data)
                 return self._visible(length, packet, at, psn) if word & _DC_BIT else ACCEPTED
-            if not self._inbound.make_room(self._now):
+            if not self._inbound.make_room(self._time.now):
                 return NO_ROOM
             message = InboundMessage(
                 memory, word=word & ~FREE, to=to, key=bits, offset=offset, length=length
             )
-            self._inbound.add(key, message, self._now)
-        message.touched = self._now
+            self._inbound.add(key, message, self._time.now)
+        message.touched = self._time.now
         if not message.place(start, packet[at + _SIZE :]):
             return self._execution.judge(pdc, psn, next_header, packet, at)
         if header_data is not None:
@@ -302,6 +279,6 @@ class Target:
 
     def on_timer(self, now: int) -> None:
         """Give up what has waited for too long."""
-        self.now = now
+        self._time.now = now
         self._inbound.on_timer(now)
         self._sends.deferrals.on_timer(now)

@@ -6,6 +6,8 @@ import enum
 import heapq
 from typing import Generic, Protocol, TypeVar
 
+from uet.timekeeper import Timekeeper
+
 
 class Waits(enum.Enum):
     """What is waited for; the value is the error's name if it does not come."""
@@ -33,9 +35,10 @@ W = TypeVar("W", bound=Waiter)
 
 
 class Timers(Generic[W]):
-    """One timer for each waiter.  Who stops waiting just says so in ``waits``."""
+    """One timer for each waiter."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: Timekeeper) -> None:
+        self._time = time
         self._heap: list[tuple[int, int, W]] = []
         self._number = 0
         self._enough = 64  # entries after which to throw out what nobody waits for
@@ -43,12 +46,20 @@ class Timers(Generic[W]):
     def start(self, waiter: W, for_what: Waits, due: int) -> None:
         """Wait until ``due`` (ns), and for nothing else any more."""
         self._number += 1
+        self.stop(waiter)
         waiter.waits, waiter.timer = for_what, self._number
         heapq.heappush(self._heap, (due, self._number, waiter))
+        self._time.started(due)
         if len(self._heap) > self._enough:
             self._heap = [entry for entry in self._heap if _counts(entry)]
             heapq.heapify(self._heap)
             self._enough = max(64, 2 * len(self._heap))
+
+    def stop(self, waiter: W) -> None:
+        """``waiter`` waits for nothing any more."""
+        if waiter.waits is not Waits.NOTHING:
+            waiter.waits = Waits.NOTHING
+            self._time.stopped()
 
     def next_deadline(self) -> int | None:
         """The earliest time that somebody still waits for (ns)."""
@@ -65,7 +76,8 @@ class Timers(Generic[W]):
         if due is None or due > now:
             return None
         waiter = heapq.heappop(self._heap)[2]
-        waited, waiter.waits = waiter.waits, Waits.NOTHING
+        waited = waiter.waits
+        self.stop(waiter)
         return waiter, waited
 
 
