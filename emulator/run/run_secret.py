@@ -12,8 +12,21 @@ from topologies import export
 
 #: Fields of a request that stand elsewhere, or that no packet depends on.
 _WITHOUT_EFFECT = frozenset(
-    ("scenario", "parameters", "output", "lab", "digest", "capture", "snaplen", "event_log")
+    (
+        *("scenario", "parameters", "clock", "output", "lab"),
+        *("digest", "capture", "snaplen", "event_log"),
+    )
 )
+
+
+def _default(field: dataclasses.Field[object]) -> object:
+    """What a field of a request has unless the user says otherwise.
+
+    Options at their default stay out of the secret, or each new one would give every run new keys.
+    """
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def run_secret(plan: Plan, life: int, *, dilation: float, started: int | None) -> bytes:
@@ -27,7 +40,7 @@ def run_secret(plan: Plan, life: int, *, dilation: float, started: int | None) -
     asked = {
         there.name: getattr(request, there.name)
         for there in dataclasses.fields(request)
-        if there.name not in _WITHOUT_EFFECT
+        if there.name not in _WITHOUT_EFFECT and getattr(request, there.name) != _default(there)
     }
     determined = {
         "version": version_of("uetemu"),

@@ -158,6 +158,8 @@ def test_one_time_keys_follow_from_all_that_determines_packets() -> None:
         {"faults": ["t=30us nic h0g0 down"]},
     )
     assert len({one, *(secret(**other) for other in others)}) == 1 + len(others)  # type: ignore[arg-type]
+    for watched in ({"capture": "all", "snaplen": 80}, {"digest": "0" * 64}, {"event_log": "all"}):
+        assert secret(**watched) == one  # type: ignore[arg-type]
 
 
 @pytest.mark.root
