@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
 from emulator.fabric import capabilities
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
-from tests.fabric.wire_tap import datagram, tapped, virtual
+from tests.fabric.wire_tap import UET_PORT, datagram, tapped, virtual
 from topologies.model import End, Link
 
 pytestmark = pytest.mark.root
@@ -18,6 +19,7 @@ RAIL = "rail_clos:hosts=2,gpus_per_host=2,spines=2,uplinks_per_spine=1"
 VLANS = f"{RAIL},vlans=on"
 BONDED = "clos:hosts=2,gpus_per_host=2,nic_ports=2,homing=bond"
 TIMES = 20
+FLOWS = range(50_000, 50_016)
 
 
 def link_at(lab: Lab, node: str, port: str) -> Link:
@@ -123,15 +125,29 @@ def test_bond_has_heard_of_a_pulled_cable(lab: LabFactory) -> None:
     if not capabilities.has("bonding"):
         pytest.skip("the kernel has no bonds")
     made = virtual(lab, BONDED)
-    gpu = made.topology.node("h0g0")
-    first, second = (link_at(made, "h0g0", port.name) for port in gpu.ports)
+    ports = [port.name for port in made.topology.node("h0g0").ports]
+    first, second = (link_at(made, "h0g0", port) for port in ports)
     address = str(made.topology.node("h1g0").ports[0].address).partition("/")[0]
-    for cable in (first, second) * 3:
-        made.cables.pull([cable])
-        for sport in range(8):  # of all flows none takes the dead port
-            answer = made.exec("h0g0", ["ping", "-c1", "-W2", "-p", f"{sport:02x}", address])
-            assert "1 received" in answer.stdout
-        made.cables.plug([cable])
+    with tapped(made, 0) as tap:
+
+        def used() -> set[str]:
+            """The ports by which flows of the GPU leave."""
+            found: list[End] = []
+            for flow in FLOWS:
+                with made.inside("h0g0", lambda: socket.socket(type=socket.SOCK_DGRAM)) as sender:
+                    sender.bind(("", flow))
+                    sender.sendto(b"", (address, UET_PORT))
+            while len(found) < len(FLOWS):
+                assert tap.hears_within(5)
+                found += [end for end, _ in tap.heard()]
+            return {end.port for end in found}
+
+        assert used() == set(ports)
+        for cable, other in ((first, ports[1]), (second, ports[0])):
+            made.cables.pull([cable])
+            assert used() == {other}
+            made.cables.plug([cable])
+            assert used() == set(ports)
     made.cables.pull([first, second])
     assert not up(made, "h0g0", "bond0")
 

@@ -45,6 +45,8 @@ CHECKS = (
     "tests/fabric/test_stretched_rails.py::"
     "test_marks_come_out_of_the_tunnel_and_nothing_is_trimmed_in_it",
     "tests/fabric/test_bonds.py::TestWithBonds",
+    "tests/fabric/test_inner_carrier.py::test_bridge_loses_carrier_with_its_last_port",
+    "tests/fabric/test_inner_carrier.py::test_bond_has_heard_of_a_pulled_cable",
     "tests/fabric/test_multihoming.py::TestWithSegments",
     "tests/asic/test_against_kernel.py",
     "tests/fabric/test_lab_asic.py::test_incast_is_marked_and_trimmed_at_the_last_hop",
