@@ -184,6 +184,7 @@ def end_processes(processes: Collection[Process], *, grace_s: float = TERMINATE_
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, number)
+                os.kill(process.pid, signal.SIGCONT)  # one that stands still would not hear of it
         _await_end(processes, budget)
     stubborn = [process.pid for process in processes if process.alive]
     if stubborn:

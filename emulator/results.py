@@ -180,9 +180,7 @@ class RunFolder:
         with self._written(path):
             try:
                 with temporary.open("w", encoding="utf-8") as stream:
-                    # json.dump writes in pieces: one text of a timeline takes more memory.
-                    json.dump(content, stream, indent=1, allow_nan=False)
-                    stream.write("\n")
+                    stream.writelines(_json_lines(content))
                     stream.flush()
                     os.fsync(stream.fileno())
                 temporary.replace(path)
@@ -204,3 +202,39 @@ class RunFolder:
     def close(self) -> None:
         with self._written(self.path / "events.jsonl"):
             self._events.close()
+
+
+def _json_lines(content: object) -> Iterator[str]:
+    """JSON text in pieces: each member of the outermost object, and of its members, has a line.
+
+    One text of a timeline would take more memory, and indenting all of it twenty times as long.
+    """
+    if not isinstance(content, dict):
+        yield f"{_dumped(content)}\n"
+        return
+    start = "{"
+    for name, value in content.items():
+        yield f"{start}\n {_dumped(str(name))}: "
+        yield from _members(value)
+        start = ","
+    yield "\n}\n" if content else "{}\n"
+
+
+def _members(value: object) -> Iterator[str]:
+    start = ""
+    if isinstance(value, dict) and value:
+        for name, member in value.items():
+            yield f"{start or '{'}\n  {_dumped(str(name))}: {_dumped(member)}"
+            start = ","
+        yield "\n }"
+    elif isinstance(value, list | tuple) and value:
+        for member in value:
+            yield f"{start or '['}\n  {_dumped(member)}"
+            start = ","
+        yield "\n ]"
+    else:
+        yield _dumped(value)
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, allow_nan=False)

@@ -91,7 +91,7 @@ class Pauses:
         return bool(enabled)
 
     def configure(self, fitted: FittedSwitch) -> None:
-        """Tell the program what every port may hold; what it holds stays."""
+        """Tell the program what every port may hold; what a pausing port holds stays."""
         for end, cable in self.cables.items():
             rules = fitted.pause(cable)
             packed = bytes(PAUSE_RULES.size)
@@ -100,8 +100,9 @@ class Pauses:
                     rules.xoff_bytes, rules.xon_bytes, rules.ceiling_bytes, True, False
                 )
             key = PORT_KEY.pack(self.indices[str(end)])
+            *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(key))
             self._program.pause_rules.put(key, packed)
-            if rules is None:
+            if rules is None or not (enabled or self._has_agent):
                 self._program.pause_states.put(key, bytes(PAUSE_STATE.size))
         if not fitted.pauses:
             for waiting in self._program.waiting_octets.all_keys():

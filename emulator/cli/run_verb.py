@@ -89,17 +89,15 @@ PATIENCE_S = 2.0
 @click.option(
     "--clock",
     type=click.Choice(["virtual", "host"]),
-    default="host",
+    default="virtual",
     show_default=True,
     help="virtual: time waits for the work, and results are exact; host: the machine's own time, "
     "dilated",
 )
 @click.option(
     "--dilation",
-    default="auto",
-    show_default=True,
     metavar="auto|N",
-    help="--clock host: seconds of this machine for one second of the fabric",
+    help="--clock host: seconds of this machine for one second of the fabric [default: auto]",
 )
 @click.option(
     "--convergence",
@@ -183,7 +181,7 @@ def command(
     seed: int,
     seeds: int,
     clock: ClockKind,
-    dilation: str,
+    dilation: str | None,
     convergence: str,
     digest: str | None,
     capture: str | None,
@@ -217,7 +215,7 @@ def command(
             seed=seed,
             seeds=seeds,
             clock=clock,
-            dilation=parse_dilation(dilation),
+            dilation=host_dilation(clock, dilation),
             convergence=Convergence.parse(convergence),
             digest=parse_digest(digest, clock),
             capture=capture,
@@ -293,6 +291,19 @@ def _told(spec: str, plan: Plan) -> Sequence[str]:
     if plan.request.clock == "virtual":
         lines.append(f"# Convergence          : {plan.request.convergence.words(plane)}")
     return lines
+
+
+def host_dilation(clock: ClockKind, text: str | None) -> float | None:
+    """``--dilation`` of a run by ``clock``, None if that is left to the run."""
+    if text is None:
+        return None
+    dilation = parse_dilation(text)
+    if clock != "host":
+        raise UserError(
+            "--dilation is the host clock's, and the virtual one needs none: leave it out, or take "
+            "--clock host"
+        )
+    return dilation
 
 
 def parse_dilation(text: str) -> float | None:
@@ -396,6 +407,14 @@ def _switch(plan: Plan, result: Result) -> str:
     return f"{len(used)} settings, {where}"
 
 
+def _clock(plan: Plan, result: Result) -> str:
+    """What keeps the time."""
+    if plan.request.clock != "host":
+        return "virtual: it waits for the work, so that times are exact and come again"
+    chosen = "given" if plan.request.dilation is not None else "calibrated on this machine"
+    return f"host, dilation {result.dilation:g} ({chosen}); all times below are the fabric's own"
+
+
 def _seeds(result: Result) -> str:
     if result.seeds == 1:
         return str(result.seed)
@@ -433,7 +452,6 @@ class Terminal:
             (len(fabric.switches), "switch"),
             (len(fabric.links), "link"),
         )
-        chosen = "given" if plan.request.dilation is not None else "calibrated on this machine"
         self._print(
             f"# uetemu run {result.scenario}: {plan.request.scenario.title}",
             f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
@@ -441,8 +459,7 @@ class Terminal:
             f"# Switch               : {_switch(plan, result)}",
             *_told(fabric.profile.control_plane, plan),
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
-            f"# Dilation             : {result.dilation:g} ({chosen}); "
-            "all times below are the fabric's own",
+            f"# Clock                : {_clock(plan, result)}",
             f"# Start                : {plan.request.start}",
             f"# Seed                 : {_seeds(result)}",
             "#",

@@ -219,6 +219,13 @@ class Executor:
             return self._now
         return min(self._timers[0][0], self._deadline) if self._timers else self._deadline
 
+    def has_work(self, now: int) -> bool:
+        """Whether :meth:`advance` has something to do at ``now``."""
+        if self._work or self._ready or self._left == 0 or self._error is not None:
+            return True
+        timers = self._timers
+        return (bool(timers) and timers[0][0] <= now) or now >= self._deadline
+
     def _complete(self, index: int) -> None:
         self._ended[index] = self._now
         self._left -= 1

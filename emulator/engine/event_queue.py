@@ -24,7 +24,8 @@ _KIND_BITS = 50
 LEAVING, ARRIVING, WAKING = (kind << _KIND_BITS for kind in (1, 2, 3))
 #: Numbers of ports and endpoints have so many bits, counters of endpoints those below.
 _NUMBER_BITS, _COUNTER_BITS = 18, 32
-_DRAWN = (1 << _KIND_BITS - _NUMBER_BITS) - 1
+_WORD = (1 << 64) - 1
+_NOT_DRAWN = 64 - (_KIND_BITS - _NUMBER_BITS)
 _MULTIPLIERS = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9
 
 Act = Callable[[Any], None]
@@ -50,7 +51,7 @@ class EventQueue:
     ``sampler`` looks before the events of the instant at which it is due, and when a run stops.
     """
 
-    __slots__ = ("events", "heap", "now", "sampler", "stopped")
+    __slots__ = ("events", "heap", "now", "run_source", "sampler", "stopped")
 
     def __init__(self) -> None:
         self.now = 0
@@ -58,9 +59,13 @@ class EventQueue:
         self.events = 0
         self.stopped = False
         self.sampler: Sampler | None = None
+        #: of all that the run does itself
+        self.run_source = Source()
 
     def at(self, when: int, order: int, act: Act, argument: Any) -> None:
-        """Call ``act(argument)`` at ``when`` (ps)."""
+        """Call ``act(argument)`` at ``when`` (ps), which is not over yet."""
+        if when < self.now:
+            raise ValueError(f"an event is asked for at {when} ps, and it is {self.now} ps already")
         heappush(self.heap, (when, order, act, argument))
 
     def stop(self) -> None:
@@ -128,6 +133,10 @@ def salt_of(seed: int, number: int) -> int:
 
 
 def arriving(salt: int, number: int, when: int) -> int:
-    """The order of a frame's arrival by port ``number`` at ``when``."""
-    drawn = ((when ^ salt) * 0x85EB_CA6B >> 20) & _DRAWN
-    return ARRIVING | drawn << _NUMBER_BITS | number
+    """The order of a frame's arrival by port ``number`` at ``when``.
+
+    The draw is the finalizer of SplitMix64: who came first before says nothing of who does now.
+    """
+    mixed = (when ^ salt) * 0x9E37_79B9_7F4A_7C15 & _WORD
+    mixed = (mixed ^ mixed >> 32) * 0xBF58_476D_1CE4_E5B9 & _WORD
+    return ARRIVING | mixed >> _NOT_DRAWN << _NUMBER_BITS | number

@@ -27,7 +27,7 @@ from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import AgentSpec, RankResult
 from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
 from emulator.engine.gpu_port import GpuPort, PortChoice
-from emulator.engine.kernel_switch import Outlets, Reasons
+from emulator.engine.kernel_switch import Outlets
 from emulator.engine.line import FRAMING_OCTETS, LOW
 from emulator.engine.scale_up_copies import ScaleUpCopies
 from uet.planes.fabric_interface import FabricInterface
@@ -35,6 +35,8 @@ from uet.transport import Transport
 
 #: Of a NIC with several ports: so many frames a port may wait for it while others are idle.
 _WAITING_PER_PORT = 4
+#: An endpoint that wants to be woken more often than this in one instant would be for ever.
+_MOST_WAKES = 10_000
 #: While data may not leave, the timers of a transport that has data run this often at most.
 _STOPPED_LOOK_NS = 500
 
@@ -54,21 +56,22 @@ class Surroundings:
 class _Lane:
     """An endpoint and the ports that it sends by."""
 
-    __slots__ = ("choice", "endpoint", "ports")
+    __slots__ = ("choice", "endpoint", "line", "ports")
 
     def __init__(self, endpoint: Endpoint, ports: Sequence[GpuPort]) -> None:
         self.endpoint = endpoint
         self.ports = ports
         self.choice = PortChoice(ports) if len(ports) > 1 else None
+        lines = [line for port in ports for line in port.lines]
+        #: the line, where there is one alone
+        self.line = lines[0] if len(lines) == 1 else None
 
     @property
     def room(self) -> int:
         """How many frames of data the lines behind take now: none while they are busy."""
-        if len(self.ports) == 1:
-            lines = self.ports[0].lines
-            if len(lines) == 1:
-                line = lines[0]
-                return 0 if line.busy or line.queued or line.low_stopped else 1
+        line = self.line
+        if line is not None:
+            return 0 if line.busy or line.queued or line.low_stopped else 1
         every = [line for port in self.ports for line in port.lines]
         lines = [line for line in every if not line.cut] or every
         if not any(not line.busy and not line.low_stopped for line in lines):
@@ -78,6 +81,9 @@ class _Lane:
     @property
     def stopped(self) -> bool:
         """Whether a line is idle and only data may not leave, so that control may."""
+        line = self.line
+        if line is not None and not line.low_stopped:
+            return False
         return any(
             line.low_stopped and not line.busy and not line.queues[LOW - 1] and not line.cut
             for port in self.ports
@@ -98,7 +104,6 @@ class GpuEndpoint:
         memory: GpuMemory,
         scale_up_memories: Mapping[int, GpuMemory],
         send_copy: Callable[[int, int, int, CopyNotice], None],
-        reasons: Reasons,
     ) -> None:
         self.spec = spec
         self.ports = ports
@@ -106,7 +111,6 @@ class GpuEndpoint:
         self._events = around.events
         self._source = Source(number)
         self._memory = memory
-        self._reasons = reasons
         self.copies: ScaleUpCopies | None = None
         if spec.scale_up is not None:
             self.copies = ScaleUpCopies(
@@ -131,6 +135,8 @@ class GpuEndpoint:
             header_bits=spec.header_bits,
         )
         self._armed = NEVER
+        self._retired = False
+        self._woken_at, self._wakes = -1, 0
         self._settling = False
         self.result: RankResult | None = None
         for port in ports:
@@ -208,17 +214,31 @@ class GpuEndpoint:
         self.settle()
 
     def _hear(self, notice: CopyNotice) -> None:
+        if self._retired:
+            return
         self.executor.notice((notice,))
         self.settle()
 
     def _wake(self, when: int) -> None:
-        if when == self._armed:
-            self._armed = NEVER
-            self.settle()
+        if when != self._armed or self._retired:
+            return
+        self._armed = NEVER
+        if when != self._woken_at:
+            self._woken_at, self._wakes = when, 0
+        self._wakes += 1
+        if self._wakes > _MOST_WAKES:
+            raise RuntimeError(
+                f"{self.spec.node} has something to do at {when / PS:.3f} ns again and again"
+            )
+        self.settle()
+
+    def retire(self) -> None:
+        """Do nothing any more, whatever event is still to come."""
+        self._retired = True
 
     def settle(self) -> None:
         """Do all that can be done now, and see to it that the next deadline wakes this GPU."""
-        if self._settling:  # a frame that is sent makes its line ask for another
+        if self._settling or self._retired:  # a frame that is sent makes its line ask for another
             return
         self._settling = True
         now = self._events.now // PS
@@ -226,7 +246,7 @@ class GpuEndpoint:
         completions = transport.completions()
         if completions:
             executor.feed(completions, now)
-        if executor.running:
+        if executor.running and (completions or executor.has_work(now)):
             self._advance(now)
         deadline = NEVER
         for lane in self._lanes:
@@ -287,11 +307,12 @@ class GpuEndpoint:
             octets = len(frame[0]) + len(frame[1])
             if not port.carrier:
                 port.counts.link_down += 1
-                port.lines[0].discard(octets + FRAMING_OCTETS, LOW)
+                port.lose(octets + FRAMING_OCTETS)
                 continue
             port.counts.frames_out += 1
             port.counts.octets_out += octets
-            outlets.from_socket(port.socket, frame, node, self._reasons)
+            if not outlets.from_socket(port.socket, frame, node):
+                port.lose(octets + FRAMING_OCTETS)
 
     # The end
 

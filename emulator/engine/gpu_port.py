@@ -75,6 +75,11 @@ class GpuPort:
         """Whether a line takes a frame at once."""
         return any(not line.busy and not line.cut for line in self.lines)
 
+    def lose(self, octets: int) -> None:
+        """A frame of ``octets`` on the wire has no way out; it takes a line's time all the same."""
+        line = next((line for line in self.lines if not line.busy), self.lines[0])
+        line.occupy(octets)
+
     def counters(self) -> dict[str, int]:
         """Frames and octets, both ways."""
         counts = self.counts

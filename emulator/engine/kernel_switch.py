@@ -7,7 +7,9 @@ the program counts what it lets go and what it takes, and the ring must have as 
 
 from __future__ import annotations
 
+import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +21,14 @@ from uet.transport import Frame
 
 #: UDP port of VXLAN (RFC 7348); EtherType of IPv4 and the first octet of a header without options.
 _VXLAN, _IPV4 = (4789).to_bytes(2), b"\x08\x00\x45"
-#: How often the kernel is asked to finish before a frame counts as lost without a reason.
-_PATIENCE = 200
-#: As often before a switch with a port without carrier is taken to have dropped the frame there.
-_DEAD_PORT_PATIENCE = 3
+#: How long (s) a frame without a trace is looked for before the run ends with an error.
+_PATIENCE_S = 5.0
+#: Kernels before this one may leave softirqs to ksoftirqd, which has to come to run.
+_SOFTIRQS_AT_ONCE = (6, 5)
+_release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+#: How long (s) a frame is waited for where a drop would leave no trace: a filter in the namespace
+#: of a GPU, a bridge's port without carrier.
+FILTERED_S = 0.002 if _release >= _SOFTIRQS_AT_ONCE else 0.1
 
 #: Counts drops of a node by reason since it was made (nothing else may drop frames silently).
 Reasons = Callable[[], Mapping[str, int]]
@@ -103,14 +109,18 @@ class Outlets:
             taken = [(interface, unnumbered(frame)) for interface, frame in taken]
         if self.changes is not None:
             self.changes(taken)
+        lines, every_queues, overtaking = self._lines, self._queues, self._overtaking
         for interface, frame in taken:
-            line = self._lines.get(interface)
+            line = lines.get(interface)
             if line is None:
                 raise Astray(f"a frame came out of interface {interface}, which is no inner end")
-            queues = self._queues.get(interface)
-            queue = LOW if queues is None else queue_of(frame, queues)
-            if self._overtaking and interface in self._overtaking:
-                line.enqueue(frame, queue, origin, ahead=self._overtaking[interface].counted())
+            queues = every_queues[interface]
+            if frame[12] == 0x08 and frame[13] == 0:  # IPv4, as most are
+                queue = queues[frame[15] >> 2]
+            else:
+                queue = queue_of(frame, queues)
+            if overtaking and interface in overtaking:
+                line.enqueue(frame, queue, origin, ahead=overtaking[interface].counted())
                 continue
             line.enqueue(frame, queue, origin)
         return len(taken)
@@ -119,20 +129,34 @@ class Outlets:
         """Have the kernel finish what it has begun."""
         self.ring.settle()
 
-    def from_socket(self, sender: socket.socket, frame: Frame, node: str, reasons: Reasons) -> None:
-        """Send a GPU's frame through its namespace and put it into the line it comes out by."""
+    def from_socket(self, sender: socket.socket, frame: Frame, node: str) -> bool:
+        """Send a GPU's frame through its namespace and put it into the line it comes out by.
+
+        False if it does not come out, which is counted: a filter there took it.
+        """
         sender.sendmsg(frame)
         account = self.account
         account.injected += 1
-        if self.take():
+        if self.take() or awaited(self.settle, self.take, FILTERED_S):
             account.delivered += 1
-            return
-        for _ in range(_PATIENCE):
-            self.settle()
-            if self.take():
-                account.delivered += 1
-                return
+            return True
         account.dropped[f"{node}: filtered in its namespace"] += 1
+        return False
+
+
+def awaited(settle: Callable[[], None], take: Callable[[], object], budget_s: float) -> bool:
+    """Whether ``take`` brings something once softirqs are done, ``budget_s`` from now at most.
+
+    On kernels before 6.5 they may be ksoftirqd's to finish, which then has to come to run.
+    """
+    give_up = time.monotonic() + budget_s
+    while True:
+        settle()
+        if take():
+            return True
+        if time.monotonic() > give_up:
+            return False
+        os.sched_yield()
 
 
 def queue_of(frame: bytes, queues: bytes) -> int:
@@ -178,9 +202,7 @@ class SwitchInlet:
         "_send",
         "_without_carrier",
         "_words",
-        "latency_ps",
         "node",
-        "on_arrival",
     )
 
     def __init__(
@@ -226,7 +248,8 @@ class SwitchInlet:
     def _look_for(self, out: int, passed: int, dropped: int) -> None:
         """Settle the account of a frame that is not where it is looked for at once."""
         words, account, outlets = self._words, self._outlets.account, self._outlets
-        for attempt in range(_PATIENCE):
+        began = time.monotonic()
+        while time.monotonic() < began + _PATIENCE_S:
             if words is None:
                 if out:
                     account.delivered += 1
@@ -243,9 +266,11 @@ class SwitchInlet:
             if not out and (reason := self._new_reason()):
                 account.dropped[f"{self.node}: {reason}"] += 1
                 return
-            if not out and self._without_carrier and attempt >= _DEAD_PORT_PATIENCE:
+            looked_s = time.monotonic() - began
+            if not out and self._without_carrier and looked_s > FILTERED_S:
                 account.dropped[f"{self.node}: port without carrier"] += 1
                 return
+            os.sched_yield()
         raise Astray(
             f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and neither came out"
             " nor was counted as dropped"

@@ -16,7 +16,8 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from heapq import heappush
 from typing import Protocol
 
 from google_crc32c import extend
@@ -44,14 +45,26 @@ class Watch(Protocol):
 
 @dataclass(slots=True)
 class LineCounts:
-    """What a line has carried and lost.  ``in_queue`` and ``in_flight`` went with its carrier."""
+    """What a line has carried and lost.  ``in_queue`` and ``in_flight`` went with its carrier.
+
+    ``by_queue`` has frames and octets (from the Ethernet header on) of each queue.
+    """
 
     frames: int = 0
-    octets: int = 0
+    by_queue: tuple[list[int], ...] = field(
+        default_factory=lambda: tuple([0, 0] for _ in range(QUEUES))
+    )
     arrived: int = 0
+    arrived_octets: int = 0
     in_queue: int = 0
+    in_queue_octets: int = 0
     in_flight: int = 0
     no_room: int = 0
+
+    @property
+    def octets(self) -> int:
+        """Octets of all frames, from the Ethernet header on."""
+        return sum(octets for _, octets in self.by_queue)
 
 
 class _Overtaking(tuple[bytes, int, int]):
@@ -88,6 +101,8 @@ class Line:
         "_leaving",
         "_low_credit",
         "_number",
+        "_on_arrival",
+        "_on_left",
         "_salt",
         "_times",
         "_waiting",
@@ -123,6 +138,7 @@ class Line:
         self._events = events
         self._number, self._leaving = number, LEAVING | number
         self._salt = salt_of(seed, number)
+        self._on_left, self._on_arrival = self._left, self._arrive
         self.end = end
         self.rate_bps = rate_bps
         self.delay_ps = round(delay_ns * 1000)
@@ -151,6 +167,10 @@ class Line:
             known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
         return known
 
+    def reseed(self, seed: int) -> None:
+        """Draw by ``seed`` who of several frames that arrive at one instant is first."""
+        self._salt = salt_of(seed, self._number)
+
     def change_rate(self, rate_bps: int) -> None:
         """Serve at ``rate_bps`` from the next frame on."""
         self.rate_bps = rate_bps
@@ -163,6 +183,7 @@ class Line:
         if octets < SMALLEST_OCTETS:
             octets = SMALLEST_OCTETS
         if self.cut:
+            self.counts.in_queue_octets += len(frame)
             self.discard(octets, queue, origin)
             return
         if self.busy or (queue == LOW and self.low_stopped):
@@ -184,10 +205,15 @@ class Line:
         if self.idle is None:
             if self.leaves is not None:
                 self.leaves(queue, octets, origin)
-        elif not self.busy:
+        else:
+            self.occupy(octets)
+
+    def occupy(self, octets: int) -> None:
+        """Be busy for as long as ``octets`` take, if the line is idle, and send nothing."""
+        if not self.busy:
             self.busy = True
             when = self._events.now + self.time_of(octets)
-            self._events.at(when, self._leaving, self._left, (queue, octets, origin))
+            self._events.at(when, self._leaving, self._left, (MAC_CONTROL, octets, 0))
 
     def _begin(self, frame: bytes, octets: int, queue: int, origin: int) -> None:
         events = self._events
@@ -199,19 +225,29 @@ class Line:
         end = now + took
         counts = self.counts
         counts.frames += 1
-        counts.octets += len(frame)
+        of_queue = counts.by_queue[queue]
+        of_queue[0] += 1
+        of_queue[1] += len(frame)
         self.crc = extend(extend(self.crc, _stamp(now, len(frame))), frame)
         if self.departing is not None:
             self.departing.frame(now, frame)
-        events.at(end, self._leaving, self._left, (queue, octets, origin))
+        heap = events.heap
+        heappush(heap, (end, self._leaving, self._on_left, (queue, octets, origin)))
         end += self.delay_ps
-        events.at(end, arriving(self._salt, self._number, end), self._arrive, frame)
+        heappush(heap, (end, arriving(self._salt, self._number, end), self._on_arrival, frame))
 
     def _left(self, item: tuple[int, int, int]) -> None:
         self.busy = False
         if self.leaves is not None:
             self.leaves(*item)
         if self.queued:
+            low = self.queues[LOW]
+            if len(low) == self.queued and not self.low_stopped and not self.cut:
+                frame, octets, origin = low.popleft()  # nothing but data waits
+                self.queued -= 1
+                self._waiting -= octets
+                self._begin(frame, octets, LOW, origin)
+                return
             self.serve()
         if not self.busy and self.idle is not None:
             self.idle()
@@ -253,9 +289,15 @@ class Line:
             self.counts.in_flight += 1
             return
         self.counts.arrived += 1
+        self.counts.arrived_octets += len(frame)
         if self.arriving is not None:
             self.arriving.frame(self._events.now, frame)
         self.far(frame)
+
+    def waiting(self, queue: int) -> tuple[int, int]:
+        """Frames that wait in ``queue``, and their octets from the Ethernet header on."""
+        frames = self.queues[queue]
+        return len(frames), sum(len(frame) for frame, _, _ in frames)
 
     def pull(self) -> int:
         """Take the carrier away: what waits and what is on its way is lost.
@@ -269,7 +311,8 @@ class Line:
         counts.in_queue += self.queued
         for number, queue in enumerate(self.queues):
             while queue:
-                _, length, origin = queue.popleft()
+                frame, length, origin = queue.popleft()
+                counts.in_queue_octets += len(frame)
                 if self.leaves is not None:
                     self.leaves(number, length, origin)
         self.queued = self._waiting = 0

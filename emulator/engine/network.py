@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from emulator.asic.virtual_state import DEPTH, DROPPED, NOW, PASSED, PORT_WORDS, SWITCH_WORDS
 from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import EventQueue
 from emulator.engine.gpu_port import GpuPort
-from emulator.engine.kernel_switch import DropCounters, Outlets, Reasons, SwitchInlet
-from emulator.engine.line import HIGH, LOW, Line
-from emulator.engine.packet_ring import PacketRing, sender
+from emulator.engine.kernel_switch import (
+    FILTERED_S,
+    DropCounters,
+    Outlets,
+    Reasons,
+    SwitchInlet,
+    awaited,
+)
+from emulator.engine.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
+from emulator.engine.packet_ring import PacketRing, Taken, sender
 from emulator.engine.priority_flow_control import PriorityFlowControl
 from emulator.fabric import namespaces
+from emulator.fabric.counters import PortCounters, QueueCounters
 from emulator.fabric.passage import ring_filter
 from emulator.fabric.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.lab import Lab
@@ -72,7 +80,7 @@ class Network:
         self.inlets: dict[End, SwitchInlet] = {}
         #: from the first time on that the switches pause
         self.pauses: PriorityFlowControl | None = None
-        self._takers: dict[End, Callable[[bytes], None]] = {}
+        self._takers: set[End] = set()
         self._senders: dict[End, socket.socket] = {}
         self._files: list[int] = []
         self._ports: list[GpuPort] = []
@@ -123,7 +131,7 @@ class Network:
 
     def arrives(self, end: End, take: Callable[[bytes], None]) -> None:
         """Have ``take`` take what comes over the cable to ``end``, but for MAC control."""
-        self._takers[end] = take
+        self._takers.add(end)
         if self.pauses is not None:
             take = self.pauses.guarded(end, take)
         self.lines[self.other(end)].far = take
@@ -164,7 +172,7 @@ class Network:
         queues = asic.queue_of_code_point(str(end))
         self.outlets.classify(index, bytes(HIGH + queue for queue in queues))
         line.low_share = asic.fitted.profile(port.cable).data_share
-        if self.pauses is not None:
+        if self.pauses is not None and asic.pause_rules(end) is not None:
             line.leaves = self.pauses.leaves(end)
             return
         depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
@@ -174,15 +182,19 @@ class Network:
 
         line.leaves = leaves
 
-    def reconfigure(self) -> None:
-        """Take what the switches were told anew."""
+    def reconfigure(self, seed: int | None = None) -> None:
+        """Take what the switches were told anew; what is drawn follows from ``seed``, if given."""
         asic = self.lab.asic
+        if seed is not None:
+            for line in self.lines.values():
+                line.reseed(seed)
         if self.pauses is None and asic is not None and asic.fitted.pauses:
             self.pauses = PriorityFlowControl(
                 asic, self.topology, self.lines, self.events, self.ends.first_of_pauses
             )
-            for end, take in self._takers.items():
-                self.arrives(end, take)
+            for end in sorted(self._takers):
+                line = self.lines[self.other(end)]
+                line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
         for end in self.lines:
             self.configure(end)
         if self.pauses is not None:
@@ -242,8 +254,14 @@ class Network:
                 send(frame)
                 taken = ring.take()
                 if not taken:
-                    ring.settle()
-                    taken = ring.take()
+                    late: list[Taken] = []
+
+                    def look() -> list[Taken]:
+                        late.extend(ring.take())
+                        return late
+
+                    if awaited(ring.settle, look, FILTERED_S):
+                        taken = late
                 if not taken:
                     reason = next(iter(reasons()), "filtered in its namespace")
                     account.dropped[f"{node}: {reason}"] += 1
@@ -263,6 +281,45 @@ class Network:
         a, b = self.topology.link_at(end).ends
         return b if a == end else a
 
+    def counters(self) -> dict[str, PortCounters]:
+        """Counters of every port by ``node:port``: the kernel's, and those of the engine's queues.
+
+        A frame counts as sent from when its transmission begins.  PAUSE frames, which end at the
+        next port, are the engine's alone.
+        """
+        found = {}
+        for name, port in self.lab.counters().items():
+            node, _, of_node = name.partition(":")
+            line = self.lines[End(node, of_node)]
+            pauses = line.counts.by_queue[MAC_CONTROL]
+            other = self.lines[self.other(line.end)]
+            heard = other.counts.by_queue[MAC_CONTROL]
+            data, control = _queue(line, LOW), _joined(_queue(line, HIGH), _queue(line, MEDIUM))
+            waits = data.backlog_packets + control.backlog_packets + line.counts.in_queue
+            octets = data.backlog_bytes + control.backlog_bytes + line.counts.in_queue_octets
+            if self.lab.routing is not None:
+                # Its packets pass in the kernel, by the host's clock: those of the lines are ours.
+                found[name] = replace(
+                    port,
+                    rx_packets=other.counts.arrived,
+                    rx_bytes=other.counts.arrived_octets,
+                    tx_packets=line.counts.frames,
+                    tx_bytes=line.counts.octets,
+                    control=control,
+                    data=data,
+                )
+                continue
+            found[name] = replace(
+                port,
+                rx_packets=port.rx_packets + heard[0],
+                rx_bytes=port.rx_bytes + heard[1],
+                tx_packets=port.tx_packets - waits + pauses[0],
+                tx_bytes=port.tx_bytes - octets + pauses[1],
+                control=control,
+                data=data,
+            )
+        return found
+
     def under_way(self) -> int:
         """Frames that wait in lines or are on cables."""
         return sum(line.under_way for line in self.lines.values())
@@ -271,6 +328,10 @@ class Network:
     def deadlocked(self) -> bool:
         """Whether lines have stopped each other in a circle."""
         return self.pauses is not None and bool(self.pauses.deadlock)
+
+    def paused(self) -> bool:
+        """Whether a pause is in force at a port."""
+        return self.pauses is not None and self.pauses.in_force
 
     def standing(self) -> str:
         """What pauses hold up now, as the end of a sentence; empty if they hold up nothing."""
@@ -297,6 +358,23 @@ class Network:
 def has_tunnels(topology: Topology) -> bool:
     """Whether switches put packets into tunnels."""
     return any(bridge.vni is not None for node in topology.switches for bridge in node.bridges)
+
+
+def _queue(line: Line, queue: int) -> QueueCounters:
+    packets, octets = line.counts.by_queue[queue]
+    waiting, waiting_octets = line.waiting(queue)
+    return QueueCounters(
+        packets=packets,
+        bytes=octets,
+        drops=line.counts.no_room if queue == LOW else 0,
+        backlog_packets=waiting,
+        backlog_bytes=waiting_octets,
+    )
+
+
+def _joined(one: QueueCounters, other: QueueCounters) -> QueueCounters:
+    names = [each.name for each in fields(one)]
+    return QueueCounters(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
 def _ends_of(node: Node, port: PortSpec) -> Sequence[End]:

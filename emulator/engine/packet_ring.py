@@ -89,12 +89,12 @@ class PacketRing:
 
     def take(self) -> list[Taken]:
         """All frames that are there, in the order in which the kernel handed them over."""
-        out: list[Taken] = []
         slots, octets, words, head = self._slots, self._octets, self._words, self._head
-        while True:
-            at = slots[head]
-            if not words[at >> 2] & _USER:
-                break
+        at = slots[head]
+        if not words[at >> 2] & _USER:
+            return []
+        out: list[Taken] = []
+        while words[at >> 2] & _USER:
             status, length, captured, start, tag, kind, interface = _SLOT.unpack_from(octets, at)
             begin = at + start
             frame = bytes(octets[begin : begin + captured])
@@ -108,6 +108,7 @@ class PacketRing:
             if status & _VLAN_VALID:
                 frame = frame[:_MACS] + _TAG.pack(kind or 0x8100, tag) + frame[_MACS:]
             out.append((interface, frame))
+            at = slots[head]
         self._head = head
         return out
 

@@ -104,6 +104,11 @@ class PriorityFlowControl:
         """Have the switch drop all data that is to leave by port ``name``, or no longer."""
         self._asic.pauses.drop(name, dropping)
 
+    @property
+    def in_force(self) -> bool:
+        """Whether a pause stops a port now."""
+        return any(one.gate is not None and one.gate.closed for one in self.ends.values())
+
     def unmoved(self) -> None:
         """A buffer has been above XON for a whole pause: look for a deadlock, once an instant."""
         now = self._events.now // PS

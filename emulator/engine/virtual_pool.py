@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Self
 
@@ -12,7 +14,7 @@ from emulator.endpoint.nvlink import CopyNotice
 from emulator.endpoint.schedule import Barrier, Copy, Schedule, Write
 from emulator.endpoint.silence import silence
 from emulator.endpoint.spec import AgentSpec, RankResult
-from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
+from emulator.engine.event_queue import NEVER, PS, EventQueue
 from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
 from emulator.engine.network import Network
 
@@ -20,6 +22,8 @@ from emulator.engine.network import Network
 LEAD_NS = 1_000
 #: Fabric time that transports may take to close, and frames to arrive that are under way (ns).
 CLOSE_NS = 2_000_000
+#: Fabric time after which frames, or pauses, that are left from an execution are an error (ns).
+DRAIN_NS = 100_000_000
 
 Counts = dict[int, Mapping[str, Mapping[str, int]]]
 
@@ -39,7 +43,7 @@ class VirtualPool:
         self.pids: dict[int, int] = {}
         self._network = network
         self._events: EventQueue = network.events
-        self._source = Source()
+        self._source = network.events.run_source
         self._endpoints: dict[int, GpuEndpoint] = {}
         self._schedules: dict[int, Schedule] = {}
         self._members: dict[str, frozenset[int]] = {}
@@ -80,7 +84,6 @@ class VirtualPool:
                     memory=self.memories[rank],
                     scale_up_memories={peer: self.memories[peer] for peer in spec.scale_up_peers},
                     send_copy=self._send_copy,
-                    reasons=self._network.reasons(spec.node),
                 )
                 self._network.on_carrier(spec.node, endpoint.carrier_changed)
                 for opened in ports:
@@ -128,11 +131,20 @@ class VirtualPool:
             endpoint.renew(self._life)
         self._used = False
 
-    def _drain(self, limit_ns: int = CLOSE_NS) -> None:
-        """Let time pass until no frame is under way, ``limit_ns`` at most."""
-        until = self._events.now + limit_ns * PS
+    def _drain(self) -> None:
+        """Let time pass until no frame is under way and no pause in force.
+
+        Raises :class:`AgentError` if that takes longer than :data:`DRAIN_NS`: what comes after
+        would not begin on an empty fabric.
+        """
+        until = self._events.now + DRAIN_NS * PS
         heap = self._events.heap
-        while self._network.under_way() and heap and heap[0][0] <= until:
+        while self._network.under_way() or self._network.paused():
+            if not heap or heap[0][0] > until:
+                raise AgentError(
+                    f"{self._network.under_way()} frames are still under way {DRAIN_NS / 1e6:g} ms "
+                    f"after the last operation{self._network.standing()}"
+                )
             self._events.run(min(until, heap[0][0] + 1000 * PS))
 
     def run(
@@ -157,10 +169,11 @@ class VirtualPool:
         self._failed = False
         if self._network.pauses is not None:
             self._network.pauses.standstill = events.stop
-        events.at(begin * PS, self._source.next(), self._start, self._execution)
         if started is not None:
-            started(begin)
-        events.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
+            started(begin)  # faults of that instant come first
+        events.at(begin * PS, self._source.next(), self._start, self._execution)
+        with _uncollected():
+            events.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
         if self._left and not self._failed:
             self._explain(bool(events.heap))
         for endpoint in self._endpoints.values():
@@ -253,10 +266,24 @@ class VirtualPool:
 
     def stop(self) -> None:
         """Close all sockets and remove the memories; safe to call again and in any state."""
+        for endpoint in self._endpoints.values():
+            endpoint.retire()
         self._endpoints.clear()
         self._network.forget_gpus()
-        self._events.heap.clear()
         for memory in self.memories.values():
             memory.close()
             memory.unlink()
         self.memories.clear()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector from going through all endpoints while frames pass.
+
+    Nothing on their way refers to itself; what an execution leaves is collected after it.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -122,7 +122,11 @@ class HostTime:
         """The endpoints: a process for each GPU."""
         return AgentPool(self._plan.lab, specs, self.clock)
 
-    def switches_changed(self) -> None:
+    def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
+        """What reads the counters of all ports of ``lab``."""
+        return lab.counters
+
+    def switches_changed(self, seed: int) -> None:
         """Nothing: the kernel's queues were told with the switches."""
 
     @property

@@ -21,7 +21,8 @@ def jain(values: Sequence[float]) -> float | None:
     ``None`` if there are no values or all are 0.
     """
     squares = sum(value * value for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares else None
+    # Rounding may leave equal values a little above 1.
+    return min(1.0, sum(values) ** 2 / (len(values) * squares)) if squares else None
 
 
 def max_mean(values: Sequence[float]) -> float | None:

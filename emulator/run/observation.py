@@ -6,7 +6,7 @@ draw at random is the same for every row; what they had counted before is added 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from emulator.asic.counters import AsicCounters
 from emulator.asic.pause_counters import PauseCounters, larger
@@ -22,10 +22,19 @@ Pauses = Mapping[str, PauseCounters]
 
 class PortObserver:
     """The ports of ``lab``; one without ASIC has the kernel's counters alone, and no
-    ``telemetry``."""
+    ``telemetry``.
 
-    def __init__(self, lab: Lab, telemetry: Telemetry | None = None) -> None:
+    ``kernel`` reads the counters of interfaces and of the queues below the ASIC.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        telemetry: Telemetry | None = None,
+        kernel: Callable[[], Mapping[str, PortCounters]] | None = None,
+    ) -> None:
         self._lab = lab
+        self.kernel = kernel or lab.counters
         self._queues = None if telemetry is None else QueueReader(telemetry)
         self._totals_of_pauses: Pauses = {}
         self._totals: dict[str, AsicCounters] = {}
@@ -39,14 +48,12 @@ class PortObserver:
         self._totals_of_pauses = self.pauses()
         if self._lab.asic is not None:
             self._lab.asic.pauses.restart()
-        self._before = (self._lab.counters(), self._asic(), self._pauses())
+        self._before = (self.kernel(), self._asic(), self._pauses())
 
     def end(self) -> dict[str, PortRecord]:
         """What every port has seen since :meth:`begin`, by ``node:port``."""
         kernel, asic, pauses = self._before
-        return changes(
-            (kernel, self._lab.counters()), (asic, self._asic()), (pauses, self._pauses())
-        )
+        return changes((kernel, self.kernel()), (asic, self._asic()), (pauses, self._pauses()))
 
     def queues(self) -> dict[str, QueueSeries]:
         """The depth of every port's queue since the last call or :meth:`begin`, by sample."""

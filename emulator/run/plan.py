@@ -59,7 +59,7 @@ class Request:
     #: how many seeds the scenario is run with, from ``seed`` on
     seeds: int = 1
     #: what keeps the time: "virtual" or "host"
-    clock: ClockKind = "host"
+    clock: ClockKind = "virtual"
     dilation: float | None = None
     #: what virtual time charges for new routes after a fault
     convergence: Convergence = field(default_factory=Convergence)
@@ -149,7 +149,7 @@ def prepare(request: Request) -> Plan:
     topology = control_plane.chosen(topology, request.control_plane)
     moments = timeline(request.faults, topology)
     bonds.check(topology)
-    preflight.check_agents(len(topology.gpus))
+    preflight.check_agents(len(topology.gpus), request.clock)
     relays = Pxn(topology, request.pxn)
     by_seed = {
         seed: request.scenario.schedules(request.parameters, topology, seed)
@@ -186,7 +186,7 @@ def prepare(request: Request) -> Plan:
         selection = default_capture(topology)
     taps = select(selection or "", ports_of(topology))
     lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
-    capabilities = preflight.check(lab, taps, trials, len(topology.gpus))
+    capabilities = preflight.check(lab, taps, trials, len(topology.gpus), request.clock)
     if any(stage.switch is not None for stage in planned):
         asic_program.require()
         if not (tried := capabilities["switch-asic"]).present:
@@ -206,7 +206,7 @@ def prepare(request: Request) -> Plan:
         homing=homed,
     )
     for load in plan.loads:
-        preflight.check_memory(load.size_bytes, load.memory_octets, load.operations)
+        preflight.check_memory(load.size_bytes, load.memory_octets, load.operations, request.clock)
     return plan
 
 

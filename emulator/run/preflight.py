@@ -14,12 +14,17 @@ from emulator.endpoint.gpu import DIRECTORY as GPU_MEMORY
 from emulator.errors import UserError
 from emulator.fabric.capabilities import FEATURES, Capabilities, probe
 from emulator.fabric.capture import Tap
+from emulator.lab_record import Clock
 from emulator.scenario import Trial
 from topologies.units import format_size
 
 #: What processes take besides the GPUs' memory (octets): measured, rounded up.  An agent with its
-#: rings and its part of the kernel; the runner with its interpreter, and those that it starts.
+#: rings and its part of the kernel, or with the virtual clock an endpoint in the runner; the runner
+#: with its interpreter, and those that it starts.
 AGENT_BYTES = 32 * 2**20
+ENDPOINT_BYTES = 2 * 2**20
+#: For each endpoint that another one knows.
+PEER_BYTES = 512
 RUNNER_BYTES = 128 * 2**20
 #: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
 #: the schedules of all and writes the largest trial's as a timeline.
@@ -31,7 +36,9 @@ MANY_OPERATIONS = 250_000
 SPARE_BYTES = 256 * 2**20
 
 
-def check(lab: str, taps: Sequence[Tap], trials: Sequence[Trial], ranks: int) -> Capabilities:
+def check(
+    lab: str, taps: Sequence[Tap], trials: Sequence[Trial], ranks: int, clock: Clock
+) -> Capabilities:
     """What the machine offers; :class:`UserError` unless a run can be expected to succeed on it."""
     cleanup.require_root("run a scenario")
     check_name(lab)
@@ -39,9 +46,10 @@ def check(lab: str, taps: Sequence[Tap], trials: Sequence[Trial], ranks: int) ->
     for missing in found.lacking():
         remedy = FEATURES[missing.name].remedy
         raise UserError(f"{missing.name} is missing ({missing.detail}); {remedy}")
-    check_tools(taps)
+    if clock == "host":
+        check_tools(taps)
     for trial in trials:
-        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks)
+        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks, clock=clock)
     return found
 
 
@@ -84,14 +92,18 @@ class Need:
     runner: int
 
     @classmethod
-    def of(cls, memory_octets: Sequence[int], operations: int = 0) -> Need:
+    def of(cls, memory_octets: Sequence[int], operations: int = 0, clock: Clock = "host") -> Need:
         """``memory_octets`` are the buffers of each GPU, ``operations`` those of all schedules.
 
-        The runner makes what goes into the buffers of one GPU at a time, or should come out.
+        The runner makes what goes into the buffers of one GPU at a time, or should come out.  With
+        the virtual ``clock`` it has the endpoints, which use its own operations.
         """
+        agents = agents_bytes(len(memory_octets), clock)
+        if clock == "host":
+            agents += AGENT_OPERATION_BYTES * operations
         return cls(
             gpus=sum(memory_octets),
-            agents=AGENT_BYTES * len(memory_octets) + AGENT_OPERATION_BYTES * operations,
+            agents=agents,
             runner=RUNNER_BYTES
             + max(memory_octets, default=0)
             + RUNNER_OPERATION_BYTES * operations,
@@ -104,23 +116,30 @@ class Need:
     def __str__(self) -> str:
         return (
             f"{_gib(self.total)} of memory ({_gib(self.gpus)} for GPU buffers, "
-            f"{_gib(self.agents)} for agents, {_gib(self.runner)} for the runner)"
+            f"{_gib(self.agents)} for endpoints, {_gib(self.runner)} for the runner)"
         )
 
 
-def check_agents(ranks: int) -> None:
-    """An agent for each of ``ranks`` GPUs fits the machine, whatever it will have to do."""
-    wanted, available = AGENT_BYTES * ranks, _available()
+def agents_bytes(ranks: int, clock: Clock) -> int:
+    """What the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
+    return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES + PEER_BYTES * ranks)
+
+
+def check_agents(ranks: int, clock: Clock) -> None:
+    """An endpoint for each of ``ranks`` GPUs fits the machine, whatever it will have to do."""
+    wanted, available = agents_bytes(ranks, clock), _available()
     if wanted > available:
         raise UserError(
-            f"the agents of {ranks} GPUs need {_gib(wanted)} of memory and the machine has "
+            f"the endpoints of {ranks} GPUs need {_gib(wanted)} of memory and the machine has "
             f"{_gib(available)} to give; use fewer GPUs"
         )
 
 
-def check_memory(size_bytes: int, memory_octets: Sequence[int], operations: int = 0) -> None:
+def check_memory(
+    size_bytes: int, memory_octets: Sequence[int], operations: int = 0, clock: Clock = "host"
+) -> None:
     """A trial of ``size_bytes``, which needs what :meth:`Need.of` says, fits the machine."""
-    need = Need.of(memory_octets, operations)
+    need = Need.of(memory_octets, operations, clock)
     room = shutil.disk_usage(GPU_MEMORY).free
     if need.gpus > room:
         raise UserError(

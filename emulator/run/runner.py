@@ -208,7 +208,7 @@ class _Run:
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
         self.striker = Striker(lab, self.time.cabling)
-        self.ports = PortObserver(lab, self.time.telemetry)
+        self.ports = PortObserver(lab, self.time.telemetry, self.time.counters(lab))
 
     def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:
         """The agents for ``stages``, which share a transport; they end with ``lives``."""
@@ -264,7 +264,7 @@ class _Run:
             self.ports.restart()
             assert lab.asic is not None
             lab.asic.apply(stage.switch, stage.seed)
-            self.time.switches_changed()
+            self.time.switches_changed(stage.seed)
         self.folder.event(
             "stage", number=number, transport=stage.stage.label, switch=stage.stage.switch
         )
@@ -356,7 +356,7 @@ class _Run:
         assert self.lab is not None
         assert self.ports is not None
         self.observer.progress("reading counters", 1.0)
-        kernel, asic, pauses = self.lab.counters(), self.ports.totals(), self.ports.pauses()
+        kernel, asic, pauses = self.ports.kernel(), self.ports.totals(), self.ports.pauses()
         self.result.ports = {
             name: port.as_dict()
             | ({"asic": asic[name].as_dict()} if name in asic else {})

@@ -130,7 +130,10 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     fidelity = result["fidelity"]
     assert isinstance(fidelity, Mapping)
     verdict, reasons = fidelity["verdict"], fidelity["reasons"]
-    if verdict == "ok":
+    account = fidelity.get("account")
+    if verdict == "exact" and isinstance(account, Mapping):
+        yield f"# Fidelity             : exact; {_accounted(account)}"
+    elif verdict == "ok":
         yield "# Fidelity             : ok"
     else:
         yield f"# Fidelity             : {str(verdict).upper()}"
@@ -149,6 +152,15 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
         yield f"# Error                : {error}"
     if folder is not None:
         yield f"# Run folder           : {folder}"
+
+
+def _accounted(account: Mapping[str, object]) -> str:
+    """What became of all frames that went into a namespace of the kernel."""
+    dropped = account["dropped"]
+    assert isinstance(dropped, Mapping)
+    lost = sum(dropped.values())
+    frames = f"{account['injected']} frames went into namespaces, {account['delivered']} came out"
+    return f"{frames}, {lost} were dropped"
 
 
 def _transport(result: Mapping[str, object], row: Mapping[str, object]) -> str | None:

@@ -14,7 +14,7 @@ from emulator.control_plane.charged_time import NS_PER_S, Broken
 from emulator.control_plane.held_routes import HeldRoutes
 from emulator.control_plane.routing import Routing
 from emulator.endpoint.spec import AgentSpec
-from emulator.engine.event_queue import PS, EventQueue, Source
+from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import digest
 from emulator.engine.network import Network
 from emulator.engine.port_capture import PortCapture
@@ -58,7 +58,6 @@ class VirtualTime:
         self._plan, self._result, self._folder = plan, result, folder
         self._observer, self._environment = observer, environment
         self._events = EventQueue()
-        self._source = Source()
         self._network: Network | None = None
         self._routes: HeldRoutes | None = None
         self._struck = 0
@@ -182,9 +181,13 @@ class VirtualTime:
         """The endpoints, in this process."""
         return VirtualPool(self._plan.lab, specs, self.network)
 
-    def switches_changed(self) -> None:
-        """Have the lines work as the switches say now."""
-        self.network.reconfigure()
+    def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
+        """What reads the counters of all ports of ``lab``."""
+        return self.network.counters
+
+    def switches_changed(self, seed: int) -> None:
+        """Have the lines work as the switches say now, which draw by ``seed``."""
+        self.network.reconfigure(seed)
 
     @property
     def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
@@ -192,7 +195,9 @@ class VirtualTime:
         return self._at
 
     def _at(self, when_ns: int, act: Callable[[], None]) -> None:
-        self._events.at(when_ns * PS, self._source.next(), lambda _: act(), None)
+        events = self._events
+        when = max(when_ns * PS, events.now)
+        events.at(when, events.run_source.next(), lambda _: act(), None)
 
     @property
     def started(self) -> int | None:

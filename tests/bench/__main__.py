@@ -1,7 +1,7 @@
 """``python -m tests.bench first-light``: what the parts of one run cost on this machine.
 
 Parts that are asked for more often than the rest have a name of their own (``ports``, ``switch``,
-``telemetry``, ``transports``, ``turns``).
+``telemetry``, ``transports``, ``turns``, ``virtual``, ``virtual-sizes``).
 
 Ratios are measured against something known in the same run, so they mean the same on any
 machine; seconds and megabytes belong to the machine, which is described beside them.
@@ -34,6 +34,7 @@ from tests.bench import (
     telemetry,
     transports,
     turns,
+    virtual,
 )
 from topologies import catalogue
 
@@ -94,6 +95,21 @@ FIGURES: Mapping[str, Figure] = {
         "processor time of a sent frame at a NIC of two ports over one", "x", False
     ),
     "two_ports_receive_ratio": Figure("the same of a received frame", "x", False),
+    "virtual_ring_packets_s": Figure(
+        "data packets a second, AllReduce of 8 MiB on the reference cluster", "1/s", True, 12_000
+    ),
+    "virtual_ring_packet_us": Figure("processor time of one of them", "us", False),
+    "virtual_permutation_packets_s": Figure(
+        "the same, permutation over three switches", "1/s", True, 8_000
+    ),
+    "virtual_allreduce_s": Figure("uetemu run allreduce, from command to prompt", "s", False, 15),
+    "virtual_capture_ratio": Figure(
+        "a run that captures all ports over one that does not", "x", False, 1.3
+    ),
+    "virtual_512_gpus_s": Figure("AllReduce of 1 MiB over 512 GPUs", "s", False, 135),
+    "virtual_512_gpus_mb": Figure("memory that it takes at most", "MB", False, 6_000),
+    "virtual_packet_64_ratio": Figure("a packet among 64 GPUs over one among 8", "x", False, 1.5),
+    "virtual_packet_512_ratio": Figure("among 512 GPUs over one among 8", "x", False, 1.5),
     "telemetry_ratio": Figure(
         "packet rate while all switch ports are sampled over that without", "x", True, 0.97
     ),
@@ -130,6 +146,8 @@ BENCHMARKS: Mapping[str, Callable[[], dict[str, float]]] = {
     "telemetry": telemetry.measure,
     "transports": transports.measure,
     "turns": turns.measure,
+    "virtual": virtual.measure,
+    "virtual-sizes": virtual.measure_sizes,
 }
 
 

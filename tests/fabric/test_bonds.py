@@ -287,7 +287,7 @@ def test_lab_and_run_tell_what_homing_they_have(lab_name: str, tmp_path: Path) -
     folder = tmp_path / "run"
     process = uetemu(
         *("run", "allreduce", "--topology", DRAWN, "--name", lab_name, "--sizes", "16KiB"),
-        *("--iterations", "1", "--dilation", "20000", "--capture", "none"),
+        *("--iterations", "1", "--capture", "none"),
         *("--output", str(folder)),
     )
     out, said = process.communicate()
@@ -350,7 +350,7 @@ class TestWithBonds:
         lab, folder = f"t{secrets.token_hex(5)}", tmp_path / "run"
         process = uetemu(
             *("run", "allreduce", "--topology", SHAPE, "--param", "warmups=0", "--name", lab),
-            *("--sizes", "256KiB", "--iterations", "1", "--dilation", "200000"),
+            *("--sizes", "256KiB", "--iterations", "1"),
             *("--fault", pull, "--output", str(folder), "--format", "json"),
         )
         out, said = process.communicate()

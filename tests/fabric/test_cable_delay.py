@@ -97,7 +97,8 @@ def test_a_run_is_right_delays_in_its_nics_and_leaves_nothing(tmp_path: Path) ->
     folder = tmp_path / "run"
     argv = (
         *("run", "allreduce", "--topology", SMALL, "--sizes", "16KiB", "--iterations", "1"),
-        *("--dilation", "200000", "--name", name, "--output", str(folder), "--format", "json"),
+        *("--clock", "host", "--dilation", "200000", "--name", name),
+        *("--output", str(folder), "--format", "json"),
     )
     done = subprocess.run(
         [sys.executable, "-c", "from emulator.cli.main import main; main()", *argv],

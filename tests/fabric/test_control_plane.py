@@ -156,7 +156,7 @@ def test_a_user_asks_with_vtysh(lab_name: str) -> None:
 
 
 def test_a_run_keeps_what_its_switches_were_told(tmp_path: Path, lab_name: str) -> None:
-    fabric = ("--topology", "rail_clos:hosts=1,gpus_per_host=2,spines=1", "--dilation", "20000")
+    fabric = ("--topology", "rail_clos:hosts=1,gpus_per_host=2,spines=1")
     told = ("--control-plane", "ebgp:bfd=off,hold=60s", "--output", str(tmp_path / "run"))
     work = ("run", "allreduce", "--sizes", "4KiB", "--iterations", "1", "--name", lab_name)
     run = uetemu(*work, *fabric, *told)

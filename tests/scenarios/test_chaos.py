@@ -142,7 +142,7 @@ class TestRuns:
         self, start: Callable[..., Run]
     ) -> None:
         run = start(
-            *(*SMALL, "--dilation", "20000", "--sizes", "4KiB,256MB", "--param", "warmups=0"),
+            *(*SMALL, "--sizes", "4KiB,256MB", "--param", "warmups=0"),
             *("--iterations", "1", "--capture", "none"),
         )
         run.event("row")
@@ -164,7 +164,7 @@ class TestRuns:
         folder = tmp_path / "run"
         done = shell(
             '"$@" | head -n 1',
-            *("run", "allreduce", *SMALL, "--dilation", "5000", "--sizes", "4KiB"),
+            *("run", "allreduce", *SMALL, "--sizes", "4KiB"),
             *("--output", str(folder)),
             folder=tmp_path,
         )
@@ -174,7 +174,7 @@ class TestRuns:
         assert json.loads((folder / "result.json").read_text())["errors"]
 
     def test_json_is_complete_when_the_calibration_fails(self, start: Callable[..., Run]) -> None:
-        run = start(*SMALL, "--format", "json", "--sizes", "64KiB")
+        run = start(*SMALL, "--clock", "host", "--format", "json", "--sizes", "64KiB")
         children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children")
 
         def fork_server() -> dict | None:

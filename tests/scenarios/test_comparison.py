@@ -302,7 +302,7 @@ def test_a_comparison_is_fair(tmp_path: Path) -> None:
     result = run(
         tmp_path,
         *("permutation", "--sizes", "256KiB", "--transport", "uet,rocev2,rocev2:pfc=off,qps=4"),
-        *("--topology", "rail_clos:hosts=2,gpus_per_host=2", "--dilation", "20000"),
+        *("--topology", "rail_clos:hosts=2,gpus_per_host=2"),
         *("--capture", "none"),
     )
     uet, paused, lossy = rows = result["rows"]

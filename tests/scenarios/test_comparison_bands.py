@@ -6,6 +6,7 @@ recorded, for it depends on thresholds and sizes.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ def test_what_a_loss_costs(tmp_path: Path, record_property: Record, seed: int) -
         "losssweep",
         *("--transport", f"uet,{GO_BACK_N},{SELECTIVE}"),
         seed=seed,
-        dilation=24000,
         losses="0,10000",
         size="4MiB",
     )
@@ -78,7 +78,6 @@ def test_incasts_with_pauses_with_losses_and_with_trimming(
         "incast",
         *("--transport", "uet,rocev2,rocev2:pfc=off"),
         seed=seed,
-        dilation=24000,
         placement="any",
         senders=str(senders),
         size="256KiB",
@@ -107,7 +106,6 @@ def test_rings_of_shuffled_ranks_wait_for_their_worst_path(
         "allreduce",
         *("--topology", "rail_clos:hosts=4", "--transport", "uet,rocev2,rocev2:qps=8"),
         seed=seed,
-        dilation=40000,
         order="shuffled",
         sizes="2MiB",
     )
@@ -129,7 +127,6 @@ def test_hashed_flows_collide_and_sprayed_packets_do_not(
         "permutation",
         *("--topology", CROSSED, "--transport", "uet,rocev2,rocev2:qps=8"),
         seed=seed,
-        dilation=40000,
         sizes="2MiB",
     )
     rows = by_transport(result)
@@ -144,28 +141,29 @@ def test_hashed_flows_collide_and_sprayed_packets_do_not(
     assert hashed["dropped_packets"] == spread["dropped_packets"] == 0
 
 
-@marked
-def test_a_victim_suffers_where_its_link_is_paused(
-    tmp_path: Path, record_property: Record, seed: int
-) -> None:
+@on_a_fabric
+def test_a_victim_suffers_where_its_link_is_paused(tmp_path: Path, record_property: Record) -> None:
+    """Whether pauses reach the link of a hashed flow, its hash decides: most seeds say yes."""
     result = run(
         tmp_path,
         "victim",
-        *("--transport", "uet,rocev2"),
-        seed=seed,
-        dilation=30000,
+        *("--transport", "uet,rocev2", "--seeds", "4"),
+        seed=1,
         senders="8",
         size="512KiB",
     )
-    alone = by_transport(result, senders=0)
-    beside = by_transport(result, senders=8)
-    for name, row in beside.items():
-        record_property(f"victim's share with {name}", row["victim_share"])
-    assert min(row["efficiency"] for row in alone.values()) > 0.85
-    paused = beside["rocev2"]
-    assert paused["pauses"] > 0
-    assert paused["dropped_packets"] == 0
-    assert beside["uet"]["victim_share"] > 1.3 * paused["victim_share"]
+    ratios = []
+    for seed in range(1, 5):
+        alone = by_transport(result, senders=0, seed=seed)
+        beside = by_transport(result, senders=8, seed=seed)
+        shares = {name: row["victim_share"] for name, row in beside.items()}
+        record_property(f"victim's share with seed {seed}", shares)
+        assert min(row["efficiency"] for row in alone.values()) > 0.85
+        assert beside["rocev2"]["pauses"] > 0
+        assert beside["rocev2"]["dropped_packets"] == 0
+        assert shares["uet"] > max(0.5, shares["rocev2"])
+        ratios.append(shares["uet"] / shares["rocev2"])
+    assert statistics.median(ratios) > 1.3
 
 
 @on_a_fabric
@@ -176,7 +174,6 @@ def test_roce_wins_an_incast_that_its_buffers_hold(tmp_path: Path, record_proper
         "incast",
         *("--transport", "uet,rocev2:classic", "--seeds", "2"),
         seed=1,
-        dilation=24000,
         senders="8",
     )
     rows = {row["transport"]: row for row in result["summary"]}
@@ -203,7 +200,6 @@ def test_adaptive_routing_takes_no_reordering_for_loss(
         "permutation",
         *("--topology", CROSSED, "--transport", "rocev2:classic,rocev2:adaptive"),
         seed=1,
-        dilation=40000,
         sizes="1MiB",
     )
     rows = by_transport(result)

@@ -46,7 +46,7 @@ def test_allreduce_sums_right_and_crosses_every_tier(
 ) -> None:
     run = start(
         *("--topology", spec, "--param", "order=shuffled", "--sizes", "16KiB"),
-        *("--iterations", "1", "--dilation", "20000", "--capture", "none"),
+        *("--iterations", "1", "--capture", "none"),
     )
     status, out, err = run.finish()
     assert status == 0, (out, err)
@@ -73,7 +73,7 @@ def test_a_run_on_a_profile_has_the_switches_of_the_profile(
     )
     run = start(
         *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
-        *("--dilation", "20000", "--capture", "none"),
+        *("--capture", "none"),
     )
     status, out, err = run.finish()
     assert status == 0, (out, err)
@@ -93,7 +93,7 @@ def test_a_profile_has_its_interconnect_and_its_classes(
     )
     run = start(
         *("--topology", str(profile), "--sizes", "16KiB", "--iterations", "1"),
-        *("--dilation", "20000", "--capture", "none"),
+        *("--capture", "none"),
     )
     status, out, err = run.finish()
     assert status == 0, (out, err)

@@ -31,6 +31,11 @@ root = [
 PIECE = Region("x", 0, 4)
 
 
+def at(dilation: int) -> tuple[str, ...]:
+    """The arguments of a run on the host's clock."""
+    return ("--clock", "host", "--dilation", str(dilation))
+
+
 def test_the_longest_chain_of_messages() -> None:
     """Rank 0 writes to 1, which writes to 2 and copies to 3; a message of 3 to 2 waits for none."""
     message = {"local": PIECE, "remote": PIECE}
@@ -107,7 +112,7 @@ class TestRuns:
     pytestmark = root
 
     #: The second row takes seconds, so that there is time to disturb it.
-    ROWS: Sequence[str] = (*SMALL, "--dilation", "50000", "--sizes", "4KiB,256KiB")
+    ROWS: Sequence[str] = (*SMALL, *at(50_000), "--sizes", "4KiB,256KiB")
 
     def test_an_agent_that_stands_still(self, start: Callable[..., Run]) -> None:
         run = start(*self.ROWS, "--iterations", "10", "--capture", "none")
@@ -126,7 +131,7 @@ class TestRuns:
         assert 2 in result["fidelity"]["limited_rows"]
 
     def test_a_dilation_that_is_too_small(self, start: Callable[..., Run]) -> None:
-        run = start(*SMALL, "--dilation", "300", "--sizes", "64KiB", "--capture", "none")
+        run = start(*SMALL, *at(300), "--sizes", "64KiB", "--capture", "none")
         status, _, err = run.finish()
         assert status == 0, err
         assert {"own_time", "processors_busy"} & tripped(run.result["fidelity"])
@@ -185,7 +190,7 @@ class TestRuns:
 
     def test_a_fault_that_comes_late(self, start: Callable[..., Run]) -> None:
         run = start(
-            *(*SMALL, "--dilation", "100000", "--sizes", "256KiB", "--capture", "none"),
+            *(*SMALL, *at(100_000), "--sizes", "256KiB", "--capture", "none"),
             *("--iterations", "1", "--fault", "t=3us link rail0:up0 loss=0.1%"),
         )
         run.event("started")
@@ -217,7 +222,7 @@ class TestRuns:
 def start_incast(start: Callable[..., Run]) -> Run:
     """Two rows of RoCEv2 into one port, where a queue stands and pauses are asked for."""
     return start(
-        *("--topology", "rail_clos:hosts=4,gpus_per_host=1,spines=1", "--dilation", "50000"),
+        *("--topology", "rail_clos:hosts=4,gpus_per_host=1,spines=1", *at(50_000)),
         *("--transport", "rocev2:qps=1", "--switch", "lossless", "--capture", "none"),
         *("--param", "senders=2,3", "--param", "size=256KiB", "--iterations", "4"),
         scenario="incast",

@@ -60,10 +60,10 @@ def _shared_memory(lab: str) -> int:
 )
 def test_the_need_is_what_a_run_takes(tmp_path: Path, spec: str, given: dict[str, str]) -> None:
     load = _load(spec, **given)
-    need = Need.of(load.memory_octets, load.operations)
+    need = Need.of(load.memory_octets, load.operations, "virtual")
     once = {**given, "warmups": "0", "iterations": "1"}
     pairs = [part for name, value in once.items() for part in ("--param", f"{name}={value}")]
-    running = Run(tmp_path, "--topology", spec, "--dilation", "200", *pairs)
+    running = Run(tmp_path, "--topology", spec, *pairs)
     process, peak, shared = psutil.Process(running.process.pid), 0, 0
     while running.process.poll() is None:
         with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):

@@ -15,7 +15,6 @@ from tests.scenarios.test_traffic_runs import run
 
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.alone,  # how late a pause is depends on who else runs
     pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
 ]
 INCAST = {"senders": "8", "size": "256KiB", "warmups": "0"}

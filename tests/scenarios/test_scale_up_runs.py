@@ -85,7 +85,7 @@ def test_a_gather_takes_what_the_receiver_can_take(
     path.write_text(GATHER)
     run = start(
         *("--topology", f"rail_clos:hosts=1,gpus_per_host=4{parameters}"),
-        *("--dilation", "20000", "--capture", "none"),
+        *("--capture", "none"),
         scenario=str(path),
     )
     status, out, err = run.finish()
@@ -103,7 +103,7 @@ def test_a_gather_takes_what_the_receiver_can_take(
 def test_allreduce_over_links_without_a_switch(start: Callable[..., Run], parameters: str) -> None:
     run = start(
         *("--topology", f"rail_clos:hosts=2,{parameters}", "--sizes", "16KiB"),
-        *("--iterations", "1", "--dilation", "20000", "--capture", "none"),
+        *("--iterations", "1", "--capture", "none"),
     )
     status, out, err = run.finish()
     assert status == 0, (out, err)
@@ -116,7 +116,7 @@ def test_allreduce_over_links_without_a_switch(start: Callable[..., Run], parame
 def test_a_domain_of_several_servers_keeps_its_traffic(start: Callable[..., Run]) -> None:
     run = start(
         *("--topology", "rail_clos:hosts=4,gpus_per_host=2,scale_up_hosts=4", "--sizes", "16KiB"),
-        *("--iterations", "1", "--dilation", "20000", "--capture", "none"),
+        *("--iterations", "1", "--capture", "none"),
     )
     status, out, err = run.finish()
     assert status == 0, (out, err)
@@ -134,7 +134,7 @@ def test_a_time_below_the_ideal_is_an_internal_error(
     path = tmp_path / "gather.py"
     too_high = "import emulator.run.load\n\nemulator.run.load.ideal_ns = lambda *_: 1e6\n"
     path.write_text(GATHER.replace("SIZE = 1 << 20\n", f"SIZE = 1 << 10\n{too_high}"))
-    run = start("--dilation", "20000", "--capture", "none", scenario=str(path))
+    run = start("--capture", "none", scenario=str(path))
     status, out, err = run.finish()
     assert status == 1, (out, err)
     assert "internal error: an iteration took" in err

@@ -29,7 +29,7 @@ def run(folder: Path, scenario: str, *arguments: str, **given: str) -> dict:
     lab = f"t-{secrets.token_hex(5)}"
     pairs = [part for name, value in given.items() for part in ("--param", f"{name}={value}")]
     command = ["run", scenario, "--name", lab, "--output", str(folder / lab), *arguments, *pairs]
-    command += ["--format", "json", "--dilation", "20000"]
+    command += ["--format", "json"]
     done = subprocess.run(
         [sys.executable, "-c", CODE, *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -142,13 +142,11 @@ def test_linkfail(tmp_path: Path) -> None:
         ["rail0:up0", "spine0:down0"],
         ["rail0:up1", "spine1:down0"],
     ]
-    assert all(event["late_us"] >= 0 for event in struck)
+    assert [event["late_us"] for event in struck] == [0, 0]
     assert black["drops"].get("black_hole", 0) > 0
     assert black["retransmitted_packets"] > 0
     assert "black_hole" not in whole["drops"]
     assert "black_hole" not in slow["drops"]
-    lateness = [one for one in content["fidelity"]["inputs"] if one["name"] == "fault_lateness"]
-    assert lateness[0]["value"] == max(1000 * event["late_us"] for event in struck)
 
 
 def test_lbsweep_tells_switches_and_endpoints_anew(tmp_path: Path) -> None:
