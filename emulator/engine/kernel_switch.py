@@ -7,6 +7,7 @@ the program counts what it lets go and what it takes, and the ring must have as 
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -21,6 +22,8 @@ from uet.transport import Frame
 
 #: UDP port of VXLAN (RFC 7348); EtherType of IPv4 and the first octet of a header without options.
 _VXLAN, _IPV4 = (4789).to_bytes(2), b"\x08\x00\x45"
+#: Errors of a send whose frame a filter took, or whose interface somebody has taken down.
+_REFUSED = frozenset({errno.ENOBUFS, errno.ENETDOWN})
 #: How long (s) a frame without a trace is looked for before the run ends with an error.
 _PATIENCE_S = 5.0
 #: Kernels before this one may leave softirqs to ksoftirqd, which has to come to run.
@@ -134,9 +137,15 @@ class Outlets:
 
         False if it does not come out, which is counted: a filter there took it.
         """
-        sender.sendmsg(frame)
         account = self.account
         account.injected += 1
+        try:
+            sender.sendmsg(frame)
+        except OSError as failure:
+            if failure.errno not in _REFUSED:
+                raise
+            account.dropped[f"{node}: filtered in its namespace"] += 1
+            return False
         if self.take() or awaited(self.settle, self.take, FILTERED_S):
             account.delivered += 1
             return True

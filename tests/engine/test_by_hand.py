@@ -11,6 +11,7 @@ import os
 
 import pytest
 
+from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
 from tests.engine.bench_of_gpus import gpu_bench
@@ -24,6 +25,7 @@ PACKET = Region("x", 0, 4096)
 FRAME, ON_WIRE_PS = 4194, 4218 * 20
 CABLE_PS = 200 * PS
 START_PS = 1000 * PS
+EGRESS = "{ type filter hook egress device eth0 priority 0; policy drop; }"
 
 
 def schedule(rank: int, *operations: Operation) -> Schedule:
@@ -94,3 +96,27 @@ def test_a_switch_holds_a_frame_until_its_last_octet_has_left(lab_name: str) -> 
         deepest = max(queue.max_bytes for queue in queues.values())
         left = sum(queue.bytes for queue in queues.values())
     assert (deepest, left) == (2 * 4218, 0)
+
+
+def test_filter_in_the_namespace_of_a_gpu_stops_its_frames(lab_name: str) -> None:
+    """A person may do that; the account names the GPU, and the line's time passes all the same."""
+    with gpu_bench(lab_name, RAIL) as bench:
+        for words in (
+            ("add", "table", "netdev", "t"),
+            ("add", "chain", "netdev", "t", "c", EGRESS),
+        ):
+            assert bench.lab.exec("h1g0", ["nft", *words], timeout=30).returncode == 0
+        sent = bench.departures("h1g0", "eth0")
+        bench.pool.load(
+            [
+                schedule(0, Receive(peer=1, tag=1, into=PACKET)),
+                schedule(1, Write(peer=0, tag=1, local=PACKET, remote=PACKET)),
+                schedule(2),
+            ]
+        )
+        with pytest.raises(AgentError, match="RTO_RETRIES_EXHAUSTED"):
+            bench.pool.run()
+        dropped = bench.network.outlets.account.dropped
+    assert sent.frames == []
+    assert set(dropped) == {"h1g0: filtered in its namespace"}
+    assert dropped.total() > 1

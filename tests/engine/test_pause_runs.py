@@ -113,3 +113,14 @@ def test_a_fabric_that_can_deadlock_is_refused_unless_asked_for(tmp_path: Path) 
     assert status != 0
     assert "PFC can bring this fabric to a standstill" in errors
     assert "pfc_deadlock=allow" in errors
+
+
+def test_stage_without_pauses_leaves_the_buffers_of_the_next_empty(tmp_path: Path) -> None:
+    """Frames of a lossy stage are in no lossless buffer, and none is given back for them."""
+    paused, lossy = "lossless:xoff=40KiB", "shallow"
+    transports = f"uet:cc=none@{paused},uet@{lossy},uet:cc=none,spray=oblivious@{paused}"
+    made = run(tmp_path, "incast", "--transport", transports, "--capture", "none", *INCAST)
+    first, between, last = made.result["rows"]
+    assert between["pauses"] in (0, None)
+    assert last["pauses"] == first["pauses"] > 0
+    assert last["dropped_packets"] == 0

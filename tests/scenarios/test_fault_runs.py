@@ -140,3 +140,15 @@ def test_a_timeline_is_checked_before_anything_is_built(tmp_path: Path) -> None:
     words = refused("permutation", *FABRIC, *fault, "--output", str(folder))
     assert "'t=1us link rail0:up0 loss=1%' is the switch's to inject" in words
     assert not folder.exists()
+
+
+@pytest.mark.root
+@needs_root
+def test_faults_of_the_start_come_before_it(tmp_path: Path) -> None:
+    """In every iteration, however many events the run has had by then."""
+    rates = "t=0us link rail0:up0 rate=100Gbps; t=1us link rail0:up0 rate=200Gbps"
+    flows = {**FLOWS, "iterations": "3"}
+    content = run(tmp_path, "permutation", *FABRIC, "--fault", rates, **flows)
+    struck = events(content, "fault")
+    assert [event["at_us"] for event in struck] == [0, 1] * 3
+    assert {event["late_us"] for event in struck} == {0}
