@@ -28,6 +28,8 @@ root = [
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root"),
 ]
+#: By the host's clock, which others would disturb.
+alone = [*root, pytest.mark.alone]
 PIECE = Region("x", 0, 4)
 
 
@@ -109,7 +111,7 @@ def in_second_row(run: Run, disturb: Callable[[], None]) -> tuple[dict[str, Any]
 
 
 class TestRuns:
-    pytestmark = root
+    pytestmark = alone
 
     #: The second row takes seconds, so that there is time to disturb it.
     ROWS: Sequence[str] = (*SMALL, *at(50_000), "--sizes", "4KiB,256KiB")
@@ -120,7 +122,7 @@ class TestRuns:
         pid = agents["0"]
 
         def hold() -> None:
-            for _ in range(5):
+            for _ in range(12):  # some of it in every second of the row
                 with stopped(pid):
                     time.sleep(0.2)  # 4 us of the fabric
                 time.sleep(0.1)
