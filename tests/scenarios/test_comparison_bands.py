@@ -143,7 +143,10 @@ def test_hashed_flows_collide_and_sprayed_packets_do_not(
 
 @on_a_fabric
 def test_a_victim_suffers_where_its_link_is_paused(tmp_path: Path, record_property: Record) -> None:
-    """Whether pauses reach the link of a hashed flow, its hash decides: most seeds say yes."""
+    """Whether pauses reach the link of a hashed flow, its hash decides: most seeds say yes.
+
+    Where they do not, the victim of RoCEv2 keeps as much as that of UET, or more.
+    """
     result = run(
         tmp_path,
         "victim",
@@ -152,18 +155,19 @@ def test_a_victim_suffers_where_its_link_is_paused(tmp_path: Path, record_proper
         senders="8",
         size="512KiB",
     )
-    ratios = []
+    shares: dict[str, list[float]] = {"uet": [], "rocev2": []}
     for seed in range(1, 5):
         alone = by_transport(result, senders=0, seed=seed)
         beside = by_transport(result, senders=8, seed=seed)
-        shares = {name: row["victim_share"] for name, row in beside.items()}
-        record_property(f"victim's share with seed {seed}", shares)
+        for name, row in beside.items():
+            shares[name].append(row["victim_share"])
         assert min(row["efficiency"] for row in alone.values()) > 0.85
         assert beside["rocev2"]["pauses"] > 0
         assert beside["rocev2"]["dropped_packets"] == 0
-        assert shares["uet"] > max(0.5, shares["rocev2"])
-        ratios.append(shares["uet"] / shares["rocev2"])
-    assert statistics.median(ratios) > 1.3
+    for name, kept in shares.items():
+        record_property(f"victim's shares with {name}", kept)
+    assert min(shares["uet"]) > 0.5 > 1.3 * min(shares["rocev2"])
+    assert statistics.median(shares["uet"]) > 1.3 * statistics.median(shares["rocev2"])
 
 
 @on_a_fabric
