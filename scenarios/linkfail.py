@@ -34,13 +34,11 @@ spreads by what each link returns.
 Expected from public work: REPS (arXiv 2407.21625) reports reroutes within 100 us and up to 5 times
 (ECMP) and 2 times (oblivious) shorter completion on asymmetric fabrics, much more with failures.
 
-Came out (dilation 40000): with the black link REPS needs 1.12 to 1.43 times the ideal of the
-remaining capacity for 8 MiB (1.18 in half of the runs; once in twenty 1.5: the slowest of eight
-flows decides, and windows differ for a while after losses) and 1.20 for 4 MiB; for less it is more,
-as four round trips of silence go by before anybody knows, and again where the last packets were
-lost.  With the slow one 1.38 (4 MiB).  Oblivious spraying needs 2.8 times the ideal with the slow
-link and 4.7 with the black one (4 MiB; for 2 MiB 5 to 7 times as long as REPS): a quarter of all
-repeats is lost again, and what is lost several times over waits for timers that double.  The order
+Came out (seed 1, 4 MiB): with the black link REPS needs 1.16 times the ideal of the remaining
+capacity, with the slow one 1.89.  Four round trips of silence go by before anybody knows, and again
+where the last packets were lost.  Oblivious spraying needs 2.6 times the ideal with the slow link
+and 4.1 with the black one: a quarter of all repeats is lost again, and what is lost several times
+over waits for timers that double.  The order
 is that of the papers.
 """
 

@@ -32,10 +32,10 @@ What should be seen, and why: two things can go wrong here.
   hot receiver would hold back the others.  UET has a congestion control context for each
   destination, so ``free_share`` should stay near 1 whatever N is.
 
-Came out (seed 1, NSCC with REPS, dilation 50000): ``hot_share`` 0.93, 0.91 and 0.81, ``free_share``
-1.01, 1.04 and 1.03 for N = 1, 4 and 8: no blackout, no collateral damage; the one flow gets a
-little less than those that share the uplinks.  With a fixed window of one BDP ``hot_share`` fell to
-0.58 at N = 4 and ``free_share`` to 0.83 at N = 8.
+Came out (seed 1, NSCC with REPS): ``hot_share`` 0.95, 0.66 and 0.99, ``free_share`` 1.00, 1.07 and
+1.00 for N = 1, 4 and 8: no blackout, no collateral damage.  At N = 4 the one flow gets two thirds
+of what those have that share the uplinks.  By the host's clock, with a fixed window of one BDP
+``hot_share`` fell to 0.58 at N = 4 and ``free_share`` to 0.83 at N = 8.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ all uplinks alike, and completes close to the ideal.
 Expected from public work: the REPS paper (arXiv 2407.21625) reports ECMP up to six times slower
 than spraying, and oblivious spraying up to 1.25 times slower than REPS on symmetric fabrics.
 
-Came out (seed 1, defaults, dilation 50000): 65 % of the ideal with 256 KiB, where two round trips
-are most of it, and 89 % with 4 MiB, NICs 91 % busy, worst uplink at 1.04 of the mean.  With four
-hosts of two GPUs and 6 MiB, seeds 1 to 5: 89 to 94 %, whoever sprays; on one path each (rod) a
+Came out (seed 1, defaults): 64 % of the ideal with 256 KiB, where two round trips are most of it,
+and 89 % with 4 MiB, NICs 93 % busy, worst uplink at 1.06 of the mean.  By the host's clock: with
+four hosts of two GPUs and 6 MiB, seeds 1 to 5: 89 to 94 %, whoever sprays; on one path each (rod) a
 quarter of that.  RoCEv2 (2 MiB, seeds 1 and 2): 10 and 36 % with one queue pair, whose hash had put
 four flows, and two, on one uplink; 60 % with eight; UET 84 and 89.
 """

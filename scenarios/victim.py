@@ -30,12 +30,12 @@ stops the victim (head-of-line blocking; that is what this pattern is known for,
 2015). With NSCC the senders reduce their windows within a few round trips, the uplinks run free
 again, and the victim gets back to at least 0.8 of what is fair.
 
-Came out (N = 8, dilation 40000): 39 % of fair with a fixed window of one BDP (3988 packets
-trimmed).  With NSCC and REPS 93 to 98 % once the first collision is over (a warm-up, seeds 1 to 4),
-77 to 86 % where it counts (``warmups=0``: 635 trimmed in the first round trips).
+Came out (N = 8, NSCC with REPS, seed 1): 75 % of fair where the first collision counts
+(``warmups=0``: 636 trimmed in the first round trips), 99 % alone.
 
-RoCEv2 beside it (cold, 512 KiB, lossless, DCQCN, seeds 1 and 2): 34 and 14 % of fair, where UET
-has 67 and 70: the hot spot's queue pauses the uplinks, and marks slow the victim down, too.
+RoCEv2 beside it (cold, 512 KiB, lossless, DCQCN, four seeds): 53, 14, 14 and 64 % of fair, where
+UET has 58 to 62.  Where the hash puts the victim on a paused uplink, pauses and marks slow it down;
+where it does not, it keeps its share.
 """
 
 from __future__ import annotations
