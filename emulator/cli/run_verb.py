@@ -408,7 +408,7 @@ def _switch(plan: Plan, result: Result) -> str:
 
 
 def _clock(plan: Plan, result: Result) -> str:
-    """What keeps the time."""
+    """The clock that keeps the run's time, for the table."""
     if plan.request.clock != "host":
         return "virtual: it waits for the work, so that times are exact and come again"
     chosen = "given" if plan.request.dilation is not None else "calibrated on this machine"

@@ -11,7 +11,6 @@ what propagation delay is counted from.
 
 from __future__ import annotations
 
-import mmap
 import socket
 import struct
 import time
@@ -23,22 +22,22 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.delay_line import DelayLine, PathDelay
 from emulator.endpoint.frame_filter import TransportFrames
 from emulator.endpoint.outbox import Outbox, is_control
+from emulator.endpoint.receive_ring import (
+    FRAME_AT,
+    PACKET_IGNORE_OUTGOING,
+    PACKET_STATISTICS,
+    SOL_PACKET,
+    map_ring,
+)
 from uet.transport import Frame
 
 # linux/if_packet.h, asm-generic/socket.h, asm-generic/ioctls.h
 _ETH_P_ALL = 0x0003
-_SOL_PACKET = 263
-_PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
-_PACKET_IGNORE_OUTGOING = 23
-_TPACKET_V2 = 1
 
 _KERNEL, _USER = 0, 1
-_BLOCK_OCTETS = 1 << 16
-#: Where the kernel puts the frame in a slot: struct tpacket2_hdr and sockaddr_ll, aligned.
-_FRAME_AT = 66
 #: status, length, captured, frame at, network header at, seconds, nanoseconds; then of the
 #: frame itself its EtherType and (of an IPv4 packet) the source address.
-_SLOT = struct.Struct(f"=IIIHHII{_FRAME_AT + 12 - 24}xH12xI")
+_SLOT = struct.Struct(f"=IIIHHII{FRAME_AT + 12 - 24}xH12xI")
 _IPV4_ETHERTYPE = socket.htons(0x0800)
 _REALTIME_CHECK_NS = 1_000_000_000
 
@@ -76,7 +75,7 @@ class Nic:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # deaf until bound
         try:
             self._make_ring(frame_octets, slots)
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+            self._socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
             only_those = frames.program(matching=WHOLE_FRAME, other=0, only_for_us=True)
             attach(self._socket, only_those)
             self._data = Outbox(self._socket, frame_octets, queue_frames)
@@ -95,20 +94,9 @@ class Nic:
         )
 
     def _make_ring(self, frame_octets: int, slots: int) -> None:
-        stride = -(-(_FRAME_AT + frame_octets) // 16) * 16
-        block = max(_BLOCK_OCTETS, 1 << (stride - 1).bit_length())
-        per_block = block // stride
-        blocks = -(-slots // per_block)
-        self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
-        request = struct.pack("=IIII", block, blocks, stride, blocks * per_block)
-        self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
-        self._ring = mmap.mmap(self._socket.fileno(), block * blocks)
+        self._ring, self._slots = map_ring(self._socket, frame_octets, slots)
         self._octets = memoryview(self._ring)
         self._words = self._octets.cast("I")
-        self._slots = tuple(
-            index // per_block * block + index % per_block * stride
-            for index in range(blocks * per_block)
-        )
         self._head = 0
         self._taken = 0
 
@@ -202,13 +190,13 @@ class Nic:
             head = head + 1 if head + 1 < count else 0
             self._taken += 1
             lent.append(at >> 2)
-            if captured < length or frame_at != _FRAME_AT:
+            if captured < length or frame_at != FRAME_AT:
                 self._counters["oversized"] += 1
                 continue
             octets += length
             if not out:
                 self.lateness = self._age(at)
-            at += _FRAME_AT
+            at += FRAME_AT
             out.append(ring[at : at + length])
         self._head = head
         self._counters["frames_in"] += len(out)
@@ -238,13 +226,13 @@ class Nic:
                 break
             head = head + 1 if head + 1 < count else 0
             frames += 1
-            if captured < length or frame_at != _FRAME_AT:
+            if captured < length or frame_at != FRAME_AT:
                 self._counters["oversized"] += 1
                 words[at >> 2] = _KERNEL
                 continue
             self._taken += 1
             octets += length
-            view = ring[at + _FRAME_AT : at + _FRAME_AT + length]
+            view = ring[at + FRAME_AT : at + FRAME_AT + length]
             if kind != _IPV4_ETHERTYPE:
                 source = bytes(view[22:38])
             arrived = seconds * 1_000_000_000 + nanoseconds - host_zero
@@ -303,7 +291,7 @@ class Nic:
 
         ``socket_drops`` and ``send_refused`` are losses outside the modelled queues.
         """
-        statistics = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        statistics = self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)
         self._counters["socket_drops"] += struct.unpack("=II", statistics)[1]
         now = dict(self._counters)
         for outbox in filter(None, (self._data, self._control)):

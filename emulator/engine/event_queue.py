@@ -127,7 +127,7 @@ class Source:
 
 
 def salt_of(seed: int, number: int) -> int:
-    """What draws of port ``number`` begin with."""
+    """The number that draws of port ``number`` begin with."""
     first, second = _MULTIPLIERS
     return ((seed + 1) * first ^ (number + 1) * second) & (1 << 62) - 1
 

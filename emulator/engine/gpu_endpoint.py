@@ -43,7 +43,7 @@ _STOPPED_LOOK_NS = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What the GPUs of one worker share."""
+    """Events, outlets and listeners that the GPUs of one worker share."""
 
     events: EventQueue
     outlets: Outlets

@@ -25,7 +25,7 @@ _SLOTS = 8
 
 @dataclass(slots=True)
 class NicCounts:
-    """What one socket has sent and received."""
+    """Frames and octets that one socket has sent and received."""
 
     frames_out: int = 0
     octets_out: int = 0
@@ -62,18 +62,13 @@ class GpuPort:
 
     @property
     def socket(self) -> socket.socket:
-        """What frames leave by."""
+        """The socket that frames leave by."""
         return self.ring.socket
 
     @property
     def carrier(self) -> bool:
         """Whether a line has carrier."""
         return any(not line.cut for line in self.lines)
-
-    @property
-    def idle(self) -> bool:
-        """Whether a line takes a frame at once."""
-        return any(not line.busy and not line.cut for line in self.lines)
 
     def lose(self, octets: int) -> None:
         """A frame of ``octets`` on the wire has no way out; it takes a line's time all the same."""

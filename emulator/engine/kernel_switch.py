@@ -33,7 +33,7 @@ _release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".
 #: of a GPU, a bridge's port without carrier.
 FILTERED_S = 0.002 if _release >= _SOFTIRQS_AT_ONCE else 0.1
 
-#: Counts drops of a node by reason since it was made (nothing else may drop frames silently).
+#: Counts drops of a node by reason, those alone that are new since it was asked last.
 Reasons = Callable[[], Mapping[str, int]]
 
 
@@ -117,11 +117,7 @@ class Outlets:
             line = lines.get(interface)
             if line is None:
                 raise Astray(f"a frame came out of interface {interface}, which is no inner end")
-            queues = every_queues[interface]
-            if frame[12] == 0x08 and frame[13] == 0:  # IPv4, as most are
-                queue = queues[frame[15] >> 2]
-            else:
-                queue = queue_of(frame, queues)
+            queue = queue_of(frame, every_queues[interface])
             if overtaking and interface in overtaking:
                 line.enqueue(frame, queue, origin, ahead=overtaking[interface].counted())
                 continue
@@ -272,7 +268,7 @@ class SwitchInlet:
                     return
             outlets.settle()
             out += outlets.take(self._index)
-            if not out and (reason := self._new_reason()):
+            if not out and (reason := next(iter(self._reasons()), None)):
                 account.dropped[f"{self.node}: {reason}"] += 1
                 return
             looked_s = time.monotonic() - began
@@ -284,17 +280,6 @@ class SwitchInlet:
             f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and neither came out"
             " nor was counted as dropped"
         )
-
-    def _new_reason(self) -> str | None:
-        return _increased(self._reasons)
-
-
-def _increased(reasons: Reasons) -> str | None:
-    """The reason that has counted one more since it was asked last, if there is one."""
-    for name, count in reasons().items():
-        if count:
-            return name
-    return None
 
 
 class DropCounters:

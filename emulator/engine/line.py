@@ -179,9 +179,7 @@ class Line:
     def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
         """Take ``frame`` for ``queue``; ``ahead``: before what waits there, but for those that
         were put ahead earlier."""
-        octets = len(frame) + FRAMING_OCTETS
-        if octets < SMALLEST_OCTETS:
-            octets = SMALLEST_OCTETS
+        octets = octets_on_wire(frame)
         if self.cut:
             self.counts.in_queue_octets += len(frame)
             self.discard(octets, queue, origin)
@@ -241,13 +239,6 @@ class Line:
         if self.leaves is not None:
             self.leaves(*item)
         if self.queued:
-            low = self.queues[LOW]
-            if len(low) == self.queued and not self.low_stopped and not self.cut:
-                frame, octets, origin = low.popleft()  # nothing but data waits
-                self.queued -= 1
-                self._waiting -= octets
-                self._begin(frame, octets, LOW, origin)
-                return
             self.serve()
         if not self.busy and self.idle is not None:
             self.idle()

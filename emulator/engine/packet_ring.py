@@ -6,22 +6,21 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import socket
 import struct
 from collections.abc import Callable
 
+from emulator.endpoint.receive_ring import (
+    PACKET_IGNORE_OUTGOING,
+    PACKET_STATISTICS,
+    SOL_PACKET,
+    map_ring,
+)
+
 # linux/if_packet.h, asm-generic/socket.h
 _ETH_P_ALL = 0x0003
-_SOL_PACKET = 263
-_PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
-_PACKET_IGNORE_OUTGOING = 23
-_TPACKET_V2 = 1
 _USER, _VLAN_VALID = 1, 1 << 4
-_BLOCK_OCTETS = 1 << 16
-#: Where the kernel puts the frame in a slot: struct tpacket2_hdr and sockaddr_ll, aligned.
-_FRAME_AT = 66
 #: status, length, captured, frame at; VLAN tag; interface index of the sockaddr_ll.
 _SLOT = struct.Struct("=IIIH10xHH8xi")
 _TAG = struct.Struct("!HH")
@@ -52,7 +51,7 @@ class PacketRing:
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # deaf until bound
         try:
             self._make_ring(frame_octets, slots)
-            self.socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+            self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
             filtered(self.socket)
             if interface is None:
                 self._bind_to_all()
@@ -64,20 +63,9 @@ class PacketRing:
         self.lost = 0
 
     def _make_ring(self, frame_octets: int, slots: int) -> None:
-        stride = -(-(_FRAME_AT + frame_octets) // 16) * 16
-        block = max(_BLOCK_OCTETS, 1 << (stride - 1).bit_length())
-        per_block = block // stride
-        blocks = -(-slots // per_block)
-        self.socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
-        request = struct.pack("=IIII", block, blocks, stride, blocks * per_block)
-        self.socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
-        self._ring = mmap.mmap(self.socket.fileno(), block * blocks)
+        self._ring, self._slots = map_ring(self.socket, frame_octets, slots)
         self._octets = memoryview(self._ring)
         self._words = self._octets.cast("I")
-        self._slots = tuple(
-            index // per_block * block + index % per_block * stride
-            for index in range(blocks * per_block)
-        )
         self._head = 0
 
     def _bind_to_all(self) -> None:
@@ -114,7 +102,7 @@ class PacketRing:
 
     def settle(self) -> None:
         """Have the kernel finish what this processor has begun, and count what found no slot."""
-        statistics = self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        statistics = self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)
         self.lost += struct.unpack("=II", statistics)[1]
 
     def close(self) -> None:

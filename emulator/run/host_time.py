@@ -134,11 +134,6 @@ class HostTime:
         """None: a thread waits for what has to happen at a time."""
         return None
 
-    @property
-    def started(self) -> int | None:
-        """Time of day of the run, which makes its packets others than those of any other."""
-        return None
-
     def row_verdict(self, attempt: Attempt, outcome: Outcome) -> Mapping[str, object]:
         """What the machine did to a row."""
         evidence = row_evidence(attempt, outcome)

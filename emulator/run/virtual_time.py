@@ -199,11 +199,6 @@ class VirtualTime:
         when = max(when_ns * PS, events.now)
         events.at(when, events.run_source.next(), lambda _: act(), None)
 
-    @property
-    def started(self) -> int | None:
-        """None: one command determines all packets of the run."""
-        return None
-
     def row_verdict(self, attempt: Attempt, outcome: Outcome) -> Mapping[str, object]:
         """Virtual time is exact, or the run has ended with an error."""
         return {"verdict": "exact", "reasons": []}
