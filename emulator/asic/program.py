@@ -239,11 +239,14 @@ def _multiarch() -> str:
     return f"{platform.machine()}-linux-gnu"
 
 
-def mount() -> None:
-    """See to it that pins have their file system; it stays, as systemd would have mounted it."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+def mount(*, anew: bool = False) -> None:
+    """See to it that pins have their file system; it stays, as systemd would have mounted it.
+
+    ``anew``: an empty one over whatever is there, for threads with mounts of their own.
+    """
+    for line in Path("/proc/thread-self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
-        if left.split()[4] == str(BPF_FILE_SYSTEM) and right.split()[0] == "bpf":
+        if left.split()[4] == str(BPF_FILE_SYSTEM) and right.split()[0] == "bpf" and not anew:
             return
     if _libc.mount(b"bpf", os.fsencode(BPF_FILE_SYSTEM), b"bpf", 0, b"mode=0700") != 0:
         reason = os.strerror(ctypes.get_errno())

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -33,17 +29,6 @@ def test_listed_runs_have_their_digests(listed: dict[str, str], tmp_path: Path) 
     run = Run(tmp_path, *VIRTUAL, "--capture", "none", *wanted, *arguments, scenario=scenario)
     status, _, errors = run.finish()
     assert status == 0, errors
-
-
-@pytest.fixture
-def busy() -> Iterator[None]:
-    """Two processes beside the test that never wait."""
-    loop = [sys.executable, "-c", "while True: pass"]
-    with ExitStack() as stack:
-        for _ in range(2):
-            process = stack.enter_context(subprocess.Popen(loop))
-            stack.callback(process.kill)
-        yield
 
 
 @pytest.mark.root

@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from emulator.asic import program as asic_program
+from emulator.asic.program import Size
 from emulator.cli import doctor_verb
 from emulator.cli.main import cli
 from emulator.errors import UserError
@@ -211,3 +214,26 @@ def test_doctors_table_has_a_line_for_each() -> None:
 
 def test_doctor_is_a_verb() -> None:
     assert cli.get_command(None, "doctor") is not None  # type: ignore[arg-type]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="eBPF needs root")
+def test_trial_of_the_switch_program_pins_nothing_that_others_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever cleans up after labs meanwhile would take it away."""
+    seen: list[list[str]] = []
+    load = asic_program.load
+    elsewhere = ThreadPoolExecutor(1)  # the trial's own thread has mounts of its own
+    elsewhere.submit(os.getpid).result()
+
+    def loaded(lab: str, size: Size) -> asic_program.Program:
+        program = load(lab, size)
+        assert lab in asic_program.labs()
+        seen.append([lab, *elsewhere.submit(asic_program.labs).result()])
+        return program
+
+    monkeypatch.setattr(asic_program, "load", loaded)
+    assert trials.refusals(["switch-asic"]) == {"switch-asic": None}
+    ((lab, *others),) = seen
+    assert lab not in others
