@@ -98,6 +98,8 @@ def _of_switches(said: Said) -> Found:
                 yield key, f"{key} is on and switch {NO_SWITCH}: plain queues have none of it"
         if CLASSES in said:
             yield CLASSES, f"{CLASSES} says nothing with switch: {NO_SWITCH}, which has fixed ones"
+        if "switch_latency" in said:
+            yield "switch_latency", f"switch_latency says nothing with switch: {NO_SWITCH}"
         for key in ("load_balancing", "flowlet_gap", "ecn_kmin", "ecn_kmax", "ecn_pmax"):
             if key in said and said[key] != "kernel":
                 yield (

@@ -54,7 +54,7 @@ Value = int | str
 #: Keys that say something of the switches, beside the topology.
 OF_SWITCHES = (
     *("switch", "load_balancing", "flowlet_gap", "ecn", "ecn_kmin", "ecn_kmax", "ecn_pmax"),
-    *("pfc", "trimming", CLASSES),
+    *("switch_latency", "pfc", "trimming", CLASSES),
 )
 #: What a switch's parameter for the queue of a code point begins with.
 DSCP = "dscp."
@@ -63,6 +63,7 @@ MARKED_CLASSES = ("data", "retransmission", "untrimmed")
 #: Parameters of switches and control planes whose keys have other names.
 _KEY_OF = {
     "balance": "load_balancing",
+    "latency": "switch_latency",
     "kmin_bytes": "ecn_kmin",
     "kmax_bytes": "ecn_kmax",
     "pmax": "ecn_pmax",
@@ -306,6 +307,8 @@ def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
         yield f"balance={said['load_balancing']}"
     if "flowlet_gap" in said:
         yield f"flowlet_gap={_time(said['flowlet_gap'])}"
+    if "switch_latency" in said:
+        yield f"latency={_time(said['switch_latency'])}"
     if switch_name(said) == LOSSLESS and "pfc" in said:
         yield f"pfc={said['pfc']}"
     if "trimming" in said:

@@ -184,6 +184,7 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
             "the next hop of a packet; default flow",
         ),
         Key("flowlet_gap", TIME, "pause that ends a flowlet; default one base RTT"),
+        Key("switch_latency", TIME, "of the pipeline, by the virtual clock alone; default 0"),
         Key("ecn", ON_OFF, "marking of data; default on"),
         Key("ecn_kmin", DEPTH, "queue from which packets are marked; default 0.2bdp"),
         Key("ecn_kmax", DEPTH, "queue from which all are; default 0.8bdp"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from types import MappingProxyType
@@ -249,7 +249,11 @@ class FabricProfile:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """A validated fabric.  ``parameters`` are what its designer chose, for the run's record."""
+    """A validated fabric.  ``parameters`` are what its designer chose, for the run's record.
+
+    ``switch_latency_ns`` is the time that a packet takes through the pipeline of each switch; the
+    switch's choice says it, not the designer's (:meth:`with_switch_latency`).
+    """
 
     name: str
     parameters: Mapping[str, object]
@@ -257,6 +261,7 @@ class Topology:
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     profile: FabricProfile = field(default_factory=FabricProfile)
+    switch_latency_ns: int = 0
 
     def __post_init__(self) -> None:
         from topologies.validation import validate  # here, as it is written in terms of topologies
@@ -290,6 +295,16 @@ class Topology:
     def scale_up_domains(self) -> Mapping[str, str]:
         """The scale-up domain of each GPU, in rank order."""
         return {gpu: one.domain or one.name for one in self.servers for gpu in one.gpus}
+
+    def with_switch_latency(self, latency_ns: int) -> Topology:
+        """This fabric with switches whose pipeline takes ``latency_ns``."""
+        if latency_ns == self.switch_latency_ns:
+            return self
+        return replace(self, switch_latency_ns=latency_ns)
+
+    def latency_ns(self, node: str) -> int:
+        """The time that a packet takes through ``node``, beside its queues: that of a switch."""
+        return self.switch_latency_ns if self.by_name[node].is_switch else 0
 
     def server_of(self, gpu: str) -> Server:
         for server in self.servers:
@@ -435,7 +450,7 @@ class Topology:
         return next(found, None)
 
     def path_delay_ns(self, source: str, destination: str) -> int:
-        """Sum of cable delays on a shortest path of the routing in force, in ns."""
+        """Sum of cable delays, without switches, on a shortest path of the routing in force: ns."""
         path = self.paths(source).get(destination)
         if path is None:
             raise TopologyError(f"{destination} cannot be reached from {source}")

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Span(NamedTuple):
     """How long a way is.
 
-    ``hops`` are its cables, ``delay_ns`` the sum of their delays, ``ticks`` the time that one octet
-    takes to be sent by a port of each, in units of :attr:`Ticks.ns`; ``tunnel_ticks`` is the part
-    of the cables that packets pass in a tunnel.
+    ``hops`` are its cables, ``delay_ns`` the sum of their delays and of the latency of each switch
+    that it comes to, ``ticks`` the time that one octet takes to be sent by a port of each cable, in
+    units of :attr:`Ticks.ns`; ``tunnel_ticks`` is the part of the cables that packets pass in a
+    tunnel.
     """
 
     hops: int
@@ -55,12 +56,26 @@ class Ticks:
         return self._at_rate[link.rate_bps]
 
     def span(self, path: Iterable[Link]) -> Span:
+        """How long the cables of ``path`` are, without any switch."""
         hops = delay = ticks = 0
         for link in path:
             hops += 1
             delay += link.delay_ns
             ticks += self._at_rate[link.rate_bps]
         return Span(hops, delay, ticks)
+
+
+def span_from(topology: Topology, source: str, path: Iterable[Link]) -> Span:
+    """How long ``path`` is, which begins at ``source``."""
+    cables = list(path)
+    span = topology.ticks.span(cables)
+    if not topology.switch_latency_ns:
+        return span
+    here, latency = source, 0
+    for link in cables:
+        here = link.b.node if link.a.node == here else link.a.node
+        latency += topology.latency_ns(here)
+    return span._replace(delay_ns=span.delay_ns + latency)
 
 
 def tree(
@@ -72,7 +87,7 @@ def tree(
     of their distance, each after the one before it.  GPUs do not forward; standby links carry
     nothing.  With ``port`` all paths leave ``source`` through that one.
     """
-    nodes = topology.by_name
+    nodes, latency = topology.by_name, topology.switch_latency_ns
     delays = {source: 0}
     found: dict[str, tuple[str, Link]] = {}
     front = [source]
@@ -89,6 +104,8 @@ def tree(
                 if name == source and port is not None and ours.port != port:
                     continue
                 delay = far + link.delay_ns
+                if latency and nodes[other].is_switch:
+                    delay += latency
                 if other in near:
                     if delay >= near[other][0]:
                         continue
@@ -117,5 +134,6 @@ def shortest_spans(topology: Topology, source: str) -> Mapping[str, Span]:
     found = {source: NOWHERE}
     for name, (before, link) in tree(topology, source).items():
         hops, delay, octet, _ = found[before]
-        found[name] = Span(hops + 1, delay + link.delay_ns, octet + ticks.of(link))
+        far = delay + link.delay_ns + topology.latency_ns(name)
+        found[name] = Span(hops + 1, far, octet + ticks.of(link))
     return found

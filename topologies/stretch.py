@@ -21,6 +21,7 @@ from topologies.model import (
     Role,
     TopologyError,
 )
+from topologies.spans import span_from
 
 if TYPE_CHECKING:
     from topologies.model import Link, Node, Topology
@@ -117,7 +118,7 @@ class Stretch:
         """How long the ways of :meth:`paths` are."""
         ticks = self.topology.ticks
         return {
-            name: ticks.span(way)._replace(
+            name: span_from(self.topology, source, way)._replace(
                 tunnel_ticks=sum(map(ticks.of, self.tunnel(source, name, way)))
             )
             for name, way in self.paths(source, longest=longest).items()

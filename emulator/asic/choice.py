@@ -45,6 +45,8 @@ OF_BDP = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*bdp", re.IGNORECASE)
 #: What ``trim=on`` sets where the profile does not trim (UES 4.1, in units of the BDP).
 TRIM_DATA, TRIM_RETRANSMISSION = Fraction(1), Fraction(3, 2)
 TRIMMING = ("data.trim_bytes", "retransmission.trim_bytes")
+LATENCY = "latency"
+LONGEST_LATENCY_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ class SwitchChoice:
 
     ``name`` is the choice as the user wrote it.  ``balance`` is one of
     :data:`~emulator.asic.balancing.METHODS`; ``flowlet_gap_ns`` (fabric time) is for flowlets, 0
-    stands for one base RTT of the fabric.  ``changes`` are overrides of
+    stands for one base RTT of the fabric.  ``latency_ns`` is that of the switch's pipeline, from a
+    frame's last octet to its admission.  ``changes`` are overrides of
     :func:`emulator.asic.profile.named`: by parameter, where a depth may be an :class:`OfBdp`.
     ``pausing`` is priority flow control, None without.
     """
@@ -110,6 +113,7 @@ class SwitchChoice:
     profile: str
     balance: str = "flow"
     flowlet_gap_ns: int = 0
+    latency_ns: int = field(default=0, repr=False)  # runs without have the keys that they had
     changes: Mapping[str, Any] = field(default_factory=dict)
     pausing: PauseChoice | None = None
 
@@ -163,6 +167,8 @@ class SwitchChoice:
         parts = {"balance": self.balance}
         if self.flowlet_gap_ns:
             parts["flowlet_gap"] = f"{self.flowlet_gap_ns}ns"
+        if self.latency_ns:
+            parts[LATENCY] = f"{self.latency_ns}ns"
         if self.profile == LOSSLESS:
             parts |= {"pfc": "off"} if self.pausing is None else self.pausing.written()
         parts |= {key: _written(value) for key, value in self.changes.items()}
@@ -195,6 +201,7 @@ def parse(text: str) -> SwitchChoice:
         profile=profile,
         balance=written.pop("balance", "flow"),
         flowlet_gap_ns=_read("flowlet_gap", written.pop("flowlet_gap", "0"), parse_time_ns),
+        latency_ns=parse_latency(written.pop(LATENCY, "0")),
         pausing=_pausing(profile, written),
         changes=_changes(profile, written),
     )
@@ -237,6 +244,18 @@ def _pausing(profile: str, written: dict[str, str]) -> PauseChoice | None:
         pfc_deadlock=deadlock,
         pfc_response_ns=_read("pfc_response", response, parse_time_ns),
     )
+
+
+def parse_latency(text: str) -> int:
+    """The value of :data:`LATENCY`, in ns.  Raises UserError for anything else."""
+    latency_ns = _read(LATENCY, text, parse_time_ns)
+    if latency_ns > LONGEST_LATENCY_NS:
+        raise Misfit(
+            f"{LATENCY} of the switch is {text}: a pipeline takes {LONGEST_LATENCY_NS / 1e6:g} ms "
+            "at most",
+            LATENCY,
+        )
+    return latency_ns
 
 
 def wanted(text: str) -> SwitchChoice | None:
@@ -380,7 +399,7 @@ CHANGES: dict[str, Callable[[str, str], Any]] = {
 }
 CHANGES |= {f"{name}.{rule}": reader for name in CLASS_NAMES for rule, reader in _RULES.items()}
 CHANGES |= {f"{DSCP}{number}": _class_queue for number in range(CODE_POINTS)}
-PARAMETERS = ("balance", "flowlet_gap", "trim", "pfc", *PAUSING, *CHANGES)
+PARAMETERS = ("balance", "flowlet_gap", LATENCY, "trim", "pfc", *PAUSING, *CHANGES)
 
 MEANINGS: Mapping[str, str] = {
     "shallow": "trims beyond one BDP, drops beyond two",
@@ -391,6 +410,7 @@ MEANINGS: Mapping[str, str] = {
 DESCRIBED: Mapping[str, tuple[str, str]] = {
     "balance": ("METHOD", f"the next hop of a packet: {', '.join(METHODS)}; default flow"),
     "flowlet_gap": ("TIME", "balance=flowlet: pause that ends a burst; default one base RTT"),
+    LATENCY: ("TIME", "of the pipeline, before a frame is queued; virtual clock only; default 0"),
     "trim": ("on|off", "cut packets that find no room, or drop them at the limit"),
     "trim_size": (
         "SIZE",

@@ -19,7 +19,7 @@ from typing import Any
 
 from emulator.asic import pausing
 from emulator.asic.balancing import TOLD_METHODS, LoadBalancing
-from emulator.asic.choice import OfBdp, SwitchChoice
+from emulator.asic.choice import LATENCY, OfBdp, SwitchChoice
 from emulator.asic.code_points import LAB
 from emulator.asic.layout import HOPS, WIRE_OVERHEAD_BYTES, Queue, TrafficClass
 from emulator.asic.pausing import LOSSLESS_CLASSES, Kind, kind_of
@@ -43,7 +43,7 @@ from topologies.deadlock import waiting_circle
 from topologies.model import SWITCH_ROLES, Link, Role, Topology
 from topologies.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_bytes
 from topologies.routing import Table
-from topologies.units import format_size
+from topologies.units import format_size, format_time
 
 #: Profiles of switches that have only the chip's own memory.
 ON_CHIP = frozenset({"shallow", "lossless"})
@@ -121,11 +121,18 @@ def fit(
 ) -> FittedSwitch:
     """``choice`` for ``topology`` at ``dilation``, which is 1 for a virtual clock.
 
-    Touches no kernel.  With a virtual clock links may have any rate.
+    Touches no kernel.  With a virtual clock links may have any rate, and switches a latency.
 
     Raises UserError for thresholds that make no sense here, link rates beyond what the program
     counts in, more next hops than it balances over, and PFC on routes that can deadlock.
     """
+    if choice.latency_ns and clock != "virtual":
+        raise Misfit(
+            f"{LATENCY}={format_time(choice.latency_ns)} of the switch takes the virtual clock of "
+            "a run; by the host's a switch has no pipeline, so leave it out",
+            LATENCY,
+        )
+    topology = topology.with_switch_latency(choice.latency_ns)
     frame = mtu_frame_bytes(topology)
     round_trip = base_rtt_ns(topology, frame)
     bdp = bdp_bytes(topology, round_trip)

@@ -4,13 +4,14 @@ Until the other end has stopped, this keeps arriving at a port that asks for a p
 
 * the link's rate for as long as the request travels and its effect comes back (the cable twice),
   the two interfaces that the request passes, and the other end's response to it;
+* what was in this switch's pipeline, where no buffer counts it yet;
 * a frame that stands in front of the request at this end, the request itself, and a frame that the
   other end had begun.
 
-That is the sum of IEEE 802.1Q annex on buffer requirements for PFC.  The two device delays are the
-upper bounds that the standards allow, in bit times by link rate (IEEE 802.3 31B.3.7 and annex 31B,
-as vendors' design guides quote them); a rate between two rows has the *time* of the row below it,
-for nobody's silicon gets slower with the port that it is built for.
+That is the sum of IEEE 802.1Q annex on buffer requirements for PFC, and the pipeline.  The two
+device delays are the upper bounds that the standards allow, in bit times by link rate (IEEE 802.3
+31B.3.7 and annex 31B, as vendors' design guides quote them); a rate between two rows has the *time*
+of the row below it, for nobody's silicon gets slower with the port that it is built for.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ def headroom_bytes(
     *,
     lossless_mtu: int | None = None,
     response_ns: int = 0,
+    pipeline_ns: int = 0,
 ) -> int:
     """Octets on the wire that arrive after a pause was asked for, at most.
 
     ``delay_ns`` is the cable's, one way; ``mtu`` the largest IP packet of any class,
     ``lossless_mtu`` of the lossless one if that is less.  Devices take what the standards allow, or
-    ``response_ns`` if that is more.
+    ``response_ns`` if that is more.  ``pipeline_ns`` is the switch's latency before admission.
     """
-    duration = 2 * delay_ns + max(device_ns(rate_bps), response_ns)
+    duration = 2 * delay_ns + max(device_ns(rate_bps), response_ns) + pipeline_ns
     travelling = -(-rate_bps * duration // (8 * 10**9))
     ahead = mtu + WIRE_OVERHEAD_BYTES
     begun = (mtu if lossless_mtu is None else lossless_mtu) + WIRE_OVERHEAD_BYTES

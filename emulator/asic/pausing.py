@@ -78,7 +78,9 @@ def _rules(choice: SwitchChoice, kind: Kind, bdp_bytes: int, priority: int, mtu:
     wanted = choice.pausing
     assert wanted is not None
     response = wanted.pfc_response_ns
-    needed = headroom_bytes(kind.rate_bps, kind.delay_ns, mtu, response_ns=response)
+    needed = headroom_bytes(
+        kind.rate_bps, kind.delay_ns, mtu, response_ns=response, pipeline_ns=choice.latency_ns
+    )
     headroom = needed if wanted.headroom is None else _octets(wanted.headroom, bdp_bytes)
     frame = mtu + WIRE_OVERHEAD_BYTES
     room = kind.buffer_bytes - headroom

@@ -11,6 +11,7 @@ from emulator.asic.fitting import fit
 from emulator.cli.up_verb import DEFAULT_DILATION
 from emulator.errors import UserError
 from emulator.fabric_choice import FabricChoice, choose
+from emulator.lab_record import Clock
 from emulator.run.plan import usual_switch
 from emulator.run.stages import DEFAULT_TRANSPORT
 from topologies.export import inventory
@@ -61,7 +62,8 @@ def checked(what: str) -> tuple[list[str], str]:
         switch = choice.wanted(usual_switch(transport, chosen.topology, chosen))
         if switch is not None:
             with chosen.answering():
-                fit(switch, chosen.topology, DEFAULT_DILATION)
+                clock: Clock = "virtual" if switch.latency_ns else "host"  # who has pipelines
+                fit(switch, chosen.topology, DEFAULT_DILATION, clock=clock)
     except TextError as error:
         return [f"{error.name}:{problem.line}: {problem.said}" for problem in error.problems], ""
     except (UserError, TopologyError) as error:

@@ -6,8 +6,9 @@ no dictionary and no other source:
 
 1. what the run does (faults, samples), in the order in which it was asked for;
 2. frames that have left a port, whose room is free then, by port;
-3. frames that arrive, by a number drawn for port and time: a real switch has an arbiter that
-   favours no port, and a fixed order would let one sender of an incast win every time;
+3. frames that arrive, or leave the pipeline of a switch, by a number drawn for port and time: a
+   real switch has an arbiter that favours no port, and a fixed order would let one sender of an
+   incast win every time;
 4. what endpoints have to do, by endpoint, in the order in which they asked for it.
 """
 
@@ -24,6 +25,8 @@ _KIND_BITS = 50
 LEAVING, ARRIVING, WAKING = (kind << _KIND_BITS for kind in (1, 2, 3))
 #: Numbers of ports and endpoints have so many bits, counters of endpoints those below.
 _NUMBER_BITS, _COUNTER_BITS = 18, 32
+#: Added to the number of a port for what leaves the pipeline behind it.
+PIPELINE = 1 << _NUMBER_BITS - 1
 _WORD = (1 << 64) - 1
 _NOT_DRAWN = 64 - (_KIND_BITS - _NUMBER_BITS)
 _MULTIPLIERS = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9

@@ -2,7 +2,7 @@
 
 ::
 
-    enqueue --> queues by class --> [rate] --- delay ---> far
+    enqueue --> queues by class --> [rate] --- delay ---> [pipeline of the switch] ---> far
                                        |
                                        +--> the last octet has left: `leaves`
 
@@ -22,7 +22,7 @@ from typing import Protocol
 
 from google_crc32c import extend
 
-from emulator.engine.event_queue import LEAVING, EventQueue, arriving, salt_of
+from emulator.engine.event_queue import LEAVING, PIPELINE, PS, EventQueue, arriving, salt_of
 from topologies.model import End
 
 FRAMING_OCTETS, SMALLEST_OCTETS = 24, 84
@@ -30,6 +30,8 @@ FRAMING_OCTETS, SMALLEST_OCTETS = 24, 84
 MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
 QUEUES = 4
 _BITS_PS = 8 * 10**12
+_TYPE_AT, _CONTROL_AT = 12, 14
+_MAC_CONTROL_TYPE = b"\x88\x08"
 #: What a line's CRC takes before each frame: when it began (ps), and its length.
 _stamp = struct.Struct("<QI").pack
 
@@ -88,7 +90,8 @@ def octets_on_wire(frame: bytes) -> int:
 
 
 class Line:
-    """The line from port ``end``.  ``far`` takes each frame at its arrival.
+    """The line from port ``end``.  ``far`` takes each frame at its arrival, or, at a switch with
+    a pipeline, one latency after it; MAC control never waits for that (IEEE 802.3 clause 31).
 
     ``idle`` is called when nothing waits any more, ``leaves(queue, octets, origin)`` when a frame
     is out of its queue.  ``crc`` is the CRC32C of all frames so far, with length and time.
@@ -98,11 +101,14 @@ class Line:
     __slots__ = (
         "_doomed",
         "_events",
+        "_far",
         "_leaving",
         "_low_credit",
         "_number",
         "_on_arrival",
         "_on_left",
+        "_onward",
+        "_pipeline_ps",
         "_salt",
         "_times",
         "_waiting",
@@ -114,8 +120,8 @@ class Line:
         "delay_ps",
         "departing",
         "end",
-        "far",
         "idle",
+        "in_pipeline",
         "leaves",
         "limit",
         "low_share",
@@ -142,7 +148,9 @@ class Line:
         self.end = end
         self.rate_bps = rate_bps
         self.delay_ps = round(delay_ns * 1000)
-        self.far: Callable[[bytes], None]
+        self._pipeline_ps = 0
+        #: frames that have arrived, and are in the pipeline of the switch there
+        self.in_pipeline = 0
         self.idle: Callable[[], None] | None = None
         self.leaves: Callable[[int, int, int], None] | None = None
         self.queues: tuple[deque[Waiting], ...] = tuple(deque() for _ in range(QUEUES))
@@ -166,6 +174,21 @@ class Line:
         if known is None:
             known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
         return known
+
+    @property
+    def far(self) -> Callable[[bytes], None]:
+        """Takes what comes over the cable."""
+        return self._far
+
+    @far.setter
+    def far(self, take: Callable[[bytes], None]) -> None:
+        self._far = take
+        self._onward = self._pass if self._pipeline_ps else take
+
+    def lead_into_pipeline(self, latency_ns: int) -> None:
+        """Let frames that arrive from now on take ``latency_ns`` more before they are there."""
+        self._pipeline_ps = latency_ns * PS
+        self.far = self._far
 
     def reseed(self, seed: int) -> None:
         """Draw by ``seed`` who of several frames that arrive at one instant is first."""
@@ -283,7 +306,21 @@ class Line:
         self.counts.arrived_octets += len(frame)
         if self.arriving is not None:
             self.arriving.frame(self._events.now, frame)
-        self.far(frame)
+        self._onward(frame)
+
+    def _pass(self, frame: bytes) -> None:
+        """Let ``frame`` go through the pipeline of the switch it has come to."""
+        if frame[_TYPE_AT:_CONTROL_AT] == _MAC_CONTROL_TYPE:
+            self._far(frame)
+            return
+        self.in_pipeline += 1
+        when = self._events.now + self._pipeline_ps
+        order = arriving(self._salt, self._number | PIPELINE, when)
+        self._events.at(when, order, self._out_of_pipeline, frame)
+
+    def _out_of_pipeline(self, frame: bytes) -> None:
+        self.in_pipeline -= 1
+        self._far(frame)
 
     def waiting(self, queue: int) -> tuple[int, int]:
         """Frames that wait in ``queue``, and their octets from the Ethernet header on."""
@@ -315,6 +352,7 @@ class Line:
 
     @property
     def under_way(self) -> int:
-        """Frames that wait here, or are on the cable."""
+        """Frames that wait here, are on the cable, or in the pipeline that it leads to."""
         counts = self.counts
-        return self.queued + counts.frames - counts.arrived - counts.in_flight
+        on_cable = counts.frames - counts.arrived - counts.in_flight
+        return self.queued + on_cable + self.in_pipeline

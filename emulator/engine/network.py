@@ -197,6 +197,8 @@ class Network:
                 line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
         for end in self.lines:
             self.configure(end)
+            if asic is not None and str(end) in asic.ports:
+                self.lines[self.other(end)].lead_into_pipeline(asic.choice.latency_ns)
         if self.pauses is not None:
             self.pauses.configure()
 

@@ -60,7 +60,7 @@ class Attempt:
         """
         if not self.plan.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
-        topology, wire = self.plan.topology, self.stage.transport.wire
+        topology, wire = self.stage.topology, self.stage.transport.wire
         expected = Expectation.of(
             self.plan.moments,
             topology,

@@ -213,6 +213,10 @@ def _bound(crossing: Sequence[Crossing], octets: int, capacity: Capacity, delays
     return crossed_by(octets, begin, capacity) + rest
 
 
+#: By node, those that a cable joins to it, with the delay on the way there or from there.
+Edges = defaultdict[str, list[tuple[str, float]]]
+
+
 class _Border:
     """Least delays to and from the links of one cut, in ns."""
 
@@ -229,26 +233,38 @@ class _Border:
 
 
 class _Delays:
-    """Least propagation delays over any path, GPUs not forwarding."""
+    """Least delays over any path, of cables and of the switches they lead to.
+
+    GPUs do not forward.
+    """
 
     def __init__(self, topology: Topology) -> None:
-        self._edges: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        self._forth: Edges = defaultdict(list)
+        self._back: Edges = defaultdict(list)
         for link in topology.links:
-            self._edges[link.a.node].append((link.b.node, float(link.delay_ns)))
-            self._edges[link.b.node].append((link.a.node, float(link.delay_ns)))
+            for ours, theirs in (link.ends, link.ends[::-1]):
+                delay = float(link.delay_ns + topology.latency_ns(theirs.node))
+                self._forth[ours.node].append((theirs.node, delay))
+                self._back[theirs.node].append((ours.node, delay))
         self._forwarding = {node.name for node in topology.nodes if node.forwards}
         self._reach = cache(self._shortest)
 
     def of(self, ways: Sequence[tuple[End, End]], topology: Topology) -> _Border:
-        near = self._reach(frozenset((end.node, 0.0) for end, _ in ways))
+        near = self._reach(frozenset((end.node, 0.0) for end, _ in ways), back=True)
         far = self._reach(
             frozenset(
-                (theirs.node, float(topology.link_at(ours).delay_ns)) for ours, theirs in ways
-            )
+                (
+                    theirs.node,
+                    float(topology.link_at(ours).delay_ns + topology.latency_ns(theirs.node)),
+                )
+                for ours, theirs in ways
+            ),
+            back=False,
         )
         return _Border(near, far)
 
-    def _shortest(self, starts: frozenset[tuple[str, float]]) -> dict[str, float]:
+    def _shortest(self, starts: frozenset[tuple[str, float]], *, back: bool) -> dict[str, float]:
+        edges = self._back if back else self._forth
         found: dict[str, float] = {}
         heap = [(delay, name) for name, delay in starts]
         heapq.heapify(heap)
@@ -259,7 +275,7 @@ class _Delays:
                 continue
             found[name] = delay
             if name in self._forwarding or name in first:
-                for neighbour, further in self._edges[name]:
+                for neighbour, further in edges[name]:
                     if neighbour not in found:
                         heapq.heappush(heap, (delay + further, neighbour))
         return found

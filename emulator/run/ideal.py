@@ -5,8 +5,8 @@ needs at least
 
     service = (L + ceil(L / payload MTU) * octets around the payload) / NIC rate   (fabric)
     service = L / rate of the scale-up links between the two                       (NVLink)
-    flight  = sum of the cable delays on a shortest path of those that the fabric's routing takes,
-              or the NVLink latency
+    flight  = sum of the delays of cables and switches on a shortest path of those that the
+              fabric's routing takes, or the NVLink latency
 
 (the NIC rate being that of all ports of a NIC together, and of a shared one what a GPU has of it
 alone: the slower of PCIe and the NIC's own cable)

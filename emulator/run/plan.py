@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,13 @@ from emulator.run.comparison import variants
 from emulator.run.load import Load
 from emulator.run.measurement import Start
 from emulator.run.pxn import Pxn
-from emulator.run.stages import DEFAULT_TRANSPORT, Stage, stages, with_customary
+from emulator.run.stages import (
+    DEFAULT_TRANSPORT,
+    Stage,
+    asked_latency_ns,
+    stages,
+    with_customary,
+)
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies.attachment import switch_ends
@@ -81,9 +86,13 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """Trials in a row, with their loads, on one transport and one switch (None: no ASIC)."""
+    """Trials in a row, with their loads, on one transport and one switch (None: no ASIC).
+
+    ``topology`` is the fabric with the latency of that switch.
+    """
 
     stage: Stage
+    topology: Topology
     transport: TransportChoice
     switch: SwitchChoice | None
     trials: Sequence[Trial]
@@ -171,7 +180,9 @@ def prepare(request: Request) -> Plan:
             transport=variant.transport,
             switch=request.switch,
             named=variant.switch,
-            default_switch=partial(usual_switch, topology=topology, chosen=chosen),
+            default_switch=lambda transport, latency_ns: usual_switch(
+                transport, topology.with_switch_latency(latency_ns), chosen
+            ),
             default_transport=chosen.transport or DEFAULT_TRANSPORT,
         )
     ]
@@ -214,6 +225,8 @@ def usual_switch(transport: str, topology: Topology, chosen: FabricChoice) -> st
     """The switch of ``transport`` where the user names none: that of the fabric's profile, or else
     the customary one; and both where the profile has only parameters."""
     asked = chosen.switch
+    if asked is not None and not topology.switch_latency_ns:
+        topology = topology.with_switch_latency(asked_latency_ns(asked))
     if asked is None or (chosen.file is not None and chosen.file.names_switch):
         return asked or default_switch(transport, topology)
     return with_customary(asked, default_switch(transport, topology))
@@ -241,9 +254,12 @@ def _planned(
                 "faults are the switch's to inject and --switch none leaves no switch; choose "
                 "another, such as shallow"
             )
+    if switch is not None:
+        topology = topology.with_switch_latency(switch.latency_ns)
     transport = fit(stage.transport, topology, seed=request.seed, switch=switch)
     return PlannedStage(
         stage=stage,
+        topology=topology,
         transport=transport,
         switch=None if switch is None else switch.leaving(transport.trimmed_octets),
         trials=[trials[place] for place in stage.trials],
@@ -254,15 +270,8 @@ def _planned(
 
 def _weighed(planned: PlannedStage, relays: Pxn) -> PlannedStage:
     wire = planned.transport.wire
-    loads = [Load.of(trial, relays.topology, wire, relays) for trial in planned.trials]
-    return PlannedStage(
-        stage=planned.stage,
-        transport=planned.transport,
-        switch=planned.switch,
-        trials=planned.trials,
-        loads=loads,
-        seed=planned.seed,
-    )
+    loads = [Load.of(trial, planned.topology, wire, relays) for trial in planned.trials]
+    return replace(planned, loads=loads)
 
 
 def _check_switches(planned: Sequence[PlannedStage]) -> None:

@@ -225,7 +225,7 @@ class _Run:
         self._lives += 1
         memories = [load.memory_octets for number in stages for load in plan.stages[number].loads]
         specs = agent_specs(
-            plan.topology,
+            first.topology,
             transport,
             namespace=lambda node: str(lab.netns(node)),
             nic_delays=lab.cable_delay == "nic",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from emulator.asic.choice import DEFAULT, PAUSING
+from emulator.asic.choice import DEFAULT, LATENCY, PAUSING, parse_latency
 from emulator.errors import UserError
 from emulator.scenario import Trial
 
@@ -92,6 +92,11 @@ def with_customary(switch: str, customary: str) -> str:
     return str(Choice(chosen.name, (*chosen.options, *more)))
 
 
+def asked_latency_ns(switch: str) -> int:
+    """The pipeline latency that the choice ``switch`` asks for, 0 if it says nothing of it."""
+    return parse_latency(dict(Choice.parse(switch).options).get(LATENCY, "0"))
+
+
 def _contradiction(option: str, user: str, trial: str) -> UserError:
     return UserError(
         f"{option} says {user} and a row of this scenario is to be run with {trial}; leave "
@@ -126,20 +131,22 @@ def stages(
     transport: str | None,
     switch: str | None,
     named: str | None = None,
-    default_switch: Callable[[str], str] = lambda transport: DEFAULT,
+    default_switch: Callable[[str, int], str] = lambda transport, latency_ns: DEFAULT,
     default_transport: str = DEFAULT_TRANSPORT,
 ) -> list[Stage]:
     """The stages of a run in order; ``transport`` and ``switch`` are what the user asked for.
 
     ``named`` is a switch that the user wants for this transport, whatever ``switch`` is.
-    ``default_switch`` tells what a transport runs on where neither user nor trial names a switch;
-    its parameters do not contradict theirs, but give way to them.  ``default_transport`` is used
-    where neither names one.
+    ``default_switch`` tells what a transport runs on where neither user nor trial names a switch,
+    given the latency (ns) that they ask of it; its parameters do not contradict theirs, but give
+    way to them.  ``default_transport`` is used where neither names one.
     """
     found: list[Stage] = []
     for place, trial in enumerate(trials):
         speaks = merged("--transport", transport, trial.transport, default_transport)
-        mine = (speaks, _switch(switch, named, trial.switch, default_switch(speaks)))
+        asked = (named if named is not None else switch, trial.switch)
+        usual = default_switch(speaks, max(asked_latency_ns(one or "") for one in asked))
+        mine = (speaks, _switch(switch, named, trial.switch, usual))
         last = found[-1] if found else None
         if last and (last.transport, last.switch) == mine and not trial.fresh:
             found[-1] = Stage(*mine, (*last.trials, place), last.fresh, named)

@@ -45,8 +45,11 @@ def _room(topology: Topology) -> tuple[int, int, int, bool]:
     finds room there."""
     cables = _cables(topology) or topology.links
     mtu = max(link.mtu for link in topology.links)
+    pipeline_ns = topology.switch_latency_ns
     room = min(
-        link.buffer_bytes - headroom_bytes(link.rate_bps, link.delay_ns, mtu) for link in cables
+        link.buffer_bytes
+        - headroom_bytes(link.rate_bps, link.delay_ns, mtu, pipeline_ns=pipeline_ns)
+        for link in cables
     )
     slowest = min(link.rate_bps for link in cables)
     held = min(link.buffer_bytes for link in cables)

@@ -71,6 +71,7 @@ def test_everything_that_can_be_said_is_read() -> None:
         "shallow:trim=off",
         "deep:trim=on,data.kmin_bytes=0.25bdp",
         "deep:balance=flowlet,flowlet_gap=1.5us,data.pmax=0.125",
+        "shallow:latency=0.65us",
     ],
 )
 def test_the_complete_form_means_the_same(text: str) -> None:
@@ -107,6 +108,8 @@ def test_each_parameter_is_described() -> None:
         ("deep:trimmed_queue=low", "high or medium"),
         ("deep:flowlet_gap=2us", "say balance=flowlet"),
         ("deep:balance=flowlet,flowlet_gap=2", "has no unit"),
+        ("deep:latency=2", "latency of the switch: .* has no unit"),
+        ("deep:latency=2ms", "a pipeline takes 1 ms at most"),
         ("shallow:trim=off,data.trim_bytes=1bdp", "contradict"),
         ("shallow:trim=on,data.trim_bytes=none", "contradict"),
         ("deep:pfc=on", "switch deep has none: take lossless"),
@@ -151,6 +154,16 @@ def test_thresholds_are_of_the_planes_bdp(topology: Topology) -> None:
     assert rules.data.trim_bytes == fitted.bdp_bytes
     assert rules.data.limit_bytes == 2 * fitted.bdp_bytes
     assert fitted.balancing(switch=1, seed=2).flowlet_gap_ns == fitted.base_rtt_ns
+
+
+def test_a_pipeline_is_part_of_round_trips(topology: Topology) -> None:
+    plain = fit(parse("lossless"), topology, 1, clock="virtual")
+    fitted = fit(parse("lossless:latency=650ns"), topology, 1, clock="virtual")
+    assert fitted.base_rtt_ns == plain.base_rtt_ns + 2 * 3 * 650  # rail, spine, rail
+    assert fitted.bdp_bytes == fitted.base_rtt_ns * 50
+    assert fitted.flowlet_gap_ns == fitted.base_rtt_ns
+    for kind, rules in fitted.pauses.items():  # and frames in it fill no buffer yet
+        assert rules.needed_bytes == plain.pauses[kind].needed_bytes + 650 * kind.rate_bps // 8e9
 
 
 def test_the_slowest_port_is_the_planes() -> None:
@@ -220,6 +233,7 @@ def test_trimming_on_and_off(topology: Topology) -> None:
         (SMALL, "deep:balance=flowlet,flowlet_gap=99999999s", 1000, "no flow pauses that long"),
         (SMALL, "shallow:trim_size=9000", 1000, "less than the MTU"),
         (f"{SMALL},buffer=9020", "shallow", 1000, "the topology's buffer of 9020 B is less"),
+        (SMALL, "shallow:latency=650ns", 1000, "latency=650 ns of the switch takes the"),
         (SMALL, "shallow", 0.5, "choose a dilation of 3.125 to"),
         (SMALL, "shallow", 1e9, "choose a dilation of 3.125 to"),
         (f"{SMALL},uplinks_per_spine=40", "deep:balance=least-loaded", 1000, "at most 64"),

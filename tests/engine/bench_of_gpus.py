@@ -65,7 +65,8 @@ def gpu_bench(
     """The fabric ``spec`` as the lab ``name``, its GPUs speaking ``transport``."""
     topology = catalogue.load(spec)
     choice = wanted(switch)
-    fitted = fit(transport, topology, seed=seed, switch=choice).keyed(bytes(32))
+    delayed = topology.with_switch_latency(0 if choice is None else choice.latency_ns)
+    fitted = fit(transport, delayed, seed=seed, switch=choice).keyed(bytes(32))
     with Lab.create(
         name, topology, dilation=1, clock="virtual", seed=seed, spec=spec, switch=choice
     ) as lab:

@@ -15,6 +15,7 @@ from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
 from tests.engine.bench_of_gpus import gpu_bench
+from topologies.model import End
 
 pytestmark = [
     pytest.mark.root,
@@ -50,6 +51,60 @@ def test_a_lone_packet(lab_name: str) -> None:
     assert passed.frames[0] == (at_the_switch, FRAME)
     assert received.frames[0] == (at_the_receiver, FRAME)
     assert results[0].end_ns == at_the_receiver // PS == 1568
+
+
+LATENCY_PS = 650 * PS
+
+
+def test_a_lone_packet_through_a_pipeline(lab_name: str) -> None:
+    """A switch queues a packet one latency after its last octet; its answer takes as long."""
+    with gpu_bench(lab_name, RAIL, switch="shallow:latency=650ns") as bench:
+        sent, arrived = bench.departures("h1g0", "eth0"), bench.arrivals("h1g0", "eth0")
+        passed, answered = bench.departures("rail0", "down0"), bench.departures("h0g0", "eth0")
+        back = bench.departures("rail0", "down1")
+        results = bench.run(
+            [
+                schedule(0, Receive(peer=1, tag=1, into=PACKET)),
+                schedule(1, Write(peer=0, tag=1, local=PACKET, remote=PACKET)),
+                schedule(2),
+            ]
+        )
+        bench.pool.settled()
+    at_the_switch = START_PS + ON_WIRE_PS + CABLE_PS
+    out_of_the_switch = at_the_switch + LATENCY_PS
+    at_the_receiver = out_of_the_switch + ON_WIRE_PS + CABLE_PS
+    assert sent.frames[0] == (START_PS, FRAME)
+    assert arrived.frames[0] == (at_the_switch, FRAME)
+    assert passed.frames[0] == (out_of_the_switch, FRAME)
+    assert results[0].end_ns == at_the_receiver // PS == 2218
+    (begun, octets), *_ = answered.frames
+    assert back.frames[0] == (begun + (octets + 24) * 20 + CABLE_PS + LATENCY_PS, octets)
+
+
+def test_frames_in_a_pipeline_outlast_their_cable(lab_name: str) -> None:
+    """What has arrived is the switch's, whatever becomes of the cable that it came by."""
+    two = Region("x", 0, 8192)
+    with gpu_bench(lab_name, RAIL, switch="shallow:latency=650ns") as bench:
+        passed = bench.departures("rail0", "down0")
+        line = bench.network.lines[End("h1g0", "eth0")]
+        last_arrival = START_PS + 2 * ON_WIRE_PS + CABLE_PS
+        inside: list[int] = []
+
+        def pull(_: object) -> None:
+            line.pull()
+            inside.extend((line.in_pipeline, bench.network.under_way()))
+
+        bench.events.at(last_arrival + 1, 0, pull, None)
+        bench.run(
+            [
+                schedule(0, Receive(peer=1, tag=1, into=two)),
+                schedule(1, Write(peer=0, tag=1, local=two, remote=two)),
+                schedule(2),
+            ]
+        )
+    assert inside == [2, 2]
+    out = last_arrival + LATENCY_PS
+    assert passed.frames == [(out - ON_WIRE_PS, FRAME), (out, FRAME)]
 
 
 def test_two_packets_for_one_port(lab_name: str) -> None:

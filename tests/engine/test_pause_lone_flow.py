@@ -124,6 +124,29 @@ def test_headroom_as_computed_loses_nothing(flow: Flow) -> None:
     assert one.drops(EGRESS, DropReason.HEADROOM) == 0
 
 
+def test_a_pause_is_asked_for_behind_the_pipeline(flow: Flow) -> None:
+    """Frames count once they are admitted; a PAUSE frame is obeyed as soon as it is there."""
+    latency_ns = 5 * FRAME_NS  # each frame leaves the pipeline as another arrives
+    one = flow(f"{SWITCH},latency={latency_ns}ns")
+    one.run(1_000_000)
+    stop_ns = XOFF_NS + latency_ns + TRAVEL_NS
+    sent = int(stop_ns // FRAME_NS) + 1
+    xon_ns = FIRST_NS + latency_ns + (sent - 5) * SLOW_NS
+    assert one.asked.pauses[:2] == [(XOFF_NS + latency_ns, LONGEST), (xon_ns, 0)]
+    assert one.sent.data[sent - 1 : sent + 1] == [FRAME_NS * (sent - 1), xon_ns + TRAVEL_NS]
+    assert one.out.data[0] == FIRST_NS + latency_ns
+    assert one.received == 40
+
+
+@pytest.mark.parametrize(("headroom", "lost"), [("", False), (",headroom=150KB", True)])
+def test_headroom_holds_what_is_in_the_pipeline(flow: Flow, headroom: str, lost: bool) -> None:
+    """In 10 us 500 kB come at 400 Gb/s, of which 408 kB are more than leave."""
+    one = flow(f"{SWITCH},latency=10us{headroom}", frames=400)
+    one.run(10_000_000)
+    assert (one.received < 400) is lost
+    assert (one.drops(EGRESS, DropReason.HEADROOM) > 0) is lost
+
+
 def test_two_frames_of_headroom_lose_three(flow: Flow) -> None:
     one = flow(f"{SWITCH},headroom=8400", frames=18)
     assert one.lab.asic is not None

@@ -106,7 +106,7 @@ def test_who_names_a_switch_gets_it() -> None:
             [row],
             transport="rocev2",
             switch=asked,
-            default_switch=lambda transport: "lossless:xoff=9KB,pfc_response=1us",
+            default_switch=lambda *_: "lossless:xoff=9KB,pfc_response=1us",
         )
         return stage.switch
 
@@ -128,7 +128,7 @@ def test_what_a_transport_says_of_its_switch_counts_for_it_alone() -> None:
             transport="rocev2",
             switch=asked,
             named=named,
-            default_switch=lambda transport: "lossless:pfc_priority=3,xoff=9KB,untrimmed.pmax=0.2",
+            default_switch=lambda *_: "lossless:pfc_priority=3,xoff=9KB,untrimmed.pmax=0.2",
         )
         assert stage.label == ("rocev2" if named is None else f"rocev2@{named}")
         return stage.switch

@@ -102,6 +102,22 @@ def test_a_fault_takes_capacity_from_its_time_on() -> None:
     )
 
 
+def test_pipelines_delay_what_reaches_the_uplinks() -> None:
+    latency = 1000
+    slower = NARROW.with_switch_latency(latency)
+    up0 = End("rail0", "up0")
+
+    def least(changes: list[Change]) -> float:
+        return ideal_ns(slower, traffic(slower, CROSSING, 10 * ONE).schedules(), WIRE, changes)
+
+    assert least([]) == pytest.approx(4 * 10 * 84 / 2 + DELAY + 3 * latency)
+    # until 1600 nothing has come to an uplink; from then on there is one
+    rest = 40 * 84 + DELAY - 600 + 2 * latency
+    assert least([Change(1600, up0, 0.0)]) == pytest.approx(1600 + rest)
+    # what uplinks could have carried before does not count either
+    assert least([Change(1500, up0, 0.0)]) == pytest.approx(1600 + rest)
+
+
 def test_a_fault_at_a_gpus_own_cable() -> None:
     slow = [Change(0, End("rail0", "down1"), 0.5)]
     assert bound([(0, 2)], 10 * ONE, slow) == pytest.approx(2 * 10 * 84 + 1200)

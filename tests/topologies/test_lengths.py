@@ -125,6 +125,35 @@ def test_lengths_are_those_of_the_paths(spec: str) -> None:
                 assert spans[name] == ticks.span(path)._replace(tunnel_ticks=inside)
 
 
+LATENCY = 650
+
+
+def through(topology: Topology, source: str, way: Way) -> int:
+    """How many switches a packet from ``source`` comes to on ``way``."""
+    here, count = source, 0
+    for link in way:
+        here = next(end.node for end in link.ends if end.node != here)
+        count += topology.node(here).is_switch
+    return count
+
+
+@pytest.mark.parametrize("spec", [*SPECS, *ATTACHED])
+def test_each_switch_on_the_way_adds_its_latency(spec: str) -> None:
+    topology = load(spec)
+    slower = topology.with_switch_latency(LATENCY)
+    ticks = slower.ticks
+    for node in (topology.gpus[0], topology.gpus[-1], topology.switches[-1]):
+        for longest, paths in ((False, slower.paths), (True, slower.longest_paths)):
+            spans = slower.spans(node.name, longest=longest)
+            for name, path in paths(node.name).items():
+                plain = ticks.span(path)
+                more = LATENCY * through(slower, node.name, path)
+                inside = sum(map(ticks.of, tunnel(slower, node.name, name, path)))
+                delay = plain.delay_ns + more
+                assert spans[name] == plain._replace(delay_ns=delay, tunnel_ticks=inside)
+    assert slower.with_switch_latency(0) == topology
+
+
 @pytest.mark.parametrize("spec", ATTACHED)
 def test_the_base_round_trip_is_that_of_the_longest_path(spec: str) -> None:
     topology = load(spec)

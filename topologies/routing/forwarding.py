@@ -11,7 +11,7 @@ from typing import NamedTuple
 from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
 from topologies.routing import rules
 from topologies.routing.steps import Graph, Hops, Step, Table
-from topologies.spans import NOWHERE, Span
+from topologies.spans import NOWHERE, Span, span_from
 
 VALIANT = "valiant"
 _MAIN_RULES = {
@@ -177,7 +177,7 @@ class Forwarding:
         """How long the ways of :meth:`paths` are."""
         start, first = self._attachment(self.topology.node(source))
         begin = self._begin(start, source != start)
-        near = self.topology.ticks.span(first)
+        near = span_from(self.topology, source, first)
         found: dict[str, Span] = {}
         for owner, plugged in self._plugged.items():
             way = self.lengths(owner, begin).of(begin, longest=longest)
@@ -196,7 +196,7 @@ class Forwarding:
         def length(step: Step) -> tuple[int, int]:
             rest = lengths.of(self.arrival(place, step), longest=longest)
             assert rest is not None
-            return rest.hops, rest.delay_ns + step.link.delay_ns
+            return rest.hops, rest.delay_ns + step.link.delay_ns + self.topology.switch_latency_ns
 
         links: list[Link] = []
         while place.node != owner:
@@ -347,9 +347,9 @@ class Forwarding:
 
         There are few spans in a fabric, and each is one object.
         """
-        ticks = self.topology.ticks
+        ticks, latency = self.topology.ticks, self.topology.switch_latency_ns
         cables = {
-            step.number: (step.link.delay_ns, ticks.of(step.link))
+            step.number: (step.link.delay_ns + latency, ticks.of(step.link))
             for steps in self.graph.steps.values()
             for step in steps
         }
