@@ -215,16 +215,10 @@ class Executor:
         """When :meth:`advance` has something to do without any arrival (ns), or ``None``."""
         if not self.running:
             return None
-        if self._work or self._ready or self.finished:
+        if self._work or self._ready or not self._left or self._error is not None:
             return self._now
-        return min(self._timers[0][0], self._deadline) if self._timers else self._deadline
-
-    def has_work(self, now: int) -> bool:
-        """Whether :meth:`advance` has something to do at ``now``."""
-        if self._work or self._ready or self._left == 0 or self._error is not None:
-            return True
-        timers = self._timers
-        return (bool(timers) and timers[0][0] <= now) or now >= self._deadline
+        timers, deadline = self._timers, self._deadline
+        return timers[0][0] if timers and timers[0][0] < deadline else deadline
 
     def _complete(self, index: int) -> None:
         self._ended[index] = self._now

@@ -246,10 +246,15 @@ class GpuEndpoint:
         completions = transport.completions()
         if completions:
             executor.feed(completions, now)
-        if executor.running and (completions or executor.has_work(now)):
+        work = executor.next_deadline()
+        if work is not None and (completions or work <= now):
             self._advance(now)
+            work = executor.next_deadline()
         deadline = NEVER
         for lane in self._lanes:
+            line = lane.line
+            if line is not None and line.busy and not line.low_stopped:
+                continue  # it asks when it is idle
             endpoint = lane.endpoint
             stopped = False
             while lane.room:
@@ -273,11 +278,10 @@ class GpuEndpoint:
             executor.feed(expired, now)
             if executor.running:
                 self._advance(now)
+            work = executor.next_deadline()
         self._settling = False
-        if executor.running:
-            due = executor.next_deadline()
-            if due is not None and due < deadline:
-                deadline = due
+        if work is not None and work < deadline:
+            deadline = work
         if expired or deadline <= now:
             deadline = now  # posted anew, or due already: once more at this instant
         if deadline < NEVER:
@@ -311,7 +315,7 @@ class GpuEndpoint:
                 continue
             port.counts.frames_out += 1
             port.counts.octets_out += octets
-            if not outlets.from_socket(port.socket, frame, node):
+            if not outlets.from_socket(port.send, frame, node):
                 port.lose(octets + FRAMING_OCTETS)
 
     # The end

@@ -6,8 +6,7 @@ arrives crosses it on its way in: taps, filters and counters there see all of th
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from emulator.endpoint.classic_bpf import WHOLE_FRAME, attach
@@ -46,6 +45,10 @@ class GpuPort:
     lines: Sequence[Line]
     counts: NicCounts = field(default_factory=NicCounts)
 
+    def __post_init__(self) -> None:
+        #: puts a frame on the interface
+        self.send: Callable[[Frame], int] = self.ring.socket.sendmsg
+
     @classmethod
     def open(
         cls, spec: PortSpec, frames: TransportFrames, *, frame_octets: int, lines: Sequence[Line]
@@ -61,14 +64,12 @@ class GpuPort:
         return cls(spec, ring, lines)
 
     @property
-    def socket(self) -> socket.socket:
-        """The socket that frames leave by."""
-        return self.ring.socket
-
-    @property
     def carrier(self) -> bool:
         """Whether a line has carrier."""
-        return any(not line.cut for line in self.lines)
+        for line in self.lines:  # noqa: SIM110  asked for every frame
+            if not line.cut:
+                return True
+        return False
 
     def lose(self, octets: int) -> None:
         """A frame of ``octets`` on the wire has no way out; it takes a line's time all the same."""

@@ -24,6 +24,8 @@ from uet.transport import Frame
 _VXLAN, _IPV4 = (4789).to_bytes(2), b"\x08\x00\x45"
 #: The bit of a destination address that is a group's, or everybody's (IEEE 802-2014, 8.2.2).
 _GROUP = 1
+#: Below the DSCP in the octet of an IP header that has both (RFC 3168).
+_ECN_BITS = 2
 #: Errors of a send whose frame a filter took, or whose interface somebody has taken down.
 _REFUSED = frozenset({errno.ENOBUFS, errno.ENETDOWN})
 #: How long (s) a frame without a trace is looked for before the run ends with an error.
@@ -90,13 +92,15 @@ class Outlets:
         self.changes: Callable[[Sequence[Taken]], None] | None = None
         self._tunnels = tunnels
         self._lines = dict(lines)
-        self._queues: dict[int, bytes] = {}
+        #: by inner interface: the line, and its queues by the octet with DSCP and ECN
+        self._ways: dict[int, tuple[Line, bytes]] = {}
         self._overtaking: dict[int, _Overtakes] = {}
         self.account = Account()
 
     def classify(self, index: int, queues: bytes) -> None:
         """Let the line of inner interface ``index`` queue by ``queues``, a number for each DSCP."""
-        self._queues[index] = queues
+        by_octet = bytes(queues[octet >> _ECN_BITS] for octet in range(256))
+        self._ways[index] = self._lines[index], by_octet
 
     def put_ahead(self, index: int, word: tuple[memoryview, int] | None) -> None:
         """Put frames ahead of others at inner interface ``index`` as ``word`` there counts them.
@@ -114,31 +118,35 @@ class Outlets:
             taken = [(interface, unnumbered(frame)) for interface, frame in taken]
         if self.changes is not None:
             self.changes(taken)
-        lines, every_queues, overtaking = self._lines, self._queues, self._overtaking
+        ways, overtaking = self._ways, self._overtaking
         for interface, frame in taken:
-            line = lines.get(interface)
-            if line is None:
+            way = ways.get(interface)
+            if way is None:
                 raise Astray(f"a frame came out of interface {interface}, which is no inner end")
-            queue = queue_of(frame, every_queues[interface])
+            line, queues = way
+            if frame[12] == 0x08 and frame[13] == 0:
+                queue = queues[frame[15]]
+            else:
+                queue = queue_of(frame, queues)
             if overtaking and interface in overtaking:
                 line.enqueue(frame, queue, origin, ahead=overtaking[interface].counted())
-                continue
-            line.enqueue(frame, queue, origin)
+            else:
+                line.enqueue(frame, queue, origin)
         return len(taken)
 
     def settle(self) -> None:
         """Have the kernel finish what it has begun."""
         self.ring.settle()
 
-    def from_socket(self, sender: socket.socket, frame: Frame, node: str) -> bool:
-        """Send a GPU's frame through its namespace and put it into the line it comes out by.
+    def from_socket(self, send: Callable[[Frame], int], frame: Frame, node: str) -> bool:
+        """``send`` a GPU's frame through its namespace, into the line that it comes out by.
 
         False if it does not come out, which is counted: a filter there took it.
         """
         account = self.account
         account.injected += 1
         try:
-            sender.sendmsg(frame)
+            send(frame)
         except OSError as failure:
             if failure.errno not in _REFUSED:
                 raise
@@ -167,11 +175,10 @@ def awaited(settle: Callable[[], None], take: Callable[[], object], budget_s: fl
 
 
 def queue_of(frame: bytes, queues: bytes) -> int:
-    """The queue of ``frame`` where ``queues`` has one for each DSCP; others wait with data."""
-    if frame[12] == 0x08 and frame[13] == 0:
-        return queues[frame[15] >> 2]
+    """The queue of ``frame``, no IPv4 packet, where ``queues`` has one for each octet of DSCP and
+    ECN; what is no IP packet waits with data."""
     if frame[12] == 0x86 and frame[13] == 0xDD:
-        return queues[(frame[14] & 0xF) << 2 | frame[15] >> 6]
+        return queues[(frame[14] & 0xF) << 4 | frame[15] >> 4]
     return LOW
 
 

@@ -52,7 +52,6 @@ class LineCounts:
     ``by_queue`` has frames and octets (from the Ethernet header on) of each queue.
     """
 
-    frames: int = 0
     by_queue: tuple[list[int], ...] = field(
         default_factory=lambda: tuple([0, 0] for _ in range(QUEUES))
     )
@@ -62,6 +61,11 @@ class LineCounts:
     in_queue_octets: int = 0
     in_flight: int = 0
     no_room: int = 0
+
+    @property
+    def frames(self) -> int:
+        """Frames of all queues."""
+        return sum(frames for frames, _ in self.by_queue)
 
     @property
     def octets(self) -> int:
@@ -99,6 +103,7 @@ class Line:
     """
 
     __slots__ = (
+        "_by_queue",
         "_doomed",
         "_events",
         "_far",
@@ -164,6 +169,7 @@ class Line:
         self._doomed = 0  # frames on the cable that were there when it was pulled
         self._times: dict[int, int] = {}
         self.counts = LineCounts()
+        self._by_queue = self.counts.by_queue
         self.departing: Watch | None = None
         self.arriving: Watch | None = None
         self.crc = 0
@@ -202,7 +208,9 @@ class Line:
     def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
         """Take ``frame`` for ``queue``; ``ahead``: before what waits there, but for those that
         were put ahead earlier."""
-        octets = octets_on_wire(frame)
+        octets = len(frame) + FRAMING_OCTETS
+        if octets < SMALLEST_OCTETS:
+            octets = SMALLEST_OCTETS
         if self.cut:
             self.counts.in_queue_octets += len(frame)
             self.discard(octets, queue, origin)
@@ -244,12 +252,11 @@ class Line:
         if took is None:
             took = self.time_of(octets)
         end = now + took
-        counts = self.counts
-        counts.frames += 1
-        of_queue = counts.by_queue[queue]
+        length = len(frame)
+        of_queue = self._by_queue[queue]
         of_queue[0] += 1
-        of_queue[1] += len(frame)
-        self.crc = extend(extend(self.crc, _stamp(now, len(frame))), frame)
+        of_queue[1] += length
+        self.crc = extend(extend(self.crc, _stamp(now, length)), frame)
         if self.departing is not None:
             self.departing.frame(now, frame)
         heap = events.heap

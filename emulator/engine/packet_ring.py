@@ -64,8 +64,7 @@ class PacketRing:
 
     def _make_ring(self, frame_octets: int, slots: int) -> None:
         self._ring, self._slots = map_ring(self.socket, frame_octets, slots)
-        self._octets = memoryview(self._ring)
-        self._words = self._octets.cast("I")
+        self._words = memoryview(self._ring).cast("I")
         self._head = 0
 
     def _bind_to_all(self) -> None:
@@ -77,15 +76,13 @@ class PacketRing:
 
     def take(self) -> list[Taken]:
         """All frames that are there, in the order in which the kernel handed them over."""
-        slots, octets, words, head = self._slots, self._octets, self._words, self._head
+        slots, ring, words, head = self._slots, self._ring, self._words, self._head
         at = slots[head]
-        if not words[at >> 2] & _USER:
-            return []
         out: list[Taken] = []
         while words[at >> 2] & _USER:
-            status, length, captured, start, tag, kind, interface = _SLOT.unpack_from(octets, at)
+            status, length, captured, start, tag, kind, interface = _SLOT.unpack_from(ring, at)
             begin = at + start
-            frame = bytes(octets[begin : begin + captured])
+            frame = ring[begin : begin + captured]
             words[at >> 2] = 0
             head += 1
             if head == len(slots):

@@ -64,7 +64,9 @@ class ScaleUpCopies:
         if self._ingress is not None:
             duration = self._link.octets_ps(notice.length)
             end = self._ingress.admit(notice.deliver_at * PS - duration, duration)
-            notice = replace(notice, deliver_at=max(notice.deliver_at, -(-end // PS)))
+            free = -(-end // PS)
+            if free > notice.deliver_at:
+                notice = replace(notice, deliver_at=free)
         self.copies_in += 1
         self.octets_in += notice.length
         self._hear(notice)
