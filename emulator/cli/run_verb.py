@@ -19,6 +19,7 @@ from emulator.asic import choice
 from emulator.control_plane import choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.engine.frame_digest import DIGITS
+from emulator.engine.workers.partition import MOST_WORKERS
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.faults import grammar
@@ -98,6 +99,12 @@ PATIENCE_S = 2.0
     "--dilation",
     metavar="auto|N",
     help="--clock host: seconds of this machine for one second of the fabric [default: auto]",
+)
+@click.option(
+    "--workers",
+    metavar="auto|N",
+    help="--clock virtual: processes that share the work, at most; results are the same for any "
+    "number [default: auto, one for each processor]",
 )
 @click.option(
     "--convergence",
@@ -182,6 +189,7 @@ def command(
     seeds: int,
     clock: ClockKind,
     dilation: str | None,
+    workers: str | None,
     convergence: str,
     digest: str | None,
     capture: str | None,
@@ -216,6 +224,7 @@ def command(
             seeds=seeds,
             clock=clock,
             dilation=host_dilation(clock, dilation),
+            workers=parse_workers(workers, clock),
             convergence=Convergence.parse(convergence),
             digest=parse_digest(digest, clock),
             capture=capture,
@@ -320,6 +329,21 @@ def parse_dilation(text: str) -> float | None:
             "(seconds of this machine for one second of the fabric)"
         )
     return value
+
+
+def parse_workers(text: str | None, clock: ClockKind) -> int | None:
+    """``--workers``, None if that is left to the run."""
+    if text is None:
+        return None
+    if clock != "virtual":
+        raise UserError(
+            "--workers is the virtual clock's: with --clock host each GPU has a process of its own"
+        )
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_WORKERS:
+        raise UserError(f"--workers {text!r} is neither auto nor a number from 1 to {MOST_WORKERS}")
+    return int(text)
 
 
 def parse_digest(text: str | None, clock: ClockKind) -> str | None:

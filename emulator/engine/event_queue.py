@@ -99,6 +99,19 @@ class EventQueue:
             self.now = until
         return False
 
+    def run_one(self) -> bool:
+        """Run the next event; return whether that called :meth:`stop`."""
+        self.stopped = False
+        self.now, _, act, argument = heappop(self.heap)
+        self.events += 1
+        act(argument)
+        return self.stopped
+
+    def run_before(self, limit: int) -> bool:
+        """Run events before ``limit`` (ps); return whether :meth:`stop` ended that."""
+        self.stopped = False
+        return self._run(limit - 1)
+
     def _run(self, until: int) -> bool:
         """Run events up to and with ``until``; return whether that was stopped."""
         heap, pop = self.heap, heappop
@@ -143,3 +156,8 @@ def arriving(salt: int, number: int, when: int) -> int:
     mixed = (when ^ salt) * 0x9E37_79B9_7F4A_7C15 & _WORD
     mixed = (mixed ^ mixed >> 32) * 0xBF58_476D_1CE4_E5B9 & _WORD
     return ARRIVING | mixed >> _NOT_DRAWN << _NUMBER_BITS | number
+
+
+def number_of(order: int) -> int:
+    """The number of the port whose frame arrives by the event of ``order``."""
+    return order & (1 << _NUMBER_BITS) - 1

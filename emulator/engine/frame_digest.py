@@ -9,18 +9,17 @@ on who worked for which port.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 
-from emulator.engine.line import Line
+from emulator.engine.line_state import LineStates
 
 #: Hexadecimal digits of a digest (SHA-256, FIPS 180-4).
 DIGITS = 64
 
 
-def digest(lines: Iterable[Line]) -> str:
-    """The digest of all that ``lines`` have carried and lost."""
+def digest(states: LineStates) -> str:
+    """The digest of all that the lines with ``states`` have carried and lost."""
     total = hashlib.sha256()
-    for line in sorted(lines, key=lambda line: str(line.end)):
+    for end, line in sorted(states.items(), key=lambda one: str(one[0])):
         counts = line.counts
         numbers = (
             line.crc,
@@ -31,5 +30,5 @@ def digest(lines: Iterable[Line]) -> str:
             counts.in_flight,
             counts.no_room,
         )
-        total.update(f"{line.end} {' '.join(map(str, numbers))}\n".encode())
+        total.update(f"{end} {' '.join(map(str, numbers))}\n".encode())
     return total.hexdigest()

@@ -117,6 +117,7 @@ class Line:
         "_salt",
         "_times",
         "_waiting",
+        "arrivals",
         "arriving",
         "busy",
         "counts",
@@ -150,6 +151,8 @@ class Line:
         self._number, self._leaving = number, LEAVING | number
         self._salt = salt_of(seed, number)
         self._on_left, self._on_arrival = self._left, self._arrive
+        #: where arrivals go: another heap than that of the events if the far end is not ours
+        self.arrivals = events.heap
         self.end = end
         self.rate_bps = rate_bps
         self.delay_ps = round(delay_ns * 1000)
@@ -262,7 +265,19 @@ class Line:
         heap = events.heap
         heappush(heap, (end, self._leaving, self._on_left, (queue, octets, origin)))
         end += self.delay_ps
-        heappush(heap, (end, arriving(self._salt, self._number, end), self._on_arrival, frame))
+        heappush(
+            self.arrivals, (end, arriving(self._salt, self._number, end), self._on_arrival, frame)
+        )
+
+    def expect(self, when: int, order: int, frame: bytes) -> None:
+        """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``."""
+        self.counts.frames += 1
+        heappush(self._events.heap, (when, order, self._on_arrival, frame))
+
+    @property
+    def number(self) -> int:
+        """The number of the port, which the order of its events has."""
+        return self._number
 
     def _left(self, item: tuple[int, int, int]) -> None:
         self.busy = False

@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
-from emulator.asic.virtual_state import DEPTH, DROPPED, NOW, PASSED, PORT_WORDS, SWITCH_WORDS
+from emulator.asic.virtual_state import (
+    DEPTH,
+    DROPPED,
+    NOW,
+    OVERTAKES,
+    PASSED,
+    PORT_WORDS,
+    SWITCH_WORDS,
+)
 from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.spec import AgentSpec
-from emulator.engine.event_queue import EventQueue
+from emulator.engine.event_queue import Event, EventQueue
 from emulator.engine.gpu_port import GpuPort
 from emulator.engine.kernel_switch import (
     FILTERED_S,
@@ -21,10 +29,11 @@ from emulator.engine.kernel_switch import (
     awaited,
 )
 from emulator.engine.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
+from emulator.engine.line_state import LineState, LineStates, joined
 from emulator.engine.packet_ring import PacketRing, Taken, sender
 from emulator.engine.priority_flow_control import PriorityFlowControl
 from emulator.fabric import namespaces
-from emulator.fabric.counters import PortCounters, QueueCounters
+from emulator.fabric.counters import PortCounters
 from emulator.fabric.passage import ring_filter
 from emulator.fabric.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.lab import Lab
@@ -66,17 +75,45 @@ class Ends:
         return 2 * len(self.numbers) + 1
 
 
-class Network:
-    """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports."""
+@dataclass(frozen=True, slots=True)
+class PortSettings:
+    """How the line from a port queues: a queue for each DSCP, the share of the link that data
+    owns whatever else waits, and how many octets may wait (None: no limit of the port's own)."""
 
-    def __init__(self, lab: Lab, events: EventQueue) -> None:
+    queues: bytes
+    low_share: float
+    limit: int | None = None
+    #: latency of the switch that the port is at, for what arrives there
+    pipeline_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """What a fault changes of the line from ``end``: its rate, and whether frames overtake."""
+
+    end: End
+    rate_bps: int
+    overtaking: bool
+
+
+class Network:
+    """The fabric of ``lab``, a lab of the virtual clock, without its GPUs' transports.
+
+    ``worker`` owns some of its nodes.  Frames go into and come out of those alone; what they send
+    to nodes of others gathers in ``outbox``, and the lines of others are there for the count.
+    """
+
+    def __init__(self, lab: Lab, events: EventQueue, worker: int = 0) -> None:
         wires = lab.wires
         if wires is None:
             raise ValueError(f"lab {lab.name} runs on the host's clock")
         self.lab, self.events, self.topology = lab, events, lab.topology
+        self.worker = worker
         self._wires = wires
         self.ends = Ends.of(lab.topology)
         self.lines: dict[End, Line] = {}
+        #: arrivals at the nodes of other workers, in order
+        self.outbox: list[Event] = []
         self.inlets: dict[End, SwitchInlet] = {}
         #: from the first time on that the switches pause
         self.pauses: PriorityFlowControl | None = None
@@ -100,6 +137,8 @@ class Network:
                     delay_ns=link.delay_ns,
                     seed=lab.seed,
                 )
+                if self.owns(end.node) and not self.owns(self.other(end).node):
+                    self.lines[end].arrivals = self.outbox
         try:
             ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)
             by_index = {wires.index(end): line for end, line in self.lines.items()}
@@ -113,9 +152,10 @@ class Network:
         """In the namespace of the inner ends: the ring, and a socket for each end."""
         longest = max(link.mtu for link in self.topology.links) + _ETHERNET + _TUNNEL
         for end in self.lines:
-            self._senders[end] = sender(self._wires.name(end))
+            if self.owns(end.node):
+                self._senders[end] = sender(self._wires.name(end))
         return PacketRing(
-            lambda raw: ring_filter(raw, self._wires, worker=0),
+            lambda raw: ring_filter(raw, self._wires, worker=self.worker),
             interface=None,
             frame_octets=longest,
             slots=_RING_SLOTS,
@@ -125,9 +165,13 @@ class Network:
         for link in self.topology.links:
             for end in link.ends:
                 node = self.topology.node(end.node)
-                if node.is_switch or node.forwards:
+                if (node.is_switch or node.forwards) and self.owns(end.node):
                     self.arrives(end, self._inlet(node, end).arrive)
         self.reconfigure()
+
+    def owns(self, node: str) -> bool:
+        """Whether ``node`` is this worker's."""
+        return self._wires.worker_of[node] == self.worker
 
     def arrives(self, end: End, take: Callable[[bytes], None]) -> None:
         """Have ``take`` take what comes over the cable to ``end``, but for MAC control."""
@@ -157,21 +201,34 @@ class Network:
         self.inlets[end] = inlet
         return inlet
 
-    def configure(self, end: End) -> None:
-        """Let the line from ``end`` work as the switch there says now."""
-        line, index = self.lines[end], self._wires.index(end)
+    def settings(self) -> dict[End, PortSettings]:
+        """How all ports queue, as the switches say now."""
+        return {end: self._settings(end) for end in self.lines}
+
+    def _settings(self, end: End) -> PortSettings:
         asic = self.lab.asic
         if asic is None or str(end) not in asic.ports:
-            self.outlets.classify(index, PLAIN_QUEUES)
-            line.low_share = DATA_SHARE
+            limit = None
             if asic is None and self.topology.node(end.node).is_switch:
-                line.limit = self.topology.link_at(end).buffer_bytes
+                limit = self.topology.link_at(end).buffer_bytes
+            return PortSettings(PLAIN_QUEUES, DATA_SHARE, limit)
+        queues = asic.queue_of_code_point(str(end))
+        share = asic.fitted.profile(asic.ports[str(end)].cable).data_share
+        return PortSettings(
+            bytes(HIGH + queue for queue in queues), share, pipeline_ns=asic.choice.latency_ns
+        )
+
+    def configure(self, end: End, settings: PortSettings) -> None:
+        """Let the line from ``end`` work by ``settings``."""
+        line, index = self.lines[end], self._wires.index(end)
+        self.outlets.classify(index, settings.queues)
+        line.low_share, line.limit = settings.low_share, settings.limit
+        asic = self.lab.asic
+        if asic is None or str(end) not in asic.ports:
             return
+        self.lines[self.other(end)].lead_into_pipeline(settings.pipeline_ns)
         state, port = asic.virtual, asic.ports[str(end)]
         assert state is not None
-        queues = asic.queue_of_code_point(str(end))
-        self.outlets.classify(index, bytes(HIGH + queue for queue in queues))
-        line.low_share = asic.fitted.profile(port.cable).data_share
         if self.pauses is not None and asic.pause_rules(end) is not None:
             line.leaves = self.pauses.leaves(end)
             return
@@ -182,8 +239,11 @@ class Network:
 
         line.leaves = leaves
 
-    def reconfigure(self, seed: int | None = None) -> None:
-        """Take what the switches were told anew; what is drawn follows from ``seed``, if given."""
+    def reconfigure(
+        self, seed: int | None = None, settings: Mapping[End, PortSettings] | None = None
+    ) -> None:
+        """Take what the switches were told anew, which ``settings`` are where this process does not
+        know; what is drawn follows from ``seed``, if given."""
         asic = self.lab.asic
         if seed is not None:
             for line in self.lines.values():
@@ -195,12 +255,44 @@ class Network:
             for end in sorted(self._takers):
                 line = self.lines[self.other(end)]
                 line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
-        for end in self.lines:
-            self.configure(end)
-            if asic is not None and str(end) in asic.ports:
-                self.lines[self.other(end)].lead_into_pipeline(asic.choice.latency_ns)
+        for end, one in (self.settings() if settings is None else settings).items():
+            self.configure(end, one)
         if self.pauses is not None:
             self.pauses.configure()
+
+    def pull(self, ends: Sequence[End]) -> dict[End, tuple[int, int]]:
+        """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
+
+        Returns frames and octets (on the wire) that waited, by port, of those that had carrier.
+        """
+        lost: dict[End, tuple[int, int]] = {}
+        for end in ends:
+            line = self.lines[end]
+            if not line.cut:
+                frames = line.queued
+                lost[end] = frames, line.pull()
+                self.without_carrier[end.node].add(end)
+        return lost
+
+    def plug(self, ends: Sequence[End], nodes: Collection[str]) -> None:
+        """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
+        for end in ends:
+            if self.lines[end].cut:
+                self.lines[end].plug()
+                self.without_carrier[end.node].discard(end)
+        self.carrier_changed(nodes)
+
+    def follow(self, changes: Sequence[LineChange]) -> None:
+        """Serve at other rates, and let the switch program say who overtakes, from now on."""
+        asic = self.lab.asic
+        for change in changes:
+            line = self.lines[change.end]
+            if change.rate_bps != line.rate_bps:
+                line.change_rate(change.rate_bps)
+            if asic is not None and str(change.end) in asic.ports:
+                assert asic.virtual is not None
+                at = asic.ports[str(change.end)].index * PORT_WORDS + OVERTAKES
+                self.put_ahead(change.end, (asic.virtual.ports, at) if change.overtaking else None)
 
     def put_ahead(self, end: End, word: tuple[memoryview, int] | None) -> None:
         """Let frames that ``word`` counts overtake others at ``end``, or none if that is None."""
@@ -283,48 +375,19 @@ class Network:
         a, b = self.topology.link_at(end).ends
         return b if a == end else a
 
-    def counters(self) -> dict[str, PortCounters]:
-        """Counters of every port by ``node:port``: the kernel's, and those of the engine's queues.
-
-        A frame counts as sent from when its transmission begins.  PAUSE frames, which end at the
-        next port, are the engine's alone.
-        """
-        found = {}
-        for name, port in self.lab.counters().items():
-            node, _, of_node = name.partition(":")
-            line = self.lines[End(node, of_node)]
-            pauses = line.counts.by_queue[MAC_CONTROL]
-            other = self.lines[self.other(line.end)]
-            heard = other.counts.by_queue[MAC_CONTROL]
-            data, control = _queue(line, LOW), _joined(_queue(line, HIGH), _queue(line, MEDIUM))
-            waits = data.backlog_packets + control.backlog_packets + line.counts.in_queue
-            octets = data.backlog_bytes + control.backlog_bytes + line.counts.in_queue_octets
-            if self.lab.routing is not None:
-                # Its packets pass in the kernel, by the host's clock: those of the lines are ours.
-                found[name] = replace(
-                    port,
-                    rx_packets=other.counts.arrived,
-                    rx_bytes=other.counts.arrived_octets,
-                    tx_packets=line.counts.frames,
-                    tx_bytes=line.counts.octets,
-                    control=control,
-                    data=data,
-                )
-                continue
-            found[name] = replace(
-                port,
-                rx_packets=port.rx_packets + heard[0],
-                rx_bytes=port.rx_bytes + heard[1],
-                tx_packets=port.tx_packets - waits + pauses[0],
-                tx_bytes=port.tx_bytes - octets + pauses[1],
-                control=control,
-                data=data,
-            )
-        return found
+    def states(self) -> LineStates:
+        """What this worker knows of all lines."""
+        return {end: LineState.of(line) for end, line in self.lines.items()}
 
     def under_way(self) -> int:
-        """Frames that wait in lines or are on cables."""
-        return sum(line.under_way for line in self.lines.values())
+        """Frames that wait at this worker's ports, are on cables to them, or in pipelines."""
+        waiting = sum(line.queued for end, line in self.lines.items() if self.owns(end.node))
+        flying = (
+            line.counts.frames - line.counts.arrived - line.counts.in_flight + line.in_pipeline
+            for end, line in self.lines.items()
+            if self.owns(self.other(end).node)
+        )
+        return waiting + sum(flying)
 
     @property
     def deadlocked(self) -> bool:
@@ -362,21 +425,45 @@ def has_tunnels(topology: Topology) -> bool:
     return any(bridge.vni is not None for node in topology.switches for bridge in node.bridges)
 
 
-def _queue(line: Line, queue: int) -> QueueCounters:
-    packets, octets = line.counts.by_queue[queue]
-    waiting, waiting_octets = line.waiting(queue)
-    return QueueCounters(
-        packets=packets,
-        bytes=octets,
-        drops=line.counts.no_room if queue == LOW else 0,
-        backlog_packets=waiting,
-        backlog_bytes=waiting_octets,
-    )
+def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:
+    """Counters of every port by ``node:port``: the kernel's, and those of the lines' queues.
 
-
-def _joined(one: QueueCounters, other: QueueCounters) -> QueueCounters:
-    names = [each.name for each in fields(one)]
-    return QueueCounters(**{name: getattr(one, name) + getattr(other, name) for name in names})
+    A frame counts as sent from when its transmission begins.  PAUSE frames, which end at the
+    next port, are the lines' alone.
+    """
+    found = {}
+    for name, port in lab.counters().items():
+        node, _, of_node = name.partition(":")
+        end = End(node, of_node)
+        a, b = lab.topology.link_at(end).ends
+        line, far = states[end], states[b if a == end else a]
+        pauses, heard = (one.counts.by_queue[MAC_CONTROL] for one in (line, far))
+        data = line.queue(LOW, drops=line.counts.no_room)
+        control = joined(line.queue(HIGH), line.queue(MEDIUM))
+        waits = data.backlog_packets + control.backlog_packets + line.counts.in_queue
+        octets = data.backlog_bytes + control.backlog_bytes + line.counts.in_queue_octets
+        if lab.routing is not None:
+            # Its packets pass in the kernel, by the host's clock: those of the lines are ours.
+            found[name] = replace(
+                port,
+                rx_packets=far.counts.arrived,
+                rx_bytes=far.counts.arrived_octets,
+                tx_packets=line.counts.frames,
+                tx_bytes=line.counts.octets,
+                control=control,
+                data=data,
+            )
+            continue
+        found[name] = replace(
+            port,
+            rx_packets=port.rx_packets + heard[0],
+            rx_bytes=port.rx_bytes + heard[1],
+            tx_packets=port.tx_packets - waits + pauses[0],
+            tx_bytes=port.tx_bytes - octets + pauses[1],
+            control=control,
+            data=data,
+        )
+    return found
 
 
 def _ends_of(node: Node, port: PortSpec) -> Sequence[End]:

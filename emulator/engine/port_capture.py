@@ -5,6 +5,9 @@ which its last octet has.  Times are those of the virtual clock, rounded down to
 :data:`emulator.engine.virtual_clock.EPOCH` stands for its 0: equal runs leave equal files.
 
 What a switch did to a frame on its way to a port that is captured stands in a comment there.
+
+Blocks of one instant are in an order of their own, arrivals first and then by port: it does not
+depend on who worked for which port.
 """
 
 from __future__ import annotations
@@ -12,24 +15,29 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from emulator.asic.code_points import LAB
 from emulator.asic.layout import TrafficClass
-from emulator.engine.event_queue import PS
+from emulator.engine.event_queue import NEVER, PS
 from emulator.engine.line import Line
 from emulator.engine.network import Network
 from emulator.engine.packet_ring import Taken
 from emulator.engine.virtual_clock import EPOCH
 from emulator.errors import UserError
 from emulator.fabric import pcapng
-from emulator.fabric.capture import Tap
 from emulator.fabric.sniffer import PortCount
 from topologies.model import End
 
-#: Octets that wait in memory before they are written.
-BUFFER_OCTETS = 1 << 20
+#: Blocks that wait in memory before they are written.
+BUFFER_BLOCKS = 512
+#: A block's place: its time (ps), whether the frame leaves, and the number of its port.
+_NUMBER_BITS = 20
+_PLACE_BITS = _NUMBER_BITS + 1
+_NUMBERS = (1 << _NUMBER_BITS) - 1
 
 _EPOCH_NS = int(EPOCH.timestamp()) * 10**9
 _HEAD = struct.Struct("<IIIIIII")
@@ -43,50 +51,73 @@ _ECN_BITS = 2
 _CLASSES = LAB.classes()
 
 
-class PortCapture:
-    """Writes all frames at the ports of ``taps`` to ``path``, ``snaplen`` octets of each.
+#: Its place in the file (see :data:`_PLACE_BITS`), and a packet's block.
+Block = tuple[int, bytes]
 
-    Make it before frames move.  Raises UserError if the file cannot be made.  ``error`` is why
-    the file ends early, None if it does not.  The file holds whole blocks after each
-    :meth:`flush`, and what comes in between waits in memory.
+
+class PortTaps:
+    """Makes blocks of all frames at the ports ``ends`` of ``network``'s worker.
+
+    ``blocks`` are those that nobody has taken yet, and ``full`` is called when they are many.  Make
+    it before frames move.
     """
 
-    def __init__(
-        self, path: Path, taps: Sequence[Tap], network: Network, *, snaplen: int, comment: str
-    ) -> None:
-        self.path = path
-        self.error: str | None = None
-        self._sides: dict[str, tuple[_Side, _Side]] = {}
-        self._parts: list[bytes] = [pcapng.section(comment)]
-        self.waiting = 0
-        ends = [End(tap.node, port) for tap in taps for port in tap.ports]
+    def __init__(self, ends: Sequence[End], network: Network, snaplen: int) -> None:
+        self.blocks: list[Block] = []
+        self.full: Callable[[], None] | None = None
         changes = _Changes()
         for number, end in enumerate(ends):
-            self._parts.append(pcapng.interface(str(end), snaplen))
-            out = _Side(self, number, pcapng.OUTBOUND, snaplen, changes.told)
-            into = _Side(self, number, pcapng.INBOUND, snaplen, {})
-            network.lines[end].departing = out
-            network.lines[network.other(end)].arriving = into
-            self._sides[str(end)] = out, into
-        changes.watch(network, ends)
+            if network.owns(end.node):
+                out = _Side(self, number, pcapng.OUTBOUND, snaplen, changes.told)
+                into = _Side(self, number, pcapng.INBOUND, snaplen, {})
+                network.lines[end].departing = out
+                network.lines[network.other(end)].arriving = into
+        changes.watch(network, [end for end in ends if network.owns(end.node)])
+
+    def take(self) -> list[Block]:
+        """All blocks since this was asked last."""
+        taken = self.blocks[:]
+        self.blocks.clear()
+        return taken
+
+
+class PortCapture:
+    """Writes all frames at the ``ends`` to ``path``.
+
+    Raises UserError if the file cannot be made.  ``error`` is why the file ends early, None if it
+    does not.  The file holds whole blocks after each :meth:`flush`, and what comes in between waits
+    in memory.
+    """
+
+    def __init__(self, path: Path, ends: Sequence[End], *, snaplen: int, comment: str) -> None:
+        self.path, self.ends = path, ends
+        self.error: str | None = None
+        self._frames = [0] * len(ends)
+        head = [pcapng.section(comment)]
+        head += [pcapng.interface(str(end), snaplen) for end in ends]
         try:
             self._file = path.open("wb", buffering=0)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
-        self.flush()
+        self._waiting: list[Block] = []
+        self._write(b"".join(head))
 
-    def add(self, octets: bytes) -> None:
-        """Take whole blocks."""
-        self._parts.append(octets)
-        self.waiting += len(octets)
-        if self.waiting > BUFFER_OCTETS:
-            self.flush()
+    def add(self, blocks: Sequence[Block]) -> None:
+        """Take blocks."""
+        self._waiting += blocks
 
-    def flush(self) -> None:
-        """Bring the file up to date; what a full disk cuts off is taken back to whole blocks."""
-        octets = b"".join(self._parts)
-        self._parts.clear()
-        self.waiting = 0
+    def flush(self, before_ps: int = NEVER) -> None:
+        """Bring the file up to date with all that was seen before a time."""
+        waiting = self._waiting
+        waiting.sort(key=itemgetter(0))
+        done = bisect_left(waiting, before_ps << _PLACE_BITS, key=itemgetter(0))
+        for place, _ in waiting[:done]:
+            self._frames[place & _NUMBERS] += 1
+        self._write(b"".join([octets for _, octets in waiting[:done]]))
+        del waiting[:done]
+
+    def _write(self, octets: bytes) -> None:
+        """Write whole blocks; what a full disk cuts off is taken back to the last whole one."""
         if self.error is not None:
             return
         begun = self._file.tell()
@@ -104,35 +135,34 @@ class PortCapture:
 
     @property
     def ports(self) -> list[PortCount]:
-        """Frames of each port, both ways."""
+        """Frames of each port, both ways, that the file has."""
         return [
-            PortCount(name, out.frames + into.frames, 0)
-            for name, (out, into) in self._sides.items()
+            PortCount(str(end), frames, 0)
+            for end, frames in zip(self.ends, self._frames, strict=True)
         ]
 
 
 class _Side:
     """One direction of a port: interface ``number`` of the file."""
 
-    __slots__ = ("_add", "_flags", "_number", "_snaplen", "_tails", "_told", "frames")
+    __slots__ = ("_blocks", "_flags", "_number", "_place", "_snaplen", "_tails", "_taps", "_told")
 
     def __init__(
         self,
-        capture: PortCapture,
+        taps: PortTaps,
         number: int,
         direction: int,
         snaplen: int,
         told: dict[int, tuple[bytes, str]],
     ) -> None:
-        self._add = capture.add
+        self._taps, self._blocks = taps, taps.blocks
+        self._place = int(direction == pcapng.OUTBOUND) << _NUMBER_BITS | number
         self._number, self._snaplen, self._told = number, snaplen, told
         self._flags = pcapng.FLAGS, direction.to_bytes(4, "little")
         self._tails: dict[int, tuple[int, bytes]] = {}
-        self.frames = 0
 
     def frame(self, when_ps: int, frame: bytes) -> None:
         """Write ``frame`` as one of ``when_ps``."""
-        self.frames += 1
         length = captured = len(frame)
         if captured > self._snaplen:
             captured = self._snaplen
@@ -159,7 +189,9 @@ class _Side:
             captured,
             length,
         )
-        self._add(head + kept + end)
+        self._blocks.append((when_ps << _PLACE_BITS | self._place, head + kept + end))
+        if len(self._blocks) >= BUFFER_BLOCKS and self._taps.full is not None:
+            self._taps.full()
 
     def _tail(self, captured: int, comment: str) -> tuple[int, bytes]:
         """Length of a block of ``captured`` octets, and what stands in it behind them."""
@@ -184,7 +216,7 @@ class _Changes:
     def watch(self, network: Network, ends: Sequence[End]) -> None:
         """Note what happens to frames on their way to those of ``ends`` that switches have."""
         nodes = {end.node for end in ends}
-        inlets = [end for end in network.inlets if end.node in nodes]
+        inlets = [end for end in network.inlets if end.node in nodes]  # all of this worker
         if not inlets:
             return
         self._ends = {network.index(end): end for end in ends}

@@ -7,67 +7,71 @@ corruption, duplication, black hole) needs nothing here: it happens as they cros
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
-from emulator.asic.virtual_state import OVERTAKES, PORT_WORDS
-from emulator.engine.network import Network
+from emulator.engine.line_state import LineStates
+from emulator.engine.network import LineChange
+from emulator.lab import Lab
 from topologies.model import End, Link
 
 
-class StruckLines:
-    """The lines of ``network``, for whoever strikes the cables."""
+class Lines(Protocol):
+    """The lines of a fabric, whoever works on them."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    @property
+    def lab(self) -> Lab: ...
+
+    def states(self) -> LineStates: ...
+
+    def pull(self, ends: Sequence[End]) -> Mapping[End, tuple[int, int]]: ...
+
+    def plug(self, ends: Sequence[End], nodes: Collection[str]) -> None: ...
+
+    def follow(self, changes: Sequence[LineChange]) -> None: ...
+
+
+class StruckLines:
+    """The ``lines`` of a fabric, for whoever strikes its cables."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
 
     @property
     def lost_in_flight(self) -> int:
         """Frames that were on a cable when it was pulled, so far."""
-        return sum(line.counts.in_flight for line in self._network.lines.values())
+        return sum(line.counts.in_flight for line in self._lines.states().values())
 
     def pull(self, links: Collection[Link]) -> int:
         """Lose what waits at and flies on ``links``; return how many frames waited."""
-        frames = 0
-        asic = self._network.lab.asic
-        for end in _ends(links):
-            line = self._network.lines[end]
-            if line.cut:
-                continue
-            frames += line.queued
-            octets = line.pull()
-            self._network.without_carrier[end.node].add(end)
+        asic = self._lines.lab.asic
+        lost = self._lines.pull(_ends(links))
+        for end, (_, octets) in lost.items():
             if asic is not None and str(end) in asic.ports:
                 asic.lose(str(end), octets)
-        return frames
+        return sum(frames for frames, _ in lost.values())
 
     def follow(self, links: Collection[Link], dead: Collection[Link] = ()) -> None:
         """Work as the switches and the kernel have ``links`` work now; those of ``dead`` are out.
 
         GPUs at a cable with several ports look which of them have carrier.
         """
-        network = self._network
-        for end in _ends(links):
-            self._follow(end)
-        for end in _ends(link for link in links if link not in dead):
-            if network.lines[end].cut:
-                network.lines[end].plug()
-                network.without_carrier[end.node].discard(end)
-        network.carrier_changed({end.node for end in _ends(links)})
+        ends = _ends(links)
+        if self._lines.lab.asic is not None:
+            self._lines.follow([self._change(end) for end in ends])
+        whole = _ends(link for link in links if link not in dead)
+        self._lines.plug(whole, sorted({end.node for end in ends}))
 
-    def _follow(self, end: End) -> None:
-        network, asic = self._network, self._network.lab.asic
-        if asic is None:
-            return
-        line, name = network.lines[end], str(end)
-        share = asic.rate_share(name) if name in asic.ports else asic.nic_rate_share(name)
-        rate_bps = round(network.topology.link_at(end).rate_bps * share)
-        if rate_bps != line.rate_bps:
-            line.change_rate(rate_bps)
-        if name in asic.ports:
-            assert asic.virtual is not None
-            at = asic.ports[name].index * PORT_WORDS + OVERTAKES
-            overtaking = asic.struck(name).reordering > 0
-            network.put_ahead(end, (asic.virtual.ports, at) if overtaking else None)
+    def _change(self, end: End) -> LineChange:
+        asic, name = self._lines.lab.asic, str(end)
+        assert asic is not None
+        of_switch = name in asic.ports
+        share = asic.rate_share(name) if of_switch else asic.nic_rate_share(name)
+        return LineChange(
+            end,
+            round(self._lines.lab.topology.link_at(end).rate_bps * share),
+            overtaking=of_switch and asic.struck(name).reordering > 0,
+        )
 
 
 def _ends(links: Iterable[Link]) -> list[End]:

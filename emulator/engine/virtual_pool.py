@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
-from emulator.endpoint.nvlink import CopyNotice
 from emulator.endpoint.schedule import Barrier, Copy, Schedule, Write
-from emulator.endpoint.silence import silence
 from emulator.endpoint.spec import AgentSpec, RankResult
-from emulator.engine.event_queue import NEVER, PS, EventQueue
-from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
-from emulator.engine.network import Network
+from emulator.engine.event_queue import NEVER, PS
+from emulator.engine.workers.virtual_fabric import VirtualFabric
+from emulator.engine.workers.worker_part import Load, News
 
 #: Fabric time from the order to run to the common start (ns).
 LEAD_NS = 1_000
@@ -29,29 +24,32 @@ Counts = dict[int, Mapping[str, Mapping[str, int]]]
 
 
 class VirtualPool:
-    """The GPUs of ``specs`` on ``network``; the owner of their ``memories`` (by rank).
+    """The GPUs of ``specs`` on ``fabric``; the owner of their ``memories`` (by rank).
 
     Use it as a context manager, or call :meth:`stop` at the end whatever happened.
     """
 
-    def __init__(self, lab: str, specs: Sequence[AgentSpec], network: Network) -> None:
+    def __init__(self, lab: str, specs: Sequence[AgentSpec], fabric: VirtualFabric) -> None:
         self.lab = lab
         self.specs = {spec.rank: spec for spec in specs}
         if len(self.specs) != len(specs):
             raise ValueError("two GPUs have the same rank")
         self.memories: dict[int, GpuMemory] = {}
-        self.pids: dict[int, int] = {}
-        self._network = network
-        self._events: EventQueue = network.events
-        self._source = network.events.run_source
-        self._endpoints: dict[int, GpuEndpoint] = {}
+        self._fabric = fabric
+        self._events, self._source = fabric.events, fabric.events.run_source
         self._schedules: dict[int, Schedule] = {}
         self._members: dict[str, frozenset[int]] = {}
         self._waiting: dict[str, set[int]] = {}
         self._left: set[int] = set()
-        self._failed = False
+        self._ending = False
         self._execution = self._life = 0
         self._used = False  # since the transports were made
+        fabric.on_news(self._hear)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Processes of the workers beside this one."""
+        return self._fabric.pids
 
     def __enter__(self) -> Self:
         return self
@@ -61,44 +59,18 @@ class VirtualPool:
 
     def start(self, progress: Progress | None = None) -> None:
         """Make the memories and open every GPU's sockets in its namespace."""
-        around = Surroundings(
-            events=self._events,
-            outlets=self._network.outlets,
-            finished=self._finished,
-            at_barrier=self._at_barrier,
-        )
+        specs = list(self.specs.values())
         try:
             for rank, spec in self.specs.items():
                 path = memory_path(self.lab, spec.node)
                 self.memories[rank] = GpuMemory.create(path, spec.memory_octets)
-            lab = self._network.lab
-            for done, (rank, spec) in enumerate(self.specs.items(), start=1):
-                ports = self._network.open_gpu(spec)
-                for port in spec.ports:
-                    lab.inside(spec.node, partial(silence, port.interface, spec.frames))
-                endpoint = GpuEndpoint(
-                    spec,
-                    ports,
-                    around,
-                    self._network.ends.first_free + rank,
-                    memory=self.memories[rank],
-                    scale_up_memories={peer: self.memories[peer] for peer in spec.scale_up_peers},
-                    send_copy=self._send_copy,
-                )
-                self._network.on_carrier(spec.node, endpoint.carrier_changed)
-                for opened in ports:
-                    self._network.deliver_to(opened, spec.node, endpoint.deliver)
-                self._endpoints[rank] = endpoint
-                if progress is not None:
-                    progress(done, len(self.specs))
+            fabric = self._fabric
+            own: tuple[object, ...] = (self.lab, specs, self.memories, progress)
+            others = (self.lab, specs)
+            fabric.each_with("open", [own, *[others] * (len(fabric.workers) - 1)])
         except BaseException:
             self.stop()
             raise
-
-    def _send_copy(self, peer: int, when: int, order: int, notice: CopyNotice) -> None:
-        copies = self._endpoints[peer].copies
-        assert copies is not None
-        self._events.at(when, order, copies.arrive, notice)
 
     def load(self, schedules: Sequence[Schedule]) -> None:
         """Lay out the memories and give every GPU its schedule; there must be one for each."""
@@ -109,14 +81,18 @@ class VirtualPool:
             self.memories[rank].lay_out(Layout(schedule.buffers), reserve=True)
         self._schedules = by_rank
         members: dict[str, set[int]] = {}
+        fabric = self._fabric
+        loads: list[list[Load]] = [[] for _ in fabric.workers]
         for rank, schedule in by_rank.items():
             peers = {op.peer for op in schedule.operations if isinstance(op, (Write, Copy))}
             layouts = {peer: dict(by_rank[peer].buffers) for peer in peers if peer in by_rank}
-            self._endpoints[rank].load(schedule, layouts)
+            owner = fabric.owner(self.specs[rank].node)
+            loads[owner].append((rank, schedule, layouts))
             for operation in schedule.operations:
                 if isinstance(operation, Barrier):
                     members.setdefault(operation.name, set()).add(rank)
         self._members = {name: frozenset(ranks) for name, ranks in members.items()}
+        fabric.each_with("load", [(one,) for one in loads])
 
     def renew(self) -> None:
         """Give every GPU a new transport, if the one it has was used.
@@ -127,8 +103,7 @@ class VirtualPool:
             return
         self._drain()
         self._life += 1
-        for endpoint in self._endpoints.values():
-            endpoint.renew(self._life)
+        self._fabric.each("renew", self._life)
         self._used = False
 
     def _drain(self) -> None:
@@ -137,15 +112,16 @@ class VirtualPool:
         Raises :class:`AgentError` if that takes longer than :data:`DRAIN_NS`: what comes after
         would not begin on an empty fabric.
         """
+        fabric = self._fabric
         until = self._events.now + DRAIN_NS * PS
-        heap = self._events.heap
-        while self._network.under_way() or self._network.paused():
-            if not heap or heap[0][0] > until:
+        while fabric.under_way() or fabric.network.paused():
+            following = fabric.following()
+            if following > until:
                 raise AgentError(
-                    f"{self._network.under_way()} frames are still under way {DRAIN_NS / 1e6:g} ms "
-                    f"after the last operation{self._network.standing()}"
+                    f"{fabric.under_way()} frames are still under way {DRAIN_NS / 1e6:g} ms "
+                    f"after the last operation{fabric.network.standing()}"
                 )
-            self._events.run(min(until, heap[0][0] + 1000 * PS))
+            fabric.run(min(until, following + 1000 * PS))
 
     def run(
         self,
@@ -160,76 +136,73 @@ class VirtualPool:
         that lasts longer than ``timeout`` s of fabric time fails, as does one of which nothing
         will ever happen again.  Raises :class:`AgentError` when any rank fails.
         """
-        events = self._events
+        events, fabric = self._events, self._fabric
         self._execution += 1
         self._used = True
         begin = events.now // PS + max(LEAD_NS if start_in_ns is None else start_in_ns, gap_ns)
         self._left = set(self.specs)
         self._waiting.clear()
-        self._failed = False
-        if self._network.pauses is not None:
-            self._network.pauses.standstill = events.stop
+        self._ending = False
+        if fabric.network.pauses is not None:
+            fabric.network.pauses.standstill = events.stop
         if started is not None:
             started(begin)  # faults of that instant come first
         events.at(begin * PS, self._source.next(), self._start, self._execution)
-        with _uncollected():
-            events.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
-        if self._left and not self._failed:
-            self._explain(bool(events.heap))
-        for endpoint in self._endpoints.values():
-            endpoint.fail("aborted", "another rank failed")
-        results = [
-            endpoint.result
-            for _, endpoint in sorted(self._endpoints.items())
-            if endpoint.result is not None
-        ]
+        fabric.run(min(NEVER - 1, (begin + round(timeout * 1e9)) * PS))
+        if self._left and not self._ending:
+            self._explain(fabric.following() < NEVER)
+        fabric.each("fail", "aborted", dict.fromkeys(self.specs, "another rank failed"))
+        results: list[RankResult] = sorted(
+            (result for part in fabric.each("results") for result in part),
+            key=lambda result: result.rank,
+        )
         if any(result.error for result in results):
             raise self._failure(results)
         return results
 
     def _start(self, execution: int) -> None:
-        for endpoint in self._endpoints.values():
-            endpoint.start(execution)
+        self._fabric.each("start", execution)
 
-    def _finished(self, rank: int) -> None:
-        self._left.discard(rank)
-        result = self._endpoints[rank].result
-        if result is not None and result.error is not None:
-            self._failed = True
-        if not self._left or self._failed:
-            self._events.stop()
-
-    def _at_barrier(self, rank: int, names: Sequence[str]) -> None:
-        for name in names:
+    def _hear(self, news: News) -> None:
+        """Have what ranks come to be followed by what the run does about it, a lookahead later."""
+        for name in news.barriers:
             there = self._waiting.setdefault(name, set())
-            there.add(rank)
+            there.add(news.rank)
             if there == self._members[name]:
                 del self._waiting[name]
-                now = self._events.now
-                self._events.at(now, self._source.next(), self._pass, (self._execution, name))
+                self._later(news, self._pass, (self._execution, name))
+        if news.result is not None:
+            self._left.discard(news.rank)
+            if not self._ending and (not self._left or news.result.error is not None):
+                self._ending = True
+                self._later(news, lambda _: self._events.stop(), None)
+
+    def _later(self, news: News, act: Callable[[Any], None], argument: object) -> None:
+        when = news.when_ps + self._fabric.lookahead_ps
+        self._events.at(when, self._source.next(), act, argument)
 
     def _pass(self, passed: tuple[int, str]) -> None:
         execution, name = passed
-        for rank in sorted(self._members[name]):
-            endpoint = self._endpoints[rank]
-            endpoint.executor.pass_barrier(execution, name, self._events.now // PS)
-            endpoint.settle()
+        self._fabric.each("pass_barrier", execution, name, sorted(self._members[name]))
 
     def _explain(self, more_to_come: bool) -> None:
         """End the executions that will not end, each with what it waits for."""
-        standing = self._network.standing()
-        over = more_to_come and not self._network.deadlocked
-        for rank in sorted(self._left):
-            endpoint = self._endpoints[rank]
-            detail = endpoint.executor.unfinished() + standing
-            endpoint.fail("deadline" if over else "stalled", detail)
+        network = self._fabric.network
+        standing = network.standing()
+        over = more_to_come and not network.deadlocked
+        details = {
+            rank: detail + standing
+            for part in self._fabric.each("unfinished")
+            for rank, detail in part.items()
+        }
+        self._fabric.each("fail", "deadline" if over else "stalled", details)
 
     def _failure(self, results: Sequence[RankResult]) -> AgentError:
         """The first error that was not another's consequence."""
         failed = [one for one in results if one.error]
         causes = [one for one in failed if one.error != "aborted"] or failed
         first = min(causes, key=lambda one: (one.end_ns, one.rank))
-        network = self._network
+        network = self._fabric.network
         said = first.error == "stalled" or not network.deadlocked
         return AgentError(
             f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}"
@@ -242,7 +215,8 @@ class VirtualPool:
 
     def counters(self) -> Counts:
         """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""
-        return {rank: endpoint.counters() for rank, endpoint in sorted(self._endpoints.items())}
+        found = {rank: one for part in self._fabric.each("counters") for rank, one in part.items()}
+        return dict(sorted(found.items()))
 
     def settled(self) -> Counts:
         """The counters, once nothing is under way any more."""
@@ -255,35 +229,21 @@ class VirtualPool:
         return self.settled()
 
     def _close_transports(self) -> None:
-        for endpoint in self._endpoints.values():
-            endpoint.close()
+        fabric = self._fabric
+        fabric.each("close_transports")
         until = self._events.now + CLOSE_NS * PS
-        heap = self._events.heap
-        while heap and heap[0][0] <= until:
-            if all(endpoint.closed for endpoint in self._endpoints.values()):
+        while (following := fabric.following()) <= until:
+            if all(fabric.each("closed")):
                 return
-            self._events.run(min(until, heap[0][0] + 1000 * PS))
+            fabric.run(min(until, following + 1000 * PS))
 
     def stop(self) -> None:
         """Close all sockets and remove the memories; safe to call again and in any state."""
-        for endpoint in self._endpoints.values():
-            endpoint.retire()
-        self._endpoints.clear()
-        self._network.forget_gpus()
-        for memory in self.memories.values():
-            memory.close()
-            memory.unlink()
-        self.memories.clear()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the garbage collector from going through all endpoints while frames pass.
-
-    Nothing on their way refers to itself; what an execution leaves is collected after it.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+        try:
+            if self.memories:
+                self._fabric.retire()
+        finally:
+            for memory in self.memories.values():
+                memory.close()
+                memory.unlink()
+            self.memories.clear()

@@ -58,6 +58,9 @@ class HostTime:
         self.late_fault_ns = 0
         self._evidence: list[Evidence] = []
 
+    def worker_of(self) -> None:
+        """Nothing: each GPU has a process of its own."""
+
     def choose_dilation(self) -> float:
         """The dilation that the user gave, or that a probe of this machine asks for."""
         plan = self._plan

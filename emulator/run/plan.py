@@ -66,6 +66,8 @@ class Request:
     #: what keeps the time: "virtual" or "host"
     clock: ClockKind = "virtual"
     dilation: float | None = None
+    #: processes that share the work of the virtual clock; None: as many as suit the machine
+    workers: int | None = None
     #: what virtual time charges for new routes after a fault
     convergence: Convergence = field(default_factory=Convergence)
     #: what the run must come to (:mod:`emulator.engine.frame_digest`); None: anything

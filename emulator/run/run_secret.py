@@ -14,7 +14,7 @@ from topologies import export
 _WITHOUT_EFFECT = frozenset(
     (
         *("scenario", "parameters", "clock", "output", "lab"),
-        *("digest", "capture", "snaplen", "event_log"),
+        *("digest", "capture", "snaplen", "event_log", "workers"),
     )
 )
 

@@ -191,6 +191,7 @@ class _Run:
                 seed=plan.request.seed,
                 spec=plan.spec,
                 switch=plan.stages[0].switch,
+                worker_of=self.time.worker_of(),
                 progress=lambda done, total, what: observer.progress(f"building {what}", None),
             )
         )

@@ -16,12 +16,13 @@ from emulator.control_plane.routing import Routing
 from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import digest
-from emulator.engine.network import Network
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.sampling import Sampling
 from emulator.engine.struck_lines import StruckLines
 from emulator.engine.virtual_clock import EPOCH, VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
+from emulator.engine.workers.partition import Partition, automatic
+from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.fabric.counters import PortCounters
 from emulator.lab import Lab
 from emulator.lab_record import Clock as ClockKind
@@ -32,6 +33,7 @@ from emulator.run.measurement import HostLoad
 from emulator.run.observer import Observer
 from emulator.run.plan import Plan
 from emulator.scenario import Outcome
+from topologies.model import End
 
 #: The capture of a run folder, and what it says of itself: no name of a lab, so that the files of
 #: equal runs are equal.
@@ -58,19 +60,24 @@ class VirtualTime:
         self._plan, self._result, self._folder = plan, result, folder
         self._observer, self._environment = observer, environment
         self._events = EventQueue()
-        self._network: Network | None = None
+        self._fabric: VirtualFabric | None = None
         self._routes: HeldRoutes | None = None
         self._struck = 0
         self._capture: PortCapture | None = None
         self.clock = VirtualClock(self._events)
+        self._partition = _partition(plan)
         self.host: HostLoad | None = None
         self.telemetry: Telemetry | None = None
 
     @property
-    def network(self) -> Network:
+    def fabric(self) -> VirtualFabric:
         """The fabric, once it is built."""
-        assert self._network is not None
-        return self._network
+        assert self._fabric is not None
+        return self._fabric
+
+    def worker_of(self) -> Mapping[str, int]:
+        """The worker that each node of the fabric is to have, by the node's name."""
+        return self._partition.worker_of
 
     def choose_dilation(self) -> float:
         """A second of the fabric is one of the virtual clock."""
@@ -78,8 +85,9 @@ class VirtualTime:
 
     def begin(self, lab: Lab, stack: ExitStack) -> None:
         """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
-        self._network = Network(lab, self._events)
-        stack.callback(self._network.close)
+        self._environment["workers"] = self._partition.workers
+        self._fabric = VirtualFabric(lab, self._events)
+        stack.callback(self._fabric.close)
         if lab.routing is not None:
             self._hold(lab.routing, stack)
         if lab.asic is not None:
@@ -89,14 +97,13 @@ class VirtualTime:
             self._events.sampler = Sampling(self.telemetry)
             self._events.sampler.sample(self._events.now)
         if self._plan.taps:
+            snaplen = self._plan.request.snaplen
+            ends = [End(tap.node, port) for tap in self._plan.taps for port in tap.ports]
             self._capture = PortCapture(
-                self._folder.path / CAPTURE,
-                self._plan.taps,
-                self._network,
-                snaplen=self._plan.request.snaplen,
-                comment=CAPTURE_COMMENT,
+                self._folder.path / CAPTURE, ends, snaplen=snaplen, comment=CAPTURE_COMMENT
             )
             stack.callback(self._end_capture, self._capture)
+            self._fabric.capture(self._capture, snaplen)
 
     def _hold(self, routing: Routing, stack: ExitStack) -> None:
         chosen = self._plan.request.convergence
@@ -145,14 +152,14 @@ class VirtualTime:
 
     def flush(self) -> None:
         """Have in the files what was seen so far."""
-        if self._capture is not None:
-            self._capture.flush()
+        if self._fabric is not None:
+            self._fabric.flush()
         if self.telemetry is not None:
             self.telemetry.flush()
 
     def digest(self) -> str | None:
         """What all frames so far come to."""
-        return digest(self.network.lines.values())
+        return digest(self.fabric.states())
 
     def _end_telemetry(self, sampler: Telemetry) -> None:
         self._events.sampler = None
@@ -163,6 +170,7 @@ class VirtualTime:
         self._folder.event("telemetry", file=sampler.path.name, samples=sampler.samples)
 
     def _end_capture(self, capture: PortCapture) -> None:
+        self.fabric.flush()
         capture.close()
         if capture.error is not None:
             self._result.errors.append(f"the capture is incomplete: {capture.error}")
@@ -175,19 +183,19 @@ class VirtualTime:
     @property
     def cabling(self) -> StruckLines:
         """The lines, for whoever strikes cables."""
-        return StruckLines(self.network)
+        return StruckLines(self.fabric)
 
     def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
-        """The endpoints, in this process."""
-        return VirtualPool(self._plan.lab, specs, self.network)
+        """The endpoints, in the processes of the workers."""
+        return VirtualPool(self._plan.lab, specs, self.fabric)
 
     def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
         """What reads the counters of all ports of ``lab``."""
-        return self.network.counters
+        return self.fabric.counters
 
     def switches_changed(self, seed: int) -> None:
         """Have the lines work as the switches say now, which draw by ``seed``."""
-        self.network.reconfigure(seed)
+        self.fabric.reconfigure(seed)
 
     @property
     def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
@@ -210,7 +218,7 @@ class VirtualTime:
         pauses: Mapping[str, PauseCounters],
     ) -> dict[str, object]:
         """The account of all frames."""
-        account = self.network.outlets.account
+        account = self.fabric.account()
         return {
             "verdict": "exact",
             "reasons": [],
@@ -219,3 +227,15 @@ class VirtualTime:
             "account": account.as_dict(),
             "limited_rows": [],
         }
+
+
+def _partition(plan: Plan) -> Partition:
+    """Who works on which node.
+
+    Where switches pause their neighbours one worker does all: whether ports wait for each other in
+    a circle can be seen of all of them at one instant alone.
+    """
+    topology, wanted = plan.topology, plan.request.workers
+    if any(stage.switch is not None and stage.switch.pausing for stage in plan.stages):
+        return Partition.of(topology, 1)
+    return Partition.of(topology, automatic(topology) if wanted is None else wanted)

@@ -13,6 +13,8 @@ from emulator.engine.event_queue import EventQueue
 from emulator.engine.network import Network
 from emulator.engine.virtual_clock import VirtualClock
 from emulator.engine.virtual_pool import VirtualPool
+from emulator.engine.workers.partition import Partition
+from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.lab import Lab
 from emulator.run.agents import agent_specs
 from emulator.transports import fit
@@ -37,8 +39,13 @@ class GpuBench:
 
     lab: Lab
     events: EventQueue
-    network: Network
+    fabric: VirtualFabric
     pool: VirtualPool
+
+    @property
+    def network(self) -> Network:
+        """What this process has of the fabric."""
+        return self.fabric.network
 
     def departures(self, node: str, port: str) -> Seen:
         """The frames that a port begins to send from now on."""
@@ -60,7 +67,13 @@ class GpuBench:
 
 @contextmanager
 def gpu_bench(
-    name: str, spec: str, *, transport: str = "uet", switch: str = "shallow", seed: int = 1
+    name: str,
+    spec: str,
+    *,
+    transport: str = "uet",
+    switch: str = "shallow",
+    seed: int = 1,
+    workers: int = 1,
 ) -> Iterator[GpuBench]:
     """The fabric ``spec`` as the lab ``name``, its GPUs speaking ``transport``."""
     topology = catalogue.load(spec)
@@ -68,10 +81,17 @@ def gpu_bench(
     delayed = topology.with_switch_latency(0 if choice is None else choice.latency_ns)
     fitted = fit(transport, delayed, seed=seed, switch=choice).keyed(bytes(32))
     with Lab.create(
-        name, topology, dilation=1, clock="virtual", seed=seed, spec=spec, switch=choice
+        name,
+        topology,
+        dilation=1,
+        clock="virtual",
+        seed=seed,
+        spec=spec,
+        switch=choice,
+        worker_of=Partition.of(topology, workers).worker_of,
     ) as lab:
         events = EventQueue()
-        network = Network(lab, events)
+        fabric = VirtualFabric(lab, events)
         try:
             specs = agent_specs(
                 topology,
@@ -83,8 +103,8 @@ def gpu_bench(
                 clock=VirtualClock(events),
                 pausing=choice is not None and choice.pausing is not None,
             )
-            with VirtualPool(name, specs, network) as pool:
+            with VirtualPool(name, specs, fabric) as pool:
                 pool.start()
-                yield GpuBench(lab, events, network, pool)
+                yield GpuBench(lab, events, fabric, pool)
         finally:
-            network.close()
+            fabric.close()

@@ -1,0 +1,1 @@
+"""Several processes share the work of one run of the virtual clock, window by window."""

@@ -1,0 +1,279 @@
+"""The fabric of a run in virtual time, whoever works on it: one worker, or several side by side.
+
+With one, the run's own events and the fabric's are in one queue.  With several the run's are in a
+queue of its own, and time passes in windows (conservative synchronisation, Chandy and Misra 1979)::
+
+    all workers                    the run
+    -----------                    -------
+    events before `limit`  ---->   crossings to their workers, news of ranks
+                           <----   next window: up to the earliest event of all plus the lookahead,
+                                   but to no event of the run's own
+
+What the run decides on news (that a barrier is passed, that an execution is over) holds one
+lookahead later, with one worker too: results do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from emulator.endpoint.agent_processes import AgentError
+from emulator.engine.event_queue import NEVER, EventQueue
+from emulator.engine.kernel_switch import Account
+from emulator.engine.line_state import LineState, LineStates
+from emulator.engine.network import LineChange, Network, port_counters
+from emulator.engine.port_capture import PortCapture
+from emulator.engine.workers.forked_worker import ForkedWorker
+from emulator.engine.workers.partition import lookahead_ps
+from emulator.engine.workers.worker import LocalWorker, Worker, call
+from emulator.engine.workers.worker_part import (
+    Crossing,
+    News,
+    Report,
+    WorkerPart,
+    uncollected,
+)
+from emulator.fabric.counters import PortCounters
+from emulator.lab import Lab
+from topologies.model import End
+
+
+class VirtualFabric:
+    """The fabric of ``lab`` with as many workers as its wires name; ``events`` are the run's.
+
+    Others than the first are forked here.
+    """
+
+    def __init__(self, lab: Lab, events: EventQueue) -> None:
+        wires = lab.wires
+        if wires is None:
+            raise ValueError(f"lab {lab.name} runs on the host's clock")
+        self.lab, self.events = lab, events
+        self.lookahead_ps = lookahead_ps(lab.topology)
+        self._owner = wires.worker_of
+        self._hear: Callable[[News], None] | None = None
+        self._capture: PortCapture | None = None
+        self._inboxes: dict[int, list[Crossing]] = {number: [] for number in range(wires.workers)}
+        self.workers: list[Worker] = []
+        try:
+            for number in range(1, wires.workers):
+                self.workers.append(ForkedWorker(lab, number))
+            queue = events if wires.workers == 1 else EventQueue()
+            self.part = WorkerPart(lab, 0, queue)
+            self.workers.insert(0, LocalWorker(self.part))
+            self._following = [NEVER] * wires.workers
+            self._stale = True  # who has something to do next is to be asked
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def network(self) -> Network:
+        """What this process has of the fabric: all of it if there is one worker."""
+        return self.part.network
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one worker."""
+        return len(self.workers) == 1
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The processes of the workers that have one of their own, by their number."""
+        return {one.number: one.pid for one in self.workers if isinstance(one, ForkedWorker)}
+
+    def on_news(self, hear: Callable[[News], None]) -> None:
+        """Have ``hear`` get what ranks come to, in the order of their times."""
+        self._hear = hear
+        self.part.hear = hear if self.alone else None
+
+    def owner(self, node: str) -> int:
+        """The number of the worker of ``node``."""
+        return self._owner[node]
+
+    def capture(self, capture: PortCapture, snaplen: int) -> None:
+        """Have ``capture`` get all frames from now on, ``snaplen`` octets of each."""
+        self._capture = capture
+        self.each("capture", capture.ends, snaplen)
+        if self.alone:
+            assert self.part.taps is not None
+            self.part.taps.full = self._collect
+
+    def _collect(self) -> None:
+        """Take what this process alone has captured."""
+        assert self._capture is not None
+        assert self.part.taps is not None
+        self._capture.add(self.part.taps.take())
+        self._capture.flush(self.events.now)
+
+    def flush(self) -> None:
+        """Bring the capture up to date with all that was seen, if all workers can say."""
+        if self._capture is None:
+            return
+        if self.alone:
+            self._collect()
+        elif all(worker.idle for worker in self.workers):
+            self.following()
+        self._capture.flush()
+
+    # Calls
+
+    def each(self, method: str, *arguments: object) -> list[Any]:
+        """Call ``method`` of all workers now; their answers in the order of their numbers."""
+        return self.each_with(method, [arguments] * len(self.workers))
+
+    def each_with(self, method: str, arguments: Sequence[Sequence[object]]) -> list[Any]:
+        """Call ``method`` of all workers now, each with arguments of its own."""
+        self._stale = True
+        if self.alone:
+            return [call(self.part, method, arguments[0])]
+        for worker, own in zip(self.workers, arguments, strict=True):
+            worker.give("at", self.events.now, self._taken(worker.number), method, own)
+        return [worker.answer() for worker in self.workers]  # the first is this process's own
+
+    def _taken(self, number: int) -> list[Crossing]:
+        """What has come for worker ``number`` since it was given something last."""
+        inbox = self._inboxes[number]
+        self._inboxes[number] = []
+        return inbox
+
+    # Time
+
+    def following(self) -> int:
+        """When something happens next (ps), as far as all workers know."""
+        own = self.events.heap[0][0] if self.events.heap else NEVER
+        if self.alone:
+            return own
+        if self._stale:
+            self._exchange("report", [()] * len(self.workers))
+        waiting = (one[0] for inbox in self._inboxes.values() for one in inbox)
+        return min(own, *self._following, min(waiting, default=NEVER))
+
+    def run(self, until: int = NEVER) -> bool:
+        """Let time pass up to and with ``until`` (ps); return whether the run's events stopped it.
+
+        Without that the time is ``until`` afterwards, or that of the last event if no limit was
+        given.
+        """
+        if self.alone:
+            with uncollected():
+                return self.events.run(until)
+        events, sampler = self.events, self.events.sampler
+        events.stopped = False
+        if sampler is not None:
+            sampler.resume(events.now)
+        while (following := self.following()) < NEVER:
+            if sampler is not None and sampler.due <= min(following, until):
+                events.now = sampler.due
+                sampler.take(events.now, following)
+                continue
+            if following > until:
+                break
+            if events.heap and events.heap[0][0] == following:
+                if events.run_one():
+                    if sampler is not None:
+                        sampler.sample(events.now)
+                    return True
+                continue
+            limit = min(following + self.lookahead_ps, until + 1)
+            if events.heap:
+                limit = min(limit, events.heap[0][0])
+            if sampler is not None:
+                limit = min(limit, sampler.due)
+            self._exchange("advance", [(limit, self._taken(one.number)) for one in self.workers])
+        if until != NEVER:
+            events.now = until
+        return False
+
+    def _exchange(self, method: str, arguments: Sequence[Sequence[object]]) -> None:
+        """Have all workers work at once; pass on what they report for each other, and the news."""
+        news: list[News] = []
+        for worker, own in zip(self.workers, arguments, strict=True):
+            worker.give(method, *own)
+        for worker in self.workers:
+            report: Report = worker.answer()
+            self._following[worker.number] = report.following
+            self.events.now = max(self.events.now, report.now)
+            for owner, crossings in report.crossings.items():
+                self._inboxes[owner] += crossings
+            news += report.news
+            if self._capture is not None:
+                self._capture.add(report.blocks)
+        if self._capture is not None:
+            self._capture.flush(self.events.now)
+        self._stale = False
+        if self._hear is not None:
+            for one in sorted(news, key=lambda one: (one.when_ps, one.rank)):
+                self._hear(one)
+
+    # The fabric
+
+    def under_way(self) -> int:
+        """Frames that wait at ports, or are on cables."""
+        return sum(self.each(".under_way"))
+
+    def states(self) -> LineStates:
+        """The state of every line, its two ends put together."""
+        of_workers: list[LineStates] = self.each(".states")
+        if self.alone:
+            return of_workers[0]
+        owner, network = self._owner, self.network
+        found: dict[End, LineState] = {}
+        for end in network.lines:
+            near, far = owner[end.node], owner[network.other(end).node]
+            state = of_workers[near][end]
+            found[end] = state if near == far else state.with_arrivals(of_workers[far][end])
+        return found
+
+    def counters(self) -> dict[str, PortCounters]:
+        """Counters of every port by ``node:port``."""
+        return port_counters(self.lab, self.states())
+
+    def account(self) -> Account:
+        """What became of every frame that went into a namespace."""
+        total = Account()
+        for one in self.each("account"):
+            total.injected += one.injected
+            total.delivered += one.delivered
+            total.dropped.update(one.dropped)
+        return total
+
+    def reconfigure(self, seed: int) -> None:
+        """Take what the switches were told anew; what is drawn follows from ``seed``."""
+        self.each(".reconfigure", seed, None if self.alone else self.network.settings())
+
+    def pull(self, ends: Sequence[End]) -> dict[End, tuple[int, int]]:
+        """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
+
+        Returns frames and octets (on the wire) that waited, by port, of those that had carrier.
+        """
+        of_workers = self.each(".pull", ends)
+        return {end: of_workers[self._owner[end.node]][end] for end in of_workers[0]}
+
+    def plug(self, ends: Sequence[End], nodes: Collection[str]) -> None:
+        """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
+        self.each(".plug", ends, nodes)
+
+    def follow(self, changes: Sequence[LineChange]) -> None:
+        """Serve at other rates, and let the switch program say who overtakes, from now on."""
+        self.each(".follow", changes)
+
+    def retire(self) -> None:
+        """Have all workers close the sockets of their GPUs; one that was interrupted is ended."""
+        for worker in self.workers:
+            if worker is self.workers[0]:
+                self.part.retire()
+            elif not worker.idle:
+                worker.close()
+            else:
+                with contextlib.suppress(AgentError):  # it has ended, and its sockets with it
+                    worker.give("retire")
+                    worker.answer()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            worker.close()
+        self.workers.clear()

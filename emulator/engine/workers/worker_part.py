@@ -1,0 +1,295 @@
+"""What one worker has of a run: its network, the GPUs on it, and its own event queue.
+
+Whoever drives the run calls the methods of this class, in this process or from another one; what
+they take and return can be pickled, but for what the driver's own process gives itself.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappush
+
+from emulator.endpoint.agent_processes import Progress
+from emulator.endpoint.gpu import GpuMemory, memory_path
+from emulator.endpoint.nvlink import CopyNotice
+from emulator.endpoint.schedule import Schedule
+from emulator.endpoint.silence import silence
+from emulator.endpoint.spec import AgentSpec, RankResult
+from emulator.engine.event_queue import NEVER, PS, EventQueue, number_of
+from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
+from emulator.engine.kernel_switch import Account
+from emulator.engine.network import Network
+from emulator.engine.port_capture import Block, PortTaps
+from emulator.lab import Lab
+from topologies.model import End
+
+#: A frame for the far end of a line, or a notice for a rank's scale-up ports: time (ps), order,
+#: number of the line or rank, and itself.
+Crossing = tuple[int, int, int, bytes | CopyNotice]
+#: A rank's schedule, with the buffers of every rank that it writes to.
+Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """A rank has reached barriers at ``when_ps``, or has ended: then it has a ``result``."""
+
+    when_ps: int
+    rank: int
+    barriers: Sequence[str] = ()
+    result: RankResult | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """A worker after a window: its time and that of its next event (ps), what goes to others by
+    their number, what ranks have come to, and what was captured."""
+
+    now: int
+    following: int
+    crossings: dict[int, list[Crossing]] = field(default_factory=dict)
+    news: list[News] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+
+class WorkerPart:
+    """Worker ``number`` of the run on ``lab``, with the events of ``events``.
+
+    ``hear`` gets what ranks come to at once; None: it waits for the report of the window.
+    """
+
+    def __init__(self, lab: Lab, number: int, events: EventQueue) -> None:
+        self.network = Network(lab, events, number)
+        self.events = events
+        self.number = number
+        self.hear: Callable[[News], None] | None = None
+        self._lab = lab
+        self._endpoints: dict[int, GpuEndpoint] = {}
+        self._ranks: dict[int, AgentSpec] = {}
+        self._memories: dict[int, GpuMemory] = {}
+        self._attached: list[GpuMemory] = []
+        self.taps: PortTaps | None = None
+        self._news: list[News] = []
+        self._copies: list[Crossing] = []
+        wires = lab.wires
+        assert wires is not None
+        self._owner = wires.worker_of
+        #: the worker and the line behind each number that an arrival's order has
+        self._lines = {line.number: line for line in self.network.lines.values()}
+        self._far_owner = {
+            line.number: self._owner[self.network.other(end).node]
+            for end, line in self.network.lines.items()
+        }
+
+    # The GPUs
+
+    def open(
+        self,
+        lab: str,
+        specs: Sequence[AgentSpec],
+        memories: Mapping[int, GpuMemory] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Open the sockets of this worker's GPUs in their namespaces, ``specs`` being all of them.
+
+        ``memories`` are those of all ranks; None: they are mapped from where the driver made them.
+        """
+        self._ranks = {spec.rank: spec for spec in specs}
+        self._memories = dict(memories or {})
+        around = Surroundings(
+            events=self.events,
+            outlets=self.network.outlets,
+            finished=self._finished,
+            at_barrier=self._at_barrier,
+        )
+        for done, spec in enumerate(specs, start=1):
+            if self.network.owns(spec.node):
+                self._open(lab, spec, around)
+            if progress is not None:
+                progress(done, len(specs))
+
+    def _open(self, lab: str, spec: AgentSpec, around: Surroundings) -> None:
+        network, rank = self.network, spec.rank
+        ports = network.open_gpu(spec)
+        for port in spec.ports:
+            self._lab.inside(spec.node, partial(silence, port.interface, spec.frames))
+        endpoint = GpuEndpoint(
+            spec,
+            ports,
+            around,
+            network.ends.first_free + rank,
+            memory=self._memory(lab, rank),
+            scale_up_memories={peer: self._memory(lab, peer) for peer in spec.scale_up_peers},
+            send_copy=self._send_copy,
+        )
+        network.on_carrier(spec.node, endpoint.carrier_changed)
+        for opened in ports:
+            network.deliver_to(opened, spec.node, endpoint.deliver)
+        self._endpoints[rank] = endpoint
+
+    def _memory(self, lab: str, rank: int) -> GpuMemory:
+        if rank not in self._memories:
+            attached = GpuMemory.attach(memory_path(lab, self._ranks[rank].node))
+            self._memories[rank] = attached
+            self._attached.append(attached)
+        return self._memories[rank]
+
+    def _send_copy(self, peer: int, when: int, order: int, notice: CopyNotice) -> None:
+        endpoint = self._endpoints.get(peer)
+        if endpoint is None:
+            self._copies.append((when, order, peer, notice))
+            return
+        assert endpoint.copies is not None
+        self.events.at(when, order, endpoint.copies.arrive, notice)
+
+    def load(self, loads: Sequence[Load]) -> None:
+        """Give GPUs of this worker their schedules."""
+        for rank, schedule, layouts in loads:
+            self._endpoints[rank].load(schedule, layouts)
+
+    def renew(self, life: int) -> None:
+        """Give every GPU a new transport, for life number ``life``."""
+        for endpoint in self._endpoints.values():
+            endpoint.renew(life)
+
+    def start(self, execution: int) -> None:
+        """Begin execution number ``execution`` now."""
+        for endpoint in self._endpoints.values():
+            endpoint.start(execution)
+
+    def pass_barrier(self, execution: int, name: str, ranks: Sequence[int]) -> None:
+        """Let those of ``ranks`` go on that wait at barrier ``name``."""
+        for rank in ranks:
+            endpoint = self._endpoints.get(rank)
+            if endpoint is not None:
+                endpoint.executor.pass_barrier(execution, name, self.events.now // PS)
+                endpoint.settle()
+
+    def unfinished(self) -> dict[int, str]:
+        """What every rank that has not ended its schedule waits for."""
+        return {
+            rank: endpoint.executor.unfinished()
+            for rank, endpoint in self._endpoints.items()
+            if endpoint.executor.running
+        }
+
+    def fail(self, error: str, details: Mapping[int, str]) -> None:
+        """End the executions of the ranks in ``details`` with ``error``."""
+        for rank, detail in details.items():
+            if rank in self._endpoints:
+                self._endpoints[rank].fail(error, detail)
+
+    def results(self) -> list[RankResult]:
+        """The results of all ranks that have one."""
+        ended = (endpoint.result for endpoint in self._endpoints.values())
+        return [result for result in ended if result is not None]
+
+    def counters(self) -> dict[int, Mapping[str, Mapping[str, int]]]:
+        """Counters of every rank, by layer (``transport``, ``nic``, ...) and name."""
+        return {rank: endpoint.counters() for rank, endpoint in self._endpoints.items()}
+
+    def close_transports(self) -> None:
+        """Have the transports finish what was posted and close."""
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+
+    def closed(self) -> bool:
+        """Whether no transport has anything open."""
+        return all(endpoint.closed for endpoint in self._endpoints.values())
+
+    def retire(self) -> None:
+        """Close the sockets of all GPUs; others can be opened."""
+        for endpoint in self._endpoints.values():
+            endpoint.retire()
+        self._endpoints.clear()
+        self.network.forget_gpus()
+        self._memories.clear()
+        while self._attached:
+            self._attached.pop().close()
+
+    # What ranks come to
+
+    def _finished(self, rank: int) -> None:
+        self._tell(News(self.events.now, rank, result=self._endpoints[rank].result))
+
+    def _at_barrier(self, rank: int, names: Sequence[str]) -> None:
+        self._tell(News(self.events.now, rank, barriers=tuple(names)))
+
+    def _tell(self, news: News) -> None:
+        if self.hear is None:
+            self._news.append(news)
+        else:
+            self.hear(news)
+
+    # Windows
+
+    def accept(self, crossings: Sequence[Crossing]) -> None:
+        """Take what comes from other workers."""
+        for when, order, number, what in crossings:
+            if isinstance(what, bytes):
+                self._lines[number].expect(when, order, what)
+            else:
+                copies = self._endpoints[number].copies
+                assert copies is not None
+                heappush(self.events.heap, (when, order, copies.arrive, what))
+
+    def advance(self, limit: int, crossings: Sequence[Crossing]) -> Report:
+        """Take what comes from others, and run all events before ``limit`` (ps)."""
+        self.accept(crossings)
+        with uncollected():
+            self.events.run_before(limit)
+        return self.report()
+
+    def report(self) -> Report:
+        """What has come of it, and what is for others."""
+        heap = self.events.heap
+        made = Report(self.events.now, heap[0][0] if heap else NEVER, news=self._news)
+        self._news = []
+        outbox = self.network.outbox
+        for when, order, _, frame in outbox:
+            number = number_of(order)
+            made.crossings.setdefault(self._far_owner[number], []).append(
+                (when, order, number, frame)
+            )
+        outbox.clear()
+        for copy in self._copies:
+            owner = self._owner[self._ranks[copy[2]].node]
+            made.crossings.setdefault(owner, []).append(copy)
+        self._copies.clear()
+        if self.taps is not None:
+            made.blocks = self.taps.take()
+        return made
+
+    # The fabric
+
+    def capture(self, ends: Sequence[End], snaplen: int) -> None:
+        """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""
+        self.taps = PortTaps(ends, self.network, snaplen)
+
+    def account(self) -> Account:
+        """What became of every frame that went into a namespace of this worker's nodes."""
+        return self.network.outlets.account
+
+    def close(self) -> None:
+        """Give up everything."""
+        self.retire()
+        self.network.close()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from going through all endpoints while frames pass.
+
+    Nothing on their way refers to itself; what an execution leaves is collected after it.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -1,0 +1,74 @@
+"""Who owns which node of a fabric, and how far one worker may run ahead of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from emulator.engine.workers.partition import LEAST_GPUS, Partition, automatic, lookahead_ps
+from topologies import catalogue
+from topologies.model import End, Role, Topology
+
+SPECS = (
+    "rail_clos",
+    "clos:hosts=8,gpus_per_host=8",
+    "pod",
+    "fabric_planes",
+    "shared_nic",
+    "fat_tree",
+    "torus",
+    "dragonfly",
+    "rail_clos:hosts=2,gpus_per_host=1",
+)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 64])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_node_has_an_owner_and_every_worker_has_gpus(spec: str, workers: int) -> None:
+    topology = catalogue.load(spec)
+    partition = Partition.of(topology, workers)
+    assert set(partition.worker_of) == {node.name for node in topology.nodes}
+    assert 1 <= partition.workers <= workers
+    with_gpus = {partition.worker_of[gpu.name] for gpu in topology.gpus}
+    assert with_gpus == set(range(partition.workers)) == set(partition.worker_of.values())
+    assert partition.lookahead_ps == Partition.of(topology, 1).lookahead_ps
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_gpus_are_with_their_switch_or_shared_nic(spec: str) -> None:
+    topology = catalogue.load(spec)
+    owner = Partition.of(topology, 64).worker_of
+    for gpu in topology.gpus:
+        links = [topology.link_at(end) for end in _ends(topology, gpu.name)]
+        near = [end.node for link in links for end in link.ends if end.node != gpu.name]
+        assert owner[gpu.name] in {owner[node] for node in near}
+        for node in near:
+            if topology.node(node).role is Role.NIC:
+                assert owner[node] == owner[gpu.name]
+
+
+def _ends(topology: Topology, node: str) -> list[End]:
+    return [end for link in topology.links for end in link.ends if end.node == node]
+
+
+def test_halves_are_equal_where_rails_are() -> None:
+    owner = Partition.of(topology := catalogue.load("rail_clos"), 2).worker_of
+    assert sorted(owner[gpu.name] for gpu in topology.gpus) == [0] * 12 + [1] * 12
+
+
+def test_what_is_joined_without_delay_stays_together() -> None:
+    at_once = catalogue.load("rail_clos:scale_up_latency=0ns")
+    owner = Partition.of(at_once, 4).worker_of
+    assert len({owner[gpu.name] for gpu in at_once.gpus}) == 1
+    no_cable = catalogue.load("rail_clos:uplink_delay=0ns,nic_delay=0ns")
+    assert Partition.of(no_cable, 4).workers == 1
+    assert lookahead_ps(no_cable) == 700_000  # that of the scale-up network
+
+
+def test_the_lookahead_is_the_least_of_delays_and_latency() -> None:
+    assert lookahead_ps(catalogue.load("rail_clos")) == 600_000
+    assert lookahead_ps(catalogue.load("rail_clos:nic_delay=100ns")) == 100_000
+    assert lookahead_ps(catalogue.load("rail_clos:scale_up_latency=50ns")) == 50_000
+
+
+def test_a_small_fabric_gets_one_worker_by_itself() -> None:
+    assert automatic(catalogue.load(f"rail_clos:hosts={LEAST_GPUS - 1},gpus_per_host=1")) == 1
