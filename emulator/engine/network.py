@@ -226,7 +226,8 @@ class Network:
         asic = self.lab.asic
         if asic is None or str(end) not in asic.ports:
             return
-        self.lines[self.other(end)].lead_into_pipeline(settings.pipeline_ns)
+        if self.owns(end.node):
+            self.lines[self.other(end)].lead_into_pipeline(settings.pipeline_ns)
         state, port = asic.virtual, asic.ports[str(end)]
         assert state is not None
         if self.pauses is not None and asic.pause_rules(end) is not None:
