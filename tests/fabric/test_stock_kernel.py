@@ -51,6 +51,7 @@ CHECKS = (
     "tests/asic/test_against_kernel.py",
     "tests/fabric/test_lab_asic.py::test_incast_is_marked_and_trimmed_at_the_last_hop",
     "tests/engine/test_digest.py::test_listed_runs_have_their_digests[uet]",
+    "tests/engine/test_digest.py::test_listed_runs_have_their_digests[two workers]",
     "tests/engine/test_digest.py::test_listed_runs_have_their_digests[trimming]",
 )
 #: What the runs among them are on.
@@ -71,7 +72,7 @@ def boot() -> Outcome:
     pytest_there = (
         f"{sys.executable} -m pytest -p no:cacheprovider --basetemp=/tmp/pytest"
         f" --timeout={BUDGET_S:g}"  # an emulated processor is slow
-        f" --junitxml=/run/out/results.xml --durations=0 {' '.join(CHECKS)}"
+        f" --junitxml=/run/out/results.xml --durations=0 {shlex.join(CHECKS)}"
     )
     # nothing may be left: no namespace, no lab, no process that one of them started
     for size in (Size(), size_of(catalogue.load(BONDED))):
