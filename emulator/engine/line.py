@@ -61,11 +61,13 @@ class LineCounts:
     in_queue_octets: int = 0
     in_flight: int = 0
     no_room: int = 0
+    #: frames of a line that another worker serves, which has sent them here
+    of_other: int = 0
 
     @property
     def frames(self) -> int:
         """Frames of all queues."""
-        return sum(frames for frames, _ in self.by_queue)
+        return sum(frames for frames, _ in self.by_queue) + self.of_other
 
     @property
     def octets(self) -> int:
@@ -271,7 +273,7 @@ class Line:
 
     def expect(self, when: int, order: int, frame: bytes) -> None:
         """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``."""
-        self.counts.frames += 1
+        self.counts.of_other += 1
         heappush(self._events.heap, (when, order, self._on_arrival, frame))
 
     @property
