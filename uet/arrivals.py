@@ -19,7 +19,7 @@ from uet.pds.pdc import Pdc
 from uet.pds.psn import MASK
 from uet.pds.secure import SecureStarts
 from uet.pds.table import PdcTable
-from uet.peer import Peer, traffic_class
+from uet.peer import Peer, Peers, traffic_class
 from uet.ses.target import Target
 from uet.transport import Frame
 from uet.trimmed import TrimmedArrivals
@@ -100,7 +100,7 @@ class Endpoint(Protocol):
     control: list[Frame]
     target: Target
     domains: SecureDomains | None
-    peers: dict[bytes, Peer]
+    peers: Peers
     table: PdcTable
     secure: SecureStarts
     connectionless: Connectionless
@@ -148,7 +148,7 @@ class Arrivals:
             self._counts[opened] += 1
             return
         source, at, end, entropy, tos, source_at = opened
-        peer = self._peers.get(source)
+        peer = self._peers.get(source) or self._peers.meet(source)
         if peer is None:
             self._counts["rx_drop_unknown_peer"] += 1
             return

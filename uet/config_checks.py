@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Iterable, Mapping
+
+from uet.addresses import ip_of
 
 
 class ConfigurationError(ValueError):
@@ -15,7 +16,7 @@ def must_be_of_one_version(address: str, neighbours: Iterable[str]) -> None:
     versions = set()
     for name, value in (("address", address), *(("neighbours", peer) for peer in neighbours)):
         try:
-            versions.add(ipaddress.ip_address(value).version)
+            versions.add(ip_of(value).version)
         except ValueError:
             raise ConfigurationError(f"{name}: {value!r} is not an IP address") from None
     if len(versions) > 1:

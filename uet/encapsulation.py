@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address
 
+from uet.addresses import ip_of
 from uet.transport import Frame
 from uet.wire import headers
 from uet.wire.codec import compile_stack
@@ -123,12 +125,12 @@ class Encapsulation:
     @property
     def packed(self) -> bytes:
         """The address as it stands in the IP header: 4 or 16 octets."""
-        return ip_address(self.address).packed
+        return ip_of(self.address).packed
 
     @property
     def version(self) -> int:
         """Of IP: 4 or 6."""
-        return ip_address(self.address).version
+        return ip_of(self.address).version
 
     @property
     def carrier_protocol(self) -> int:
@@ -141,9 +143,10 @@ class Encapsulation:
         return headers.ENTROPY.size if self.native else _UDP_SIZE
 
 
+@lru_cache(maxsize=8192)
 def _address(name: str, text: str) -> IPv4Address | IPv6Address:
     try:
-        address = ip_address(str(text))
+        address = ip_of(str(text))
     except ValueError:
         raise EncapsulationError(f"{name}: {text!r} is not an IPv4 or IPv6 address") from None
     if isinstance(address, IPv6Address) and address.scope_id is not None:
@@ -153,6 +156,7 @@ def _address(name: str, text: str) -> IPv4Address | IPv6Address:
     return address
 
 
+@lru_cache(maxsize=8192)
 def _mac(name: str, text: str) -> bytes:
     if not re.fullmatch(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", str(text)):
         raise EncapsulationError(f"{name}: {text!r} is not a MAC address like 02:00:00:00:00:01")
@@ -190,16 +194,11 @@ class Envelope:
     )
 
     def __init__(self, encapsulation: Encapsulation, peer_address: str, peer_mac: str) -> None:
-        peer = _address("peer_address", peer_address)
         self._version = version = encapsulation.version
-        if peer.version != version:
-            raise EncapsulationError(
-                f"peer_address: {peer_address!r} is not an IPv{version} address, but this"
-                f" endpoint's, {encapsulation.address}, is"
-            )
+        peer, mac = reachable(encapsulation, peer_address, peer_mac)
         self._native = encapsulation.native
         self._crc = encapsulation.crc
-        self._template = _template(encapsulation, peer.packed, _mac("peer_mac", peer_mac))
+        self._template = _template(encapsulation, peer, mac)
         self._source_at = _IP_AT + COVERAGE_START[version]
         self._prefixes: dict[int, tuple[bytes, bytes]] = {}
         #: octets of the CRC behind each frame that is not sealed
@@ -284,6 +283,20 @@ class Envelope:
         if not self._native:
             _put(octets, len(octets) - _UDP_SIZE + _UDP_LENGTH_AT, carried)
         return bytes(octets)
+
+
+def reachable(
+    encapsulation: Encapsulation, peer_address: str, peer_mac: str
+) -> tuple[bytes, bytes]:
+    """The packed address and MAC of a peer; ``EncapsulationError`` for one out of reach."""
+    peer = _address("peer_address", peer_address)
+    version = encapsulation.version
+    if peer.version != version:
+        raise EncapsulationError(
+            f"peer_address: {peer_address!r} is not an IPv{version} address, but this"
+            f" endpoint's, {encapsulation.address}, is"
+        )
+    return peer.packed, _mac("peer_mac", peer_mac)
 
 
 def _template(encapsulation: Encapsulation, peer: bytes, peer_mac: bytes) -> bytes:

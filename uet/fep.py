@@ -12,14 +12,15 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from uet.addresses import ip_of
 from uet.arrivals import Arrivals
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
+from uet.congestion.context import CongestionContext
 from uet.congestion.ports import Ports
-from uet.encapsulation import Encapsulation, Envelope
+from uet.encapsulation import Encapsulation, Envelope, reachable
 from uet.pds.connectionless import Connectionless
 from uet.pds.credits import CreditDesk
 from uet.pds.life import PdcLife, State
@@ -27,7 +28,7 @@ from uet.pds.secure import SecureStarts
 from uet.pds.semantics import Context, Outbound, Semantics
 from uet.pds.table import PdcTable
 from uet.pds.turns import QUANTUM_PACKETS, Turns
-from uet.peer import NOMINAL_OVERHEAD, Peer
+from uet.peer import NOMINAL_OVERHEAD, Peer, Peers
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
 from uet.ses.initiator import Initiator
@@ -106,10 +107,14 @@ class FabricEndpoint:
         self._rng = rng
         self.ports = Ports(config.ports)
         self.credits = CreditDesk(self._congestion.rccc, self.full_size)
-        self.peers: dict[bytes, Peer] = {}
-        self._named: dict[str, Peer] = {}  # by address as the configuration spells it
-        for peer, mac in config.neighbours.items():
-            self.add_peer(peer, mac)
+        self.peers = Peers(self._meet)
+        self._named: dict[str, Peer] = {}  # those met, by address as the configuration spells it
+        self._ahead = self._congestion.ahead(
+            rng, self.time.now, ports=self.ports, count=len(config.neighbours)
+        )
+        for number, (peer, mac) in enumerate(config.neighbours.items()):
+            key, _ = reachable(encapsulation, peer, mac)
+            self.peers.expect(key, peer, mac, number)
         self._memory = MemoryTable(region_bits=config.region_bits)
         facilities = Facilities(
             config=config,
@@ -139,14 +144,19 @@ class FabricEndpoint:
 
     def add_peer(self, address: str, mac: str) -> None:
         """Learn how to reach ``address``; ``ValueError`` if that cannot be."""
+        context = self._congestion.open(self._rng, self.time.now, ports=self.ports)
+        peer = self._peer_at(address, mac, context)
+        self.peers[peer.key] = peer
+
+    def _meet(self, address: str, mac: str, number: int) -> Peer:
+        """Make the neighbour of that ``number``."""
+        return self._peer_at(address, mac, self._ahead(number))
+
+    def _peer_at(self, address: str, mac: str, congestion: CongestionContext) -> Peer:
         domains = {records.domain.sdi: records for records in self.domains or ()}
-        peer = Peer(
-            address,
-            Envelope(self._encapsulation, address, mac),
-            self._congestion.open(self._rng, self.time.now, ports=self.ports),
-            domains,
-        )
-        self.peers[peer.key] = self._named[peer.address] = peer
+        peer = Peer(address, Envelope(self._encapsulation, address, mac), congestion, domains)
+        self._named[address] = peer
+        return peer
 
     def register(
         self, memory: memoryview, *, key: int, writable: bool = True, readable: bool = True
@@ -187,7 +197,7 @@ class FabricEndpoint:
         if address in self._named:
             return self._named[address]
         try:
-            return self.peers.get(ip_address(address).packed)
+            return self.peers.meet(ip_of(address).packed)
         except ValueError:
             return None
 
@@ -246,7 +256,7 @@ class FabricEndpoint:
         """Make a PDC without a request, by NOOP or NEGOTIATION; whether there was room."""
         kind = ControlType.NEGOTIATION if negotiate else ControlType.NOOP
         pdc = self.table.initiator(
-            self.peers[ip_address(peer).packed], self.time.now, ordered=ordered, sdi=self.config.sdi
+            self.peers[ip_of(peer).packed], self.time.now, ordered=ordered, sdi=self.config.sdi
         )
         if pdc is None or pdc.source.is_full:
             return False

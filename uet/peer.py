@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from uet.addresses import ip_of
 from uet.congestion.context import CongestionContext
 from uet.encapsulation import Envelope
 from uet.transport import Frame
@@ -42,7 +42,7 @@ class Peer:
         domains: dict[int, SecureRecords],
     ) -> None:
         self.address = address
-        self.key = ip_address(address).packed
+        self.key = ip_of(address).packed
         self.envelope = envelope
         self.congestion = congestion
         #: what it has said last of the PSNs that it tracks, in units of 128; 0 if nothing yet
@@ -60,6 +60,32 @@ class Peer:
         The number is what a packet's nominal size (UES 3.6.12) has beyond its UET octets.
         """
         return self._ways[sdi]
+
+
+class Peers(dict[bytes, Peer]):
+    """The peers of an endpoint by packed address, each made by ``make`` when it is first needed."""
+
+    def __init__(self, make: Callable[[str, str, int], Peer]) -> None:
+        super().__init__()
+        self._make = make
+        self._unmet: dict[bytes, tuple[str, str, int]] = {}
+
+    def expect(self, key: bytes, address: str, mac: str, number: int) -> None:
+        """Know of a peer; it is made of ``address``, ``mac`` and ``number``."""
+        self._unmet[key] = address, mac, number
+
+    def meet(self, key: bytes) -> Peer | None:
+        """The peer at ``key``, made now if need be; None if nobody is known there."""
+        known = self.get(key)
+        if known is None and key in self._unmet:
+            known = self[key] = self._make(*self._unmet.pop(key))
+        return known
+
+    def __missing__(self, key: bytes) -> Peer:
+        peer = self.meet(key)
+        if peer is None:
+            raise KeyError(key)
+        return peer
 
 
 def _sealing(envelope: Envelope, records: SecureRecords) -> Wrap:

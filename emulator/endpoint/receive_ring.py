@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import socket
 import struct
 
@@ -14,6 +16,7 @@ _TPACKET_V2 = 1
 _BLOCK_OCTETS = 1 << 16
 #: Where the kernel puts the frame in a slot: struct tpacket2_hdr and sockaddr_ll, aligned.
 FRAME_AT = 66
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def map_ring(
@@ -29,9 +32,19 @@ def map_ring(
     blocks = -(-slots // per_block)
     raw.setsockopt(SOL_PACKET, _PACKET_VERSION, _TPACKET_V2)
     request = struct.pack("=IIII", block, blocks, stride, blocks * per_block)
-    raw.setsockopt(SOL_PACKET, _PACKET_RX_RING, request)
+    _set_ring(raw, request)
     begins = tuple(
         index // per_block * block + index % per_block * stride
         for index in range(blocks * per_block)
     )
     return mmap.mmap(raw.fileno(), block * blocks), begins
+
+
+def _set_ring(raw: socket.socket, request: bytes) -> None:
+    """The kernel waits for all its processors here (synchronize_net): other threads may go on,
+    which Python's own ``setsockopt`` does not let them.
+    """
+    code = _libc.setsockopt(raw.fileno(), SOL_PACKET, _PACKET_RX_RING, request, len(request))
+    if code != 0:
+        failure = ctypes.get_errno()
+        raise OSError(failure, os.strerror(failure))

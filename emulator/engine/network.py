@@ -30,7 +30,7 @@ from emulator.engine.kernel_switch import (
 )
 from emulator.engine.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.line_state import LineState, LineStates, joined
-from emulator.engine.packet_ring import PacketRing, Taken, sender
+from emulator.engine.packet_ring import PacketRing, Taken, close_together, sender
 from emulator.engine.priority_flow_control import PriorityFlowControl
 from emulator.fabric import namespaces
 from emulator.fabric.counters import PortCounters
@@ -406,15 +406,14 @@ class Network:
     def forget_gpus(self) -> None:
         """Close the ports of all GPUs; others can be opened."""
         self._of_carrier.clear()
-        while self._ports:
-            self._ports.pop().close()
+        ports, self._ports = self._ports, []
+        close_together(ports)
 
     def close(self) -> None:
         """Give up all sockets."""
         self.forget_gpus()
-        for one in self._senders.values():
-            one.close()
-        self._senders.clear()
+        senders, self._senders = self._senders, {}
+        close_together(senders.values())
         while self._files:
             os.close(self._files.pop())
         if hasattr(self, "outlets"):

@@ -9,7 +9,9 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
 from emulator.endpoint.receive_ring import (
     PACKET_IGNORE_OUTGOING,
@@ -28,6 +30,12 @@ _MACS = 12
 #: struct sockaddr_ll: family, protocol, interface index, and what binding does not ask for.
 _ADDRESS = struct.Struct("=HHi12x")
 _libc = ctypes.CDLL(None, use_errno=True)
+
+#: Packet sockets that are opened, or closed, at a time.
+_AT_A_TIME = 64
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 #: The interface by which a frame came, and the frame.
 Taken = tuple[int, bytes]
@@ -104,6 +112,9 @@ class PacketRing:
 
     def close(self) -> None:
         """Give up the ring."""
+        self._words.release()
+        self._octets.release()
+        self._ring.close()  # which holds the socket, too
         self.socket.close()
 
 
@@ -116,3 +127,25 @@ def sender(interface: str) -> socket.socket:
         made.close()
         raise
     return made
+
+
+class Closable(Protocol):
+    """Has sockets."""
+
+    def close(self) -> None: ...
+
+
+def open_together(open_one: Callable[[T], U], wanted: Iterable[T]) -> list[U]:
+    """What ``open_one`` opens for each of ``wanted``, in their order.
+
+    The kernel waits for all its processors whenever the ring of a packet socket is made, and when
+    a packet socket is closed (synchronize_net): many sockets wait for the same moment.
+    """
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        return list(threads.map(open_one, wanted))
+
+
+def close_together(opened: Iterable[Closable]) -> None:
+    """Close all of ``opened``; see :func:`open_together`."""
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        list(threads.map(lambda one: one.close(), opened))

@@ -14,8 +14,9 @@ import os
 import re
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
@@ -31,6 +32,9 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
 MS_BIND, MS_REC, MNT_DETACH = 4096, 16384, 2
 MS_PRIVATE, MS_SLAVE, MS_SHARED = 1 << 18, 1 << 19, 1 << 20
 MOUNTS = Path("/proc/thread-self/mountinfo")
+
+#: Threads in namespaces at a time.
+MOST_VISITORS = 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -173,24 +177,37 @@ def inode(path: Path) -> tuple[int, int] | None:
 
 
 class Visitor:
-    """One thread that goes into namespaces and comes back, so that the caller's never does.
+    """Threads that go into namespaces and come back, so that the caller's never does.
 
-    It is a daemon: work can be given to it until the very end of the process.
+    There are as many as have work at a time, :data:`MOST_VISITORS` at most.  They are daemons: work
+    can be given to them until the very end of the process.
     """
 
     def __init__(self) -> None:
         self._home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
-        self._tasks: SimpleQueue[tuple[Callable[[], object], Future[Any]]] = SimpleQueue()
-        threading.Thread(target=self._serve, name="netns", daemon=True).start()
+        self._waiting: deque[tuple[Callable[[], object], Future[Any]]] = deque()
+        self._underway: set[Future[Any]] = set()
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
 
     def run(self, work: Callable[[], T]) -> T:
-        """Call ``work`` in the visiting thread; it may move that thread to any namespace.
+        """Call ``work`` in a visiting thread; it may move that thread to any namespace.
 
-        An interrupted caller does not interrupt the work; the next call waits for it.
+        An interrupted caller does not interrupt the work; :meth:`settle` waits for it.
         """
         answer: Future[T] = Future()
-        self._tasks.put((work, answer))
+        self._waiting.append((work, answer))
+        self._call()
         return answer.result()
+
+    def _call(self) -> None:
+        """See to it that somebody takes what waits."""
+        with self._lock:
+            if self._threads < min(len(self._waiting) + len(self._underway), MOST_VISITORS):
+                threading.Thread(target=self._serve, name="netns", daemon=True).start()
+                self._threads += 1
+        self._calls.put(None)
 
     def inside(self, path: Path, work: Callable[[], T]) -> T:
         """Call ``work`` inside the namespace; processes that it starts live there."""
@@ -203,11 +220,22 @@ class Visitor:
 
     def settle(self) -> None:
         """Return when everything that was asked of the visitor is over."""
-        self.run(lambda: None)
+        while True:
+            with self._lock:
+                unanswered = [answer for _, answer in self._waiting] + list(self._underway)
+            if not unanswered:
+                return
+            self._call()  # whoever was interrupted may not have done so
+            wait(unanswered)
 
     def _serve(self) -> None:
         while True:
-            work, answer = self._tasks.get()
+            self._calls.get()
+            with self._lock:
+                if not self._waiting:
+                    continue
+                work, answer = self._waiting.popleft()
+                self._underway.add(answer)
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 (it is the caller's to judge)
@@ -225,6 +253,8 @@ class Visitor:
         code = _setns(self._home)
         if code and error is None:
             error = OSError(code, os.strerror(code), OWN)
+        with self._lock:
+            self._underway.discard(answer)
         if error is not None:
             answer.set_exception(error)
         else:

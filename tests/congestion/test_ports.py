@@ -151,6 +151,6 @@ def test_an_endpoint_of_one_port_sprays_as_ever() -> None:
         neighbours={"10.0.0.2": "02:00:00:00:00:02"},
     )
     assert [
-        type(next(iter(made.peers.values())).congestion.paths)
+        type(made.peers.meet(bytes((10, 0, 0, 2))).congestion.paths)
         for made in (FabricEndpoint(replace(one, ports=ports), seed=1) for ports in (1, 2))
     ] == [Reps, PerPort]

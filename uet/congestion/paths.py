@@ -57,8 +57,10 @@ class RoundRobin:
 
     __slots__ = ("_evs", "_next")
 
-    def __init__(self, rng: random.Random, size: int = EV_SET_SIZE) -> None:
-        self._evs = draw_evs(rng, size)
+    def __init__(
+        self, rng: random.Random, size: int = EV_SET_SIZE, *, evs: list[int] | None = None
+    ) -> None:
+        self._evs = draw_evs(rng, size) if evs is None else evs
         self._next = 0
 
     def pick(self) -> int:

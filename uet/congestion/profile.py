@@ -7,13 +7,14 @@ octets of nominal packet size (UES 3.6.12), times ns.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
 
 from uet.congestion.bitmap import PenaltySpraying
 from uet.congestion.context import CongestionContext, Window
+from uet.congestion.ev_sets import EvSets
 from uet.congestion.fixed import FixedWindow
 from uet.congestion.nscc import Nscc
 from uet.congestion.parameters import (
@@ -53,9 +54,18 @@ class CongestionProfile:
     credit_timeout: int
 
     def open(
-        self, rng: random.Random, now: int, *, ports: Ports | None = None, ccc_id: int = 0
+        self,
+        rng: random.Random,
+        now: int,
+        *,
+        ports: Ports | None = None,
+        ccc_id: int = 0,
+        evs: list[int] | None = None,
     ) -> CongestionContext:
-        """A new context, at its start, for an endpoint with ``ports``, by default one."""
+        """A new context, at its start, for an endpoint with ``ports``, by default one.
+
+        ``evs`` were drawn for it before.
+        """
         windowed = self.algorithm in ("nscc", "both")
         credited = self.algorithm in ("rccc", "both")
         window: Window | None = None
@@ -66,7 +76,7 @@ class CongestionProfile:
         return CongestionContext(
             window=window,
             credit=CreditSource(self.rccc) if credited else None,
-            paths=self._spray(rng, ports or Ports(1)),
+            paths=self._spray(rng, ports or Ports(1), evs),
             ccc_id=ccc_id,
             adaptive=windowed,
             credit_timeout=self.credit_timeout,
@@ -75,7 +85,28 @@ class CongestionProfile:
             max_wnd=self.nscc.max_wnd,
         )
 
-    def _spray(self, rng: random.Random, ports: Ports) -> PathSelection:
+    def ahead(
+        self, rng: random.Random, now: int, *, ports: Ports, count: int
+    ) -> Callable[[int], CongestionContext]:
+        """Draw for ``count`` contexts now; what is returned opens each by its number.
+
+        All are as if they had been opened now, one after the other.
+        """
+        if self.spraying == "reps" and ports.count > 1:
+            return [self.open(rng, now, ports=ports) for _ in range(count)].__getitem__
+        if self.spraying == "oblivious":
+            return lambda _: self.open(rng, now, ports=ports)
+        size = EV_SET_SIZE if self.spraying == "reps" else self._set_size
+        sets = EvSets(rng, size, count)
+        return lambda number: self.open(rng, now, ports=ports, evs=sets[number])
+
+    @property
+    def _set_size(self) -> int:
+        return ev_set_size(self.nscc.bdp, self.nscc.mtu)
+
+    def _spray(
+        self, rng: random.Random, ports: Ports, evs: list[int] | None = None
+    ) -> PathSelection:
         path = self.nscc
         if self.spraying == "oblivious":
             return ports.steer(ObliviousSpraying(rng))
@@ -83,12 +114,12 @@ class CongestionProfile:
             packets = max(path.bdp // path.mtu // ports.count, 1)
             reps = partial(Reps, rng, window_packets=packets, freeze_time=self.freeze_time)
             if ports.count == 1:
-                return reps()
+                return reps(evs=evs)
             return PerPort(rng, ports, lambda evs: reps(evs=evs), size=EV_SET_SIZE)
-        size = ev_set_size(path.bdp, path.mtu)
+        size = self._set_size
         if self.spraying == "bitmap":
-            return ports.steer(PenaltySpraying(rng, size=size, rest=path.base_rtt))
-        return ports.steer(RoundRobin(rng, size))
+            return ports.steer(PenaltySpraying(rng, size=size, rest=path.base_rtt, evs=evs))
+        return ports.steer(RoundRobin(rng, size, evs=evs))
 
 
 def profile(

@@ -10,7 +10,6 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappush
 
 from emulator.endpoint.agent_processes import Progress
@@ -21,8 +20,10 @@ from emulator.endpoint.silence import silence
 from emulator.endpoint.spec import AgentSpec, RankResult
 from emulator.engine.event_queue import NEVER, PS, EventQueue, number_of
 from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
+from emulator.engine.gpu_port import GpuPort
 from emulator.engine.kernel_switch import Account
 from emulator.engine.network import Network
+from emulator.engine.packet_ring import open_together
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.lab import Lab
 from topologies.model import End
@@ -106,17 +107,29 @@ class WorkerPart:
             finished=self._finished,
             at_barrier=self._at_barrier,
         )
-        for done, spec in enumerate(specs, start=1):
-            if self.network.owns(spec.node):
-                self._open(lab, spec, around)
+        own = [spec for spec in specs if self.network.owns(spec.node)]
+        for done, (spec, ports) in enumerate(
+            zip(own, open_together(self._open_ports, own), strict=True), start=1
+        ):
+            self._open(lab, spec, ports, around)
             if progress is not None:
-                progress(done, len(specs))
+                progress(done, len(own))
 
-    def _open(self, lab: str, spec: AgentSpec, around: Surroundings) -> None:
+    def _open_ports(self, spec: AgentSpec) -> list[GpuPort]:
+        """The ports of the GPU of ``spec``; the kernel's own stack hears nothing of its frames."""
+
+        def keep_quiet() -> None:
+            for port in spec.ports:
+                silence(port.interface, spec.frames)
+
+        ports = self.network.open_gpu(spec)
+        self._lab.inside(spec.node, keep_quiet)
+        return ports
+
+    def _open(
+        self, lab: str, spec: AgentSpec, ports: Sequence[GpuPort], around: Surroundings
+    ) -> None:
         network, rank = self.network, spec.rank
-        ports = network.open_gpu(spec)
-        for port in spec.ports:
-            self._lab.inside(spec.node, partial(silence, port.interface, spec.frames))
         endpoint = GpuEndpoint(
             spec,
             ports,
