@@ -57,8 +57,8 @@ from topologies.parameters import COUNT, SIZE
 
 DTYPE = "float32"
 ELEMENT_BYTES = 4
-#: Beyond this, schedules take longer to compile than to run.
-MAX_OPERATIONS = 4_000_000
+#: Beyond this, a run would take hours.
+MAX_OPERATIONS = 20_000_000
 #: Inputs are made so many elements at a time: those of a large size need no room twice.
 ELEMENTS_AT_ONCE = 2**20
 WARMUPS = replace(COUNT, minimum=0)

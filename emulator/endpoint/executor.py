@@ -8,27 +8,27 @@ and the scale-up notices, calls :meth:`Executor.advance` in its loop, and reads 
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from emulator.endpoint.checksum import SLICE_OCTETS, crc32c, slices
 from emulator.endpoint.gpu import GpuMemory
 from emulator.endpoint.nvlink import CopyNotice, NvLink
-from emulator.endpoint.program import TAG_BITS, Program, describe
-from emulator.endpoint.schedule import (
-    Barrier,
-    Compute,
-    Copy,
-    Operation,
-    Receive,
-    Reduce,
-    Schedule,
-    Write,
+from emulator.endpoint.operation_table import (
+    BARRIER,
+    COMPUTE,
+    COPY,
+    RECEIVE,
+    REDUCE,
+    WRITE,
 )
+from emulator.endpoint.program import TAG_BITS, Program, describe
+from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import RankResult
 from uet.transport import Completion, Transport
 from uet.transport import Write as RmaWrite
@@ -86,13 +86,13 @@ class Executor:
         self._nvlink = nvlink
         self._scale_up_memories = dict(scale_up_memories or {})
         self._program = Program(Schedule(rank=rank, buffers={}), {})
-        self._begin: dict[type[Operation], Callable[[int, Any], None]] = {
-            Write: self._begin_write,
-            Copy: self._begin_copy,
-            Receive: self._begin_receive,
-            Reduce: self._begin_reduce,
-            Compute: self._begin_compute,
-            Barrier: self._begin_barrier,
+        self._begin: dict[int, Callable[[int], int]] = {
+            WRITE: self._begin_write,
+            COPY: self._begin_copy,
+            RECEIVE: self._begin_receive,
+            REDUCE: self._begin_reduce,
+            COMPUTE: self._begin_compute,
+            BARRIER: self._begin_barrier,
         }
         self._narrow = header_bits == NARROW
         self._unread: list[tuple[int, int, _Arrival]] = []  # immediates that came before the start
@@ -106,14 +106,16 @@ class Executor:
     def _reset(self, now: int) -> None:
         self._now = self._start = now
         self._deadline = now
-        self._waiting = list(self._program.before)
-        self._left = len(self._program.operations)
-        self._started = [-1] * self._left
-        self._ended = [-1] * self._left
-        self._ready = [index for index, count in enumerate(self._waiting) if count == 0]
+        program = self._program
+        self._left = len(program.operations)
+        self._waiting = program.before.copy().data
+        self._started = array("q", [-1]) * self._left
+        self._ended = array("q", [-1]) * self._left
+        self._ready: list[int] = np.flatnonzero(program.before == 0).tolist()
         self._work: deque[Generator[int, None, None]] = deque()
         self._timers: list[tuple[int, int]] = []
-        self._receiving: dict[tuple[int, int], int] = {}
+        #: receives whose data is there, by index
+        self._heard = bytearray(self._left)
         self._at_barrier: dict[str, int] = {}
         self._barriers_reached.clear()
         self._error: tuple[str, str] | None = None
@@ -159,7 +161,6 @@ class Executor:
         self._ready.clear()
         self._work.clear()
         self._timers.clear()
-        self._receiving.clear()
         return RankResult(
             rank=self._rank,
             node=self._node,
@@ -199,8 +200,7 @@ class Executor:
             elif self._ready:
                 index = heapq.heappop(self._ready)
                 self._started[index] = now
-                operation = self._program.operations[index]
-                self._begin[type(operation)](index, operation)
+                budget -= self._begin[self._program.kind[index]](index)
                 budget -= _STARTING_COST
             else:
                 break
@@ -223,9 +223,13 @@ class Executor:
     def _complete(self, index: int) -> None:
         self._ended[index] = self._now
         self._left -= 1
-        for later in self._program.after[index]:
-            self._waiting[later] -= 1
-            if not self._waiting[later]:
+        program, waiting = self._program, self._waiting
+        first = program.first_follower
+        for place in range(first[index], first[index + 1]):
+            later = program.followers[place]
+            left = waiting[later] - 1
+            waiting[later] = left
+            if not left:
                 heapq.heappush(self._ready, later)
 
     def unfinished(self) -> str:
@@ -235,88 +239,107 @@ class Executor:
             for index, start in enumerate(self._started)
             if start >= 0 and self._ended[index] < 0
         ]
-        operations = self._program.operations
-        some = "; ".join(describe(index, operations[index]) for index in waiting[:3])
-        total = len(operations)
+        some = "; ".join(self._described(index) for index in waiting[:3])
+        total = len(self._started)
         return f"{self._left} of {total} operations are not done, among them {some}"
 
-    # Operations
+    # Operations: what is begun is done at once, or in slices; octets of work done so far
 
-    def _begin_write(self, index: int, operation: Write) -> None:
-        self._work.append(self._write(index, operation))
+    def _begin_write(self, index: int) -> int:
+        octets = self._program.octets[index]
+        if octets > SLICE_OCTETS:
+            self._work.append(self._write(index))
+            return 0
+        self._post(index, crc32c(self._region(index)))
+        return octets
 
-    def _write(self, index: int, operation: Write) -> Generator[int, None, None]:
-        local = self._memory.region(operation.local)
+    def _write(self, index: int) -> Generator[int, None, None]:
+        local = self._region(index)
         crc = 0
         for part in slices(len(local)):
             crc = crc32c(local[part], crc)
             yield part.stop - part.start
-        at = self._memory.layout.locate(operation.local)
-        label = self._execution << TAG_BITS | operation.tag
+        self._post(index, crc)
+
+    def _post(self, index: int, crc: int) -> None:
+        program = self._program
+        at = program.at[index]
+        label = self._execution << TAG_BITS | program.tag[index]
         self._transport.post(
             RmaWrite(
-                peer=self._addresses[operation.peer],
+                peer=self._addresses[program.peer[index]],
                 key=MEMORY_KEY,
-                offset=self._program.layouts[operation.peer].locate(operation.remote),
-                payload=self._view[at : at + len(local)],
+                offset=program.far[index],
+                payload=self._view[at : at + program.octets[index]],
                 header_data=label ^ crc if self._narrow else label << 32 | crc,
                 context=(self._number, index),
             )
         )
 
-    def _begin_copy(self, index: int, operation: Copy) -> None:
-        self._work.append(self._copy(index, operation))
+    def _region(self, index: int) -> npt.NDArray[np.uint8]:
+        at = self._program.at[index]
+        return self._memory.octets[at : at + self._program.octets[index]]
 
-    def _copy(self, index: int, operation: Copy) -> Generator[int, None, None]:
+    def _begin_copy(self, index: int) -> int:
+        octets = self._program.octets[index]
+        if octets > SLICE_OCTETS:
+            self._work.append(self._copy(index))
+            return 0
+        for _ in self._copy(index):
+            pass
+        return octets
+
+    def _copy(self, index: int) -> Generator[int, None, None]:
         assert self._nvlink is not None
-        local = self._memory.region(operation.local)
-        at = self._program.layouts[operation.peer].locate(operation.remote)
-        remote = self._scale_up_memories[operation.peer].octets[at : at + len(local)]
-        egress_free, deliver_at = self._nvlink.occupy(self._now, len(local), operation.peer)
+        program = self._program
+        local, peer, at = self._region(index), program.peer[index], program.far[index]
+        remote = self._scale_up_memories[peer].octets[at : at + len(local)]
+        egress_free, deliver_at = self._nvlink.occupy(self._now, len(local), peer)
         crc = 0
         for part in slices(len(local)):
             crc = crc32c(local[part], crc)
             np.copyto(remote[part], local[part])
             yield part.stop - part.start
         notice = CopyNotice(
-            self._rank, self._execution, operation.tag, crc, at, len(local), deliver_at
+            self._rank, self._execution, program.tag[index], crc, at, len(local), deliver_at
         )
         try:
-            self._nvlink.notify(operation.peer, notice)
+            self._nvlink.notify(peer, notice)
         except ConnectionError as gone:
             self.fail("scale-up", str(gone))
         heapq.heappush(self._timers, (egress_free, index))
 
-    def _begin_receive(self, index: int, operation: Receive) -> None:
-        key = (operation.peer, operation.tag)
-        arrival = self._arrivals.pop((self._execution, *key), None)
-        if arrival is None:
-            self._receiving[key] = index
-        else:
-            self._arrived(index, operation, arrival)
+    def _begin_receive(self, index: int) -> int:
+        if not self._arrivals:
+            return 0
+        key = (self._execution, self._program.peer[index], self._program.tag[index])
+        arrival = self._arrivals.pop(key, None)
+        if arrival is not None:
+            self._heard[index] = 1
+            self._arrived(index, arrival)
+        return 0
 
-    def _arrived(self, index: int, operation: Receive, arrival: _Arrival) -> None:
+    def _arrived(self, index: int, arrival: _Arrival) -> None:
         if arrival.at > self._now:  # scale-up data is there early; it counts from its time on
-            self._arrivals[self._execution, operation.peer, operation.tag] = arrival
+            key = (self._execution, self._program.peer[index], self._program.tag[index])
+            self._arrivals[key] = arrival
             heapq.heappush(self._timers, (arrival.at, index))
         else:
-            self._work.append(self._verify(index, operation, arrival))
+            self._work.append(self._verify(index, arrival))
 
-    def _verify(
-        self, index: int, operation: Receive, arrival: _Arrival
-    ) -> Generator[int, None, None]:
-        at = self._memory.layout.locate(operation.into)
-        if (arrival.offset, arrival.length) != (at, operation.into.length):
+    def _verify(self, index: int, arrival: _Arrival) -> Generator[int, None, None]:
+        at, length = self._program.at[index], self._program.octets[index]
+        if (arrival.offset, arrival.length) != (at, length):
             self.fail(
                 "misplaced",
-                f"{describe(index, operation)} got {arrival.length} octets at {arrival.offset}"
-                f" instead of {operation.into.length} at {at}",
+                f"{self._described(index)} got {arrival.length} octets at {arrival.offset}"
+                f" instead of {length} at {at}",
             )
             return
         if arrival.crc is None:
             self._complete(index)
             return
-        data = self._memory.region(operation.into)
+        data = self._region(index)
         crc = 0
         for part in slices(len(data)):
             crc = crc32c(data[part], crc)
@@ -326,36 +349,49 @@ class Executor:
         else:
             self.fail(
                 "checksum",
-                f"{describe(index, operation)}: the data's checksum is {crc:#010x},"
+                f"{self._described(index)}: the data's checksum is {crc:#010x},"
                 f" the sender's {arrival.crc:#010x}",
             )
 
-    def _begin_reduce(self, index: int, operation: Reduce) -> None:
-        self._work.append(self._reduce(index, operation))
+    def _described(self, index: int) -> str:
+        return describe(index, self._program.operations[index])
 
-    def _reduce(self, index: int, operation: Reduce) -> Generator[int, None, None]:
-        source = self._memory.region(operation.source).view(operation.dtype)
-        into = self._memory.region(operation.into).view(operation.dtype)
+    def _begin_reduce(self, index: int) -> int:
+        octets = self._program.octets[index]
+        if octets > SLICE_OCTETS:
+            self._work.append(self._reduce(index))
+            return 0
+        for _ in self._reduce(index):
+            pass
+        return octets
+
+    def _reduce(self, index: int) -> Generator[int, None, None]:
+        program = self._program
+        at, octets, dtype = program.far[index], program.octets[index], program.dtype(index)
+        source = self._memory.octets[at : at + octets].view(dtype)
+        into = self._region(index).view(dtype)
         for part in slices(len(source), source.itemsize):
             np.add(into[part], source[part], out=into[part])
             yield (part.stop - part.start) * source.itemsize
         self._complete(index)
 
-    def _begin_compute(self, index: int, operation: Compute) -> None:
-        heapq.heappush(self._timers, (self._now + operation.duration_ns, index))
+    def _begin_compute(self, index: int) -> int:
+        heapq.heappush(self._timers, (self._now + self._program.number[index], index))
+        return 0
 
-    def _begin_barrier(self, index: int, operation: Barrier) -> None:
-        if operation.name in self._at_barrier:
-            self.fail("schedule", f"barrier {operation.name!r} is reached twice at the same time")
-            return
-        self._at_barrier[operation.name] = index
-        self._barriers_reached.append(operation.name)
+    def _begin_barrier(self, index: int) -> int:
+        name = self._program.operations.names[self._program.number[index]]
+        if name in self._at_barrier:
+            self.fail("schedule", f"barrier {name!r} is reached twice at the same time")
+            return 0
+        self._at_barrier[name] = index
+        self._barriers_reached.append(name)
+        return 0
 
     def _expire(self, index: int) -> None:
         """The time of a Compute, of a Copy's egress or of a scale-up arrival has come."""
-        operation = self._program.operations[index]
-        if isinstance(operation, Receive):
-            self._begin_receive(index, operation)
+        if self._program.kind[index] == RECEIVE:
+            self._begin_receive(index)
         else:
             self._complete(index)
 
@@ -376,7 +412,7 @@ class Executor:
             return
         index: int = context[1]
         if completion.error is not None:
-            what = describe(index, self._program.operations[index])
+            what = self._described(index)
             self.fail("transport", f"{what} ended with {completion.error}")
         elif self._error is None:
             self._complete(index)
@@ -415,7 +451,7 @@ class Executor:
         label = header_data ^ crc
         execution, tag = label >> TAG_BITS, label & _TAG_MASK
         known = execution == self._execution or self._is_stale(execution)
-        if known and self._program.receives(peer, tag):
+        if known and self._program.receive_of(peer, tag) is not None:
             self._accept(execution, peer, tag, arrival)
         else:
             self.fail(
@@ -435,13 +471,11 @@ class Executor:
         if self._is_stale(execution) or (execution == self._execution and not self.running):
             self.stale_arrivals += 1
             return
-        key = (peer, tag)
-        index = self._receiving.pop(key, None) if execution == self._execution else None
-        if index is not None:
-            operation = self._program.operations[index]
-            assert isinstance(operation, Receive)
-            self._arrived(index, operation, arrival)
-        elif (execution, *key) in self._arrivals:
+        index = self._program.receive_of(peer, tag) if execution == self._execution else None
+        if index is not None and self._started[index] >= 0 and not self._heard[index]:
+            self._heard[index] = 1
+            self._arrived(index, arrival)
+        elif (execution, peer, tag) in self._arrivals:
             self.fail("misplaced", f"tag {tag} from rank {peer} came twice in one execution")
         else:
             self._arrivals[execution, peer, tag] = arrival

@@ -7,7 +7,7 @@ decides.  Regions are (buffer, offset, length) in octets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -81,8 +81,11 @@ class Barrier(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """All operations of one rank.  ``buffers`` maps buffer names to sizes in octets."""
+    """All operations of one rank.  ``buffers`` maps buffer names to sizes in octets.
+
+    Many operations are a :class:`~emulator.endpoint.operation_table.OperationTable`.
+    """
 
     rank: int
     buffers: Mapping[str, int]
-    operations: tuple[Operation, ...] = field(default=())
+    operations: Sequence[Operation] = field(default=())

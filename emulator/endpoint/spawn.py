@@ -20,7 +20,8 @@ from emulator.endpoint.agent_processes import (
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
 from emulator.endpoint.nvlink import mailbox_path
-from emulator.endpoint.schedule import Barrier, Copy, Schedule, Write
+from emulator.endpoint.operation_table import COPY, WRITE, OperationTable
+from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import (
     Abort,
     AgentSpec,
@@ -117,7 +118,7 @@ class AgentPool:
                 self.memories[rank].lay_out(Layout(schedule.buffers), reserve=True)
             self._schedules = by_rank
             for rank, schedule in by_rank.items():
-                peers = {op.peer for op in schedule.operations if isinstance(op, (Write, Copy))}
+                peers = OperationTable.of(schedule.operations).peers(WRITE, COPY)
                 layouts = {peer: dict(by_rank[peer].buffers) for peer in peers if peer in by_rank}
                 processes.send(rank, Load(schedule, layouts))
             processes.gather(Loaded, ANSWER_SECONDS, "did not take its schedule")
@@ -203,7 +204,7 @@ class AgentPool:
         return {
             rank
             for rank, schedule in self._schedules.items()
-            if any(isinstance(op, Barrier) and op.name == name for op in schedule.operations)
+            if name in OperationTable.of(schedule.operations).barriers()
         }
 
     def _failure(self, results: Sequence[RankResult]) -> AgentError:

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
-from emulator.endpoint.schedule import Barrier, Copy, Schedule, Write
+from emulator.endpoint.operation_table import COPY, WRITE, OperationTable
+from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import AgentSpec, RankResult
 from emulator.engine.event_queue import NEVER, PS
 from emulator.engine.workers.virtual_fabric import VirtualFabric
@@ -84,13 +85,13 @@ class VirtualPool:
         fabric = self._fabric
         loads: list[list[Load]] = [[] for _ in fabric.workers]
         for rank, schedule in by_rank.items():
-            peers = {op.peer for op in schedule.operations if isinstance(op, (Write, Copy))}
+            table = OperationTable.of(schedule.operations)
+            peers = table.peers(WRITE, COPY)
             layouts = {peer: dict(by_rank[peer].buffers) for peer in peers if peer in by_rank}
             owner = fabric.owner(self.specs[rank].node)
             loads[owner].append((rank, schedule, layouts))
-            for operation in schedule.operations:
-                if isinstance(operation, Barrier):
-                    members.setdefault(operation.name, set()).add(rank)
+            for name in table.barriers():
+                members.setdefault(name, set()).add(rank)
         self._members = {name: frozenset(ranks) for name, ranks in members.items()}
         fabric.each_with("load", [(one,) for one in loads])
 

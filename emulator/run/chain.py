@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from graphlib import TopologicalSorter
+import numpy as np
 
-from emulator.endpoint.schedule import Copy, Receive, Schedule, Write
+from emulator.run.message_graph import MessageGraph
 
 
-def longest_chain(schedules: Sequence[Schedule]) -> int:
+def longest_chain(graph: MessageGraph) -> int:
     """Return the number of messages in the longest chain of dependent ones.
 
     At each of them two endpoints compute, whatever the fabric does.  The schedules are sound:
     every receive has its sender, and none waits for itself.
     """
-    sender: dict[tuple[int, int, int], tuple[int, int]] = {}
-    for schedule in schedules:
-        for index, operation in enumerate(schedule.operations):
-            if isinstance(operation, Write | Copy):
-                sender[schedule.rank, operation.peer, operation.tag] = (schedule.rank, index)
-    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for schedule in schedules:
-        for index, operation in enumerate(schedule.operations):
-            before = [(schedule.rank, earlier) for earlier in operation.after]
-            if isinstance(operation, Receive):
-                before.append(sender[operation.peer, schedule.rank, operation.tag])
-            needs[schedule.rank, index] = before
-    messages: dict[tuple[int, int], int] = {}
-    operations = {schedule.rank: schedule.operations for schedule in schedules}
-    for key in TopologicalSorter(needs).static_order():
-        longest = max((messages[before] for before in needs[key]), default=0)
-        rank, index = key
-        messages[key] = longest + isinstance(operations[rank][index], Receive)
-    return max(messages.values(), default=0)
+    messages = np.zeros(len(graph), np.int32)
+    sender = np.full(len(graph), -1, np.int32)
+    sender[graph.receive] = graph.send
+    for level in graph.levels:
+        graph.needs.largest(level, messages, messages)
+        receives = level[sender[level] >= 0]
+        sent = messages[sender[receives]]
+        messages[receives] = np.maximum(messages[receives], sent) + 1
+    return int(messages.max(initial=0))

@@ -31,13 +31,17 @@ out: a bound from below, not a prediction.  Barriers are free.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from emulator.endpoint.operation_table import COMPUTE, WRITE
 from emulator.endpoint.program import describe
-from emulator.endpoint.schedule import Compute, Copy, Operation, Receive, Schedule, Write
+from emulator.endpoint.schedule import Schedule
 from emulator.run.cuts import Change, Crossing, cut_bound_ns
+from emulator.run.message_graph import MessageGraph, Numbers
 from topologies.attachment import nic_rate_bps
 from topologies.model import SWITCH, Topology
 from topologies.scale_up import ScaleUpDomains
@@ -74,187 +78,207 @@ def ideal_ns(
     schedules: Sequence[Schedule],
     wire: WireCost,
     changes: Sequence[Change] = (),
+    *,
+    graph: MessageGraph | None = None,
 ) -> float:
     """The bound described above, in ns of fabric time; ``changes`` are those of the links.
 
-    Raises ValueError if the schedules wait for what never happens.
+    ``graph`` is that of ``schedules``, for whom has it.  Raises ValueError if the schedules wait
+    for what never happens.
     """
-    bound = _Bound(topology, schedules, wire, changes).value()
+    graph = graph or MessageGraph(schedules)
+    bound = _Bound(topology, graph, wire, changes).value()
     if math.isinf(bound):
         raise ValueError("its faults leave a part of the fabric without any link; heal one of them")
     return bound
 
 
-Key = tuple[int, int]  # rank, index
-Pair = tuple[int, int]  # ranks: source, destination
-#: A port: network, direction, rank, and the rank at the other end of its link (-1: a switch).
-Place = tuple[str, str, int, int]
-
-
-def _where(rank: int, index: int, operation: Operation) -> str:
-    return f"rank {rank}'s {describe(index, operation)}"
+Floats = npt.NDArray[np.float64]
 
 
 class _Bound:
+    """The messages are those of ``graph.receive``, in that order."""
+
     def __init__(
-        self,
-        topology: Topology,
-        schedules: Sequence[Schedule],
-        wire: WireCost,
-        changes: Sequence[Change],
+        self, topology: Topology, graph: MessageGraph, wire: WireCost, changes: Sequence[Change]
     ) -> None:
         self.topology = topology
         self.changes = changes
-        self.schedules = schedules
+        self.graph = graph
         self.wire = wire
         self.gpus = topology.gpus
         self.scale_up = ScaleUpDomains(topology)
-        self.nic_bps = {gpu.name: nic_rate_bps(topology, gpu.name) for gpu in self.gpus}
-        self.delay: dict[tuple[int, int], int] = {}
-        for rank, gpu in enumerate(self.gpus):
-            reached = topology.spans(gpu.name)
-            for peer, other in enumerate(self.gpus):
-                self.delay[rank, peer] = reached.get(other.name, NOWHERE).delay_ns
+        self._check()
+        self.source = graph.rank(graph.send).astype(np.int64)
+        self.destination = graph.rank(graph.receive).astype(np.int64)
+        self.writes = graph.kind[graph.send] == WRITE
+        self.length = graph.column("near_octets")[graph.send].astype(np.int64)
+        self.service, self.flight = self._messages()
+
+    def _check(self) -> None:
+        graph = self.graph
+        peers = graph.column("peer")[graph.sends]
+        lost = np.flatnonzero((peers < 0) | (peers >= len(self.gpus)))
+        if len(lost):
+            where = self._where(graph.sends[lost[0]])
+            raise ValueError(f"{where} goes to a rank that the fabric does not have")
+        if len(graph.unmatched):
+            where = self._where(graph.unmatched[0])
+            raise ValueError(f"{where} waits for something that no rank sends")
+
+    def _where(self, number: int) -> str:
+        rank, index, operation = self.graph.operation(number)
+        return f"rank {rank}'s {describe(index, operation)}"
 
     def value(self) -> float:
-        order, partner = self._order()
-        head: dict[Key, float] = {}  # earliest start
-        end: dict[Key, float] = {}  # earliest end
-        for key in order:
-            operation = self._operation(key)
-            begin: float = max((end[key[0], before] for before in operation.after), default=0.0)
-            head[key] = begin
-            if isinstance(operation, Receive):
-                sender = partner[key]
-                begin = max(begin, head[sender] + sum(self._message(sender)))
-            end[key] = begin + (operation.duration_ns if isinstance(operation, Compute) else 0)
-        # The least time from an operation's end to the end of the program.
-        tail: dict[Key, float] = defaultdict(float)
-        for key in reversed(order):
-            operation = self._operation(key)
-            rest = tail[key]
-            own = float(operation.duration_ns) if isinstance(operation, Compute) else 0.0
-            for before in operation.after:
-                earlier = (key[0], before)
-                tail[earlier] = max(tail[earlier], own + rest)
-            if isinstance(operation, Receive):
-                sender = partner[key]
-                # A receive ends `service + flight` after its send has started, which is when the
-                # operations before the send have ended.
-                for before in self._operation(sender).after:
-                    earlier = (sender[0], before)
-                    tail[earlier] = max(tail[earlier], sum(self._message(sender)) + rest)
-        longest = max(end.values(), default=0.0)
+        head, end = self._earliest()
+        tail = self._remaining()
+        sent, received = self.graph.send, self.graph.receive
+        places = self._places()
+        begins, rests = head[sent], tail[received]
+        busiest = 0.0
+        if len(sent):
+            place = np.concatenate(places)
+            starts = np.concatenate([begins, begins + self.flight])
+            remains = np.concatenate([self.flight + rests, rests])
+            names, place = np.unique(place, return_inverse=True)
+            load = np.bincount(place, np.concatenate([self.service, self.service]))
+            first = np.full(len(names), math.inf)
+            last = np.full(len(names), math.inf)
+            np.minimum.at(first, place, starts)
+            np.minimum.at(last, place, remains)
+            busiest = float((first + load + last).max())
+        longest = float(end.max(initial=0.0))
+        return max(longest, busiest, self._fabric(begins, rests))
 
-        load: dict[Place, float] = defaultdict(float)
-        first: dict[Place, float] = {}
-        last: dict[Place, float] = {}
-        for key, sender in partner.items():
-            out, into = self._places(sender, key[0])
-            service, flight = self._message(sender)
-            for place, starts, remains in (
-                (out, head[sender], flight + tail[key]),
-                (into, head[sender] + flight, tail[key]),
-            ):
-                load[place] += service
-                first[place] = min(first.get(place, math.inf), starts)
-                last[place] = min(last.get(place, math.inf), remains)
-        busiest = max((first[p] + load[p] + last[p] for p in load), default=0.0)
-        return max(longest, busiest, self._fabric(partner, head, tail))
+    def _earliest(self) -> tuple[Floats, Floats]:
+        """When each operation starts at the earliest, and when it ends."""
+        graph = self.graph
+        head, end = np.zeros(len(graph)), np.zeros(len(graph))
+        arrival = np.full(len(graph), -1, np.int64)  # the message that an operation waits for
+        arrival[graph.receive] = np.arange(len(graph.receive))
+        whole = self.service + self.flight
+        own = self._own()
+        for level in graph.levels:
+            graph.needs.largest(level, end, head)
+            begin = head[level]
+            message = arrival[level]
+            waits = message >= 0
+            message = message[waits]
+            begin[waits] = np.maximum(begin[waits], head[graph.send[message]] + whole[message])
+            end[level] = begin + own[level]
+        return head, end
 
-    def _fabric(
-        self, partner: Mapping[Key, Key], head: Mapping[Key, float], tail: Mapping[Key, float]
-    ) -> float:
+    def _remaining(self) -> Floats:
+        """The least time from each operation's end to the end of the program."""
+        graph = self.graph
+        tail = np.zeros(len(graph))
+        # What is left from the end of all that an operation waits for: itself and its tail.  A
+        # receive ends `service + flight` after its send has started, which is when the operations
+        # before the send have ended.
+        left = np.zeros(len(graph))
+        message = np.full(len(graph), -1, np.int64)
+        message[graph.send] = np.arange(len(graph.send))
+        whole = self.service + self.flight
+        own = self._own()
+        for level in reversed(graph.levels):
+            graph.followers.largest(level, left, tail)
+            left[level] = own[level] + tail[level]
+            sends = level[message[level] >= 0]
+            carried = message[sends]
+            arrives = whole[carried] + tail[graph.receive[carried]]
+            left[sends] = np.maximum(left[sends], arrives)
+        return tail
+
+    def _own(self) -> Floats:
+        """How long each operation takes by itself."""
+        number = self.graph.column("number")
+        return np.where(self.graph.kind == COMPUTE, number, 0).astype(np.float64)
+
+    def _fabric(self, begins: Floats, rests: Floats) -> float:
         # All messages of a pair are one to a cut: only sums and least values count.
-        octets: dict[Pair, int] = defaultdict(int)
-        packets: dict[Pair, int] = defaultdict(int)
-        begin: dict[Pair, float] = {}
-        rest: dict[Pair, float] = {}
-        for receive, sender in partner.items():
-            operation = self._operation(sender)
-            if isinstance(operation, Write):
-                pair = sender[0], receive[0]
-                octets[pair] += self.wire.octets(operation.local.length)
-                packets[pair] += self.wire.packets(operation.local.length)
-                begin[pair] = min(begin.get(pair, math.inf), head[sender])
-                rest[pair] = min(rest.get(pair, math.inf), tail.get(receive, 0.0))
+        writes = self.writes
+        pairs, first, pair = self._pairs(writes)
+        if not len(pairs):
+            return cut_bound_ns(self.topology, [], self.changes)
+        length = self.length[writes]
+        packets = np.maximum(1, -(-length // self.wire.payload_mtu))
+        begin = np.full(len(pairs), math.inf)
+        rest = np.full(len(pairs), math.inf)
+        np.minimum.at(begin, pair, begins[writes])
+        np.minimum.at(rest, pair, rests[writes])
+        octets = np.zeros(len(pairs), np.int64)
+        number = np.zeros(len(pairs), np.int64)
+        np.add.at(octets, pair, length + packets * self.wire.around_bytes)
+        np.add.at(number, pair, packets)
         crossings = [
             Crossing(
-                source=self.gpus[source].name,
-                destination=self.gpus[destination].name,
-                octets=octets[source, destination],
-                head_ns=begin[source, destination],
-                tail_ns=rest[source, destination],
-                packets=packets[source, destination],
+                source=self.gpus[pairs[one] // len(self.gpus)].name,
+                destination=self.gpus[pairs[one] % len(self.gpus)].name,
+                octets=int(octets[one]),
+                head_ns=float(begin[one]),
+                tail_ns=float(rest[one]),
+                packets=int(number[one]),
             )
-            for source, destination in octets
+            for one in np.argsort(first).tolist()
         ]
         return cut_bound_ns(self.topology, crossings, self.changes)
 
-    def _operation(self, key: Key) -> Operation:
-        return self.schedules[key[0]].operations[key[1]]
+    def _pairs(self, which: npt.NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
+        """The pairs of source and destination of messages, each as one number; the first message
+        of each, and of each message the place of its pair.
+        """
+        key = self.source[which] * len(self.gpus) + self.destination[which]
+        return np.unique(key, return_index=True, return_inverse=True)
 
-    def _places(self, sender: Key, receiver: int) -> tuple[Place, Place]:
-        """The ports by which the message ``sender`` leaves, and comes to the rank ``receiver``."""
-        here = sender[0]
-        if isinstance(self._operation(sender), Write):
-            return ("fabric", "out", here, -1), ("fabric", "in", receiver, -1)
-        if self.scale_up.network(self.gpus[here].name).shape == SWITCH:
-            return ("scale-up", "out", here, -1), ("scale-up", "in", receiver, -1)
-        return ("scale-up", "out", here, receiver), ("scale-up", "in", receiver, here)
+    def _places(self) -> tuple[Numbers, Numbers]:
+        """The ports, as numbers, by which each message leaves, and arrives."""
+        count = len(self.gpus)
+        switched = np.array([self.scale_up.network(gpu.name).shape == SWITCH for gpu in self.gpus])
+        out = np.where(self.writes, 0, 2 * count) + self.source
+        into = np.where(self.writes, count, 3 * count) + self.destination
+        own = ~self.writes & ~switched[self.source] if count else ~self.writes
+        link = self.source * count + self.destination
+        out = np.where(own, 4 * count + link, out)
+        into = np.where(own, 4 * count + count * count + link, into)
+        return out, into
 
-    def _message(self, key: Key) -> tuple[float, float]:
-        """Service and flight time of the send ``key``, in ns."""
-        operation = self._operation(key)
-        assert isinstance(operation, Write | Copy)
-        source = self.gpus[key[0]]
-        if isinstance(operation, Copy):
-            rate_bps = self.scale_up.peers(source.name).get(self.gpus[operation.peer].name)
-            if rate_bps is None:
-                where = _where(key[0], key[1], operation)
-                raise ValueError(f"{where} goes to a rank that its scale-up network does not reach")
-            latency_ns = self.scale_up.network(source.name).latency_ns
-            return operation.local.length * 8e9 / rate_bps, latency_ns
-        slower = min(self.nic_bps[source.name], self.nic_bps[self.gpus[operation.peer].name])
-        octets = self.wire.octets(operation.local.length)
-        return octets * 8e9 / slower, self.delay[key[0], operation.peer]
+    def _messages(self) -> tuple[Floats, Floats]:
+        """Service and flight time of each message, in ns."""
+        service = np.zeros(len(self.source))
+        flight = np.zeros(len(self.source))
+        count = len(self.gpus)
+        wire = self.wire
+        packets = np.maximum(1, -(-self.length // wire.payload_mtu))
+        octets = np.where(self.writes, self.length + packets * wire.around_bytes, self.length)
+        for writes in (True, False):
+            which = self.writes == writes
+            chosen = np.flatnonzero(which)
+            pairs, first, pair = self._pairs(which)
+            rate = np.empty(len(pairs))
+            delay = np.empty(len(pairs))
+            for place, key in enumerate(pairs.tolist()):
+                source, destination = divmod(key, count)
+                if writes:
+                    rate[place], delay[place] = self._write(source, destination)
+                else:
+                    message = int(chosen[first[place]])
+                    rate[place], delay[place] = self._copy(source, destination, message)
+            service[chosen] = octets[chosen] * 8e9 / rate[pair]
+            flight[chosen] = delay[pair]
+        return service, flight
 
-    def _order(self) -> tuple[list[Key], dict[Key, Key]]:
-        """All operations so that whatever one waits for stands before it; receive -> its send."""
-        senders: dict[tuple[int, int, int], Key] = {}
-        for schedule in self.schedules:
-            for index, operation in enumerate(schedule.operations):
-                if isinstance(operation, Write | Copy):
-                    if not 0 <= operation.peer < len(self.gpus):
-                        where = _where(schedule.rank, index, operation)
-                        raise ValueError(f"{where} goes to a rank that the fabric does not have")
-                    senders[schedule.rank, operation.peer, operation.tag] = (schedule.rank, index)
-        partner: dict[Key, Key] = {}
-        waits: dict[Key, int] = {}
-        releases: dict[Key, list[Key]] = defaultdict(list)
-        for schedule in self.schedules:
-            for index, operation in enumerate(schedule.operations):
-                key = (schedule.rank, index)
-                needs = {(schedule.rank, before) for before in operation.after}
-                if isinstance(operation, Receive):
-                    sender = senders.get((operation.peer, schedule.rank, operation.tag))
-                    if sender is None:
-                        where = _where(schedule.rank, index, operation)
-                        raise ValueError(f"{where} waits for something that no rank sends")
-                    partner[key] = sender
-                    needs.add(sender)
-                waits[key] = len(needs)
-                for need in needs:
-                    releases[need].append(key)
-        ready = [key for key, count in waits.items() if not count]
-        order: list[Key] = []
-        while ready:
-            key = ready.pop()
-            order.append(key)
-            for released in releases[key]:
-                waits[released] -= 1
-                if not waits[released]:
-                    ready.append(released)
-        if len(order) != len(waits):
-            raise ValueError("the schedules wait for each other in a circle")
-        return order, partner
+    def _write(self, source: int, destination: int) -> tuple[float, float]:
+        """Rate (bit/s) and delay (ns) of the fabric between two ranks."""
+        here, there = self.gpus[source].name, self.gpus[destination].name
+        slower = min(nic_rate_bps(self.topology, here), nic_rate_bps(self.topology, there))
+        return slower, self.topology.spans(here).get(there, NOWHERE).delay_ns
+
+    def _copy(self, source: int, destination: int, message: int) -> tuple[float, float]:
+        """Rate and latency of the scale-up network between two ranks."""
+        here, there = self.gpus[source].name, self.gpus[destination].name
+        rate_bps = self.scale_up.peers(here).get(there)
+        if rate_bps is None:
+            where = self._where(self.graph.send[message])
+            raise ValueError(f"{where} goes to a rank that its scale-up network does not reach")
+        return rate_bps, self.scale_up.network(here).latency_ns

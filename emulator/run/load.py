@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from emulator.endpoint.gpu import Layout
-from emulator.endpoint.schedule import Schedule, Write
+from emulator.endpoint.operation_table import WRITE
+from emulator.endpoint.schedule import Schedule
 from emulator.errors import UserError
 from emulator.run.chain import longest_chain
 from emulator.run.cuts import Change
 from emulator.run.fault_timeline import link_changes
 from emulator.run.ideal import WireCost, ideal_ns
+from emulator.run.message_graph import MessageGraph
 from emulator.run.pxn import Pxn, changed
 from emulator.scenario import Trial
 from topologies.model import Topology
@@ -64,16 +68,13 @@ class Load:
         wire: WireCost,
         changes: Sequence[Change] = (),
     ) -> Load:
+        graph = MessageGraph(schedules)
+        written = graph.column("near_octets")[graph.kind == WRITE]
         return cls(
             size_bytes=size_bytes,
-            ideal_ns=ideal_ns(topology, schedules, wire, changes),
-            packets=sum(
-                wire.packets(operation.local.length)
-                for schedule in schedules
-                for operation in schedule.operations
-                if isinstance(operation, Write)
-            ),
-            operations=sum(len(schedule.operations) for schedule in schedules),
-            chain=longest_chain(schedules),
+            ideal_ns=ideal_ns(topology, schedules, wire, changes, graph=graph),
+            packets=int(np.maximum(1, -(-written // wire.payload_mtu)).sum()),
+            operations=len(graph),
+            chain=longest_chain(graph),
             memory_octets=tuple(Layout(schedule.buffers).octets for schedule in schedules),
         )

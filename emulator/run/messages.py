@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.schedule import Copy, Receive, Schedule, Write
+from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import RankResult
+from emulator.run.message_graph import MessageGraph, Numbers
 from emulator.run.metrics import Progress
 
 #: Messages kept of one trial; of a longer one the earlier iterations are forgotten.
@@ -30,9 +31,9 @@ class Iteration:
     """
 
     origin_ns: int
-    source: npt.NDArray[np.int64]
-    destination: npt.NDArray[np.int64]
-    length: npt.NDArray[np.int64]
+    source: Numbers
+    destination: Numbers
+    length: Numbers
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
 
@@ -41,6 +42,8 @@ class Iteration:
 
     def of(self, pairs: Collection[tuple[int, int]], *, others: bool = False) -> Iteration:
         """The messages between ``pairs`` of source and destination; ``others``: all but those."""
+        if not pairs and others:
+            return self
         chosen = np.full(len(self), others)
         for source, destination in pairs:
             chosen[(self.source == source) & (self.destination == destination)] = not others
@@ -70,22 +73,13 @@ class Recorder:
     """Collects the messages of a trial's iterations, at most :data:`KEPT` of them."""
 
     def __init__(self, schedules: Sequence[Schedule]) -> None:
-        sends = {
-            (schedule.rank, operation.peer, operation.tag): (index, operation.local.length)
-            for schedule in schedules
-            for index, operation in enumerate(schedule.operations)
-            if isinstance(operation, Write | Copy)
-        }
-        pairs = [
-            (operation.peer, sends[key][0], schedule.rank, index, sends[key][1])
-            for schedule in schedules
-            for index, operation in enumerate(schedule.operations)
-            if isinstance(operation, Receive)
-            and (key := (operation.peer, schedule.rank, operation.tag)) in sends
-        ]
-        table = np.array(pairs, dtype=np.int64).reshape(-1, 5)
-        self._source, self._send, self._destination, self._receive, self._length = table.T
-        kept = max(1, KEPT // max(1, len(table)))
+        graph = MessageGraph(schedules)
+        self._source, self._destination = graph.rank(graph.send), graph.rank(graph.receive)
+        self._send, self._receive = graph.index(graph.send), graph.index(graph.receive)
+        self._length = graph.column("near_octets")[graph.send]
+        self._sent_by = _by_rank(self._source)
+        self._received_by = _by_rank(self._destination)
+        kept = max(1, KEPT // max(1, len(self._length)))
         self._iterations: deque[Iteration] = deque(maxlen=kept)
 
     def add(self, results: Sequence[RankResult]) -> None:
@@ -94,7 +88,8 @@ class Recorder:
         starts = np.empty(len(self._length), dtype=np.int64)
         ends = np.empty(len(self._length), dtype=np.int64)
         for result in results:
-            sent, received = self._source == result.rank, self._destination == result.rank
+            sent = self._sent_by.get(result.rank, _NONE)
+            received = self._received_by.get(result.rank, _NONE)
             starts[sent] = result.operation_start[self._send[sent]]
             ends[received] = result.operation_end[self._receive[received]]
         self._iterations.append(
@@ -110,3 +105,13 @@ class Recorder:
 
     def __iter__(self) -> Iterator[Iteration]:
         return iter(self._iterations)
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _by_rank(ranks: Numbers) -> dict[int, npt.NDArray[np.intp]]:
+    """Where each of ``ranks`` stands."""
+    order = np.argsort(ranks, kind="stable")
+    found, begins = np.unique(ranks[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, begins[1:]), strict=True))

@@ -29,7 +29,7 @@ RUNNER_BYTES = 128 * 2**20
 #: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
 #: the schedules of all and writes the largest trial's as a timeline.
 AGENT_OPERATION_BYTES = 1200
-RUNNER_OPERATION_BYTES = 1200
+RUNNER_OPERATION_BYTES = 300
 #: Operations beyond which a refusal speaks of them.
 MANY_OPERATIONS = 250_000
 #: Left to the rest of the machine (octets).

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from emulator.endpoint.operation_table import WRITE, OperationTable
 from emulator.endpoint.schedule import Copy, Operation, Receive, Region, Schedule, Write
 from emulator.errors import UserError
 from topologies.model import Topology
@@ -55,10 +56,10 @@ class Pxn:
         who may relay it.
         """
         pairs = {
-            (schedule.rank, operation.peer)
+            (schedule.rank, peer)
             for schedule in schedules
-            for operation in schedule.operations
-            if isinstance(operation, Write) and 0 <= operation.peer < len(schedules)
+            for peer in OperationTable.of(schedule.operations).peers(WRITE)
+            if 0 <= peer < len(schedules)
         }
         relays = {pair: relay for pair in sorted(pairs) if (relay := self.relay(*pair)) is not None}
         return _Relaying(schedules, relays).schedules() if relays else list(schedules)
@@ -118,6 +119,7 @@ def changed(before: Sequence[Schedule], after: Sequence[Schedule]) -> int:
     return sum(
         isinstance(one, Write) and not isinstance(other, Write)
         for old, new in zip(before, after, strict=True)
+        if old is not new
         for one, other in zip(old.operations, new.operations, strict=False)
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import accumulate
 
 from emulator.endpoint.schedule import (
     Barrier,
@@ -22,16 +23,27 @@ from emulator.endpoint.schedule import (
 )
 from emulator.endpoint.spec import RankResult
 
+#: Operations beyond which GPUs are left out: what a viewer still opens.
+SHOWN = 250_000
+
 _LANES = {Write: "send", Copy: "copy", Reduce: "reduce", Compute: "compute", Barrier: "barrier"}
 
 
 def timeline(
     names: Sequence[str], schedules: Sequence[Schedule], results: Sequence[RankResult]
 ) -> dict[str, object]:
-    """The trace of one execution; ``names`` are the GPUs' names by rank."""
+    """The trace of one execution; ``names`` are the GPUs' names by rank.
+
+    Of many operations those of the first GPUs are in it, with :data:`SHOWN` at most.
+    """
     origin = min(result.start_ns for result in results)
     events: list[dict[str, object]] = []
-    for result in results:
+    facts = {"time": "fabric time since the start of the iteration"}
+    sizes = [len(schedules[result.rank].operations) for result in results]
+    shown = max(1, sum(total <= SHOWN for total in accumulate(sizes)))
+    if shown < len(results):
+        facts["gpus"] = f"the first {shown} of {len(results)}: all have {sum(sizes)} operations"
+    for result in results[:shown]:
         rank = result.rank
         events.append(_named("process_name", names[rank], rank))
         events.append(
@@ -40,7 +52,7 @@ def timeline(
         events += _rank_events(rank, names, schedules[rank], result, origin)
     return {
         "displayTimeUnit": "ns",
-        "otherData": {"time": "fabric time since the start of the iteration"},
+        "otherData": facts,
         "traceEvents": events,
     }
 
@@ -54,8 +66,9 @@ def _rank_events(
     order = sorted(
         range(len(schedule.operations)), key=lambda index: int(result.operation_start[index])
     )
+    operations = list(schedule.operations)
     for index in order:
-        operation = schedule.operations[index]
+        operation = operations[index]
         begin, end = int(result.operation_start[index]), int(result.operation_end[index])
         if begin < 0 or end < 0:
             continue  # never reached: the iteration was cut short

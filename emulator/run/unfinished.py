@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from emulator.endpoint.schedule import Copy, Receive, Write
+import numpy as np
+
 from emulator.endpoint.spec import RankResult
 from emulator.run.disturbance import pairs_said
+from emulator.run.message_graph import MessageGraph
 from emulator.scenario import Trial
 
 
@@ -27,26 +29,20 @@ def unfinished(trial: Trial, results: Sequence[RankResult]) -> Mapping[str, obje
     """The values described above; ``results`` are those of the ranks that still answered."""
     schedules = trial.compile()
     ends = {result.rank: result.operation_end for result in results}
-    lengths = {
-        (schedule.rank, operation.peer, operation.tag): operation.local.length
-        for schedule in schedules
-        for operation in schedule.operations
-        if isinstance(operation, Write | Copy)
-    }
-    messages = [
-        (lengths[key], schedule.rank in ends and bool(ends[schedule.rank][index] >= 0))
-        for schedule in schedules
-        for index, operation in enumerate(schedule.operations)
-        if isinstance(operation, Receive)
-        and (key := (operation.peer, schedule.rank, operation.tag)) in lengths
-    ]
+    graph = MessageGraph(schedules)
+    ranks, indices = graph.rank(graph.receive), graph.index(graph.receive)
+    there = np.zeros(len(ranks), bool)
+    for rank, times in ends.items():
+        own = ranks == rank
+        there[own] = times[indices[own]] >= 0
+    lengths = graph.column("near_octets")[graph.send]
     return {
         "collective": trial.collective,
         "size_bytes": trial.size_bytes,
-        "delivered_messages": sum(there for _, there in messages),
-        "messages": len(messages),
-        "delivered_bytes": sum(length for length, there in messages if there),
-        "payload_bytes": sum(length for length, _ in messages),
+        "delivered_messages": int(there.sum()),
+        "messages": len(there),
+        "delivered_bytes": int(lengths[there].sum()),
+        "payload_bytes": int(lengths.sum()),
         "unfinished_gpus": [result.node for result in results if (result.operation_end < 0).any()],
     }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from emulator.endpoint.operation_table import Names, OperationTable
 from emulator.endpoint.schedule import Copy, Operation, Receive, Reduce, Region, Schedule, Write
 from topologies.model import Topology
 from topologies.scale_up import ScaleUpDomains
@@ -26,7 +27,11 @@ class Program:
     ) -> None:
         self.servers = tuple(servers)
         self._joins = joins or self._same_server
-        self._operations: list[list[Operation]] = [[] for _ in self.servers]
+        #: of what :meth:`extend` takes
+        self.names = Names()
+        self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
+        self._operations: list[list[Operation]] = [[] for _ in self.servers]  # behind the tables
+        self._counts = [0] * len(self.servers)
         self._buffers: list[dict[str, int]] = [{} for _ in self.servers]
         self._tags: dict[tuple[int, int], int] = {}
 
@@ -65,9 +70,8 @@ class Program:
         """
         if local.length != remote.length:
             raise ValueError(f"cannot move {local.length} octets into {remote.length}")
-        tag = self._tags.get((source, destination), 0)
-        self._tags[source, destination] = tag + 1
-        kind = Copy if self._joins(source, destination) else Write
+        tag = self.take_tags(source, destination, 1)
+        kind = Copy if self.joins(source, destination) else Write
         send = kind(peer=destination, tag=tag, local=local, remote=remote, after=tuple(after))
         receive = Receive(peer=source, tag=tag, into=remote)
         return self._append(source, send), self._append(destination, receive)
@@ -79,17 +83,46 @@ class Program:
         operation = Reduce(source=source, into=into, dtype=dtype, after=tuple(after))
         return self._append(rank, operation)
 
+    def take_tags(self, source: int, destination: int, count: int) -> int:
+        """Use ``count`` tags for what goes from one to the other; returns the first."""
+        tag = self._tags.get((source, destination), 0)
+        self._tags[source, destination] = tag + count
+        return tag
+
+    def joins(self, rank: int, other: int) -> bool:
+        """Whether a scale-up network joins the two."""
+        return self._joins(rank, other)
+
+    def operations(self, rank: int) -> int:
+        """How many operations ``rank`` has so far, which is the index of the next one."""
+        return self._counts[rank]
+
+    def extend(self, rank: int, table: OperationTable) -> None:
+        """Append the operations of ``table``, whose names have the numbers of :attr:`names`."""
+        self._flush(rank)
+        self._tables[rank].append(table)
+        self._counts[rank] += len(table)
+
     def schedules(self) -> tuple[Schedule, ...]:
-        return tuple(
-            Schedule(rank=rank, buffers=dict(buffers), operations=tuple(operations))
-            for rank, (buffers, operations) in enumerate(
-                zip(self._buffers, self._operations, strict=True)
-            )
-        )
+        made = []
+        for rank, buffers in enumerate(self._buffers):
+            operations: Sequence[Operation] = tuple(self._operations[rank])
+            if self._tables[rank]:
+                self._flush(rank)
+                operations = OperationTable.joined(self._tables[rank], self.names)
+                self._tables[rank] = [operations]
+            made.append(Schedule(rank=rank, buffers=dict(buffers), operations=operations))
+        return tuple(made)
+
+    def _flush(self, rank: int) -> None:
+        if self._operations[rank]:
+            self._tables[rank].append(OperationTable.of(self._operations[rank], self.names))
+            self._operations[rank] = []
 
     def _same_server(self, rank: int, other: int) -> bool:
         return self.servers[rank] == self.servers[other]
 
     def _append(self, rank: int, operation: Operation) -> int:
         self._operations[rank].append(operation)
-        return len(self._operations[rank]) - 1
+        self._counts[rank] += 1
+        return self._counts[rank] - 1

@@ -36,35 +36,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from emulator.endpoint.schedule import Region
 from emulator.errors import UserError
+from scenarios.collectives.blocks import Block, Channel, Ready, Ring
 from scenarios.collectives.program import Program
+from scenarios.collectives.ring_walk import Buffers, Walk
 from topologies.model import RING, Topology
 from topologies.scale_up import ScaleUpDomains
-
-#: A ring: ranks in the order in which the data visits them.
-Ring = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """``length`` octets at ``offset`` of the source and of the result."""
-
-    offset: int
-    length: int
-
-    def slices(self, slice_bytes: int) -> list[Block]:
-        """Pieces of at most ``slice_bytes`` octets; none for an empty block."""
-        end = self.offset + self.length
-        return [
-            Block(start, min(slice_bytes, end - start))
-            for start in range(self.offset, end, slice_bytes)
-        ]
-
-    def within(self, buffer: str) -> Region:
-        return Region(buffer, self.offset, self.length)
 
 
 def split(elements: int, parts: int, element_bytes: int, *, first: int = 0) -> list[Block]:
@@ -79,14 +57,6 @@ def split(elements: int, parts: int, element_bytes: int, *, first: int = 0) -> l
         blocks.append(Block(first * element_bytes, count * element_bytes))
         first += count
     return blocks
-
-
-@dataclass(frozen=True)
-class Channel:
-    """One ring and the blocks it carries; ``blocks[p]`` belongs to the rank ``ring[p]``."""
-
-    ring: Ring
-    blocks: tuple[Block, ...]
 
 
 def channels(rings: Sequence[Ring], elements: int, element_bytes: int) -> list[Channel]:
@@ -174,10 +144,6 @@ def cross_rail_hops(rings: Sequence[Ring], topology: Topology) -> int:
     return sum(not domains.joins(a.name, b.name) and a.rail != b.rail for a, b in hops)
 
 
-#: Per channel and position: which operation completes each slice of the block that is held.
-Ready = list[list[list[int]]]
-
-
 def reduce_scatter(
     program: Program,
     channels: Sequence[Channel],
@@ -192,44 +158,9 @@ def reduce_scatter(
 
     Partial sums travel through slots that are added to the buffer ``staging``.
     """
-    state: list[list[list[tuple[Region, tuple[int, ...]]]]] = [
-        [
-            # the block that position p sends first is its predecessor's, straight from the source
-            [
-                (piece.within(source), ())
-                for piece in channel.blocks[position - 1].slices(slice_bytes)
-            ]
-            for position in range(len(channel.ring))
-        ]
-        for channel in channels
-    ]
-    for step in range(max(len(channel.ring) for channel in channels) - 1):
-        for number, channel in enumerate(channels):
-            size = len(channel.ring)
-            if step >= size - 1:
-                continue
-            held = state[number]
-            arrived: list[list[tuple[Region, tuple[int, ...]]]] = [[] for _ in channel.ring]
-            for position, rank in enumerate(channel.ring):
-                after = (position + 1) % size
-                successor = channel.ring[after]
-                block = channel.blocks[(position - step - 1) % size]
-                for piece, (local, ready) in zip(
-                    block.slices(slice_bytes), held[position], strict=True
-                ):
-                    if step == size - 2:
-                        remote = piece.within(result)
-                    else:
-                        remote = program.allocate(successor, staging, piece.length)
-                    _, receive = program.transfer(rank, successor, local, remote, after=ready)
-                    add = program.reduce(
-                        successor, piece.within(source), remote, dtype=dtype, after=(receive,)
-                    )
-                    arrived[after].append((remote, (add,)))
-            state[number] = arrived
-    return [
-        [[index for _, ready in pieces for index in ready] for pieces in held] for held in state
-    ]
+    buffers = Buffers(source=source, result=result, staging=staging, dtype=dtype)
+    # The block that position p sends first is its predecessor's, straight from the source.
+    return Walk(program, channels, slice_bytes, buffers, first=-1).ready(None)
 
 
 def all_gather(
@@ -245,24 +176,5 @@ def all_gather(
     ``ready`` (for example what :func:`reduce_scatter` returned) names the operations after which
     the slices of that block may be sent.
     """
-    for step in range(max(len(channel.ring) for channel in channels) - 1):
-        following: Ready = []
-        for number, channel in enumerate(channels):
-            size = len(channel.ring)
-            held = ready[number]
-            if step >= size - 1:
-                following.append(held)
-                continue
-            arrived: list[list[int]] = [[] for _ in channel.ring]
-            for position, rank in enumerate(channel.ring):
-                after = (position + 1) % size
-                block = channel.blocks[(position - step) % size]
-                for piece, index in zip(block.slices(slice_bytes), held[position], strict=True):
-                    region = piece.within(result)
-                    _, receive = program.transfer(
-                        rank, channel.ring[after], region, region, after=(index,)
-                    )
-                    arrived[after].append(receive)
-            following.append(arrived)
-        ready = following
-    return ready
+    buffers = Buffers(source=result, result=result)
+    return Walk(program, channels, slice_bytes, buffers, first=0).ready(ready)
