@@ -41,7 +41,6 @@ the same schema number; a key that changes its meaning or goes away raises it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -121,7 +120,8 @@ class Result:
         return bool(self.rows) and not self.errors and all(row["wrong"] == 0 for row in self.rows)
 
     def as_dict(self) -> dict[str, object]:
-        return {"schema": SCHEMA, **dataclasses.asdict(self), "units": UNITS}
+        """All of it under its names; what these hold is not copied."""
+        return {"schema": SCHEMA, **vars(self), "units": UNITS}
 
 
 class RunFolder:

@@ -192,6 +192,7 @@ def _trial(
     def inputs(rank: int) -> Contents:
         values = np.zeros(count, DTYPE)
         _add_input(values, seed, rank, ranks)
+        _sum(seed, ranks, count).add(rank, values)
         return {"input": values}
 
     return Trial(
@@ -199,7 +200,7 @@ def _trial(
         size_bytes=size,
         compile=compile_schedules,
         inputs=inputs,
-        expected=lambda rank: {"output": _total(seed, ranks, count)},
+        expected=lambda rank: {"output": _sum(seed, ranks, count).total()},
         memory_bytes=3 * size,
         warmups=parameters.warmups,
         iterations=parameters.iterations,
@@ -222,10 +223,28 @@ def _add_input(into: np.ndarray, seed: int, rank: int, ranks: int) -> None:
         part += rng.integers(-bound, bound, len(part), np.int32)
 
 
+class _Sum:
+    """What all ranks put in, added up as it is made."""
+
+    def __init__(self, seed: int, ranks: int, count: int) -> None:
+        self._seed, self._ranks = seed, ranks
+        self._missing = set(range(ranks))
+        self._total = np.zeros(count, DTYPE)
+
+    def add(self, rank: int, values: np.ndarray) -> None:
+        """Add the input of ``rank``, unless it is in the sum already."""
+        if rank in self._missing:
+            self._missing.remove(rank)
+            self._total += values
+
+    def total(self) -> np.ndarray:
+        """The sum over all ranks."""
+        while self._missing:
+            _add_input(self._total, self._seed, self._missing.pop(), self._ranks)
+        self._total.flags.writeable = False
+        return self._total
+
+
 @lru_cache(maxsize=1)  # the same for all ranks; that of another size is not kept
-def _total(seed: int, ranks: int, count: int) -> np.ndarray:
-    result = np.zeros(count, DTYPE)
-    for rank in range(ranks):
-        _add_input(result, seed, rank, ranks)
-    result.flags.writeable = False
-    return result
+def _sum(seed: int, ranks: int, count: int) -> _Sum:
+    return _Sum(seed, ranks, count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 from emulator.asic.kernel import LOCKED
 from emulator.asic.layout import (
@@ -90,9 +90,16 @@ class AsicCounters:
         classes = {}
         for traffic_class, row in self.classes.items():
             drops = {reason.name.lower(): count for reason, count in row.drops.items()}
-            classes[traffic_class.name.lower()] = asdict(row) | {"drops": drops}
-        queues = {queue.name.lower(): asdict(depth) for queue, depth in self.queues.items()}
+            classes[traffic_class.name.lower()] = _by_name(row) | {"drops": drops}
+        queues = {queue.name.lower(): _by_name(depth) for queue, depth in self.queues.items()}
         return {"classes": classes, "queues": queues}
+
+
+_NAMES = {kind: tuple(one.name for one in fields(kind)) for kind in (ClassCounters, QueueDepth)}
+
+
+def _by_name(counters: ClassCounters | QueueDepth) -> dict[str, object]:
+    return {name: getattr(counters, name) for name in _NAMES[type(counters)]}
 
 
 def read(program: Program, index: int) -> AsicCounters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from pyroute2.netlink.rtnl import RTM_GETLINK, RTM_GETQDISC
@@ -56,7 +56,18 @@ class PortCounters:
     data: QueueCounters = QueueCounters()
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        """Its counts by name, and those of its queues."""
+        queues = {"control": self.control, "data": self.data}
+        own = {name: getattr(self, name) for name in _OWN_COUNTS}
+        return own | {name: _counts(queue) for name, queue in queues.items()}
+
+
+_OWN_COUNTS = tuple(one.name for one in fields(PortCounters) if one.type == "int")
+_QUEUE_COUNTS = tuple(one.name for one in fields(QueueCounters))
+
+
+def _counts(queue: QueueCounters) -> dict[str, int]:
+    return {name: getattr(queue, name) for name in _QUEUE_COUNTS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def agent_specs(
     *,
     namespace: Callable[[str], str],
     nic_delays: bool,
+    paced: bool = True,
     seed: int,
     memory_octets: int,
     event_logs: Mapping[str, Path] | None = None,
@@ -53,7 +54,8 @@ def agent_specs(
     """A spec for each GPU in rank order, with keys of their own unless ``transport`` has some.
 
     ``namespace`` gives the path of a node's network namespace.  With ``nic_delays`` the NICs stand
-    for the cables' delay (else the links do).  Every GPU gets ``memory_octets``; those in
+    for the cables' delay (else the links do); unless ``paced``, somebody else keeps the time of
+    paths (the virtual clock).  Every GPU gets ``memory_octets``; those in
     ``event_logs`` write what their endpoint does into a file, which says when ``clock`` began.
     ``pausing``: switches may pause the data of a NIC.
     """
@@ -82,7 +84,13 @@ def agent_specs(
                 node=gpu.name,
                 netns=namespace(gpu.name),
                 ports=tuple(
-                    _port(topology, gpu, port, propagation=nic_delays) for port in ports.values()
+                    _port(
+                        topology,
+                        gpu,
+                        port,
+                        _path_delays(topology, gpu, port, propagation=nic_delays) if paced else {},
+                    )
+                    for port in ports.values()
                 ),
                 address=addresses[rank],
                 peers={
@@ -130,8 +138,21 @@ def _config(
     return {**config, **log, "reference": None if clock is None else clock.began}
 
 
-def _port(topology: Topology, gpu: Node, port: Port, *, propagation: bool) -> PortSpec:
-    """``port`` of ``gpu``, with what it adds to frames by their source.
+def _port(
+    topology: Topology, gpu: Node, port: Port, path_delays: Mapping[str, PathDelay]
+) -> PortSpec:
+    return PortSpec(
+        interface=port.interface,
+        mac=port.mac,
+        gateway_mac=gateway_mac(topology, gpu, port.name) if len(gpu.ports) > 1 else port.mac,
+        path_delays=path_delays,
+    )
+
+
+def _path_delays(
+    topology: Topology, gpu: Node, port: Port, *, propagation: bool
+) -> dict[str, PathDelay]:
+    """Return what ``port`` of ``gpu`` adds to frames, by their source.
 
     Where several ports are to choose from, paths are alike in both directions, so that one that
     ends at a port is one that begins there.  The ports of a bond are alike, and ``port`` is its
@@ -139,14 +160,9 @@ def _port(topology: Topology, gpu: Node, port: Port, *, propagation: bool) -> Po
     """
     delays = path_delays(topology, gpu.name, port.name)
     tunnels = tunnel_times(topology, gpu.name)
-    return PortSpec(
-        interface=port.interface,
-        mac=port.mac,
-        gateway_mac=gateway_mac(topology, gpu, port.name) if len(gpu.ports) > 1 else port.mac,
-        path_delays={
-            peer: PathDelay(
-                (delays[peer] if propagation else 0) + round(tunnels.get(peer, 0)), per_octet
-            )
-            for peer, per_octet in octet_times(topology, gpu.name, port.name).items()
-        },
-    )
+    return {
+        peer: PathDelay(
+            (delays[peer] if propagation else 0) + round(tunnels.get(peer, 0)), per_octet
+        )
+        for peer, per_octet in octet_times(topology, gpu.name, port.name).items()
+    }

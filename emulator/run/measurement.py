@@ -136,14 +136,16 @@ def measure(
     pool.load(schedules)
     memories = pool.memories
     # Contents are made for one rank at a time and not kept: for all of them, they would take as
-    # much memory as the GPUs.
+    # much memory as the GPUs.  What is expected may follow from the inputs, which come first.
+    filled = {
+        schedule.rank: _begin(memories[schedule.rank], trial, schedule) for schedule in schedules
+    }
     judged = {
         schedule.rank: list(_contents(trial.expected, "expected", schedule))
         for schedule in schedules
     }
     renewed = {
-        schedule.rank: _begin(memories[schedule.rank], trial, schedule, judged[schedule.rank])
-        for schedule in schedules
+        schedule.rank: _overwritten(trial, schedule, filled, judged) for schedule in schedules
     }
     wrong = 0
     times: list[int] = []
@@ -204,11 +206,25 @@ def measure(
     return Measured(outcome, schedules, results)
 
 
-def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule, judged: Sequence[str]) -> Contents:
-    """Fill the inputs of a rank in; returns those that do not outlast an iteration."""
+def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule) -> list[str]:
+    """Fill the inputs of a rank in; returns their names."""
     inputs = _contents(trial.inputs, "inputs", schedule)
     _fill(memory, inputs)
-    return {name: inputs[name] for name in judged if name in inputs}
+    return list(inputs)
+
+
+def _overwritten(
+    trial: Trial,
+    schedule: Schedule,
+    filled: Mapping[int, Sequence[str]],
+    judged: Mapping[int, Sequence[str]],
+) -> Contents:
+    """The inputs of a rank that do not outlast an iteration."""
+    names = set(filled[schedule.rank]).intersection(judged[schedule.rank])
+    if not names:
+        return {}
+    inputs = _contents(trial.inputs, "inputs", schedule)
+    return {name: inputs[name] for name in judged[schedule.rank] if name in names}
 
 
 def _contents(make: Callable[[int], Contents], what: str, schedule: Schedule) -> Contents:

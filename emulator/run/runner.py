@@ -230,6 +230,7 @@ class _Run:
             transport,
             namespace=lambda node: str(lab.netns(node)),
             nic_delays=lab.cable_delay == "nic",
+            paced=self.time.name == HostTime.name,
             seed=first.seed,
             memory_octets=max(max(memory) for memory in memories) or 1,
             event_logs=self._event_logs(stages[0]),
