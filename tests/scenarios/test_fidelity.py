@@ -22,6 +22,7 @@ from emulator.endpoint.schedule import Copy, Operation, Receive, Region, Schedul
 from emulator.lab import Lab
 from emulator.run.chain import longest_chain
 from emulator.run.measurement import own_time, processor_seconds
+from emulator.run.message_graph import MessageGraph
 from tests.scenarios.processes import SMALL, Run, until
 
 root = [
@@ -56,8 +57,8 @@ def test_the_longest_chain_of_messages() -> None:
         rank(2, Receive(peer=1, tag=0, into=PIECE), Receive(peer=3, tag=1, into=PIECE)),
         rank(3, Receive(peer=1, tag=0, into=PIECE), Write(peer=2, tag=1, **message)),
     ]
-    assert longest_chain(schedules) == 2
-    assert longest_chain(schedules[:1]) == 0
+    assert longest_chain(MessageGraph(schedules)) == 2
+    assert longest_chain(MessageGraph(schedules[:1])) == 0
 
 
 def test_own_time_is_two_turns_a_message() -> None:
