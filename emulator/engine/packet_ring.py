@@ -113,7 +113,6 @@ class PacketRing:
     def close(self) -> None:
         """Give up the ring."""
         self._words.release()
-        self._octets.release()
         self._ring.close()  # which holds the socket, too
         self.socket.close()
 
