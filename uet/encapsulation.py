@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
+from struct import Struct
 
 from uet.addresses import ip_of
 from uet.transport import Frame
@@ -70,7 +71,8 @@ _Known = tuple[bytes, int, int, bytes]
 #: a hostile sender may make up as many as it likes.
 _KNOWN_HEADERS = 4_096
 _ETHERTYPE_AT = 12
-_BEHIND_ENTROPY4 = _CARRIER4_AT + _ENTROPY_SIZE
+#: EtherType and IPv4 header, entropy value, port and length.
+_HEADERS4 = Struct(f">{_CARRIER4_AT - _ETHERTYPE_AT}sH4s")
 
 #: Prefixes that an envelope keeps.  A transfer uses a handful of lengths; making one again costs
 #: little, and there may be an envelope for each of a thousand peers.
@@ -360,42 +362,40 @@ class Opener:
     # -- ordinary frames -----------------------------------------------------------------------
 
     def _ordinary4(self, frame: memoryview) -> Opened | str:
-        known = self._known4.get(bytes(frame[_ETHERTYPE_AT:_CARRIER4_AT]))
+        octets = len(frame)
+        if octets < self._least:
+            return self.open_any(frame)
+        header, entropy, behind = _HEADERS4.unpack_from(frame, _ETHERTYPE_AT)
+        known = self._known4.get(header)
         if known is not None:
-            source, end, octet, behind = known
-            if end <= len(frame) and frame[_BEHIND_ENTROPY4 : _BEHIND_ENTROPY4 + 4] == behind:
-                entropy = frame[_CARRIER4_AT] << 8 | frame[_CARRIER4_AT + 1]
+            source, end, octet, expected = known
+            if end <= octets and behind == expected:
                 opened = source, self._uet_at, end, entropy, octet, _SOURCE4_AT
                 return self._without_crc(frame, _CARRIER4_AT, opened) if self._crc else opened
         return self._unknown4(frame)
 
     def _unknown4(self, frame: memoryview) -> Opened | str:
-        """An ordinary frame whose IP header has not been seen before, or any other one."""
-        if len(frame) >= self._least:
-            (
-                _, _, ethertype, word, ip_octets, _, fragment, _, source, address,
-                entropy, port, udp_octets, _,
-            ) = _FRAME4.unpack_from(frame)  # fmt: skip
-            end = _IP_AT + ip_octets
-            if (
-                word >> 8 == _IPV4_PLAIN
-                and address == self._address
-                and fragment & _ORDINARY == self._protocol
-                and ethertype == _IPV4
-                and (self._native or (port == self._port and udp_octets == end - _CARRIER4_AT))
-                and self._least <= end <= len(frame)
-            ):
-                if not self._native:
-                    if len(self._known4) >= _KNOWN_HEADERS:
-                        self._known4.clear()
-                    self._known4[bytes(frame[_ETHERTYPE_AT:_CARRIER4_AT])] = (
-                        source,
-                        end,
-                        word & 0xFF,
-                        bytes(frame[_BEHIND_ENTROPY4 : _BEHIND_ENTROPY4 + 4]),
-                    )
-                opened = source, self._uet_at, end, entropy, word & 0xFF, _SOURCE4_AT
-                return self._without_crc(frame, _CARRIER4_AT, opened) if self._crc else opened
+        """A frame long enough whose IP header has not been seen before, ordinary or not."""
+        (
+            _, _, ethertype, word, ip_octets, _, fragment, _, source, address,
+            entropy, port, udp_octets, _,
+        ) = _FRAME4.unpack_from(frame)  # fmt: skip
+        end = _IP_AT + ip_octets
+        if (
+            word >> 8 == _IPV4_PLAIN
+            and address == self._address
+            and fragment & _ORDINARY == self._protocol
+            and ethertype == _IPV4
+            and (self._native or (port == self._port and udp_octets == end - _CARRIER4_AT))
+            and self._least <= end <= len(frame)
+        ):
+            if not self._native:
+                if len(self._known4) >= _KNOWN_HEADERS:
+                    self._known4.clear()
+                header, _, behind = _HEADERS4.unpack_from(frame, _ETHERTYPE_AT)
+                self._known4[header] = source, end, word & 0xFF, behind
+            opened = source, self._uet_at, end, entropy, word & 0xFF, _SOURCE4_AT
+            return self._without_crc(frame, _CARRIER4_AT, opened) if self._crc else opened
         return self.open_any(frame)
 
     def _ordinary6(self, frame: memoryview) -> Opened | str:

@@ -201,12 +201,12 @@ class GpuEndpoint:
         self.executor.start(execution, self._events.now // PS, NEVER)
         self.settle()
 
-    def deliver(self, port: GpuPort, frame: bytes) -> None:
+    def deliver(self, port: GpuPort, frame: memoryview) -> None:
         """Take a frame that has crossed eth0: the transport sees the octets of the ring's slot."""
         counts = port.counts
         counts.frames_in += 1
         counts.octets_in += len(frame)
-        self._by_port[id(port)]((memoryview(frame),), self._events.now // PS)
+        self._by_port[id(port)]((frame,), self._events.now // PS)
         self.settle()
 
     def line_idle(self) -> None:

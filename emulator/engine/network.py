@@ -30,7 +30,7 @@ from emulator.engine.kernel_switch import (
 )
 from emulator.engine.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.line_state import LineState, LineStates, joined
-from emulator.engine.packet_ring import PacketRing, Taken, close_together, sender
+from emulator.engine.packet_ring import PacketRing, close_together, sender
 from emulator.engine.priority_flow_control import PriorityFlowControl
 from emulator.fabric import namespaces
 from emulator.fabric.counters import PortCounters
@@ -333,7 +333,7 @@ class Network:
         return self.lab.inside(spec.node, make)
 
     def deliver_to(
-        self, port: GpuPort, node: str, deliver: Callable[[GpuPort, bytes], None]
+        self, port: GpuPort, node: str, deliver: Callable[[GpuPort, memoryview], None]
     ) -> None:
         """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
         account, reasons = self.outlets.account, self.reasons(node)
@@ -347,23 +347,18 @@ class Network:
             ) -> None:
                 account.injected += 1
                 send(frame)
-                taken = ring.take()
-                if not taken:
-                    late: list[Taken] = []
-
-                    def look() -> list[Taken]:
-                        late.extend(ring.take())
-                        return late
-
-                    if awaited(ring.settle, look, FILTERED_S):
-                        taken = late
-                if not taken:
+                crossed = ring.look()
+                if crossed is None and awaited(ring.settle, ring.look, FILTERED_S):
+                    crossed = ring.look()
+                if crossed is None:
                     reason = next(iter(reasons()), "filtered in its namespace")
                     account.dropped[f"{node}: {reason}"] += 1
                     return
                 account.delivered += 1
-                for _, one in taken:
-                    deliver(port, one)
+                while crossed is not None:
+                    deliver(port, crossed)
+                    ring.release()
+                    crossed = ring.look()
 
             self.arrives(line.end, arrive)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -72,7 +73,8 @@ class PacketRing:
 
     def _make_ring(self, frame_octets: int, slots: int) -> None:
         self._ring, self._slots = map_ring(self.socket, frame_octets, slots)
-        self._words = memoryview(self._ring).cast("I")
+        self._octets = memoryview(self._ring)
+        self._words = self._octets.cast("I")
         self._head = 0
 
     def _bind_to_all(self) -> None:
@@ -99,11 +101,29 @@ class PacketRing:
                 self._head = head
                 raise ValueError(f"a frame of {length} octets is longer than a slot of the ring")
             if status & _VLAN_VALID:
-                frame = frame[:_MACS] + _TAG.pack(kind or 0x8100, tag) + frame[_MACS:]
+                frame = _tagged(frame, kind, tag)
             out.append((interface, frame))
             at = slots[head]
         self._head = head
         return out
+
+    def look(self) -> memoryview | None:
+        """The oldest frame, where it lies in the ring until :meth:`release`; None without one."""
+        at = self._slots[self._head]
+        if not self._words[at >> 2] & _USER:
+            return None
+        status, length, captured, start, tag, kind, _ = _SLOT.unpack_from(self._ring, at)
+        if captured < length:
+            raise ValueError(f"a frame of {length} octets is longer than a slot of the ring")
+        frame = self._octets[at + start : at + start + captured]
+        return memoryview(_tagged(bytes(frame), kind, tag)) if status & _VLAN_VALID else frame
+
+    def release(self) -> None:
+        """Give the slot of the oldest frame back to the kernel."""
+        head = self._head
+        self._words[self._slots[head] >> 2] = 0
+        head += 1
+        self._head = 0 if head == len(self._slots) else head
 
     def settle(self) -> None:
         """Have the kernel finish what this processor has begun, and count what found no slot."""
@@ -111,10 +131,17 @@ class PacketRing:
         self.lost += struct.unpack("=II", statistics)[1]
 
     def close(self) -> None:
-        """Give up the ring."""
+        """Give up the ring, unless somebody has a view of it still (then the last one unmaps)."""
         self._words.release()
-        self._ring.close()  # which holds the socket, too
+        self._octets.release()
+        with contextlib.suppress(BufferError):
+            self._ring.close()  # which holds the socket, too
         self.socket.close()
+
+
+def _tagged(frame: bytes, kind: int, tag: int) -> bytes:
+    """``frame`` with the VLAN tag that the kernel has taken out of it (IEEE 802.1Q)."""
+    return frame[:_MACS] + _TAG.pack(kind or 0x8100, tag) + frame[_MACS:]
 
 
 def sender(interface: str) -> socket.socket:
