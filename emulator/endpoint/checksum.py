@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import lru_cache
 
 import google_crc32c
 import numpy as np
@@ -11,13 +11,15 @@ import numpy.typing as npt
 #: Work on longer regions is done in slices of this many octets, between which the agent looks at
 #: its NIC (a slice takes some tens of microseconds).
 SLICE_OCTETS = 256 * 1024
+#: Lengths whose slices are remembered: a schedule has a few.
+_LENGTHS = 64
 
 
-def slices(length: int, item_octets: int = 1) -> Iterator[slice]:
+@lru_cache(_LENGTHS)
+def slices(length: int, item_octets: int = 1) -> tuple[slice, ...]:
     """``range(length)`` of items cut into slices of :data:`SLICE_OCTETS`."""
     step = max(1, SLICE_OCTETS // item_octets)
-    for start in range(0, length, step):
-        yield slice(start, min(start + step, length))
+    return tuple(slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
 def crc32c(octets: npt.NDArray[np.uint8], before: int = 0) -> int:

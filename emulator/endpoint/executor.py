@@ -11,7 +11,7 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,7 @@ _EXECUTION_MASK = 0xFF
 _STARTING_COST = 4096  # of one operation, in octets of work, when sharing the loop with the NIC
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
+class _Arrival(NamedTuple):
     """A peer's data is in our memory; it may count from ``at`` on.
 
     ``crc`` is the sender's, or None if the data have been verified by it already.

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 #: Directory of all labs' run-time state.  Unix sockets in a file system reach across namespaces.
 STATE_DIRECTORY = Path("/run/uetemu")
@@ -37,8 +38,7 @@ def mailbox_path(lab: str, node: str) -> Path:
     return STATE_DIRECTORY / lab / f"{node}.nvlink"
 
 
-@dataclass(frozen=True, slots=True)
-class CopyNotice:
+class CopyNotice(NamedTuple):
     """A peer's copy has been placed at ``offset``; it counts as arrived at ``deliver_at`` (ns)."""
 
     sender: int

@@ -247,14 +247,16 @@ class GpuEndpoint:
         if completions:
             executor.feed(completions, now)
         work = executor.next_deadline()
+        asked = False  # something that can end requests
         if work is not None and (completions or work <= now):
             self._advance(now)
-            work = executor.next_deadline()
+            asked, work = True, executor.next_deadline()
         deadline = NEVER
         for lane in self._lanes:
             line = lane.line
             if line is not None and line.busy and not line.low_stopped:
                 continue  # it asks when it is idle
+            asked = True
             endpoint = lane.endpoint
             stopped = False
             while lane.room:
@@ -273,7 +275,7 @@ class GpuEndpoint:
                 due = now + _STOPPED_LOOK_NS  # what waits is data
             if due is not None and due < deadline:
                 deadline = due
-        expired = transport.completions()
+        expired = transport.completions() if asked else ()
         if expired:
             executor.feed(expired, now)
             if executor.running:

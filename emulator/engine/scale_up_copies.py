@@ -7,7 +7,6 @@ event at the peer when the first octet of a copy arrives there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from emulator.endpoint.nvlink import CopyNotice, Ingress, ScaleUpLink
 from emulator.engine.event_queue import PS, EventQueue, Source
@@ -66,7 +65,7 @@ class ScaleUpCopies:
             end = self._ingress.admit(notice.deliver_at * PS - duration, duration)
             free = -(-end // PS)
             if free > notice.deliver_at:
-                notice = replace(notice, deliver_at=free)
+                notice = notice._replace(deliver_at=free)
         self.copies_in += 1
         self.octets_in += notice.length
         self._hear(notice)
