@@ -20,6 +20,14 @@
 #define PREFIXES 1024
 #endif
 
+#ifdef VIRTUAL_TIME /* see virtual.h */
+#define VIRTUAL 1
+#define MAPPED BPF_F_MMAPABLE
+#else
+#define VIRTUAL 0
+#define MAPPED 0
+#endif
+
 #define RATE_SHIFT 24 /* rates are octets per ns of host time, with so many binary places */
 #define SLOPE_SHIFT 16
 #define SHARE_SHIFT 16
@@ -167,6 +175,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, MAPPED);
 	__uint(max_entries, SWITCHES * FLOWLETS);
 	__type(key, __u32);
 	__type(value, struct flowlet);

@@ -307,12 +307,13 @@ class FabricAsic:
         """Count ``octets`` (on the wire) that waited at ``port`` and went with its carrier."""
         counting.lose(self.program, self.port(port).index, octets)
 
-    def reroute(self, dead: Collection[End]) -> None:
-        """Balance over routes without the hops that leave through the ports ``dead``.
+    def reroute(self, dead: Collection[End] | None = None) -> None:
+        """Balance over routes without the hops that leave through the ports ``dead``, by default
+        those that are; turns begin anew.
 
         Hops of a route of which all are dead stay: the kernel has no such route then.
         """
-        self._dead = frozenset(dead)
+        self._dead = self._dead if dead is None else frozenset(dead)
         self._tell_routes(self.fitted)
 
     def _storm(self, struck: SwitchPort, on: bool) -> None:

@@ -14,14 +14,6 @@
 #include <linux/pkt_cls.h>
 #include "asic.h"
 
-#ifdef VIRTUAL_TIME
-#define VIRTUAL 1
-#define MAPPED BPF_F_MMAPABLE
-#else
-#define VIRTUAL 0
-#define MAPPED 0
-#endif
-
 struct virtual_switch {
 	__u64 now;     /* ns of fabric time */
 	__u64 passed;  /* transport frames that left by a port */

@@ -14,6 +14,7 @@ The engine writes ``NOW`` before it lets a frame into a switch, takes the octets
 from __future__ import annotations
 
 import mmap
+import struct
 
 from emulator.asic.kernel import Map
 from emulator.asic.layout import PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
@@ -21,6 +22,7 @@ from emulator.asic.program import Program
 from emulator.errors import UserError
 
 WORD_BYTES = 8
+_FLOWLET = struct.Struct("=2Q")  # ns of the last packet; what its hash is salted with
 SWITCH_WORDS = VIRTUAL_SWITCH.size // WORD_BYTES
 #: Words of a switch: ns of fabric time; transport frames that left it, and that it dropped.
 NOW, PASSED, DROPPED = range(3)
@@ -51,10 +53,16 @@ class VirtualState:
         self.switches = _mapped(program.virtual_switches).cast("Q")
         self.ports = _mapped(program.virtual_ports).cast("Q")
         self.pauses = _mapped(program.pause_states).cast("q")
+        self._flowlets = _mapped(program.flowlets)
+
+    def restart_flowlets(self, now_ns: int) -> None:
+        """Let every flow be as one whose last packet came at ``now_ns``, still on its first hop."""
+        count = len(self._flowlets) // _FLOWLET.size
+        self._flowlets[:] = _FLOWLET.pack(now_ns, 0) * count
 
     def close(self) -> None:
         """Let go of the tables; whoever has a part of one keeps it."""
-        self.switches = self.ports = self.pauses = memoryview(b"")
+        self.switches = self.ports = self.pauses = self._flowlets = memoryview(b"")
 
 
 def _mapped(table: Map) -> memoryview:

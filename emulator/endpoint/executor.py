@@ -120,8 +120,10 @@ class Executor:
         self._error: tuple[str, str] | None = None
 
     def use(self, transport: Transport) -> None:
-        """Send by ``transport`` from now on; no execution runs."""
+        """Send by ``transport`` from now on; no execution runs, and what came before is void."""
         self._transport = transport
+        self._arrivals.clear()
+        self._unread.clear()
 
     def load(self, program: Program) -> None:
         """Take ``program`` for the executions to come."""

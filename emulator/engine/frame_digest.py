@@ -9,8 +9,10 @@ on who worked for which port.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
 from emulator.engine.line_state import LineStates
+from topologies.model import End
 
 #: Hexadecimal digits of a digest (SHA-256, FIPS 180-4).
 DIGITS = 64
@@ -18,17 +20,29 @@ DIGITS = 64
 
 def digest(states: LineStates) -> str:
     """The digest of all that the lines with ``states`` have carried and lost."""
+    return _digest(
+        {end: (*line.past, line.crc, *line.counts.tally()) for end, line in states.items()}
+    )
+
+
+def digest_of_row(states: LineStates) -> str:
+    """The digest of all that the lines with ``states`` have carried and lost since the row began.
+
+    A row that is run alone has the same one as among others.
+    """
+    return _digest(
+        {
+            end: (
+                line.crc,
+                *(now - then for now, then in zip(line.counts.tally(), line.before, strict=True)),
+            )
+            for end, line in states.items()
+        }
+    )
+
+
+def _digest(numbers: Mapping[End, Sequence[int]]) -> str:
     total = hashlib.sha256()
-    for end, line in sorted(states.items(), key=lambda one: str(one[0])):
-        counts = line.counts
-        numbers = (
-            line.crc,
-            counts.frames,
-            counts.octets,
-            counts.arrived,
-            counts.in_queue,
-            counts.in_flight,
-            counts.no_room,
-        )
-        total.update(f"{end} {' '.join(map(str, numbers))}\n".encode())
+    for end in sorted(numbers, key=str):
+        total.update(f"{end} {' '.join(map(str, numbers[end]))}\n".encode())
     return total.hexdigest()

@@ -164,13 +164,18 @@ class GpuEndpoint:
             up = [number for number, port in enumerate(self.ports) if port.carrier]
             transport.use_ports(up or list(range(len(self.ports))))
 
-    def renew(self, life: int) -> None:
-        """Begin life number ``life``: a transport that has learned nothing; counters go on."""
+    def renew(self, life: int, lives_before: int) -> None:
+        """Begin life number ``life`` of a row: a transport that has learned nothing.
+
+        Counters go on.  ``lives_before`` are those of earlier rows.
+        """
         add(self._past, of_the_past(self._transport.counters()))
         for layer, counters in per_fep(self._transport).items():
             add(self._past_of_feps.setdefault(layer, {}), of_the_past(counters))
-        seed = random.Random(f"{self.spec.seed} life {life}").getrandbits(63)
-        config = {**self.spec.transport_config, "life": life}
+        seed = self.spec.seed
+        if life:
+            seed = random.Random(f"{seed} life {life}").getrandbits(63)
+        config = {**self.spec.transport_config, "life": life, "lives_before": lives_before}
         self._transport = self._new_transport(config, seed)
         self.executor.use(self._transport)
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappush
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from google_crc32c import extend
 
@@ -32,7 +32,7 @@ QUEUES = 4
 _BITS_PS = 8 * 10**12
 _TYPE_AT, _CONTROL_AT = 12, 14
 _MAC_CONTROL_TYPE = b"\x88\x08"
-#: What a line's CRC takes before each frame: when it began (ps), and its length.
+#: What a line's CRC takes before each frame: when it began (ps of the row), and its length.
 _stamp = struct.Struct("<QI").pack
 
 #: A frame that waits: itself, octets on the wire, index of the port that it came in by (0: none).
@@ -43,6 +43,17 @@ class Watch(Protocol):
     """Whoever sees the frames of a port go by, both ways."""
 
     def frame(self, when_ps: int, frame: bytes) -> None: ...
+
+
+class Tally(NamedTuple):
+    """Numbers of :class:`LineCounts`."""
+
+    frames: int
+    octets: int
+    arrived: int
+    in_queue: int
+    in_flight: int
+    no_room: int
 
 
 @dataclass(slots=True)
@@ -68,6 +79,12 @@ class LineCounts:
     def frames(self) -> int:
         """Frames of all queues."""
         return sum(frames for frames, _ in self.by_queue) + self.of_other
+
+    def tally(self) -> Tally:
+        """The numbers that stand in a digest."""
+        return Tally(
+            self.frames, self.octets, self.arrived, self.in_queue, self.in_flight, self.no_room
+        )
 
     @property
     def octets(self) -> int:
@@ -100,7 +117,7 @@ class Line:
     a pipeline, one latency after it; MAC control never waits for that (IEEE 802.3 clause 31).
 
     ``idle`` is called when nothing waits any more, ``leaves(queue, octets, origin)`` when a frame
-    is out of its queue.  ``crc`` is the CRC32C of all frames so far, with length and time.
+    is out of its queue.  ``crc`` is the CRC32C of the row's frames so far, with length and time.
     ``low_share`` of the link belongs to the last queue whatever waits above.
     """
 
@@ -115,12 +132,15 @@ class Line:
         "_on_arrival",
         "_on_left",
         "_onward",
+        "_origin",
         "_pipeline_ps",
+        "_rows",
         "_salt",
         "_times",
         "_waiting",
         "arrivals",
         "arriving",
+        "before",
         "busy",
         "counts",
         "crc",
@@ -134,6 +154,7 @@ class Line:
         "limit",
         "low_share",
         "low_stopped",
+        "past",
         "queued",
         "queues",
         "rate_bps",
@@ -152,6 +173,10 @@ class Line:
         self._events = events
         self._number, self._leaving = number, LEAVING | number
         self._salt = salt_of(seed, number)
+        #: when the row began, from which draws and the CRC count time
+        self._origin = self._rows = 0
+        #: CRCs of the rows that are over
+        self.past: list[int] = []
         self._on_left, self._on_arrival = self._left, self._arrive
         #: where arrivals go: another heap than that of the events if the far end is not ours
         self.arrivals = events.heap
@@ -174,6 +199,8 @@ class Line:
         self._doomed = 0  # frames on the cable that were there when it was pulled
         self._times: dict[int, int] = {}
         self.counts = LineCounts()
+        #: the counts when the row began
+        self.before = self.counts.tally()
         self._by_queue = self.counts.by_queue
         self.departing: Watch | None = None
         self.arriving: Watch | None = None
@@ -204,6 +231,19 @@ class Line:
     def reseed(self, seed: int) -> None:
         """Draw by ``seed`` who of several frames that arrive at one instant is first."""
         self._salt = salt_of(seed, self._number)
+
+    def begin_row(self) -> None:
+        """Let nothing that comes depend on what was: the line is empty, and ``crc`` begins anew.
+
+        Draws and the CRC go by the time that has passed since now.
+        """
+        if self._rows or self.counts.frames:
+            self.past.append(self.crc)
+        self._rows += 1
+        self.crc = 0
+        self.before = self.counts.tally()
+        self._origin = self._events.now // PS * PS
+        self._low_credit = 0.0
 
     def change_rate(self, rate_bps: int) -> None:
         """Serve at ``rate_bps`` from the next frame on."""
@@ -261,15 +301,14 @@ class Line:
         of_queue = self._by_queue[queue]
         of_queue[0] += 1
         of_queue[1] += length
-        self.crc = extend(extend(self.crc, _stamp(now, length)), frame)
+        self.crc = extend(extend(self.crc, _stamp(now - self._origin, length)), frame)
         if self.departing is not None:
             self.departing.frame(now, frame)
         heap = events.heap
         heappush(heap, (end, self._leaving, self._on_left, (queue, octets, origin)))
         end += self.delay_ps
-        heappush(
-            self.arrivals, (end, arriving(self._salt, self._number, end), self._on_arrival, frame)
-        )
+        order = arriving(self._salt, self._number, end - self._origin)
+        heappush(self.arrivals, (end, order, self._on_arrival, frame))
 
     def expect(self, when: int, order: int, frame: bytes) -> None:
         """Let ``frame``, which the line of another worker has begun to send, arrive at ``when``."""
@@ -339,7 +378,7 @@ class Line:
             return
         self.in_pipeline += 1
         when = self._events.now + self._pipeline_ps
-        order = arriving(self._salt, self._number | PIPELINE, when)
+        order = arriving(self._salt, self._number | PIPELINE, when - self._origin)
         self._events.at(when, order, self._out_of_pipeline, frame)
 
     def _out_of_pipeline(self, frame: bytes) -> None:

@@ -9,24 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from emulator.engine.line import QUEUES, Line, LineCounts
+from emulator.engine.line import QUEUES, Line, LineCounts, Tally
 from emulator.fabric.counters import QueueCounters
 from topologies.model import End
 
 
 @dataclass(frozen=True, slots=True)
 class LineState:
-    """Counts of one line, the CRC32C of its frames, and frames and octets that wait by queue."""
+    """Counts of one line, the CRC32C of its frames, and frames and octets that wait by queue.
+
+    ``crc`` is of the row that runs, ``past`` of those before; ``before`` is how counts stood when
+    the row began.
+    """
 
     crc: int
+    past: tuple[int, ...]
     counts: LineCounts
+    before: Tally
     waiting: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, line: Line) -> LineState:
         """The state of ``line`` now."""
         waiting = tuple(line.waiting(queue) for queue in range(QUEUES))
-        return cls(line.crc, line.counts, waiting)
+        return cls(line.crc, tuple(line.past), line.counts, line.before, waiting)
 
     def with_arrivals(self, far: LineState) -> LineState:
         """This state of the port's owner with what ``far``, the other end's owner, has counted."""
@@ -36,7 +42,9 @@ class LineState:
             arrived_octets=far.counts.arrived_octets,
             in_flight=far.counts.in_flight,
         )
-        return replace(self, counts=counts)
+        then = far.before
+        before = self.before._replace(arrived=then.arrived, in_flight=then.in_flight)
+        return replace(self, counts=counts, before=before)
 
     def queue(self, number: int, drops: int = 0) -> QueueCounters:
         """What became of the frames of queue ``number``."""

@@ -295,6 +295,11 @@ class Network:
                 at = asic.ports[str(change.end)].index * PORT_WORDS + OVERTAKES
                 self.put_ahead(change.end, (asic.virtual.ports, at) if change.overtaking else None)
 
+    def begin_row(self) -> None:
+        """Let nothing that comes on lines depend on what was; no frame is under way."""
+        for line in self.lines.values():
+            line.begin_row()
+
     def put_ahead(self, end: End, word: tuple[memoryview, int] | None) -> None:
         """Let frames that ``word`` counts overtake others at ``end``, or none if that is None."""
         self.outlets.put_ahead(self._wires.index(end), word)

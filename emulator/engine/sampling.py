@@ -1,8 +1,8 @@
 """Samples of the switches at fixed times of the virtual clock.
 
 They are no events: a run ends when nothing else is left to do.  There is one at each multiple of
-the interval while frames move, one at the end of each execution, and none for as long as nothing
-happens, as it would tell nothing new.
+the interval in a row while frames move, one at the end of each execution, and none for as long as
+nothing happens, as it would tell nothing new.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ class Sampling:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._interval = telemetry.interval_ns * PS
+        self.begin_row(0)
+
+    def begin_row(self, now: int) -> None:
+        """Count intervals from ``now`` (ps) on."""
         self._quiet = False
-        self.due = self._interval
+        self._origin = now
+        self.due = now + self._interval
 
     def resume(self, now: int) -> None:
         """Go on at ``now`` after a time without events."""
@@ -45,4 +50,4 @@ class Sampling:
         self._telemetry.sample(now // PS)
 
     def _after(self, when: int) -> int:
-        return (when // self._interval + 1) * self._interval
+        return self._origin + ((when - self._origin) // self._interval + 1) * self._interval

@@ -43,7 +43,7 @@ class VirtualPool:
         self._waiting: dict[str, set[int]] = {}
         self._left: set[int] = set()
         self._ending = False
-        self._execution = self._life = 0
+        self._execution = self._life = self._past_lives = 0
         self._used = False  # since the transports were made
         fabric.on_news(self._hear)
 
@@ -104,8 +104,19 @@ class VirtualPool:
             return
         self._drain()
         self._life += 1
-        self._fabric.each("renew", self._life)
+        self._fabric.each("renew", self._life, self._past_lives)
         self._used = False
+
+    def begin_row(self) -> None:
+        """Let nothing that comes depend on earlier executions: the fabric is empty, and every GPU
+        has a transport as the first one of a run."""
+        self._drain()
+        if self._used:
+            self._past_lives += self._life + 1
+            self._life = 0
+            self._fabric.each("renew", 0, self._past_lives)
+        self._used = False
+        self._execution = 0
 
     def _drain(self) -> None:
         """Let time pass until no frame is under way and no pause in force.

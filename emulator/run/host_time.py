@@ -117,6 +117,16 @@ class HostTime:
         """Return when the routes are those of the whole fabric again."""
         routing.await_convergence()
 
+    def rest(self) -> None:
+        """Frames arrive in their own time."""
+
+    def begin_row(self) -> None:
+        """A row follows from the one before where the host keeps the time."""
+
+    def row_digest(self) -> str | None:
+        """No run by the host's clock comes again."""
+        return None
+
     def digest(self) -> str | None:
         """None: no run on the host's clock is like another."""
         return None

@@ -89,7 +89,7 @@ class QueueReader:
                 continue
             port = fields[_PORT]
             queue, data, lost = (float(fields[place]) for place in (_QUEUE, _DATA, _LOST))
-            sample = float(fields[_T]) * 1000, queue, data, lost
+            sample = float(round(float(fields[_T]) * 1000)), queue, data, lost
             last = self._last.get(port)
             self._last[port] = sample
             kept += 1

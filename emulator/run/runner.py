@@ -262,10 +262,12 @@ class _Run:
         assert self.ports is not None
         before = plan.stages[max(0, number - 1)]
         same = (stage.switch, stage.seed) == (before.switch, before.seed)
-        if stage.switch is not None and not same:
-            self.ports.restart()
-            assert lab.asic is not None
-            lab.asic.apply(stage.switch, stage.seed)
+        if not same:
+            self.time.rest()
+            if stage.switch is not None:
+                self.ports.restart()
+                assert lab.asic is not None
+                lab.asic.apply(stage.switch, stage.seed)
             self.time.switches_changed(stage.seed)
         self.folder.event(
             "stage", number=number, transport=stage.stage.label, switch=stage.stage.switch
@@ -280,6 +282,8 @@ class _Run:
             self.observer.progress(what, self._done)
             attempt = self._attempt(stage, trial, load, partial(self._advance, what, step))
             self.attempt = attempt
+            self.ports.restart()
+            self.time.begin_row()
             try:
                 measured, told = attempt.run()
             finally:
@@ -289,6 +293,8 @@ class _Run:
             self.attempt = None
             verdict = self.time.row_verdict(attempt, measured.outcome)
             told = {**told, "fidelity": {key: verdict[key] for key in ("verdict", "reasons")}}
+            if (digest := self.time.row_digest()) is not None:
+                told["digest"] = digest
             relayed = {"relayed_messages": load.relayed}
             own = measured_row(plan, stage, trial, measured.outcome)
             row = self.result.add_row({**own, **relayed, **told})

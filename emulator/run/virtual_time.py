@@ -15,7 +15,7 @@ from emulator.control_plane.held_routes import HeldRoutes
 from emulator.control_plane.routing import Routing
 from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue
-from emulator.engine.frame_digest import digest
+from emulator.engine.frame_digest import digest, digest_of_row
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.sampling import Sampling
 from emulator.engine.struck_lines import StruckLines
@@ -64,6 +64,8 @@ class VirtualTime:
         self._routes: HeldRoutes | None = None
         self._struck = 0
         self._capture: PortCapture | None = None
+        self._pool: VirtualPool | None = None
+        self._sampling: Sampling | None = None
         self.clock = VirtualClock(self._events)
         self._partition = _partition(plan)
         self.host: HostLoad | None = None
@@ -94,8 +96,8 @@ class VirtualTime:
             self.telemetry = Telemetry(lab.asic, self._folder.path / telemetry.FILE, None)
             self.telemetry.start()
             stack.callback(self._end_telemetry, self.telemetry)
-            self._events.sampler = Sampling(self.telemetry)
-            self._events.sampler.sample(self._events.now)
+            self._events.sampler = self._sampling = Sampling(self.telemetry)
+            self._sampling.sample(self._events.now)
         if self._plan.taps:
             snaplen = self._plan.request.snaplen
             ends = [End(tap.node, port) for tap in self._plan.taps for port in tap.ports]
@@ -162,7 +164,7 @@ class VirtualTime:
         return digest(self.fabric.states())
 
     def _end_telemetry(self, sampler: Telemetry) -> None:
-        self._events.sampler = None
+        self._events.sampler = self._sampling = None
         sampler.sample(self.clock.now())
         sampler.stop()
         if sampler.error is not None:
@@ -187,11 +189,31 @@ class VirtualTime:
 
     def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
         """The endpoints, in the processes of the workers."""
-        return VirtualPool(self._plan.lab, specs, self.fabric)
+        self._pool = VirtualPool(self._plan.lab, specs, self.fabric)
+        return self._pool
 
     def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
         """What reads the counters of all ports of ``lab``."""
         return self.fabric.counters
+
+    def rest(self) -> None:
+        """Let all frames of what was run last arrive."""
+        if self._pool is not None:
+            self._pool.settled()
+
+    def begin_row(self) -> None:
+        """Let the row that comes depend on its seed and parameters alone."""
+        assert self._pool is not None
+        self._pool.begin_row()
+        self.fabric.begin_row()
+        if self._sampling is not None:
+            if self._events.now:
+                self._sampling.sample(self._events.now)  # peaks begin anew
+            self._sampling.begin_row(self._events.now // PS * PS)
+
+    def row_digest(self) -> str | None:
+        """What the frames of the row come to."""
+        return digest_of_row(self.fabric.states())
 
     def switches_changed(self, seed: int) -> None:
         """Have the lines work as the switches say now, which draw by ``seed``."""

@@ -94,13 +94,18 @@ _EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
 
 
 def rocev2_endpoint(
-    *, seed: int, mesh: Mapping[str, object] | None = None, life: int = 0, **config: object
+    *,
+    seed: int,
+    mesh: Mapping[str, object] | None = None,
+    life: int = 0,
+    lives_before: int = 0,
+    **config: object,
 ) -> HostChannelAdapter:
     """A RoCEv2 endpoint.
 
     ``config`` are the fields of :class:`~emulator.rocev2.config.HcaConfig`; ``mesh`` are the
     arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections, and
-    each ``life`` of the endpoints has other queue pairs.
+    each ``life`` of the endpoints in a row has other queue pairs, whatever came before the row.
     """
     if mesh is not None:
         config["connections"] = full_mesh(**mesh, life=life)  # type: ignore[arg-type]

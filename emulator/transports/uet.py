@@ -85,17 +85,19 @@ def uet_endpoint(
     name: str = "",
     reference: str | None = None,
     life: int = 0,
+    lives_before: int = 0,
     **config: object,
 ) -> FabricEndpoint:
     """An Ultra Ethernet endpoint.
 
     ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data with
     keys of its own, under which nothing was sent before but by earlier lives of it: packet
-    counters of each ``life`` are others.
+    counters of each ``life`` are others, those ``lives_before`` this row included.
     With ``event_log`` it writes what it does into that new file, under its ``name``;
     ``reference`` is the wall-clock time (RFC 3339) of fabric time zero, if the caller knows it.
     A later ``life`` of the endpoint has a log of its own, with that number in its name.
     """
+    life += lives_before
     domains = config.get("domains")
     if isinstance(domains, list):
         config["domains"] = tuple(map(domain_from_data, domains))
@@ -127,6 +129,7 @@ def fabric_interface(
     name: str = "",
     reference: str | None = None,
     life: int = 0,
+    lives_before: int = 0,
     **common: object,
 ) -> FabricInterface:
     """The endpoints of one NIC, one a plane, as :func:`uet_endpoint` makes them from ``feps``
@@ -148,6 +151,7 @@ def fabric_interface(
             name=f"{name} FEP {fep}",
             reference=reference,
             life=life,
+            lives_before=lives_before,
             **{**config, **common},
         )
         made.append((fep, endpoint))

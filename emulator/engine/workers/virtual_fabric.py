@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from emulator.endpoint.agent_processes import AgentError
-from emulator.engine.event_queue import NEVER, EventQueue
+from emulator.engine.event_queue import NEVER, PS, EventQueue
 from emulator.engine.kernel_switch import Account
 from emulator.engine.line_state import LineState, LineStates
 from emulator.engine.network import LineChange, Network, port_counters
@@ -243,6 +243,15 @@ class VirtualFabric:
     def reconfigure(self, seed: int) -> None:
         """Take what the switches were told anew; what is drawn follows from ``seed``."""
         self.each(".reconfigure", seed, None if self.alone else self.network.settings())
+
+    def begin_row(self) -> None:
+        """Let nothing that comes depend on what was; no frame is under way."""
+        self.each(".begin_row")
+        asic = self.lab.asic
+        if asic is not None:
+            assert asic.virtual is not None
+            asic.virtual.restart_flowlets(self.events.now // PS)
+            asic.reroute()
 
     def pull(self, ends: Sequence[End]) -> dict[End, tuple[int, int]]:
         """Take the carrier from the lines from ``ends``; what waits there and flies is lost.

@@ -164,10 +164,10 @@ class WorkerPart:
         for rank, schedule, layouts in loads:
             self._endpoints[rank].load(schedule, layouts)
 
-    def renew(self, life: int) -> None:
-        """Give every GPU a new transport, for life number ``life``."""
+    def renew(self, life: int, lives_before: int) -> None:
+        """Give every GPU a new transport, for life number ``life`` of a row."""
         for endpoint in self._endpoints.values():
-            endpoint.renew(life)
+            endpoint.renew(life, lives_before)
 
     def start(self, execution: int) -> None:
         """Begin execution number ``execution`` now."""
