@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from emulator.engine.event_queue import PS, EventQueue
+from emulator.engine.kernel_drops import Explanation
 from emulator.engine.line import LOW, Line
 from emulator.engine.packet_ring import PacketRing, Taken
 from uet.transport import Frame
@@ -36,9 +37,6 @@ _release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".
 #: How long (s) a frame is waited for where a drop would leave no trace: a filter in the namespace
 #: of a GPU, a bridge's port without carrier.
 FILTERED_S = 0.002 if _release >= _SOFTIRQS_AT_ONCE else 0.1
-
-#: Counts drops of a node by reason, those alone that are new since it was asked last.
-Reasons = Callable[[], Mapping[str, int]]
 
 
 class Astray(Exception):
@@ -200,19 +198,19 @@ class SwitchInlet:
     """A port of a switch, for what arrives there: the frame crosses the switch, in no time.
 
     ``words`` are those that the switch program shares, ``now_at``, ``passed_at`` and ``dropped_at``
-    the places of its switch in them; ``words`` None: there is no program, and the kernel's
-    own counters say what it dropped.  ``without_carrier`` are the ports of the switch that have
+    the places of its switch in them; ``words`` None: there is no program.  What the kernel dropped
+    by itself, ``drops`` explains.  ``without_carrier`` are the ports of the switch that have
     none now: what a bridge has for one of them it drops, and counts nowhere.
     """
 
     __slots__ = (
         "_dropped_at",
+        "_drops",
         "_events",
         "_index",
         "_now_at",
         "_outlets",
         "_passed_at",
-        "_reasons",
         "_send",
         "_without_carrier",
         "_words",
@@ -226,13 +224,13 @@ class SwitchInlet:
         events: EventQueue,
         outlets: Outlets,
         send: Callable[[bytes], int],
-        reasons: Reasons,
+        drops: Explanation,
         words: tuple[memoryview, int, int, int] | None,
         without_carrier: Collection[object] = (),
     ) -> None:
         self._without_carrier = without_carrier
         self.node, self._index = node, index
-        self._events, self._outlets, self._send, self._reasons = events, outlets, send, reasons
+        self._events, self._outlets, self._send, self._drops = events, outlets, send, drops
         self._words: memoryview | None = None
         if words is not None:
             self._words, self._now_at, self._passed_at, self._dropped_at = words
@@ -246,7 +244,7 @@ class SwitchInlet:
             self._send(frame)
             out = self._outlets.take(self._index)
             if not out:
-                self._look_for(0, 0, 0)
+                self._look_for(frame, 0, 0, 0)
                 return
             account.delivered += 1
             if out > 1 or frame[0] & _GROUP:
@@ -260,7 +258,7 @@ class SwitchInlet:
         if out == expected and expected:
             account.delivered += 1
             return
-        self._look_for(out, passed, dropped)
+        self._look_for(frame, out, passed, dropped)
 
     def _take_rest(self) -> None:
         """Enqueue what is late of a frame that a bridge sends out of several ports.
@@ -272,8 +270,8 @@ class SwitchInlet:
         while awaited(outlets.settle, lambda: outlets.take(index), FILTERED_S):
             pass
 
-    def _look_for(self, out: int, passed: int, dropped: int) -> None:
-        """Settle the account of a frame that is not where it is looked for at once."""
+    def _look_for(self, frame: bytes, out: int, passed: int, dropped: int) -> None:
+        """Settle the account of ``frame``, which is not where it is looked for at once."""
         words, account, outlets = self._words, self._outlets.account, self._outlets
         began = time.monotonic()
         while time.monotonic() < began + _PATIENCE_S:
@@ -290,7 +288,7 @@ class SwitchInlet:
                     return
             outlets.settle()
             out += outlets.take(self._index)
-            if not out and (reason := next(iter(self._reasons()), None)):
+            if not out and (reason := self._drops(frame)):
                 account.dropped[f"{self.node}: {reason}"] += 1
                 return
             looked_s = time.monotonic() - began
@@ -302,17 +300,3 @@ class SwitchInlet:
             f"a frame went into {self.node} at {self._events.now / PS:.3f} ns and neither came out"
             " nor was counted as dropped"
         )
-
-
-class DropCounters:
-    """Reads a namespace's counters of dropped packets; each reading tells what is new."""
-
-    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
-        self._read = read
-        self._known = dict(read())
-
-    def __call__(self) -> Mapping[str, int]:
-        now = dict(self._read())
-        new = {name: count - self._known.get(name, 0) for name, count in now.items()}
-        self._known = now
-        return {name: count for name, count in new.items() if count > 0}

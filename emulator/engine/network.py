@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +19,10 @@ from emulator.endpoint.homed_nic import PortSpec
 from emulator.endpoint.spec import AgentSpec
 from emulator.engine.event_queue import Event, EventQueue
 from emulator.engine.gpu_port import GpuPort
+from emulator.engine.kernel_drops import KernelDrops
 from emulator.engine.kernel_switch import (
     FILTERED_S,
-    DropCounters,
     Outlets,
-    Reasons,
     SwitchInlet,
     awaited,
 )
@@ -44,7 +42,6 @@ _ETHERNET = 14
 #: A tunnel's headers beside the MTU of what it carries.
 _TUNNEL = 64
 _CODE_POINTS = 64
-_NETSTAT = "/proc/thread-self/net/netstat"
 
 #: By DSCP, where no switch program says more: control before data.
 PLAIN_QUEUES = bytes(
@@ -119,9 +116,8 @@ class Network:
         self.pauses: PriorityFlowControl | None = None
         self._takers: set[End] = set()
         self._senders: dict[End, socket.socket] = {}
-        self._files: list[int] = []
         self._ports: list[GpuPort] = []
-        self._reasons: dict[str, Reasons] = {}
+        self._drops: dict[str, KernelDrops] = {}
         #: ports whose cable is pulled, by node
         self.without_carrier: dict[str, set[End]] = {
             node.name: set() for node in lab.topology.nodes
@@ -194,7 +190,7 @@ class Network:
             self.events,
             self.outlets,
             self._senders[end].send,
-            self.reasons(node.name),
+            self._explanation(node),
             words,
             self.without_carrier[node.name],
         )
@@ -314,13 +310,13 @@ class Network:
             if node in nodes:
                 changed()
 
-    def reasons(self, node: str) -> Reasons:
-        """What drops packets in the namespace of ``node`` without the switch program."""
-        if node not in self._reasons:
-            file = self.lab.inside(node, lambda: os.open(_NETSTAT, os.O_RDONLY | os.O_CLOEXEC))
-            self._files.append(file)
-            self._reasons[node] = DropCounters(lambda: _dropped(file))
-        return self._reasons[node]
+    def _explanation(self, node: Node) -> KernelDrops:
+        """Explains what the kernel drops in the namespace of ``node``."""
+        if node.name not in self._drops:
+            macs = [port.mac for port in node.ports] + [bridge.mac for bridge in node.bridges]
+            ours = [bytes.fromhex(mac.replace(":", "")) for mac in macs]
+            self._drops[node.name] = self.lab.inside(node.name, lambda: KernelDrops(ours))
+        return self._drops[node.name]
 
     def open_gpu(self, spec: AgentSpec) -> list[GpuPort]:
         """The ports of the GPU of ``spec``, opened in its namespace and joined to their lines."""
@@ -341,7 +337,7 @@ class Network:
         self, port: GpuPort, node: str, deliver: Callable[[GpuPort, memoryview], None]
     ) -> None:
         """Have frames that arrive at ``port`` of ``node`` cross its interface to ``deliver``."""
-        account, reasons = self.outlets.account, self.reasons(node)
+        account = self.outlets.account
         for line in port.lines:
             send, ring = self._senders[line.end].send, port.ring
 
@@ -356,8 +352,7 @@ class Network:
                 if crossed is None and awaited(ring.settle, ring.look, FILTERED_S):
                     crossed = ring.look()
                 if crossed is None:
-                    reason = next(iter(reasons()), "filtered in its namespace")
-                    account.dropped[f"{node}: {reason}"] += 1
+                    account.dropped[f"{node}: filtered in its namespace"] += 1
                     return
                 account.delivered += 1
                 while crossed is not None:
@@ -414,8 +409,8 @@ class Network:
         self.forget_gpus()
         senders, self._senders = self._senders, {}
         close_together(senders.values())
-        while self._files:
-            os.close(self._files.pop())
+        while self._drops:
+            self._drops.popitem()[1].close()
         if hasattr(self, "outlets"):
             self.outlets.ring.close()
 
@@ -469,12 +464,3 @@ def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:
 def _ends_of(node: Node, port: PortSpec) -> Sequence[End]:
     """The ends of the cables behind the interface of ``port``: one, or those of a bond."""
     return [End(node.name, one.name) for one in node.ports if one.interface == port.interface]
-
-
-def _dropped(file: int) -> Mapping[str, int]:
-    """Counters of packets that a namespace had no way for (RFC 4293, ipSystemStatsInNoRoutes)."""
-    text = os.pread(file, 1 << 16, 0).decode()
-    rows = [line.split() for line in text.splitlines() if line.startswith("IpExt:")]
-    names, values = rows
-    found = dict(zip(names, values, strict=True))
-    return {"no route": int(found["InNoRoutes"])}
