@@ -30,7 +30,8 @@ class Faults:
 
     ``burst_begin`` and ``burst_end`` are the Gilbert-Elliott model's chances to enter and to leave
     its bad state; bursts last 1 / ``burst_end`` frames on average, in which ``burst_loss`` of the
-    frames are lost.  ``corruption`` inverts one bit of the IP payload (the frame check sequence of
+    frames are lost.  By the virtual clock loss takes PAUSE frames like all others.
+    ``corruption`` inverts one bit of the IP payload (the frame check sequence of
     a real cable would have caught it: this is a fault inside a switch).  ``reordering`` is the
     chance of a data frame to overtake those that wait, and has no effect on control.
 
@@ -83,6 +84,13 @@ class Faults:
             raise UserError(
                 "bursts of loss begin but never end: set burst_end above 0, or use loss instead"
             )
+
+    @property
+    def mean_loss(self) -> float:
+        """The share of frames that loss takes, over good and bad states."""
+        changes = self.burst_begin + self.burst_end
+        bad = self.burst_begin / changes if changes else 0.0
+        return 1 - (1 - self.loss) * (1 - bad * self.burst_loss)
 
     @property
     def swallows(self) -> bool:

@@ -157,7 +157,7 @@ class Gate:
 
     def settle(self, now: int) -> None:
         """Count what has passed of a pause, or of a storm, that goes on."""
-        if self._open_at is not None:
+        if self._open_at is not None and now > self._counted_to:
             self._count_pause(now)
             self._counted_to = now
         if self._ignoring_from is not None:

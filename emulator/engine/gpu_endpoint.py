@@ -28,7 +28,7 @@ from emulator.endpoint.spec import AgentSpec, RankResult
 from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
 from emulator.engine.gpu_port import GpuPort, PortChoice
 from emulator.engine.kernel_switch import Outlets
-from emulator.engine.line import FRAMING_OCTETS, LOW
+from emulator.engine.line import FRAMING_OCTETS, LOW, Line
 from emulator.engine.scale_up_copies import ScaleUpCopies
 from uet.planes.fabric_interface import FabricInterface
 from uet.transport import Transport
@@ -56,7 +56,7 @@ class Surroundings:
 class _Lane:
     """An endpoint and the ports that it sends by."""
 
-    __slots__ = ("choice", "endpoint", "line", "ports")
+    __slots__ = ("_paused", "choice", "endpoint", "line", "ports")
 
     def __init__(self, endpoint: Endpoint, ports: Sequence[GpuPort]) -> None:
         self.endpoint = endpoint
@@ -65,6 +65,7 @@ class _Lane:
         lines = [line for port in ports for line in port.lines]
         #: the line, where there is one alone
         self.line = lines[0] if len(lines) == 1 else None
+        self._paused: set[Line] = set()
 
     @property
     def room(self) -> int:
@@ -74,9 +75,22 @@ class _Lane:
             return 0 if line.busy or line.queued or line.low_stopped else 1
         every = [line for port in self.ports for line in port.lines]
         lines = [line for line in every if not line.cut] or every
-        if not any(not line.busy and not line.low_stopped for line in lines):
+        if all(line.busy or line.low_stopped for line in lines):
             return 0
-        return int(sum(line.queued for line in lines) < _WAITING_PER_PORT * len(lines))
+        lines = [line for line in lines if line not in self._paused]
+        return int(not lines or sum(line.queued for line in lines) < _WAITING_PER_PORT * len(lines))
+
+    def look(self) -> None:
+        """See which of several ports are paused, or still have what waited for them then.
+
+        Such frames keep nobody from the other ports.
+        """
+        for port in self.ports:
+            for line in port.lines:
+                if line.low_stopped:
+                    self._paused.add(line)
+                elif not line.queued:
+                    self._paused.discard(line)
 
     @property
     def stopped(self) -> bool:
@@ -262,6 +276,8 @@ class GpuEndpoint:
             if line is not None and line.busy and not line.low_stopped:
                 continue  # it asks when it is idle
             asked = True
+            if line is None:
+                lane.look()
             endpoint = lane.endpoint
             stopped = False
             while lane.room:

@@ -416,6 +416,10 @@ class Line:
     @property
     def under_way(self) -> int:
         """Frames that wait here, are on the cable, or in the pipeline that it leads to."""
+        return self.queued + self.flying
+
+    @property
+    def flying(self) -> int:
+        """Frames on the cable, or in the pipeline that it leads to."""
         counts = self.counts
-        on_cable = counts.frames - counts.arrived - counts.in_flight
-        return self.queued + on_cable + self.in_pipeline
+        return counts.frames - counts.arrived - counts.in_flight + self.in_pipeline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -136,6 +137,7 @@ class Network:
                 if self.owns(end.node) and not self.owns(self.other(end).node):
                     self.lines[end].arrivals = self.outbox
         try:
+            self._every_line = deque(self.lines.values())
             ring = namespaces.visitor().inside(lab.wires_namespace, self._open_wires)
             by_index = {wires.index(end): line for end, line in self.lines.items()}
             self.outlets = Outlets(ring, by_index, tunnels=has_tunnels(self.topology))
@@ -245,10 +247,13 @@ class Network:
         if seed is not None:
             for line in self.lines.values():
                 line.reseed(seed)
+            if self.pauses is not None:
+                self.pauses.begin_row(seed)
         if self.pauses is None and asic is not None and asic.fitted.pauses:
             self.pauses = PriorityFlowControl(
                 asic, self.topology, self.lines, self.events, self.ends.first_of_pauses
             )
+            self.pauses.begin_row(self.lab.seed if seed is None else seed)
             for end in sorted(self._takers):
                 line = self.lines[self.other(end)]
                 line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
@@ -295,6 +300,8 @@ class Network:
         """Let nothing that comes on lines depend on what was; no frame is under way."""
         for line in self.lines.values():
             line.begin_row()
+        if self.pauses is not None:
+            self.pauses.begin_row()
 
     def put_ahead(self, end: End, word: tuple[memoryview, int] | None) -> None:
         """Let frames that ``word`` counts overtake others at ``end``, or none if that is None."""
@@ -375,13 +382,23 @@ class Network:
         """What this worker knows of all lines."""
         return {end: LineState.of(line) for end, line in self.lines.items()}
 
+    def moving(self) -> bool:
+        """Whether :meth:`under_way` has any: looked for first where one was last."""
+        lines = self._every_line
+        for _ in range(len(lines)):
+            line = lines[0]
+            if line.queued and self.owns(line.end.node):
+                return True
+            if line.flying and self.owns(self.other(line.end).node):
+                return True
+            lines.rotate(-1)
+        return False
+
     def under_way(self) -> int:
         """Frames that wait at this worker's ports, are on cables to them, or in pipelines."""
         waiting = sum(line.queued for end, line in self.lines.items() if self.owns(end.node))
         flying = (
-            line.counts.frames - line.counts.arrived - line.counts.in_flight + line.in_pipeline
-            for end, line in self.lines.items()
-            if self.owns(self.other(end).node)
+            line.flying for end, line in self.lines.items() if self.owns(self.other(end).node)
         )
         return waiting + sum(flying)
 

@@ -35,6 +35,9 @@ class Surroundings(Protocol):
     def swallows(self, name: str, *, arriving: bool) -> bool:
         """Whether a fault takes all frames that leave port ``name``, or that arrive there."""
 
+    def loses(self, name: str, *, arriving: bool) -> bool:
+        """Whether faults take the next PAUSE frame that leaves port ``name``, or arrives there."""
+
     def drop(self, name: str, dropping: bool) -> None:
         """Have the switch drop all data that is to leave by port ``name``, or no longer."""
 
@@ -205,8 +208,13 @@ class PfcEnd:
         assert self.rules is not None
         if self.line.cut:
             self.counters.unsent += 1
-        elif not self._around.swallows(self.name, arriving=False):
+        elif not self._lost(arriving=False):
             self.line.enqueue(frame(self._mac, {self.rules.priority: times}), MAC_CONTROL)
+
+    def _lost(self, *, arriving: bool) -> bool:
+        """Whether a fault of the cable takes a PAUSE frame."""
+        around, name = self._around, self.name
+        return around.swallows(name, arriving=arriving) or around.loses(name, arriving=arriving)
 
     # The line from here
 
@@ -214,7 +222,7 @@ class PfcEnd:
         """Take a MAC control frame, which goes no further."""
         if self.gate is None or self.rules is None:
             return
-        if self._around.swallows(self.name, arriving=True):
+        if self._lost(arriving=True):
             return
         meant = quanta(control[:6], control[_CONTROL_AT:])
         if meant is None:
@@ -280,10 +288,13 @@ class PfcEnd:
 
     # For readers
 
-    def settle(self) -> PauseCounters:
-        """Everything that was counted, with what has passed of a pause that goes on."""
+    def settle(self, until_ns: int | None = None) -> PauseCounters:
+        """Everything that was counted, with what has passed of a pause that goes on.
+
+        That ends at ``until_ns`` at the latest.
+        """
         if self.gate is not None:
-            self.gate.settle(self._now)
+            self.gate.settle(self._now if until_ns is None else min(self._now, until_ns))
         return self.counters
 
     def restart(self) -> None:

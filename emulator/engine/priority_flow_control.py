@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from emulator.asic import pause_counters
@@ -13,6 +15,7 @@ from emulator.engine.pfc_end import Buffer, PfcEnd
 from topologies.deadlock import Channel
 from topologies.model import End, Topology
 
+_DRAWN_OCTETS = 8
 #: A deadlock in which no frame of a transport moved for so long (ns) ends the run: by then timers
 #: have had their turn, and found no way around it.
 STANDSTILL_NS = 5_000_000
@@ -52,17 +55,25 @@ class PriorityFlowControl:
             self.ends[end] = made
             if port is not None:
                 self._by_index[port.index] = made
-        #: links each of which waits for the next, and the last for the first; empty if none do
-        self.deadlock: tuple[Channel, ...] = ()
+        self._deadlock: tuple[Channel, ...] = ()
+        #: since when (ns) nothing has moved, once that has lasted long enough to end the run
+        self._stood_ns: int | None = None
+        self._seed = 0
+        self._draws: Counter[tuple[str, bool]] = Counter()
         #: called when a deadlock has lasted, and nothing has moved, for :data:`STANDSTILL_NS`
         self.standstill: Callable[[], None] | None = None
         self._looked_ns = -1
         self._moved, self._moved_ns = -1, 0
         asic.pauses.keeper = self
 
+    def begin_row(self, seed: int | None = None) -> None:
+        """Draw anew which PAUSE frames are lost, by ``seed`` if there is another."""
+        self._seed = self._seed if seed is None else seed
+        self._draws.clear()
+
     def configure(self) -> None:
         """Have all ends work as the switches say now."""
-        self.deadlock = ()
+        self._deadlock = ()
         for end, one in self.ends.items():
             one.configure(self._asic.pause_rules(end))
             one.storm(self._asic.storming(str(end)))
@@ -100,6 +111,20 @@ class PriorityFlowControl:
         """Whether a fault takes all frames that leave port ``name``, or that arrive there."""
         return self._asic.swallows(name, arriving=arriving)
 
+    def loses(self, name: str, *, arriving: bool) -> bool:
+        """Whether faults take the next PAUSE frame that leaves port ``name``, or arrives there.
+
+        The chance is that of any frame on the cable; of bursts it is the mean over time.
+        """
+        struck = self._asic.struck(name)
+        chance = struck.mean_loss if struck.arriving or not arriving else 0.0
+        if not chance:
+            return False
+        self._draws[name, arriving] += 1
+        text = f"pause {self._seed} {name} {arriving} {self._draws[name, arriving]}"
+        drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:_DRAWN_OCTETS], "big")
+        return drawn < chance * (1 << 8 * _DRAWN_OCTETS)
+
     def drop(self, name: str, dropping: bool) -> None:
         """Have the switch drop all data that is to leave by port ``name``, or no longer."""
         self._asic.pauses.drop(name, dropping)
@@ -116,13 +141,25 @@ class PriorityFlowControl:
             return
         self._looked_ns = now
         if not self.deadlock:
-            self.deadlock = self._circle()
+            self._deadlock = self._circle()
+            self._moved = -1
             return
         moved = self._frames()
         if moved != self._moved:
             self._moved, self._moved_ns = moved, now
         elif now - self._moved_ns >= STANDSTILL_NS and self.standstill is not None:
+            self._stood_ns = self._moved_ns
             self.standstill()
+
+    @property
+    def deadlock(self) -> tuple[Channel, ...]:
+        """Links each of which waits for the next, and the last for the first; empty if none do.
+
+        What was found once is looked at again: a cable that is pulled may have freed a buffer.
+        """
+        if self._deadlock:
+            self._deadlock = self._circle()
+        return self._deadlock
 
     def _frames(self) -> int:
         """Frames that lines have begun with, but for PAUSE frames."""
@@ -157,8 +194,8 @@ class PriorityFlowControl:
 
     def standing(self) -> str:
         """What holds up frames now, as the end of a sentence; empty if nothing does."""
-        if self.deadlock:
-            names = [str(channel) for channel in self.deadlock]
+        if circle := self.deadlock:
+            names = [str(channel) for channel in circle]
             more = len(names) - _SHOWN
             return (
                 f"; a PFC deadlock of {len(names)} links: {' waits for '.join(names[:_SHOWN])}"
@@ -221,7 +258,8 @@ class PriorityFlowControl:
         """Let everybody read what was counted up to now."""
         indices = self._asic.pauses.indices
         for one in self.ends.values():
-            pause_counters.write(self._asic.program, indices[one.name], one.settle())
+            counters = one.settle(self._stood_ns)
+            pause_counters.write(self._asic.program, indices[one.name], counters)
 
     def restart(self) -> None:
         """Measure the longest pause anew; counts go on."""

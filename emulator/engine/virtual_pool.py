@@ -126,7 +126,7 @@ class VirtualPool:
         """
         fabric = self._fabric
         until = self._events.now + DRAIN_NS * PS
-        while fabric.under_way() or fabric.network.paused():
+        while fabric.moving() or fabric.network.paused():
             following = fabric.following()
             if following > until:
                 raise AgentError(

@@ -46,10 +46,10 @@ def rows(folder: Path, scenario: str, *arguments: str) -> list[Mapping[str, obje
         ("permutation", ("--fault", LOSS), ("--seeds", "2"), ("--seed", "2")),
         ("permutation", ("--switch", "none"), ("--seeds", "2"), ("--seed", "2")),
         (
-            "allreduce",
+            "permutation",
             ITERATIONS,
-            ("--sizes", "32KiB,64KiB", "--workers", "2"),
-            ("--sizes", "64KiB", "--workers", "1"),
+            ("--seeds", "2", "--workers", "2"),
+            ("--seed", "2", "--workers", "1"),
         ),
     ],
     ids=["sizes", "flowlets", "turns", "faults", "no switch program", "workers"],

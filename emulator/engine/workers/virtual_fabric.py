@@ -214,6 +214,10 @@ class VirtualFabric:
         """Frames that wait at ports, or are on cables."""
         return sum(self.each(".under_way"))
 
+    def moving(self) -> bool:
+        """Whether a frame waits at a port, is on a cable or in a pipeline."""
+        return any(self.each(".moving"))
+
     def states(self) -> LineStates:
         """The state of every line, its two ends put together."""
         of_workers: list[LineStates] = self.each(".states")
