@@ -7,6 +7,7 @@ there.  On a kernel that has netem they run as they are, and this one has nothin
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
