@@ -32,7 +32,7 @@ from emulator.asic.counters import AsicCounters
 from emulator.asic.faults import NONE, Faults
 from emulator.asic.fitting import FittedSwitch
 from emulator.asic.headroom import reaction_ns
-from emulator.asic.layout import PORT_HEAD, PORT_KEY, Queue, TrafficClass
+from emulator.asic.layout import PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.asic.pauses import Pauses
 from emulator.asic.pfc import PauseRules
 from emulator.asic.profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
@@ -294,10 +294,6 @@ class FabricAsic:
         """The :class:`~emulator.asic.layout.Queue` at ``port`` of IP packets by code point."""
         rules = self.fitted.profile(self.port(port).cable)
         return bytes(rules.queue(TrafficClass(number)) for number in rules.classes())
-
-    def queue_of_other(self, port: str) -> Queue:
-        """The queue at ``port`` of frames that are not IP."""
-        return self.fitted.profile(self.port(port).cable).queue(TrafficClass.OTHER)
 
     def empty(self, port: str) -> None:
         """What waited at ``port`` is lost: its cable was pulled.  It must be black meanwhile."""

@@ -47,10 +47,6 @@ class Clock:
         """The fabric time at which ``CLOCK_MONOTONIC`` read ``monotonic_ns``."""
         return int((monotonic_ns - self.epoch_ns) * self._rate)
 
-    def to_host(self, fabric_ns: int) -> int:
-        """The ``CLOCK_MONOTONIC`` reading (ns) at fabric time ``fabric_ns``."""
-        return self.epoch_ns + round(fabric_ns * self.dilation)
-
     def host_seconds(self, fabric_duration_ns: int) -> float:
         """How long a span of fabric time lasts on this machine, in seconds."""
         return fabric_duration_ns * self.dilation * 1e-9

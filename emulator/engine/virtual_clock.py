@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from emulator.engine.event_queue import PS, EventQueue
@@ -16,7 +16,6 @@ class VirtualClock:
     """The time of ``events`` in ns; a nanosecond of the fabric is one of this clock."""
 
     events: EventQueue
-    dilation: float = field(default=1.0, init=False)
 
     @property
     def began(self) -> str:
@@ -30,7 +29,3 @@ class VirtualClock:
     def host_seconds(self, fabric_duration_ns: int) -> float:
         """A span of fabric time in seconds."""
         return fabric_duration_ns * 1e-9
-
-    def fabric_duration(self, host_duration_ns: int) -> int:
-        """A span of this clock's time in ns of the fabric: they are the same."""
-        return host_duration_ns

@@ -1,9 +1,9 @@
 """No iteration is faster than its lower bound: where one is, the emulator has a defect.
 
-A time may fall short of the bound by rounding: that of the clock and of each packet's delay, and
-what the queue of a port may catch up after a late timer, once for the port that is the bottleneck
-(:data:`~emulator.fabric.shaping.CATCH_UP_NS`).  A fault that came late left its links longer than
-the bound has it, which gives as much.
+A time may fall short of the bound by rounding: that of the clock and of each packet's delay.  By
+the host's clock the queue of a port may catch up after a late timer, once for the port that is the
+bottleneck (:data:`~emulator.fabric.shaping.CATCH_UP_NS`), and a fault that came late left its links
+longer than the bound has it, which gives as much.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ CLOCK_NS = 1
 ROUNDING = 1e-4
 
 
-def rounding_ns(ideal_ns: float, dilation: float) -> float:
-    """By how much (ns of fabric time) a time may fall short of its bound."""
-    return CLOCK_NS + ROUNDING * ideal_ns + CATCH_UP_NS / dilation
+def rounding_ns(ideal_ns: float, dilation: float | None) -> float:
+    """By how much (ns of fabric time) a time may fall short of its bound.
+
+    ``dilation`` None: the clock is virtual, and no timer late.
+    """
+    catch_up_ns = 0.0 if dilation is None else CATCH_UP_NS / dilation
+    return CLOCK_NS + ROUNDING * ideal_ns + catch_up_ns
 
 
 def violation(
-    times_ns: Sequence[int], ideal_ns: float, *, dilation: float, late_ns: float = 0.0
+    times_ns: Sequence[int], ideal_ns: float, *, dilation: float | None, late_ns: float = 0.0
 ) -> str | None:
     """A sentence about the fastest of ``times_ns`` if it is below ``ideal_ns``.
 

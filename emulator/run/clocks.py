@@ -19,16 +19,11 @@ class RunClock(Protocol):
     """The time of a run in ns of the fabric."""
 
     @property
-    def dilation(self) -> float: ...
-
-    @property
     def began(self) -> str: ...
 
     def now(self) -> int: ...
 
     def host_seconds(self, fabric_duration_ns: int) -> float: ...
-
-    def fabric_duration(self, host_duration_ns: int) -> int: ...
 
 
 class TimeBase(Protocol):

@@ -200,7 +200,6 @@ class _Run:
         if lab.routing is not None:
             stack.callback(self._end_routing, lab.routing)
             self.environment["control_plane"] = lab.routing.facts()
-        self.folder.write("environment.json", self.environment)
         for stage in plan.stages:
             if stage.switch is not None:
                 clock = plan.request.clock
@@ -208,6 +207,7 @@ class _Run:
                 self.result.warnings += [one for one in told if one not in self.result.warnings]
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
+        self.folder.write("environment.json", self.environment)
         self.striker = Striker(lab, self.time.cabling)
         self.ports = PortObserver(lab, self.time.telemetry, self.time.counters(lab))
 
@@ -306,7 +306,7 @@ class _Run:
             beaten = violation(
                 measured.outcome.times_ns,
                 measured.outcome.ideal_ns,
-                dilation=self.dilation,
+                dilation=self.dilation if self.time.name == HostTime.name else None,
                 late_ns=late_ns,
             )
             if beaten is not None:

@@ -112,7 +112,6 @@ def test_queues_by_code_point(asic: FabricAsic) -> None:
     queues = asic.queue_of_code_point("rail0:up0")
     assert len(queues) == 64
     assert {point for point in range(64) if queues[point] == Queue.HIGH} == {10, 12, 46, 48}
-    assert asic.queue_of_other("rail0:up0") is Queue.LOW
 
 
 def test_new_choice_needs_no_kernel(asic: FabricAsic) -> None:

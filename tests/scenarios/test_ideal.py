@@ -178,6 +178,11 @@ def test_a_shared_nic_is_shared() -> None:
     assert ideal_ns(fabric, everybody.schedules(), WIRE) == pytest.approx(4 * 84 + 1200)
 
 
+def test_no_timer_of_the_virtual_clock_is_late() -> None:
+    assert violation([9_998], 10_000.0, dilation=None) is None  # rounding
+    assert violation([9_997], 10_000.0, dilation=None) is not None
+
+
 @pytest.mark.parametrize(
     ("times_ns", "late_ns", "held"),
     [
