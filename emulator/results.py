@@ -227,11 +227,11 @@ def _members(value: object) -> Iterator[str]:
             yield f"{start or '{'}\n  {_dumped(str(name))}: {_dumped(member)}"
             start = ","
         yield "\n }"
-    elif isinstance(value, list | tuple) and value:
+    elif isinstance(value, Iterator) or (isinstance(value, list | tuple) and value):
         for member in value:
             yield f"{start or '['}\n  {_dumped(member)}"
             start = ","
-        yield "\n ]"
+        yield "\n ]" if start else "[]"
     else:
         yield _dumped(value)
 

@@ -370,7 +370,14 @@ class Topology:
             return self.forwarding.spans(source, longest=longest)
         if self.stretch is not None:
             return self.stretch.spans(source, longest=longest)
-        return spans.shortest_spans(self, source)
+        if source not in self._spans:
+            self._spans[source] = spans.shortest_spans(self, source)
+        return self._spans[source]
+
+    @cached_property
+    def _spans(self) -> dict[str, Mapping[str, Span]]:
+        """What :meth:`spans` has found, by source."""
+        return {}
 
     @cached_property
     def ticks(self) -> Ticks:

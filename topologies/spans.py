@@ -132,8 +132,10 @@ def shortest_spans(topology: Topology, source: str) -> Mapping[str, Span]:
     """How long the paths of :func:`shortest_paths` are."""
     ticks = topology.ticks
     found = {source: NOWHERE}
+    known: dict[Span, Span] = {}  # most are equal, and kept once
     for name, (before, link) in tree(topology, source).items():
         hops, delay, octet, _ = found[before]
         far = delay + link.delay_ns + topology.latency_ns(name)
-        found[name] = Span(hops + 1, far, octet + ticks.of(link))
+        span = Span(hops + 1, far, octet + ticks.of(link))
+        found[name] = known.setdefault(span, span)
     return found

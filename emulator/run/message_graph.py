@@ -135,17 +135,23 @@ class MessageGraph:
         received[self.send] = self.receive
         waits = np.diff(self.needs.begin).astype(np.int32)
         waits[self.receive] += 1
-        level = np.flatnonzero(waits == 0)
+        level = np.flatnonzero(waits == 0).astype(np.int32)
+        place = np.empty(len(self), np.int32)
         found: list[Numbers] = []
         done = 0
         while len(level):
-            found.append(level.astype(np.int32))
+            found.append(level)
             done += len(level)
-            next_ones, _ = self.followers.of(level)
+            following, _ = self.followers.of(level)
+            np.subtract.at(waits, following, 1)
             arriving = received[level]
-            next_ones = np.concatenate([next_ones, arriving[arriving >= 0]])
-            np.subtract.at(waits, next_ones, 1)
-            level = np.unique(next_ones[waits[next_ones] == 0])
+            arriving = arriving[arriving >= 0]
+            waits[arriving] -= 1  # each has one sender
+            level = np.concatenate([following, arriving])
+            level = level[waits[level] == 0]
+            order = np.arange(len(level), dtype=np.int32)
+            place[level] = order
+            level = level[place[level] == order]  # each once
         if done != len(self):
             raise ValueError("the schedules wait for each other in a circle")
         return found

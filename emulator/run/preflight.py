@@ -22,14 +22,14 @@ from topologies.units import format_size
 #: rings and its part of the kernel, or with the virtual clock an endpoint in the runner; the runner
 #: with its interpreter, and those that it starts.
 AGENT_BYTES = 32 * 2**20
-ENDPOINT_BYTES = 2 * 2**20
+ENDPOINT_BYTES = 2**20
 #: For each endpoint that another one knows.
-PEER_BYTES = 512
+PEER_BYTES = 1024
 RUNNER_BYTES = 128 * 2**20
 #: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
-#: the schedules of all and writes the largest trial's as a timeline.
-AGENT_OPERATION_BYTES = 1200
-RUNNER_OPERATION_BYTES = 300
+#: the schedules of all and looks for the longest chain in them.
+AGENT_OPERATION_BYTES = 220
+RUNNER_OPERATION_BYTES = 220
 #: Operations beyond which a refusal speaks of them.
 MANY_OPERATIONS = 250_000
 #: Left to the rest of the machine (octets).

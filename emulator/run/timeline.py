@@ -8,7 +8,7 @@ data was there.  Times are microseconds of fabric time since the common start.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from emulator.endpoint.schedule import (
@@ -36,25 +36,31 @@ def timeline(
 
     Of many operations those of the first GPUs are in it, with :data:`SHOWN` at most.
     """
-    origin = min(result.start_ns for result in results)
-    events: list[dict[str, object]] = []
     facts = {"time": "fabric time since the start of the iteration"}
     sizes = [len(schedules[result.rank].operations) for result in results]
     shown = max(1, sum(total <= SHOWN for total in accumulate(sizes)))
     if shown < len(results):
         facts["gpus"] = f"the first {shown} of {len(results)}: all have {sum(sizes)} operations"
-    for result in results[:shown]:
-        rank = result.rank
-        events.append(_named("process_name", names[rank], rank))
-        events.append(
-            {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
-        )
-        events += _rank_events(rank, names, schedules[rank], result, origin)
     return {
         "displayTimeUnit": "ns",
         "otherData": facts,
-        "traceEvents": events,
+        "traceEvents": _events(names, schedules, results, shown),
     }
+
+
+def _events(
+    names: Sequence[str],
+    schedules: Sequence[Schedule],
+    results: Sequence[RankResult],
+    shown: int,
+) -> Iterator[dict[str, object]]:
+    """The events of the first ``shown`` ranks, made when they are asked for."""
+    origin = min(result.start_ns for result in results)
+    for result in results[:shown]:
+        rank = result.rank
+        yield _named("process_name", names[rank], rank)
+        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
+        yield from _rank_events(rank, names, schedules[rank], result, origin)
 
 
 def _rank_events(

@@ -75,6 +75,14 @@ class Walk:
         number = program.names.number
         self._source, self._result = number(buffers.source), number(buffers.result)
         self._staging = None if buffers.staging is None else number(buffers.staging)
+        #: by channel: where its blocks begin, and how long they are
+        self._blocks = [
+            (
+                np.array([block.offset for block in channel.blocks], np.int64),
+                np.array([block.length for block in channel.blocks], np.int64),
+            )
+            for channel in channels
+        ]
         #: by rank: channels, and positions in them
         self._places: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for channel, one in enumerate(channels):
@@ -116,8 +124,7 @@ class Walk:
     def _pieces(self, channel: int, position: int, first: int, *, receives: bool) -> _Pieces:
         one = self._channels[channel]
         size = len(one.ring)
-        begin = np.array([block.offset for block in one.blocks], np.int64)
-        length = np.array([block.length for block in one.blocks], np.int64)
+        begin, length = self._blocks[channel]
         steps = np.arange(size - 1)
         blocks = (position + first - steps) % size
         count = -(-length[blocks] // self._slice)
