@@ -236,5 +236,5 @@ def _members(value: object) -> Iterator[str]:
         yield _dumped(value)
 
 
-def _dumped(value: object) -> str:
-    return json.dumps(value, allow_nan=False)
+#: ``json.dumps`` with options would make one for every value.
+_dumped = json.JSONEncoder(allow_nan=False).encode
