@@ -23,9 +23,15 @@ RING = ("allreduce", "--param", "warmups=0", "--iterations", "1")
 #: Three switches, 16 GPUs.
 CROSSED = ("--topology", "rail_clos:hosts=4,gpus_per_host=4,spines=4,uplinks_per_spine=1")
 SPREAD = ("permutation", *CROSSED, "--param", "warmups=0")
-#: Two servers a step more: 8, 64 and 512 GPUs; a rail each for eight local ranks.
-SIZES = {8: "rail_clos:hosts=2,gpus_per_host=4", 64: "clos:hosts=8,gpus_per_host=8"}
 LARGE = "clos:hosts=64,gpus_per_host=8"
+#: By number of GPUs: a fabric of rails and spines, and what each of them sends to another server,
+#: so that there are as many packets in all.  (A ring's steps are all one packet among many GPUs.)
+SIZES = {
+    8: ("clos:hosts=2,gpus_per_host=4", "16MiB"),
+    64: ("clos:hosts=8,gpus_per_host=8", "2MiB"),
+    512: (LARGE, "256KiB"),
+}
+FEW = "16KiB"
 REPEATS = 3
 
 
@@ -96,22 +102,25 @@ def measure() -> dict[str, float]:
 
 def measure_sizes() -> dict[str, float]:
     """What a packet costs where there are many GPUs, and the largest fabric."""
-    costs = {}
-    for gpus, spec in SIZES.items():
-        arguments = [*RING, "--topology", spec, "--capture", "none"]
-        costs[gpus] = packet_us(
-            cost_of(*arguments, "--sizes", "4MiB"), cost_of(*arguments, "--sizes", "64KiB")
-        )
-    arguments = [*RING, "--topology", LARGE, "--capture", "none"]
-    least = cost_of(*arguments, "--sizes", "32KiB")
-    large = cost_of(*arguments, "--sizes", "1MiB")
-    costs[512] = packet_us(large, least)
+    costs = costs_by_size()
+    large = cost_of(*RING, "--topology", LARGE, "--sizes", "1MiB", "--capture", "none")
     return {
         "virtual_512_gpus_s": large.wall_s,
         "virtual_512_gpus_mb": large.megabytes,
         "virtual_packet_64_ratio": costs[64] / costs[8],
         "virtual_packet_512_ratio": costs[512] / costs[8],
     }
+
+
+def costs_by_size() -> dict[int, float]:
+    """Processor time of a data packet of a permutation (us), by the number of GPUs."""
+    costs = {}
+    for gpus, (spec, size) in SIZES.items():
+        arguments = ["permutation", "--param", "warmups=0", "--iterations", "1"]
+        arguments += ["--topology", spec, "--capture", "none"]
+        few = cost_of(*arguments, "--sizes", FEW)
+        costs[gpus] = packet_us(cost_of(*arguments, "--sizes", size), few)
+    return costs
 
 
 def median(arguments: Sequence[str]) -> Cost:

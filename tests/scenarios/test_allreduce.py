@@ -9,6 +9,7 @@ import pytest
 
 from emulator import scenario
 from emulator.endpoint.gpu import Layout
+from emulator.endpoint.operation_table import OperationTable
 from emulator.endpoint.program import Program
 from emulator.errors import UserError
 from emulator.run.ideal import WireCost, ideal_ns
@@ -142,6 +143,21 @@ def test_slices_that_would_never_compile_are_refused() -> None:
     enough = str(caught.value).partition("slice_bytes=")[2].split()[0]
     (trial,) = trials("rail_clos", sizes="8MiB", slice_bytes=str(4 * int(enough)))
     assert trial.compile()
+
+
+def test_the_program_of_512_gpus_is_small() -> None:
+    """Ten million operations at fifty octets each, of which every GPU has as many."""
+    allreduce = scenario.load("allreduce")
+    topology = load("clos:hosts=64,gpus_per_host=8")
+    (trial,) = allreduce.schedules(allreduce.parameters({"sizes": "1MiB"}), topology, 1)
+    tables = [schedule.operations for schedule in trial.compile()]
+    assert {len(table) for table in tables} == {5 * 511 * 8}
+    octets = sum(
+        sum(column.nbytes for column in (*table.columns.values(), table.begin, table.after))
+        for table in tables
+        if isinstance(table, OperationTable)
+    )
+    assert 0 < octets < 50 * 512 * len(tables[0])
 
 
 def test_one_gpu_is_not_enough() -> None:
