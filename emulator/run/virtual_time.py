@@ -68,6 +68,7 @@ class VirtualTime:
         self._sampling: Sampling | None = None
         self.clock = VirtualClock(self._events)
         self._partition = _partition(plan)
+        environment["workers"] = self._partition.workers
         self.host: HostLoad | None = None
         self.telemetry: Telemetry | None = None
 
@@ -87,7 +88,6 @@ class VirtualTime:
 
     def begin(self, lab: Lab, stack: ExitStack) -> None:
         """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
-        self._environment["workers"] = self._partition.workers
         self._fabric = VirtualFabric(lab, self._events)
         stack.callback(self._fabric.close)
         if lab.routing is not None:
