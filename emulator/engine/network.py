@@ -30,7 +30,11 @@ from emulator.engine.kernel_switch import (
 from emulator.engine.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.line_state import LineState, LineStates, joined
 from emulator.engine.packet_ring import PacketRing, close_together, sender
-from emulator.engine.priority_flow_control import PriorityFlowControl
+from emulator.engine.priority_flow_control import (
+    PauseSettings,
+    PriorityFlowControl,
+    pause_settings,
+)
 from emulator.fabric import namespaces
 from emulator.fabric.counters import PortCounters
 from emulator.fabric.passage import ring_filter
@@ -87,11 +91,22 @@ class PortSettings:
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """What a fault changes of the line from ``end``: its rate, and whether frames overtake."""
+    """What a fault changes of the line from ``end``: its rate, whether frames overtake, and what
+    becomes of PAUSE frames there (None: the port has none)."""
 
     end: End
     rate_bps: int
     overtaking: bool
+    pauses: PauseSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the switches say now: how all ports queue, and what they do about pauses (None:
+    nothing)."""
+
+    ports: Mapping[End, PortSettings]
+    pauses: Mapping[End, PauseSettings] | None
 
 
 class Network:
@@ -199,9 +214,14 @@ class Network:
         self.inlets[end] = inlet
         return inlet
 
-    def settings(self) -> dict[End, PortSettings]:
-        """How all ports queue, as the switches say now."""
-        return {end: self._settings(end) for end in self.lines}
+    def settings(self) -> Settings:
+        """What the switches say now, as far as this process knows."""
+        asic = self.lab.asic
+        pausing = asic is not None and (self.pauses is not None or asic.fitted.pauses)
+        return Settings(
+            {end: self._settings(end) for end in self.lines},
+            pause_settings(asic) if asic is not None and pausing else None,
+        )
 
     def _settings(self, end: End) -> PortSettings:
         asic = self.lab.asic
@@ -216,8 +236,8 @@ class Network:
             bytes(HIGH + queue for queue in queues), share, pipeline_ns=asic.choice.latency_ns
         )
 
-    def configure(self, end: End, settings: PortSettings) -> None:
-        """Let the line from ``end`` work by ``settings``."""
+    def _configure(self, end: End, settings: PortSettings, *, pausing: bool) -> None:
+        """Let the line from ``end`` work by ``settings``; ``pausing``: its port obeys pauses."""
         line, index = self.lines[end], self._wires.index(end)
         self.outlets.classify(index, settings.queues)
         line.low_share, line.limit = settings.low_share, settings.limit
@@ -228,7 +248,7 @@ class Network:
             self.lines[self.other(end)].lead_into_pipeline(settings.pipeline_ns)
         state, port = asic.virtual, asic.ports[str(end)]
         assert state is not None
-        if self.pauses is not None and asic.pause_rules(end) is not None:
+        if self.pauses is not None and pausing and self.owns(end.node):
             line.leaves = self.pauses.leaves(end)
             return
         depths, at = state.ports, port.index * PORT_WORDS + DEPTH - HIGH
@@ -238,29 +258,39 @@ class Network:
 
         line.leaves = leaves
 
-    def reconfigure(
-        self, seed: int | None = None, settings: Mapping[End, PortSettings] | None = None
-    ) -> None:
+    def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
         """Take what the switches were told anew, which ``settings`` are where this process does not
         know; what is drawn follows from ``seed``, if given."""
-        asic = self.lab.asic
+        if settings is None:
+            settings = self.settings()
         if seed is not None:
             for line in self.lines.values():
                 line.reseed(seed)
             if self.pauses is not None:
                 self.pauses.begin_row(seed)
-        if self.pauses is None and asic is not None and asic.fitted.pauses:
-            self.pauses = PriorityFlowControl(
-                asic, self.topology, self.lines, self.events, self.ends.first_of_pauses
-            )
-            self.pauses.begin_row(self.lab.seed if seed is None else seed)
-            for end in sorted(self._takers):
-                line = self.lines[self.other(end)]
-                line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
-        for end, one in (self.settings() if settings is None else settings).items():
-            self.configure(end, one)
+        if self.pauses is None and settings.pauses is not None:
+            self._begin_pauses(self.lab.seed if seed is None else seed)
+        pauses = settings.pauses or {}
+        for end, one in settings.ports.items():
+            pausing = end in pauses and pauses[end].rules is not None
+            self._configure(end, one, pausing=pausing)
         if self.pauses is not None:
-            self.pauses.configure()
+            self.pauses.configure(pauses)
+
+    def _begin_pauses(self, seed: int) -> None:
+        asic = self.lab.asic
+        assert asic is not None
+        self.pauses = PriorityFlowControl(
+            asic,
+            self.topology,
+            {end: line for end, line in self.lines.items() if self.owns(end.node)},
+            self.events,
+            self.ends.first_of_pauses,
+        )
+        self.pauses.begin_row(seed)
+        for end in sorted(self._takers):
+            line = self.lines[self.other(end)]
+            line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
 
     def pull(self, ends: Sequence[End]) -> dict[End, tuple[int, int]]:
         """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
@@ -295,6 +325,8 @@ class Network:
                 assert asic.virtual is not None
                 at = asic.ports[str(change.end)].index * PORT_WORDS + OVERTAKES
                 self.put_ahead(change.end, (asic.virtual.ports, at) if change.overtaking else None)
+            if self.pauses is not None and change.pauses is not None:
+                self.pauses.strike(change.end, change.pauses)
 
     def begin_row(self) -> None:
         """Let nothing that comes on lines depend on what was; no frame is under way."""
@@ -401,19 +433,6 @@ class Network:
             line.flying for end, line in self.lines.items() if self.owns(self.other(end).node)
         )
         return waiting + sum(flying)
-
-    @property
-    def deadlocked(self) -> bool:
-        """Whether lines have stopped each other in a circle."""
-        return self.pauses is not None and bool(self.pauses.deadlock)
-
-    def paused(self) -> bool:
-        """Whether a pause is in force at a port."""
-        return self.pauses is not None and self.pauses.in_force
-
-    def standing(self) -> str:
-        """What pauses hold up now, as the end of a sentence; empty if they hold up nothing."""
-        return "" if self.pauses is None else self.pauses.standing()
 
     def forget_gpus(self) -> None:
         """Close the ports of all GPUs; others can be opened."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from emulator.engine.line_state import LineStates
 from emulator.engine.network import LineChange
+from emulator.engine.priority_flow_control import pause_settings_of
 from emulator.lab import Lab
 from topologies.model import End, Link
 
@@ -71,6 +72,7 @@ class StruckLines:
             end,
             round(self._lines.lab.topology.link_at(end).rate_bps * share),
             overtaking=of_switch and asic.struck(name).reordering > 0,
+            pauses=pause_settings_of(asic, end) if end in asic.pauses.cables else None,
         )
 
 

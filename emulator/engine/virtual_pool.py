@@ -126,12 +126,12 @@ class VirtualPool:
         """
         fabric = self._fabric
         until = self._events.now + DRAIN_NS * PS
-        while fabric.moving() or fabric.network.paused():
+        while fabric.moving() or fabric.paused():
             following = fabric.following()
             if following > until:
                 raise AgentError(
                     f"{fabric.under_way()} frames are still under way {DRAIN_NS / 1e6:g} ms "
-                    f"after the last operation{fabric.network.standing()}"
+                    f"after the last operation{fabric.standing()}"
                 )
             fabric.run(min(until, following + 1000 * PS))
 
@@ -155,8 +155,8 @@ class VirtualPool:
         self._left = set(self.specs)
         self._waiting.clear()
         self._ending = False
-        if fabric.network.pauses is not None:
-            fabric.network.pauses.standstill = events.stop
+        if fabric.pauses is not None:
+            fabric.pauses.standstill = events.stop
         if started is not None:
             started(begin)  # faults of that instant come first
         events.at(begin * PS, self._source.next(), self._start, self._execution)
@@ -179,11 +179,12 @@ class VirtualPool:
         """Have what ranks come to be followed by what the run does about it, a lookahead later."""
         for name in news.barriers:
             there = self._waiting.setdefault(name, set())
+            assert news.rank is not None
             there.add(news.rank)
             if there == self._members[name]:
                 del self._waiting[name]
                 self._later(news, self._pass, (self._execution, name))
-        if news.result is not None:
+        if news.result is not None and news.rank is not None:
             self._left.discard(news.rank)
             if not self._ending and (not self._left or news.result.error is not None):
                 self._ending = True
@@ -199,9 +200,8 @@ class VirtualPool:
 
     def _explain(self, more_to_come: bool) -> None:
         """End the executions that will not end, each with what it waits for."""
-        network = self._fabric.network
-        standing = network.standing()
-        over = more_to_come and not network.deadlocked
+        standing = self._fabric.standing()
+        over = more_to_come and not self._fabric.deadlocked
         details = {
             rank: detail + standing
             for part in self._fabric.each("unfinished")
@@ -214,11 +214,11 @@ class VirtualPool:
         failed = [one for one in results if one.error]
         causes = [one for one in failed if one.error != "aborted"] or failed
         first = min(causes, key=lambda one: (one.end_ns, one.rank))
-        network = self._fabric.network
-        said = first.error == "stalled" or not network.deadlocked
+        fabric = self._fabric
+        said = first.error == "stalled" or not fabric.deadlocked
         return AgentError(
             f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}"
-            f"{'' if said else network.standing()}",
+            f"{'' if said else fabric.standing()}",
             rank=first.rank,
             node=first.node,
             results=results,

@@ -252,12 +252,6 @@ class VirtualTime:
 
 
 def _partition(plan: Plan) -> Partition:
-    """Who works on which node.
-
-    Where switches pause their neighbours one worker does all: whether ports wait for each other in
-    a circle can be seen of all of them at one instant alone.
-    """
+    """Who works on which node."""
     topology, wanted = plan.topology, plan.request.workers
-    if any(stage.switch is not None and stage.switch.pausing for stage in plan.stages):
-        return Partition.of(topology, 1)
     return Partition.of(topology, automatic(topology) if wanted is None else wanted)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from emulator.asic.choice import parse
 from emulator.asic.counters import AsicCounters
+from emulator.asic.faults import Faults
 from emulator.asic.layout import DropReason
 from emulator.asic.pause_frame import frame as pause_frame
 from emulator.asic.pause_frame import quanta
 from emulator.engine.event_queue import EventQueue, Source
 from emulator.engine.line import LOW, Line, octets_on_wire
-from emulator.engine.network import Network
+from emulator.engine.priority_flow_control import pause_settings_of
+from emulator.engine.workers.virtual_fabric import VirtualFabric
 from tests.fabric.conftest import LabFactory
 from tests.fabric.wire_tap import datagram, virtual
 from topologies.model import End
@@ -51,7 +53,8 @@ class PausedFlow:
     def __init__(self, lab: LabFactory, switch: str, frames: int, start_ns: float = 0) -> None:
         self.lab = virtual(lab, FABRIC, switch=parse(switch))
         self.events = EventQueue()
-        self.network = Network(self.lab, self.events)
+        self.fabric = VirtualFabric(self.lab, self.events)
+        self.network = self.fabric.network
         self.left = frames
         self.forth = self._datagram(SENDER, RECEIVER)
         self.back = self._datagram(RECEIVER, SENDER)
@@ -94,6 +97,13 @@ class PausedFlow:
         """Let time pass up to and with ``until_ns``."""
         self.events.run(round(until_ns * 1000))
 
+    def strike(self, end: End, faults: Faults) -> None:
+        """Have ``faults`` strike switch port ``end``, and the PAUSE frames there."""
+        asic = self.lab.asic
+        assert asic is not None
+        asic.inject(str(end), faults)
+        self.fabric.each_of_pauses("strike", end, pause_settings_of(asic, end))
+
     def counters(self, end: End) -> AsicCounters:
         assert self.lab.asic is not None
         return self.lab.asic.counters()[str(end)]
@@ -102,4 +112,4 @@ class PausedFlow:
         return sum(row.drops[reason] for row in self.counters(end).classes.values())
 
     def close(self) -> None:
-        self.network.close()
+        self.fabric.close()

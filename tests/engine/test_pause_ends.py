@@ -13,7 +13,7 @@ from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
 from emulator.engine.line import FRAMING_OCTETS
-from emulator.engine.priority_flow_control import STANDSTILL_NS
+from emulator.engine.pause_watch import STANDSTILL_NS
 from emulator.engine.struck_lines import StruckLines
 from tests.engine.bench_of_gpus import GpuBench, gpu_bench
 from tests.engine.paused_flow import EGRESS, RECEIVER, PausedFlow
@@ -81,8 +81,8 @@ def test_loss_takes_pauses_like_all_frames(
     asic = flow.lab.asic
     assert asic is not None
     struck = Faults(pause_storm=True, arriving=True, loss=loss)
-    flow.at(0, lambda: asic.inject(str(EGRESS), struck))
-    flow.at(41_942 * 19.5, lambda: asic.inject(str(EGRESS), NONE))
+    flow.at(0, lambda: flow.strike(EGRESS, struck))
+    flow.at(41_942 * 19.5, lambda: flow.strike(EGRESS, NONE))
     flow.run(1_000_000)
     counters = asic.pauses.counters()
     assert counters[str(RECEIVER)].xoff_sent == 20
@@ -118,16 +118,16 @@ def test_paused_time_of_a_deadlock_has_not_the_patience_with_it(lab_name: str) -
 def test_a_deadlock_ends_with_a_cable_of_its_circle(lab_name: str) -> None:
     with gpu_bench(lab_name, "torus:x=5,y=1", transport="uet:cc=none", switch=CIRCLE) as bench:
         deadlocked(bench)
-        network, lines = bench.network, StruckLines(bench.network)
+        lines = StruckLines(bench.fabric)
         seen: list[bool] = []
         cable = bench.lab.topology.link_at(End(bench.lab.topology.switches[0].name, "xplus0"))
 
         def pull(_: object) -> None:
-            seen.append(network.deadlocked)
+            seen.append(bench.fabric.deadlocked)
             lines.pull([cable])
 
         def plug(_: object) -> None:
-            seen.append(network.deadlocked)
+            seen.append(bench.fabric.deadlocked)
             lines.follow([cable])
 
         for when_us, act in ((400, pull), (600, plug)):

@@ -168,7 +168,7 @@ def test_two_frames_of_headroom_lose_three(flow: Flow) -> None:
 
 def test_a_pulled_cable_frees_what_waited_for_it(flow: Flow) -> None:
     one = flow(frames=18)
-    lines = StruckLines(one.network)
+    lines = StruckLines(one.fabric)
     one.at(2_000, lambda: lines.pull([one.lab.topology.link_at(EGRESS)]))
     one.run(1_000_000)
     # three of 18 have left by then, and the fourth is lost as it leaves

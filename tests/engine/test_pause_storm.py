@@ -45,9 +45,8 @@ def flow(lab: LabFactory) -> Iterator[Flow]:
         one = PausedFlow(lab, switch, frames, START_NS)
         made.append(one)
         assert one.lab.asic is not None
-        inject = one.lab.asic.inject
-        one.at(0, lambda: inject(str(EGRESS), Faults(pause_storm=True)))
-        one.at(storm_until_ns, lambda: inject(str(EGRESS), NONE))
+        one.at(0, lambda: one.strike(EGRESS, Faults(pause_storm=True)))
+        one.at(storm_until_ns, lambda: one.strike(EGRESS, NONE))
         return one
 
     yield make
@@ -86,7 +85,7 @@ def test_a_storm_spreads_to_the_sender(flow: Flow) -> None:
     xon_ns = over_ns + SLOW_NS * (held - 5)
     assert (xon_ns, 0) in one.asked.pauses
     assert one.sent.data[held] == xon_ns + TRAVEL_NS
-    assert not one.network.deadlocked  # a chain that a storm holds up is no circle
+    assert not one.fabric.deadlocked  # a chain that a storm holds up is no circle
     assert one.received == 30
 
 
@@ -130,7 +129,7 @@ def test_a_black_hole_swallows_pauses(flow: Flow) -> None:
     one = flow("lossless", storm_until_ns=100_000)
     assert one.lab.asic is not None
     black = Faults(black_hole=True, arriving=True, pause_storm=True)
-    one.at(-0.0, lambda: one.lab.asic.inject(str(EGRESS), black))  # type: ignore[union-attr]
+    one.at(-0.0, lambda: one.strike(EGRESS, black))
     one.run(50_000)
     counters = one.lab.asic.pauses.counters()
     assert counters[str(RECEIVER)].xoff_sent == 2

@@ -24,6 +24,7 @@ from emulator.engine.event_queue import NEVER, PS, EventQueue
 from emulator.engine.kernel_switch import Account
 from emulator.engine.line_state import LineState, LineStates
 from emulator.engine.network import LineChange, Network, port_counters
+from emulator.engine.pause_watch import PauseWatch
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.workers.forked_worker import ForkedWorker
 from emulator.engine.workers.partition import lookahead_ps
@@ -38,6 +39,9 @@ from emulator.engine.workers.worker_part import (
 from emulator.fabric.counters import PortCounters
 from emulator.lab import Lab
 from topologies.model import End
+
+#: Order of a look for deadlocks, before all else of its instant.
+LOOK = 0
 
 
 class VirtualFabric:
@@ -55,6 +59,9 @@ class VirtualFabric:
         self._owner = wires.worker_of
         self._hear: Callable[[News], None] | None = None
         self._capture: PortCapture | None = None
+        #: from the first time on that the switches pause
+        self.pauses: PauseWatch | None = None
+        self._looks: set[int] = set()
         self._inboxes: dict[int, list[Crossing]] = {number: [] for number in range(wires.workers)}
         self.workers: list[Worker] = []
         try:
@@ -62,9 +69,11 @@ class VirtualFabric:
                 self.workers.append(ForkedWorker(lab, number))
             queue = events if wires.workers == 1 else EventQueue()
             self.part = WorkerPart(lab, 0, queue)
+            self.part.hear = self._take_news if wires.workers == 1 else None
             self.workers.insert(0, LocalWorker(self.part))
             self._following = [NEVER] * wires.workers
             self._stale = True  # who has something to do next is to be asked
+            self._watch_pauses()
         except BaseException:
             self.close()
             raise
@@ -87,7 +96,45 @@ class VirtualFabric:
     def on_news(self, hear: Callable[[News], None]) -> None:
         """Have ``hear`` get what ranks come to, in the order of their times."""
         self._hear = hear
-        self.part.hear = hear if self.alone else None
+
+    def _take_news(self, news: News) -> None:
+        if news.rank is not None:
+            if self._hear is not None:
+                self._hear(news)
+            return
+        when = news.when_ps + self.lookahead_ps
+        if when not in self._looks:
+            self._looks.add(when)
+            self.events.at(when, LOOK, self._look, when)
+
+    def _look(self, when: int) -> None:
+        self._looks.discard(when)
+        if self.pauses is not None:
+            self.pauses.look()
+
+    def _watch_pauses(self) -> None:
+        asic = self.lab.asic
+        if self.pauses is not None:
+            self.pauses.forget()
+        elif asic is not None and self.network.pauses is not None:
+            self.pauses = PauseWatch(asic, self.lab.topology, self.events, self)
+
+    def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:
+        """Call ``method`` of every worker's pauses."""
+        return self.each("of_pauses", method, arguments)
+
+    def paused(self) -> bool:
+        """Whether a pause is in force at a port."""
+        return self.pauses is not None and self.pauses.in_force
+
+    @property
+    def deadlocked(self) -> bool:
+        """Whether lines have stopped each other in a circle."""
+        return self.pauses is not None and bool(self.pauses.deadlock)
+
+    def standing(self) -> str:
+        """What pauses hold up now, as the end of a sentence; empty if they hold up nothing."""
+        return "" if self.pauses is None else self.pauses.standing()
 
     def owner(self, node: str) -> int:
         """The number of the worker of ``node``."""
@@ -204,9 +251,8 @@ class VirtualFabric:
         if self._capture is not None:
             self._capture.flush(self.events.now)
         self._stale = False
-        if self._hear is not None:
-            for one in sorted(news, key=lambda one: (one.when_ps, one.rank)):
-                self._hear(one)
+        for one in sorted(news, key=lambda one: (one.when_ps, one.rank or 0)):
+            self._take_news(one)
 
     # The fabric
 
@@ -246,7 +292,8 @@ class VirtualFabric:
 
     def reconfigure(self, seed: int) -> None:
         """Take what the switches were told anew; what is drawn follows from ``seed``."""
-        self.each(".reconfigure", seed, None if self.alone else self.network.settings())
+        self.each("reconfigure", seed, self.network.settings())
+        self._watch_pauses()
 
     def begin_row(self) -> None:
         """Let nothing that comes depend on what was; no frame is under way."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappush
+from typing import Any
 
 from emulator.endpoint.agent_processes import Progress
 from emulator.endpoint.gpu import GpuMemory, memory_path
@@ -22,7 +23,7 @@ from emulator.engine.event_queue import NEVER, PS, EventQueue, number_of
 from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
 from emulator.engine.gpu_port import GpuPort
 from emulator.engine.kernel_switch import Account
-from emulator.engine.network import Network
+from emulator.engine.network import Network, Settings
 from emulator.engine.packet_ring import open_together
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.lab import Lab
@@ -37,10 +38,13 @@ Load = tuple[int, Schedule, Mapping[int, Mapping[str, int]]]
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A rank has reached barriers at ``when_ps``, or has ended: then it has a ``result``."""
+    """A rank has reached barriers at ``when_ps``, or has ended: then it has a ``result``.
+
+    Without a rank: nothing has left the lossless buffer of a port for a whole pause.
+    """
 
     when_ps: int
-    rank: int
+    rank: int | None = None
     barriers: Sequence[str] = ()
     result: RankResult | None = None
 
@@ -76,6 +80,7 @@ class WorkerPart:
         self.taps: PortTaps | None = None
         self._news: list[News] = []
         self._copies: list[Crossing] = []
+        self._look_at_pauses()
         wires = lab.wires
         assert wires is not None
         self._owner = wires.worker_of
@@ -278,6 +283,19 @@ class WorkerPart:
         return made
 
     # The fabric
+
+    def reconfigure(self, seed: int | None, settings: Settings | None) -> None:
+        """Take what the switches were told anew."""
+        self.network.reconfigure(seed, settings)
+        self._look_at_pauses()
+
+    def _look_at_pauses(self) -> None:
+        if self.network.pauses is not None:
+            self.network.pauses.on_unmoved = lambda: self._tell(News(self.events.now))
+
+    def of_pauses(self, method: str, arguments: Sequence[object]) -> Any:
+        """Call ``method`` of the ports' pauses, which are there."""
+        return getattr(self.network.pauses, method)(*arguments)
 
     def capture(self, ends: Sequence[End], snaplen: int) -> None:
         """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""
