@@ -42,6 +42,10 @@ RUNS = {
         *("--fault", "t=3us link rail0:up0 down; t=5us link rail1:up1 rate=100G; t=30us heal"),
     ),
     "two ports": ("permutation", "--topology", "pod:hosts=2,gpus_per_host=4", "--sizes", "64KiB"),
+    "paused": (
+        *("incast", *EIGHT, "--param", "placement=any", "--param", "senders=6"),
+        *("--param", "size=128KiB", "--transport", "rocev2:adaptive"),
+    ),
     "secured": ("allreduce", *EIGHT, "--sizes", "16KiB", "--transport", "uet:tss=cluster"),
 }
 
