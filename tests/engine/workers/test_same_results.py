@@ -17,6 +17,7 @@ EIGHT = ("--topology", "rail_clos:hosts=2,gpus_per_host=4,spines=2")
 #: Leaf switches, where there are fewer than the most workers here.
 MOST = {"two ports": 2}
 LOOKAHEAD_NS = 600  # a cable
+TWELVE = ("--topology", "rail_clos:hosts=3,gpus_per_host=4,spines=2")
 RUNS = {
     "rails": ("allreduce", *EIGHT, "--sizes", "16KiB,64KiB", "--event-log", "all"),
     "sprayed": (
@@ -43,7 +44,7 @@ RUNS = {
     ),
     "two ports": ("permutation", "--topology", "pod:hosts=2,gpus_per_host=4", "--sizes", "64KiB"),
     "paused": (
-        *("incast", *EIGHT, "--param", "placement=any", "--param", "senders=6"),
+        *("incast", *TWELVE, "--param", "placement=any", "--param", "senders=6"),
         *("--param", "size=128KiB", "--transport", "rocev2:adaptive"),
     ),
     "secured": ("allreduce", *EIGHT, "--sizes", "16KiB", "--transport", "uet:tss=cluster"),
