@@ -29,14 +29,8 @@ RUNS = {
         "rocev2@deep:balance=packet",
     ),
     "trimmed": (
-        "incast",
-        *EIGHT,
-        "--param",
-        "placement=any",
-        "--param",
-        "senders=6",
-        "--param",
-        "size=128KiB",
+        *("incast", *TWELVE, "--param", "placement=any", "--param", "senders=6"),
+        *("--param", "size=128KiB"),
     ),
     "struck": (
         *("permutation", *EIGHT, "--sizes", "256KiB", "--switch", "shallow"),
