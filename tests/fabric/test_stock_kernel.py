@@ -54,11 +54,13 @@ CHECKS = (
     "tests/engine/test_digest.py::test_listed_runs_have_their_digests[uet]",
     "tests/engine/test_digest.py::test_listed_runs_have_their_digests[two workers]",
     "tests/engine/test_digest.py::test_listed_runs_have_their_digests[trimming]",
+    "tests/engine/test_digest.py::test_listed_runs_have_their_digests[bonds]",
 )
 #: What the runs among them are on.
 OF_DIGESTS = (
     "rail_clos:hosts=2,gpus_per_host=2,spines=1",
     "rail_clos:hosts=5,gpus_per_host=1,spines=1,uplinks_per_spine=1",
+    "clos:hosts=2,gpus_per_host=1,nic_ports=2,homing=bond,spines=1",
 )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from emulator import lab_record
 from emulator.fabric import namespaces
+from tests.scenarios.whole_run import held
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")
@@ -32,7 +33,10 @@ class Run:
         )
 
     def finish(self) -> tuple[int, str, str]:
+        """Status, output and errors of the process; a run that ended well is held to be sound."""
         out, err = self.process.communicate(timeout=BUDGET_S)
+        if self.process.returncode == 0:
+            held(self.folder)
         return self.process.returncode, out, err
 
     @property

@@ -23,6 +23,7 @@ from emulator.run.comparison import variants
 from emulator.run.stages import stages
 from emulator.transports import default_switch, fit
 from tests.scenarios.test_stages import PLAIN
+from tests.scenarios.whole_run import held
 from topologies.catalogue import load
 
 ROOT = Path(__file__).parents[2]
@@ -291,6 +292,7 @@ def run(folder: Path, *arguments: str) -> dict[str, Any]:
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
     content: dict[str, Any] = json.loads(done.stdout)
+    held(folder / lab)
     return content
 
 

@@ -204,6 +204,7 @@ def test_adaptive_routing_takes_no_reordering_for_loss(
         "permutation",
         *("--topology", CROSSED, "--transport", "rocev2:classic,rocev2:adaptive"),
         seed=1,
+        sprayed=True,
         sizes="1MiB",
     )
     rows = by_transport(result)
