@@ -75,6 +75,19 @@ def test_frame_that_goes_back_where_it_came_from_is_alone(
         hears.close()
 
 
+def test_packets_without_a_way_get_no_answer_by_the_hosts_clock(lab: LabFactory) -> None:
+    """A router would report some of them (RFC 1812, 5.2.7.1), so many a second of this machine."""
+    with benched(lab, SPINES) as bench:
+        down = bench.down("switch", "spine0").lowered(bench.element("switch", "spine1"))
+        bench.at(0, down)
+        hears = ear(bench.lab, End("h0g0", "eth0"))
+        bench.send("h0g0", "h0g1", 20)
+        bench.events.run()
+        assert account(bench).dropped == {"rail0: no route": 20}
+        assert received(hears) == []
+        hears.close()
+
+
 @pytest.mark.parametrize("switch", ["shallow", "shallow:balance=packet", None])
 def test_tunnels_keep_the_account(lab: LabFactory, switch: str | None) -> None:
     count = 100
