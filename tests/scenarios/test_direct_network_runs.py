@@ -41,6 +41,36 @@ def test_allreduce_is_right(start, spec: str, transport: str) -> None:
     assert not run.result["errors"]
 
 
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="building namespaces needs root")
+@pytest.mark.parametrize(
+    ("spec", "cable", "fault"),
+    [
+        ("torus:x=3,y=3,routing=shortest", "r0-0:xplus0", "down"),
+        ("dragonfly:gpus_per_host=1,routing=minimal", "g0-r0:global0", "down"),
+        ("dragonfly:gpus_per_host=1,routing=valiant", "g0-r0:local0", "blackhole"),
+        ("dragonfly_plus:gpus_per_host=1,routing=valiant", "g0-leaf0:up0", "down"),
+    ],
+)
+def test_cable_that_fails_for_a_while_costs_packets_and_no_octet(
+    start, spec: str, cable: str, fault: str
+) -> None:
+    """The tests' whole runs are held to conservation: each lost packet has its reason."""
+    healed = "heal" if fault == "blackhole" else "up"
+    timeline = f"t=3us link {cable} {fault}; t=9us {healed}"
+    run: Run = start(
+        *("--topology", spec, "--sizes", "64KiB", "--iterations", "1", "--fault", timeline),
+        *("--capture", "none"),
+        scenario="permutation",
+    )
+    status, _, err = run.finish()
+    assert status == 0, err
+    (row,) = run.result["rows"]
+    assert sum(row["lost_packets"].values()) > 0
+    assert set(row["lost_packets"]) <= {"black_hole", "in_flight", "in_queue", "no_route"}
+    assert row["slowdown"] > 1
+
+
 # --- PFC -----------------------------------------------------------------------------------------
 
 

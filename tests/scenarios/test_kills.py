@@ -80,7 +80,7 @@ def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
 
 
 @pytest.mark.parametrize("name", ["bgpd", "zebra"])
-def test_killed_daemon_of_a_control_plane_is_no_end_without_a_word(
+def test_killed_daemon_of_a_control_plane_ends_the_run_with_its_name(
     name: str, start: Callable[..., Run]
 ) -> None:
     run = start(*ROUTED)
@@ -92,11 +92,13 @@ def test_killed_daemon_of_a_control_plane_is_no_end_without_a_word(
     ]
     assert children
     children[0].kill()
-    run.process.send_signal(signal.SIGINT)
     status, _, errors = run.finish()
-    assert status == 128 + signal.SIGINT
+    assert status == 1
+    assert errors.startswith(f"uetemu: {name} of ")
+    assert " has died" in errors
     assert errors.count("\n") == 1
-    clean(run.lab)
+    assert run.result["errors"]
+    assert traces(run.lab) == []
 
 
 def test_two_runs_at_once_know_nothing_of_each_other(start: Callable[..., Run]) -> None:
