@@ -32,7 +32,7 @@ from topologies.model import Topology
 
 #: Frames that a port refused: they were not admitted.
 REFUSED = ("tail", "black_hole", "link_down", "failure", "headroom", "watchdog")
-#: Frames that were admitted and then lost on the cable.
+#: Frames that were lost on the cable: admitted before, or arriving from a NIC.
 LOST = ("loss", "burst")
 
 
@@ -81,12 +81,13 @@ def troubles(result: Mapping[str, Any], topology: Topology) -> list[str]:
         *_octets_in_switches(topology, ports),
     ]
     end = _end_to_end(ports, endpoints, acks_beside=_has_rocev2(result))
-    lost = _lost_to_carrier(result)
-    if lost is None:
-        checked = [*account, *places, *_trimmed(topology, ports), *octets, end]
+    to_carrier = _lost_to_carrier(result)
+    lost = (to_carrier or 0) + sum(_dropped(one, LOST) for one in ports.values() if "asic" in one)
+    missing = sum(place.missing for place in places)
+    checked = [*account, Equation("frames lost on cables", lost, missing)]
+    if to_carrier is None:
+        checked += [*places, *_trimmed(topology, ports), *octets, end]
     else:
-        missing = sum(place.missing for place in places)
-        checked = [*account, Equation("frames lost to cables without carrier", lost, missing)]
         checked += [place._replace(allowed=lost) for place in places]
     return [
         f"{one.what}: {one.left} on one side, {one.right} on the other"
@@ -145,8 +146,9 @@ def _at_switch_ports(ports: Ports) -> Iterator[Equation]:
     for name, port in ports.items():
         if "asic" in port:
             below = sum(port[queue]["drops"] for queue in ("data", "control"))
-            went = port["tx_packets"] - _pauses(port, "tx_packets") + below + _dropped(port, LOST)
-            yield Equation(f"frames admitted at {name}", _summed(port, "packets"), went)
+            went = port["tx_packets"] - _pauses(port, "tx_packets") + below
+            admitted, lost = _summed(port, "packets"), _dropped(port, LOST)
+            yield Equation(f"frames admitted at {name}", admitted, went, allowed=lost)
 
 
 def _octets_at_switch_ports(ports: Ports) -> Iterator[Equation]:
@@ -189,7 +191,8 @@ def _in_switches(topology: Topology, ports: Ports) -> Iterator[Equation]:
             for port in own
         )
         decided = sum(_summed(port, "packets") + _dropped(port, REFUSED) for port in own)
-        yield Equation(f"frames through {switch.name}", arrived, decided)
+        lost = sum(_dropped(port, LOST) for port in own)
+        yield Equation(f"frames through {switch.name}", arrived, decided, allowed=lost)
 
 
 def _trimmed(topology: Topology, ports: Ports) -> Iterator[Equation]:

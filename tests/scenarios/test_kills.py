@@ -26,7 +26,9 @@ KILLS = 20
 #: What a run has written when its last moment begins, and how long (s) that may be.
 STAGES = (None, "built", "started", "row", "row", "row")
 MOMENT_S = 1.0
-ROUTED = ("--control-plane", "ebgp", *ENDLESS)
+#: Rows enough for whatever is to happen between them.
+ROWS = (*SMALL, "--sizes", ",".join(["4KiB"] * 400))
+ROUTED = ("--control-plane", "ebgp", *ROWS)
 
 
 def traces(lab: str) -> list[str]:
@@ -60,8 +62,7 @@ def test_run_killed_at_any_moment_is_found_and_keeps_what_it_has(
     record_property("seed", seed)
     rng = random.Random(seed)
     for number in range(KILLS):
-        sizes = ",".join(["4KiB"] * 400)
-        run = Run(tmp_path, *SMALL, "--sizes", sizes, "--capture", "all")
+        run = Run(tmp_path, *ROWS, "--capture", "all")
         if (stage := rng.choice(STAGES)) is not None:
             run.event(stage)
         time.sleep(rng.uniform(0, MOMENT_S))

@@ -21,9 +21,10 @@ def held(folder: Path, *, sprayed: bool = True) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     topology = from_record(json.loads((folder / "fabric.json").read_text()))
     rows = result["rows"]
-    assert [row["wrong"] for row in rows] == [0] * len(rows)
-    assert [row for row in rows if (row["efficiency"] or 0) > 1] == []
-    assert troubles(result, topology) == []
+    found = [f"wrong elements: {row}" for row in rows if row["wrong"]]
+    found += [f"faster than its ideal: {row}" for row in rows if (row["efficiency"] or 0) > 1]
+    found += troubles(result, topology)
     if not sprayed:
-        assert overtaken(folder / "capture.pcapng", {gpu.name for gpu in topology.gpus}) == []
+        found += overtaken(folder / "capture.pcapng", {gpu.name for gpu in topology.gpus})
+    assert found == [], found
     return result
