@@ -105,6 +105,11 @@ class _Lane:
         )
 
 
+def _asks_when_idle(line: Line | None) -> bool:
+    """Whether ``line``, the one of a lane, is busy and will ask for the next frame by itself."""
+    return line is not None and line.busy and not line.low_stopped
+
+
 class GpuEndpoint:
     """The GPU of ``spec`` with its open ``ports``; ``number`` is that of its events' source."""
 
@@ -273,8 +278,8 @@ class GpuEndpoint:
         deadline = NEVER
         for lane in self._lanes:
             line = lane.line
-            if line is not None and line.busy and not line.low_stopped:
-                continue  # it asks when it is idle
+            if _asks_when_idle(line):
+                continue
             asked = True
             if line is None:
                 lane.look()
@@ -285,12 +290,16 @@ class GpuEndpoint:
                 if not frames:
                     break
                 self._send(lane, frames)
+                if _asks_when_idle(line):
+                    break
             else:
                 if lane.stopped and (frames := endpoint.transmit(now, 0)):
                     self._send(lane, frames)
                 if not lane.stopped:
                     continue  # the line asks when it is idle
                 stopped = True
+            if _asks_when_idle(line):
+                continue
             due = endpoint.next_deadline()
             if stopped and due is not None and due <= now:
                 due = now + _STOPPED_LOOK_NS  # what waits is data
