@@ -98,6 +98,7 @@ FIGURES: Mapping[str, Figure] = {
     "virtual_ring_packets_s": Figure(
         "data packets a second, AllReduce of 8 MiB on the reference cluster", "1/s", True, 12_000
     ),
+    "virtual_workers_ratio": Figure("packets of two workers over those of one", "x", True, 1.66),
     "virtual_ring_packet_us": Figure("processor time of one of them", "us", False),
     "virtual_permutation_packets_s": Figure(
         "the same, permutation over three switches", "1/s", True, 8_000

@@ -33,6 +33,7 @@ SIZES = {
 }
 FEW = "16KiB"
 REPEATS = 3
+ALONE, SHARED = ("--workers", "1"), ("--workers", "2")
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,18 @@ def packet_us(large: Cost, small: Cost) -> float:
 
 def measure() -> dict[str, float]:
     """The figures of the page on virtual time."""
-    quiet = ("--capture", "none")
+    quiet = ("--capture", "none", *ALONE)
     small = cost_of(*RING, "--sizes", "4KiB", *quiet)
     ring = median([*RING, "--sizes", "8MiB", *quiet])
-    captured = median([*RING, "--sizes", "8MiB", "--capture", "all"])
+    shared = median([*RING, "--sizes", "8MiB", "--capture", "none", *SHARED])
+    shared_small = cost_of(*RING, "--sizes", "4KiB", "--capture", "none", *SHARED)
+    captured = median([*RING, "--sizes", "8MiB", "--capture", "all", *ALONE])
     spread_small = cost_of(*SPREAD, "--sizes", "4KiB", *quiet)
     spread = median([*SPREAD, "--sizes", "2MiB", *quiet])
     usual = cost_of("allreduce")
     return {
         "virtual_ring_packets_s": rate(ring, small),
+        "virtual_workers_ratio": rate(shared, shared_small) / rate(ring, small),
         "virtual_ring_packet_us": packet_us(ring, small),
         "virtual_permutation_packets_s": rate(spread, spread_small),
         "virtual_allreduce_s": usual.wall_s,
@@ -117,7 +121,7 @@ def costs_by_size() -> dict[int, float]:
     costs = {}
     for gpus, (spec, size) in SIZES.items():
         arguments = ["permutation", "--param", "warmups=0", "--iterations", "1"]
-        arguments += ["--topology", spec, "--capture", "none"]
+        arguments += ["--topology", spec, "--capture", "none", *ALONE]
         few = cost_of(*arguments, "--sizes", FEW)
         costs[gpus] = packet_us(cost_of(*arguments, "--sizes", size), few)
     return costs
