@@ -28,7 +28,7 @@ STAGES = (None, "built", "started", "row", "row", "row")
 MOMENT_S = 1.0
 #: Rows enough for whatever is to happen between them.
 ROWS = (*SMALL, "--sizes", ",".join(["4KiB"] * 400))
-ROUTED = ("--control-plane", "ebgp", *ROWS)
+ROUTED = ("--control-plane", "ebgp", *SMALL, "--sizes", ",".join(["4KiB"] * 30))
 
 
 def traces(lab: str) -> list[str]:
