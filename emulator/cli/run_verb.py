@@ -104,7 +104,7 @@ PATIENCE_S = 2.0
     "--workers",
     metavar="auto|N",
     help="--clock virtual: processes that share the work, at most; results are the same for any "
-    "number [default: auto, one for each processor]",
+    "number [default: auto, one for each idle processor]",
 )
 @click.option(
     "--convergence",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from topologies.model import Role, Topology
@@ -19,6 +20,7 @@ _PS = 1000
 #: Fewer GPUs than this keep no worker busy for longer than the exchange with the others takes.
 LEAST_GPUS = 4
 MOST_WORKERS = 256
+LOADAVG = Path("/proc/loadavg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,16 @@ class Partition:
 
 
 def automatic(topology: Topology) -> int:
-    """How many workers suit ``topology`` on this machine: one for each processor at most."""
-    return max(1, min(len(os.sched_getaffinity(0)), len(topology.gpus) // LEAST_GPUS))
+    """How many workers suit ``topology`` on this machine now: one for each idle processor.
+
+    Workers wait for each other at the end of each window, so that one which has to share its
+    processor with somebody else holds up all.
+    """
+    runnable = int(
+        LOADAVG.read_text().split()[3].partition("/")[0]
+    )  # this process is one (proc(5))
+    idle = len(os.sched_getaffinity(0)) - (runnable - 1)
+    return max(1, min(idle, len(topology.gpus) // LEAST_GPUS))
 
 
 def lookahead_ps(topology: Topology) -> int:

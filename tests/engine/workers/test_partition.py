@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from emulator.engine.workers import partition
 from emulator.engine.workers.partition import LEAST_GPUS, Partition, automatic, lookahead_ps
 from topologies import catalogue
 from topologies.model import End, Role, Topology
@@ -72,3 +75,14 @@ def test_the_lookahead_is_the_least_of_delays_and_latency() -> None:
 
 def test_a_small_fabric_gets_one_worker_by_itself() -> None:
     assert automatic(catalogue.load(f"rail_clos:hosts={LEAST_GPUS - 1},gpus_per_host=1")) == 1
+
+
+@pytest.mark.parametrize(("runnable", "workers"), [(1, 4), (2, 3), (4, 1), (9, 1)])
+def test_a_worker_gets_an_idle_processor(
+    runnable: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loadavg = tmp_path / "loadavg"
+    loadavg.write_text(f"3.12 2.05 1.31 {runnable}/417 29311\n")
+    monkeypatch.setattr(partition, "LOADAVG", loadavg)
+    monkeypatch.setattr(partition.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert automatic(catalogue.load("rail_clos")) == workers
