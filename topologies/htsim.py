@@ -26,7 +26,8 @@ different versions stop at 64, 96 or 128 ports of a switch.
 
 Two things that a fabric has are not for this file.  Queues: a size in it ends csg-htsim, which has
 a ``-q`` even if none is given, and uet-htsim with ``-q``; without, uet-htsim sets all sizes to a
-bandwidth-delay product after it has read them.  NICs send at ``-linkspeed`` (100 Gb/s if not
+bandwidth-delay product after it has read them, and derives ECN thresholds from the longest
+round trip, which it refuses if they are above ``-q``.  NICs send at ``-linkspeed`` (100 Gb/s if not
 given), however fast their links are.  So comments say what to give on the command line for a fabric
 as a run has it: packets as long as they are on the wire there, and switches that trim what finds
 one bandwidth-delay product before it.
@@ -48,6 +49,7 @@ LARGEST_NUMBER = 2**31 - 1  # what its reader takes
 PAYLOAD_BYTES = (4096, 2048, 1024)  # of a UET packet: the first that fits (UES 3.4.1.11)
 #: IPv4 20, UDP 8, RUD_REQ 12, SES standard request 44 octets (UES Tables 3-33, 3-8).
 HEADER_BYTES = 84
+ECN_BDP = (0.2, 0.8)  # between which switches of a run mark ever more (UES 3.6.17)
 PATHS = 256  # entropy values that a run's endpoints spray over
 PORTS_OF_ALL = 64  # of a switch, which no version refuses
 
@@ -268,10 +270,12 @@ class _Tree:
         packet = packet_bytes(self.topology)
         bdp = plane_bdp_bytes(self.topology, mtu_frame_bytes(self.topology))
         queue = max((bdp + packet // 2) // packet, 1)
-        yield f"Give htsim -linkspeed {nic_mbps} -mtu {packet} -q {queue} -paths {PATHS}: it does"
-        yield "not take from here the rate of NICs, the length of packets (a full one of UET over"
-        yield "UDP and IPv4, as on the wire), the depth at which switches trim (one BDP,"
-        yield f"{bdp} octets), and the number of paths."
+        low, high = (min(round(share * bdp / packet), queue) for share in ECN_BDP)
+        yield f"Give htsim -linkspeed {nic_mbps} -mtu {packet} -q {queue} -ecn {low} {high}"
+        yield f"-paths {PATHS}: it does not take from here the rate of NICs, the length of packets"
+        yield "(a full one of UET over UDP and IPv4, as on the wire), the depth at which switches"
+        yield f"trim (one BDP, {bdp} octets) and those between which they mark, and the number of"
+        yield "paths.  Without -ecn it stops where its own thresholds are above that -q."
         ports = max(
             below.radix_down + (above.radix_up if above else 0)
             for below, above in zip(self.below, [*self.below[1:], None], strict=True)

@@ -184,7 +184,9 @@ def test_quantities_are_those_of_the_links() -> None:
         assert "Downlink_speed_Gbps 400\n" in part
 
 
-GIVEN = re.compile(r"# Give htsim -linkspeed (\d+) -mtu (\d+) -q (\d+) -paths (\d+): ")
+GIVEN = re.compile(
+    r"# Give htsim -linkspeed (\d+) -mtu (\d+) -q (\d+) -ecn (\d+) (\d+)\n# -paths (\d+): "
+)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +196,7 @@ GIVEN = re.compile(r"# Give htsim -linkspeed (\d+) -mtu (\d+) -q (\d+) -paths (\
         "rail_clos:nic_rate=800G,uplink_rate=800G",
         "rail_clos:mtu=2500",
         "rail_clos:mtu=1500",
+        "rail_clos:hosts=9,gpus_per_host=1,spines=1,uplinks_per_spine=1",
     ],
 )
 def test_what_htsim_takes_on_its_command_line_is_what_a_run_has(spec: str) -> None:
@@ -201,13 +204,17 @@ def test_what_htsim_takes_on_its_command_line_is_what_a_run_has(spec: str) -> No
     topology = catalogue.load(spec)
     found = GIVEN.search(to_htsim(topology))
     assert found is not None
-    mbps, mtu, queue, paths = map(int, found.groups())
+    mbps, mtu, queue, low, high, paths = map(int, found.groups())
     run = transports.fit("uet", topology, seed=1)
     assert mbps * 10**6 == topology.links[0].rate_bps
     assert mtu == run.wire.payload_mtu + run.wire.around_bytes
     switch = fit(parse("shallow"), topology, 1000).profile(topology.links[-1])
     assert switch.data.trim_bytes is not None
     assert abs(queue - switch.data.trim_bytes / mtu) <= 0.5
+    for packets, octets in ((low, switch.data.kmin_bytes), (high, switch.data.kmax_bytes)):
+        assert octets is not None
+        assert abs(packets - octets / mtu) <= 0.5
+    assert high <= queue  # else htsim stops
     assert paths == EV_SET_SIZE
 
 
