@@ -146,6 +146,27 @@ def test_who_may_capture_stays_as_it_is_where_wireshark_is_installed(
     assert ("install-setuid" in done.stdout) == answered
 
 
+@pytest.mark.parametrize("theirs", [None, "-- mine\n"])
+def test_root_runs_lua_where_wireshark_leaves_it_open(tmp_path: Path, theirs: str | None) -> None:
+    """Wireshark 4.4 has no defaults, and says where it looks for them; its owner's stay."""
+    init = tmp_path / "plugins" / "init.lua"
+    if theirs:
+        init.parent.mkdir()
+        init.write_text(theirs)
+    script = functions("let_root_run_lua") + (
+        f"tshark() {{ printf 'Global Lua Plugins:  \t{init.parent}\\n'; }}\n"
+        f"wireshark_defaults={tmp_path}/none let_root_run_lua\n"
+    )
+    assert run(["bash", "-c", script]).returncode == 0
+    assert init.read_text() == (theirs or "run_user_scripts_when_superuser = true\n")
+
+
+def test_root_runs_lua_already_where_wireshark_has_defaults(tmp_path: Path) -> None:
+    script = functions("let_root_run_lua") + "tshark() { exit 1; }\n"
+    done = run(["bash", "-c", f"{script}wireshark_defaults={tmp_path} let_root_run_lua"])
+    assert done.returncode == 0
+
+
 def test_no_failure_is_silent() -> None:
     script = functions("say", "fail", "unforeseen") + (
         "log=/nowhere/log\nprovision() {\n"

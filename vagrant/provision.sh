@@ -20,6 +20,7 @@ readonly debian='Debian 12 or 13'
 readonly python=/usr/bin/python3 # Debian's own: mininet is a module of that one, not of a pyenv's
 readonly policy=/usr/sbin/policy-rc.d
 readonly policy_mark='# made by uetemu while it installs'
+readonly wireshark_defaults=/usr/share/wireshark/init.lua
 readonly guard=/run/lock/uetemu-provision.guard # locked as long as services must not start
 
 # Debian's packages, and what each is for.
@@ -260,6 +261,18 @@ disable_frr() {
     fi
 }
 
+# Wireshark 4.4, which Debian 13 has, comes without the file that lets root run Lua, as Debian 12's
+# does: without it root's tshark knows no dissector of ours.
+let_root_run_lua() {
+    local folder
+    [[ ! -e $wireshark_defaults ]] || return 0
+    folder=$(tshark -G folders | sed -n 's/^Global Lua Plugins:[[:space:]]*//p')
+    [[ -n $folder ]] || { printf 'E: tshark runs no Lua\n'; return 1; }
+    [[ ! -e $folder/init.lua ]] || return 0
+    mkdir -p "$folder" || return
+    printf 'run_user_scripts_when_superuser = true\n' >"$folder/init.lua"
+}
+
 install_missing_packages() {
     local missing had_frr=
     mapfile -t missing < <(missing_packages)
@@ -272,6 +285,7 @@ install_missing_packages() {
     have_package_lists || step "reading Debian's package lists" apt_update
     step "installing Debian packages: ${missing[*]}" install_packages "${missing[@]}"
     [[ -n $had_frr ]] || step "keeping FRR's own service from starting" disable_frr
+    [[ " ${missing[*]} " != *" tshark "* ]] || step "letting root's tshark run Lua" let_root_run_lua
     tidy
 }
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -15,6 +16,8 @@ from uet.wire import wireshark
 from uet.wire.wireshark_colors import color_rules
 
 SCRIPT = "uetemu.lua"
+#: Wireshark's own settings of Lua.
+SETTINGS = "init.lua"
 #: Name of the colouring rules where they stand alone, for Wireshark's own import.
 RULES = "uetemu.colorfilters"
 #: What Wireshark calls its file of colouring rules.
@@ -85,7 +88,7 @@ def install(folder: Path | None, force: bool, to_stdout: bool) -> None:
         who = "as root " if os.geteuid() == 0 else ""
         raise UserError(
             f"{target} is in place, but tshark {who}does not load it; see that its init.lua"
-            " enables Lua (and user scripts for root)"
+            f" enables Lua{_for_root(folders)}"
         )
 
 
@@ -149,6 +152,15 @@ def _run_tshark(*arguments: str) -> str:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"tshark {' '.join(arguments)} failed ({last}); mend that first")
     return done.stdout
+
+
+def _for_root(folders: Mapping[str, Path]) -> str:
+    """What else its init.lua has to say where root runs Wireshark, which has none since 4.4."""
+    if os.geteuid():
+        return ""
+    place = folders.get("Global Lua Plugins")
+    where = f" ({place / SETTINGS} since Wireshark 4.4)" if place else ""
+    return f", with run_user_scripts_when_superuser = true in that of all users{where}"
 
 
 def _folders() -> dict[str, Path]:
