@@ -116,7 +116,7 @@ class Pdc(PdcLife):
             source.on_range(mpr, cack)
             if mpr:
                 self.peer.mpr = mpr
-        rtt = source.sample(ack_psn, word & _ACK_RETX, service, now)
+        rtt = source.sample(ack_psn, cack, word & _ACK_RETX, service, now)
         source.on_ack(ack_psn, cack, next_header, response, now)
         if bitmap:
             source.on_sack((cack + sack_offset) & MASK, bitmap)

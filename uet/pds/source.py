@@ -512,12 +512,22 @@ class RequestSource(LossRecovery):
             self._size[slot] = 0
             news ^= low
 
-    def sample(self, psn: int, resent: int, service_time: int, now: int) -> int:
-        """The RTT that an ACK which ``psn`` caused shows; before it is settled."""
-        slot = psn & _SLOT
-        if psn in self._controls or not self.window.is_open(psn):
+    def sample(self, psn: int, cack: int, resent: int, service_time: int, now: int) -> int:
+        """The RTT that an ACK which ``psn`` caused shows; before it is settled.
+
+        Where ``cack`` passes the first open PSN, that packet was missing until now: none that has
+        arrived took longer, whoever caused the ACK.
+        """
+        window, sent_at = self.window, self.timer.sent_at
+        base = window.base
+        slot = base & _SLOT
+        if base != psn and ((cack - base) & MASK) < HALF and not window.is_delivered(base):
+            copies = self._copies[slot]
+            self.timed(rtt_sample(now, sent_at[slot], copies, 0, service_time), now)
+        if psn in self._controls or not window.is_open(psn):
             return NO_SAMPLE
-        rtt = rtt_sample(now, self.timer.sent_at[slot], self._copies[slot], resent, service_time)
+        slot = psn & _SLOT
+        rtt = rtt_sample(now, sent_at[slot], self._copies[slot], resent, service_time)
         self.timed(rtt, now)
         return rtt
 
