@@ -80,6 +80,7 @@ RECEIVER = 0
 VICTIM_BYTES = 1024
 PROBES = replace(COUNT, minimum=0)
 RAILS_ACROSS = 4
+PLACEMENTS = ("rail", "spines", "any")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,14 +92,19 @@ class Parameters(TrafficParameters):
         16, PROBES, help="small writes meanwhile from the first sender to the last one"
     )
     placement: str = parameter(
-        "rail", choices=("rail", "spines", "any"), help="senders on the receiver's rail, or others"
+        "rail", choices=PLACEMENTS, help="senders on the receiver's rail, on others, or on both"
     )
 
 
 def topology(parameters: Parameters) -> str:
-    """Just large enough: one rail, or four of which the senders have three."""
-    most = max(parameters.senders)
-    if parameters.placement == "rail":
+    """Just large enough."""
+    return incast_topology(parameters.senders, parameters.placement)
+
+
+def incast_topology(senders: Sequence[int], placement: str) -> str:
+    """One rail with a GPU more than there are ``senders``, or four of which these have three."""
+    most = max(senders)
+    if placement == "rail":
         return f"rail_clos:hosts={most + 1},gpus_per_host=1,spines=1,uplinks_per_spine=1"
     hosts = 1 + -(-most // (RAILS_ACROSS - 1))
     return f"rail_clos:hosts={hosts},gpus_per_host={RAILS_ACROSS}"

@@ -34,8 +34,8 @@ What should be seen, and why: two things can go wrong here.
 
 Came out (seed 1, NSCC with REPS): ``hot_share`` 0.95, 0.66 and 0.99, ``free_share`` 1.00, 1.07 and
 1.00 for N = 1, 4 and 8: no blackout, no collateral damage.  At N = 4 the one flow gets two thirds
-of what those have that share the uplinks.  By the host's clock, with a fixed window of one BDP
-``hot_share`` fell to 0.58 at N = 4 and ``free_share`` to 0.83 at N = 8.
+of what those have that share the uplinks.  With a fixed window of one BDP (``uet:cc=none``) it gets
+half at N = 4 and 8, and ``free_share`` falls to 0.94 and 0.84.
 """
 
 from __future__ import annotations

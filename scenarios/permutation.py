@@ -30,10 +30,9 @@ Expected from public work: the REPS paper (arXiv 2407.21625) reports ECMP up to 
 than spraying, and oblivious spraying up to 1.25 times slower than REPS on symmetric fabrics.
 
 Came out (seed 1, defaults): 64 % of the ideal with 256 KiB, where two round trips are most of it,
-and 89 % with 4 MiB, NICs 93 % busy, worst uplink at 1.06 of the mean.  By the host's clock: with
-four hosts of two GPUs and 6 MiB, seeds 1 to 5: 89 to 94 %, whoever sprays; on one path each (rod) a
-quarter of that.  RoCEv2 (2 MiB, seeds 1 and 2): 10 and 36 % with one queue pair, whose hash had put
-four flows, and two, on one uplink; 60 % with eight; UET 84 and 89.
+and 89 % with 4 MiB, NICs 93 % busy, worst uplink at 1.06 of the mean.  With four hosts of two GPUs,
+four spines and 2 MiB (medians of seeds 1 and 2): 87 %, on one path each (rod) 35; RoCEv2 42 % with
+one queue pair, whose hash puts several flows on one uplink, and 65 % with eight.
 """
 
 from __future__ import annotations

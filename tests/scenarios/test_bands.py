@@ -20,8 +20,11 @@ import pytest
 
 from emulator.fabric import namespaces
 from tests.scenarios.bands import (
+    CREDITED_INCAST,
+    DEEP_INCAST,
     INCAST,
     LINK_BLACK,
+    LINK_SLOW,
     OBLIVIOUS_SLOWER,
     ONE_PATH_SLOWER,
     PERMUTATION,
@@ -118,6 +121,52 @@ def test_incast_fills_its_link_at_the_target_queue_and_loses_nothing(
     lossy = copy.deepcopy(result)
     lossy["ports"]["rail0:down0"]["asic"]["classes"]["data"]["packets"] -= 1
     assert len(troubles(lossy, topology)) == 2  # at the port and in its switch
+
+
+@on_a_fabric
+@pytest.mark.parametrize(("senders", "placement"), [("16", "any"), ("32", "any"), ("63", "rail")])
+def test_credit_keeps_the_link_of_a_large_incast_busy(
+    tmp_path: Path, record_property: Record, senders: str, placement: str
+) -> None:
+    """However many first packets are trimmed; each of them is sent once more."""
+    result = run(
+        tmp_path,
+        "ccsweep",
+        seed=1,
+        senders=senders,
+        placement=placement,
+        cc="rccc",
+        profiles="shallow",
+        trims="on",
+    )
+    (row,) = result["rows"]
+    record_property("time", row["time_us"])
+    assert within(row, CREDITED_INCAST) == []
+    assert row["trimmed_packets"] == row["retransmitted_packets"] > 0
+
+
+@marked
+def test_without_trimming_deep_queues_lose_little_time(
+    tmp_path: Path, record_property: Record, seed: int
+) -> None:
+    result = run(tmp_path, "incast", "--switch", "deep", seed=seed, senders="8")
+    (row,) = result["rows"]
+    record_property("efficiency", row["efficiency"])
+    assert within(row, DEEP_INCAST) == []
+    assert row["dropped_packets"] == row["retransmitted_packets"] > 0
+
+
+@marked
+def test_a_slow_uplink_is_not_taken_for_loss(
+    tmp_path: Path, record_property: Record, seed: int
+) -> None:
+    rows = run(tmp_path, "linkfail", seed=seed, size="1MiB", fail="slow", slow_at="0")["rows"]
+    for row in rows:
+        record_property(f"efficiency with {row['spray']}", row["efficiency"])
+        assert within(row, LINK_SLOW) == []
+        assert row["dropped_packets"] == 0
+        assert row["retransmitted_packets"] == row["trimmed_packets"]
+    assert rows[0]["time_us"] < rows[1]["time_us"]  # REPS, oblivious
 
 
 @marked
