@@ -23,6 +23,9 @@ NEVER = 1 << 62
 #: Kinds of events in the high bits of their order.
 _KIND_BITS = 50
 LEAVING, ARRIVING, WAKING = (kind << _KIND_BITS for kind in (1, 2, 3))
+#: Orders of what the run does because of what ports and ranks have come to; each is there once in
+#: an instant, before all else.
+LOOK, PASS, STOP = -3, -2, -1
 #: Numbers of ports and endpoints have so many bits, counters of endpoints those below.
 _NUMBER_BITS, _COUNTER_BITS = 18, 32
 #: Added to the number of a port for what leaves the pipeline behind it.

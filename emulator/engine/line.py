@@ -383,6 +383,12 @@ class Line:
 
     def _out_of_pipeline(self, frame: bytes) -> None:
         self.in_pipeline -= 1
+        if self.cut:  # the kernel takes nothing in by a port without carrier
+            counts = self.counts
+            counts.arrived -= 1
+            counts.arrived_octets -= len(frame)
+            counts.in_flight += 1
+            return
         self._far(frame)
 
     def waiting(self, queue: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What the lines of a fabric have carried, lost and still hold, put together from all workers.
+"""Frames that the lines of a fabric have carried, lost and still hold, as all workers know it.
 
 The worker that owns a port knows what leaves by it, and the one that owns the port at the other end
 of the cable knows what arrives there.
@@ -47,7 +47,7 @@ class LineState:
         return replace(self, counts=counts, before=before)
 
     def queue(self, number: int, drops: int = 0) -> QueueCounters:
-        """What became of the frames of queue ``number``."""
+        """Counters of queue ``number``."""
         packets, octets = self.counts.by_queue[number]
         waiting, waiting_octets = self.waiting[number]
         return QueueCounters(

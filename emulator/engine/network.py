@@ -30,11 +30,8 @@ from emulator.engine.kernel_switch import (
 from emulator.engine.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.line_state import LineState, LineStates, joined
 from emulator.engine.packet_ring import PacketRing, close_together, sender
-from emulator.engine.priority_flow_control import (
-    PauseSettings,
-    PriorityFlowControl,
-    pause_settings,
-)
+from emulator.engine.port_settings import LineChange, PortSettings, Settings
+from emulator.engine.priority_flow_control import PriorityFlowControl, pause_settings
 from emulator.fabric import namespaces
 from emulator.fabric.counters import PortCounters
 from emulator.fabric.passage import ring_filter
@@ -75,38 +72,6 @@ class Ends:
     def first_of_pauses(self) -> int:
         """The first number that neither an end nor a GPU has; there is a GPU at an end at most."""
         return 2 * len(self.numbers) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class PortSettings:
-    """How the line from a port queues: a queue for each DSCP, the share of the link that data
-    owns whatever else waits, and how many octets may wait (None: no limit of the port's own)."""
-
-    queues: bytes
-    low_share: float
-    limit: int | None = None
-    #: latency of the switch that the port is at, for what arrives there
-    pipeline_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LineChange:
-    """What a fault changes of the line from ``end``: its rate, whether frames overtake, and what
-    becomes of PAUSE frames there (None: the port has none)."""
-
-    end: End
-    rate_bps: int
-    overtaking: bool
-    pauses: PauseSettings | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the switches say now: how all ports queue, and what they do about pauses (None:
-    nothing)."""
-
-    ports: Mapping[End, PortSettings]
-    pauses: Mapping[End, PauseSettings] | None
 
 
 class Network:
@@ -215,7 +180,7 @@ class Network:
         return inlet
 
     def settings(self) -> Settings:
-        """What the switches say now, as far as this process knows."""
+        """The orders of the switches now, as far as this process knows."""
         asic = self.lab.asic
         pausing = asic is not None and (self.pauses is not None or asic.fitted.pauses)
         return Settings(
@@ -411,7 +376,7 @@ class Network:
         return b if a == end else a
 
     def states(self) -> LineStates:
-        """What this worker knows of all lines."""
+        """The states of all lines, as far as this worker knows."""
         return {end: LineState.of(line) for end, line in self.lines.items()}
 
     def moving(self) -> bool:

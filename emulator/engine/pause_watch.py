@@ -19,7 +19,7 @@ _SHOWN = 8
 
 
 class Workers(Protocol):
-    """Those who work on the ports."""
+    """The workers that own the ports."""
 
     def each_of_pauses(self, method: str, *arguments: object) -> list[Any]:
         """Call ``method`` of every worker's :class:`PriorityFlowControl`."""
@@ -79,7 +79,7 @@ class PauseWatch:
         return self._snapshot().in_force
 
     def standing(self) -> str:
-        """What holds up frames now, as the end of a sentence; empty if nothing does."""
+        """Name what holds up frames now, as the end of a sentence; empty if nothing does."""
         if circle := self.deadlock:
             names = [str(channel) for channel in circle]
             more = len(names) - _SHOWN

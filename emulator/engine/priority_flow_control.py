@@ -21,7 +21,7 @@ _DRAWN_OCTETS = 8
 
 @dataclass(frozen=True, slots=True)
 class PauseSettings:
-    """What a port does about pauses, and what faults do to the PAUSE frames that leave it and to
+    """Rules of a port about pauses, and what faults do to the PAUSE frames that leave it and to
     those that arrive there: take all of them, or each with a chance."""
 
     rules: PauseRules | None
@@ -213,7 +213,7 @@ class PriorityFlowControl:
         return found
 
     def counters(self, until_ns: int | None) -> dict[str, PauseCounters]:
-        """What was counted up to now by port; a pause that goes on ends at ``until_ns`` at last."""
+        """Counters up to now by port; a pause that goes on ends at ``until_ns`` at last."""
         return {one.name: one.settle(until_ns) for one in self.ends.values()}
 
     def restart(self) -> None:

@@ -56,7 +56,8 @@ class ScaleUpCopies:
     def notify(self, peer: int, notice: CopyNotice) -> None:
         """Have ``peer`` hear of a copy when its first octet is there."""
         begins = notice.deliver_at * PS - self._link.octets_ps(notice.length)
-        self._send(peer, max(begins, self._events.now), self._source.next(), notice)
+        soonest = self._events.now + self._link.latency_ns * PS  # times above are whole ns
+        self._send(peer, max(begins, soonest), self._source.next(), notice)
 
     def arrive(self, notice: CopyNotice) -> None:
         """Take a peer's copy, whose first octet is here now."""

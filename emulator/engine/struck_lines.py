@@ -1,8 +1,9 @@
 """Has the lines of a fabric follow what strikes their cables, at the instant of the strike.
 
-What waits at a port is lost with its carrier, and so is what is on the cable; a frame that arrived
-before is not.  A rate holds from the next frame on.  What the switch program does to frames (loss,
-corruption, duplication, black hole) needs nothing here: it happens as they cross the switch.
+What waits at a port is lost with its carrier, and so is what is on the cable, or in the pipeline of
+the switch behind it; a frame that has come through before is not.  A rate holds from the next frame
+on.  What the switch program does to frames (loss, corruption, duplication, black hole) needs
+nothing here: it happens as they cross the switch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from emulator.engine.line_state import LineStates
-from emulator.engine.network import LineChange
+from emulator.engine.port_settings import LineChange
 from emulator.engine.priority_flow_control import pause_settings_of
 from emulator.lab import Lab
 from topologies.model import End, Link

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
 from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
 from emulator.endpoint.operation_table import COPY, WRITE, OperationTable
 from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import AgentSpec, RankResult
-from emulator.engine.event_queue import NEVER, PS
+from emulator.engine.event_queue import NEVER, PASS, PS, STOP
 from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.engine.workers.worker_part import Load, News
 
@@ -41,6 +41,7 @@ class VirtualPool:
         self._schedules: dict[int, Schedule] = {}
         self._members: dict[str, frozenset[int]] = {}
         self._waiting: dict[str, set[int]] = {}
+        self._passes: dict[int, list[str]] = {}  # names of barriers, by when they are passed (ps)
         self._left: set[int] = set()
         self._ending = False
         self._execution = self._life = self._past_lives = 0
@@ -183,20 +184,24 @@ class VirtualPool:
             there.add(news.rank)
             if there == self._members[name]:
                 del self._waiting[name]
-                self._later(news, self._pass, (self._execution, name))
+                when = self._after(news)
+                if when not in self._passes:
+                    self._events.at(when, PASS, self._pass, (self._execution, when))
+                self._passes.setdefault(when, []).append(name)
         if news.result is not None and news.rank is not None:
             self._left.discard(news.rank)
             if not self._ending and (not self._left or news.result.error is not None):
                 self._ending = True
-                self._later(news, lambda _: self._events.stop(), None)
+                self._events.at(self._after(news), STOP, lambda _: self._events.stop(), None)
 
-    def _later(self, news: News, act: Callable[[Any], None], argument: object) -> None:
-        when = news.when_ps + self._fabric.lookahead_ps
-        self._events.at(when, self._source.next(), act, argument)
+    def _after(self, news: News) -> int:
+        return news.when_ps + self._fabric.lookahead_ps
 
-    def _pass(self, passed: tuple[int, str]) -> None:
-        execution, name = passed
-        self._fabric.each("pass_barrier", execution, name, sorted(self._members[name]))
+    def _pass(self, passed: tuple[int, int]) -> None:
+        """Have all barriers passed whose time this is, in the order of their names."""
+        execution, when = passed
+        for name in sorted(self._passes.pop(when)):
+            self._fabric.each("pass_barrier", execution, name, sorted(self._members[name]))
 
     def _explain(self, more_to_come: bool) -> None:
         """End the executions that will not end, each with what it waits for."""

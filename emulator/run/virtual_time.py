@@ -160,7 +160,7 @@ class VirtualTime:
             self.telemetry.flush()
 
     def digest(self) -> str | None:
-        """What all frames so far come to."""
+        """The digest of all frames so far."""
         return digest(self.fabric.states())
 
     def _end_telemetry(self, sampler: Telemetry) -> None:
@@ -193,7 +193,7 @@ class VirtualTime:
         return self._pool
 
     def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
-        """What reads the counters of all ports of ``lab``."""
+        """The function that reads the counters of all ports of ``lab``."""
         return self.fabric.counters
 
     def rest(self) -> None:
@@ -212,7 +212,7 @@ class VirtualTime:
             self._sampling.begin_row(self._events.now // PS * PS)
 
     def row_digest(self) -> str | None:
-        """What the frames of the row come to."""
+        """The digest of the row's frames."""
         return digest_of_row(self.fabric.states())
 
     def switches_changed(self, seed: int) -> None:
@@ -252,6 +252,6 @@ class VirtualTime:
 
 
 def _partition(plan: Plan) -> Partition:
-    """Who works on which node."""
+    """The division of the plan's fabric among workers."""
     topology, wanted = plan.topology, plan.request.workers
     return Partition.of(topology, automatic(topology) if wanted is None else wanted)

@@ -81,8 +81,8 @@ def test_a_lone_packet_through_a_pipeline(lab_name: str) -> None:
     assert back.frames[0] == (begun + (octets + 24) * 20 + CABLE_PS + LATENCY_PS, octets)
 
 
-def test_frames_in_a_pipeline_outlast_their_cable(lab_name: str) -> None:
-    """What has arrived is the switch's, whatever becomes of the cable that it came by."""
+def test_frames_in_a_pipeline_are_lost_with_the_port_that_they_came_by(lab_name: str) -> None:
+    """The kernel takes nothing in by a port without carrier."""
     two = Region("x", 0, 8192)
     with gpu_bench(lab_name, RAIL, switch="shallow:latency=650ns") as bench:
         passed = bench.departures("rail0", "down0")
@@ -92,19 +92,20 @@ def test_frames_in_a_pipeline_outlast_their_cable(lab_name: str) -> None:
 
         def pull(_: object) -> None:
             line.pull()
-            inside.extend((line.in_pipeline, bench.network.under_way()))
+            inside.extend((line.in_pipeline, bench.network.under_way(), line.counts.arrived))
 
         bench.events.at(last_arrival + 1, 0, pull, None)
-        bench.run(
-            [
-                schedule(0, Receive(peer=1, tag=1, into=two)),
-                schedule(1, Write(peer=0, tag=1, local=two, remote=two)),
-                schedule(2),
-            ]
-        )
-    assert inside == [2, 2]
-    out = last_arrival + LATENCY_PS
-    assert passed.frames == [(out - ON_WIRE_PS, FRAME), (out, FRAME)]
+        with pytest.raises(AgentError, match="RTO_RETRIES_EXHAUSTED"):
+            bench.run(
+                [
+                    schedule(0, Receive(peer=1, tag=1, into=two)),
+                    schedule(1, Write(peer=0, tag=1, local=two, remote=two)),
+                    schedule(2),
+                ]
+            )
+    assert inside == [2, 2, 2]
+    assert passed.frames == []
+    assert (line.counts.arrived, line.counts.in_flight, line.in_pipeline) == (0, 2, 0)
 
 
 def test_two_packets_for_one_port(lab_name: str) -> None:

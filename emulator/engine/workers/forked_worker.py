@@ -1,7 +1,7 @@
 """Workers that are processes of this machine, forked from the one that drives the run.
 
 A worker ends when the connection to its driver does, and the kernel kills it with the driver
-(``PR_SET_PDEATHSIG``).  An interrupt is the driver's to handle.
+(``PR_SET_PDEATHSIG``).  Signals that end a run are the driver's to handle.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import pickle
 import signal
 import socket
-import struct
+import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -24,53 +25,69 @@ from emulator.engine.workers.worker_part import WorkerPart
 from emulator.lab import Lab
 
 _PR_SET_PDEATHSIG = 1
+#: Signals that end a run.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BUFFER_OCTETS = 4 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ForkedWorker:
-    """Worker ``number`` of the run on ``lab``, in a process of its own."""
+    """Worker ``number`` of the run on ``lab``, in a process of its own.
 
-    def __init__(self, lab: Lab, number: int) -> None:
+    ``others`` are those that were forked before it, whose connections are none of its business.
+    """
+
+    def __init__(self, lab: Lab, number: int, others: Sequence[ForkedWorker] = ()) -> None:
         self.number = number
         self._ended: int | None = None
-        self._unanswered = 0
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_OCTETS)
         driver = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _become_worker(lab, number, ours, theirs, driver)
-        theirs.close()
-        self._connection = Connection(ours.detach())
+        # A handler of the driver that ran in the child would unwind the driver's stack there.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                for other in others:
+                    other.let_go()
+                _become_worker(lab, number, ours, theirs, driver)
+            theirs.close()
+            self._connection = Connection(ours.detach())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def let_go(self) -> None:
+        """Close the connection, in a process that is not the driver's."""
+        self._connection.close()
 
     def give(self, method: str, *arguments: object) -> None:
         """Have ``method`` called there."""
-        self._unanswered += 1
         try:
             self._connection.send_bytes(pickle.dumps((method, arguments), pickle.HIGHEST_PROTOCOL))
         except OSError:
             self._bury()
 
-    def answer(self) -> Any:
-        """What the oldest call without an answer has returned."""
+    def answer(self, patience_s: float | None = None) -> Any:
+        """Return the answer to the oldest call that has none yet.  Raises its exception.
+
+        If there is none for ``patience_s`` the process is ended: AgentError.
+        """
         try:
-            failure, value = pickle.loads(self._connection.recv_bytes())
+            if not self._connection.poll(patience_s):
+                self._bury()
+            failure, there, value = pickle.loads(self._connection.recv_bytes())
         except (OSError, EOFError):
             self._bury()
-        self._unanswered -= 1
         if failure is not None:
+            failure.add_note(f"in worker {self.number}:\n{there}")
             raise failure
         return value
 
-    @property
-    def idle(self) -> bool:
-        """Whether it has answered all calls: nothing has interrupted an exchange."""
-        return self._ended is None and not self._unanswered
-
     def _bury(self) -> NoReturn:
-        """Say how the process has ended."""
+        """Raise AgentError: the process has ended, and if it has not, it is ended now."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         status = self._wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         raise AgentError(
@@ -99,10 +116,11 @@ def _become_worker(
     status = 1
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for each in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, signal.SIG_DFL)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        for each in _ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+            raise OSError(ctypes.get_errno(), "prctl")
         ours.close()
         gc.freeze()  # else the first collection would copy every page that is shared
         if os.getppid() == driver:
@@ -119,23 +137,28 @@ def _serve(lab: Lab, number: int, driver: Connection) -> None:
             method, arguments = pickle.loads(driver.recv_bytes())
         except (OSError, EOFError):
             break
-        failure: BaseException | None = None
-        value: object = None
+        failure: Exception | None = None
+        there, value = "", None
         try:
             if part is None:
                 part = WorkerPart(lab, number, EventQueue())
             value = call(part, method, arguments)
         except Exception as error:  # noqa: BLE001 (it is the driver's to judge)
-            failure = error
-        driver.send_bytes(_pickled(failure, value))
+            failure, there = error, traceback.format_exc()
+        driver.send_bytes(_pickled(failure, there, value))
 
 
-def _pickled(failure: BaseException | None, value: object) -> bytes:
-    """An answer; an exception that cannot be pickled goes as its text."""
+def _pickled(failure: Exception | None, there: str, value: object) -> bytes:
+    """An answer: an exception with its traceback, or what a call has returned.
+
+    What cannot be pickled, or cannot be made again, goes as its text.
+    """
     try:
-        octets = pickle.dumps((failure, value), pickle.HIGHEST_PROTOCOL)
+        octets = pickle.dumps((failure, there, value), pickle.HIGHEST_PROTOCOL)
         if failure is not None:
-            pickle.loads(octets)  # some are pickled and cannot be made again
-    except (pickle.PicklingError, TypeError, AttributeError, struct.error):
-        octets = pickle.dumps((RuntimeError(f"{type(failure).__name__}: {failure}"), None))
+            pickle.loads(octets)
+    except Exception as error:  # noqa: BLE001 (pickle raises what the objects in it raise)
+        what = value if failure is None else failure
+        said = f"{type(what).__name__} cannot leave the process ({error}): {what!s:.200}"
+        octets = pickle.dumps((RuntimeError(said), there, None))
     return octets

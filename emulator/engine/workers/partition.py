@@ -1,4 +1,4 @@
-"""Which worker owns which node, and how far one may go without word from the others.
+"""The division of a fabric among workers, and how far one may go without word from the others.
 
 A worker owns leaf switches with the GPUs on them.  What reaches a node of another worker takes a
 cable's delay, or the latency of a scale-up network, and the least of all these is the lookahead:

@@ -16,16 +16,17 @@ lookahead later, with one worker too: results do not depend on how many there ar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from emulator.endpoint.agent_processes import AgentError
-from emulator.engine.event_queue import NEVER, PS, EventQueue
+from emulator.engine.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.engine.kernel_switch import Account
 from emulator.engine.line_state import LineState, LineStates
-from emulator.engine.network import LineChange, Network, port_counters
+from emulator.engine.network import Network, port_counters
 from emulator.engine.pause_watch import PauseWatch
 from emulator.engine.port_capture import PortCapture
+from emulator.engine.port_settings import LineChange
 from emulator.engine.workers.forked_worker import ForkedWorker
 from emulator.engine.workers.partition import lookahead_ps
 from emulator.engine.workers.worker import LocalWorker, Worker, call
@@ -40,8 +41,8 @@ from emulator.fabric.counters import PortCounters
 from emulator.lab import Lab
 from topologies.model import End
 
-#: Order of a look for deadlocks, before all else of its instant.
-LOOK = 0
+#: Time (host s) that a worker has to give up its sockets and files.
+END_SECONDS = 20.0
 
 
 class VirtualFabric:
@@ -59,6 +60,8 @@ class VirtualFabric:
         self._owner = wires.worker_of
         self._hear: Callable[[News], None] | None = None
         self._capture: PortCapture | None = None
+        #: an exchange was interrupted
+        self.broken = False
         #: from the first time on that the switches pause
         self.pauses: PauseWatch | None = None
         self._looks: set[int] = set()
@@ -66,7 +69,8 @@ class VirtualFabric:
         self.workers: list[Worker] = []
         try:
             for number in range(1, wires.workers):
-                self.workers.append(ForkedWorker(lab, number))
+                forked = [one for one in self.workers if isinstance(one, ForkedWorker)]
+                self.workers.append(ForkedWorker(lab, number, forked))
             queue = events if wires.workers == 1 else EventQueue()
             self.part = WorkerPart(lab, 0, queue)
             self.part.hear = self._take_news if wires.workers == 1 else None
@@ -80,7 +84,7 @@ class VirtualFabric:
 
     @property
     def network(self) -> Network:
-        """What this process has of the fabric: all of it if there is one worker."""
+        """The part of the fabric that is in this process: all of it if there is one worker."""
         return self.part.network
 
     @property
@@ -133,7 +137,7 @@ class VirtualFabric:
         return self.pauses is not None and bool(self.pauses.deadlock)
 
     def standing(self) -> str:
-        """What pauses hold up now, as the end of a sentence; empty if they hold up nothing."""
+        """Name what pauses hold up now, as the end of a sentence; empty if they hold up nothing."""
         return "" if self.pauses is None else self.pauses.standing()
 
     def owner(self, node: str) -> int:
@@ -161,7 +165,7 @@ class VirtualFabric:
             return
         if self.alone:
             self._collect()
-        elif all(worker.idle for worker in self.workers):
+        elif not self.broken:
             self.following()
         self._capture.flush()
 
@@ -176,12 +180,29 @@ class VirtualFabric:
         self._stale = True
         if self.alone:
             return [call(self.part, method, arguments[0])]
-        for worker, own in zip(self.workers, arguments, strict=True):
-            worker.give("at", self.events.now, self._taken(worker.number), method, own)
-        return [worker.answer() for worker in self.workers]  # the first is this process's own
+        with self._together():
+            for worker, own in zip(self.workers, arguments, strict=True):
+                worker.give("at", self.events.now, self._taken(worker.number), method, own)
+            return [worker.answer() for worker in self.workers]  # the first is this process's own
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """Exchange with all workers; what interrupts that leaves answers that nobody reads.
+
+        They are ended then, and nothing is asked of them any more.
+        """
+        if self.broken:
+            raise AgentError("the workers of the run were interrupted", died=True)
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            for worker in self.workers[1:]:
+                worker.close()
+            raise
 
     def _taken(self, number: int) -> list[Crossing]:
-        """What has come for worker ``number`` since it was given something last."""
+        """Take what has come for worker ``number`` since its last call."""
         inbox = self._inboxes[number]
         self._inboxes[number] = []
         return inbox
@@ -237,10 +258,12 @@ class VirtualFabric:
     def _exchange(self, method: str, arguments: Sequence[Sequence[object]]) -> None:
         """Have all workers work at once; pass on what they report for each other, and the news."""
         news: list[News] = []
-        for worker, own in zip(self.workers, arguments, strict=True):
-            worker.give(method, *own)
-        for worker in self.workers:
-            report: Report = worker.answer()
+        reports: list[Report] = []
+        with self._together():
+            for worker, own in zip(self.workers, arguments, strict=True):
+                worker.give(method, *own)
+            reports += [worker.answer() for worker in self.workers]
+        for worker, report in zip(self.workers, reports, strict=True):
             self._following[worker.number] = report.following
             self.events.now = max(self.events.now, report.now)
             for owner, crossings in report.crossings.items():
@@ -258,10 +281,12 @@ class VirtualFabric:
 
     def under_way(self) -> int:
         """Frames that wait at ports, or are on cables."""
+        self.following()  # others hear of what was sent to them
         return sum(self.each(".under_way"))
 
     def moving(self) -> bool:
         """Whether a frame waits at a port, is on a cable or in a pipeline."""
+        self.following()  # others hear of what was sent to them
         return any(self.each(".moving"))
 
     def states(self) -> LineStates:
@@ -282,7 +307,7 @@ class VirtualFabric:
         return port_counters(self.lab, self.states())
 
     def account(self) -> Account:
-        """What became of every frame that went into a namespace."""
+        """The account of every frame that went into a namespace."""
         total = Account()
         for one in self.each("account"):
             total.injected += one.injected
@@ -309,31 +334,40 @@ class VirtualFabric:
 
         Returns frames and octets (on the wire) that waited, by port, of those that had carrier.
         """
+        if self.broken:  # the run is ending, and nothing moves any more
+            return {}
         of_workers = self.each(".pull", ends)
         return {end: of_workers[self._owner[end.node]][end] for end in of_workers[0]}
 
     def plug(self, ends: Sequence[End], nodes: Collection[str]) -> None:
         """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
-        self.each(".plug", ends, nodes)
+        if not self.broken:
+            self.each(".plug", ends, nodes)
 
     def follow(self, changes: Sequence[LineChange]) -> None:
         """Serve at other rates, and let the switch program say who overtakes, from now on."""
-        self.each(".follow", changes)
+        if not self.broken:
+            self.each(".follow", changes)
 
     def retire(self) -> None:
-        """Have all workers close the sockets of their GPUs; one that was interrupted is ended."""
-        for worker in self.workers:
-            if worker is self.workers[0]:
-                self.part.retire()
-            elif not worker.idle:
-                worker.close()
-            else:
-                with contextlib.suppress(AgentError):  # it has ended, and its sockets with it
-                    worker.give("retire")
-                    worker.answer()
+        """Have all workers close the sockets of their GPUs, and forget what was on its way.
+
+        One that does not answer for :data:`END_SECONDS` is ended.
+        """
+        with contextlib.suppress(AgentError):  # a worker has ended, and its sockets with it
+            if not self.broken:
+                with self._together():
+                    for worker in self.workers[1:]:
+                        worker.give("retire")
+                    for worker in self.workers[1:]:
+                        worker.answer(END_SECONDS)
+        self.part.retire()
+        for inbox in self._inboxes.values():
+            inbox.clear()
 
     def close(self) -> None:
         """End all workers."""
-        for worker in self.workers:
-            worker.close()
-        self.workers.clear()
+        with contextlib.ExitStack() as stack:
+            for worker in self.workers:
+                stack.callback(worker.close)
+            self.workers = []

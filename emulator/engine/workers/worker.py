@@ -22,15 +22,14 @@ class Worker(Protocol):
     @property
     def number(self) -> int: ...
 
-    @property
-    def idle(self) -> bool:
-        """Whether all calls have their answers."""
-
     def give(self, method: str, *arguments: object) -> None:
         """Have ``method`` called there."""
 
-    def answer(self) -> Any:
-        """What the oldest call without an answer has returned.  Raises what it raised."""
+    def answer(self, patience_s: float | None = None) -> Any:
+        """Return the answer to the oldest call that has none yet.  Raises its exception.
+
+        Whoever does not answer for ``patience_s`` of the host's time is ended: AgentError.
+        """
 
     def close(self) -> None:
         """End the worker; safe to call again."""
@@ -48,17 +47,12 @@ class LocalWorker:
         """The worker's number."""
         return self.part.number
 
-    @property
-    def idle(self) -> bool:
-        """Whether all calls have their answers."""
-        return not self._given
-
     def give(self, method: str, *arguments: object) -> None:
         """Have ``method`` called as soon as the answer is asked for."""
         self._given.append((method, arguments))
 
-    def answer(self) -> Any:
-        """Carry out the oldest call."""
+    def answer(self, patience_s: float | None = None) -> Any:
+        """Carry out the oldest call, which takes as long as it does."""
         method, arguments = self._given.pop(0)
         return call(self.part, method, arguments)
 

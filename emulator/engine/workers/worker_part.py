@@ -1,4 +1,4 @@
-"""What one worker has of a run: its network, the GPUs on it, and its own event queue.
+"""The part of a run that one worker has: its network, the GPUs on it, and its own event queue.
 
 Whoever drives the run calls the methods of this class, in this process or from another one; what
 they take and return can be pickled, but for what the driver's own process gives itself.
@@ -23,9 +23,10 @@ from emulator.engine.event_queue import NEVER, PS, EventQueue, number_of
 from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
 from emulator.engine.gpu_port import GpuPort
 from emulator.engine.kernel_switch import Account
-from emulator.engine.network import Network, Settings
+from emulator.engine.network import Network
 from emulator.engine.packet_ring import open_together
 from emulator.engine.port_capture import Block, PortTaps
+from emulator.engine.port_settings import Settings
 from emulator.lab import Lab
 from topologies.model import End
 
@@ -79,6 +80,7 @@ class WorkerPart:
         self._attached: list[GpuMemory] = []
         self.taps: PortTaps | None = None
         self._news: list[News] = []
+        self._limit = 0  # all before is over
         self._copies: list[Crossing] = []
         self._look_at_pauses()
         wires = lab.wires
@@ -188,7 +190,7 @@ class WorkerPart:
                 endpoint.settle()
 
     def unfinished(self) -> dict[int, str]:
-        """What every rank that has not ended its schedule waits for."""
+        """Name what every rank waits for that has not ended its schedule."""
         return {
             rank: endpoint.executor.unfinished()
             for rank, endpoint in self._endpoints.items()
@@ -246,8 +248,16 @@ class WorkerPart:
     # Windows
 
     def accept(self, crossings: Sequence[Crossing]) -> None:
-        """Take what comes from other workers."""
+        """Take what comes from other workers.
+
+        Raises RuntimeError if something comes for a time that is over here.
+        """
         for when, order, number, what in crossings:
+            if when < self._limit:
+                raise RuntimeError(
+                    f"something arrives at worker {self.number} at {when} ps, which has run up to "
+                    f"{self._limit} ps already"
+                )
             if isinstance(what, bytes):
                 self._lines[number].expect(when, order, what)
             else:
@@ -258,12 +268,13 @@ class WorkerPart:
     def advance(self, limit: int, crossings: Sequence[Crossing]) -> Report:
         """Take what comes from others, and run all events before ``limit`` (ps)."""
         self.accept(crossings)
+        self._limit = limit
         with uncollected():
             self.events.run_before(limit)
         return self.report()
 
     def report(self) -> Report:
-        """What has come of it, and what is for others."""
+        """Report the time, the news, and what is for others."""
         heap = self.events.heap
         made = Report(self.events.now, heap[0][0] if heap else NEVER, news=self._news)
         self._news = []
@@ -302,7 +313,7 @@ class WorkerPart:
         self.taps = PortTaps(ends, self.network, snaplen)
 
     def account(self) -> Account:
-        """What became of every frame that went into a namespace of this worker's nodes."""
+        """The account of every frame that went into a namespace of this worker's nodes."""
         return self.network.outlets.account
 
     def close(self) -> None:

@@ -47,6 +47,31 @@ def test_an_interrupt_ends_all_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_is_the_run_s(end: signal.Signals, tmp_path: Path) -> None:
+    run = Run(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
+    pid = worker(run)
+    os.kill(pid, end)
+    os.kill(run.process.pid, end)
+    status, _, errors = run.finish()
+    assert status == 128 + end
+    assert "worker" not in errors
+    assert not psutil.pid_exists(pid)
+    assert not run.leftovers()
+
+
+@pytest.mark.root
+def test_a_worker_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    run = Run(tmp_path, *ENDLESS, "--fault", "t=3us link rail0:up0 down; t=9us link rail0:up0 up")
+    os.kill(pid := worker(run), signal.SIGSTOP)
+    os.kill(run.process.pid, signal.SIGINT)
+    status, _, errors = run.finish()
+    assert status == 130, errors
+    assert not psutil.pid_exists(pid)
+    assert not run.leftovers()
+
+
+@pytest.mark.root
 def test_workers_die_with_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, *ENDLESS)
     pid = worker(run)

@@ -1,4 +1,4 @@
-"""Who owns which node of a fabric, and how far one worker may run ahead of another."""
+"""Every node of a fabric has one owner, and workers know how far they may run ahead."""
 
 from __future__ import annotations
 

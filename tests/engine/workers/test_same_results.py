@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.endpoint.schedule import Barrier, Compute, Receive, Region, Schedule, Write
+from emulator.endpoint.schedule import Barrier, Compute, Operation, Receive, Region, Schedule, Write
 from tests.engine.bench_of_gpus import gpu_bench
 from tests.engine.test_digest import REPEATED
 from tests.scenarios.processes import Run
@@ -40,6 +40,15 @@ RUNS = {
     "paused": (
         *("incast", *TWELVE, "--param", "placement=any", "--param", "senders=6"),
         *("--param", "size=128KiB", "--transport", "rocev2:adaptive"),
+    ),
+    "pulled behind a pipeline": (
+        *("permutation", *EIGHT, "--sizes", "64KiB", "--switch", "shallow:latency=400ns"),
+        *("--fault", "t=3us link rail0:up0 down; t=30us link rail0:up0 up"),
+    ),
+    "quick scale-up": (
+        *("allreduce", "--topology"),
+        "rail_clos:hosts=2,gpus_per_host=4,spines=2,scale_up_latency=50ns",
+        *("--sizes", "64KiB"),
     ),
     "secured": ("allreduce", *EIGHT, "--sizes", "16KiB", "--transport", "uet:tss=cluster"),
 }
@@ -103,3 +112,36 @@ def test_a_barrier_is_passed_by_all_a_lookahead_after_the_last_has_come() -> Non
         assert list(one.operation_end) == list(other.operation_end)
     last = max(max(one.operation_end[1], one.operation_end[2]) for one in alone)
     assert {one.operation_end[3] for one in alone} == {last + LOOKAHEAD_NS}
+
+
+@pytest.mark.root
+def test_barriers_of_one_instant_are_passed_in_the_order_of_their_names() -> None:
+    """Two pairs of ranks complete a barrier each at the same time, and rank 4 waits at both."""
+    found = []
+    for workers in (1, 2):
+        name = f"t-{secrets.token_hex(4)}"
+        spec = "rail_clos:hosts=2,gpus_per_host=4,spines=1"
+        with gpu_bench(name, spec, workers=workers) as bench:
+            found.append([list(one.operation_end) for one in bench.run(of_two_barriers())])
+    assert found[0] == found[1]
+
+
+def of_two_barriers() -> list[Schedule]:
+    operations: dict[int, tuple[Operation, ...]] = {
+        0: (Compute(duration_ns=2000), Barrier(name="b", after=(0,))),
+        1: (Compute(duration_ns=2000), Barrier(name="a", after=(0,))),
+        4: (
+            Barrier(name="a"),
+            Barrier(name="b"),
+            Write(peer=5, tag=1, local=MESSAGE, remote=Region("y", 0, 4096), after=(0,)),
+            Write(peer=5, tag=2, local=MESSAGE, remote=Region("y", 4096, 4096), after=(1,)),
+        ),
+        5: (
+            Receive(peer=4, tag=1, into=Region("y", 0, 4096)),
+            Receive(peer=4, tag=2, into=Region("y", 4096, 4096)),
+        ),
+    }
+    return [
+        Schedule(rank=rank, buffers={"x": 4096, "y": 8192}, operations=operations.get(rank, ()))
+        for rank in range(8)
+    ]
