@@ -146,7 +146,9 @@ def propagate(how: int) -> None:
     code = _mount(b"none", b"/", how | MS_REC)
     if code == errno.EINVAL:
         for place in mount_points():
-            _check(_mount(b"none", os.fsencode(place), how), place)
+            code = _mount(b"none", os.fsencode(place), how)
+            if code != errno.ENOENT:  # another mount hides it: nobody can get there
+                _check(code, place)
     else:
         _check(code, Path("/"))
 

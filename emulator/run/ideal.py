@@ -141,7 +141,7 @@ class _Bound:
             place = np.concatenate(places)
             starts = np.concatenate([begins, begins + self.flight])
             remains = np.concatenate([self.flight + rests, rests])
-            names, place = np.unique(place, return_inverse=True)
+            names, _, place = np.unique(place, return_index=True, return_inverse=True)
             load = np.bincount(place, np.concatenate([self.service, self.service]))
             first = np.full(len(names), math.inf)
             last = np.full(len(names), math.inf)
@@ -220,7 +220,7 @@ class _Bound:
                 tail_ns=float(rest[one]),
                 packets=int(number[one]),
             )
-            for one in np.argsort(first).tolist()
+            for one in np.argsort(first, kind="stable").tolist()
         ]
         return cut_bound_ns(self.topology, crossings, self.changes)
 

@@ -71,7 +71,7 @@ def _repeated(evs: np.ndarray, size: int, count: int) -> list[int]:
     later, earlier = order[1:][same], order[:-1][same]
     near = later - earlier < 2 * size
     later, earlier = later[near], earlier[near]
-    by_place = np.argsort(later)
+    by_place = np.argsort(later, kind="stable")  # as on processors that are emulated, too
     places, before = later[by_place].tolist(), earlier[by_place].tolist()
     again: list[int] = []
     begin = 0
