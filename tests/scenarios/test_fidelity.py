@@ -143,6 +143,7 @@ class TestRuns:
 
     def test_interfaces_that_lose_frames(self, start: Callable[..., Run]) -> None:
         run = start(*self.ROWS, "--iterations", "10", "--capture", "none")
+        run.undisturbed = False
         path = f"uetemu.{run.lab}.rail0"
 
         def lose() -> None:
