@@ -224,7 +224,7 @@ def _add_input(into: np.ndarray, seed: int, rank: int, ranks: int) -> None:
 
 
 class _Sum:
-    """What all ranks put in, added up as it is made."""
+    """The sum of all ranks' inputs, which grows as they are made."""
 
     def __init__(self, seed: int, ranks: int, count: int) -> None:
         self._seed, self._ranks = seed, ranks

@@ -376,7 +376,7 @@ class Topology:
 
     @cached_property
     def _spans(self) -> dict[str, Mapping[str, Span]]:
-        """What :meth:`spans` has found, by source."""
+        """Spans that :meth:`spans` has computed, by source."""
         return {}
 
     @cached_property

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from string import hexdigits
 
 import click
 from rich.console import Console
@@ -16,14 +15,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from emulator import scenario as scenarios
 from emulator.asic import choice
+from emulator.cli.run_options import host_dilation, parse_digest, parse_gap, parse_workers
 from emulator.control_plane import choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
-from emulator.engine.frame_digest import DIGITS
-from emulator.engine.workers.partition import MOST_WORKERS
 from emulator.errors import UserError
 from emulator.fabric.capture import parse_snaplen
 from emulator.faults import grammar
-from emulator.lab import LARGEST_DILATION
 from emulator.lab_record import Clock as ClockKind
 from emulator.results import Result, RunFolder
 from emulator.run import comparison, differences, spread, table
@@ -35,7 +32,6 @@ from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.runner import Plan, Request, execute, prepare
 from emulator.run.stages import DEFAULT_TRANSPORT
 from emulator.transports import describe_options, is_secured
-from topologies.units import UnitError, parse_time_ns
 
 #: A bar appears once a run has taken this long (s).
 PATIENCE_S = 2.0
@@ -300,71 +296,6 @@ def _told(spec: str, plan: Plan) -> Sequence[str]:
     if plan.request.clock == "virtual":
         lines.append(f"# Convergence          : {plan.request.convergence.words(plane)}")
     return lines
-
-
-def host_dilation(clock: ClockKind, text: str | None) -> float | None:
-    """``--dilation`` of a run by ``clock``, None if that is left to the run."""
-    if text is None:
-        return None
-    dilation = parse_dilation(text)
-    if clock != "host":
-        raise UserError(
-            "--dilation is the host clock's, and the virtual one needs none: leave it out, or take "
-            "--clock host"
-        )
-    return dilation
-
-
-def parse_dilation(text: str) -> float | None:
-    """``auto`` is None, anything else a number."""
-    if text == "auto":
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value <= LARGEST_DILATION:  # also refuses nan
-        raise UserError(
-            f"dilation {text!r} is none: write auto, or a number up to {LARGEST_DILATION:,} "
-            "(seconds of this machine for one second of the fabric)"
-        )
-    return value
-
-
-def parse_workers(text: str | None, clock: ClockKind) -> int | None:
-    """``--workers``, None if that is left to the run."""
-    if text is None:
-        return None
-    if clock != "virtual":
-        raise UserError(
-            "--workers is the virtual clock's: with --clock host each GPU has a process of its own"
-        )
-    if text == "auto":
-        return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_WORKERS:
-        raise UserError(f"--workers {text!r} is neither auto nor a number from 1 to {MOST_WORKERS}")
-    return int(text)
-
-
-def parse_digest(text: str | None, clock: ClockKind) -> str | None:
-    """``--check-digest`` in lower case."""
-    if text is None:
-        return None
-    if clock != "virtual":
-        raise UserError("--check-digest is for --clock virtual: no other run can be repeated")
-    if len(text) != DIGITS or not set(text.lower()) <= set(hexdigits):
-        raise UserError(
-            f"digest {text!r} is none: give the {DIGITS} hexadecimal digits of result.json"
-        )
-    return text.lower()
-
-
-def parse_gap(text: str | None) -> int:
-    """``--gap`` in ns of fabric time."""
-    try:
-        return 0 if text is None else parse_time_ns(text)
-    except UnitError as error:
-        raise UserError(f"--gap: {error}") from None
 
 
 class Bar:

@@ -155,7 +155,7 @@ def _run_tshark(*arguments: str) -> str:
 
 
 def _for_root(folders: Mapping[str, Path]) -> str:
-    """What else its init.lua has to say where root runs Wireshark, which has none since 4.4."""
+    """Words about the init.lua that root needs for Lua scripts; Wireshark brings none since 4.4."""
     if os.geteuid():
         return ""
     place = folders.get("Global Lua Plugins")

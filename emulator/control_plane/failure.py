@@ -96,7 +96,7 @@ def time_failure(
     detected = {}
     for end in link.ends:
         news = routing.switches[end.node].log()[read[end.node] :]
-        found = _detection(news, given_up(_neighbour(routing, link, end)), began)
+        found = _detection(news, given_up(_neighbour(routing, end)), began)
         if found is not None:
             detected[end.node] = found
     return Reroute(link=link, detected=detected, rerouted_s=rerouted_s)
@@ -121,9 +121,9 @@ def without(topology: Topology, link: Link) -> Topology:
     return replace(topology, nodes=nodes, links=links)
 
 
-def _neighbour(routing: Routing, link: Link, end: End) -> str:
+def _neighbour(routing: Routing, end: End) -> str:
     """What the switch at ``end`` calls the one at the other end, as a regular expression."""
-    far = link.b if end == link.a else link.a
+    far = routing.topology.far_end(end)
     address = routing.topology.node(far.node).port(far.port).address
     assert address is not None
     return rf"(?:{re.escape(end.port)}|{re.escape(str(address.ip))})"

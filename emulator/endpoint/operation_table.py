@@ -85,11 +85,8 @@ class OperationTable(Sequence[Operation]):
         after: npt.ArrayLike,
         names: Sequence[str],
     ) -> None:
-        octet = {"kind"}
-        self.columns: dict[str, Column] = {
-            name: np.asarray(columns[name], np.uint8) if name in octet else _fitting(columns[name])
-            for name in COLUMNS
-        }
+        self.columns: dict[str, Column] = {name: _fitting(columns[name]) for name in COLUMNS}
+        self.columns["kind"] = np.asarray(columns["kind"], np.uint8)
         self.begin = _fitting(begin)
         self.after = _fitting(after)
         self.names = tuple(names)
@@ -156,8 +153,6 @@ class OperationTable(Sequence[Operation]):
         return len(self) == len(other) and all(
             one == two for one, two in zip(self, other, strict=True)
         )
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[object, ...]:
         return OperationTable, (self.columns, self.begin, self.after, self.names)

@@ -18,9 +18,9 @@ from emulator.endpoint.agent_processes import (
     Progress,
 )
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
+from emulator.endpoint.gpu import GpuMemory, memory_path
+from emulator.endpoint.loading import barrier_members, laid_out, layouts_for
 from emulator.endpoint.nvlink import mailbox_path
-from emulator.endpoint.operation_table import COPY, WRITE, OperationTable
 from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import (
     Abort,
@@ -67,7 +67,7 @@ class AgentPool:
             raise ValueError("two agents have the same rank")
         self.memories: dict[int, GpuMemory] = {}
         self._running: AgentProcesses | None = None
-        self._schedules: dict[int, Schedule] = {}
+        self._members: dict[str, frozenset[int]] = {}
         self._execution = 0
         self._life = 0
         self._used = False  # since the transports were made
@@ -109,18 +109,12 @@ class AgentPool:
 
         Contents of the memories stay; fill inputs through :attr:`memories`.
         """
-        by_rank = {schedule.rank: schedule for schedule in schedules}
-        if set(by_rank) != set(self.specs) or len(schedules) != len(by_rank):
-            raise ValueError("there must be exactly one schedule for each rank")
         processes = self.processes
         with self._stopping_on_failure():
+            by_rank = laid_out(schedules, self.memories)
+            self._members = barrier_members(schedules)
             for rank, schedule in by_rank.items():
-                self.memories[rank].lay_out(Layout(schedule.buffers), reserve=True)
-            self._schedules = by_rank
-            for rank, schedule in by_rank.items():
-                peers = OperationTable.of(schedule.operations).peers(WRITE, COPY)
-                layouts = {peer: dict(by_rank[peer].buffers) for peer in peers if peer in by_rank}
-                processes.send(rank, Load(schedule, layouts))
+                processes.send(rank, Load(schedule, layouts_for(rank, by_rank)))
             processes.gather(Loaded, ANSWER_SECONDS, "did not take its schedule")
 
     def renew(self) -> None:
@@ -192,20 +186,13 @@ class AgentPool:
                     case AtBarrier(execution=execution, name=name):
                         there = barriers.setdefault(name, set())
                         there.add(rank)
-                        if there == self._ranks_of_barrier(name):
+                        if there == self._members[name]:
                             del barriers[name]
                             for one in there:
                                 processes.send(one, Pass(execution, name))
                     case _:
                         processes.check_late(rank, message)
         return results
-
-    def _ranks_of_barrier(self, name: str) -> set[int]:
-        return {
-            rank
-            for rank, schedule in self._schedules.items()
-            if name in OperationTable.of(schedule.operations).barriers()
-        }
 
     def _failure(self, results: Sequence[RankResult]) -> AgentError:
         """The first error that was not another's consequence."""

@@ -114,7 +114,7 @@ class Network:
                     delay_ns=link.delay_ns,
                     seed=lab.seed,
                 )
-                if self.owns(end.node) and not self.owns(self.other(end).node):
+                if self.owns(end.node) and not self.owns(self.topology.far_end(end).node):
                     self.lines[end].arrivals = self.outbox
         try:
             self._every_line = deque(self.lines.values())
@@ -156,7 +156,7 @@ class Network:
         self._takers.add(end)
         if self.pauses is not None:
             take = self.pauses.guarded(end, take)
-        self.lines[self.other(end)].far = take
+        self.lines[self.topology.far_end(end)].far = take
 
     def _inlet(self, node: Node, end: End) -> SwitchInlet:
         asic = self.lab.asic
@@ -210,7 +210,7 @@ class Network:
         if asic is None or str(end) not in asic.ports:
             return
         if self.owns(end.node):
-            self.lines[self.other(end)].lead_into_pipeline(settings.pipeline_ns)
+            self.lines[self.topology.far_end(end)].lead_into_pipeline(settings.pipeline_ns)
         state, port = asic.virtual, asic.ports[str(end)]
         assert state is not None
         if self.pauses is not None and pausing and self.owns(end.node):
@@ -254,7 +254,7 @@ class Network:
         )
         self.pauses.begin_row(seed)
         for end in sorted(self._takers):
-            line = self.lines[self.other(end)]
+            line = self.lines[self.topology.far_end(end)]
             line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
 
     def pull(self, ends: Sequence[End]) -> dict[End, tuple[int, int]]:
@@ -370,11 +370,6 @@ class Network:
         """The inner interface of ``end``, as the ring names it."""
         return self._wires.index(end)
 
-    def other(self, end: End) -> End:
-        """The other end of the cable."""
-        a, b = self.topology.link_at(end).ends
-        return b if a == end else a
-
     def states(self) -> LineStates:
         """The states of all lines, as far as this worker knows."""
         return {end: LineState.of(line) for end, line in self.lines.items()}
@@ -383,21 +378,18 @@ class Network:
         """Whether :meth:`under_way` has any: looked for first where one was last."""
         lines = self._every_line
         for _ in range(len(lines)):
-            line = lines[0]
-            if line.queued and self.owns(line.end.node):
-                return True
-            if line.flying and self.owns(self.other(line.end).node):
+            if self._under_way(lines[0]):
                 return True
             lines.rotate(-1)
         return False
 
     def under_way(self) -> int:
         """Frames that wait at this worker's ports, are on cables to them, or in pipelines."""
-        waiting = sum(line.queued for end, line in self.lines.items() if self.owns(end.node))
-        flying = (
-            line.flying for end, line in self.lines.items() if self.owns(self.other(end).node)
-        )
-        return waiting + sum(flying)
+        return sum(self._under_way(line) for line in self._every_line)
+
+    def _under_way(self, line: Line) -> int:
+        waiting = line.queued if self.owns(line.end.node) else 0
+        return waiting + (line.flying if self.owns(self.topology.far_end(line.end).node) else 0)
 
     def forget_gpus(self) -> None:
         """Close the ports of all GPUs; others can be opened."""
@@ -431,8 +423,7 @@ def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:
     for name, port in lab.counters().items():
         node, _, of_node = name.partition(":")
         end = End(node, of_node)
-        a, b = lab.topology.link_at(end).ends
-        line, far = states[end], states[b if a == end else a]
+        line, far = states[end], states[lab.topology.far_end(end)]
         pauses, heard = (one.counts.by_queue[MAC_CONTROL] for one in (line, far))
         data = line.queue(LOW, drops=line.counts.no_room)
         control = joined(line.queue(HIGH), line.queue(MEDIUM))

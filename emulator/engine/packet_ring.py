@@ -162,7 +162,7 @@ class Closable(Protocol):
 
 
 def open_together(open_one: Callable[[T], U], wanted: Iterable[T]) -> list[U]:
-    """What ``open_one`` opens for each of ``wanted``, in their order.
+    """Open all of ``wanted`` by ``open_one``; return what it opens, in their order.
 
     The kernel waits for all its processors whenever the ring of a packet socket is made, and when
     a packet socket is closed (synchronize_net): many sockets wait for the same moment.

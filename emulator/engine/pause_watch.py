@@ -52,12 +52,10 @@ class PauseWatch:
         """Look for a deadlock, and whether anything moves."""
         now = self._events.now // PS
         seen = self._snapshot()
-        if not self._deadlock or not (circle := self._circle(seen)):
-            self._deadlock = self._circle(seen)
+        before, self._deadlock = self._deadlock, self._circle(seen)
+        if not before or not self._deadlock:
             self._moved = -1
-            return
-        self._deadlock = circle
-        if seen.frames != self._moved:
+        elif seen.frames != self._moved:
             self._moved, self._moved_ns = seen.frames, now
         elif now - self._moved_ns >= STANDSTILL_NS and self.standstill is not None:
             self._stood_ns = self._moved_ns
@@ -76,7 +74,7 @@ class PauseWatch:
     @property
     def in_force(self) -> bool:
         """Whether a pause stops a port now."""
-        return self._snapshot().in_force
+        return any(self._workers.each_of_pauses("in_force"))
 
     def standing(self) -> str:
         """Name what holds up frames now, as the end of a sentence; empty if nothing does."""
@@ -97,14 +95,12 @@ class PauseWatch:
     def _snapshot(self) -> PauseSnapshot:
         """All workers' ports at this instant."""
         parts: Sequence[PauseSnapshot] = self._workers.each_of_pauses("snapshot")
-        order = {end: number for number, end in enumerate(self._asic.pauses.cables)}
         waiting = {end: of for part in parts for end, of in part.waiting.items()}
         return PauseSnapshot(
-            {end: waiting[end] for end in sorted(waiting, key=order.__getitem__)},
+            {end: waiting[end] for end in self._asic.pauses.cables if end in waiting},
             [end for part in parts for end in part.asserting],
             [end for part in parts for end in part.stopped],
             sum(part.frames for part in parts),
-            any(part.in_force for part in parts),
         )
 
     # Deadlocks
@@ -120,7 +116,7 @@ class PauseWatch:
         while True:
             held = dict.fromkeys(stuck, 0)
             for end, origins in waiting.items():
-                if self._far(end) in stuck:
+                if self._topology.far_end(end) in stuck:
                     for origin, octets in origins.items():
                         if origin in held:
                             held[origin] += octets
@@ -137,19 +133,16 @@ class PauseWatch:
         order = [end for end in self._asic.pauses.cables if end in stuck]
         if not order:
             return ()
+        far_end = self._topology.far_end
         way: list[End] = []  # buffers
         lines: list[End] = []  # from the switch of each of them
         at = order[0]
         while at not in way:
             way.append(at)
-            following = [end for end in waiting if self._far(end) in stuck and at in waiting[end]]
+            following = [end for end in waiting if far_end(end) in stuck and at in waiting[end]]
             lines.append(max(following, key=lambda end: waiting[end][at]))
-            at = self._far(lines[-1])
-        return tuple(Channel(end, self._far(end)) for end in lines[way.index(at) :])
-
-    def _far(self, end: End) -> End:
-        a, b = self._topology.link_at(end).ends
-        return b if a == end else a
+            at = far_end(lines[-1])
+        return tuple(Channel(end, far_end(end)) for end in lines[way.index(at) :])
 
     def _xon(self, end: End) -> int:
         rules = self._asic.pause_rules(end)

@@ -71,7 +71,7 @@ class PortTaps:
                 out = _Side(self, number, pcapng.OUTBOUND, snaplen, changes.told)
                 into = _Side(self, number, pcapng.INBOUND, snaplen, {})
                 network.lines[end].departing = out
-                network.lines[network.other(end)].arriving = into
+                network.lines[network.topology.far_end(end)].arriving = into
         changes.watch(network, [end for end in ends if network.owns(end.node)])
 
     def take(self) -> list[Block]:
@@ -222,7 +222,7 @@ class _Changes:
         self._ends = {network.index(end): end for end in ends}
         network.outlets.changes = self.out
         for end in inlets:
-            self._look_into(network.lines[network.other(end)])
+            self._look_into(network.lines[network.topology.far_end(end)])
 
     def _look_into(self, line: Line) -> None:
         far = line.far

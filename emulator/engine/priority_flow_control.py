@@ -57,14 +57,13 @@ class PauseSnapshot:
     ``waiting`` are the octets in each line of a switch that is stopped and that no watchdog opens,
     by the port that they came in by.  ``asserting`` are the ports whose buffer asks for a pause,
     ``stopped`` those that obey one.  ``frames`` is how many lines have begun with, but for PAUSE
-    frames; ``in_force``: a pause stops a port.
+    frames.
     """
 
     waiting: Mapping[End, Mapping[End, int]]
     asserting: Collection[End]
     stopped: Sequence[End]
     frames: int
-    in_force: bool
 
 
 class PriorityFlowControl:
@@ -190,8 +189,11 @@ class PriorityFlowControl:
             [one.line.end for one in self._by_index.values() if one.pauser.asserted and one.rules],
             [end for end, one in self.ends.items() if one.line.low_stopped],
             sum(line.counts.frames for line in self._lines.values()) - sent,
-            any(one.gate is not None and one.gate.closed for one in self.ends.values()),
         )
+
+    def in_force(self) -> bool:
+        """Whether a pause stops a port now."""
+        return any(one.gate is not None and one.gate.closed for one in self.ends.values())
 
     def _waiting(self) -> dict[End, dict[End, int]]:
         """Octets that wait in each stopped line of a switch for ever, by port of arrival.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
-from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
-from emulator.endpoint.operation_table import COPY, WRITE, OperationTable
+from emulator.endpoint.gpu import GpuMemory, memory_path
+from emulator.endpoint.loading import barrier_members, laid_out, layouts_for
 from emulator.endpoint.schedule import Schedule
 from emulator.endpoint.spec import AgentSpec, RankResult
 from emulator.engine.event_queue import NEVER, PASS, PS, STOP
@@ -38,7 +38,6 @@ class VirtualPool:
         self.memories: dict[int, GpuMemory] = {}
         self._fabric = fabric
         self._events, self._source = fabric.events, fabric.events.run_source
-        self._schedules: dict[int, Schedule] = {}
         self._members: dict[str, frozenset[int]] = {}
         self._waiting: dict[str, set[int]] = {}
         self._passes: dict[int, list[str]] = {}  # names of barriers, by when they are passed (ps)
@@ -76,24 +75,12 @@ class VirtualPool:
 
     def load(self, schedules: Sequence[Schedule]) -> None:
         """Lay out the memories and give every GPU its schedule; there must be one for each."""
-        by_rank = {schedule.rank: schedule for schedule in schedules}
-        if set(by_rank) != set(self.specs) or len(schedules) != len(by_rank):
-            raise ValueError("there must be exactly one schedule for each rank")
-        for rank, schedule in by_rank.items():
-            self.memories[rank].lay_out(Layout(schedule.buffers), reserve=True)
-        self._schedules = by_rank
-        members: dict[str, set[int]] = {}
-        fabric = self._fabric
+        fabric, by_rank = self._fabric, laid_out(schedules, self.memories)
+        self._members = barrier_members(schedules)
         loads: list[list[Load]] = [[] for _ in fabric.workers]
         for rank, schedule in by_rank.items():
-            table = OperationTable.of(schedule.operations)
-            peers = table.peers(WRITE, COPY)
-            layouts = {peer: dict(by_rank[peer].buffers) for peer in peers if peer in by_rank}
             owner = fabric.owner(self.specs[rank].node)
-            loads[owner].append((rank, schedule, layouts))
-            for name in table.barriers():
-                members.setdefault(name, set()).add(rank)
-        self._members = {name: frozenset(ranks) for name, ranks in members.items()}
+            loads[owner].append((rank, schedule, layouts_for(rank, by_rank)))
         fabric.each_with("load", [(one,) for one in loads])
 
     def renew(self) -> None:

@@ -56,7 +56,7 @@ class PortCounters:
     data: QueueCounters = QueueCounters()
 
     def as_dict(self) -> dict[str, object]:
-        """Its counts by name, and those of its queues."""
+        """The port's counts by name, and those of its queues."""
         queues = {"control": self.control, "data": self.data}
         own = {name: getattr(self, name) for name in _OWN_COUNTS}
         return own | {name: _counts(queue) for name, queue in queues.items()}

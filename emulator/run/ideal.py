@@ -141,6 +141,7 @@ class _Bound:
             place = np.concatenate(places)
             starts = np.concatenate([begins, begins + self.flight])
             remains = np.concatenate([self.flight + rests, rests])
+            # return_index makes numpy sort stably, which is right on emulated processors, too
             names, _, place = np.unique(place, return_index=True, return_inverse=True)
             load = np.bincount(place, np.concatenate([self.service, self.service]))
             first = np.full(len(names), math.inf)

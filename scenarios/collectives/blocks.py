@@ -1,4 +1,4 @@
-"""What goes round a ring: the blocks of its ranks, in slices."""
+"""Blocks that go round a ring: one of each rank, in slices."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Walk:
         )
 
     def _received(self, rank: int) -> list[_Pieces]:
-        """What ``rank`` gets, with the places where it lies."""
+        """The slices that ``rank`` gets, with the places where they lie."""
         found = []
         for channel, position in self._places[rank]:
             pieces = self._pieces(channel, position, self._first - 1, receives=True)

@@ -44,7 +44,7 @@ class GpuBench:
 
     @property
     def network(self) -> Network:
-        """What this process has of the fabric."""
+        """The part of the fabric that is in this process."""
         return self.fabric.network
 
     def departures(self, node: str, port: str) -> Seen:

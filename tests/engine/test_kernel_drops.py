@@ -1,4 +1,4 @@
-"""What the kernel of a switch drops by itself has the reason that the frame itself bears out."""
+"""Drops by the kernel of a switch have the reason that the frame itself bears out."""
 
 from __future__ import annotations
 

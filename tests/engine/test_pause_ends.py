@@ -34,7 +34,7 @@ def schedule(rank: int, *operations: Operation) -> Schedule:
 
 
 def test_a_paused_port_keeps_nobody_from_the_other(lab_name: str) -> None:
-    """Of 64 packets those of the other port leave one after the other while the pause lasts."""
+    """A paused port holds its own of 64 packets, and the other port sends the rest meanwhile."""
     with gpu_bench(
         lab_name, TWO_PORTS, switch="lossless", transport="rocev2:qps=4,cc=none"
     ) as bench:

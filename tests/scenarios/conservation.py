@@ -43,7 +43,7 @@ HEADERS = 14 + 20 + 8
 
 
 class Equation(NamedTuple):
-    """What is compared, and the two numbers that must be the same.
+    """Two numbers that must be the same, and the name of what they count.
 
     ``right`` may be less by ``allowed`` at most: what is known to be lost, but not exactly.
     """
@@ -65,7 +65,7 @@ class Equation(NamedTuple):
 
 
 def troubles(result: Mapping[str, Any], topology: Topology) -> list[str]:
-    """What does not add up in ``result.json`` of a whole run on ``topology``, one sentence each."""
+    """Name all that does not add up in a whole run on ``topology``, one sentence each."""
     ports, endpoints = result["ports"], result["endpoints"]
     account = [*_injected(result)]
     places = [
@@ -165,7 +165,7 @@ def _octets_at_switch_ports(ports: Ports) -> Iterator[Equation]:
 
 
 def _octets_in_switches(topology: Topology, ports: Ports) -> Iterator[Equation]:
-    """What arrived left, but for what was trimmed or dropped; tunnels begin and end in switches."""
+    """All octets that arrive leave, but those trimmed or dropped; tunnels begin and end inside."""
     if topology.stretch is not None:
         return
     longest = max(link.mtu for link in topology.links) + FRAMING_OCTETS

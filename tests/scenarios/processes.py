@@ -76,6 +76,15 @@ def user_environment() -> dict[str, str]:
     return {**kept, "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
 
 
+def refused(folder: Path, *arguments: str) -> str:
+    """Why ``uetemu run allreduce`` with ``arguments`` is refused, before anything is made."""
+    process = uetemu("run", "allreduce", *arguments, "--output", str(folder / "run"))
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert not (folder / "run").exists()
+    return errors
+
+
 def uetemu(*arguments: str) -> subprocess.Popen[str]:
     code = "from emulator.cli.main import main; main()"
     return subprocess.Popen(

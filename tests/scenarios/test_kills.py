@@ -18,7 +18,7 @@ from emulator import cleanup, lab_record
 from emulator.asic import program as asic_program
 from emulator.fabric import namespaces
 from emulator.run.runner import UNFINISHED
-from tests.scenarios.processes import ENDLESS, SMALL, Run, uetemu
+from tests.scenarios.processes import ENDLESS, SMALL, Run, uetemu, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -121,9 +121,13 @@ def test_two_runs_at_once_know_nothing_of_each_other(start: Callable[..., Run]) 
 
 def test_interrupted_run_has_the_rows_that_it_finished(start: Callable[..., Run]) -> None:
     run = start(*SMALL, "--sizes", "4KiB,64KiB,64MiB", "--iterations", "1", "--capture", "all")
-    while len([event for event in run.events() if event["event"] == "row"]) < 2:
+
+    def second_row() -> dict | None:
         assert run.process.poll() is None
-        time.sleep(0.05)
+        rows = [event for event in run.events() if event["event"] == "row"]
+        return rows[1] if len(rows) > 1 else None
+
+    until(second_row)
     run.process.send_signal(signal.SIGINT)
     status, _, errors = run.finish()
     assert status == 128 + signal.SIGINT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from emulator.run import timeline
 RANKS, OPERATIONS = 4, 3
 
 
-def written(folder: Path) -> dict[str, object]:
+def written(folder: Path) -> dict[str, Any]:
     """The timeline of ranks that compute, as it stands in a run folder."""
     schedules = [
         Schedule(rank=rank, buffers={}, operations=(Compute(duration_ns=5),) * OPERATIONS)
@@ -39,11 +40,11 @@ def written(folder: Path) -> dict[str, object]:
     run = RunFolder.create("timeline", folder / "run")
     path = run.write("timeline.json", timeline.timeline(names, schedules, results))
     run.close()
-    content: dict[str, object] = json.loads(path.read_text())
+    content: dict[str, Any] = json.loads(path.read_text())
     return content
 
 
-def gpus(content: dict[str, object]) -> set[object]:
+def gpus(content: dict[str, Any]) -> set[object]:
     events = content["traceEvents"]
     assert isinstance(events, list)
     return {event["pid"] for event in events}
@@ -52,8 +53,8 @@ def gpus(content: dict[str, object]) -> set[object]:
 def test_all_operations_are_in_it(tmp_path: Path) -> None:
     content = written(tmp_path)
     assert gpus(content) == set(range(RANKS))
-    assert sum(event["ph"] == "X" for event in content["traceEvents"]) == RANKS * OPERATIONS  # type: ignore[attr-defined]
-    assert "gpus" not in content["otherData"]  # type: ignore[operator]
+    assert sum(event["ph"] == "X" for event in content["traceEvents"]) == RANKS * OPERATIONS
+    assert "gpus" not in content["otherData"]
 
 
 @pytest.mark.parametrize(("most", "shown"), [(2 * OPERATIONS, 2), (1, 1), (4 * OPERATIONS, 4)])
@@ -63,6 +64,6 @@ def test_of_too_many_those_of_the_first_gpus(
     monkeypatch.setattr(timeline, "SHOWN", most)
     content = written(tmp_path)
     assert gpus(content) == set(range(shown))
-    said = content["otherData"].get("gpus")  # type: ignore[attr-defined]
+    said = content["otherData"].get("gpus")
     left_out = f"the first {shown} of {RANKS}: all have {RANKS * OPERATIONS} operations"
     assert said == (left_out if shown < RANKS else None)

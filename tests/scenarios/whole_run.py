@@ -1,4 +1,4 @@
-"""What is true of every run that ends well, whatever it ran."""
+"""Checks that hold for every run that ends well, whatever it ran."""
 
 from __future__ import annotations
 

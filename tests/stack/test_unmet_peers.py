@@ -1,4 +1,4 @@
-"""What an endpoint has for a peer is made when it is first needed, as if it had been there."""
+"""An endpoint makes its state for a peer when it first needs it, as if it had been there."""
 
 import random
 from ipaddress import ip_address

@@ -86,27 +86,25 @@ class ForkedWorker:
 
     def _bury(self) -> NoReturn:
         """Raise AgentError: the process has ended, and if it has not, it is ended now."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        status = self._wait()
+        status = self._end()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         raise AgentError(
             f"worker {self.number} of the run (process {self.pid}) {how}; start the run again",
             died=True,
         )
 
-    def _wait(self) -> int:
+    def _end(self) -> int:
+        """End the process, whatever it does now; return how it has ended."""
         if self._ended is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._ended
 
     def close(self) -> None:
         """End the process, whatever it does now, and wait until it is gone."""
         self._connection.close()
-        if self._ended is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            self._wait()
+        self._end()
 
 
 def _become_worker(

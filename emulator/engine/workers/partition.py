@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from emulator.engine.event_queue import PS
 from topologies.model import Role, Topology
 from topologies.scale_up import ScaleUpDomains
 
-_PS = 1000
 #: Fewer GPUs than this keep no worker busy for longer than the exchange with the others takes.
 LEAST_GPUS = 4
 MOST_WORKERS = 256
@@ -82,8 +82,8 @@ def automatic(topology: Topology) -> int:
 
 def lookahead_ps(topology: Topology) -> int:
     """The least time (ps) above 0 in which something crosses a cable or a scale-up network."""
-    times = [round(link.delay_ns * _PS) for link in topology.links]
-    times += [server.scale_up.latency_ns * _PS for server in topology.servers]
+    times = [round(link.delay_ns * PS) for link in topology.links]
+    times += [server.scale_up.latency_ns * PS for server in topology.servers]
     return min((time for time in times if time > 0), default=0)
 
 

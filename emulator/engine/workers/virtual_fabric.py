@@ -166,7 +166,7 @@ class VirtualFabric:
         if self.alone:
             self._collect()
         elif not self.broken:
-            self.following()
+            self.following()  # their reports bring it
         self._capture.flush()
 
     # Calls
@@ -297,7 +297,7 @@ class VirtualFabric:
         owner, network = self._owner, self.network
         found: dict[End, LineState] = {}
         for end in network.lines:
-            near, far = owner[end.node], owner[network.other(end).node]
+            near, far = owner[end.node], owner[network.topology.far_end(end).node]
             state = of_workers[near][end]
             found[end] = state if near == far else state.with_arrivals(of_workers[far][end])
         return found

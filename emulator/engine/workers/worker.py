@@ -2,7 +2,8 @@
 
 A call is given (:meth:`Worker.give`) to all workers before the first answer is asked for
 (:meth:`Worker.answer`), so that they work at the same time.  Arguments and answers of workers of
-other processes are pickled, and could as well go to other machines.
+other processes are pickled.  Beside them workers share what one machine has: the memories of GPUs,
+into which copies over the scale-up network write, and the tables of the switch program.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class WorkerPart:
         #: the worker and the line behind each number that an arrival's order has
         self._lines = {line.number: line for line in self.network.lines.values()}
         self._far_owner = {
-            line.number: self._owner[self.network.other(end).node]
+            line.number: self._owner[self.network.topology.far_end(end).node]
             for end, line in self.network.lines.items()
         }
 
