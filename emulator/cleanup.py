@@ -21,11 +21,11 @@ from pathlib import Path
 from types import FrameType
 
 from emulator import lab_record
-from emulator.asic import program as asic_program
+from emulator.asic.bpf import switch_program as asic_program
 from emulator.errors import UserError
-from emulator.fabric import namespaces
-from emulator.fabric.kernel_objects import delete_fabric_links
-from emulator.fabric.netlink import KernelRefusal, RouteSocket
+from emulator.kernel import namespaces
+from emulator.kernel.kernel_objects import delete_fabric_links
+from emulator.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase, Process
 
 #: What of root's rights the work on namespaces, links and queues takes (Linux capability.h).

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from emulator.asic import choice
-from emulator.control_plane import choice as control_plane
+from emulator.asic import switch_choice as choice
+from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import Misfit, UserError
-from topologies import catalogue, fabric_file
-from topologies.fabric_file import FabricFile
+from topologies import catalogue
 from topologies.model import Topology
-from topologies.yaml_lines import LARGEST_TEXT, TextError
+from topologies.profile import fabric_file
+from topologies.profile.fabric_file import FabricFile
+from topologies.profile.yaml_lines import LARGEST_TEXT, TextError
 
 SUFFIXES = (".yaml", ".yml")
 LONGEST_LAB = 24  # characters of a lab's name
@@ -33,8 +34,8 @@ LONGEST_LAB = 24  # characters of a lab's name
 class FabricChoice:
     """``spec`` is what the user wrote, and ``label`` its short name.
 
-    ``switch`` is what a profile asks of switches, as :mod:`emulator.asic.choice` reads it; None:
-    it says nothing of them.  ``file`` is the profile, if it is one.
+    ``switch`` is what a profile asks of switches, as :mod:`emulator.asic.switch_choice` reads it;
+    None: it says nothing of them.  ``file`` is the profile, if it is one.
     """
 
     spec: str

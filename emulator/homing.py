@@ -10,11 +10,11 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from emulator.fabric import capabilities
+from emulator.doctor import capabilities
 from topologies import catalogue
-from topologies.clos import AUTO_HOMING, PAIR, PATHS
-from topologies.fabric_keys import STATIC
+from topologies.designs.clos import AUTO_HOMING, PAIR, PATHS
 from topologies.model import Topology
+from topologies.profile.fabric_keys import STATIC
 
 
 @dataclass(frozen=True, kw_only=True)

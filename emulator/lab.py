@@ -28,24 +28,26 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from emulator import cleanup, homing, lab_record
-from emulator.asic.choice import SwitchChoice
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.fitting import fit
-from emulator.control_plane import choice as control_plane
-from emulator.control_plane.routing import Routing
-from emulator.control_plane.routing import check as check_control_plane
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.switch_choice import SwitchChoice
+from emulator.asic.switch_fitting import fit
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.control_plane.lab_routing import Routing
+from emulator.control_plane.lab_routing import check as check_control_plane
 from emulator.errors import UserError
-from emulator.fabric import bonds, namespaces, vlans, wires
+from emulator.fabric import bonds, vlans
 from emulator.fabric.build import Fabric, Progress, build_fabric
+from emulator.fabric.cable_carrier import Cables
 from emulator.fabric.cable_delay import CableDelay
-from emulator.fabric.carrier import Cables
-from emulator.fabric.counters import PortCounters, read_ports, unrouted_packets
-from emulator.fabric.default_signals import popen_options
-from emulator.fabric.indices import interface_indices
-from emulator.fabric.inner_carrier import InnerCables
-from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.wires import Wires
+from emulator.fabric.inner import wires
+from emulator.fabric.inner.inner_carrier import InnerCables
+from emulator.fabric.inner.wires import Wires
+from emulator.kernel import namespaces
+from emulator.kernel.default_signals import popen_options
+from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.port_counters import PortCounters, read_ports, unrouted_packets
 from emulator.lab_record import Clock, LabRecord, Lock, Phase
+from topologies.interface_indices import interface_indices
 from topologies.model import End, Topology
 
 T = TypeVar("T")
@@ -301,7 +303,7 @@ class Lab:
         return {
             "dilation": self.dilation,
             "seed": self.seed,
-            "measured": self.cable_delay != "netem",  # see emulator.asic.fabric
+            "measured": self.cable_delay != "netem",  # see emulator.asic.fabric_asic
             "kernels": self._kernel,
             "clock": self.record.clock,
         }

@@ -6,7 +6,8 @@ the name is taken by at most one lab.
 
 ``lab.json`` holds a :class:`LabRecord`, ``topology.json`` the topology (see
 :mod:`emulator.topology_file`), ``processes/<pid>`` the start time of helper processes that do not
-live in a namespace of the lab, ``faults.json`` what is struck (:mod:`emulator.faults.striker`).
+live in a namespace of the lab, ``faults.json`` what is struck
+(:mod:`emulator.faults.fault_injector`).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class LabRecord:
     """``dilation`` is host time per fabric time; ``persistent`` labs outlive their owner.
 
     ``identity`` tells this lab from another of the same name.  ``switch`` is what the switch ASIC
-    does (as :func:`emulator.asic.choice.parse` reads it), None where there is none.
+    does (as :func:`emulator.asic.switch_choice.parse` reads it), None where there is none.
     ``worker_of`` are the workers of nodes with a virtual clock, where they are not all the first.
     """
 

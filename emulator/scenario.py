@@ -16,8 +16,8 @@ A scenario is a Python module with a docstring that reads like a lab sheet and t
 Optional:
 
 ``COLUMNS``
-    A tuple of :class:`~emulator.run.table.Column`, if the table should differ from that of the
-    NCCL tests.
+    A tuple of :class:`~emulator.run.report.result_table.Column`, if the table should differ from
+    that of the NCCL tests.
 ``capture(parameters, topology)``
     The ports worth capturing, as ``--capture`` takes them, unless the user names others.
 
@@ -43,15 +43,15 @@ from typing import Any
 import numpy as np
 
 from emulator.advice import meant
-from emulator.asic.faults import Faults
-from emulator.endpoint.schedule import Schedule
+from emulator.asic.port_faults import Faults
+from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
-from emulator.run.ideal import WireCost
-from emulator.run.messages import Iteration
-from emulator.run.port_record import PortRecord
-from emulator.run.queues import QueueSeries
+from emulator.measures.ideal import WireCost
+from emulator.measures.message_times import Iteration
+from emulator.measures.port_record import PortRecord
+from emulator.measures.queue_depths import QueueSeries
 from topologies.model import Topology, TopologyError
-from topologies.parameters import Kind
+from topologies.parts.design_parameters import Kind
 
 #: Buffer contents by buffer name.
 Contents = Mapping[str, np.ndarray]
@@ -60,7 +60,7 @@ Contents = Mapping[str, np.ndarray]
 @dataclass(frozen=True, kw_only=True)
 class FaultAt:
     """From ``at_ns`` after the common start on, the switch port ``port`` (``node:port``) has
-    ``faults``; :data:`emulator.asic.faults.NONE` heals it.
+    ``faults``; :data:`emulator.asic.port_faults.NONE` heals it.
 
     Faults strike what leaves through the port; ``both_ways``: also what comes back over its cable.
     """
@@ -99,9 +99,9 @@ class Trial:
 
     ``collective`` may be the name of any traffic pattern.  ``transport`` and ``switch`` are what
     this row needs of them, such as ``"spray=reps"`` or ``"deep:trim=off"``; the rest is the user's
-    choice, and the user cannot contradict them (:mod:`emulator.run.stages`).  ``faults`` befall
-    every iteration that counts, and are healed after it; warm-ups are spared.  ``fresh``: the
-    endpoints begin anew before this row, with nothing learned from those before it.
+    choice, and the user cannot contradict them (:mod:`emulator.run.plan.stages`).  ``faults``
+    befall every iteration that counts, and are healed after it; warm-ups are spared.  ``fresh``:
+    the endpoints begin anew before this row, with nothing learned from those before it.
 
     ``victims`` are flows, as pairs of ranks, that are only there to see what the others do to them:
     no measure counts their messages but those of ``Outcome.victims``.
@@ -128,8 +128,8 @@ class Outcome:
     """What was measured over the iterations of a trial (warm-ups excluded).
 
     ``times_ns`` holds each iteration's fabric time from the common start until the last rank was
-    done; ``ideal_ns`` is the lower bound of :mod:`emulator.run.ideal`; ``counters`` are the changes
-    of the endpoints' counters, summed over all ranks, and ``endpoints`` the same by rank.
+    done; ``ideal_ns`` is the lower bound of :mod:`emulator.measures.ideal`; ``counters`` are the
+    changes of the endpoints' counters, summed over all ranks, and ``endpoints`` the same by rank.
     ``iterations`` are the messages of each iteration, ``ports`` what every port saw, by
     ``node:port``, ``queues`` the depth of their queues over time, and ``wire`` what the transport
     spends on each packet.  The messages of the trial's victims are not among ``iterations``, but

@@ -35,7 +35,7 @@ def from_json(document: str) -> Topology:
 
 
 def from_record(data: Mapping[str, Any]) -> Topology:
-    """The topology of a run folder's ``fabric.json`` (:func:`topologies.export.as_data`).
+    """The topology of a run folder's ``fabric.json`` (:func:`topologies.exports.mermaid.as_data`).
 
     It has more than the model, which is left out, and null for the hash seed of what has none.
     Raises as :func:`from_json`.

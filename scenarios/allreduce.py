@@ -24,7 +24,7 @@ Measured: for each size the time from a common start until the last GPU is done,
 
 - algbw = size / time, busbw = algbw * 2(n-1)/n, as the NCCL tests define them, in GB/s;
 - ideal, a lower bound from link rates, header octets, cable and NVLink delays
-  (``emulator.run.ideal``), and how close the run came to it;
+  (``emulator.measures.ideal``), and how close the run came to it;
 - data packets sent and sent again.
 
 What should be seen: small sizes are bound by latency, 2(n-1) hops one after the other, so time
@@ -47,13 +47,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from emulator.endpoint.schedule import Schedule
+from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives import ring
 from scenarios.collectives.program import Program
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE
+from topologies.parts.design_parameters import COUNT, SIZE
 
 DTYPE = "float32"
 ELEMENT_BYTES = 4

@@ -46,8 +46,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.run import traffic
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.incast import PLACEMENTS, RECEIVER, incast_senders, incast_topology
 from scenarios.permutation import all_nics_gbps, permutation
@@ -59,7 +59,7 @@ from scenarios.workloads.places import (
     switch_port,
 )
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE
+from topologies.parts.design_parameters import COUNT, SIZE
 
 CONTROLS = ("none", "nscc", "rccc", "both", "default")
 COLUMNS = (

@@ -52,8 +52,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
-from emulator.run import traffic
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import (
@@ -63,9 +63,9 @@ from scenarios.workloads.places import (
     switch_of,
     switch_port,
 )
-from topologies.attachment import nic_rate_bps
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE
+from topologies.parts.attachment import nic_rate_bps
+from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (
     Column("senders", "senders", "", 8),

@@ -36,15 +36,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.asic.balancing import METHODS
-from emulator.run import traffic
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.linkfail import SPRAYS
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
 from scenarios.workloads.places import captured_uplinks
 from topologies.model import Topology
-from topologies.parameters import SIZE
+from topologies.parts.design_parameters import SIZE
 
 COLUMNS = (
     Column("spray", "spray", "", 11),

@@ -20,7 +20,7 @@ only see packets that never arrive, or that are marked. The link heals after the
 octet is compared with what was sent.
 
 Measured: completion time against the ideal *of the remaining capacity*: each rail has three of four
-links left, or 3.25 (``emulator.run.cuts``); timeouts, retransmissions, what the black port
+links left, or 3.25 (``emulator.measures.cuts``); timeouts, retransmissions, what the black port
 swallowed (``drops``), and the balance of the uplinks.  When the faults really came is in
 ``events.jsonl``.
 
@@ -49,16 +49,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.asic.faults import Faults
+from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
-from emulator.run import traffic
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
 from scenarios.workloads.places import captured_uplinks, switch_of, uplinks
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE, TIME
+from topologies.parts.design_parameters import COUNT, SIZE, TIME
 
 COLUMNS = (
     Column("fail", "fail", "", 6),

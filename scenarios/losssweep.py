@@ -42,17 +42,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.asic.faults import Faults
+from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
-from emulator.run import traffic
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import captured_ports, one_of_each_server
-from topologies.attachment import switch_ends
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE
+from topologies.parts.attachment import switch_ends
+from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (Column("loss_ppm", "loss", "(1e-6)", 8), *TRAFFIC_COLUMNS)
 MILLION = 10**6

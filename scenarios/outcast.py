@@ -44,8 +44,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run import traffic
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.victim import lengths
 from scenarios.workloads.flows import Traffic, TrafficParameters
@@ -56,7 +56,7 @@ from scenarios.workloads.places import (
     switch_of,
 )
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE
+from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (
     Column("senders", "senders", "", 8),

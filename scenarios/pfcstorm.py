@@ -66,15 +66,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.asic.faults import NONE, Faults
+from emulator.asic.port_faults import NONE, Faults
 from emulator.errors import UserError
-from emulator.run import traffic
-from emulator.run.table import Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import Column
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import one_of_each_server, require_joined, switch_ports, uplinks
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE, TIME
+from topologies.parts.design_parameters import COUNT, SIZE, TIME
 
 COLUMNS = (
     Column("storm", "storm", "", 8),

@@ -44,9 +44,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run import traffic
-from emulator.run.ideal import WireCost
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.measures.ideal import WireCost
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import (
@@ -58,7 +58,7 @@ from scenarios.workloads.places import (
     switch_of,
 )
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE
+from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (
     Column("senders", "senders", "", 8),

@@ -12,15 +12,15 @@ from click.testing import CliRunner
 
 from emulator.cli.main import cli
 from emulator.errors import UserError
-from emulator.fep import parameters
-from emulator.fep.expected_error import error_name, explanation, known_errors
-from emulator.fep.offers import region
-from emulator.fep.operations import DEFAULT_KEY, Around, messages_of
-from emulator.fep.refusals import Refusals
-from emulator.fep.report import Report
+from emulator.standalone.refusals import Refusals
+from emulator.standalone.report import Report
+from emulator.standalone.script import endpoint_parameters as parameters
+from emulator.standalone.script.expected_error import error_name, explanation, known_errors
+from emulator.standalone.script.offers import region
+from emulator.standalone.script.requested_operations import DEFAULT_KEY, Around, messages_of
 from uet.ses.address import Address
 from uet.transport import Request
-from uet.tss.domain import SecureDomain
+from uet.tss.secure_domain import SecureDomain
 
 AROUND = Around(peer="10.0.0.2", peers=["10.0.0.2"], home=Address(job_id=7))
 

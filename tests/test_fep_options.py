@@ -16,27 +16,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.utils import RawPcapNgReader
 
-from emulator.cli.decode_source import keys_beside, read_domains
+from emulator.cli.decode.decode_source import keys_beside, read_domains
 from emulator.cli.main import cli
-from emulator.endpoint.fitting import payload_for
+from emulator.endpoint.endpoint_fitting import payload_for
 from emulator.errors import UserError
-from emulator.fep import parameters
-from emulator.fep.capture_file import CaptureFile
-from emulator.fep.contents import pattern, summary
-from emulator.fep.control import Open, Probe
-from emulator.fep.elements import decode, encode
-from emulator.fep.event_log import EventLog
-from emulator.fep.key_file import write_keys
-from emulator.fep.offers import receives, region
-from emulator.fep.operations import DEFAULT_KEY, Around, Message, elements, messages_of
-from emulator.fep.phrases import duration, number, phrase, switch
+from emulator.standalone.capture_file import CaptureFile
+from emulator.standalone.fep.event_log import EventLog
+from emulator.standalone.fep.key_file import write_keys
+from emulator.standalone.script import endpoint_parameters as parameters
+from emulator.standalone.script.atomic_elements import decode, encode
+from emulator.standalone.script.contents import pattern, summary
+from emulator.standalone.script.offers import receives, region
+from emulator.standalone.script.pds_operations import Open, Probe
+from emulator.standalone.script.phrases import duration, number, phrase, switch
+from emulator.standalone.script.requested_operations import (
+    DEFAULT_KEY,
+    Around,
+    Message,
+    elements,
+    messages_of,
+)
 from emulator.transports.one_time_keys import KEY_FILE, KEY_SUFFIX
 from uet.compatibility import REFERENCE_PROVIDER, Compatibility
 from uet.config import FepConfig
 from uet.eventlog.sequence import read
 from uet.ses.address import Address
 from uet.transport import Atomic, Read, Send, Write
-from uet.tss.domain import SecureDomain
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import AtomicOpcode, Datatype
 
 PEERS = ["10.0.0.2", "10.0.0.3"]

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from emulator.cli.main import cli
 from emulator.errors import UserError
-from emulator.fep.operations import Around, Message, messages_of
-from emulator.fep.session import Stop
-from emulator.hca.card import Card, card_of, gid_of
-from emulator.hca.configuration import path_mtu_for
-from emulator.hca.exchange import DEFAULT_PORT, Meeting, exchange, meeting
-from emulator.hca.requests import ANY_PEER, FIELDS, THE_REGION, at_peer, error_name
-from emulator.rocev2.codes import Operation
+from emulator.rocev2.wire.rocev2_codes import Operation
+from emulator.standalone.hca.card import Card, card_of, gid_of
+from emulator.standalone.hca.configuration import path_mtu_for
+from emulator.standalone.hca.exchange import DEFAULT_PORT, Meeting, exchange, meeting
+from emulator.standalone.hca.hca_requests import ANY_PEER, FIELDS, THE_REGION, at_peer, error_name
+from emulator.standalone.script.requested_operations import Around, Message, messages_of
+from emulator.standalone.session import Stop
 from uet.ses.address import Address
 from uet.transport import Atomic, Write
 

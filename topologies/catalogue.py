@@ -8,19 +8,23 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from topologies.clos import Clos
-from topologies.design import Design
-from topologies.dragonfly import Dragonfly
-from topologies.dragonfly_plus import DragonflyPlus
-from topologies.fat_tree import FatTree, TopOfRack
+from topologies.designs.clos import Clos
+from topologies.designs.dragonfly import Dragonfly
+from topologies.designs.dragonfly_plus import DragonflyPlus
+from topologies.designs.fat_tree import FatTree, TopOfRack
+from topologies.designs.pods import MultiPod, Pod
+from topologies.designs.rail_clos import RailClos
+from topologies.designs.rail_switches import (
+    DualRailPerSwitch,
+    MultiRailPerSwitch,
+    SingleRailPerSwitch,
+)
+from topologies.designs.segments import DualRailSwitch, HostSegment, RailOnly, SingleRailSwitch
+from topologies.designs.torus import Torus
 from topologies.model import Topology, TopologyError
-from topologies.parameters import AUTO, Choice, Kind
-from topologies.pods import MultiPod, Pod
-from topologies.rail_clos import RailClos
-from topologies.rail_switches import DualRailPerSwitch, MultiRailPerSwitch, SingleRailPerSwitch
-from topologies.segments import DualRailSwitch, HostSegment, RailOnly, SingleRailSwitch
-from topologies.servers import FabricPlanes, NicPerGpu, SharedNic
-from topologies.torus import Torus
+from topologies.parts.design import Design
+from topologies.parts.design_parameters import AUTO, Choice, Kind
+from topologies.parts.servers import FabricPlanes, NicPerGpu, SharedNic
 
 DEFAULT = "rail_clos"
 

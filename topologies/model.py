@@ -22,7 +22,7 @@ from topologies.spans import Span, Ticks
 if TYPE_CHECKING:
     from topologies.multihoming import Segment
     from topologies.routing import Forwarding
-    from topologies.stretch import Stretch
+    from topologies.routing.stretch import Stretch
 
 MIN_MTU, MAX_MTU = 576, 65_000
 ETHERNET_HEADER = 14  # octets
@@ -209,7 +209,7 @@ class Link:
 @dataclass(frozen=True, kw_only=True)
 class ScaleUp:
     """The NVLink/NVSwitch network of a server, or of ``hosts`` servers: per-GPU rate each way, and
-    latency.  Its ``shape`` is one of :mod:`topologies.scale_up`.
+    latency.  Its ``shape`` is one of :mod:`topologies.parts.scale_up`.
 
     The default is 450 GB/s each way: 18 NVLink 4 links, whose 900 GB/s counts both directions.
     """
@@ -387,7 +387,9 @@ class Topology:
     @cached_property
     def stretch(self) -> Stretch | None:
         """The networks that lie on several switches, if there are any."""
-        from topologies.stretch import Stretch  # here, as it is written in terms of topologies
+        from topologies.routing.stretch import (
+            Stretch,  # here, as it is written in terms of topologies
+        )
 
         found = Stretch(self)
         return found if found.owners else None

@@ -26,7 +26,7 @@ from topologies.model import (
     Topology,
     TopologyError,
 )
-from topologies.stretch import validate_stretch
+from topologies.routing.stretch import validate_stretch
 
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
+from uet.carrier_codec import Encapsulation, Opener
 from uet.config import FepConfig
-from uet.encapsulation import Encapsulation, Opener
 from uet.pds.connectionless import Connectionless
-from uet.pds.control import MAX_PSN_OFFSET, OPENING, nack_packet
-from uet.pds.credits import CreditDesk
-from uet.pds.pdc import Pdc
+from uet.pds.control_packets import MAX_PSN_OFFSET, OPENING, nack_packet
+from uet.pds.credit_granter import CreditDesk
+from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc.secure import SecureStarts
+from uet.pds.pdc_table import PdcTable
 from uet.pds.psn import MASK
-from uet.pds.secure import SecureStarts
-from uet.pds.table import PdcTable
 from uet.peer import Peer, Peers, traffic_class
-from uet.ses.target import Target
+from uet.ses.target.target import Target
 from uet.transport import Frame
 from uet.trimmed import TrimmedArrivals
 from uet.wire import headers

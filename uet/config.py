@@ -16,10 +16,10 @@ from uet.config_checks import (
     must_be_of_one_version,
     must_lie_within,
 )
-from uet.congestion.parameters import ParameterError
-from uet.congestion.profile import CongestionProfile, profile
+from uet.congestion.congestion_parameters import ParameterError
+from uet.congestion.congestion_profile import CongestionProfile, profile
 from uet.profiles import Capability, capabilities
-from uet.tss.domain import SecureDomain, check_together
+from uet.tss.secure_domain import SecureDomain, check_together
 from uet.wire.codes import NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
 
 PSN_RANGE_UNIT = 128
@@ -87,7 +87,7 @@ class FepConfig:
 
     # Load balancing of unordered PDCs (UES 3.6.16): "oblivious", "round_robin", "bitmap" or
     # "reps", which for `reps_freeze_time` after a loss takes only paths that were good.  EVs choose
-    # among so many `ports` (uet.congestion.ports).
+    # among so many `ports` (uet.congestion.spraying.port_entropy).
     spraying: str = "oblivious"
     reps_freeze_time: int = 10_000_000
     ports: int = 1
@@ -147,7 +147,7 @@ class FepConfig:
     # Security (UES 3.7): the domains this endpoint belongs to, the one its requests use, and
     # how a target begins a secured PDC.  `expected_psn` is the Expected_PSN that "0rtt" begins
     # with: what an earlier life of the endpoint has left, or 0 where all keys are new.  Without
-    # it the first PDCs of a domain begin as with "1rtt" (:mod:`uet.pds.secure`).
+    # it the first PDCs of a domain begin as with "1rtt" (:mod:`uet.pds.pdc.secure`).
     domains: tuple[SecureDomain, ...] = ()
     sdi: int | None = None
     secure_start: str = "0rtt"

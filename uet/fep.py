@@ -16,31 +16,31 @@ from typing import TYPE_CHECKING
 
 from uet.addresses import ip_of
 from uet.arrivals import Arrivals
+from uet.carrier_codec import Encapsulation, Envelope, reachable
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.congestion.context import CongestionContext
-from uet.congestion.ports import Ports
-from uet.encapsulation import Encapsulation, Envelope, reachable
+from uet.congestion.spraying.port_entropy import Ports
 from uet.pds.connectionless import Connectionless
-from uet.pds.credits import CreditDesk
-from uet.pds.life import PdcLife, State
-from uet.pds.secure import SecureStarts
+from uet.pds.credit_granter import CreditDesk
+from uet.pds.pdc.life import PdcLife, State
+from uet.pds.pdc.secure import SecureStarts
+from uet.pds.pdc_table import PdcTable
 from uet.pds.semantics import Context, Outbound, Semantics
-from uet.pds.table import PdcTable
 from uet.pds.turns import QUANTUM_PACKETS, Turns
 from uet.peer import NOMINAL_OVERHEAD, Peer, Peers
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
-from uet.ses.initiator import Initiator
-from uet.ses.matching import Watcher
-from uet.ses.memory import MemoryRegion, MemoryTable
-from uet.ses.readback import Readback
-from uet.ses.requests import MessageError
-from uet.ses.rma import Guard
-from uet.ses.target import Target
+from uet.ses.initiator.initiator import Initiator
+from uet.ses.initiator.requests import MessageError
+from uet.ses.memory.registered_memory import MemoryRegion, MemoryTable
+from uet.ses.memory.return_data import Readback
+from uet.ses.memory.rma_target import Guard
+from uet.ses.target.matching import Watcher
+from uet.ses.target.target import Target
 from uet.timekeeper import NEVER, Timekeeper
 from uet.transport import Completion, Frame, Receive, Request
-from uet.tss.domain import SealError
+from uet.tss.secure_domain import SealError
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ControlType
 

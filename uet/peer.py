@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from uet.addresses import ip_of
+from uet.carrier_codec import Envelope
 from uet.congestion.context import CongestionContext
-from uet.encapsulation import Envelope
 from uet.transport import Frame
 from uet.wire.codes import ECN_ECT0, ECN_NOT_ECT
 

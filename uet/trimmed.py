@@ -11,11 +11,11 @@ from collections import Counter
 from typing import Protocol
 
 from uet.compatibility import Compatibility
-from uet.pds.credits import CreditDesk
-from uet.pds.pdc import Pdc
+from uet.pds.credit_granter import CreditDesk
+from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc.window import Arrival
+from uet.pds.pdc_table import PdcTable
 from uet.pds.psn import MASK
-from uet.pds.table import PdcTable
-from uet.pds.window import Arrival
 from uet.peer import Peer
 from uet.wire import headers
 from uet.wire.codes import (

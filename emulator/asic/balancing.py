@@ -11,17 +11,17 @@
 ``least-loaded``
     the hop whose egress queues hold the fewest octets, ties broken in turn.
 
-The last two need the candidates (:func:`emulator.asic.ports.set_route`).  All but ``flow`` and, if
-its gap exceeds the difference between paths, ``flowlet`` reorder whatever passes: ROD PDCs and TCP
-included.  ``kernel`` leaves the choice to the kernel's own hash.  The choice is among routed next
-hops; a bridge has none.
+The last two need the candidates (:func:`emulator.asic.bpf.port_program.set_route`).  All but
+``flow`` and, if its gap exceeds the difference between paths, ``flowlet`` reorder whatever passes:
+ROD PDCs and TCP included.  ``kernel`` leaves the choice to the kernel's own hash.  The choice is
+among routed next hops; a bridge has none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulator.asic.layout import Balancing
+from emulator.asic.bpf.layout import Balancing
 from emulator.errors import UserError
 
 NATIVE_PROTOCOL = 253  # for experiments (RFC 3692): UES assigns none

@@ -6,8 +6,8 @@ default to; what switches write is told to endpoints by :func:`endpoint_fields`.
 
 from __future__ import annotations
 
-from emulator.asic.profile import CodePoints
-from emulator.rocev2.config import HcaConfig
+from emulator.asic.switch_profile import CodePoints
+from emulator.rocev2.hca_config import HcaConfig
 from uet.config import FepConfig
 
 #: Of a lab: trimmed packets are AF11, those of the last hop AF12 (RFC 2597).
@@ -34,7 +34,7 @@ def endpoint_fields(points: CodePoints = LAB) -> dict[str, int | None]:
 
 
 def rocev2_fields(points: CodePoints = LAB) -> dict[str, int]:
-    """What of :class:`emulator.rocev2.config.HcaConfig` an endpoint in the same lab must have.
+    """What of :class:`emulator.rocev2.hca_config.HcaConfig` an endpoint in the same lab must have.
 
     Data keep the code point that NICs come with: one that belongs to no role, so that switches
     never trim them.  CNPs have the class of control packets, as NICs give them one of their own.

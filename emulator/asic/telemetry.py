@@ -49,10 +49,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.asic.counters import LOST_FIELD
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.kernel import LOCKED
-from emulator.asic.layout import (
+from emulator.asic.bpf.layout import (
     BINS,
     CLASS_COUNTERS,
     CODE_POINTS,
@@ -67,10 +64,13 @@ from emulator.asic.layout import (
     Queue,
     TrafficClass,
 )
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.switch_counters import LOST_FIELD
 from emulator.asic.virtual_state import DEPTH as FIRST_DEPTH
 from emulator.asic.virtual_state import PEAK, PORT_WORDS, VirtualState
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
+from emulator.kernel.bpf_syscall import LOCKED
 
 FILE = "telemetry.csv"
 COLUMNS = (

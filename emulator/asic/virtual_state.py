@@ -16,10 +16,10 @@ from __future__ import annotations
 import mmap
 import struct
 
-from emulator.asic.kernel import Map
-from emulator.asic.layout import PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
-from emulator.asic.program import Program
+from emulator.asic.bpf.layout import PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
+from emulator.asic.bpf.switch_program import Program
 from emulator.errors import UserError
+from emulator.kernel.bpf_syscall import Map
 
 WORD_BYTES = 8
 _FLOWLET = struct.Struct("=2Q")  # ns of the last packet; what its hash is salted with

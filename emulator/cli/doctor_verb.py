@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from emulator import scenario
+from emulator.doctor.capabilities import FEATURES, Capabilities, Capability, Kind, probe
 from emulator.errors import UserError
-from emulator.fabric.capabilities import FEATURES, Capabilities, Capability, Kind, probe
 from emulator.run.runner import Request, prepare
 
 #: What "can run" is judged by: the scenario that everybody runs first.

@@ -6,32 +6,59 @@ import errno
 import importlib
 import os
 import sys
+from typing import NamedTuple
 
 import click
 
 from emulator.errors import UserError
 from topologies.model import TopologyError
 
-#: verb -> (module, one-line help); the module has a click command of the verb's name
-#: in an attribute ``command``.
+
+class Verb(NamedTuple):
+    """A verb: the ``module`` that has its click ``command``, and one line of ``help``."""
+
+    module: str
+    help: str
+
+
 VERBS = {
-    "run": "run a scenario and leave a run folder",
-    "doctor": "what this machine and kernel offer, and what stands in for the rest",
-    "up": "build a fabric and leave it running",
-    "down": "take a running lab down",
-    "status": "show running labs, their nodes and ports",
-    "top": "watch the links of a running lab: rates, queues, marks, trims, drops",
-    "inject": "pull a cable of a running lab, or mend it",
-    "exec": "run a command inside a node of a running lab",
-    "capture": "stream a port's packets as pcapng to standard output",
-    "graph": "draw or export a topology, a running lab, the links of a run",
-    "validate": "check fabric profiles and topologies before they are built",
-    "fep": "one UET endpoint on an interface, against any UET stack",
-    "hca": "one RoCEv2 endpoint on an interface, against any RDMA stack",
-    "decode": "show the layers and fields of UET packets",
-    "wireshark": "give Wireshark the UET dissector",
-    "conformance": "which conformance statements the tests have proven",
-    "clean": "find and remove what a lab left behind",
+    "run": Verb("emulator.cli.run_verb", "run a scenario and leave a run folder"),
+    "doctor": Verb(
+        "emulator.cli.doctor_verb",
+        "what this machine and kernel offer, and what stands in for the rest",
+    ),
+    "up": Verb("emulator.cli.labs.up_verb", "build a fabric and leave it running"),
+    "down": Verb("emulator.cli.labs.down_verb", "take a running lab down"),
+    "status": Verb("emulator.cli.labs.status_verb", "show running labs, their nodes and ports"),
+    "top": Verb(
+        "emulator.cli.labs.top_verb",
+        "watch the links of a running lab: rates, queues, marks, trims, drops",
+    ),
+    "inject": Verb("emulator.cli.labs.inject_verb", "pull a cable of a running lab, or mend it"),
+    "exec": Verb("emulator.cli.labs.exec_verb", "run a command inside a node of a running lab"),
+    "capture": Verb(
+        "emulator.cli.labs.capture_verb", "stream a port's packets as pcapng to standard output"
+    ),
+    "graph": Verb(
+        "emulator.cli.graph.graph_verb",
+        "draw or export a topology, a running lab, the links of a run",
+    ),
+    "validate": Verb(
+        "emulator.cli.validate_verb", "check fabric profiles and topologies before they are built"
+    ),
+    "fep": Verb(
+        "emulator.cli.endpoints.fep_verb", "one UET endpoint on an interface, against any UET stack"
+    ),
+    "hca": Verb(
+        "emulator.cli.endpoints.hca_verb",
+        "one RoCEv2 endpoint on an interface, against any RDMA stack",
+    ),
+    "decode": Verb("emulator.cli.decode.decode_verb", "show the layers and fields of UET packets"),
+    "wireshark": Verb("emulator.cli.wireshark_verb", "give Wireshark the UET dissector"),
+    "conformance": Verb(
+        "emulator.cli.conformance_verb", "which conformance statements the tests have proven"
+    ),
+    "clean": Verb("emulator.cli.labs.clean_verb", "find and remove what a lab left behind"),
 }
 
 
@@ -44,13 +71,13 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"emulator.cli.{cmd_name}_verb")
+        module = importlib.import_module(VERBS[cmd_name].module)
         command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
 
 @click.group(

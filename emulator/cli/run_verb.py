@@ -14,23 +14,24 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from emulator import scenario as scenarios
-from emulator.asic import choice
+from emulator.asic import switch_choice as choice
+from emulator.capture.fabric_capture import parse_snaplen
 from emulator.cli.run_options import host_dilation, parse_digest, parse_gap, parse_workers
-from emulator.control_plane import choice as control_plane
+from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import COMPUTED, MEASURED, Convergence
 from emulator.errors import UserError
-from emulator.fabric.capture import parse_snaplen
 from emulator.faults import grammar
 from emulator.lab_record import Clock as ClockKind
 from emulator.results import Result, RunFolder
-from emulator.run import comparison, differences, spread, table
-from emulator.run.comparison import COMPARE, COMPARED, variants
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
-from emulator.run.pxn import DEFAULT as pxn_default
-from emulator.run.pxn import MODES as pxn_modes
+from emulator.run.plan.pxn import DEFAULT as pxn_default
+from emulator.run.plan.pxn import MODES as pxn_modes
+from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.report import comparison, differences, spread
+from emulator.run.report import result_table as table
+from emulator.run.report.comparison import COMPARE, COMPARED, variants
 from emulator.run.runner import Plan, Request, execute, prepare
-from emulator.run.stages import DEFAULT_TRANSPORT
 from emulator.transports import describe_options, is_secured
 
 #: A bar appears once a run has taken this long (s).

@@ -6,18 +6,18 @@ import json
 
 import click
 
-from emulator.asic import choice
-from emulator.asic.fitting import fit
-from emulator.cli.up_verb import DEFAULT_DILATION
+from emulator.asic import switch_choice as choice
+from emulator.asic.switch_fitting import fit
+from emulator.cli.labs.up_verb import DEFAULT_DILATION
 from emulator.errors import UserError
 from emulator.fabric_choice import FabricChoice, choose
 from emulator.lab_record import Clock
-from emulator.run.plan import usual_switch
-from emulator.run.stages import DEFAULT_TRANSPORT
-from topologies.export import inventory
-from topologies.fabric_schema import schema
+from emulator.run.plan.run_plan import usual_switch
+from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from topologies.exports.mermaid import inventory
 from topologies.model import TopologyError
-from topologies.yaml_lines import TextError
+from topologies.profile.fabric_schema import schema
+from topologies.profile.yaml_lines import TextError
 
 
 @click.command("validate")

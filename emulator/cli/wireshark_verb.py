@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from emulator.errors import UserError
-from uet.wire import wireshark
-from uet.wire.wireshark_colors import color_rules
+from uet.wire.wireshark import wireshark
+from uet.wire.wireshark.wireshark_colors import color_rules
 
 SCRIPT = "uetemu.lua"
 #: Wireshark's own settings of Lua.

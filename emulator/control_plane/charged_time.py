@@ -23,7 +23,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
-from emulator.control_plane.choice import EXTERNAL, ControlPlane
+from emulator.control_plane.control_plane_choice import EXTERNAL, ControlPlane
 from emulator.control_plane.convergence import Expectation
 from emulator.control_plane.failure import without
 from emulator.control_plane.speakers import as_numbers

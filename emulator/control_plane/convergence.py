@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from emulator.control_plane.choice import EXTERNAL, PER_TIER, ControlPlane
+from emulator.control_plane.control_plane_choice import EXTERNAL, PER_TIER, ControlPlane
 from emulator.control_plane.kernel_routes import UNNUMBERED, Hops, NextHop, Routes
 from emulator.control_plane.speakers import as_numbers, speakers, subnets_apart
-from emulator.fabric.routes import Hop, behind_bridges, static_routes
 from topologies.model import Node, Topology
+from topologies.routing.static_routes import Hop, behind_bridges, static_routes
 
 NAMED = 3  # ports of a hop list, in a sentence
 
@@ -44,7 +44,7 @@ class Expectation:
     """What every switch of ``topology`` has when ``plane`` has converged.
 
     All shortest paths to every endpoint subnet, loopback and fabric address, as
-    :func:`~emulator.fabric.routes.static_routes` computes them; but no switch hears of
+    :func:`~topologies.routing.static_routes.static_routes` computes them; but no switch hears of
     what only paths through its own AS lead to.  With summaries a route may be to more than that.
     Beyond that no switch has any route.  ``systems`` are the AS numbers of a fabric that has lost
     something since they were given, by switch.

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from emulator.control_plane.choice import EBGP, EVPN, IBGP, ControlPlane
+from emulator.control_plane.control_plane_choice import EBGP, EVPN, IBGP, ControlPlane
 from emulator.errors import UserError
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from emulator.lab_record import Process
 
 PROGRAMS = Path("/usr/lib/frr")

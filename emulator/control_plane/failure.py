@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from emulator.control_plane.choice import EXTERNAL, ControlPlane
+from emulator.control_plane.control_plane_choice import EXTERNAL, ControlPlane
 from emulator.control_plane.convergence import Expectation
 from emulator.control_plane.daemons import given_up
-from emulator.control_plane.routing import Routing, not_converged
+from emulator.control_plane.lab_routing import Routing, not_converged
 from emulator.control_plane.speakers import as_numbers
 from emulator.errors import UserError
 from topologies.model import End, Link, Topology

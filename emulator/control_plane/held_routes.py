@@ -31,7 +31,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from emulator.control_plane.charged_time import Broken, ChargedTime
-from emulator.control_plane.routing import Routing, not_converged
+from emulator.control_plane.lab_routing import Routing, not_converged
 from emulator.errors import UserError
 
 BUDGET_S = 60.0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pyroute2.netlink.rtnl import RTM_GETROUTE
 
-from emulator.fabric.kernel_objects import (
+from emulator.kernel.kernel_objects import (
     RT_TABLE_MAIN,
     RTA_DST,
     RTA_GATEWAY,
@@ -20,7 +20,7 @@ from emulator.fabric.kernel_objects import (
     RTN_UNICAST,
     RTNEXTHOP,
 )
-from emulator.fabric.netlink import RouteSocket, attributes
+from emulator.kernel.netlink import RouteSocket, attributes
 
 #: What FRR makes of a neighbour that has IPv6 only; its neighbour table says where that is.
 UNNUMBERED = "169.254.0.1"

@@ -17,8 +17,7 @@ from socket import AF_BRIDGE, AF_INET, AF_UNSPEC
 
 from pyroute2.netlink.rtnl import RTM_GETNEIGH
 
-from emulator.fabric.indices import tunnel_port
-from emulator.fabric.kernel_objects import (
+from emulator.kernel.kernel_objects import (
     NDA_DST,
     NDA_LLADDR,
     NDA_NH_ID,
@@ -34,7 +33,8 @@ from emulator.fabric.kernel_objects import (
     NUD_PERMANENT,
     RTM_GETNEXTHOP,
 )
-from emulator.fabric.netlink import RouteSocket, attributes
+from emulator.kernel.netlink import RouteSocket, attributes
+from topologies.interface_indices import tunnel_port
 from topologies.model import Bridge, End, Port, Topology
 
 EVERYBODY = "00:00:00:00:00:00"  # in the table of a tunnel port: where broadcast goes

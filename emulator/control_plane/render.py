@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from emulator.control_plane.choice import ControlPlane
+from emulator.control_plane.control_plane_choice import ControlPlane
 from emulator.control_plane.speakers import speakers
 from topologies.model import Topology
 

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
-from emulator.control_plane.choice import EXTERNAL, PER_SWITCH, PER_TIER, ControlPlane
+from emulator.control_plane.control_plane_choice import EXTERNAL, PER_SWITCH, PER_TIER, ControlPlane
 from emulator.errors import UserError
-from emulator.fabric.routes import attached, destinations, static_routes
-from topologies.capacity import HEIGHT
+from topologies.analysis.capacity import HEIGHT
 from topologies.model import SWITCH_ROLES, Node, Role, Topology
 from topologies.multihoming import Segment
+from topologies.routing.static_routes import attached, destinations, static_routes
 
 #: Private AS numbers (RFC 6996).
 TWO_OCTETS = range(64_512, 65_535)

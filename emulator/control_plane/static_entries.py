@@ -4,7 +4,7 @@ A GPU on an Ethernet segment is behind several tunnels: zebra writes it into the
 port with a group of next hops, as reachable and learned outside of the kernel.  Linux with the
 correction of CVE-2026-98023 (6.1.190, Debian's 6.1.0-54) refuses that: an entry with a next hop is
 static or not at all.  The kernel ages neither, so static entries serve zebra as well.  On such a
-kernel, which :mod:`emulator.fabric.trials` finds out, zebra is started with a library that marks
+kernel, which :mod:`emulator.doctor.probes` finds out, zebra is started with a library that marks
 them; zebra 8.4 to 10.3 has no setting for it.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from emulator import compiler
+from emulator.doctor import capabilities
 from emulator.errors import UserError
-from emulator.fabric import capabilities
+from emulator.kernel import compiler
 from topologies.model import Topology
 
 SOURCE = Path(__file__).with_suffix(".c")

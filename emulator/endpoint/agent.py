@@ -26,18 +26,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.counting import add, of_the_past
-from emulator.endpoint.executor import MEMORY_KEY, Executor
-from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
-from emulator.endpoint.homed_nic import HomedNic
-from emulator.endpoint.lanes import lanes, per_fep
-from emulator.endpoint.loop_record import LoopRecord
-from emulator.endpoint.nic import Nic
-from emulator.endpoint.nvlink import RETRY_HOST_NS, NvLink, mailbox_path
-from emulator.endpoint.program import Program
-from emulator.endpoint.silence import silence
-from emulator.endpoint.spec import (
+from emulator.endpoint.agent_spec import (
     Abort,
     AgentSpec,
     AtBarrier,
@@ -56,7 +45,18 @@ from emulator.endpoint.spec import (
     Renewed,
     Run,
 )
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.counting import add, of_the_past
+from emulator.endpoint.loop_record import LoopRecord
+from emulator.endpoint.nic.lanes import lanes, per_fep
+from emulator.endpoint.nic.multi_port_nic import HomedNic
+from emulator.endpoint.nic.packet_nic import Nic
+from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
+from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
+from emulator.endpoint.operations.nvlink import RETRY_HOST_NS, NvLink, mailbox_path
+from emulator.endpoint.operations.schedule_program import Program
 from emulator.errors import UserError
+from emulator.kernel.silence import silence
 from uet.transport import Transport
 
 _RECEIVE_BATCH = 32

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn, TypeVar
 
-from emulator.endpoint.clock import Clock
-from emulator.endpoint.spec import (
+from emulator.endpoint.agent_spec import (
     AgentSpec,
     AtBarrier,
     Birth,
@@ -29,6 +28,7 @@ from emulator.endpoint.spec import (
     Finished,
     RankResult,
 )
+from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 
 #: An agent that leaves the runner waiting this long (host seconds) does not answer any more.

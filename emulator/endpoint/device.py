@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.endpoint_fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.first_counter import first_counter
-from emulator.endpoint.fitting import REAL_TIME, frames_of, payload_for
-from emulator.endpoint.interface import interface as facts_of
-from emulator.endpoint.interface import mac_of
-from emulator.endpoint.port import Port
+from emulator.endpoint.nic.interface import interface as facts_of
+from emulator.endpoint.nic.interface import mac_of
+from emulator.endpoint.nic.raw_port import Port
 from emulator.errors import UserError
 from uet.api import Domain
 from uet.api.driver import Beginning
@@ -35,8 +35,8 @@ class Device:
     """The interface ``interface`` of the current network namespace: a :class:`uet.api.Driver`.
 
     It serves one domain, which must be made in the same namespace.  Frames of the transport are
-    kept from the kernel's own stack while the domain is open (see :mod:`emulator.endpoint.quiet`).
-    Raises :class:`UserError` if there is no such interface.
+    kept from the kernel's own stack while the domain is open (see
+    :mod:`emulator.endpoint.nic.quiet`). Raises :class:`UserError` if there is no such interface.
     """
 
     def __init__(self, interface: str, *, clock: Clock | None = None) -> None:
@@ -57,9 +57,9 @@ class Device:
         ``peers`` maps the fabric addresses of peers to the MACs that reach them, or lists only the
         addresses: then the kernel's routes and neighbours say which (:class:`UserError` if they do
         not).  ``parameters`` are those of :class:`uet.config.FepConfig`; what is left out is taken
-        from the port, and times are those of ``REAL_TIME`` in :mod:`emulator.endpoint.fitting`
-        (an initial retransmission timeout of 100 ms, for one), since software is slower than the
-        specification supposes.
+        from the port, and times are those of ``REAL_TIME`` in
+        :mod:`emulator.endpoint.endpoint_fitting` (an initial retransmission timeout of 100 ms, for
+        one), since software is slower than the specification supposes.
         """
         address = parameters.get("address", self.address)
         if address is None:

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from emulator.endpoint.agent import live
-from emulator.endpoint.spec import Birth, Born, Died
+from emulator.endpoint.agent_spec import Birth, Born, Died
 
 _MESSAGE_OCTETS = 1 << 20
 #: How long agents may take to end once the runner has gone (host seconds).

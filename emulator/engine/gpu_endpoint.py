@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from typing import cast
 
 from emulator.endpoint.agent import make_transport
+from emulator.endpoint.agent_spec import AgentSpec, RankResult
 from emulator.endpoint.counting import add, of_the_past
-from emulator.endpoint.executor import MEMORY_KEY, Executor
-from emulator.endpoint.gpu import GpuMemory, Layout
-from emulator.endpoint.lanes import Endpoint, per_fep
-from emulator.endpoint.nvlink import CopyNotice, NvLink
-from emulator.endpoint.program import Program
-from emulator.endpoint.schedule import Schedule
-from emulator.endpoint.spec import AgentSpec, RankResult
+from emulator.endpoint.nic.lanes import Endpoint, per_fep
+from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
+from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout
+from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
+from emulator.endpoint.operations.schedule import Schedule
+from emulator.endpoint.operations.schedule_program import Program
 from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
-from emulator.engine.gpu_port import GpuPort, PortChoice
-from emulator.engine.kernel_switch import Outlets
-from emulator.engine.line import FRAMING_OCTETS, LOW, Line
+from emulator.engine.frames.gpu_port import GpuPort, PortChoice
+from emulator.engine.frames.kernel_switch import Outlets
+from emulator.engine.frames.line import FRAMING_OCTETS, LOW, Line
 from emulator.engine.scale_up_copies import ScaleUpCopies
 from uet.planes.fabric_interface import FabricInterface
 from uet.transport import Transport

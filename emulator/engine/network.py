@@ -16,26 +16,26 @@ from emulator.asic.virtual_state import (
     PORT_WORDS,
     SWITCH_WORDS,
 )
-from emulator.endpoint.homed_nic import PortSpec
-from emulator.endpoint.spec import AgentSpec
+from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.engine.event_queue import Event, EventQueue
-from emulator.engine.gpu_port import GpuPort
-from emulator.engine.kernel_drops import KernelDrops
-from emulator.engine.kernel_switch import (
+from emulator.engine.frames.gpu_port import GpuPort
+from emulator.engine.frames.kernel_drops import KernelDrops
+from emulator.engine.frames.kernel_switch import (
     FILTERED_S,
     Outlets,
     SwitchInlet,
     awaited,
 )
-from emulator.engine.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
-from emulator.engine.line_state import LineState, LineStates, joined
-from emulator.engine.packet_ring import PacketRing, close_together, sender
-from emulator.engine.port_settings import LineChange, PortSettings, Settings
-from emulator.engine.priority_flow_control import PriorityFlowControl, pause_settings
-from emulator.fabric import namespaces
-from emulator.fabric.counters import PortCounters
-from emulator.fabric.passage import ring_filter
-from emulator.fabric.shaping import DATA_SHARE, DSFIELDS_CONTROL
+from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
+from emulator.engine.frames.line_state import LineState, LineStates, joined
+from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
+from emulator.engine.frames.port_settings import LineChange, PortSettings, Settings
+from emulator.engine.pfc.priority_flow_control import PriorityFlowControl, pause_settings
+from emulator.fabric.inner.passage import ring_filter
+from emulator.kernel import namespaces
+from emulator.kernel.port_counters import PortCounters
+from emulator.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.lab import Lab
 from topologies.model import End, Node, Topology
 

@@ -20,16 +20,16 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 
+from emulator.asic.bpf.layout import TrafficClass
 from emulator.asic.code_points import LAB
-from emulator.asic.layout import TrafficClass
+from emulator.capture import pcapng
+from emulator.capture.sniffer import PortCount
 from emulator.engine.event_queue import NEVER, PS
-from emulator.engine.line import Line
+from emulator.engine.frames.line import Line
+from emulator.engine.frames.packet_ring import Taken
 from emulator.engine.network import Network
-from emulator.engine.packet_ring import Taken
 from emulator.engine.virtual_clock import EPOCH
 from emulator.errors import UserError
-from emulator.fabric import pcapng
-from emulator.fabric.sniffer import PortCount
 from topologies.model import End
 
 #: Blocks that wait in memory before they are written.

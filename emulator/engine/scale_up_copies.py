@@ -1,14 +1,14 @@
 """The scale-up network (NVLink) in virtual time: the ports of one GPU, and what reaches it.
 
-Rates, latency and the shared ingress are those of :mod:`emulator.endpoint.nvlink`; a notice is an
-event at the peer when the first octet of a copy arrives there.
+Rates, latency and the shared ingress are those of :mod:`emulator.endpoint.operations.nvlink`; a
+notice is an event at the peer when the first octet of a copy arrives there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from emulator.endpoint.nvlink import CopyNotice, Ingress, ScaleUpLink
+from emulator.endpoint.operations.nvlink import CopyNotice, Ingress, ScaleUpLink
 from emulator.engine.event_queue import PS, EventQueue, Source
 
 #: Hands a notice to rank's ports at a time (ps), in the order of the sender's events.
@@ -16,7 +16,8 @@ Send = Callable[[int, int, int, CopyNotice], None]
 
 
 class ScaleUpCopies:
-    """The scale-up ports of ``rank``, with the face of :class:`emulator.endpoint.nvlink.NvLink`.
+    """The scale-up ports of ``rank``, with the face of
+    :class:`emulator.endpoint.operations.nvlink.NvLink`.
 
     ``send(peer, when_ps, order, notice)`` brings a notice to the peer's :meth:`arrive`; ``hear``
     gets the notices that come here.

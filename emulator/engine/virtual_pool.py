@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
-from emulator.endpoint.gpu import GpuMemory, memory_path
-from emulator.endpoint.loading import barrier_members, laid_out, layouts_for
-from emulator.endpoint.schedule import Schedule
-from emulator.endpoint.spec import AgentSpec, RankResult
+from emulator.endpoint.agent_spec import AgentSpec, RankResult
+from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
+from emulator.endpoint.operations.loading import barrier_members, laid_out, layouts_for
+from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import NEVER, PASS, PS, STOP
 from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.engine.workers.worker_part import Load, News

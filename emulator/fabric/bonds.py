@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulator.fabric import capabilities
-from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric.netlink import RouteSocket
+from emulator.doctor import capabilities
+from emulator.kernel import kernel_objects as kernel_object
+from emulator.kernel.netlink import RouteSocket
 from topologies.model import End, Node, Topology
 
 if TYPE_CHECKING:

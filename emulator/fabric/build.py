@@ -15,16 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from mininet.net import Mininet
 
-from emulator.control_plane import choice as control_plane
+from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import UserError
-from emulator.fabric import namespaces, vlans
+from emulator.fabric import vlans
 from emulator.fabric.cable_delay import CableDelay
-from emulator.fabric.indices import interface_indices
-from emulator.fabric.inner_ends import InnerEnds
+from emulator.fabric.inner.inner_ends import InnerEnds
+from emulator.fabric.inner.wires import Wires
 from emulator.fabric.links import VethLink, VethPort, alias_of
-from emulator.fabric.netlink import RouteSocket
 from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
-from emulator.fabric.routes import (
+from emulator.kernel import namespaces
+from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.shaping import Egress
+from topologies.interface_indices import interface_indices
+from topologies.mininet_topo import FabricTopo
+from topologies.model import End, Link, Node, Topology
+from topologies.routing.static_routes import (
     Neighbour,
     Route,
     Rule,
@@ -33,13 +38,9 @@ from emulator.fabric.routes import (
     static_routes,
     static_rules,
 )
-from emulator.fabric.shaping import Egress
-from emulator.fabric.wires import Wires
-from topologies.mininet_topo import FabricTopo
-from topologies.model import End, Link, Node, Topology
 
 if TYPE_CHECKING:
-    from emulator.asic.fabric import FabricAsic
+    from emulator.asic.fabric_asic import FabricAsic
 
 Progress = Callable[[int, int, str], None]
 
@@ -234,7 +235,7 @@ def build_fabric(
     """Build ``topology`` as the lab named ``lab`` and bring it to work.
 
     The caller has recorded the lab beforehand and removes it by its name if this raises:
-    UserError, TopologyError, or :class:`~emulator.fabric.netlink.KernelRefusal`.
+    UserError, TopologyError, or :class:`~emulator.kernel.netlink.KernelRefusal`.
     """
     plan = Plan(
         topology,

@@ -1,6 +1,6 @@
 """Who delays frames by the length of a cable: settled once for a lab, when it is made.
 
-``nic``: the delay line of the receiving endpoint (:mod:`emulator.endpoint.delay_line`).
+``nic``: the delay line of the receiving endpoint (:mod:`emulator.endpoint.nic.delay_line`).
 For endpoints this is the one to have on every kernel:
 
 * Below netem a port could not hold its sender back.  netem takes a frame off the account of the
@@ -22,10 +22,10 @@ from __future__ import annotations
 import errno
 from typing import Literal
 
-from emulator.fabric import namespaces
-from emulator.fabric.kernel_objects import LOOPBACK_INDEX
-from emulator.fabric.netlink import KernelRefusal, RouteSocket
-from emulator.fabric.shaping import Egress, egress_requests
+from emulator.kernel import namespaces
+from emulator.kernel.kernel_objects import LOOPBACK_INDEX
+from emulator.kernel.netlink import KernelRefusal, RouteSocket
+from emulator.kernel.shaping import Egress, egress_requests
 
 CableDelay = Literal["netem", "nic"]
 

@@ -8,18 +8,18 @@ called ``eth0``, which containerlab keeps for its management network otherwise; 
 path beside the fabric.
 
 ``sysctls``, most of them for all nodes of the kind, are those of ours
-(:mod:`emulator.fabric.sysctls`): the container runtime sets them before there is a cable, so that
+(:mod:`emulator.kernel.sysctls`): the container runtime sets them before there is a cable, so that
 interfaces begin with these and not with the host's, which may drop what comes back another way.
 IPv6 is containerlab's to set.  The seed of a switch's ECMP hash is set by a command, as kernels
 before 6.11 do not have it and such a container would not start; there all tiers hash alike.
 
 Rates, delays and buffers are not emulated there: each link has them under ``vars``, for other
 tools to read.  Switches have FRR's image, whose daemons stand idle: routes are static, computed
-as in a static lab of ours (:mod:`emulator.fabric.routes`), with ECMP over all paths of the fabric's
-routing, and the same rules where it needs some; a comment says so where the fabric has another
-control plane.  Rails are VLANs of one bridge with ``vlans=on``; with ``vlans=auto`` they have a
-bridge each, which works with every kernel.  Bonds (``homing=bond``) are as in our labs; where GPUs
-have them every neighbour is said, since ARP would not find all.
+as in a static lab of ours (:mod:`topologies.routing.static_routes`), with ECMP over all paths of
+the fabric's routing, and the same rules where it needs some; a comment says so where the fabric has
+another control plane.  Rails are VLANs of one bridge with ``vlans=on``; with ``vlans=auto`` they
+have a bridge each, which works with every kernel.  Bonds (``homing=bond``) are as in our labs;
+where GPUs have them every neighbour is said, since ARP would not find all.
 
 Endpoints are quoted, as a colon within brackets is not plain text to every reader of YAML.
 """
@@ -35,9 +35,19 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from emulator.errors import UserError
 from emulator.fabric import bonds
-from emulator.fabric.carrier import STATIC
-from emulator.fabric.kernel_objects import RULE_PRIORITY, routing_table
-from emulator.fabric.routes import (
+from emulator.fabric.cable_carrier import STATIC
+from emulator.fabric.vlans import BRIDGE
+from emulator.kernel.kernel_objects import RULE_PRIORITY, routing_table
+from emulator.kernel.sysctls import (
+    FORWARDING,
+    HASH_SEED,
+    MULTIPATH,
+    QUIET,
+    SYSCTL,
+    kernel_seed,
+)
+from topologies.model import Bridge, End, Link, Node, Port, Topology
+from topologies.routing.static_routes import (
     Hop,
     Neighbour,
     Route,
@@ -46,16 +56,6 @@ from emulator.fabric.routes import (
     static_routes,
     static_rules,
 )
-from emulator.fabric.sysctls import (
-    FORWARDING,
-    HASH_SEED,
-    MULTIPATH,
-    QUIET,
-    SYSCTL,
-    kernel_seed,
-)
-from emulator.fabric.vlans import BRIDGE
-from topologies.model import Bridge, End, Link, Node, Port, Topology
 
 KIND = "linux"
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"

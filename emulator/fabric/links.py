@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
-from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric.inner_ends import InnerEnds
-from emulator.fabric.namespaces import PREFIX
-from emulator.fabric.offloads import switch_off
-from emulator.fabric.release import release_requests
-from emulator.fabric.shaping import Egress, egress_requests
+from emulator.fabric.inner.inner_ends import InnerEnds
 from emulator.fabric.tunnel_fields import identification_requests
+from emulator.kernel import kernel_objects as kernel_object
+from emulator.kernel.namespaces import PREFIX
+from emulator.kernel.offloads import switch_off
+from emulator.kernel.release import release_requests
+from emulator.kernel.shaping import Egress, egress_requests
 from topologies.model import End, Link, Port
 
 if TYPE_CHECKING:
-    from emulator.asic.fabric import FabricAsic
+    from emulator.asic.fabric_asic import FabricAsic
     from emulator.fabric.nodes import NamespaceNode
 
 

@@ -18,14 +18,15 @@ from typing import IO, TYPE_CHECKING, Any
 from mininet.node import Node as MininetNode
 from mininet.node import Switch as MininetSwitch
 
-from emulator.fabric import bonds, namespaces
-from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric.counters import ports_not_ready
-from emulator.fabric.default_signals import popen_options
-from emulator.fabric.indices import tunnel_port
-from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.sysctls import FORWARDING, HASH_SEED, QUIET, SILENT, kernel_seed, write_sysctl
+from emulator.fabric import bonds
 from emulator.fabric.tunnels import configure_tunnel
+from emulator.kernel import kernel_objects as kernel_object
+from emulator.kernel import namespaces
+from emulator.kernel.default_signals import popen_options
+from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.port_counters import ports_not_ready
+from emulator.kernel.sysctls import FORWARDING, HASH_SEED, QUIET, SILENT, kernel_seed, write_sysctl
+from topologies.interface_indices import tunnel_port
 from topologies.model import End, Node
 
 if TYPE_CHECKING:

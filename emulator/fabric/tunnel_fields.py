@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from functools import cache
 
-from emulator.fabric.ebpf import (
+from emulator.kernel.ebpf import (
     ADD,
     ADD_REGISTER,
     CALL,
@@ -38,9 +38,9 @@ from emulator.fabric.ebpf import (
     XOR_REGISTER,
     instruction,
 )
-from emulator.fabric.kernel_objects import VXLAN_UDP_PORT
-from emulator.fabric.release import FOR_TUNNELS, egress_program
-from emulator.fabric.shaping import Request
+from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
+from emulator.kernel.release import FOR_TUNNELS, egress_program
+from emulator.kernel.shaping import Request
 
 MULTIPLIER = 0x5BD1_E995  # odd, below 2**31
 FOLD = 32

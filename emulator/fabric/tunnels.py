@@ -5,7 +5,7 @@
     GPU - down0 -[bridge rail0]- vxlan10101 ~~ UDP between loopbacks ~~ vxlan10101 -[bridge] ...
 
 A tunnel port is no cable's end: what it sends is routed, and leaves by the uplinks in the ordinary
-way.  A bridge does not take a frame from its sender's socket (:mod:`emulator.fabric.release`), nor
+way.  A bridge does not take a frame from its sender's socket (:mod:`emulator.kernel.release`), nor
 does a tunnel, so the tunnel port lets go of the sender as the other ports of the bridge do.  With
 a virtual clock no frame waits in a port, and the tunnel port sees to it that runs repeat
 (:mod:`emulator.fabric.tunnel_fields`).
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric.indices import tunnel_port
-from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.offloads import switch_off
-from emulator.fabric.release import release_requests
 from emulator.fabric.tunnel_fields import tunnel_requests
+from emulator.kernel import kernel_objects as kernel_object
+from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.offloads import switch_off
+from emulator.kernel.release import release_requests
+from topologies.interface_indices import tunnel_port
 from topologies.model import Bridge, End, Node
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ that routes, neighbours, captures and status need not know which of the two ther
 
 from __future__ import annotations
 
-from emulator.fabric import capabilities
+from emulator.doctor import capabilities
 from topologies.model import End, Node, Topology
 
 BRIDGE = "br0"  # of a switch whose rails are VLANs

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from emulator.asic.faults import NONE, Faults
+from emulator.asic.port_faults import NONE, Faults
 from emulator.errors import UserError
-from emulator.faults.elements import Element, element
+from emulator.faults.fault_elements import Element, element
 from topologies.model import Link, Topology, TopologyError
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from emulator.control_plane.choice import EBGP
+from emulator.control_plane.control_plane_choice import EBGP
 from emulator.fabric import bonds
 from emulator.faults.condition import Condition
 from emulator.faults.ways import plugged_into, ways_of

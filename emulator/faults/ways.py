@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from functools import cache
 from typing import Protocol
 
-from emulator.control_plane.choice import IBGP, PER_TIER, ControlPlane
-from emulator.control_plane.choice import of as control_plane_of
+from emulator.control_plane.control_plane_choice import IBGP, PER_TIER, ControlPlane
+from emulator.control_plane.control_plane_choice import of as control_plane_of
 from emulator.control_plane.speakers import as_numbers, reflectors_of
 from topologies.model import End, Link, Topology
 from topologies.routing import Step, Table

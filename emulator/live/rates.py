@@ -11,8 +11,8 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from emulator.run.metrics import max_mean
-from topologies.capacity import HEIGHT
+from emulator.measures.metrics import max_mean
+from topologies.analysis.capacity import HEIGHT
 from topologies.model import Node, Role, Topology
 
 

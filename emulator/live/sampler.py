@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from emulator import lab_record
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.layout import Queue, TrafficClass
+from emulator.asic.bpf.layout import Queue, TrafficClass
+from emulator.asic.fabric_asic import FabricAsic
 from emulator.asic.telemetry import VALUES, Series
 from emulator.asic.virtual_state import NOW, SWITCH_WORDS
 from emulator.errors import UserError
-from emulator.fabric.counters import PortCounters, QueueCounters
-from emulator.fabric.shaping import WIRE_OVERHEAD_BYTES
+from emulator.kernel.port_counters import PortCounters, QueueCounters
+from emulator.kernel.shaping import WIRE_OVERHEAD_BYTES
 from emulator.lab import Lab
 from emulator.lab_record import LabRecord, Phase
 from emulator.live.rates import Activity, Reading, activities, directions, tiers

@@ -10,8 +10,8 @@ import random
 import zlib
 from collections.abc import Mapping, Sequence
 
-from emulator.rocev2.codes import PSN_MASK
-from emulator.rocev2.config import Connection
+from emulator.rocev2.hca_config import Connection
+from emulator.rocev2.wire.rocev2_codes import PSN_MASK
 
 #: QP numbers start behind those of special meaning, each endpoint's somewhere else.
 _FIRST_QPN, _FIRST_QPN_BITS = 0x100, 20

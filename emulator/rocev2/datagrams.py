@@ -6,12 +6,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from emulator.rocev2 import headers
-from emulator.rocev2.codes import GRH_SIZE, QPN_MASK, Operation, Service
-from emulator.rocev2.config import HcaConfig
-from emulator.rocev2.frames import Frames
-from emulator.rocev2.peer import Peer
-from emulator.rocev2.work import WorkError, encoded, message_length
+from emulator.rocev2.connection.work import WorkError, encoded, message_length
+from emulator.rocev2.hca_config import HcaConfig
+from emulator.rocev2.hca_peer import Peer
+from emulator.rocev2.wire import rocev2_headers as headers
+from emulator.rocev2.wire.rocev2_codes import GRH_SIZE, QPN_MASK, Operation, Service
+from emulator.rocev2.wire.rocev2_frames import Frames
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, Receive, Send
 

@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
-from emulator.rocev2 import headers
-from emulator.rocev2.arrivals import Arrivals
-from emulator.rocev2.codes import CNP_OPCODE, CNP_RESERVED, Service
-from emulator.rocev2.config import Connection, HcaConfig
-from emulator.rocev2.congestion import Congestion
+from emulator.rocev2.congestion.queue_pair_congestion import Congestion
+from emulator.rocev2.connection.queue_pair import QueuePair
+from emulator.rocev2.connection.receives import ReceiveQueue
+from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.datagrams import Datagrams
-from emulator.rocev2.memory import MemoryRegion, MemoryTable
-from emulator.rocev2.packets import encapsulation
-from emulator.rocev2.peer import Peer
-from emulator.rocev2.queue_pair import QueuePair
-from emulator.rocev2.receives import ReceiveQueue
-from emulator.rocev2.work import WorkError
+from emulator.rocev2.hca_arrivals import Arrivals
+from emulator.rocev2.hca_config import Connection, HcaConfig
+from emulator.rocev2.hca_memory import MemoryRegion, MemoryTable
+from emulator.rocev2.hca_peer import Peer
+from emulator.rocev2.wire import rocev2_headers as headers
+from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, CNP_RESERVED, Service
+from emulator.rocev2.wire.rocev2_packets import encapsulation
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, Receive, Request, Send
 

@@ -6,25 +6,25 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from emulator.asic.faults import Faults
+from emulator.asic.port_faults import Faults
 from emulator.endpoint.agent_processes import AgentError
-from emulator.endpoint.spec import RankResult
+from emulator.endpoint.agent_spec import RankResult
 from emulator.faults.condition import Condition
+from emulator.faults.fault_injector import Striker
 from emulator.faults.grammar import Moment
-from emulator.faults.striker import Striker
 from emulator.lab import Lab
-from emulator.run import disturbance
-from emulator.run.clocks import Pool, TimeBase
-from emulator.run.expectation import Expectation
-from emulator.run.fault_timeline import FaultPlayer, Tell, link_changes
-from emulator.run.load import Load
+from emulator.run.clocks.clocks import Pool, TimeBase
+from emulator.run.faults import disturbance
+from emulator.run.faults.expectation import Expectation
+from emulator.run.faults.fault_timeline import FaultPlayer, Tell, link_changes
+from emulator.run.faults.unfinished import unfinished
 from emulator.run.measurement import HostLoad, Measured, measure
 from emulator.run.observation import PortObserver
-from emulator.run.patience import patience_s, virtual_patience_s
-from emulator.run.plan import Plan, PlannedStage
-from emulator.run.unfinished import unfinished
+from emulator.run.plan.patience import patience_s, virtual_patience_s
+from emulator.run.plan.run_plan import Plan, PlannedStage
+from emulator.run.plan.trial_load import Load
 from emulator.scenario import Outcome, Trial
-from topologies.round_trip import base_rtt_ns
+from topologies.analysis.round_trip import base_rtt_ns
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Attempt:
         """What was measured, and what the row says of the user's faults.
 
         With such faults an iteration without them comes first.  Raises
-        :class:`~emulator.endpoint.spawn.AgentError` if a rank fails.
+        :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
         """
         if not self.plan.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
+from emulator.endpoint.agent_spec import RankResult
 from emulator.endpoint.counting import add, is_extreme
-from emulator.endpoint.gpu import GpuMemory
-from emulator.endpoint.schedule import Schedule
-from emulator.endpoint.spec import RankResult
+from emulator.endpoint.operations.gpu_memory import GpuMemory
+from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
-from emulator.run.clocks import Pool
-from emulator.run.fault_timeline import FaultPlayer
-from emulator.run.fidelity import Machine, Slip
-from emulator.run.ideal import WireCost
-from emulator.run.losses import NIC_LOSSES
-from emulator.run.messages import Recorder
+from emulator.measures.ideal import WireCost
+from emulator.measures.message_times import Recorder
+from emulator.run.clocks.clocks import Pool
+from emulator.run.clocks.fidelity import Machine, Slip
+from emulator.run.clocks.losses import NIC_LOSSES
+from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.run.observation import PortObserver
-from emulator.run.pxn import Pxn
+from emulator.run.plan.pxn import Pxn
 from emulator.scenario import Contents, Outcome, Trial
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.
@@ -129,7 +129,7 @@ def measure(
     to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``
     is called after each.  ``pxn`` relays writes; messages are told of as they
     were before.  Every iteration is verified, warm-ups too.  Raises
-    :class:`~emulator.endpoint.spawn.AgentError` if a rank fails.
+    :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
     """
     compiled = trial.compile()
     schedules = pxn.relayed(compiled)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from emulator.asic.counters import AsicCounters
-from emulator.asic.pause_counters import PauseCounters, larger
+from emulator.asic.pfc.pause_counters import PauseCounters, larger
+from emulator.asic.switch_counters import AsicCounters
 from emulator.asic.telemetry import Telemetry
-from emulator.fabric.counters import PortCounters
+from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab
-from emulator.run.port_record import PortRecord, changes, total
-from emulator.run.queues import QueueReader, QueueSeries
+from emulator.measures.port_record import PortRecord, changes, total
+from emulator.measures.queue_depths import QueueReader, QueueSeries
 
 Asic = Mapping[str, AsicCounters]
 Pauses = Mapping[str, PauseCounters]

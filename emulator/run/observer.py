@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from emulator.results import Result
-from emulator.run.plan import Plan
+from emulator.run.plan.run_plan import Plan
 
 
 class Observer(Protocol):

@@ -7,8 +7,8 @@ import hashlib
 import json
 
 from emulator.run.environment import version_of
-from emulator.run.plan import Plan
-from topologies import export
+from emulator.run.plan.run_plan import Plan
+from topologies.exports import mermaid as export
 
 #: Fields of a request that stand elsewhere, or that no packet depends on.
 _WITHOUT_EFFECT = frozenset(

@@ -5,11 +5,11 @@ an interrupt included, everything that was made is removed and what was measured
 
 ::
 
-    plan = prepare(request)            # emulator.run.plan: touches no kernel
+    plan = prepare(request)            # emulator.run.plan.run_plan: touches no kernel
     result = execute(plan, observer)   # builds, runs, removes, writes
 
-The fabric is built once.  Stage by stage (:mod:`emulator.run.stages`) its switches are told what to
-do and, where the transport changes, its agents are started anew.
+The fabric is built once.  Stage by stage (:mod:`emulator.run.plan.stages`) its switches are told
+what to do and, where the transport changes, its agents are started anew.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from emulator.asic import fitting
+from emulator.asic import switch_fitting as fitting
 from emulator.cleanup import uninterrupted
-from emulator.control_plane.routing import Routing
+from emulator.control_plane.lab_routing import Routing
+from emulator.endpoint.agent_pool import AgentError
 from emulator.endpoint.counting import add
-from emulator.endpoint.spawn import AgentError
 from emulator.errors import UserError
-from emulator.faults.striker import Striker, check_rates
+from emulator.faults.fault_injector import Striker, check_rates
 from emulator.lab import Lab
+from emulator.measures.bound import violation
 from emulator.results import Result, RunFolder
-from emulator.run import row_ports
-from emulator.run.agents import agent_specs
 from emulator.run.attempt import Attempt
-from emulator.run.bound import violation
-from emulator.run.clocks import Pool
+from emulator.run.clocks.clocks import Pool
+from emulator.run.clocks.host_time import HostTime
+from emulator.run.clocks.virtual_time import VirtualTime
 from emulator.run.environment import describe_machine
-from emulator.run.host_time import HostTime
 from emulator.run.interrupts import Interrupted, interruptible
-from emulator.run.load import Load
-from emulator.run.measured_row import measured_row
 from emulator.run.measurement import HostLoad
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
-from emulator.run.plan import Plan, PlannedStage, Request, default_capture, prepare
+from emulator.run.plan.run_plan import Plan, PlannedStage, Request, default_capture, prepare
+from emulator.run.plan.trial_load import Load
+from emulator.run.report import row_ports
+from emulator.run.report.measured_row import measured_row
+from emulator.run.report.spread import SeedRows
+from emulator.run.report.timeline import timeline
+from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
-from emulator.run.spread import SeedRows
-from emulator.run.timeline import timeline
-from emulator.run.virtual_time import VirtualTime
 from emulator.scenario import Trial
 from emulator.transports.one_time_keys import KEY_FILE
-from topologies import export
+from topologies.exports import mermaid as export
 
 __all__ = ["Observer", "Plan", "Request", "default_capture", "execute", "prepare"]
 

@@ -1,8 +1,8 @@
 """The transports that a run can use, each fitted to the fabric it runs on.
 
-The factories named in a :class:`~emulator.transports.choice.TransportChoice` are called in the
-agents (see :class:`~emulator.endpoint.spec.AgentSpec`); everything else happens in the runner,
-before any process exists.
+The factories named in a :class:`~emulator.transports.transport_choice.TransportChoice` are called
+in the agents (see :class:`~emulator.endpoint.agent_spec.AgentSpec`); everything else happens in the
+runner, before any process exists.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emulator.advice import near
-from emulator.asic.choice import SwitchChoice
+from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import UserError
-from emulator.transports import rocev2, uet
-from emulator.transports.choice import Transport, TransportChoice
+from emulator.transports import rocev2_transport as rocev2
+from emulator.transports import uet_transport as uet
+from emulator.transports.transport_choice import Transport, TransportChoice
 from topologies.model import Topology
 
 __all__ = [

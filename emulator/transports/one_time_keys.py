@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from uet.tss.domain import KEY_SIZE, Mode, SecureDomain
+from uet.tss.secure_domain import KEY_SIZE, Mode, SecureDomain
 
 #: The keys of a run, in its folder beside the captures.
 KEY_FILE = "tss_keys.json"

@@ -13,12 +13,12 @@ resort: each port pauses as late as its headroom allows, so that marks come firs
 
 from __future__ import annotations
 
-from emulator.asic.choice import LOSSLESS
-from emulator.asic.headroom import headroom_bytes
-from emulator.asic.pausing import priority_of
-from emulator.rocev2.config import HcaConfig
+from emulator.asic.pfc.headroom import headroom_bytes
+from emulator.asic.pfc.pause_fitting import priority_of
+from emulator.asic.switch_choice import LOSSLESS
+from emulator.rocev2.hca_config import HcaConfig
+from topologies.analysis.round_trip import WIRE_OVERHEAD_BYTES
 from topologies.model import Link, Topology
-from topologies.round_trip import WIRE_OVERHEAD_BYTES
 
 #: Octets for each bit/s of the slowest link.
 KMIN, KMAX = 800_000 / 400e9, 3_200_000 / 400e9

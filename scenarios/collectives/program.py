@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from emulator.endpoint.operation_table import Names, OperationTable
-from emulator.endpoint.schedule import Copy, Operation, Receive, Reduce, Region, Schedule, Write
+from emulator.endpoint.operations.operation_table import Names, OperationTable
+from emulator.endpoint.operations.schedule import (
+    Copy,
+    Operation,
+    Receive,
+    Reduce,
+    Region,
+    Schedule,
+    Write,
+)
 from topologies.model import Topology
-from topologies.scale_up import ScaleUpDomains
+from topologies.parts.scale_up import ScaleUpDomains
 
 
 class Program:

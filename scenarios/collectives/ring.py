@@ -42,7 +42,7 @@ from scenarios.collectives.blocks import Block, Channel, Ready, Ring
 from scenarios.collectives.program import Program
 from scenarios.collectives.ring_walk import Buffers, Walk
 from topologies.model import RING, Topology
-from topologies.scale_up import ScaleUpDomains
+from topologies.parts.scale_up import ScaleUpDomains
 
 
 def split(elements: int, parts: int, element_bytes: int, *, first: int = 0) -> list[Block]:

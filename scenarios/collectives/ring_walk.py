@@ -18,7 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operation_table import COPY, RECEIVE, REDUCE, WRITE, OperationTable
+from emulator.endpoint.operations.operation_table import (
+    COPY,
+    RECEIVE,
+    REDUCE,
+    WRITE,
+    OperationTable,
+)
 from scenarios.collectives.blocks import Channel, Ready
 from scenarios.collectives.program import Program
 

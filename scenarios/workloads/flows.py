@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulator.endpoint.schedule import (
+from emulator.endpoint.operations.schedule import (
     Compute,
     Operation,
     Receive,
@@ -24,7 +24,7 @@ from emulator.errors import UserError
 from emulator.scenario import Contents, FaultAt, Trial, parameter
 from scenarios.workloads.places import scale_up_domains
 from topologies.model import Topology
-from topologies.parameters import COUNT, SIZE
+from topologies.parts.design_parameters import COUNT, SIZE
 
 WARMUPS = replace(COUNT, minimum=0)
 #: Beyond this, schedules take longer to compile than to run.

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from emulator.errors import UserError
-from emulator.run.ideal import WireCost
-from emulator.run.metrics import max_min, payload_rate
-from topologies.attachment import nic_rate_bps, switch_ends
+from emulator.measures.ideal import WireCost
+from emulator.measures.metrics import max_min, payload_rate
 from topologies.model import VXLAN_OVERHEAD, End, Topology
+from topologies.parts.attachment import nic_rate_bps, switch_ends
 
 
 def switch_port(topology: Topology, rank: int) -> str:

@@ -25,15 +25,15 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from emulator.asic import ports
-from emulator.asic.counters import AsicCounters, read
-from emulator.asic.profile import CodePoints, Profile, named, port_settings
-from emulator.asic.program import Program
-from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric import namespaces
-from emulator.fabric.counters import ports_not_ready
-from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.shaping import Egress, egress_requests
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf.switch_program import Program
+from emulator.asic.switch_counters import AsicCounters, read
+from emulator.asic.switch_profile import CodePoints, Profile, named, port_settings
+from emulator.kernel import kernel_objects as kernel_object
+from emulator.kernel import namespaces
+from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.port_counters import ports_not_ready
+from emulator.kernel.shaping import Egress, egress_requests
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic import program as asic_program
-from emulator.asic.program import Program, Size
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.switch_program import Program, Size
 from tests.asic.bench import Bench
 
 

@@ -22,13 +22,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from ipaddress import IPv4Network
 
-from emulator.asic import kernel, ports
-from emulator.asic import program as asic_program
 from emulator.asic.balancing import LoadBalancing
-from emulator.asic.faults import Faults
-from emulator.asic.layout import Balancing
-from emulator.asic.profile import port_settings
-from emulator.asic.program import Program, Size
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import Balancing
+from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_profile import port_settings
+from emulator.kernel import bpf_syscall as kernel
 from emulator.lab_record import Clock
 from tests.asic.bench import FAR, NEAR, Bench, profile, shape, udp
 from tests.asic.test_balancing import Router, packets

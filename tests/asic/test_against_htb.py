@@ -2,7 +2,7 @@
 
 HTB lets a frame go when its transmission begins, the model counts what is not yet sent of it: so
 the model is deeper by nothing to one frame.  Besides, HTB catches up on what the link could have
-carried in the last 100 us (:data:`emulator.fabric.shaping.CATCH_UP_NS`), and what a timer is late
+carried in the last 100 us (:data:`emulator.kernel.shaping.CATCH_UP_NS`), and what a timer is late
 beyond that, its link loses.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 import socket
 import statistics
 
-from emulator.asic.layout import Queue
-from emulator.fabric.counters import read_ports
-from emulator.fabric.shaping import DATA_SHARE
+from emulator.asic.bpf.layout import Queue
+from emulator.kernel.port_counters import read_ports
+from emulator.kernel.shaping import DATA_SHARE
 from tests.asic.bench import NEAR, WIRE, Bench, needs_root, profile, root, shape, udp, within
 
 pytestmark = [root, needs_root]

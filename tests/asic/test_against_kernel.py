@@ -34,12 +34,12 @@ import pytest
 from pyroute2.netlink import NLM_F_CREATE
 from pyroute2.netlink.rtnl import RTM_NEWQDISC
 
-from emulator.asic import program as asic_program
-from emulator.asic.counters import reset
-from emulator.asic.faults import Faults
-from emulator.fabric import capabilities
-from emulator.fabric.netlink import U32, attribute, nested, text
-from emulator.fabric.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_counters import reset
+from emulator.doctor import capabilities
+from emulator.kernel.netlink import U32, attribute, nested, text
+from emulator.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG
 from tests.asic.bench import (
     LAST,
     NEAR,

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from emulator.asic import ports
 from emulator.asic.balancing import LoadBalancing
-from emulator.asic.layout import Balancing
-from emulator.asic.profile import port_settings
-from emulator.asic.program import Program
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf.layout import Balancing
+from emulator.asic.bpf.switch_program import Program
+from emulator.asic.switch_profile import port_settings
 from emulator.errors import UserError
-from emulator.fabric import kernel_objects as kernel_object
+from emulator.kernel import kernel_objects as kernel_object
 from tests.asic.bench import (
     LAST,
     Namespace,

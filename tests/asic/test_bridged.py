@@ -12,14 +12,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from emulator.asic import ports
-from emulator.asic.counters import AsicCounters, read
-from emulator.asic.faults import Faults
-from emulator.asic.layout import TrafficClass
-from emulator.asic.profile import Profile, port_settings
-from emulator.asic.program import Program
-from emulator.fabric import kernel_objects as kernel_object
-from emulator.fabric.release import release_requests
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf.layout import TrafficClass
+from emulator.asic.bpf.switch_program import Program
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_counters import AsicCounters, read
+from emulator.asic.switch_profile import Profile, port_settings
+from emulator.kernel import kernel_objects as kernel_object
+from emulator.kernel.release import release_requests
 from tests.asic.bench import (
     LAST,
     WIRE,

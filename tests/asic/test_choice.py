@@ -7,17 +7,24 @@ from fractions import Fraction
 
 import pytest
 
-from emulator.asic import choice as choosing
-from emulator.asic.choice import CHANGES, OfBdp, SwitchChoice, describe_options, parse, wanted
+from emulator.asic import switch_choice as choosing
+from emulator.asic.bpf.layout import Balancing
 from emulator.asic.code_points import LAB, endpoint_fields
-from emulator.asic.fitting import MARGIN, fit, size_of
-from emulator.asic.layout import Balancing
-from emulator.asic.profile import DSCP, PROFILES
+from emulator.asic.switch_choice import (
+    CHANGES,
+    OfBdp,
+    SwitchChoice,
+    describe_options,
+    parse,
+    wanted,
+)
+from emulator.asic.switch_fitting import MARGIN, fit, size_of
+from emulator.asic.switch_profile import DSCP, PROFILES
 from emulator.errors import UserError
-from emulator.fabric.shaping import CONTROL_BUFFER_BYTES, Egress
+from emulator.kernel.shaping import CONTROL_BUFFER_BYTES, Egress
 from topologies import catalogue
+from topologies.analysis.round_trip import base_rtt_ns, mtu_frame_bytes, plane_bdp_bytes
 from topologies.model import Topology
-from topologies.round_trip import base_rtt_ns, mtu_frame_bytes, plane_bdp_bytes
 from uet.config import FepConfig
 
 SMALL = "rail_clos:hosts=2,gpus_per_host=2"

@@ -6,13 +6,13 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from emulator.asic import ports
-from emulator.asic.counters import reset
-from emulator.asic.faults import Faults
-from emulator.asic.layout import PORT_HEAD, DropReason, Queue, TrafficClass
-from emulator.asic.profile import arrival_settings, port_settings
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf.layout import PORT_HEAD, DropReason, Queue, TrafficClass
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_counters import reset
+from emulator.asic.switch_profile import arrival_settings, port_settings
 from emulator.errors import UserError
-from emulator.fabric.counters import read_ports
+from emulator.kernel.port_counters import read_ports
 from tests.asic.bench import (
     FAR,
     NEAR,

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from emulator.asic import ports
-from emulator.asic.faults import Faults
-from emulator.asic.layout import Queue
-from emulator.asic.profile import arrival_settings
-from emulator.fabric.counters import read_ports
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf.layout import Queue
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_profile import arrival_settings
+from emulator.kernel.port_counters import read_ports
 from tests.asic.bench import FAR, NEAR, WIRE, Bench, needs_root, profile, root, shape, udp, within
 
 pytestmark = [root, needs_root]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.asic.headroom import allowance_ns, device_ns, headroom_bytes, reaction_ns
-from emulator.asic.pause_frame import (
+from emulator.asic.pfc.headroom import allowance_ns, device_ns, headroom_bytes, reaction_ns
+from emulator.asic.pfc.pause_frame import (
     DESTINATION,
     FRAME_OCTETS,
     LONGEST,

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from emulator.asic.choice import parse
-from emulator.asic.fitting import fit
-from emulator.asic.pause_counters import PauseCounters, change
-from emulator.asic.pause_frame import LONGEST, duration_ns
-from emulator.asic.pause_repair import STILL_S, Remnants, still_s
-from emulator.asic.pfc import Gate, Pauser, PauseRules
+from emulator.asic.pfc.pause_counters import PauseCounters, change
+from emulator.asic.pfc.pause_frame import LONGEST, duration_ns
+from emulator.asic.pfc.pause_repair import STILL_S, Remnants, still_s
+from emulator.asic.pfc.pause_state import Gate, Pauser, PauseRules
+from emulator.asic.switch_choice import parse
+from emulator.asic.switch_fitting import fit
 from emulator.errors import UserError
 from emulator.transports import default_switch
 from topologies import catalogue

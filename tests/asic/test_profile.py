@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from emulator.asic.balancing import METHODS, LoadBalancing
-from emulator.asic.layout import (
+from emulator.asic.bpf.layout import (
     PORT_HEAD,
     PORT_SETTINGS_BYTES,
     PORT_TAIL,
     Balancing,
     TrafficClass,
 )
-from emulator.asic.profile import PROFILES, CodePoints, named, port_settings
+from emulator.asic.switch_profile import PROFILES, CodePoints, named, port_settings
 from emulator.errors import UserError
 from tests.asic.bench import POINTS, profile
 

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 from pyroute2.netlink.rtnl import RTM_GETTFILTER
 
-from emulator.asic import kernel, ports
-from emulator.asic import program as asic_program
 from emulator.asic.balancing import LoadBalancing
-from emulator.asic.layout import VALUE_BYTES, Balancing
-from emulator.asic.profile import port_settings
-from emulator.asic.program import Program, Size
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import VALUE_BYTES, Balancing
+from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.switch_profile import port_settings
 from emulator.errors import UserError
-from emulator.fabric.netlink import RouteSocket
-from emulator.fabric.release import CLSACT_EGRESS
-from emulator.fabric.shaping import TCMSG
+from emulator.kernel import bpf_syscall as kernel
+from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.release import CLSACT_EGRESS
+from emulator.kernel.shaping import TCMSG
 from tests.asic.bench import NEAR, Bench, Namespace, cable, needs_root, profile, root
 
 pytestmark = [root, needs_root]

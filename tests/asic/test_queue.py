@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from emulator.asic import ports
-from emulator.asic.counters import read, reset
-from emulator.asic.layout import BINS, DropReason, Queue, TrafficClass
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf.layout import BINS, DropReason, Queue, TrafficClass
+from emulator.asic.switch_counters import read, reset
 from tests.asic.bench import LAST, NEAR, WIRE, Bench, needs_root, profile, root, udp, within
 
 pytestmark = [root, needs_root]

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from emulator.fabric.counters import PortCounters, QueueCounters, read_ports
-from emulator.fabric.shaping import (
+from emulator.kernel.port_counters import PortCounters, QueueCounters, read_ports
+from emulator.kernel.shaping import (
     DATA_SHARE,
     Egress,
     egress_requests,

@@ -14,17 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.asic import kernel, ports
-from emulator.asic import program as asic_program
-from emulator.asic.choice import parse
-from emulator.asic.counters import read, read_all
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.faults import Faults
-from emulator.asic.layout import Queue, TrafficClass
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import Queue, TrafficClass
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_choice import parse
+from emulator.asic.switch_counters import read, read_all
 from emulator.asic.telemetry import COLUMNS, FILE, SETTINGS, SHORTEST_PAUSE_NS, STATE, Telemetry
 from emulator.asic.telemetry import _depths as depths_at
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
+from emulator.kernel import bpf_syscall as kernel
 from emulator.lab import Lab
 from tests.asic.bench import NEAR, Bench, needs_root, profile, root, udp, within
 from tests.fabric.traffic import blast

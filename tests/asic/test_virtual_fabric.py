@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from emulator import lab_record
-from emulator.asic import program as asic_program
-from emulator.asic.choice import parse
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.faults import NONE, Faults
-from emulator.asic.fitting import fit
-from emulator.asic.layout import PAUSE_RULES, PORT_KEY, Queue
-from emulator.asic.pause_counters import PauseCounters, write
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import PAUSE_RULES, PORT_KEY, Queue
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.pfc.pause_counters import PauseCounters, write
+from emulator.asic.port_faults import NONE, Faults
+from emulator.asic.switch_choice import parse
+from emulator.asic.switch_fitting import fit
 from emulator.asic.telemetry import COLUMNS, FILE, LINES_AT_ONCE, VALUES, Series, Telemetry
 from emulator.asic.virtual_state import DEPTH, PEAK, PORT_WORDS
 from emulator.errors import UserError
-from emulator.fabric.netlink import RouteSocket
+from emulator.kernel.netlink import RouteSocket
 from emulator.lab_record import LabRecord, Phase
 from tests.asic.bench import needs_root, root
 from topologies import catalogue

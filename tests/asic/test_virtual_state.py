@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic import kernel
-from emulator.asic import program as asic_program
-from emulator.asic.counters import read, read_all, reset
-from emulator.asic.faults import Faults
-from emulator.asic.layout import VIRTUAL_VALUE_BYTES, DropReason, Queue, TrafficClass
-from emulator.asic.program import Program, Size
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import VIRTUAL_VALUE_BYTES, DropReason, Queue, TrafficClass
+from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_counters import read, read_all, reset
 from emulator.asic.virtual_state import (
     DEPTH,
     DROPPED,
@@ -27,6 +26,7 @@ from emulator.asic.virtual_state import (
     VirtualState,
 )
 from emulator.errors import UserError
+from emulator.kernel import bpf_syscall as kernel
 from tests.asic.bench import NEAR, WIRE, Bench, needs_root, numbered, profile, root, udp
 from tests.asic.test_ecn import CONGESTED, ecn_of
 from tests.fabric.test_passage import OTHER, TRANSPORT

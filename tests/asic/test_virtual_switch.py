@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic import counters as asic_counters
-from emulator.asic import ports
-from emulator.asic import program as asic_program
+from emulator.asic import switch_counters as asic_counters
 from emulator.asic.balancing import LoadBalancing
-from emulator.asic.faults import Faults
-from emulator.asic.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
-from emulator.asic.pause_counters import read as read_pauses
-from emulator.asic.pauses import set_dropping
-from emulator.asic.profile import port_settings
-from emulator.asic.program import Program, Size
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
+from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.pfc.pause_counters import read as read_pauses
+from emulator.asic.pfc.pauses import set_dropping
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_profile import port_settings
 from emulator.asic.virtual_state import (
     ASSERTED,
     DEEPEST,

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from emulator.endpoint.agent_pool import AgentPool
+from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.schedule import Operation, Receive, Region, Schedule, Write
-from emulator.endpoint.spawn import AgentPool
-from emulator.endpoint.spec import AgentSpec
+from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.lab import Lab
-from emulator.run.agents import agent_specs
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from tests.bench import raw
 from topologies import catalogue

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from emulator.endpoint.agent import open_nic
+from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.homed_nic import HomedNic
-from emulator.endpoint.nic import Nic
-from emulator.endpoint.spec import AgentSpec
+from emulator.endpoint.nic.multi_port_nic import HomedNic
+from emulator.endpoint.nic.packet_nic import Nic
 from emulator.lab import Lab
-from emulator.run.agents import agent_specs
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from topologies import catalogue
 from uet.transport import Frame

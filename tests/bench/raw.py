@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from emulator.endpoint.frame_filter import TransportFrames
-from emulator.endpoint.silence import silence
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.silence import silence
 from emulator.lab import Lab
 from topologies.addressing import gpu_address, next_hops
 

@@ -24,13 +24,13 @@ import statistics
 import struct
 import time
 
-from emulator.asic import ports
 from emulator.asic.balancing import METHODS
-from emulator.asic.choice import parse
-from emulator.asic.kernel import LOCKED
-from emulator.asic.layout import PORT_KEY, QUEUE_STATE, STATE_HEAD, Queue
-from emulator.endpoint.frame_filter import TransportFrames
-from emulator.endpoint.silence import silence
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf.layout import PORT_KEY, QUEUE_STATE, STATE_HEAD, Queue
+from emulator.asic.switch_choice import parse
+from emulator.kernel.bpf_syscall import LOCKED
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.silence import silence
 from emulator.lab import Lab
 from tests.bench import raw
 from topologies import catalogue

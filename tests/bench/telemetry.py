@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from emulator.asic.choice import DEFAULT, parse
-from emulator.asic.counters import read
-from emulator.asic.layout import TrafficClass
+from emulator.asic.bpf.layout import TrafficClass
+from emulator.asic.switch_choice import DEFAULT, parse
+from emulator.asic.switch_counters import read
 from emulator.asic.telemetry import FILE, Telemetry
 from emulator.endpoint.clock import Clock
 from emulator.lab import Lab

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
+from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.spawn import AgentPool
 from emulator.lab import Lab
-from emulator.rocev2.config import Connection, HcaConfig
 from emulator.rocev2.hca import HostChannelAdapter
+from emulator.rocev2.hca_config import Connection, HcaConfig
 from tests.bench import endpoint
 from topologies import catalogue
 from uet.config import FepConfig

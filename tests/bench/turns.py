@@ -21,14 +21,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from emulator.asic.choice import parse
+from emulator.asic.switch_choice import parse
 from emulator.endpoint.agent import make_transport
 from emulator.transports import TransportChoice, default_switch, fit
-from emulator.transports.choice import FRAMING
+from emulator.transports.transport_choice import FRAMING
 from topologies import catalogue
-from topologies.attachment import nic_rate_bps
+from topologies.analysis.round_trip import base_rtt_ns
 from topologies.model import Topology
-from topologies.round_trip import base_rtt_ns
+from topologies.parts.attachment import nic_rate_bps
 from uet.transport import Transport, Write
 
 _FABRIC = "rail_clos"

@@ -20,7 +20,7 @@ from typing import Any
 from tests.stack.exchange import LASTHOP, TRIMMED, dscp_of, trimmed
 from tests.stack.network import joined
 from uet.config import FepConfig
-from uet.congestion.parameters import bandwidth_delay_product
+from uet.congestion.congestion_parameters import bandwidth_delay_product
 from uet.fep import FabricEndpoint
 from uet.transport import Write
 

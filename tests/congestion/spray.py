@@ -14,7 +14,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
+from uet.congestion.spraying.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
 
 RTT = 12_000
 SERIAL = 328  # of a packet of 4 KiB at 100 Gb/s

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from uet.congestion.congestion_parameters import ParameterError, RcccParameters
+from uet.congestion.congestion_profile import SPRAYING, CongestionProfile, profile
 from uet.congestion.context import CongestionContext
 from uet.congestion.fixed import FixedWindow
 from uet.congestion.nscc import Nscc
-from uet.congestion.parameters import ParameterError, RcccParameters
-from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT
-from uet.congestion.profile import SPRAYING, CongestionProfile, profile
 from uet.congestion.rccc import CreditSource
 from uet.congestion.signals import NO_SAMPLE, units
+from uet.congestion.spraying.paths import CLEAN, ECN, NACK, TIMEOUT
 from uet.wire.codes import NackCode
 
 MTU = 4_096

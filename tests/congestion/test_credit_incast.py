@@ -7,11 +7,11 @@ import random
 import pytest
 
 from tests.congestion.bottleneck import Bottleneck, Measured, Port
+from uet.congestion.congestion_parameters import NsccParameters, RcccParameters
 from uet.congestion.context import CongestionContext
 from uet.congestion.nscc import Nscc
-from uet.congestion.parameters import NsccParameters, RcccParameters
-from uet.congestion.paths import RoundRobin
 from uet.congestion.rccc import CreditPacer, CreditSource
+from uet.congestion.spraying.paths import RoundRobin
 from uet.wire.codes import NackCode
 
 MS = 1_000_000

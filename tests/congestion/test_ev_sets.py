@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from uet.congestion.ev_sets import EvSets
-from uet.congestion.paths import draw_evs
+from uet.congestion.spraying.ev_sets import EvSets
+from uet.congestion.spraying.paths import draw_evs
 
 
 @pytest.mark.parametrize(("count", "size"), [(0, 256), (1, 8), (23, 256), (511, 256), (300, 8)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.congestion.bottleneck import Bottleneck, Measured, Port
+from uet.congestion.congestion_parameters import NsccParameters
 from uet.congestion.nscc import Nscc
-from uet.congestion.parameters import NsccParameters
 from uet.wire.codes import NackCode
 
 MS = 1_000_000

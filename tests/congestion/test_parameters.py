@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from uet.congestion.parameters import (
+from uet.congestion.congestion_parameters import (
     NEVER,
     NsccParameters,
     ParameterError,

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.congestion.spray import DEAD, GOOD, MARKS, RTT, TRIMS, Paths
-from uet.congestion.bitmap import PenaltySpraying
-from uet.congestion.paths import (
+from uet.congestion.spraying.bitmap import PenaltySpraying
+from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
+from uet.congestion.spraying.paths import (
     CLEAN,
     ECN,
     LOST,
@@ -21,8 +22,7 @@ from uet.congestion.paths import (
     RoundRobin,
     ev_set_size,
 )
-from uet.congestion.reps import CACHE_SIZE, Reps
-from uet.congestion.spraying import EV_FIRST, EV_LAST
+from uet.congestion.spraying.reps import CACHE_SIZE, Reps
 
 BDP, MTU = 150_000, 4_096
 WINDOW = BDP // MTU

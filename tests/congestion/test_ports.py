@@ -11,11 +11,19 @@ from dataclasses import replace
 import pytest
 
 from uet.config import FepConfig
-from uet.congestion.paths import CLEAN, TIMEOUT
-from uet.congestion.ports import TRY_AFTER, TRY_AFTER_MOST, PerPort, Ports, choices, evs_of, hash_of
-from uet.congestion.profile import SPRAYING
-from uet.congestion.reps import Reps
-from uet.congestion.spraying import EV_FIRST, EV_LAST, SinglePath
+from uet.congestion.congestion_profile import SPRAYING
+from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST, SinglePath
+from uet.congestion.spraying.paths import CLEAN, TIMEOUT
+from uet.congestion.spraying.port_entropy import (
+    TRY_AFTER,
+    TRY_AFTER_MOST,
+    PerPort,
+    Ports,
+    choices,
+    evs_of,
+    hash_of,
+)
+from uet.congestion.spraying.reps import Reps
 from uet.fep import FabricEndpoint
 
 WINDOW, FREEZE = 32, 1000

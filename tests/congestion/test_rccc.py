@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uet.congestion.parameters import RcccParameters
+from uet.congestion.congestion_parameters import RcccParameters
 from uet.congestion.rccc import CreditPacer, CreditSource
 from uet.congestion.signals import ahead
 

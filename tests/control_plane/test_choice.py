@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.asic.choice import parse as parse_switch
-from emulator.asic.fitting import fit
-from emulator.control_plane import choice
-from emulator.control_plane.choice import ControlPlane, chosen, parse
-from emulator.control_plane.routing import check
+from emulator.asic.switch_choice import parse as parse_switch
+from emulator.asic.switch_fitting import fit
+from emulator.control_plane import control_plane_choice as choice
+from emulator.control_plane.control_plane_choice import ControlPlane, chosen, parse
+from emulator.control_plane.lab_routing import check
 from emulator.errors import UserError
 from topologies import catalogue
 from topologies.model import TopologyError

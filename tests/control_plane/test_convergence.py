@@ -7,13 +7,13 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from emulator.control_plane.choice import ControlPlane, parse
+from emulator.control_plane.control_plane_choice import ControlPlane, parse
 from emulator.control_plane.convergence import Expectation
 from emulator.control_plane.failure import expected_without, without
 from emulator.control_plane.kernel_routes import Hops, NextHop
-from emulator.fabric.routes import static_routes
 from topologies import catalogue
 from topologies.model import End
+from topologies.routing.static_routes import static_routes
 
 SMALL = catalogue.load("rail_clos:hosts=2,gpus_per_host=2")
 DIVIDED = catalogue.load(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.control_plane.choice import parse
+from emulator.control_plane.control_plane_choice import parse
 from emulator.control_plane.render import render
 from topologies import catalogue
 

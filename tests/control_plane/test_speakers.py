@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from emulator.control_plane.choice import ControlPlane, parse
+from emulator.control_plane.control_plane_choice import ControlPlane, parse
 from emulator.control_plane.speakers import (
     FOUR_OCTETS,
     TWO_OCTETS,

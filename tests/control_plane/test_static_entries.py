@@ -15,11 +15,11 @@ import pytest
 from pyroute2.netlink.rtnl import RTM_DELNEIGH, RTM_NEWNEIGH
 
 from emulator.control_plane import static_entries
-from emulator.control_plane.choice import parse
+from emulator.control_plane.control_plane_choice import parse
 from emulator.control_plane.daemons import PROGRAMS, SwitchDaemons
+from emulator.doctor import capabilities
 from emulator.errors import UserError
-from emulator.fabric import capabilities
-from emulator.fabric.kernel_objects import (
+from emulator.kernel.kernel_objects import (
     NDA_DST,
     NDA_LLADDR,
     NDA_NH_ID,
@@ -28,7 +28,7 @@ from emulator.fabric.kernel_objects import (
     NUD_NOARP,
     NUD_REACHABLE,
 )
-from emulator.fabric.netlink import HEADER, U32, attribute
+from emulator.kernel.netlink import HEADER, U32, attribute
 from topologies import catalogue
 
 HOMED = "clos:hosts=1,gpus_per_host=2,nic_ports=2,spines=2,subnets=stretched,homing=esi"

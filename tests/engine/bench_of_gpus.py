@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from emulator.asic.choice import wanted
-from emulator.endpoint.schedule import Schedule
-from emulator.endpoint.spec import RankResult
+from emulator.asic.switch_choice import wanted
+from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import EventQueue
 from emulator.engine.network import Network
 from emulator.engine.virtual_clock import VirtualClock
@@ -16,7 +16,7 @@ from emulator.engine.virtual_pool import VirtualPool
 from emulator.engine.workers.partition import Partition
 from emulator.engine.workers.virtual_fabric import VirtualFabric
 from emulator.lab import Lab
-from emulator.run.agents import agent_specs
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from topologies import catalogue
 from topologies.model import End

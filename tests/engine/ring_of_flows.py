@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from emulator.run import traffic
-from emulator.run.table import TRAFFIC_COLUMNS, Column
+from emulator.run.report import traffic
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from topologies.model import Topology
-from topologies.parameters import SIZE
+from topologies.parts.design_parameters import SIZE
 
 COLUMNS = (Column("flows", "flows", "", 6), *TRAFFIC_COLUMNS)
 

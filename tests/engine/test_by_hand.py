@@ -12,7 +12,7 @@ import os
 import pytest
 
 from emulator.endpoint.agent_processes import AgentError
-from emulator.endpoint.schedule import Operation, Receive, Region, Schedule, Write
+from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
 from tests.engine.bench_of_gpus import gpu_bench
 from topologies.model import End

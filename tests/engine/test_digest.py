@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from emulator.doctor import capabilities
 from emulator.engine.event_queue import EventQueue, Source
 from emulator.engine.frame_digest import digest
-from emulator.engine.line import Line
-from emulator.engine.line_state import LineState
-from emulator.fabric import capabilities
+from emulator.engine.frames.line import Line
+from emulator.engine.frames.line_state import LineState
 from tests.scenarios.processes import SMALL, Run, refused
 from topologies.model import End
 

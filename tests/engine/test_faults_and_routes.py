@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from emulator.asic.choice import parse as parse_switch
+from emulator.asic.switch_choice import parse as parse_switch
 from emulator.control_plane.charged_time import HOP_NS, Broken, ChargedTime, Convergence
-from emulator.control_plane.choice import chosen
-from emulator.control_plane.choice import of as plane_of
+from emulator.control_plane.control_plane_choice import chosen
+from emulator.control_plane.control_plane_choice import of as plane_of
 from emulator.control_plane.held_routes import HeldRoutes
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.network import Network

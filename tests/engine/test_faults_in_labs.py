@@ -7,17 +7,17 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from emulator.asic.choice import parse
-from emulator.asic.faults import Faults
-from emulator.asic.layout import DropReason, TrafficClass
+from emulator.asic.bpf.layout import DropReason, TrafficClass
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import DEPTH, PORT_WORDS
 from emulator.engine.event_queue import PS, EventQueue
-from emulator.engine.line import LOW
+from emulator.engine.frames.line import LOW
+from emulator.engine.frames.line_faults import StruckLines
 from emulator.engine.network import Network
-from emulator.engine.struck_lines import StruckLines
 from emulator.faults.condition import SOUND, Condition
-from emulator.faults.elements import Element, element
-from emulator.faults.striker import Striker
+from emulator.faults.fault_elements import Element, element
+from emulator.faults.fault_injector import Striker
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.wire_tap import datagram, virtual

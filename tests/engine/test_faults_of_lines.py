@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from emulator.engine.event_queue import PS, EventQueue
-from emulator.engine.line import HIGH, LOW, Line
+from emulator.engine.frames.line import HIGH, LOW, Line
 from topologies.model import End
 
 GBPS = 10**9

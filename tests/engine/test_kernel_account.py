@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from emulator.engine.event_queue import PS
-from emulator.engine.kernel_switch import Account
-from emulator.engine.line import LOW
+from emulator.engine.frames.kernel_switch import Account
+from emulator.engine.frames.line import LOW
 from emulator.faults.condition import SOUND
 from tests.engine.test_faults_in_labs import ARRIVES_NS, OCTETS, RAIL, SPINES, Bench, benched
 from tests.fabric.conftest import LabFactory

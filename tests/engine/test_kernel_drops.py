@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.asic.choice import parse
-from emulator.engine import kernel_switch
+from emulator.asic.switch_choice import parse
 from emulator.engine.event_queue import EventQueue
-from emulator.engine.kernel_switch import Astray
-from emulator.engine.line import LOW
+from emulator.engine.frames import kernel_switch
+from emulator.engine.frames.kernel_switch import Astray
+from emulator.engine.frames.line import LOW
 from emulator.engine.network import Network
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory

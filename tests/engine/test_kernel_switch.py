@@ -13,7 +13,7 @@ from scapy.layers.l2 import Ether
 from scapy.layers.vxlan import VXLAN
 
 from emulator.engine.event_queue import EventQueue
-from emulator.engine.kernel_switch import Account, Outlets, SwitchInlet, unnumbered
+from emulator.engine.frames.kernel_switch import Account, Outlets, SwitchInlet, unnumbered
 
 OUTER = {"src": "10.255.0.1", "dst": "10.255.0.2"}
 INSIDE = VXLAN(vni=10101) / Ether() / IP(src="10.0.1.2", dst="10.0.1.3", id=77) / UDP(dport=4793)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from emulator.engine.packet_ring import PacketRing, sender
-from emulator.fabric import namespaces
-from emulator.fabric.sysctls import QUIET, SILENT, write_sysctl
+from emulator.engine.frames.packet_ring import PacketRing, sender
+from emulator.kernel import namespaces
+from emulator.kernel.sysctls import QUIET, SILENT, write_sysctl
 
 pytestmark = pytest.mark.root
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from emulator.asic.choice import parse
-from emulator.asic.layout import DropReason
-from emulator.asic.pause_frame import LONGEST
-from emulator.engine.struck_lines import StruckLines
+from emulator.asic.bpf.layout import DropReason
+from emulator.asic.pfc.pause_frame import LONGEST
+from emulator.asic.switch_choice import parse
+from emulator.engine.frames.line_faults import StruckLines
 from tests.engine.paused_flow import (
     CABLE_NS,
     EGRESS,

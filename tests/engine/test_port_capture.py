@@ -15,10 +15,10 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator.asic import telemetry
-from emulator.cli.decode_source import read_frames
-from emulator.engine.line import octets_on_wire
+from emulator.capture.pcapng import INBOUND, OUTBOUND
+from emulator.cli.decode.decode_source import read_frames
+from emulator.engine.frames.line import octets_on_wire
 from emulator.engine.virtual_clock import EPOCH
-from emulator.fabric.pcapng import INBOUND, OUTBOUND
 from tests.scenarios.processes import SMALL, Run, uetemu, until
 
 #: Four senders fill a queue until packets are marked and trimmed.

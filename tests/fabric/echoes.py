@@ -15,7 +15,7 @@ from ipaddress import IPv4Address
 from types import TracebackType
 from typing import Self
 
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from emulator.lab import Lab
 
 ECHO_REPLY, UNREACHABLE, ECHO = 0, 3, 8

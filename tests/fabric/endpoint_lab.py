@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from emulator.control_plane import choice as control_plane
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.endpoint.agent_pool import AgentPool
+from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.spawn import AgentPool
-from emulator.endpoint.spec import AgentSpec
 from emulator.lab import Lab
-from emulator.run.agents import agent_specs
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from topologies import catalogue
 from topologies.model import Topology

@@ -18,15 +18,20 @@ from typing import Any
 
 from click.testing import CliRunner
 
-import emulator.fep.event_log
-import emulator.fep.run
+import emulator.standalone.fep.event_log
+import emulator.standalone.fep.fep_run
 import uet.tss.record
 from emulator.cli.main import cli
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from tests.fabric.endpoint_process import Endpoint as Process
 
 #: What a process of its own would spend most of its time on.
-_PRELOADED = (cli, uet.tss.record, emulator.fep.run, emulator.fep.event_log)
+_PRELOADED = (
+    cli,
+    uet.tss.record,
+    emulator.standalone.fep.fep_run,
+    emulator.standalone.fep.event_log,
+)
 ADDRESSES = {4: ("10.99.0.1", "10.99.0.2"), 6: ("fd99::1", "fd99::2")}
 _SOL_PACKET, _IGNORE_OUTGOING = 263, 23
 #: A frame, its number among the UET frames of that direction, and whether it goes to the target;

@@ -8,9 +8,9 @@ import io
 import pytest
 from click.testing import CliRunner
 
-from emulator.cli import graph_verb
+from emulator.cli.graph import graph_verb
 from topologies import catalogue
-from topologies.address_table import to_csv
+from topologies.exports.address_table import to_csv
 from topologies.model import End
 
 

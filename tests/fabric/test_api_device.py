@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from emulator.endpoint import interface
 from emulator.endpoint.device import Device
+from emulator.endpoint.nic import interface
 from emulator.errors import UserError
 from emulator.lab import Lab
 from tests.fabric.endpoint_lab import needs_root, root, small_lab

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.asic import choice
-from emulator.endpoint.delay_line import PathDelay
-from emulator.run.agents import agent_specs
+from emulator.asic import switch_choice as choice
+from emulator.endpoint.nic.delay_line import PathDelay
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from topologies.addressing import octet_times, path_delays
-from topologies.attachment import nic_rate_bps, switch_ends, way_out
 from topologies.catalogue import load
 from topologies.model import End
+from topologies.parts.attachment import nic_rate_bps, switch_ends, way_out
 
 TWO_PORTS = "clos:hosts=2,gpus_per_host=2,spines=1,nic_ports=2"
 SHARED = "clos:hosts=2,gpus_per_host=4,gpus_per_nic=4,spines=0"

@@ -14,27 +14,29 @@ from click.testing import CliRunner
 
 from emulator import cleanup
 from emulator.cli.main import cli
-from emulator.endpoint.spec import AgentSpec
+from emulator.doctor import capabilities
+from emulator.endpoint.agent_spec import AgentSpec
 from emulator.errors import UserError
-from emulator.fabric import capabilities, namespaces
 from emulator.fabric.build import Plan
-from emulator.fabric.indices import interface_indices
-from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
 from emulator.faults.grammar import timeline
 from emulator.faults.reach import Reach, reached
 from emulator.homing import Homing, resolved
+from emulator.kernel import namespaces
 from emulator.lab import Lab
-from emulator.run.agents import agent_specs
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
 from tests.scenarios.processes import uetemu
-from topologies import catalogue, fabric_file
+from topologies import catalogue
 from topologies.addressing import gpu_address
-from topologies.capacity import bisection_bandwidth
-from topologies.failure_domain import failure_domains
+from topologies.analysis.capacity import bisection_bandwidth
+from topologies.analysis.failure_domain import failure_domains
+from topologies.interface_indices import interface_indices
 from topologies.model import End, FabricProfile, Topology, TopologyError
-from uet.congestion.ports import evs_of
+from topologies.profile import fabric_file
+from topologies.routing.static_routes import Hop, Route, static_neighbours, static_routes
+from uet.congestion.spraying.port_entropy import evs_of
 
 #: rail0 and rail1 are a pair with two rails, joined by peer0 for one and peer1 for the other
 SHAPE = "clos:hosts=2,gpus_per_host=2,nic_ports=2,rails_per_switch=2,spines=2,homing=bond"

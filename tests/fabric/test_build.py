@@ -14,13 +14,11 @@ from ipaddress import IPv4Address, IPv4Interface
 
 import pytest
 
-from emulator.fabric import kernel_objects, namespaces
 from emulator.fabric.build import Fabric
-from emulator.fabric.counters import PortCounters, QueueCounters, ports_not_ready, read_ports
-from emulator.fabric.indices import interface_indices
-from emulator.fabric.netlink import KernelRefusal, RouteSocket
-from emulator.fabric.routes import static_routes
-from emulator.fabric.shaping import (
+from emulator.kernel import kernel_objects, namespaces
+from emulator.kernel.netlink import KernelRefusal, RouteSocket
+from emulator.kernel.port_counters import PortCounters, QueueCounters, ports_not_ready, read_ports
+from emulator.kernel.shaping import (
     DATA_SHARE,
     WIRE_OVERHEAD_BYTES,
     Egress,
@@ -30,7 +28,9 @@ from emulator.lab import Lab
 from tests.fabric.conftest import SMALL, LabFactory
 from tests.fabric.traffic import blast, kill, pings, send_flows, within
 from topologies import catalogue
+from topologies.interface_indices import interface_indices
 from topologies.model import Bridge
+from topologies.routing.static_routes import static_routes
 
 pytestmark = pytest.mark.root
 

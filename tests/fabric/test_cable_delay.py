@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from emulator.fabric import capabilities, namespaces
+from emulator.doctor import capabilities
 from emulator.fabric.cable_delay import for_kernel_traffic
-from emulator.fabric.counters import PortCounters
+from emulator.kernel import namespaces
+from emulator.kernel.port_counters import PortCounters
 from tests.fabric.conftest import SMALL, LabFactory
 from tests.fabric.traffic import blast, kill, within
 from topologies.addressing import path_delays

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic import program as asic_program
-from emulator.asic.program import Size
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.switch_program import Size
 from emulator.cli import doctor_verb
 from emulator.cli.main import cli
+from emulator.doctor import capabilities
+from emulator.doctor import probes as trials
+from emulator.doctor.capabilities import FEATURES, SUBSTITUTES, Capabilities, Kind, probe
 from emulator.errors import UserError
-from emulator.fabric import capabilities, trials
-from emulator.fabric.capabilities import FEATURES, SUBSTITUTES, Capabilities, Kind, probe
 
 CHECKOUT = Path(__file__).parents[2]
 NOBODY = 65534

@@ -24,9 +24,8 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator import lab_record
-from emulator.errors import UserError
-from emulator.fabric import capture as capture_module
-from emulator.fabric.capture import (
+from emulator.capture import fabric_capture as capture_module
+from emulator.capture.fabric_capture import (
     SNAPLEN_FULL,
     SNAPLEN_HEADERS,
     Capture,
@@ -38,6 +37,7 @@ from emulator.fabric.capture import (
     salvage,
     select,
 )
+from emulator.errors import UserError
 from topologies.model import End, Link, Node, Port, Role, Server, Topology
 
 root = pytest.mark.root
@@ -428,7 +428,7 @@ def test_parts_cut_by_force_give_what_they_have(network: Network, tmp_path: Path
 RUNNER = """
 import sys, signal
 from pathlib import Path
-from emulator.fabric.capture import Capture, select
+from emulator.capture.fabric_capture import Capture, select
 lab, folder = sys.argv[1:]
 capture = Capture(
     select("rail0", {"rail0": ("up0", "up1")}),

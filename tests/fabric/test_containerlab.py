@@ -24,10 +24,11 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from emulator.cli import graph_verb
+from emulator.cli.graph import graph_verb
+from emulator.doctor import capabilities
 from emulator.errors import UserError
-from emulator.fabric import capabilities, namespaces
 from emulator.fabric.containerlab import to_containerlab
+from emulator.kernel import namespaces
 from tests.fabric.traffic import within
 from topologies import catalogue
 from topologies.addressing import gpu_address

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from emulator import cleanup, lab_record
-from emulator.asic.choice import parse as parse_switch
-from emulator.asic.faults import NONE, Faults
+from emulator.asic.port_faults import NONE, Faults
+from emulator.asic.switch_choice import parse as parse_switch
 from emulator.control_plane import daemons
-from emulator.control_plane.choice import chosen
+from emulator.control_plane.control_plane_choice import chosen
 from emulator.control_plane.failure import Reroute, time_failure
-from emulator.control_plane.routing import Routing
+from emulator.control_plane.lab_routing import Routing
 from emulator.errors import UserError
 from emulator.lab import Lab
 from emulator.lab_record import Process

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from emulator.control_plane.choice import chosen
+from emulator.control_plane.control_plane_choice import chosen
 from emulator.faults.condition import SOUND
-from emulator.faults.elements import element
+from emulator.faults.fault_elements import element
+from emulator.faults.fault_injector import Striker
 from emulator.faults.reach import reached
-from emulator.faults.striker import Striker
 from tests.fabric.conftest import LabFactory
 from tests.fabric.kernels import await_kernels
 from tests.fabric.traffic import pings

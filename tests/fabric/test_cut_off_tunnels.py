@@ -18,13 +18,13 @@ import pytest
 from click.testing import CliRunner
 
 from emulator import cleanup
-from emulator.asic import choice
-from emulator.cli import inject_verb
-from emulator.control_plane.choice import chosen
+from emulator.asic import switch_choice as choice
+from emulator.cli.labs import inject_verb
+from emulator.control_plane.control_plane_choice import chosen
 from emulator.control_plane.convergence import Expectation
 from emulator.control_plane.failure import without
+from emulator.faults.fault_injector import recorded
 from emulator.faults.reach import reached
-from emulator.faults.striker import recorded
 from emulator.lab import Lab
 from tests.fabric.kernels import await_kernels
 from tests.fabric.test_control_plane import address, routing_of

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.fabric.default_signals import popen_options
+from emulator.kernel.default_signals import popen_options
 from tests.fabric.conftest import LabFactory
 
 #: What a program ignores: a mask of signals, in hexadecimal (proc(5)).

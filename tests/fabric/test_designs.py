@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from emulator.asic import choice
+from emulator.asic import switch_choice as choice
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.echoes import Asker, listen

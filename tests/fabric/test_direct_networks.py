@@ -9,7 +9,6 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from emulator.fabric.routes import static_routes
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
@@ -17,6 +16,7 @@ from topologies.addressing import gpu_address
 from topologies.model import Topology
 from topologies.routing import Table
 from topologies.routing.forwarding import Place
+from topologies.routing.static_routes import static_routes
 
 pytestmark = pytest.mark.root
 

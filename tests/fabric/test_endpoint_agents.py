@@ -16,9 +16,11 @@ import numpy as np
 import psutil
 import pytest
 
-from emulator.endpoint.gpu import memory_path
-from emulator.endpoint.homed_nic import PortSpec
-from emulator.endpoint.schedule import (
+from emulator.endpoint.agent_pool import AgentError, AgentPool
+from emulator.endpoint.agent_spec import AgentSpec
+from emulator.endpoint.nic.multi_port_nic import PortSpec
+from emulator.endpoint.operations.gpu_memory import memory_path
+from emulator.endpoint.operations.schedule import (
     Barrier,
     Compute,
     Copy,
@@ -29,12 +31,10 @@ from emulator.endpoint.schedule import (
     Schedule,
     Write,
 )
-from emulator.endpoint.spawn import AgentError, AgentPool
-from emulator.endpoint.spec import AgentSpec
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND
-from emulator.faults.elements import element
-from emulator.faults.striker import Striker
+from emulator.faults.fault_elements import element
+from emulator.faults.fault_injector import Striker
 from emulator.lab import Lab
 from tests.fabric.endpoint_lab import needs_root, pool_of, root, small_lab, specs_of, within
 

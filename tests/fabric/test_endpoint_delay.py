@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.delay_line import DelayLine, PathDelay
+from emulator.endpoint.nic.delay_line import DelayLine, PathDelay
 
 
 def test_clock_is_linear_in_host_time() -> None:

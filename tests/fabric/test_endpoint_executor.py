@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.endpoint.executor import NARROW, WIDE, Executor
-from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
-from emulator.endpoint.nvlink import NvLink, ScaleUpLink
-from emulator.endpoint.program import Program
-from emulator.endpoint.schedule import (
+from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.executor import NARROW, WIDE, Executor
+from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
+from emulator.endpoint.operations.nvlink import NvLink, ScaleUpLink
+from emulator.endpoint.operations.schedule import (
     Barrier,
     Compute,
     Copy,
@@ -25,7 +25,7 @@ from emulator.endpoint.schedule import (
     Schedule,
     Write,
 )
-from emulator.endpoint.spec import RankResult
+from emulator.endpoint.operations.schedule_program import Program
 from uet.transport import Completion, Frame
 from uet.transport import Write as RmaWrite
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from emulator.endpoint.first_counter import COUNTERS_PER_SECOND, first_counter
-from uet.tss.domain import SecureDomain
 from uet.tss.record import SecureRecords
+from uet.tss.secure_domain import SecureDomain
 
 SECOND = 10**9
 NOW = 1_800_000_000 * SECOND

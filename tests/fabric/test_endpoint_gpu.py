@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.endpoint.gpu import GpuMemory, Layout, memory_path
-from emulator.endpoint.schedule import Region
+from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
+from emulator.endpoint.operations.schedule import Region
 from emulator.errors import UserError
 
 

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.delay_line import PathDelay
-from emulator.endpoint.frame_filter import TransportFrames
-from emulator.endpoint.nic import Nic
-from emulator.endpoint.silence import silence
+from emulator.endpoint.nic.delay_line import PathDelay
+from emulator.endpoint.nic.packet_nic import Nic
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.silence import silence
 from emulator.lab import Lab
 from tests.fabric.endpoint_lab import UET_PORT, needs_root, root, small_lab, within
 
@@ -257,7 +257,7 @@ def test_kernel_stays_silent_and_ping_works(
             def refuse(*_: object, **__: object) -> None:
                 raise OSError(2, "no such classifier")
 
-            monkeypatch.setattr("emulator.endpoint.silence._request", refuse)
+            monkeypatch.setattr("emulator.kernel.silence._request", refuse)
         a = open_nic(lab, "h0g0", stack)
         answers = lab.inside("h0g0", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         stack.callback(answers.close)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.endpoint.nvlink import CopyNotice, Ingress, NvLink, ScaleUpLink
+from emulator.endpoint.operations.nvlink import CopyNotice, Ingress, NvLink, ScaleUpLink
 
 RATE = 8_000_000_000  # an octet a nanosecond
 LINK = ScaleUpLink(rate_bps=RATE, latency_ns=700)

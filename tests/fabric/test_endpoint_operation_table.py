@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.endpoint.gpu import Layout
-from emulator.endpoint.operation_table import COPY, WRITE, Names, OperationTable
-from emulator.endpoint.program import Program
-from emulator.endpoint.schedule import (
+from emulator.endpoint.operations.gpu_memory import Layout
+from emulator.endpoint.operations.operation_table import COPY, WRITE, Names, OperationTable
+from emulator.endpoint.operations.schedule import (
     Barrier,
     Compute,
     Copy,
@@ -22,6 +21,7 @@ from emulator.endpoint.schedule import (
     Schedule,
     Write,
 )
+from emulator.endpoint.operations.schedule_program import Program
 
 number = st.integers(0, 2**40)
 regions = st.builds(Region, st.sampled_from(["a", "b", "c"]), number, number)

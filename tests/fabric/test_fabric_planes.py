@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic.faults import Faults
+from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
 from emulator.transports import fit
 from tests.fabric.endpoint_lab import needs_root, root
@@ -18,8 +18,8 @@ from tests.fabric.test_homing import Job, fabric, seen_at
 from tests.scenarios.test_attachment_runs import SHORT
 from tests.scenarios.test_traffic_runs import run
 from topologies.catalogue import load
+from topologies.designs.planes import fep_addresses, fep_number
 from topologies.model import End, Link, Topology
-from topologies.planes import fep_addresses, fep_number
 
 pytestmark = [root, needs_root]
 

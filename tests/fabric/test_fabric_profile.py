@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emulator import cleanup, lab_record
-from emulator.cli import graph_verb, run_verb, up_verb, validate_verb
+from emulator.cli import run_verb, validate_verb
+from emulator.cli.graph import graph_verb
+from emulator.cli.labs import up_verb
 from emulator.errors import Misfit
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from emulator.lab import Lab
 from topologies.model import TopologyError
 

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from emulator import cleanup
-from emulator.asic import choice
-from emulator.asic.layout import PORT_KEY, Queue
-from emulator.cli import inject_verb, status_verb
+from emulator.asic import switch_choice as choice
+from emulator.asic.bpf.layout import PORT_KEY, Queue
+from emulator.cli.labs import inject_verb, status_verb
 from emulator.errors import UserError
 from emulator.faults import grammar
 from emulator.faults.condition import SOUND, Condition
-from emulator.faults.elements import element
-from emulator.faults.striker import Striker, recorded
+from emulator.faults.fault_elements import element
+from emulator.faults.fault_injector import Striker, recorded
 from emulator.lab import Lab
 from tests.fabric.conftest import SMALL, LabFactory
 from tests.fabric.traffic import blast, kill, pings, send_flows, within

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from emulator.endpoint import quiet
-from emulator.endpoint.frame_filter import TransportFrames
-from emulator.fabric import namespaces
-from emulator.fabric.netlink import KernelRefusal
+from emulator.endpoint.nic import quiet
+from emulator.kernel import namespaces
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.netlink import KernelRefusal
 from tests.fabric.fep_wire import (
     ADDRESSES,
     Endpoint,

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from emulator.cli import graph_verb
+from emulator.cli.graph import graph_verb
 from emulator.errors import UserError
 
 

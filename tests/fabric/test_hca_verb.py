@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import emulator.hca.run
+import emulator.standalone.hca.hca_run
 from tests.fabric.endpoint_process import Endpoint
 from tests.fabric.fep_wire import ADDRESSES, Wire, assert_all_ok, filters
 
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 #: What a process of its own would spend most of its time on.
-_PRELOADED = emulator.hca.run
+_PRELOADED = emulator.standalone.hca.hca_run
 KEY, ADDRESS = 0x4321, 0x7000_0000
 OFFERS = (
     "--region", f"{KEY}:64k,address={ADDRESS},fill=uint64:1000",

@@ -12,21 +12,21 @@ from contextlib import ExitStack, contextmanager, suppress
 import numpy as np
 import pytest
 
-from emulator.asic.choice import wanted
-from emulator.asic.faults import Faults
+from emulator.asic.port_faults import Faults
+from emulator.asic.switch_choice import wanted
+from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.frame_filter import TransportFrames
-from emulator.endpoint.homed_nic import HomedNic, PortSpec, hash_of
-from emulator.endpoint.spawn import AgentPool
+from emulator.endpoint.nic.multi_port_nic import HomedNic, PortSpec, hash_of
+from emulator.kernel.frame_filter import TransportFrames
 from emulator.lab import Lab
-from emulator.run.agents import agent_specs
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from scenarios import allreduce
 from tests.fabric.endpoint_lab import needs_root, root, small_lab, within
 from topologies.addressing import gateway_mac
-from topologies.attachment import switch_ends
 from topologies.model import End, Link
-from uet.congestion.ports import choices
+from topologies.parts.attachment import switch_ends
+from uet.congestion.spraying.port_entropy import choices
 
 pytestmark = [root, needs_root]
 

@@ -13,12 +13,12 @@ from collections import Counter
 import pytest
 
 from emulator import transports
-from emulator.asic.choice import parse
-from emulator.asic.fitting import fit
+from emulator.asic.switch_choice import parse
+from emulator.asic.switch_fitting import fit
 from topologies import catalogue
-from topologies.htsim import to_htsim
+from topologies.exports.htsim import to_htsim
 from topologies.model import Role, Topology, TopologyError
-from uet.congestion.spraying import EV_SET_SIZE
+from uet.congestion.spraying.entropy_values import EV_SET_SIZE
 
 Graph = dict[str, Counter[str]]
 #: What uet-htsim knows in a tier, less the sizes of queues: those end it beside -q, and csg-htsim

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from emulator.fabric import capabilities
+from emulator.doctor import capabilities
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.wire_tap import UET_PORT, datagram, tapped, virtual

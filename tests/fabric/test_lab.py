@@ -18,7 +18,7 @@ import pytest
 
 from emulator import cleanup, lab_record
 from emulator.errors import UserError
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from emulator.lab import Lab, labs
 from emulator.lab_record import Phase, Process
 from emulator.topology_file import from_json, to_json

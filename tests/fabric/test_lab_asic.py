@@ -13,21 +13,21 @@ import numpy as np
 import pytest
 
 from emulator import cleanup, lab_record
-from emulator.asic import program as asic_program
-from emulator.asic.choice import parse
-from emulator.asic.counters import AsicCounters, ClassCounters
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.faults import NONE, Faults
-from emulator.asic.layout import DropReason, Queue, TrafficClass
-from emulator.asic.program import Size
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import DropReason, Queue, TrafficClass
+from emulator.asic.bpf.switch_program import Size
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.port_faults import NONE, Faults
+from emulator.asic.switch_choice import parse
+from emulator.asic.switch_counters import AsicCounters, ClassCounters
+from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.schedule import Operation, Receive, Region, Schedule, Write
-from emulator.endpoint.spawn import AgentPool
+from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.errors import UserError
-from emulator.fabric import namespaces
 from emulator.fabric.cable_delay import CableDelay, for_kernel_traffic
+from emulator.kernel import namespaces
 from emulator.lab import Lab
-from emulator.run.agents import agent_specs
+from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from tests.fabric.conftest import SMALL, LabFactory
 from tests.fabric.test_lab import (
@@ -390,7 +390,7 @@ def test_what_cannot_strike(asic_lab: LabFactory) -> None:
 
 READ = """
 import json, sys
-from emulator.asic.faults import Faults
+from emulator.asic.port_faults import Faults
 from emulator.lab import Lab
 with Lab.attach({name!r}) as lab:
     lab.asic.inject("rail0:up0", Faults(rate=0.5))
@@ -454,7 +454,7 @@ def test_nothing_is_left_after_close(lab_name: str) -> None:
 def test_nothing_is_left_of_one_that_was_killed(lab_name: str) -> None:
     process = python(f"""
         import os, signal
-        from emulator.asic.choice import parse
+        from emulator.asic.switch_choice import parse
         from emulator.lab import Lab
         from topologies import catalogue
         Lab.create({lab_name!r}, catalogue.load({SMALL!r}), dilation=1000, seed=1,

@@ -10,20 +10,21 @@ import pytest
 from click.testing import CliRunner
 
 from emulator.cli.main import cli
-from emulator.control_plane.choice import chosen
+from emulator.control_plane.control_plane_choice import chosen
+from emulator.doctor import capabilities
 from emulator.errors import UserError
-from emulator.fabric import capabilities
-from emulator.fabric.indices import interface_indices
-from emulator.fabric.routes import Hop, static_neighbours, static_routes
 from emulator.faults.reach import reached
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
-from topologies import catalogue, fabric_file
+from topologies import catalogue
 from topologies.addressing import gpu_address, path_delays
-from topologies.failure_domain import failure_domains
+from topologies.analysis.failure_domain import failure_domains
+from topologies.interface_indices import interface_indices
 from topologies.model import End, FabricProfile, Topology, TopologyError
 from topologies.multihoming import Segment
+from topologies.profile import fabric_file
+from topologies.routing.static_routes import Hop, static_neighbours, static_routes
 
 #: rail0 and rail1 are the switches of the first segment, rail2 and rail3 those of the second
 SHAPE = (

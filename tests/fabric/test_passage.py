@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from emulator.asic.choice import parse
+from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import PASSED, SWITCH_WORDS
 from tests.fabric.conftest import LabFactory
 from tests.fabric.wire_tap import (

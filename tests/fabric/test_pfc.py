@@ -9,22 +9,22 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from emulator import lab_record
-from emulator.asic import pfc_control
-from emulator.asic.choice import parse
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.faults import NONE, Faults
-from emulator.asic.fitting import fit
-from emulator.asic.headroom import allowance_ns, device_ns
-from emulator.asic.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
-from emulator.asic.pause_counters import PauseCounters
-from emulator.asic.pause_frame import ETHERTYPE, LONGEST, frame, quanta
+from emulator.asic.bpf.layout import PAUSE_STATE, PORT_KEY, DropReason, TrafficClass
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.pfc import pfc_control
+from emulator.asic.pfc.headroom import allowance_ns, device_ns
+from emulator.asic.pfc.pause_counters import PauseCounters
+from emulator.asic.pfc.pause_frame import ETHERTYPE, LONGEST, frame, quanta
+from emulator.asic.port_faults import NONE, Faults
+from emulator.asic.switch_choice import parse
+from emulator.asic.switch_fitting import fit
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.frame_filter import TransportFrames
-from emulator.endpoint.nic import Nic
+from emulator.endpoint.nic.packet_nic import Nic
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
-from emulator.faults.elements import element
-from emulator.faults.striker import Striker
+from emulator.faults.fault_elements import element
+from emulator.faults.fault_injector import Striker
+from emulator.kernel.frame_filter import TransportFrames
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import blast, kill, within

@@ -14,10 +14,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from topologies import catalogue, dot
-from topologies.heat import COLOURS, STEPS, Heat, number, round_above
+from topologies import catalogue
+from topologies.exports import dot
+from topologies.exports.heat import COLOURS, STEPS, Heat, number, round_above
+from topologies.exports.picture import LONGEST_ROW, MOST_LINES, Picture, picture
 from topologies.model import End, Link, Node, Port, Role, Server, Topology
-from topologies.picture import LONGEST_ROW, MOST_LINES, Picture, picture
 
 SMALL = (
     "rail_clos",

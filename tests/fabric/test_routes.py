@@ -7,9 +7,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from emulator.fabric.routes import Hop, Route, static_neighbours, static_routes
 from topologies import catalogue
 from topologies.model import Bridge, Topology, TopologyError
+from topologies.routing.static_routes import Hop, Route, static_neighbours, static_routes
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from emulator.asic import program as asic_program
-from emulator.asic.fitting import size_of
-from emulator.asic.program import Size
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.switch_program import Size
+from emulator.asic.switch_fitting import size_of
 from emulator.control_plane import static_entries
-from emulator.fabric import capabilities
+from emulator.doctor import capabilities
 from tests.fabric import stock_kernel
 from tests.fabric.stock_kernel import Outcome
 from tests.fabric.test_bonds import SHAPE as BONDED

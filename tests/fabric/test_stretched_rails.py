@@ -22,11 +22,11 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.layers.vxlan import VXLAN
 
-from emulator.asic.choice import parse as parse_switch
-from emulator.asic.layout import DropReason, TrafficClass
+from emulator.asic.bpf.layout import DropReason, TrafficClass
+from emulator.asic.switch_choice import parse as parse_switch
 from emulator.control_plane.failure import time_failure
-from emulator.control_plane.routing import Routing
-from emulator.endpoint.nic import Nic
+from emulator.control_plane.lab_routing import Routing
+from emulator.endpoint.nic.packet_nic import Nic
 from emulator.lab import Lab
 from tests.fabric.test_control_plane import address, routing_of, unreached
 from tests.fabric.test_endpoint_nic import SIZE, header, open_nic

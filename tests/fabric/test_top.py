@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from emulator.asic.choice import parse
+from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import NOW, SWITCH_WORDS
 from emulator.lab import Lab
 from emulator.live.sampler import Sampler

@@ -9,10 +9,15 @@ from ipaddress import IPv4Interface, IPv4Network
 import pytest
 
 from topologies import addressing
-from topologies.assembly import Assembly
-from topologies.capacity import bisection_bandwidth, format_ratio, max_flow, oversubscription
+from topologies.analysis.capacity import (
+    bisection_bandwidth,
+    format_ratio,
+    max_flow,
+    oversubscription,
+)
+from topologies.designs.rail_clos import rail_clos
 from topologies.model import End, Node, Port, Role, ScaleUp, Server, Topology, TopologyError
-from topologies.rail_clos import rail_clos
+from topologies.parts.assembly import Assembly
 
 GBPS = 10**9
 

@@ -10,13 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from emulator import lab_record
-from emulator.cli import graph_verb
+from emulator.cli.graph import graph_verb
 from emulator.errors import UserError
 from emulator.topology_file import to_json
-from topologies import catalogue, export
-from topologies.dot import to_dot
+from topologies import catalogue
+from topologies.designs.rail_clos import rail_clos
+from topologies.exports import mermaid as export
+from topologies.exports.dot import to_dot
 from topologies.model import Topology, TopologyError
-from topologies.rail_clos import rail_clos
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies import catalogue, units
+from topologies.designs.rail_clos import rail_clos
 from topologies.model import TopologyError
-from topologies.rail_clos import rail_clos
 
 GBPS = 10**9
 

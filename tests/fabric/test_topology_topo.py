@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("mininet", reason="Mininet is not installed")
 
+from topologies.designs.rail_clos import rail_clos
 from topologies.mininet_topo import FabricTopo, topos
 from topologies.model import SWITCH_ROLES, End, Topology
-from topologies.rail_clos import rail_clos
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TOPO_FILE = CHECKOUT / "topologies" / "mininet_topo.py"

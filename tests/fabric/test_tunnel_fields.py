@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from emulator.asic.choice import parse
+from emulator.asic.switch_choice import parse
 from emulator.fabric.tunnel_fields import tunnel_hash
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory

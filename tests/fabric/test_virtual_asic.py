@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from emulator.asic.choice import parse
-from emulator.asic.fabric import FabricAsic
-from emulator.asic.layout import Queue, TrafficClass
+from emulator.asic.bpf.layout import Queue, TrafficClass
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import DEPTH, DROPPED, PASSED, PORT_WORDS, SWITCH_WORDS
 from emulator.faults.condition import SOUND, from_data
-from emulator.faults.striker import Striker
+from emulator.faults.fault_injector import Striker
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import within

@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from emulator.doctor import capabilities
 from emulator.errors import UserError
-from emulator.fabric import capabilities, vlans
-from emulator.fabric.indices import interface_indices
-from emulator.fabric.routes import static_routes
+from emulator.fabric import vlans
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings
-from topologies import catalogue, fabric_file
+from topologies import catalogue
+from topologies.interface_indices import interface_indices
 from topologies.model import End, FabricProfile, TopologyError
+from topologies.profile import fabric_file
+from topologies.routing.static_routes import static_routes
 
 SHAPE = "dual_rail_per_switch:hosts=2,gpus_per_host=4,spines=2"
 

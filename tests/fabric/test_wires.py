@@ -9,11 +9,10 @@ import socket
 import pytest
 
 from emulator import cleanup
-from emulator.control_plane.choice import chosen
+from emulator.control_plane.control_plane_choice import chosen
 from emulator.errors import UserError
-from emulator.fabric import namespaces
-from emulator.fabric.indices import interface_indices
-from emulator.fabric.wires import Wires
+from emulator.fabric.inner.wires import Wires
+from emulator.kernel import namespaces
 from emulator.lab import Lab
 from emulator.topology_file import from_json, to_json
 from tests.fabric.conftest import LabFactory
@@ -21,6 +20,7 @@ from tests.fabric.test_lab import AT_STEP, python, uetemu
 from tests.fabric.traffic import within
 from tests.fabric.wire_tap import datagram, tapped, virtual, with_source_port
 from topologies import catalogue
+from topologies.interface_indices import interface_indices
 from topologies.model import End
 
 RAIL = "rail_clos:hosts=2,gpus_per_host=2"

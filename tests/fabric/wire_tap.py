@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 
-from emulator.fabric import namespaces
-from emulator.fabric.passage import ring_filter
+from emulator.fabric.inner.passage import ring_filter
+from emulator.kernel import namespaces
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from topologies.model import End, Topology

@@ -10,14 +10,14 @@ import pytest
 
 from emulator.faults.episodes import episodes
 from emulator.faults.grammar import Moment, timeline
-from emulator.run import disturbance
-from emulator.run.expectation import Expectation
-from emulator.run.fault_timeline import Applied
-from emulator.run.ideal import WireCost
-from emulator.run.messages import Iteration
-from emulator.run.pxn import Pxn
-from emulator.run.queues import QueueSeries
-from emulator.run.restoration import WINDOW_RTTS, Goodput
+from emulator.measures.ideal import WireCost
+from emulator.measures.message_times import Iteration
+from emulator.measures.queue_depths import QueueSeries
+from emulator.run.faults import disturbance
+from emulator.run.faults.expectation import Expectation
+from emulator.run.faults.fault_timeline import Applied
+from emulator.run.faults.restoration import WINDOW_RTTS, Goodput
+from emulator.run.plan.pxn import Pxn
 from emulator.scenario import Outcome
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load

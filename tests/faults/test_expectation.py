@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
+from emulator.endpoint.agent_pool import AgentError
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.spawn import AgentError
 from emulator.faults.grammar import timeline
-from emulator.run import disturbance
-from emulator.run.expectation import Expectation, changes_of
-from emulator.run.ideal import WireCost
-from emulator.run.patience import FORLORN_NS, TIMEOUT_S, patience_s
-from emulator.run.restoration import Goodput
+from emulator.measures.ideal import WireCost
+from emulator.run.faults import disturbance
+from emulator.run.faults.expectation import Expectation, changes_of
+from emulator.run.faults.restoration import Goodput
+from emulator.run.plan.patience import FORLORN_NS, TIMEOUT_S, patience_s
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load
 from topologies.model import Topology

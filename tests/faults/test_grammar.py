@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.asic.faults import Faults
+from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
 from emulator.faults import grammar
 from emulator.faults.condition import SOUND, Condition, from_data

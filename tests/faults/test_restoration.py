@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from emulator.run.ideal import WireCost
-from emulator.run.messages import Iteration
-from emulator.run.queues import QueueSeries
-from emulator.run.restoration import (
+from emulator.measures.ideal import WireCost
+from emulator.measures.message_times import Iteration
+from emulator.measures.queue_depths import QueueSeries
+from emulator.run.faults.restoration import (
     WINDOW_RTTS,
     Curve,
     Goodput,

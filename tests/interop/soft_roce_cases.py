@@ -28,15 +28,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import emulator.cleanup
-import emulator.cli.hca_verb
-import emulator.hca.run
+import emulator.cli.endpoints.hca_verb
+import emulator.standalone.hca.hca_run
 from tests.fabric.endpoint_process import Endpoint
 
 if TYPE_CHECKING:
     from tests.interop.verbs_peer import VerbsPeer
 
 #: What an endpoint would spend most of its time on.
-_PRELOADED = (emulator.cleanup, emulator.cli.hca_verb, emulator.hca.run)
+_PRELOADED = (emulator.cleanup, emulator.cli.endpoints.hca_verb, emulator.standalone.hca.hca_run)
 OUT = Path("/run/out")
 NAMESPACE = "far"
 OURS, THEIRS = {4: "10.98.0.1", 6: "fd98::1"}, {4: "10.98.0.2", 6: "fd98::2"}

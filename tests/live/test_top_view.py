@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from emulator.cli.top_view import Column, Room, duration, lay, view
+from emulator.cli.labs.top_view import Column, Room, duration, lay, view
 from emulator.lab_record import LabRecord, Phase, this_process
 from emulator.live.rates import Activity, Sort, directions, tiers
 from emulator.live.sampler import Picture, QueueLimits

@@ -62,7 +62,7 @@ def test_a_mutant_differs_in_its_place_only(program: Path) -> None:
 
 def test_the_protocol_is_mutated_and_its_dissector_is_not() -> None:
     files = {str(path) for path in sources(["uet"])}
-    assert {"uet/pds/source.py", "uet/tss/record.py", "uet/fep.py"} <= files
+    assert {"uet/pds/pdc/source.py", "uet/tss/record.py", "uet/fep.py"} <= files
     assert not [name for name in files if "wireshark" in name]
 
 
@@ -72,7 +72,7 @@ def test_tests_of_the_package_come_first() -> None:
 
     assert first("uet/tss/record.py") == "tests/tss/test_record.py"
     assert first("uet/congestion/nscc.py").startswith("tests/congestion/")
-    assert first("uet/pds/source.py").startswith("tests/stack/")
+    assert first("uet/pds/pdc/source.py").startswith("tests/stack/")
 
 
 def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
             "-m",
             "tests.mutation",
             "uet/pds/psn.py",
-            "uet/pds/window.py",
+            "uet/pds/pdc/window.py",
             "--sample",
             "4",
             "--report",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from scapy.utils import RawPcapReader
 
-from uet.tss.domain import SecureDomain
 from uet.tss.record import SecureRecords
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.frame import DecodedPacket, decode_frame
 
 DIRECTORY = Path(__file__).parents[1] / "captures"

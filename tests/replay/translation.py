@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.replay.capture import OTHER, Packet
 from tests.replay.conversation import Conversation
-from uet.encapsulation import ipv4_checksum
+from uet.carrier_codec import ipv4_checksum
 from uet.pds.psn import MASK
 from uet.tss.record import SecureRecords
 from uet.wire import crc as uet_crc

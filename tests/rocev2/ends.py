@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from emulator.rocev2.config import Connection, HcaConfig
 from emulator.rocev2.hca import HostChannelAdapter
+from emulator.rocev2.hca_config import Connection, HcaConfig
 from tests.stack.network import MACS, MACS6, Impairment, Network
 from uet.transport import Completion
 

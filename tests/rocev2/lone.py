@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulator.rocev2 import headers
-from emulator.rocev2.codes import EXTENSIONS, Extension, flow_label, source_port
-from emulator.rocev2.frames import ACK_REQUEST, Frames
 from emulator.rocev2.hca import HostChannelAdapter
-from emulator.rocev2.packets import PacketOpener, encapsulation
+from emulator.rocev2.wire import rocev2_headers as headers
+from emulator.rocev2.wire.rocev2_codes import EXTENSIONS, Extension, flow_label, source_port
+from emulator.rocev2.wire.rocev2_frames import ACK_REQUEST, Frames
+from emulator.rocev2.wire.rocev2_packets import PacketOpener, encapsulation
 from tests.rocev2.ends import FIRST_PSN, HERE, THERE, adapter, qpn
 from tests.stack.network import MACS, joined
-from uet.encapsulation import Envelope
+from uet.carrier_codec import Envelope
 from uet.transport import Completion
 
 PSN_MASK = 0xFF_FFFF

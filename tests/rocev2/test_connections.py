@@ -6,14 +6,14 @@ import pytest
 
 from emulator.asic.code_points import LAB
 from emulator.errors import UserError
-from emulator.rocev2.codes import FIRST_SOURCE_PORT, flow_label, source_port, timeout_ns
-from emulator.rocev2.config import ConfigurationError, Connection, HcaConfig
 from emulator.rocev2.connections import full_mesh
+from emulator.rocev2.hca_config import ConfigurationError, Connection, HcaConfig
+from emulator.rocev2.wire.rocev2_codes import FIRST_SOURCE_PORT, flow_label, source_port, timeout_ns
 from emulator.transports import describe_options, fit
-from emulator.transports.choice import RTO_BASE_RTTS
-from emulator.transports.rocev2 import FREE, OPTIONS, rocev2_endpoint
+from emulator.transports.rocev2_transport import FREE, OPTIONS, rocev2_endpoint
+from emulator.transports.transport_choice import RTO_BASE_RTTS
 from topologies import catalogue
-from topologies.round_trip import base_rtt_ns
+from topologies.analysis.round_trip import base_rtt_ns
 from uet.transport import Write
 
 TOPOLOGY = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")

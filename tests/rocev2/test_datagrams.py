@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.rocev2.codes import GRH_SIZE
+from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.datagrams import UdAddress
-from emulator.rocev2.work import WorkError
+from emulator.rocev2.wire.rocev2_codes import GRH_SIZE
 from tests.rocev2.ends import HERE, KEY, THERE, THERE6, done, ends, pair
 from tests.rocev2.lone import PSN_MASK, Lone
 from uet.transport import Receive, Send, Write

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.rocev2.dcqcn import NotificationPoint, ReactionPoint
-from emulator.rocev2.dcqcn_parameters import NAMED, DcqcnParameters
-from uet.congestion.parameters import ParameterError
+from emulator.rocev2.congestion.dcqcn import NotificationPoint, ReactionPoint
+from emulator.rocev2.congestion.dcqcn_parameters import NAMED, DcqcnParameters
+from uet.congestion.congestion_parameters import ParameterError
 
 US = 1_000
 G = 10**9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.rocev2.dcqcn_parameters import DcqcnParameters
+from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
 from tests.rocev2.rate_bottleneck import Marking, Measured, RateBottleneck
 
 US, MS = 1_000, 1_000_000

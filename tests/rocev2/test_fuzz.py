@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.rocev2 import headers
-from emulator.rocev2.codes import EXTENSIONS
+from emulator.rocev2.wire import rocev2_headers as headers
+from emulator.rocev2.wire.rocev2_codes import EXTENSIONS
 from tests.rocev2.ends import FIRST_PSN, KEY, THERE, qpn
 from tests.rocev2.lone import Lone
 from tests.stack.network import flip

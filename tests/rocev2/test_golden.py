@@ -10,13 +10,14 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from emulator.rocev2 import headers, wire
-from emulator.rocev2.codes import EXTENSIONS, Extension
-from emulator.rocev2.frames import Frames
-from emulator.rocev2.icrc import icrc
-from emulator.rocev2.packets import PacketOpener, encapsulation
+from emulator.rocev2.wire import rocev2_headers as headers
+from emulator.rocev2.wire import rocev2_layers as wire
+from emulator.rocev2.wire.icrc import icrc
+from emulator.rocev2.wire.rocev2_codes import EXTENSIONS, Extension
+from emulator.rocev2.wire.rocev2_frames import Frames
+from emulator.rocev2.wire.rocev2_packets import PacketOpener, encapsulation
 from tests.rocev2.golden import CONNECTX, GOLDEN, Golden
-from uet.encapsulation import Envelope
+from uet.carrier_codec import Envelope
 
 MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
 PEERS4, PEERS6 = ("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")

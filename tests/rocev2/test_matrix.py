@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from emulator.rocev2.codes import Operation
+from emulator.rocev2.wire.rocev2_codes import Operation
 from tests.rocev2.ends import KEY, done, ends, pair
 from tests.stack.network import Impairment, Network
 from uet.transport import Atomic, Read, Receive, Send, Write

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from emulator.rocev2.config import Connection
-from emulator.rocev2.memory import MemoryRegion, MemoryRegionError, MemoryTable
-from emulator.rocev2.peer import Peer
-from emulator.rocev2.queue_pair import QueuePair, QueuePairError, State
-from emulator.rocev2.work import WorkError
+from emulator.rocev2.connection.queue_pair import QueuePair, QueuePairError, State
+from emulator.rocev2.connection.work import WorkError
+from emulator.rocev2.hca_config import Connection
+from emulator.rocev2.hca_memory import MemoryRegion, MemoryRegionError, MemoryTable
+from emulator.rocev2.hca_peer import Peer
 from tests.rocev2.ends import KEY, THERE, qpn
 from tests.rocev2.lone import Lone
 from tests.stack.network import MACS

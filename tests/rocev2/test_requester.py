@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.rocev2 import psn
-from emulator.rocev2.codes import (
+from emulator.rocev2.connection.work import SendInvalidate, WorkError
+from emulator.rocev2.datagrams import UdAddress
+from emulator.rocev2.wire import psn24 as psn
+from emulator.rocev2.wire.rocev2_codes import (
     PATH_MTUS,
     RNR_MICROSECONDS,
     Operation,
@@ -18,8 +20,6 @@ from emulator.rocev2.codes import (
     source_port,
     timeout_ns,
 )
-from emulator.rocev2.datagrams import UdAddress
-from emulator.rocev2.work import SendInvalidate, WorkError
 from tests.rocev2.ends import KEY, THERE, qpn
 from tests.rocev2.lone import PSN_MASK, Lone, Packet
 from uet.transport import Atomic, Read, Send, Write

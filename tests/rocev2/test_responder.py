@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.rocev2.codes import RNR_MICROSECONDS, pkeys_match
-from emulator.rocev2.responder import Responder
+from emulator.rocev2.connection.responder import Responder
+from emulator.rocev2.wire.rocev2_codes import RNR_MICROSECONDS, pkeys_match
 from tests.rocev2.ends import KEY, qpn
 from tests.rocev2.lone import PSN_MASK, Lone
 from tests.stack.network import flip

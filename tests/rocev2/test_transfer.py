@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from emulator.rocev2.codes import Operation
-from emulator.rocev2.work import SendInvalidate
+from emulator.rocev2.connection.work import SendInvalidate
+from emulator.rocev2.wire.rocev2_codes import Operation
 from tests.rocev2.ends import HERE, HERE6, KEY, THERE, THERE6, done, ends, pair
 from tests.stack.network import Impairment
 from uet.transport import Atomic, Read, Receive, Send, Write

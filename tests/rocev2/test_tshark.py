@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.rocev2.codes import CNP_OPCODE, Extension, Operation
+from emulator.rocev2.connection.work import SendInvalidate
 from emulator.rocev2.datagrams import UdAddress
-from emulator.rocev2.work import SendInvalidate
+from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, Extension, Operation
 from tests.rocev2.ends import HERE, HERE6, KEY, THERE, THERE6, ends, pair
 from tests.rocev2.golden import GOLDEN
 from tests.stack.network import Impairment

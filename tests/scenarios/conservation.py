@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from emulator.asic.pause_frame import FRAME_OCTETS
-from emulator.engine.line import FRAMING_OCTETS, SMALLEST_OCTETS
+from emulator.asic.pfc.pause_frame import FRAME_OCTETS
+from emulator.engine.frames.line import FRAMING_OCTETS, SMALLEST_OCTETS
 from topologies.model import Topology
 
 #: Frames that a port refused: they were not admitted.

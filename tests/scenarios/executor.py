@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.endpoint.schedule import (
+from emulator.endpoint.operations.schedule import (
     Compute,
     Copy,
     Operation,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from emulator import lab_record
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from tests.scenarios.whole_run import held
 
 ROOT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.endpoint.gpu import Layout
-from emulator.endpoint.operation_table import OperationTable
-from emulator.endpoint.program import Program
+from emulator.endpoint.operations.gpu_memory import Layout
+from emulator.endpoint.operations.operation_table import OperationTable
+from emulator.endpoint.operations.schedule_program import Program
 from emulator.errors import UserError
-from emulator.run.ideal import WireCost, ideal_ns
+from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome
 from tests.scenarios.executor import Executor
 from topologies.catalogue import load

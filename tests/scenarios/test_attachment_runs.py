@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.fabric.capture import ports_of, select
-from emulator.run.plan import default_capture
+from emulator.capture.fabric_capture import ports_of, select
+from emulator.run.plan.run_plan import default_capture
 from scenarios import incast
 from tests.scenarios.test_traffic_runs import run
 from topologies.catalogue import load

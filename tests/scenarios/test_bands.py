@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from tests.scenarios.bands import (
     CREDITED_INCAST,
     DEEP_INCAST,
@@ -36,8 +36,8 @@ from tests.scenarios.bands import (
 )
 from tests.scenarios.conservation import troubles
 from tests.scenarios.whole_run import held
+from topologies.analysis.round_trip import mtu_frame_bytes, plane_bdp_bytes
 from topologies.catalogue import load
-from topologies.round_trip import mtu_frame_bytes, plane_bdp_bytes
 
 ROOT = Path(__file__).parents[2]
 CODE = "from emulator.cli.main import main; main()"

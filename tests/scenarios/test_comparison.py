@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from emulator import scenario as scenarios
-from emulator.asic import fitting
-from emulator.asic.choice import parse
+from emulator.asic import switch_fitting as fitting
+from emulator.asic.switch_choice import parse
 from emulator.errors import UserError
-from emulator.run import comparison, table
-from emulator.run.comparison import variants
-from emulator.run.stages import stages
+from emulator.run.plan.stages import stages
+from emulator.run.report import comparison
+from emulator.run.report import result_table as table
+from emulator.run.report.comparison import variants
 from emulator.transports import default_switch, fit
 from tests.scenarios.test_stages import PLAIN
 from tests.scenarios.whole_run import held

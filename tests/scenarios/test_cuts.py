@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.asic.faults import NONE, Faults
+from emulator.asic.port_faults import NONE, Faults
 from emulator.errors import UserError
-from emulator.run.cuts import Change, crossed_by
-from emulator.run.fault_timeline import link_changes
-from emulator.run.ideal import WireCost, ideal_ns
-from emulator.run.load import Load
+from emulator.measures.cuts import Change, crossed_by
+from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.run.faults.fault_timeline import link_changes
+from emulator.run.plan.trial_load import Load
 from emulator.scenario import FaultAt
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from topologies.catalogue import load

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from emulator import scenario as scenarios
-from emulator.asic.choice import parse
-from emulator.run import differences, table
-from emulator.run.stages import Stage
+from emulator.asic.switch_choice import parse
+from emulator.run.plan.stages import Stage
+from emulator.run.report import differences
+from emulator.run.report import result_table as table
 from emulator.transports import default_switch, fit
+from topologies.analysis.round_trip import mtu_frame_bytes, plane_bdp_bytes
 from topologies.catalogue import load
-from topologies.round_trip import mtu_frame_bytes, plane_bdp_bytes
 
 FABRIC = load("rail_clos:hosts=9,gpus_per_host=1,spines=1,uplinks_per_spine=1")
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from emulator.asic import choice
-from emulator.asic.fitting import fit
+from emulator.asic import switch_choice as choice
+from emulator.asic.switch_fitting import fit
 from emulator.errors import UserError
-from emulator.run.cuts import Crossing, cut_bound_ns
+from emulator.measures.cuts import Crossing, cut_bound_ns
 from tests.scenarios.processes import Run
 from topologies.catalogue import load
 from topologies.model import Topology

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from emulator.asic.faults import NONE, Faults
+from emulator.asic.port_faults import NONE, Faults
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 from emulator.faults.condition import Condition
 from emulator.faults.grammar import timeline
-from emulator.run.fault_timeline import FaultPlayer
+from emulator.run.faults.fault_timeline import FaultPlayer
 from emulator.scenario import FaultAt
 from topologies.catalogue import load
 

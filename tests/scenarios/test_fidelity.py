@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from emulator import lab_record
-from emulator.asic.faults import NONE
-from emulator.endpoint.schedule import Copy, Operation, Receive, Region, Schedule, Write
+from emulator.asic.port_faults import NONE
+from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Region, Schedule, Write
 from emulator.lab import Lab
-from emulator.run.chain import longest_chain
+from emulator.measures.chain import longest_chain
+from emulator.measures.message_graph import MessageGraph
 from emulator.run.measurement import own_time, processor_seconds
-from emulator.run.message_graph import MessageGraph
 from tests.scenarios.processes import SMALL, Run, until
 
 root = [

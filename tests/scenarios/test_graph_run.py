@@ -12,15 +12,15 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from emulator.cli import graph_verb
+from emulator.cli.graph import graph_verb
 from emulator.errors import UserError
-from emulator.run.row_heat import MEASURES, busiest, heat
-from emulator.run.row_ports import PAUSES, RecordedRun
+from emulator.run.report.row_heat import MEASURES, busiest, heat
+from emulator.run.report.row_ports import PAUSES, RecordedRun
 from emulator.topology_file import from_record
 from tests.scenarios.test_traffic_runs import TINY, run
 from topologies import catalogue
-from topologies.export import as_data
-from topologies.heat import COLOURS
+from topologies.exports.heat import COLOURS
+from topologies.exports.mermaid import as_data
 
 SPEC = "rail_clos:hosts=3,gpus_per_host=2,spines=1,uplinks_per_spine=1"
 pytestmark = [

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.endpoint.schedule import Compute, Receive, Region, Schedule, Write
-from emulator.run.bound import violation
-from emulator.run.ideal import WireCost, ideal_ns
+from emulator.endpoint.operations.schedule import Compute, Receive, Region, Schedule, Write
+from emulator.measures.bound import violation
+from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import load as load_scenario
 from scenarios.collectives.program import Program
 from topologies.catalogue import load
 from topologies.model import Topology
-from topologies.scale_up import ScaleUpDomains
+from topologies.parts.scale_up import ScaleUpDomains
 
 WIRE = WireCost(around_bytes=104, payload_mtu=4096)
 PAIR = load("rail_clos:hosts=2,gpus_per_host=1,nic_rate=400G,nic_delay=600ns")

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from emulator import cleanup, lab_record
-from emulator.asic import program as asic_program
-from emulator.fabric import namespaces
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.kernel import namespaces
 from emulator.run.runner import UNFINISHED
 from tests.scenarios.processes import ENDLESS, SMALL, Run, uetemu, until
 

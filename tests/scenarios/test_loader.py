@@ -16,7 +16,7 @@ More about it.
 """
 from dataclasses import dataclass
 from emulator.scenario import Trial, parameter
-from topologies.parameters import COUNT, TIME
+from topologies.parts.design_parameters import COUNT, TIME
 
 @dataclass(frozen=True)
 class Parameters:

@@ -13,9 +13,9 @@ import pytest
 
 from emulator import scenario
 from emulator.errors import UserError
-from emulator.run import preflight
-from emulator.run.load import Load
-from emulator.run.preflight import Need
+from emulator.run.plan import preflight
+from emulator.run.plan.preflight import Need
+from emulator.run.plan.trial_load import Load
 from emulator.transports import fit
 from tests.scenarios.processes import Run
 from topologies import catalogue

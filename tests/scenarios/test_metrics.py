@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.run.metrics import (
+from emulator.measures.metrics import (
     Progress,
     jain,
     max_mean,
@@ -15,7 +15,7 @@ from emulator.run.metrics import (
     rates_between,
     steady_interval,
 )
-from emulator.run.queues import QueueSeries
+from emulator.measures.queue_depths import QueueSeries
 
 
 def test_jain() -> None:

@@ -8,19 +8,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from emulator.asic.counters import AsicCounters, ClassCounters, QueueDepth
-from emulator.asic.layout import BINS, DropReason, Queue, TrafficClass
+from emulator.asic.bpf.layout import BINS, DropReason, Queue, TrafficClass
+from emulator.asic.switch_counters import AsicCounters, ClassCounters, QueueDepth
 from emulator.asic.telemetry import COLUMNS, Telemetry
-from emulator.endpoint.spec import RankResult
-from emulator.fabric.counters import PortCounters, QueueCounters
-from emulator.run.disturbance import lost_packets
-from emulator.run.ideal import WireCost
-from emulator.run.losses import port_losses
+from emulator.endpoint.agent_spec import RankResult
+from emulator.kernel.port_counters import PortCounters, QueueCounters
+from emulator.measures.ideal import WireCost
+from emulator.measures.message_times import Iteration, Recorder
+from emulator.measures.port_record import PortRecord, balance, changes, failures, total
+from emulator.measures.queue_depths import QueueReader, QueueSeries
+from emulator.run.clocks.losses import port_losses
+from emulator.run.faults.disturbance import lost_packets
 from emulator.run.measurement import differences, summed
-from emulator.run.messages import Iteration, Recorder
-from emulator.run.port_record import PortRecord, balance, changes, failures, total
-from emulator.run.queues import QueueReader, QueueSeries
-from emulator.run.traffic import carried_gbps, measured, steady_part
+from emulator.run.report.traffic import carried_gbps, measured, steady_part
 from emulator.scenario import Outcome
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from emulator.endpoint.schedule import Copy, Receive, Region, Schedule, Write
+from emulator.endpoint.operations.schedule import Copy, Receive, Region, Schedule, Write
 from emulator.errors import UserError
-from emulator.run.ideal import WireCost, ideal_ns
-from emulator.run.load import Load
-from emulator.run.pxn import BUFFER, Pxn
+from emulator.measures.ideal import WireCost, ideal_ns
+from emulator.run.plan.pxn import BUFFER, Pxn
+from emulator.run.plan.trial_load import Load
 from scenarios import allreduce
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails

@@ -10,7 +10,8 @@ import pytest
 
 from emulator.errors import UserError
 from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
-from emulator.run import fidelity, table
+from emulator.run.clocks import fidelity
+from emulator.run.report import result_table as table
 
 CALM = fidelity.Slip(wakeups=1000, p99_ns=20, max_ns=300)
 IDLE = fidelity.Machine(slip=CALM, busy=0.5, own_time=0.01)

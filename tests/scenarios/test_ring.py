@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.endpoint.schedule import Copy, Write
+from emulator.endpoint.operations.schedule import Copy, Write
 from emulator.errors import UserError
 from scenarios.collectives import ring
 from scenarios.collectives.program import Program

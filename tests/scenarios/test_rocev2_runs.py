@@ -13,7 +13,7 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator.asic.code_points import LAB
-from emulator.rocev2.packets import Flow, PacketOpener, encapsulation
+from emulator.rocev2.wire.rocev2_packets import Flow, PacketOpener, encapsulation
 from tests.scenarios.processes import SMALL, Run, uetemu
 
 TSHARK = shutil.which("tshark")

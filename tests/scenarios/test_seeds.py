@@ -12,7 +12,7 @@ from emulator import scenario as scenarios
 from emulator.cli import run_verb
 from emulator.errors import UserError
 from emulator.run.measurement import Start
-from emulator.run.plan import Plan, Request, prepare
+from emulator.run.plan.run_plan import Plan, Request, prepare
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="capabilities are tried as root")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from emulator.run import spread
-from emulator.run.spread import Range
-from emulator.run.table import Column
+from emulator.run.report import spread
+from emulator.run.report.result_table import Column
+from emulator.run.report.spread import Range
 
 
 def row(seed: int, time: float, **more: object) -> dict[str, object]:

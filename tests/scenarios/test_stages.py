@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import UserError
-from emulator.run.stages import merged, stages
+from emulator.run.plan.stages import merged, stages
 from emulator.scenario import Trial
 
 PLAIN = Trial(

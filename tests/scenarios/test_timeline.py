@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.endpoint.schedule import Compute, Schedule
-from emulator.endpoint.spec import RankResult
+from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.schedule import Compute, Schedule
 from emulator.results import RunFolder
-from emulator.run import timeline
+from emulator.run.report import timeline
 
 RANKS, OPERATIONS = 4, 3
 

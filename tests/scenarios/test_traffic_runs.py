@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 from emulator.results import ROW_KEYS
 from tests.scenarios.whole_run import held
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from emulator import scenario
-from emulator.asic.choice import parse
-from emulator.endpoint.gpu import Layout
-from emulator.endpoint.program import Program
-from emulator.endpoint.schedule import Compute, Write
+from emulator.asic.switch_choice import parse
+from emulator.capture.fabric_capture import ports_of, select
+from emulator.endpoint.operations.gpu_memory import Layout
+from emulator.endpoint.operations.schedule import Compute, Write
+from emulator.endpoint.operations.schedule_program import Program
 from emulator.errors import UserError
-from emulator.fabric.capture import ports_of, select
-from emulator.run.fault_timeline import link_changes
-from emulator.run.ideal import WireCost
-from emulator.run.load import Load
-from emulator.run.stages import stages
+from emulator.measures.ideal import WireCost
+from emulator.run.faults.fault_timeline import link_changes
+from emulator.run.plan.stages import stages
+from emulator.run.plan.trial_load import Load
 from emulator.scenario import Outcome, Scenario, Trial
 from emulator.transports import fit
 from scenarios import pfcstorm

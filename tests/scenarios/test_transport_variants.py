@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from scapy.utils import RawPcapNgReader
 
 from emulator import scenario as scenarios
+from emulator.capture.fabric_capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.cli import run_verb
-from emulator.cli.decode_source import opener, read_domains
+from emulator.cli.decode.decode_source import opener, read_domains
 from emulator.errors import UserError
-from emulator.fabric.capture import SNAPLEN_FULL, SNAPLEN_HEADERS
 from emulator.run.run_secret import run_secret
 from emulator.run.runner import Request, prepare
 from emulator.transports import fit
-from emulator.transports.uet import (
+from emulator.transports.uet_transport import (
     COUNTERS_PER_LIFE,
     UET_MEANINGS,
     UET_OPTIONS,

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from uet.ses.atomics import (
+from uet.ses.memory.atomic_operations import (
     ByteOrder,
     reverse_order,
     size_of,

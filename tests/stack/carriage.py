@@ -22,9 +22,9 @@ from scapy.layers.l2 import Ether
 from uet.config import FepConfig
 from uet.pds.semantics import Answer, Outbound, Response
 from uet.ses.facilities import Facilities
-from uet.ses.initiator import Initiator
-from uet.ses.memory import MemoryTable
-from uet.ses.outbound import OutboundMessage
+from uet.ses.initiator.initiator import Initiator
+from uet.ses.initiator.outbound import OutboundMessage
+from uet.ses.memory.registered_memory import MemoryTable
 from uet.timekeeper import Timekeeper
 from uet.transport import Completion, Request
 from uet.wire import headers

@@ -20,10 +20,10 @@ from uet.config import FepConfig
 from uet.pds.semantics import ACCEPTED, Answer, Outbound, Response
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
-from uet.ses.memory import MemoryRegion, MemoryTable
-from uet.ses.operands import pack_operands
-from uet.ses.readback import Readback
-from uet.ses.target import Target
+from uet.ses.memory.operands import pack_operands
+from uet.ses.memory.registered_memory import MemoryRegion, MemoryTable
+from uet.ses.memory.return_data import Readback
+from uet.ses.target.target import Target
 from uet.timekeeper import Timekeeper
 from uet.transport import Completion, Receive
 from uet.wire import headers

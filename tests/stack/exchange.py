@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from tests.stack.invariants import check, check_idle
 from tests.stack.network import Impairment, Network, endpoint
-from uet.pds.life import State
-from uet.ses.memory import IDEMPOTENT_SAFE, OPTIMIZED
+from uet.pds.pdc.life import State
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
 from uet.transport import Completion, Receive, Request
-from uet.tss.domain import SecureDomain
+from uet.tss.secure_domain import SecureDomain
 
 US, MS = 1_000, 1_000_000
 MTU: Final = 1_024

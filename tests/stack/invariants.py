@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from uet.fep import FabricEndpoint
-from uet.pds.life import State
+from uet.pds.pdc.life import State
 from uet.pds.psn import MASK
-from uet.pds.repair import RING
+from uet.pds.recovery.repair import RING
 from uet.wire.codes import BYTE_COUNT_UNIT
 
 _MOST_CLOSED = 4_096

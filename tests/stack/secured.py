@@ -21,9 +21,9 @@ from tests.stack.script import (
     write,
 )
 from tests.tss.wire import parts, sealed_frame
-from uet.ses.memory import IDEMPOTENT_SAFE
-from uet.tss.domain import SecureDomain
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.tss.record import SecureDomains, sdi_of
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.frame import decode_frame
 
 SDI, OTHER = 0x123456, 0x77

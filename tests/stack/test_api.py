@@ -23,7 +23,7 @@ from uet.api import (
 )
 from uet.api.loopback import End, Loopback, pair
 from uet.config import FepConfig
-from uet.tss.domain import SecureDomain
+from uet.tss.secure_domain import SecureDomain
 from uet.wire import headers
 from uet.wire.codes import Opcode, PacketType
 

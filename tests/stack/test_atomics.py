@@ -23,7 +23,7 @@ from tests.stack.atomic_oracle import (
     size,
     triples,
 )
-from uet.ses.atomics import (
+from uet.ses.memory.atomic_operations import (
     ByteOrder,
     execute,
     reverse_order,

@@ -12,11 +12,11 @@ from tests.stack.carriage import MS, MTU
 from uet.config import FepConfig
 from uet.pds.semantics import LATER, NO_ROOM, Answer, Outbound, Response
 from uet.ses.facilities import Facilities
-from uet.ses.initiator import Initiator
-from uet.ses.memory import OPTIMIZED, MemoryRegion, MemoryTable
-from uet.ses.outbound import OutboundMessage
-from uet.ses.readback import Readback
-from uet.ses.target import Target
+from uet.ses.initiator.initiator import Initiator
+from uet.ses.initiator.outbound import OutboundMessage
+from uet.ses.memory.registered_memory import OPTIMIZED, MemoryRegion, MemoryTable
+from uet.ses.memory.return_data import Readback
+from uet.ses.target.target import Target
 from uet.timekeeper import Timekeeper
 from uet.transport import Atomic, Completion, NoOperation, Read, Receive, Request, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype

@@ -25,7 +25,7 @@ from tests.stack.script import (
     rud,
     write,
 )
-from uet.ses.requests import MessageError
+from uet.ses.initiator.requests import MessageError
 from uet.transport import Write
 from uet.wire.codes import AckRequest, ControlType, NackCode, ReturnCode
 

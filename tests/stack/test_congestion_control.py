@@ -32,9 +32,9 @@ from tests.stack.script import (
 )
 from tests.stack.script import ack as acknowledge
 from uet.config import ConfigurationError, FepConfig
+from uet.congestion.congestion_profile import ALGORITHMS, SPRAYING
 from uet.congestion.nscc import Nscc
-from uet.congestion.profile import ALGORITHMS, SPRAYING
-from uet.pds.repair import RING
+from uet.pds.recovery.repair import RING
 from uet.transport import Receive, Send
 from uet.wire.codes import ControlType, NackCode, PacketType
 from uet.wire.frame import decode_frame

@@ -12,7 +12,7 @@ from tests.stack.invariants import check_idle
 from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import ELSEWHERE, HERE, KEY, MS, MTU, THERE, US, Script, Seen, write
 from uet.pds.connectionless import MOST_OUTSTANDING, MOST_OUTSTANDING_OF_A_PEER
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Read, Receive, Send, Write
 from uet.wire.codes import Opcode, ReturnCode
 from uet.wire.layers import (

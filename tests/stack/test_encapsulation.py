@@ -8,7 +8,7 @@ from scapy.layers.l2 import Ether
 
 from tests.stack.network import MACS, flip, joined
 from tests.stack.script import HERE, KEY, MS, MTU, START, THERE, Script, Seen, ack, rud, write
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Write
 from uet.wire.frame import decode_frame
 from uet.wire.layers import UET_CRC, UET_RUDI_REQ

@@ -23,7 +23,7 @@ from scapy.packet import Packet
 from scapy.utils import checksum
 
 from tests.wire.golden import ALL, TRIMMED_DSCP, Vector
-from uet.encapsulation import (
+from uet.carrier_codec import (
     Encapsulation,
     EncapsulationError,
     Envelope,

@@ -15,14 +15,14 @@ import pytest
 
 from tests.stack.network import Impairment, Network, flip
 from tests.stack.traced import KEY, assert_valid, config, exchange, named, pair, write
-from uet.eventlog.endpoint import TracedEndpoint, create
-from uet.eventlog.packets import sack_ranges
+from uet.eventlog.logged_packets import sack_ranges
+from uet.eventlog.logging_endpoint import TracedEndpoint, create
 from uet.eventlog.sequence import Event
 from uet.fep import FabricEndpoint
-from uet.ses.requests import MessageError
+from uet.ses.initiator.requests import MessageError
 from uet.transport import Receive, Send
-from uet.tss.domain import SecureDomain
 from uet.tss.keys import provision_client
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.frame import decode_frame
 
 DOMAIN_KEY = bytes(range(32))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.stack.traced import config, write
-from uet.eventlog.endpoint import create
+from uet.eventlog.logging_endpoint import create
 from uet.eventlog.schema import EVENTS, json_schema, violations
 from uet.eventlog.sequence import (
     Event,

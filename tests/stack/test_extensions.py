@@ -10,9 +10,9 @@ import pytest
 from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import START, Script, rud, write
 from uet.compatibility import REFERENCE_PROVIDER
-from uet.ses.reading import READ_AHEAD
-from uet.ses.requests import MessageError
-from uet.ses.rma import MOST_READBACKS
+from uet.ses.initiator.reading import READ_AHEAD
+from uet.ses.initiator.requests import MessageError
+from uet.ses.memory.rma_target import MOST_READBACKS
 from uet.transport import Atomic, Read, Receive, Write
 from uet.wire.codes import AtomicOpcode, Datatype, NackCode, Opcode
 from uet.wire.frame import decode_frame

@@ -10,8 +10,8 @@ import pytest
 from tests.stack.network import Impairment
 from tests.stack.planes import KEY, MTU, REGION, US, Planes, plane_of, route
 from uet.planes import numbered_writes
-from uet.ses.initiator import MessageError
-from uet.ses.memory import MemoryRegionError
+from uet.ses.initiator.initiator import MessageError
+from uet.ses.memory.registered_memory import MemoryRegionError
 from uet.transport import Atomic, Read, Receive, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype
 

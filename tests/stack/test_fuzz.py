@@ -17,9 +17,9 @@ import pytest
 from tests.stack.invariants import check, check_idle
 from tests.stack.network import MACS, Impairment, Network, endpoint
 from tests.stack.script import ELSEWHERE, HERE, KEY, MS, THERE
-from uet.congestion.profile import ALGORITHMS, SPRAYING
+from uet.congestion.congestion_profile import ALGORITHMS, SPRAYING
 from uet.fep import FabricEndpoint
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Atomic, Read, Receive, Request, Send, Write
 from uet.wire import headers
 from uet.wire.codec import Header

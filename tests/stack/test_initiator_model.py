@@ -21,7 +21,7 @@ from tests.stack.carriage import (
     small_data,
 )
 from uet.pds.semantics import Response
-from uet.ses.outbound import OutboundMessage
+from uet.ses.initiator.outbound import OutboundMessage
 from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
 from uet.wire import headers
 from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, ResponseList, ReturnCode

@@ -15,7 +15,7 @@ from tests.stack.test_envelopes import (
     named,
     write_request,
 )
-from uet.encapsulation import Opener
+from uet.carrier_codec import Opener
 
 
 def other_end(kind: Kind) -> Opener:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from uet.ses.matching import (
+from uet.ses.target.matching import (
     Match,
     MatchingError,
     Meeting,

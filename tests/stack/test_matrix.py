@@ -10,7 +10,7 @@ import pytest
 
 from tests.stack.exchange import ENDS, KEY, MTU, PROTECTIONS, WIRES, Exchange
 from tests.stack.operations import CARRIED, TOGETHER, Operation, fetch, send, write_one
-from uet.ses.operation import PeerReads
+from uet.ses.initiator.operation import PeerReads
 from uet.transport import Atomic, NoOperation
 from uet.wire.codes import AtomicOpcode, Datatype
 

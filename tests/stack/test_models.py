@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     rule,
 )
 
+from uet.pds.pdc.window import SACK_BITS, Arrival, ReceiveWindow, SendWindow
 from uet.pds.psn import HALF, MASK, add, after, distance
-from uet.pds.recovery import RetransmissionQueue, RetransmissionTimer
-from uet.pds.window import SACK_BITS, Arrival, ReceiveWindow, SendWindow
-from uet.ses.inbound import InboundMessage
+from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
+from uet.ses.target.inbound import InboundMessage
 
 #: First PSNs: anywhere, and so that a run crosses 2^31 or 2^32.
 STARTS = st.one_of(

@@ -15,13 +15,13 @@ from tests.stack.atomic_oracle import (
     in_memory,
     size,
 )
-from uet.ses.atomics import (
+from uet.ses.memory.atomic_operations import (
     AtomicError,
     ByteOrder,
     execute,
     reverse_order,
 )
-from uet.ses.operands import pack_operands, unpack_operands
+from uet.ses.memory.operands import pack_operands, unpack_operands
 from uet.wire.codes import CSWAP_OPCODES, ReturnCode
 from uet.wire.codes import AtomicOpcode as Op
 from uet.wire.codes import Datatype as Type

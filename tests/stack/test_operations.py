@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.stack.network import Impairment, Network, endpoint
-from uet.ses.memory import OPTIMIZED
+from uet.ses.memory.registered_memory import OPTIMIZED
 from uet.transport import Atomic, Completion, NoOperation, Read, Receive, Request, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype
 

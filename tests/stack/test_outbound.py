@@ -10,7 +10,7 @@ import pytest
 from tests.stack.carriage import ELSEWHERE, MTU, OPTIMIZED_KEY, THERE, Bench, packets, response
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD
 from uet.ses.address import Address
-from uet.ses.requests import MessageError
+from uet.ses.initiator.requests import MessageError
 from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
 from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, Opcode, ReturnCode
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.stack.exchange import KEY, MS, Exchange, Side, Wire
 from uet.pds.semantics import NO_ROOM, Answer, Context
-from uet.ses.memory import MemoryRegion
-from uet.ses.reading import READ_AHEAD, OutstandingReads
+from uet.ses.initiator.reading import READ_AHEAD, OutstandingReads
+from uet.ses.memory.registered_memory import MemoryRegion
 from uet.transport import Completion, Read, Write
 
 SIZE = 16_384

@@ -24,7 +24,7 @@ from tests.stack.invariants import check, check_idle
 from tests.stack.network import Network, destination, endpoint, joined
 from tests.stack.script import HERE, KEY, START, THERE, Script, control, rod, write
 from tests.stack.stub import StubSemantics, guaranteed, watch
-from uet.pds.life import State
+from uet.pds.pdc.life import State
 from uet.pds.semantics import LATER, NO_ROOM, Answer
 from uet.transport import NoOperation, Read, Write
 from uet.wire.codes import ControlType, NackCode

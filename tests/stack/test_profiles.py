@@ -27,7 +27,7 @@ from tests.stack.operations import (
 )
 from uet.config import ConfigurationError, FepConfig
 from uet.profiles import PROFILES, Capability, capabilities
-from uet.ses.requests import MessageError
+from uet.ses.initiator.requests import MessageError
 from uet.ses.resources import ResourceError
 from uet.transport import Receive, Send, Write
 from uet.wire.codes import Opcode

@@ -12,9 +12,9 @@ from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import HERE, KEY, MASK, MTU, TARGET, THERE, US, Script, ack
 from tests.stack.secured import DOMAINS, SDI
 from tests.stack.stub import watch
-from uet.pds import source as source_module
-from uet.pds.life import PdcLife, State
-from uet.pds.source import PSN_LIMIT, PSN_LIMIT_MARGIN, RequestSource
+from uet.pds.pdc import source as source_module
+from uet.pds.pdc.life import PdcLife, State
+from uet.pds.pdc.source import PSN_LIMIT, PSN_LIMIT_MARGIN, RequestSource
 from uet.transport import Read, Write
 from uet.wire.codes import ControlType
 

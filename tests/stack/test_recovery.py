@@ -20,7 +20,7 @@ from tests.stack.script import (
     rud,
     write,
 )
-from uet.pds.nacks import REISSUED
+from uet.pds.recovery.nacks import REISSUED
 from uet.wire.codes import AckRequest, ControlType, NackCode, ReturnCode
 
 

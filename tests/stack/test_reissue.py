@@ -13,8 +13,8 @@ import pytest
 
 from tests.stack.network import Impairment, Network, endpoint
 from tests.stack.script import KEY, MS, Script, Seen, ack, refusal
-from uet.pds.nacks import PROVES_NOTHING, REISSUED
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.pds.recovery.nacks import PROVES_NOTHING, REISSUED
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Read, Receive, Send
 from uet.wire.codes import ErrorClass, NackCode
 

@@ -12,9 +12,9 @@ from tests.stack.secured import DOMAINS, SDI, SecureScript, counter_of, opening
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.fep import FabricEndpoint
-from uet.pds.table import START_END
+from uet.pds.pdc_table import START_END
 from uet.transport import Atomic, Write
-from uet.tss.domain import SecureDomain
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import AtomicOpcode, ControlType, Datatype, NackCode
 
 _SECURED = {"domains": DOMAINS, "sdi": SDI}

@@ -21,8 +21,8 @@ from tests.stack.test_outbound import send
 from uet.compatibility import Compatibility
 from uet.pds.semantics import ACCEPTED, Answer, Response
 from uet.ses.address import Address
-from uet.ses.operation import Coverage
-from uet.ses.outbound import OutboundMessage
+from uet.ses.initiator.operation import Coverage
+from uet.ses.initiator.outbound import OutboundMessage
 from uet.wire import headers
 from uet.wire.codes import Opcode, ResponseList, ReturnCode
 

@@ -31,7 +31,7 @@ from tests.stack.script import (
     rud,
     write,
 )
-from uet.pds.life import State
+from uet.pds.pdc.life import State
 from uet.transport import Read, Write
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import decode_frame

@@ -29,13 +29,13 @@ from tests.stack.stub import StubSemantics, guaranteed
 from tests.stack.test_return_direction import data
 from tests.tss.wire import opened, sealed_frame
 from uet.config import ConfigurationError
-from uet.pds.inference import LossInference
-from uet.pds.pdc import MOST_RENUMBERINGS
-from uet.pds.window import SendWindow
+from uet.pds.pdc.pdc import MOST_RENUMBERINGS
+from uet.pds.pdc.window import SendWindow
+from uet.pds.recovery.inference import LossInference
 from uet.transport import Read, Receive, Send
-from uet.tss.domain import SecureDomain
 from uet.tss.keys import provision_client
 from uet.tss.record import SecureRecords
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import ControlType, NackCode
 
 HEADER = bytes.fromhex("0a") + bytes(31)

@@ -29,7 +29,7 @@ from tests.stack.script import (
     write,
 )
 from tests.stack.stub import StubSemantics, guaranteed, watch
-from uet.pds.life import State
+from uet.pds.pdc.life import State
 from uet.pds.semantics import LATER, NO_ROOM
 from uet.transport import Write
 from uet.wire.codes import ControlType, NackCode

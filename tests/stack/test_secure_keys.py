@@ -25,10 +25,10 @@ from tests.stack.script import (
 from tests.stack.secured import DOMAINS, OTHER, SDI, SecureScript, counter_of, opening, pair
 from tests.stack.test_return_direction import read_request
 from tests.tss.wire import sealed_frame
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Send, Write
-from uet.tss.domain import COUNTER_LIMIT, SecureDomain
 from uet.tss.record import SecureDomains
+from uet.tss.secure_domain import COUNTER_LIMIT, SecureDomain
 from uet.wire.codes import ControlType, NackCode
 from uet.wire.layers import UET_NACK
 

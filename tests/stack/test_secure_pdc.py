@@ -32,7 +32,7 @@ from tests.stack.secured import OTHER, SDI, SecureScript, counter_of, opening, p
 from tests.stack.test_return_direction import data as return_data
 from tests.stack.test_return_direction import read_request
 from uet.compatibility import Compatibility
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Read, Write
 from uet.wire.codes import ControlType, NackCode
 from uet.wire.layers import UET_RUDI_REQ

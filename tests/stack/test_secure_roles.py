@@ -9,8 +9,8 @@ import pytest
 
 from tests.stack.network import Impairment, Network, destination, endpoint
 from uet.transport import Read, Receive, Send, Write
-from uet.tss.domain import SecureDomain
 from uet.tss.keys import provision_client
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import PacketType
 
 SDI, KEY = 0x51, 9

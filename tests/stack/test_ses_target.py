@@ -21,8 +21,8 @@ from tests.stack.script import (
     rud,
     write,
 )
-from uet.ses.memory import MemoryRegionError
-from uet.ses.requests import MessageError
+from uet.ses.initiator.requests import MessageError
+from uet.ses.memory.registered_memory import MemoryRegionError
 from uet.wire.codes import AckRequest, NackCode, Opcode, ReturnCode
 
 # -- the source ----------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_memory() -> None:
 @pytest.mark.conformance("C-078")
 def test_memory_of_another_job() -> None:
     """A region may be open to one job only (registered below the endpoint's own interface)."""
-    from uet.ses.memory import MemoryRegion
+    from uet.ses.memory.registered_memory import MemoryRegion
 
     script = Script()
     other = bytearray(10)
@@ -394,7 +394,7 @@ def test_keys() -> None:
 
 def test_gaps_in_a_message_are_bounded() -> None:
     """More of them than a receive window can have are hostile, and cost no more memory."""
-    from uet.ses.inbound import MOST_GAPS, InboundMessage
+    from uet.ses.target.inbound import MOST_GAPS, InboundMessage
 
     memory = memoryview(bytearray(200_000))
     message = InboundMessage(memory, word=0, to=0, key=1, offset=0, length=200_000)

@@ -12,7 +12,7 @@ from tests.replay.capture import NAMES, TARGET, Packet, packets
 from tests.stack.deliveries import SMALL_KEY, TargetBench
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.pds.semantics import ACCEPTED, Answer
-from uet.ses.readback import Readback
+from uet.ses.memory.return_data import Readback
 from uet.wire import headers
 from uet.wire.codes import ResponseOpcode, ReturnCode
 

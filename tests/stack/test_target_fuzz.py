@@ -25,8 +25,8 @@ from tests.stack.deliveries import (
 )
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Response
-from uet.ses.memory import MemoryRegion
-from uet.ses.operands import pack_operands
+from uet.ses.memory.operands import pack_operands
+from uet.ses.memory.registered_memory import MemoryRegion
 from uet.transport import Receive
 from uet.wire import headers
 from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, Opcode, ReturnCode

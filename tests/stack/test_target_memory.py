@@ -24,7 +24,7 @@ from tests.stack.deliveries import (
 )
 from uet.compatibility import Compatibility
 from uet.pds.semantics import ACCEPTED, Response
-from uet.ses.operands import pack_operands
+from uet.ses.memory.operands import pack_operands
 from uet.wire import headers
 from uet.wire.codes import AtomicOpcode, Datatype, Opcode, ResponseOpcode, ReturnCode
 

@@ -10,10 +10,10 @@ from tests.stack.network import flip
 from tests.stack.script import INITIATOR, KEY, MS, START, Script, rud, write
 from tests.stack.secured import OTHER, SDI, SecureScript, opening
 from uet.pds.connectionless import MOST_TRIMS
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Write
-from uet.tss.domain import SecureDomain
 from uet.tss.record import PEEKED
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import NackCode
 from uet.wire.layers import UET_NACK, UET_RUDI_REQ
 

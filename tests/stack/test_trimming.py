@@ -25,8 +25,8 @@ from tests.stack.script import (
     write,
 )
 from uet.compatibility import Compatibility
-from uet.pds import repair
-from uet.pds.life import State
+from uet.pds.pdc.life import State
+from uet.pds.recovery import repair
 from uet.transport import Write
 from uet.wire.codes import ControlType, NackCode
 

@@ -13,7 +13,7 @@ from tests.stack.network import MACS, endpoint
 from tests.stack.script import ELSEWHERE, HERE, THERE, Script, ack, refusal
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.fep import FabricEndpoint
-from uet.pds.life import State
+from uet.pds.pdc.life import State
 from uet.pds.turns import QUANTUM_PACKETS
 from uet.transport import Read, Write
 from uet.wire.codes import NackCode, PacketType

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.stack.network import MACS, MACS6, Impairment, Network
 from uet.config import FepConfig
-from uet.eventlog.endpoint import create
+from uet.eventlog.logging_endpoint import create
 from uet.eventlog.schema import violations
 from uet.eventlog.sequence import Event
 from uet.fep import FabricEndpoint

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from topologies import catalogue
-from topologies.capacity import bisection_bandwidth, format_ratio, oversubscription, switch_ports
-from topologies.failure_domain import failure_domains
+from topologies.analysis.capacity import (
+    bisection_bandwidth,
+    format_ratio,
+    oversubscription,
+    switch_ports,
+)
+from topologies.analysis.failure_domain import failure_domains
 from topologies.model import Bridge, End, Role, Topology, TopologyError
 from topologies.units import format_rate
 

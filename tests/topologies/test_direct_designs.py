@@ -9,9 +9,9 @@ import pytest
 
 from emulator.topology_file import from_json, to_json
 from topologies import addressing
-from topologies.capacity import bisection_bandwidth, max_flow, oversubscription, rates
+from topologies.analysis.capacity import bisection_bandwidth, max_flow, oversubscription, rates
 from topologies.catalogue import load, spec_of
-from topologies.global_links import ARRANGEMENTS, global_links, rounds
+from topologies.designs.global_links import ARRANGEMENTS, global_links, rounds
 from topologies.model import End, Role, Topology, TopologyError
 
 GBPS = 10**9

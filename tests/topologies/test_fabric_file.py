@@ -13,18 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator import lab_record
-from emulator.asic import choice
+from emulator.asic import switch_choice as choice
 from emulator.asic.balancing import METHODS
-from emulator.asic.profile import PROFILES
-from emulator.cli import graph_verb, validate_verb
-from emulator.control_plane import choice as control_plane
+from emulator.asic.switch_profile import PROFILES
+from emulator.cli import validate_verb
+from emulator.cli.graph import graph_verb
+from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric_choice import choose, shipped
-from topologies import catalogue, fabric_file
-from topologies.fabric_keys import CLOS, KEYS, SECTIONS
-from topologies.fabric_schema import schema
-from topologies.parameters import Kind
-from topologies.yaml_lines import TextError
+from topologies import catalogue
+from topologies.parts.design_parameters import Kind
+from topologies.profile import fabric_file
+from topologies.profile.fabric_keys import CLOS, KEYS, SECTIONS
+from topologies.profile.fabric_schema import schema
+from topologies.profile.yaml_lines import TextError
 
 SMALL = """\
 segment:

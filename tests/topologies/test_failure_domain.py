@@ -8,9 +8,9 @@ import pytest
 
 from topologies import catalogue
 from topologies.addressing import rail_subnet
-from topologies.assembly import Assembly
-from topologies.failure_domain import FailureDomain, failure_domains
+from topologies.analysis.failure_domain import FailureDomain, failure_domains
 from topologies.model import Role, ScaleUp
+from topologies.parts.assembly import Assembly
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
 

@@ -10,12 +10,12 @@ from math import ceil
 
 import pytest
 
-from emulator.run.losses import cable_rtt_ns
+from emulator.run.clocks.losses import cable_rtt_ns
 from tests.topologies.walks import walks
+from topologies.analysis.deadlock import waiting_circle
+from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
 from topologies.catalogue import load
-from topologies.deadlock import waiting_circle
 from topologies.model import VXLAN_OVERHEAD, Link, Topology
-from topologies.round_trip import ACK_BYTES, base_rtt_ns
 
 FRAME = 9038
 #: Delays and rates that differ, so that ways of as many cables are not as long.

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.topologies.walks import Walk, all_walks, walks
 from topologies import addressing
-from topologies.assembly import Assembly
+from topologies.analysis.deadlock import Channel, waiting_circle
+from topologies.analysis.round_trip import base_rtt_ns
 from topologies.catalogue import load
-from topologies.deadlock import Channel, waiting_circle
 from topologies.model import End, FabricProfile, Role, ScaleUp, Topology, TopologyError
-from topologies.round_trip import base_rtt_ns
+from topologies.parts.assembly import Assembly
 
 TORUS = "torus:x=4,y=3,z=2"
 DRAGONFLY = "dragonfly:gpus_per_host=1,routers=3,global_links=1"

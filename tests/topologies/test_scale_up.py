@@ -9,11 +9,11 @@ import pytest
 
 from emulator.topology_file import from_json, from_record, to_json
 from topologies.catalogue import load, spec_of
-from topologies.dot import to_dot
-from topologies.export import as_data, to_mermaid
+from topologies.exports.dot import to_dot
+from topologies.exports.mermaid import as_data, to_mermaid
+from topologies.exports.picture import picture
 from topologies.model import ScaleUp, TopologyError
-from topologies.picture import picture
-from topologies.scale_up import ScaleUpDomains
+from topologies.parts.scale_up import ScaleUpDomains
 
 RATE = 3_600_000_000_000
 GPUS = "rail_clos:hosts=4,gpus_per_host=4"

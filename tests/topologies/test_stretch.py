@@ -8,9 +8,9 @@ import pytest
 
 from topologies import catalogue
 from topologies.addressing import next_hops, octet_times, path_delays, tunnel_times
+from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns, mtu_frame_bytes
 from topologies.model import VXLAN_OVERHEAD, Bridge, FabricProfile, Node, Topology, TopologyError
-from topologies.round_trip import ACK_BYTES, base_rtt_ns, mtu_frame_bytes
-from topologies.stretch import Passage, Stretch
+from topologies.routing.stretch import Passage, Stretch
 
 PODS = (
     "clos:pods=2,hosts=1,gpus_per_host=2,spines=2,super_spines=1,subnets=stretched,"

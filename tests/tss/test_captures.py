@@ -10,8 +10,8 @@ from scapy.utils import RawPcapReader
 
 from tests.tss.wire import move, opened, parts
 from uet.tss import record
-from uet.tss.domain import SecureDomain
 from uet.tss.record import SecureRecords
+from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import CRC_SIZE, PacketType
 from uet.wire.envelope import open_frame
 from uet.wire.frame import decode_frame

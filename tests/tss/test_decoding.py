@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.cli.decode_source import opener
+from emulator.cli.decode.decode_source import opener
 from tests.tss.wire import ADDRESSES, KEY, OTHER_KEY, move, sealed_frame
-from uet.tss.domain import SecureDomain
 from uet.tss.keys import provision_client
 from uet.tss.record import SecureRecords
+from uet.tss.secure_domain import SecureDomain
 from uet.wire import headers
 from uet.wire.codes import NextHeader
 from uet.wire.frame import DecodedPacket, decode_frame

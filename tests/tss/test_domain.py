@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tss.wire import KEY, OTHER_KEY
-from uet.tss.domain import SecureDomain, SecureDomainError, domain_from_data, is_older
+from uet.tss.secure_domain import SecureDomain, SecureDomainError, domain_from_data, is_older
 
 GOOD: dict[str, Any] = {"sdi": 1, "mode": "cluster", "keys": {0: KEY}}
 CLIENT_KEY = KEY + bytes(12)

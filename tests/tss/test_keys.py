@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.cmac import CMAC
 
 from tests.tss.wire import KEY
 from tests.wire.golden import VECTORS
-from uet.tss.domain import SecureDomain
 from uet.tss.keys import (
     LABEL_CLIENT,
     LABEL_CLUSTER,
@@ -21,6 +20,7 @@ from uet.tss.keys import (
     derive,
     provision_client,
 )
+from uet.tss.secure_domain import SecureDomain
 
 PUBLISHED = json.loads((VECTORS / "primitives" / "kdf.json").read_text())
 

@@ -22,9 +22,9 @@ from tests.tss.wire import (
 )
 from tests.wire.golden import VECTORS
 from uet.tss import record
-from uet.tss.domain import SecureDomain, SecureDomainError
 from uet.tss.keys import provision_client
 from uet.tss.record import SealError, SecureDomains, SecureRecords
+from uet.tss.secure_domain import SecureDomain, SecureDomainError
 
 GOLDEN = sorted(path.stem for path in VECTORS.glob("rp-tss-*.json"))
 HEADER, PAYLOAD = bytes(range(56)), b"some payload"

@@ -15,7 +15,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from emulator.cli.decode_source import opener
+from emulator.cli.decode.decode_source import opener
 from tests.stack.exchange import (
     KEY,
     LASTHOP,
@@ -35,7 +35,7 @@ from tests.stack.operations import (
     send,
 )
 from uet.compatibility import REFERENCE_PROVIDER
-from uet.pds.control import control_packet, nack_packet
+from uet.pds.control_packets import control_packet, nack_packet
 from uet.transport import Atomic, Send, Write
 from uet.wire.codes import AtomicOpcode, ControlType, Datatype, NackCode
 from uet.wire.frame import DecodedPacket, OpenSecure, decode_frame

@@ -16,7 +16,7 @@ from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet
 from scapy.utils import PcapNgWriter, PcapWriter, RawPcapReader
 
-from emulator.cli.decode_source import KEY_FILE
+from emulator.cli.decode.decode_source import KEY_FILE
 from emulator.cli.main import main
 from tests.wire.golden import ALL, CAPTURE, TRIMMED_DSCP, VECTORS, Vector
 from uet.wire.layers import UET_CP

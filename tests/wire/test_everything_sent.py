@@ -8,8 +8,8 @@ import pytest
 
 from tests.wire.everything import TRIMMED_DSCP, Sent, everything
 from tests.wire.tshark import COLUMNS, TSHARK, disagreements, rows, tshark, write
-from uet.wire import wireshark
 from uet.wire.codes import ControlType, NackCode, NextHeader, Opcode, PacketType, ProviderOpcode
+from uet.wire.wireshark import wireshark
 
 #: Packet types that the stack never sends: it refuses without congestion state.
 NEVER = {PacketType.TSS, PacketType.NACK_CCX}

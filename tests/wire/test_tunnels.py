@@ -13,8 +13,8 @@ from scapy.packet import Packet, Raw
 
 from tests.wire.tshark import COLUMNS, TSHARK, compare, rows, write
 from uet.wire import layers as uet
-from uet.wire import wireshark
 from uet.wire.frame import decode_frame
+from uet.wire.wireshark import wireshark
 
 OUTER = Ether(src="02:00:00:00:00:11", dst="02:00:00:00:00:12")
 INNER = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")

@@ -21,9 +21,9 @@ from tests.wire.tshark import (
     value,
     write,
 )
-from uet.wire import wireshark
 from uet.wire.frame import CrcMode, decode_frame
-from uet.wire.wireshark_names import DERIVED
+from uet.wire.wireshark import wireshark
+from uet.wire.wireshark.wireshark_names import DERIVED
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 

@@ -29,10 +29,10 @@ from tests.wire.tshark import (
     write,
 )
 from uet.wire import layers as uet
-from uet.wire import wireshark
 from uet.wire.frame import decode_frame
-from uet.wire.wireshark_colors import color_rules
-from uet.wire.wireshark_names import ALIASES, JOINED, UPSTREAM
+from uet.wire.wireshark import wireshark
+from uet.wire.wireshark.wireshark_colors import color_rules
+from uet.wire.wireshark.wireshark_names import ALIASES, JOINED, UPSTREAM
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 

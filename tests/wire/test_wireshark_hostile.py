@@ -10,7 +10,7 @@ import pytest
 from tests.wire import golden
 from tests.wire.test_tunnels import ADDRESSES, TUNNELS, WRITE, carried
 from tests.wire.tshark import CAPTURES, TSHARK, read_pcap, tshark, write
-from uet.wire import wireshark
+from uet.wire.wireshark import wireshark
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 

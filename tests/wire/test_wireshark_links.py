@@ -13,7 +13,7 @@ from scapy.packet import Packet
 from tests.wire import golden
 from tests.wire.tshark import CAPTURES, COLUMNS, TSHARK, Row, rows, tshark, write, write_ports
 from uet.wire import layers as uet
-from uet.wire import wireshark
+from uet.wire.wireshark import wireshark
 
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
 

@@ -14,8 +14,8 @@ import pytest
 from emulator.cli.main import main
 from emulator.cli.wireshark_verb import with_rules, without_rules
 from tests.wire.golden import CAPTURE
-from uet.wire import wireshark
-from uet.wire.wireshark_colors import color_rules
+from uet.wire.wireshark import wireshark
+from uet.wire.wireshark.wireshark_colors import color_rules
 
 GLOBAL_RULES = Path("/usr/share/wireshark/colorfilters")
 THEIRS = "# mine\n@Mine@tcp.port == 80@[1,2,3][4,5,6]\n!@Off@udp@[1,2,3][4,5,6]\n"

@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from uet.wire import wireshark
 from uet.wire.frame import DecodedPacket
-from uet.wire.wireshark_colors import ERRORS
-from uet.wire.wireshark_names import DERIVED
+from uet.wire.wireshark import wireshark
+from uet.wire.wireshark.wireshark_colors import ERRORS
+from uet.wire.wireshark.wireshark_names import DERIVED
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 TSHARK = shutil.which("tshark")

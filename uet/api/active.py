@@ -17,7 +17,7 @@ from uet.api.memory_region import MemoryRegion
 from uet.api.posted import Posted
 from uet.profiles import Capability
 from uet.ses.address import Address
-from uet.ses.memory import IDEMPOTENT_SAFE
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Completion, Request
 
 if TYPE_CHECKING:

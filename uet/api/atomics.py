@@ -6,7 +6,7 @@ from uet.api.flags import ApiError, Flag
 from uet.api.posted import octets
 from uet.api.rma import RmaOperations
 from uet.profiles import Capability
-from uet.ses.atomics import size_of, supported
+from uet.ses.memory.atomic_operations import size_of, supported
 from uet.transport import Atomic
 from uet.wire.codes import CSWAP_OPCODES, AtomicOpcode, Datatype
 

@@ -16,7 +16,7 @@ from uet.api.posted import Posted, octets
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
 from uet.ses.address import Address
-from uet.ses.memory import MemoryRegionError
+from uet.ses.memory.registered_memory import MemoryRegionError
 from uet.transport import Completion
 
 _ACCESS: Final = Flag.REMOTE_READ | Flag.REMOTE_WRITE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from uet.api.flags import ApiError, Flag
-from uet.ses.memory import IDEMPOTENT_SAFE, OPTIMIZED
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
 
 if TYPE_CHECKING:
     from uet.api.domain import Domain

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from uet.congestion.parameters import REFERENCE_BASE_RTT
-from uet.congestion.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
+from uet.congestion.congestion_parameters import REFERENCE_BASE_RTT
 from uet.congestion.rccc import CreditSource
 from uet.congestion.signals import NO_SAMPLE, ReceivedOctets
+from uet.congestion.spraying.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
 from uet.timekeeper import NEVER
 from uet.wire.codes import BYTE_COUNT_UNIT, NackCode
 

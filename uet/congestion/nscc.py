@@ -14,7 +14,7 @@ Every ACK falls into one of four quadrants, by its mark and its queueing delay a
 
 from __future__ import annotations
 
-from uet.congestion.parameters import NsccParameters
+from uet.congestion.congestion_parameters import NsccParameters
 from uet.congestion.signals import NO_SAMPLE
 from uet.timekeeper import NEVER
 from uet.wire.codes import NackCode

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from uet.congestion.parameters import RcccParameters
+from uet.congestion.congestion_parameters import RcccParameters
 from uet.congestion.signals import COUNT_MASK, ahead, units
 from uet.timekeeper import NEVER
 from uet.wire.codes import BYTE_COUNT_UNIT

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any, Final
 
-from uet.eventlog.packets import ECN_NAMES, SECTIONS, field_name, is_flag
+from uet.eventlog.logged_packets import ECN_NAMES, SECTIONS, field_name, is_flag
 from uet.eventlog.sequence import EVENT_SCHEMA, Event
 from uet.wire import headers
 from uet.wire.codec import Field, Header

@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Iterator
 
 from uet.config import FepConfig
-from uet.congestion.ports import Ports
-from uet.congestion.spraying import ObliviousSpraying
+from uet.congestion.spraying.entropy_values import ObliviousSpraying
+from uet.congestion.spraying.port_entropy import Ports
 from uet.pds.psn import MASK
-from uet.pds.recovery import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
+from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
 from uet.pds.semantics import Outbound, Response, Semantics
 from uet.peer import Peer, traffic_class
 from uet.timekeeper import Timekeeper
 from uet.transport import Frame
-from uet.tss.domain import SealError
+from uet.tss.secure_domain import SealError
 from uet.wire import headers
 from uet.wire.codes import NackCode, PacketType, RudiFlag
 

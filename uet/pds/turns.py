@@ -15,10 +15,10 @@ import heapq
 from collections import deque
 
 from uet.congestion.context import CongestionContext
-from uet.pds.life import PdcLife, State
-from uet.pds.source import EVERYTHING, FINISHED, HELD
+from uet.pds.pdc.life import PdcLife, State
+from uet.pds.pdc.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
-from uet.tss.domain import SealError
+from uet.tss.secure_domain import SealError
 
 #: Full packets that a PDC sends before it is another one's turn.
 QUANTUM_PACKETS = 4

@@ -38,6 +38,7 @@ from ipaddress import ip_address
 from uet.fep import FabricEndpoint
 from uet.planes.arrived_writes import COUNTERS as WRITE_COUNTERS
 from uet.planes.arrived_writes import ArrivedWrites
+from uet.planes.divided_work import Part, Work, size_of, stripes
 from uet.planes.hearing import Hearing
 from uet.planes.liveness import COUNTERS as LIVENESS_COUNTERS
 from uet.planes.liveness import Liveness, Probe
@@ -51,9 +52,8 @@ from uet.planes.numbered_writes import (
 from uet.planes.plane import Plane
 from uet.planes.shared_receives import SharedReceive, SharedReceives
 from uet.planes.sharing import InterfaceConfig, Sharing
-from uet.planes.work import Part, Work, size_of, stripes
-from uet.ses.initiator import MessageError
-from uet.ses.memory import MemoryRegionError
+from uet.ses.initiator.initiator import MessageError
+from uet.ses.memory.registered_memory import MemoryRegionError
 from uet.transport import Completion, Frame, NoOperation, Read, Receive, Request, Write
 
 PORT_DOWN = "PORT_DOWN"

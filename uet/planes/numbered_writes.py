@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from uet.ses.memory import KEY_BITS
+from uet.ses.memory.registered_memory import KEY_BITS
 
 #: Low bits of a memory key that name what is registered.
 REGION_BITS = 24

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from uet.fep import FabricEndpoint
-from uet.ses.initiator import MessageError
+from uet.ses.initiator.initiator import MessageError
 from uet.transport import Receive
 
 
@@ -26,7 +26,7 @@ class SharedReceive:
 
 
 class _Watch:
-    """What happens to receives at one endpoint (:class:`uet.ses.matching.Watcher`)."""
+    """What happens to receives at one endpoint (:class:`uet.ses.target.matching.Watcher`)."""
 
     __slots__ = ("_place", "_receives")
 

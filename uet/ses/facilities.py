@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from uet.config import FepConfig
-from uet.ses.memory import MemoryTable
+from uet.ses.memory.registered_memory import MemoryTable
 from uet.timekeeper import Timekeeper
 from uet.transport import Completion
 

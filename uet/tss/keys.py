@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.kdf.kbkdf import KBKDFCMAC, CounterLocation, Mode
 
-from uet.tss.domain import CLIENT_KEY_SIZE, KEY_SIZE, SecureDomain
+from uet.tss.secure_domain import CLIENT_KEY_SIZE, KEY_SIZE, SecureDomain
 from uet.wire import headers
 
 LABEL_CLUSTER = b"U1"

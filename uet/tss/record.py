@@ -17,7 +17,8 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 
-from uet.tss.domain import (
+from uet.tss.keys import KeyIndex, KeyRing, PacketKey
+from uet.tss.secure_domain import (
     EPOCH_MASK,
     SealError,
     SecureDomain,
@@ -27,7 +28,6 @@ from uet.tss.domain import (
     is_older,
     shared_key,
 )
-from uet.tss.keys import KeyIndex, KeyRing, PacketKey
 from uet.wire import headers
 from uet.wire.codes import ICV_SIZE
 

@@ -15,7 +15,7 @@ from typing import Self
 
 from emulator.engine.event_queue import PS
 from topologies.model import Role, Topology
-from topologies.scale_up import ScaleUpDomains
+from topologies.parts.scale_up import ScaleUpDomains
 
 #: Fewer GPUs than this keep no worker busy for longer than the exchange with the others takes.
 LEAST_GPUS = 4

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from emulator.endpoint.schedule import Barrier, Compute, Operation, Receive, Region, Schedule, Write
+from emulator.endpoint.operations.schedule import (
+    Barrier,
+    Compute,
+    Operation,
+    Receive,
+    Region,
+    Schedule,
+    Write,
+)
 from tests.engine.bench_of_gpus import gpu_bench
 from tests.engine.test_digest import REPEATED
 from tests.scenarios.processes import Run

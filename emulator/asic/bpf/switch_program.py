@@ -1,0 +1,267 @@
+"""The program's way into the kernel: compiled by clang, loaded and pinned by bpftool.
+
+Pins live in ``/sys/fs/bpf/uetemu/<lab>/``: ``programs/`` and ``maps/``.  They outlive the process,
+so that any other reads the counters; :func:`remove` takes them away by the lab's name, whatever
+state they are in.  A port that the program is attached to keeps it alive beyond that.
+
+There are two variants of the program, by the clock of the lab: with the host's it keeps time and
+queues itself, with a virtual one an engine does (``virtual.h``), which maps the tables of
+:mod:`emulator.asic.virtual_state`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator import lab_record
+from emulator.asic.bpf.layout import VALUE_BYTES, VIRTUAL_VALUE_BYTES
+from emulator.errors import UserError
+from emulator.kernel import compiler
+from emulator.kernel.bpf_syscall import Map, available, open_pinned
+from emulator.lab_record import Clock
+
+SOURCES = Path(__file__).parent
+MAIN_SOURCE = "asic.bpf.c"
+EGRESS, INGRESS, FORGET = "asic_egress", "asic_ingress", "asic_forget"
+BPF_FILE_SYSTEM = Path("/sys/fs/bpf")
+PINS = BPF_FILE_SYSTEM / "uetemu"
+CACHE = compiler.CACHE / "asic"
+TIMEOUT_S = 120
+LOG_LINES = 3  # of the verifier's, in an error message
+FLAGS_OF_CLOCK: dict[Clock, tuple[str, ...]] = {"host": (), "virtual": ("-DVIRTUAL_TIME",)}
+FLAGS = ("-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-c")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much the program's tables hold.
+
+    ``ports``: one more than the highest interface index; ``switches``; ``prefixes``: multipath
+    destinations of all switches together.  Each is rounded up to a power of two, so that labs of
+    like size share an object.
+    """
+
+    ports: int = 64
+    switches: int = 16
+    prefixes: int = 1024
+
+    def definitions(self) -> tuple[str, ...]:
+        sizes = {"PORTS": self.ports, "SWITCHES": self.switches, "PREFIXES": self.prefixes}
+        return tuple(f"-D{name}={_power_of_two(size)}" for name, size in sizes.items())
+
+
+class Program:
+    """The loaded program of one lab, through its pins.  Close it, or use ``with``.
+
+    ``virtual_switches`` and ``virtual_ports`` are None in the program for the host's clock.
+    """
+
+    def __init__(self, lab: str) -> None:
+        """Raises UserError if the lab has none."""
+        self.lab = lab
+        self._open: list[int] = []
+        directory = pins_of(lab)
+        try:
+            self.egress = self._handle(directory / "programs" / EGRESS)
+            self.ingress = self._handle(directory / "programs" / INGRESS)
+            self.forget = self._handle(directory / "programs" / FORGET)
+            self.settings = self._map(directory / "maps" / "settings")
+            self.ports = self._map(directory / "maps" / "ports")
+            self.routes = self._map(directory / "maps" / "routes")
+            self.flowlets = self._map(directory / "maps" / "flowlets")
+            self.pause_rules = self._map(directory / "maps" / "pause_rules")
+            self.pause_states = self._map(directory / "maps" / "pause_states")
+            self.pause_counts = self._map(directory / "maps" / "pause_counts")
+            self.waiting_octets = self._map(directory / "maps" / "waiting_octets")
+            self.virtual_switches = self._map_if_there(directory / "maps" / "virtual_switches")
+            self.virtual_ports = self._map_if_there(directory / "maps" / "virtual_ports")
+        except OSError as error:
+            self.close()
+            raise UserError(
+                f"lab {lab} has no switch program ({error.strerror}: {error.filename}): "
+                "bring the lab up with one"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _handle(self, path: Path) -> int:
+        handle = open_pinned(path)
+        self._open.append(handle)
+        return handle
+
+    def _map(self, path: Path) -> Map:
+        opened = Map(path)
+        self._open.append(opened.handle)
+        if opened.value_bytes != (VALUE_BYTES | VIRTUAL_VALUE_BYTES)[opened.name]:
+            raise UserError(
+                f"the switch program of lab {self.lab} is of another version of uetemu: "
+                "take the lab down and bring it up again"
+            )
+        return opened
+
+    def _map_if_there(self, path: Path) -> Map | None:
+        return self._map(path) if path.exists() else None
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def require() -> None:
+    """Raise UserError if this machine can not run the program.  Makes nothing."""
+    for command, package in (("clang", "clang"), ("bpftool", "bpftool")):
+        if shutil.which(command) is None:
+            raise UserError(
+                f"the switch program needs the command {command}: install the Debian package "
+                f"{package}, or run vagrant/provision.sh; switches without need --switch none"
+            )
+    try:
+        available()
+    except OSError as error:
+        raise UserError(
+            f"the kernel offers this process no eBPF ({error.strerror}): run as root, in a "
+            "container with the capabilities BPF and NET_ADMIN"
+        ) from error
+
+
+def load(
+    lab: str,
+    size: Size | None = None,
+    *,
+    clock: Clock = "host",
+    sources: Path = SOURCES,
+    cache: Path = CACHE,
+) -> Program:
+    """Bring the program for ``clock`` into the kernel for ``lab``, in place of one that it had.
+
+    Raises UserError: a tool or eBPF is missing, or the compiler or the kernel refuses the program;
+    nothing of the lab is left then.
+    """
+    require()
+    with built(size or Size(), clock=clock, sources=sources, cache=cache) as target:
+        mount()
+        remove(lab)
+        directory = pins_of(lab)
+        directory.mkdir(parents=True)
+        command = ["bpftool", "prog", "loadall", str(target), str(directory / "programs")]
+        command += ["type", "classifier", "pinmaps", str(directory / "maps")]
+        try:
+            _pin(lab, command)
+            return Program(lab)
+        except BaseException:
+            remove(lab)
+            raise
+
+
+def _pin(lab: str, command: list[str]) -> None:
+    """Run bpftool; if it is cut short, what ends a lab ends it, so that it pins nothing later."""
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            if lab_record.directory_of(lab).is_dir():
+                lab_record.add_process(lab, process.pid)
+            _, complaints = process.communicate(timeout=TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise UserError(
+            f"the kernel refuses the switch program ({_verifier_says(complaints)}): "
+            "use a kernel of version 5.15 or newer, or switches without (--switch none)"
+        )
+
+
+def pins_of(lab: str) -> Path:
+    return PINS / lab_record.check_name(lab)
+
+
+def remove(lab: str) -> bool:
+    """Take away all pins of ``lab``; whether there were any.  Ports keep what is attached."""
+    directory = pins_of(lab)
+    if not directory.exists():
+        return False
+    shutil.rmtree(directory)
+    return True
+
+
+def labs() -> list[str]:
+    """Names of all labs that have pins."""
+    if not PINS.is_dir():
+        return []
+    return sorted(path.name for path in PINS.iterdir() if lab_record.LAB_NAME.fullmatch(path.name))
+
+
+@contextmanager
+def built(
+    size: Size, *, clock: Clock = "host", sources: Path = SOURCES, cache: Path = CACHE
+) -> Iterator[Path]:
+    """The object file: from the cache, or made now and kept there if the cache can be written.
+
+    Raises UserError with the compiler's first error.
+    """
+    flags = (*FLAGS, *size.definitions(), *FLAGS_OF_CLOCK[clock])
+    flags = (*flags, "-idirafter", f"/usr/include/{_multiarch()}")
+    with compiler.compiled(
+        sources / MAIN_SOURCE,
+        flags,
+        parts=[*sources.glob("*.c"), *sources.glob("*.h")],
+        suffix=".o",
+        cache=cache,
+        subject="the switch program",
+        remedy="install the Debian packages libbpf-dev and linux-libc-dev",
+    ) as target:
+        yield target
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _multiarch() -> str:
+    return f"{platform.machine()}-linux-gnu"
+
+
+def mount(*, anew: bool = False) -> None:
+    """See to it that pins have their file system; it stays, as systemd would have mounted it.
+
+    ``anew``: an empty one over whatever is there, for threads with mounts of their own.
+    """
+    for line in Path("/proc/thread-self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        if left.split()[4] == str(BPF_FILE_SYSTEM) and right.split()[0] == "bpf" and not anew:
+            return
+    if _libc.mount(b"bpf", os.fsencode(BPF_FILE_SYSTEM), b"bpf", 0, b"mode=0700") != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise UserError(
+            f"the bpf file system cannot be mounted at {BPF_FILE_SYSTEM} ({reason}): "
+            "mount it there from outside of the container"
+        )
+
+
+def _verifier_says(complaints: str) -> str:
+    """The last lines of the verifier's log, or of whatever else was said."""
+    log = complaints
+    if match := re.search(r"BEGIN PROG LOAD LOG -+\n(.*?)\n?-+ END PROG", complaints, re.S):
+        log = match[1]
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("processed ", "verification time"))]
+    return "; ".join(said[-LOG_LINES:]) or "no reason given"

@@ -1,0 +1,75 @@
+"""The ring through which the switch program tells what happened to pauses (``bpf_ringbuf``).
+
+Kernel and process share its pages: one with the position up to which the process has read, one
+with the position up to which the kernel has written, and the records, mapped twice in a row so
+that none is ever cut in two (Documentation/bpf/ringbuf.rst).
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from emulator.asic.bpf.layout import PAUSE_EVENT
+from emulator.kernel.bpf_syscall import Map
+
+_RECORD = struct.Struct("=II")  # length with its two flags, page offset
+_BUSY, _DISCARDED = 1 << 31, 1 << 30
+
+
+class EventKind(IntEnum):
+    """What happened at a port."""
+
+    XOFF = 0  # its lossless buffer is above XOFF
+    XON = 1  # it is down to XON again
+    FRAME = 2  # a MAC control frame came in
+
+
+@dataclass(frozen=True, slots=True)
+class PauseEvent:
+    """``time`` is CLOCK_MONOTONIC in ns; the last two are of a frame: its destination, and what
+    stands behind its EtherType."""
+
+    time: int
+    port: int
+    kind: EventKind
+    destination: bytes
+    control: bytes
+
+
+class PauseRing:
+    """The ring of the pinned map ``events``; becomes readable when something is in it."""
+
+    def __init__(self, events: Map) -> None:
+        self._events = events
+        size, page = events.entries, mmap.PAGESIZE
+        self._size = size
+        self._read = mmap.mmap(events.handle, page)
+        self._position = memoryview(self._read).cast("Q")
+        self._written = mmap.mmap(events.handle, page + 2 * size, prot=mmap.PROT_READ, offset=page)
+        self._octets = memoryview(self._written)
+        self._end = self._octets[:8].cast("Q")
+
+    def fileno(self) -> int:
+        return self._events.handle
+
+    def take(self) -> Iterator[PauseEvent]:
+        """Whatever has been told since the last call."""
+        at = self._position[0]
+        while at < self._end[0]:
+            start = mmap.PAGESIZE + at % self._size
+            length, _ = _RECORD.unpack_from(self._octets, start)
+            if length & _BUSY:  # still being written, on the other processor
+                return
+            told = not length & _DISCARDED
+            length &= ~(_BUSY | _DISCARDED)
+            if told and length == PAUSE_EVENT.size:
+                time, port, kind, _, destination, control = PAUSE_EVENT.unpack_from(
+                    self._octets, start + _RECORD.size
+                )
+                yield PauseEvent(time, port, EventKind(kind), destination, control)
+            at += (_RECORD.size + length + 7) & ~7
+            self._position[0] = at

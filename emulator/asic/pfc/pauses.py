@@ -1,0 +1,166 @@
+"""Priority flow control of one lab: its rules, its agent, its counters, its storms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Protocol
+
+from emulator import lab_record
+from emulator.asic.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
+from emulator.asic.bpf.switch_program import FORGET, Program
+from emulator.asic.pfc import pause_counters, pfc_control
+from emulator.asic.pfc.pause_counters import PauseCounters
+from emulator.asic.switch_fitting import FittedSwitch
+from emulator.errors import UserError
+from emulator.kernel.bpf_syscall import run
+from emulator.lab_record import Clock
+from topologies.model import ETHERNET_HEADER, End, Link, Topology
+
+#: What stands in front of the two numbers that asic_forget is given.
+_ETHERNET = bytes(ETHERNET_HEADER)
+
+
+def forget(program: Program, *, egress: int | None = None, origin: int | None = None) -> int:
+    """Free what lossless buffers count of frames that will never arrive.
+
+    ``egress`` is the interface index of the port where they wait, ``origin`` that of the one they
+    came in by; without one of the two it is any.  Returns octets on the wire.
+    """
+    freed = 0
+    for key in program.waiting_octets.all_keys():
+        leaving, coming = WAITING_KEY.unpack(key)
+        if egress in (None, leaving) and origin in (None, coming):
+            freed += run(program.forget, _ETHERNET + key, FORGET)
+    return freed
+
+
+def set_dropping(program: Program, index: int, dropping: bool) -> None:
+    """Have lossless frames that want to leave by port ``index`` dropped, or no longer."""
+    key = PORT_KEY.pack(index)
+    *octets, enabled, _ = PAUSE_RULES.unpack(program.pause_rules.get(key))
+    program.pause_rules.put(key, PAUSE_RULES.pack(*octets, enabled, dropping))
+
+
+class PauseKeeper(Protocol):
+    """The engine of a virtual clock, which does the agent's work without a process."""
+
+    def publish(self) -> None:
+        """Have the counters of all ports up to now in the lab's map (:mod:`pause_counters`)."""
+
+    def restart(self) -> None:
+        """Measure the longest pause, and the latest, anew."""
+
+    def storm(self, nic: End, on: bool) -> None:
+        """Have this NIC pause its switch without a reason, or no longer."""
+
+
+class Pauses:
+    """Of both ends of every cable that a switch is at, by ``node:port``.
+
+    ``keeper`` keeps the pauses where the clock is virtual; with the host's the agent does.
+    """
+
+    def __init__(
+        self,
+        lab: str,
+        topology: Topology,
+        program: Program,
+        indices: Mapping[End, int],
+        clock: Clock = "host",
+    ) -> None:
+        self._lab, self._program = lab, program
+        self._has_agent = clock == "host"
+        self.keeper: PauseKeeper | None = None
+        switches = {switch.name for switch in topology.switches}
+        self.cables: Mapping[End, Link] = {
+            end: cable
+            for cable in topology.links
+            if switches & {cable.a.node, cable.b.node}
+            for end in cable.ends
+        }
+        self.indices: Mapping[str, int] = {str(end): indices[end] for end in self.cables}
+        self._pipe: IO[bytes] | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether the switches pause."""
+        first = next(iter(self.indices.values()), None)
+        if first is None:
+            return False
+        *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(PORT_KEY.pack(first)))
+        return bool(enabled)
+
+    def configure(self, fitted: FittedSwitch) -> None:
+        """Tell the program what every port may hold; what a pausing port holds stays."""
+        for end, cable in self.cables.items():
+            rules = fitted.pause(cable)
+            packed = bytes(PAUSE_RULES.size)
+            if rules is not None:
+                packed = PAUSE_RULES.pack(
+                    rules.xoff_bytes, rules.xon_bytes, rules.ceiling_bytes, True, False
+                )
+            key = PORT_KEY.pack(self.indices[str(end)])
+            *_, enabled, _ = PAUSE_RULES.unpack(self._program.pause_rules.get(key))
+            self._program.pause_rules.put(key, packed)
+            if rules is None or not (enabled or self._has_agent):
+                self._program.pause_states.put(key, bytes(PAUSE_STATE.size))
+        if not fitted.pauses:
+            for waiting in self._program.waiting_octets.all_keys():
+                self._program.waiting_octets.delete(waiting)
+
+    def start(self) -> None:
+        """Start the agent if the switches pause; the lab's ports are there.
+
+        A virtual clock's engine does the agent's work.
+        """
+        record = lab_record.load(self._lab)
+        if self._has_agent and self.on and record is not None:
+            self._pipe = pfc_control.start(self._lab, persistent=record.persistent)
+
+    def end(self) -> None:
+        """End the agent, if there is one."""
+        if self._has_agent:
+            pfc_control.end(self._lab)
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def counters(self) -> dict[str, PauseCounters]:
+        """Of all ports up to now; empty if the switches do not pause."""
+        if not self.on:
+            return {}
+        if self._has_agent:
+            pfc_control.ask(self._lab, "publish")
+        elif self.keeper is not None:
+            self.keeper.publish()
+        rows = pause_counters.read(self._program, list(self.indices.values()))
+        return dict(zip(self.indices, rows, strict=True))
+
+    def restart(self) -> None:
+        """Measure the longest pause, and the latest, anew; counts go on."""
+        if not self.on:
+            return
+        if self._has_agent:
+            pfc_control.ask(self._lab, "restart")
+        elif self.keeper is not None:
+            self.keeper.restart()
+
+    def free(self, port: str) -> int:
+        """What waits at ``port`` is lost, as its cable has no carrier: free the buffers of the
+        ports that it came in by.  Returns octets on the wire.
+
+        With a virtual clock nothing is freed here, as the engine does it."""
+        return forget(self._program, egress=self.indices[port])
+
+    def drop(self, port: str, on: bool) -> None:
+        """Have lossless frames that want to leave by ``port`` dropped, or no longer."""
+        set_dropping(self._program, self.indices[port], on)
+
+    def storm(self, nic: End, on: bool) -> None:
+        """Let this NIC pause its switch without a reason, or no longer."""
+        if not self.on:
+            raise UserError("a pause storm needs switches that obey pauses: take --switch lossless")
+        if self._has_agent:
+            pfc_control.ask(self._lab, f"storm {nic} {'on' if on else 'off'}")
+        elif self.keeper is not None:
+            self.keeper.storm(nic, on)

@@ -1,0 +1,122 @@
+"""What goes wrong on a port and its cable.
+
+Faults strike frames that leave through the port and have found room in its queue: the model has
+charged the link for them.  Lost ones do not reach the kernel's queue below, which is that much
+ahead of the model.  A duplicate is charged like any frame.  A black hole swallows everything, ARP
+and routing protocols included, before it is queued.  So does a port whose cable is pulled, as long
+as anything is still sent there; its losses have a reason of their own.
+
+Reordering lets a frame go ahead, as netem's ``reorder`` does, and not others wait: a classifier has
+no place to keep a frame, but the kernel's queue below has a class that is served first.  So a frame
+overtakes those that wait in its port's queue, and nothing if none does: on an idle port there is no
+reordering.  Those that overtake keep their own order.
+
+A reduced rate strikes the port itself: the model here
+(:func:`~emulator.asic.switch_profile.port_settings`), and the kernel's queue by
+:func:`emulator.kernel.shaping.rate_requests`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from emulator.asic.bpf.layout import ARRIVALS, DEPARTURES, FAULT_SETTINGS, WHOLE, WITHOUT_CARRIER
+from emulator.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Probabilities per frame, each from 0 to 1, drawn from streams that the port's seed fixes.
+
+    ``burst_begin`` and ``burst_end`` are the Gilbert-Elliott model's chances to enter and to leave
+    its bad state; bursts last 1 / ``burst_end`` frames on average, in which ``burst_loss`` of the
+    frames are lost.  By the virtual clock loss takes PAUSE frames like all others.
+    ``corruption`` inverts one bit of the IP payload (the frame check sequence of
+    a real cable would have caught it: this is a fault inside a switch).  ``reordering`` is the
+    chance of a data frame to overtake those that wait, and has no effect on control.
+
+    ``pause_storm``: the NIC at the other end of the cable asks for pauses without a reason, all the
+    time, and goes on sending and receiving itself.
+
+    ``arriving``: the cable's other direction is struck as well, at this end: frames that arrive are
+    lost as they come in.  For the cable of a NIC, whose own port no ASIC stands at; ``rate`` then
+    is the NIC's, too.  There is no duplication or reordering of what arrives.
+
+    ``unplugged``: the cable has no carrier, and what would leave is lost to that, whether it is a
+    black hole besides or not.
+
+    ``rate`` is no probability but the share of the link's rate that is left, above 0 and at most 1.
+    """
+
+    loss: float = 0.0
+    burst_begin: float = 0.0
+    burst_end: float = 1.0
+    burst_loss: float = 1.0
+    corruption: float = 0.0
+    duplication: float = 0.0
+    reordering: float = 0.0
+    rate: float = 1.0
+    black_hole: bool = False
+    unplugged: bool = False
+    pause_storm: bool = False
+    arriving: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("black_hole", "unplugged", "pause_storm", "arriving"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UserError(f"the fault {name} is {value!r}: it is True or False")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                what = "a share of the link's rate" if field.name == "rate" else "a probability"
+                raise UserError(f"the fault {field.name} is {value!r}: {what} is 0 to 1")
+        if not self.rate:
+            raise UserError(
+                "the fault rate leaves nothing of the link: set black_hole, which swallows "
+                "everything, or a rate above 0"
+            )
+        if self.arriving and (self.duplication or self.reordering):
+            raise UserError(
+                "what arrives cannot be duplicated or reordered: strike the port at the other end "
+                "of the cable, or leave arriving out"
+            )
+        if self.burst_begin and not self.burst_end:
+            raise UserError(
+                "bursts of loss begin but never end: set burst_end above 0, or use loss instead"
+            )
+
+    @property
+    def mean_loss(self) -> float:
+        """The share of frames that loss takes, over good and bad states."""
+        changes = self.burst_begin + self.burst_end
+        bad = self.burst_begin / changes if changes else 0.0
+        return 1 - (1 - self.loss) * (1 - bad * self.burst_loss)
+
+    @property
+    def swallows(self) -> bool:
+        """Whether nothing comes over the cable."""
+        return self.black_hole or self.unplugged
+
+    def packed(self) -> bytes:
+        """As the program wants it."""
+        chances = (
+            self.loss,
+            self.burst_begin,
+            self.burst_end,
+            self.burst_loss,
+            self.corruption,
+            self.duplication,
+            self.reordering,
+        )
+        striking = any(
+            (self.loss, self.burst_begin, self.corruption, self.duplication, self.reordering)
+        )
+        struck = DEPARTURES | ARRIVALS if self.arriving else DEPARTURES
+        return FAULT_SETTINGS.pack(
+            *(round(chance * WHOLE) for chance in chances),
+            struck * self.swallows | WITHOUT_CARRIER * self.unplugged,
+            struck * striking,
+        )
+
+
+NONE = Faults()

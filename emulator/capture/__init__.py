@@ -1,0 +1,1 @@
+"""Captures of ports into one pcapng file, afterwards or live."""

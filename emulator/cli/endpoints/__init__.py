@@ -1,0 +1,1 @@
+"""``uetemu fep`` and ``uetemu hca``, and the options that they share."""

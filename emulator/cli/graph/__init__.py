@@ -1,0 +1,1 @@
+"""``uetemu graph``."""

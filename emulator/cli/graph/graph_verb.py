@@ -1,0 +1,213 @@
+"""``uetemu graph``: a topology, or the fabric of a lab or run, as drawing, tables or export."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import click
+
+from emulator import lab_record
+from emulator.cli.graph import graph_tables
+from emulator.errors import UserError
+from emulator.fabric.containerlab import to_containerlab
+from emulator.fabric_choice import choose, is_file
+from emulator.run.report.row_heat import MEASURES, heat
+from emulator.run.report.row_ports import RecordedRun, is_run_folder
+from topologies import catalogue
+from topologies.exports.address_table import to_csv
+from topologies.exports.dot import to_dot
+from topologies.exports.heat import Heat
+from topologies.exports.htsim import to_htsim
+from topologies.exports.mermaid import as_data, to_mermaid
+from topologies.model import Topology
+
+SUFFIXES = {
+    ".dot": "dot",
+    ".gv": "dot",
+    ".svg": "svg",
+    ".mmd": "mermaid",
+    ".json": "json",
+    ".txt": "text",
+    ".csv": "csv",
+    ".topo": "htsim",
+    ".clab.yml": "containerlab",
+    ".clab.yaml": "containerlab",
+}
+#: Formats that are the same on a terminal and in a file, and know neither colours nor collapsing.
+EXPORTS: Mapping[str, Callable[[Topology], str]] = {
+    "mermaid": to_mermaid,
+    "json": lambda topology: json.dumps(as_data(topology), indent=2) + "\n",
+    "containerlab": to_containerlab,
+    "htsim": to_htsim,
+    "csv": to_csv,
+}
+FORMATS = ("text", "dot", "svg", "addresses", *EXPORTS)
+DRAWN = ("dot", "svg")
+#: Those that can show what the links of a run saw.
+COLOURED = ("text", *DRAWN)
+DEFAULT_COLOUR = "utilisation"
+
+
+@click.command(
+    "graph",
+    epilog="\b\nTopologies and their parameters:\n\n\b\n" + catalogue.describe(),
+)
+@click.argument("what", metavar="[TOPOLOGY-SPEC | FILE | LAB | RUN]", default=catalogue.DEFAULT)
+@click.option(
+    "--format",
+    "-f",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Default: what the suffix of -o says, text without one.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    default="-",
+    help="File to write; default standard output.",
+)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="dot, svg: every server and switch, instead of those that are alike as one.",
+)
+@click.option(
+    "--colour",
+    type=click.Choice(list(MEASURES)),
+    help=f"RUN: what links are coloured and sorted by; default {DEFAULT_COLOUR}.",
+)
+@click.option(
+    "--row",
+    type=int,
+    help="RUN: row of the run's table, 1 the first, -1 the last; default the last.",
+)
+def command(
+    what: str, form: str | None, output: str, full: bool, colour: str | None, row: int | None
+) -> None:
+    """Draw a topology (NAME or NAME:param=value,...), a fabric profile (FILE.yaml), the fabric of a
+    running lab, or what the links of a run (its folder) saw; or export it: a containerlab lab, an
+    htsim .topo file, tables of addresses."""
+    form = form or _form_of(output)
+    if full and form not in DRAWN:
+        raise UserError(f"--full is for drawings; leave it out, or take {' or '.join(DRAWN)}")
+    asked = colour is not None or row is not None
+    run = _run(what)
+    if run is not None and (form in COLOURED or asked):
+        if form not in COLOURED:
+            raise UserError(
+                f"--format {form} does not show what links saw; leave --colour and --row out, or "
+                f"take {', '.join(COLOURED)}"
+            )
+        write(_rendered_run(run, form, full, colour, row, to_terminal=output == "-"), output)
+        return
+    if run is None and asked:
+        raise UserError(f"--colour and --row need the folder of a run, which {what} is not")
+    topology = find_topology(what) if run is None else run.topology
+    write(render(topology, form, full=full, to_terminal=output == "-"), output)
+
+
+def _form_of(output: str) -> str:
+    """The format that the suffix of a file says.  UserError if it says none that is known."""
+    name = Path(output).name.lower()
+    for suffix, form in SUFFIXES.items():
+        if name.endswith(suffix):
+            return form
+    if not Path(output).suffix:  # also of -, standard output
+        return "text"
+    raise UserError(
+        f"{output}: the suffix {Path(output).suffix} is none of {', '.join(SUFFIXES)}; take one of "
+        "them, or say the format with --format"
+    )
+
+
+def _run(what: str) -> RecordedRun | None:
+    """The run whose folder ``what`` is, if it is one."""
+    if what.partition(":")[0].strip() in catalogue.DESIGNS or what in lab_record.recorded():
+        return None
+    path = Path(what)
+    return RecordedRun.read(path) if is_run_folder(path) else None
+
+
+def find_topology(what: str) -> Topology:
+    """The topology that ``what`` names: a spec, a fabric profile, else a running lab's."""
+    name = what.partition(":")[0].strip()
+    if name in catalogue.DESIGNS or is_file(what):
+        return choose(what).topology
+    labs = lab_record.recorded()
+    if what not in labs:
+        close = difflib.get_close_matches(name, [*catalogue.DESIGNS, *labs], n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        running = f"running labs are {', '.join(labs)}" if labs else "no lab is running"
+        raise UserError(
+            f"{what!r} is neither a topology nor a running lab nor the folder of a run; {hint}"
+            f"topologies are {', '.join(catalogue.DESIGNS)}, and {running}"
+        )
+    return lab_record.load_topology(what)
+
+
+def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bool = False) -> str:
+    """``topology`` in one of FORMATS."""
+    if form in EXPORTS:
+        return EXPORTS[form](topology)
+    if form == "addresses":
+        return graph_tables.addresses(topology, to_terminal=to_terminal)
+    if form == "text":
+        return graph_tables.text(topology, to_terminal=to_terminal)
+    return _drawn(topology, form, full=full)
+
+
+def _rendered_run(
+    run: RecordedRun,
+    form: str,
+    full: bool,
+    colour: str | None,
+    row: int | None,
+    *,
+    to_terminal: bool,
+) -> str:
+    colour = colour or DEFAULT_COLOUR
+    if form == "text":
+        return graph_tables.links_of(run, row, colour, to_terminal=to_terminal)
+    return _drawn(run.topology, form, full=full, heat=heat(run, row, colour))
+
+
+def _drawn(topology: Topology, form: str, *, full: bool = False, heat: Heat | None = None) -> str:
+    source = to_dot(topology, full=full, heat=heat)
+    return svg(source, topology.name) if form == "svg" else source
+
+
+def write(document: str, output: str) -> None:
+    """Write ``document`` to the file ``output``, or to standard output for ``-``."""
+    if output == "-":
+        click.echo(document, nl=False)
+        return
+    try:
+        Path(output).write_text(document, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{output} cannot be written: {error.strerror}; choose another -o"
+        ) from None
+
+
+def svg(source: str, name: str) -> str:
+    """``source`` drawn by Graphviz.  Raises UserError where its program ``dot`` is missing."""
+    try:
+        drawn = subprocess.run(
+            ["dot", "-Tsvg"], input=source, capture_output=True, text=True, check=True
+        )
+    except FileNotFoundError:
+        raise UserError(
+            "SVG needs the program dot, which is not installed: install the package graphviz, "
+            "or take --format dot or mermaid"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise UserError(
+            f"dot could not draw {name} ({error.stderr.strip()}); "
+            "--format dot shows what it was given"
+        ) from None
+    return drawn.stdout

@@ -1,0 +1,1 @@
+"""Verbs that make, watch, change and remove labs."""

@@ -1,0 +1,56 @@
+"""``uetemu exec``: run a command inside a node of a running lab."""
+
+from __future__ import annotations
+
+import difflib
+import os
+
+import click
+
+from emulator import lab_record
+from emulator.cleanup import require_root
+from emulator.cli.labs.lab_choice import agreed, choose_lab
+from emulator.control_plane.daemons import shown_at
+from emulator.errors import UserError
+from emulator.kernel import namespaces
+
+
+@click.command(
+    "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option("--lab", metavar="NAME", help="Which lab; not needed when only one is running.")
+@click.argument("node", metavar="[LAB:]NODE")
+@click.argument("argv", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
+    """Run COMMAND inside NODE; its exit status is that of this command.
+
+    \b
+    uetemu exec h0g0 -- ping -c 3 10.0.1.3
+    uetemu exec demo:rail0 -- bash
+    uetemu exec demo:rail0 -- vtysh -c "show bgp summary"
+    """
+    require_root("enter a node")
+    words = argv[1:] if argv[0] == "--" else argv
+    if not words:
+        raise UserError("no command is given: uetemu exec NODE -- COMMAND...")
+    lab_of_node, colon, name = node.rpartition(":")
+    named = agreed(lab, {node: lab_of_node} if colon else {})
+    record = choose_lab(named, "as LAB:NODE or with --lab")
+    if name not in record.nodes:
+        close = difflib.get_close_matches(name, record.nodes, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"uetemu status {record.lab} lists them"
+        raise UserError(f"lab {record.lab} has no node {name!r}; {hint}")
+    try:
+        namespaces.enter(namespaces.path_of(record.lab, name))
+    except FileNotFoundError:
+        raise UserError(
+            f"node {name} of lab {record.lab} is gone: remove the rest with "
+            f"uetemu clean {record.lab}"
+        ) from None
+    shown = shown_at(lab_record.directory_of(record.lab), name)
+    if shown:
+        namespaces.pose_as(name, shown)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        raise UserError(f"cannot run {words[0]}: {error.strerror}") from None

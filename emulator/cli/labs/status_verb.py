@@ -1,0 +1,185 @@
+"""``uetemu status``: running labs, their nodes and ports."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from emulator.asic.switch_counters import AsicCounters
+from emulator.faults.condition import Condition, described
+from emulator.faults.fault_injector import recorded
+from emulator.kernel.port_counters import PortCounters
+from emulator.lab import Lab, labs
+from emulator.lab_record import LabRecord
+from topologies.model import End, Link
+from topologies.units import format_rate
+
+WIDEST = 1000  # columns: no cell is cut
+
+
+@click.command("status")
+@click.argument("lab", required=False)
+@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+def command(lab: str | None, form: str) -> None:
+    """List the labs of this machine, or the nodes and ports of LAB with their counters."""
+    if lab is None:
+        records = labs()
+        if form == "json":
+            click.echo(json.dumps([_lab_facts(record) for record in records], indent=2))
+        elif records:
+            _show_labs(records)
+        else:
+            click.echo("no lab is running; start one: uetemu up")
+        return
+    with Lab.attach(lab) as running:
+        counters = running.counters()
+        switches = running.asic.counters() if running.asic is not None else {}
+        struck = recorded(running.name, running.topology)
+        if form == "json":
+            facts = _facts(running, counters, switches) | {"struck": struck.words()}
+            click.echo(json.dumps(facts, indent=2))
+        else:
+            _show_ports(running, counters, switches, struck)
+
+
+def state_of(record: LabRecord) -> str:
+    """The lab's phase, or that its maker died."""
+    return "abandoned" if record.abandoned else str(record.phase)
+
+
+def _time_of(record: LabRecord) -> str:
+    """The dilation, which a virtual clock has not."""
+    return "virtual" if record.clock == "virtual" else f"{record.dilation:g}"
+
+
+def _lab_facts(record: LabRecord) -> dict[str, object]:
+    return asdict(record) | {"nodes": len(record.nodes), "state": state_of(record)}
+
+
+def _facts(
+    lab: Lab, counters: dict[str, PortCounters], switches: dict[str, AsicCounters]
+) -> dict[str, object]:
+    nodes = [
+        {
+            "name": node.name,
+            "role": str(node.role),
+            "namespace": str(lab.netns(node.name)),
+            "addresses": [str(bridge.gateway) for bridge in node.bridges if bridge.gateway]
+            + [str(port.address) for port in node.ports if port.address is not None],
+            "ports": {
+                port.name: counters[f"{node.name}:{port.name}"].as_dict()
+                for port in node.ports
+                if f"{node.name}:{port.name}" in counters
+            },
+            "asic": {
+                port.name: switches[f"{node.name}:{port.name}"].as_dict()
+                for port in node.ports
+                if f"{node.name}:{port.name}" in switches
+            },
+        }
+        for node in lab.topology.nodes
+    ]
+    plane = lab.topology.profile.control_plane
+    return _lab_facts(lab.record) | {"control_plane": plane, "nodes": nodes}
+
+
+def _show_labs(records: Sequence[LabRecord]) -> None:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("lab", "state", "topology", "switch", "nodes", "dilation", "owner", "created"):
+        right = column in ("nodes", "dilation", "owner")
+        table.add_column(column, justify="right" if right else "left")
+    for record in records:
+        table.add_row(
+            record.lab,
+            state_of(record),
+            record.topology_spec,
+            record.switch or "none",
+            str(len(record.nodes)),
+            _time_of(record),
+            str(record.owner.pid) if record.in_use else "-",
+            record.created,
+        )
+    _show(table)
+    for record in records:
+        if record.abandoned:
+            click.echo(f"lab {record.lab} was left behind; remove it: uetemu clean {record.lab}")
+
+
+def _show_ports(
+    lab: Lab,
+    counters: dict[str, PortCounters],
+    switches: dict[str, AsicCounters],
+    struck: Condition,
+) -> None:
+    plane = lab.topology.profile.control_plane
+    click.echo(
+        f"lab {lab.name}: {lab.record.topology_spec}, {state_of(lab.record)}, "
+        f"switch {lab.record.switch or 'none'}, control plane {plane}, "
+        f"dilation {_time_of(lab.record)}, seed {lab.seed}"
+    )
+    for words in struck.words():
+        click.echo(f"struck: {words}")
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("port", "to", "address", "rate"):
+        table.add_column(column)
+    for column in ("rx packets", "tx packets", "tx bytes", "queued bytes", "drops"):
+        table.add_column(column, justify="right")
+    for column in ("marked", "trimmed") if switches else ():
+        table.add_column(column, justify="right")
+    for node in lab.topology.nodes:
+        gateways = {bridge.name: str(bridge.gateway or "L2") for bridge in node.bridges}
+        cables = {ours.port: (link, far) for link, ours, far in lab.topology.neighbours(node.name)}
+        for port in node.ports:
+            link, far = cables[port.name]
+            end = str(End(node.name, port.name))
+            seen, asic = counters.get(end), switches.get(end)
+            if seen is None:
+                table.add_row(end, str(far), "gone")
+                continue
+            address = port.address or (f"({gateways[port.bridge]})" if port.bridge else "")
+            table.add_row(
+                end,
+                str(far),
+                str(address),
+                "down" if link in struck.dead else _rate(link, struck),
+                str(seen.rx_packets),
+                str(seen.tx_packets),
+                str(seen.tx_bytes),
+                str(seen.data.backlog_bytes + seen.control.backlog_bytes),
+                str(seen.data.drops + seen.control.drops + seen.tx_dropped + _dropped(asic)),
+                *_marks(asic),
+            )
+    _show(table)
+
+
+def _rate(link: Link, struck: Condition) -> str:
+    """The rate of ``link``, and what silently strikes it."""
+    told = described(struck.of(link), link)
+    return format_rate(link.rate_bps) + (f" ({' '.join(told)})" if told else "")
+
+
+def _dropped(asic: AsicCounters | None) -> int:
+    """What the ASIC dropped, faults included, before the kernel's queues saw it."""
+    return sum(row.dropped for row in asic.classes.values()) if asic is not None else 0
+
+
+def _marks(asic: AsicCounters | None) -> tuple[str, ...]:
+    """Packets marked and trimmed."""
+    if asic is None:
+        return ()
+    rows = asic.classes.values()
+    return str(sum(row.marked for row in rows)), str(sum(row.trimmed for row in rows))
+
+
+def _show(table: Table) -> None:
+    """Print as wide as the table is; what reads it may be a pipe."""
+    text = io.StringIO()
+    Console(file=text, width=WIDEST).print(table)
+    click.echo("\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines()))

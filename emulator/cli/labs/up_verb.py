@@ -1,0 +1,141 @@
+"""``uetemu up``: build a fabric and leave it running."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import time
+from contextlib import nullcontext
+from types import FrameType
+
+import click
+
+from emulator import homing
+from emulator.asic import switch_choice as choice
+from emulator.cleanup import require_root
+from emulator.cli.progress_bar import progress_bar
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.fabric.cable_delay import for_kernel_traffic
+from emulator.fabric_choice import choose
+from emulator.lab import Lab
+from emulator.run.plan.run_plan import usual_switch
+from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from topologies import catalogue
+from topologies.exports.mermaid import inventory
+from topologies.model import Topology
+
+DEFAULT_DILATION = 1000.0
+
+
+@click.command(
+    "up",
+    epilog="\b\nTopologies and their parameters:\n\n\b\n"
+    + catalogue.describe()
+    + "\n\n\b\n"
+    + choice.describe()
+    + "\n\n\b\n"
+    + control_plane.describe(),
+)
+@click.argument("topology", metavar="[TOPOLOGY | FILE]", default=catalogue.DEFAULT)
+@click.option("--name", metavar="LAB", help="Name of the lab; default: that of the topology.")
+@click.option(
+    "--dilation",
+    type=click.FloatRange(0, min_open=True),
+    default=DEFAULT_DILATION,
+    show_default=True,
+    help="Host time per fabric time: at 1000 a 400 Gb/s link runs at 400 Mb/s.",
+)
+@click.option(
+    "--switch",
+    metavar="SWITCH",
+    help="What the switches do: PROFILE or PROFILE:param=value,...; none: plain queues "
+    f"[default: as a fabric profile says, or {choice.DEFAULT}].",
+)
+@click.option(
+    "--control-plane",
+    "plane",
+    metavar="PLANE",
+    help="How switches learn their routes: NAME or NAME:param=value,...; default: as the topology "
+    f"says, or {control_plane.DEFAULT}.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Seed of all randomness.",
+)
+@click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table")
+def command(
+    topology: str,
+    name: str | None,
+    dilation: float,
+    switch: str | None,
+    plane: str | None,
+    seed: int,
+    form: str,
+) -> None:
+    """Build TOPOLOGY (NAME, NAME:param=value,... or a fabric profile FILE.yaml) and leave it
+    running as a lab."""
+    require_root("build a lab")
+    chosen = choose(topology)
+    model, homed = homing.resolved(chosen.topology, plane)
+    model = control_plane.chosen(model, plane)
+    # of a switch that the profile does not ask for, no line of it is to blame
+    answering = chosen.answering() if switch is None else nullcontext()
+    switch = switch or usual_switch(chosen.transport or DEFAULT_TRANSPORT, model, chosen)
+    asic = choice.wanted(switch)
+    lab = chosen.lab if name is None else name
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    started = time.monotonic()
+    with (
+        answering,
+        progress_bar(f"building {lab}") as progress,
+        Lab.create(
+            lab,
+            model,
+            dilation=dilation,
+            seed=seed,
+            spec=topology,
+            cable_delay="nic" if asic is not None and asic.pausing else for_kernel_traffic(),
+            switch=asic,
+            persistent=True,
+            progress=progress,
+        ),
+    ):
+        pass
+    took = time.monotonic() - started
+    if form == "json":
+        facts = _facts(lab, topology, model, switch, took)
+        if homed is not None:
+            facts["homing"] = dataclasses.asdict(homed)
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        click.echo(
+            f"lab {lab} is up: {inventory(model)}, switch {switch}, "
+            f"control plane {model.profile.control_plane}, "
+            f"{f'homing {homed}, ' if homed else ''}in {took:.1f} s\n"
+            f"  uetemu status {lab}\n"
+            f"  uetemu exec {lab}:{model.gpus[0].name} -- ip route\n"
+            f"  uetemu down {lab}"
+        )
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Whatever ends a build half-way takes it back, as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def _facts(lab: str, spec: str, model: Topology, switch: str, took: float) -> dict[str, object]:
+    return {
+        "lab": lab,
+        "topology": spec,
+        "switch": None if switch == choice.NONE else switch,
+        "control_plane": model.profile.control_plane,
+        "gpus": len(model.gpus),
+        "switches": len(model.switches),
+        "links": len(model.links),
+        "seconds": round(took, 3),
+    }

@@ -1,0 +1,270 @@
+"""The running control plane of a lab: bring it up, wait for its routes, ask its switches.
+
+::
+
+    with Lab.create("demo", chosen(topology, "ebgp:interval=100ms"), ...) as lab:
+        lab.routing.vtysh("rail0", "show bgp summary")
+        lab.routing.differences()          # none, once the fabric has come up
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from emulator.asic.switch_choice import SwitchChoice
+from emulator.control_plane import control_plane_choice as choice
+from emulator.control_plane import daemons, render, speakers, static_entries
+from emulator.control_plane.control_plane_choice import ControlPlane
+from emulator.control_plane.convergence import Difference, Expectation
+from emulator.control_plane.daemons import SwitchDaemons
+from emulator.control_plane.kernel_routes import Routes, read_routes
+from emulator.control_plane.members import Members
+from emulator.doctor import capabilities
+from emulator.errors import UserError
+from emulator.kernel.netlink import RouteSocket
+from topologies.model import End, Topology
+
+Progress = Callable[[int, int, str], None]
+
+#: Switches whose daemons start at the same time.
+AT_ONCE = 4
+#: What the daemons of one switch may take to start (s).
+START_S = 120
+#: No switch has got a route right for so long (s): it will not happen any more.
+PATIENCE_S = 90.0
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
+NAMED = 3  # differences in an error
+
+
+def check(topology: Topology, switch: SwitchChoice | None) -> None:
+    """Raise UserError unless the control plane of ``topology`` can be, there and here."""
+    plane = choice.of(topology)
+    if plane is not None:
+        choice.check_switch(plane, switch)
+        speakers.speakers(topology, plane)
+        daemons.require(plane)
+        if topology.stretch is not None:
+            capabilities.require("vxlan", purpose="join the parts of stretched rails")
+        static_entries.require(topology)
+
+
+class Routing:
+    """What the switches of one lab speak.
+
+    ``directory`` is the lab's, ``indices`` the kernel's number of each port, ``kernels`` opens a
+    netlink socket in a node's namespace, ``popen`` starts a process there.  ``converged_s`` is how
+    long the process that started it waited, daemons included (s of this machine).
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        topology: Topology,
+        *,
+        directory: Path,
+        indices: Mapping[End, int],
+        kernels: Callable[[str], RouteSocket],
+        popen: Callable[..., subprocess.Popen[Any]],
+    ) -> None:
+        self.plane = plane
+        self.topology = topology
+        self.directory = directory
+        self._speakers = speakers.speakers(topology, plane)
+        self.expectation = Expectation(topology, plane)
+        self._members = Members(topology, indices)
+        self.converged_s: float | None = None
+        self._logged = dict.fromkeys((switch.name for switch in topology.switches), 0)
+        self._kernels = kernels
+        self._popen = popen
+        names = [switch.name for switch in topology.switches]
+        self.switches = {name: SwitchDaemons(directory, name, plane) for name in names}
+        self._ports = {
+            name: {index: end.port for end, index in indices.items() if end.node == name}
+            for name in names
+        }
+
+    def start(self, progress: Progress | None = None) -> None:
+        """Write every configuration, start every daemon and wait for the routes.
+
+        Raises UserError, with what is missing, if they do not come.
+        """
+        began = time.monotonic()
+        logs = {name: switch.directory / daemons.LOG for name, switch in self.switches.items()}
+        for name, text in render.render(self.topology, self.plane, logs=logs).items():
+            self.switches[name].prepare(text)
+        waiting = list(self.switches.values())
+        running: list[tuple[SwitchDaemons, subprocess.Popen[Any]]] = []
+        total = len(waiting)
+        with static_entries.library(self.topology) as library:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < AT_ONCE:
+                        running.append(self._begin(waiting.pop(0), library))
+                    self._await_start(*running[0])
+                    running.pop(0)
+                    if progress is not None:
+                        progress(total - len(waiting) - len(running), 2 * total, "routing daemons")
+            finally:
+                for _, process in running:
+                    process.kill()
+                    process.wait()
+        self.await_convergence(progress)
+        self.converged_s = time.monotonic() - began
+        self._logged = {name: len(switch.log()) for name, switch in self.switches.items()}
+
+    def _begin(
+        self, switch: SwitchDaemons, library: Path | None
+    ) -> tuple[SwitchDaemons, subprocess.Popen[Any]]:
+        ports = self._speakers[switch.switch].fabric_ports if self.plane.unnumbered else ()
+        with switch.start_log.open("wb") as printed:
+            process = self._popen(
+                switch.switch,
+                switch.start_command(ports, library),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt of the terminal is ours to handle
+            )
+        return switch, process
+
+    def _await_start(self, switch: SwitchDaemons, process: subprocess.Popen[Any]) -> None:
+        try:
+            process.wait(timeout=START_S)
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"FRR of {switch.switch} was not ready after {START_S} s: a daemon of it has "
+                "stopped or the machine is overloaded; try again"
+            ) from None
+        if process.returncode:
+            switch.check_alive()
+            words = " / ".join(switch.last_words()) or "it gave no reason"
+            raise UserError(f"FRR of {switch.switch} refused to start: {words}")
+
+    # ------------------------------------------------------------------ routes
+
+    def routes(self, switch: str) -> Routes:
+        """What the kernel of ``switch`` has now."""
+        return read_routes(self._kernels(switch), self._ports[switch])
+
+    def differences(
+        self, switches: Iterable[str] | None = None, expectation: Expectation | None = None
+    ) -> list[Difference]:
+        """Where the kernel's routes are not what the topology, or ``expectation``, asks for."""
+        wanted = expectation or self.expectation
+        return [
+            difference
+            for name in (self.switches if switches is None else switches)
+            for difference in wanted.differences(name, self.routes(name))
+        ]
+
+    @property
+    def has_members(self) -> bool:
+        """Whether switches are to know who is behind which tunnel."""
+        return bool(self._members.wanted)
+
+    def member_differences(self) -> list[str]:
+        """What switches do not know of who is behind which tunnel, or take to be behind one where
+        it is not, a sentence each."""
+        return [
+            said
+            for name in self.switches
+            for said in self._members.differences(name, self._kernels(name))
+        ]
+
+    def await_convergence(
+        self, progress: Progress | None = None, *, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Return when all switches have their routes and know the members of stretched rails, and
+        BFD hears all their neighbours.
+
+        Raises UserError when for ``patience_s`` nothing has come nearer to that, or a daemon died.
+        """
+        began = better = time.monotonic()
+        fewest, pause = math.inf, SHORTEST_PAUSE_S
+        lacking, deaf = list(self.switches), list(self.switches)
+        while True:
+            missing: list[Difference | str] = [*self.differences(lacking)]
+            if not missing:  # each was right once: are all of them now?
+                heard = self._unheard(deaf)
+                deaf = list(heard)
+                missing = [*self.differences(), *heard.values(), *self.member_differences()]
+            if not missing:
+                return
+            lacking = list(dict.fromkeys(one.switch for one in missing if not isinstance(one, str)))
+            if progress is not None:
+                total = len(self.switches)
+                rest = "BFD sessions" if deaf else "members of rails"
+                label = f"routes of {len(lacking)} switches" if lacking else rest
+                progress(2 * total - len(lacking), 2 * total, label)
+            now = time.monotonic()
+            if len(missing) < fewest:
+                fewest, better, pause = len(missing), now, SHORTEST_PAUSE_S
+            elif now - better > patience_s:
+                raise UserError(not_converged(missing, now - began))
+            for switch in self.switches.values():
+                switch.check_alive()
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _unheard(self, switches: Iterable[str]) -> dict[str, str]:
+        """Those of ``switches`` some of whose neighbours BFD does not hear, and a sentence each."""
+        if not self.plane.bfd:
+            return {}
+        found = {}
+        for name in switches:
+            alive = self.switches[name].neighbours_alive()
+            if alive < (neighbours := len(self._speakers[name].fabric_ports)):
+                found[name] = f"BFD of {name} hears {alive} of {neighbours} neighbours"
+        return found
+
+    # ------------------------------------------------------------------ looking inside
+
+    def vtysh(self, switch: str, command: str) -> str:
+        """What FRR of ``switch`` answers to ``command``.  Raises UserError if it refuses."""
+        self.topology.node(switch)
+        if switch not in self.switches:
+            raise UserError(f"{switch} is no switch: only switches speak {self.plane.name}")
+        return self.switches[switch].vtysh(command)
+
+    def neighbours_lost(self) -> int:
+        """How often a switch gave up a neighbour since the fabric was up: each end counts.
+
+        In the process that started it; in another, since the daemons began.
+        """
+        lost = daemons.given_up()
+        return sum(
+            len(lost.findall(switch.log()[self._logged[name] :]))
+            for name, switch in self.switches.items()
+        )
+
+    def facts(self) -> dict[str, object]:
+        """For the record of a run; times are this machine's (s)."""
+        return {
+            "spec": self.plane.spec,
+            "converged_s": self.converged_s,
+            "detection_s": self.plane.detection_s,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Copy what the daemons read and logged to ``folder``/frr."""
+        for name, switch in self.switches.items():
+            target = daemons.directory_of(folder, name)
+            target.mkdir(parents=True, exist_ok=True)
+            for file in (daemons.CONFIGURATION, daemons.LOG):
+                shutil.copyfile(switch.directory / file, target / file)
+
+
+def not_converged(missing: Sequence[Difference | str], took: float) -> str:
+    """The sentence for routes that have not come after ``took`` seconds."""
+    said = "; ".join(str(one) for one in missing[:NAMED])
+    more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    return (
+        f"the control plane has not converged after {took:.0f} s: {said}{more}: look at the same "
+        "fabric with --control-plane static, or give the protocol more time (hold, interval)"
+    )

@@ -1,0 +1,1 @@
+"""Schedules of ranks: operations over GPU memory, checked, loaded and executed."""

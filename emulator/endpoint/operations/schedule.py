@@ -1,0 +1,91 @@
+"""What one rank does in a collective: a DAG of operations over named buffers, as plain data.
+
+A schedule is compiled by a scenario, sent to the rank's agent and executed there.  An operation
+starts when all operations in ``after`` have completed; among ready ones the order of the list
+decides.  Regions are (buffer, offset, length) in octets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """``length`` octets at ``offset`` of the buffer ``buffer`` of some rank."""
+
+    buffer: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """``after`` holds indices of earlier operations in the same schedule."""
+
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write(Operation):
+    """RDMA write over the fabric; the peer's :class:`Receive` with the same tag completes."""
+
+    peer: int
+    tag: int
+    local: Region
+    remote: Region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy(Operation):
+    """Write over the scale-up network (NVLink) to a rank that it reaches."""
+
+    peer: int
+    tag: int
+    local: Region
+    remote: Region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive(Operation):
+    """Wait until ``peer``'s write or copy with ``tag`` has filled ``into``; verify its checksum."""
+
+    peer: int
+    tag: int
+    into: Region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce(Operation):
+    """``into += source`` element by element (``dtype`` is a numpy type name)."""
+
+    source: Region
+    into: Region
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Operation):
+    """The GPU is busy for ``duration_ns`` of fabric time."""
+
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barrier(Operation):
+    """Wait until every rank has reached its barrier ``name`` (out of band, not on the fabric)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """All operations of one rank.  ``buffers`` maps buffer names to sizes in octets.
+
+    Many operations are a :class:`~emulator.endpoint.operations.operation_table.OperationTable`.
+    """
+
+    rank: int
+    buffers: Mapping[str, int]
+    operations: Sequence[Operation] = field(default=())

@@ -1,0 +1,95 @@
+"""Why the kernel of a switch has dropped a frame that the switch program never saw again.
+
+The kernel counts drops of all packets alike, those of tools and routing daemons too.  So a count
+alone explains nothing of which the frame itself can say whether it applies.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from emulator.kernel.netlink import KernelRefusal, RouteSocket, attribute
+
+#: MIB-II groups (RFC 4293) as Linux shows them, and the counters of drops in them.
+_FILES = ("/proc/thread-self/net/snmp", "/proc/thread-self/net/netstat")
+_NO_ROUTE, _HEADER = "InNoRoutes", "InHdrErrors"
+_COUNTED: Mapping[str, str] = {
+    _NO_ROUTE: "no route",
+    _HEADER: "time to live exceeded",
+    "InAddrErrors": "address that is none here",
+    "InTruncatedPkts": "packet cut short",
+    "InDiscards": "no memory on arrival",
+    "OutDiscards": "no neighbour or no memory on departure",
+    "FragFails": "packet too long for the link",
+    "IPReversePathFilter": "source that is not reached that way",
+}
+# linux/rtnetlink.h, linux/socket.h
+_RTM_GETROUTE, _RTA_DST, _AF_INET = 26, 1, 2
+_RTMSG = struct.Struct("=8BI")
+_GROUPS = frozenset({"Ip:", "IpExt:", "TcpExt:"})
+_LONGEST_FILE = 1 << 16
+#: IPv4 in a frame without VLAN tag: EtherType, time to live, destination.
+_TYPE_AT, _TTL_AT, _DESTINATION_AT = 12, 22, 30
+_IPV4 = b"\x08\x00"
+
+
+class Explanation(Protocol):
+    """Says by which reason a node has dropped a frame, None as long as nothing speaks for one."""
+
+    def __call__(self, frame: bytes) -> str | None: ...
+
+
+class KernelDrops:
+    """Explains frames that the kernel dropped in the namespace that this is made in.
+
+    ``macs`` are those of the node: frames for another one are bridged, and need no route.
+    """
+
+    def __init__(self, macs: Collection[bytes]) -> None:
+        self._macs = frozenset(macs)
+        self._kernel = RouteSocket()
+        self._files = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in _FILES]
+        self._known = self._read()
+
+    def __call__(self, frame: bytes) -> str | None:
+        """The reason for which the kernel dropped ``frame``, whose way through it is over."""
+        now = self._read()
+        grown = [name for name, count in now.items() if count > self._known[name]]
+        self._known = now
+        routed = frame[:6] in self._macs and frame[_TYPE_AT : _TYPE_AT + 2] == _IPV4
+        if routed and frame[_TTL_AT] <= 1 and _HEADER in grown:
+            return _COUNTED[_HEADER]
+        if routed and not self._has_route(frame[_DESTINATION_AT : _DESTINATION_AT + 4]):
+            return _COUNTED[_NO_ROUTE]
+        others = (name for name in grown if name not in (_NO_ROUTE, _HEADER))
+        return next((_COUNTED[name] for name in others), None)
+
+    def _has_route(self, destination: bytes) -> bool:
+        body = _RTMSG.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, destination)
+        try:
+            self._kernel.ask(_RTM_GETROUTE, body, "a route")
+        except KernelRefusal:
+            return False
+        return True
+
+    def _read(self) -> dict[str, int]:
+        """The counters of all drops so far."""
+        found = dict.fromkeys(_COUNTED, 0)
+        for file in self._files:
+            rows = [line.split() for line in os.pread(file, _LONGEST_FILE, 0).decode().splitlines()]
+            for names, values in zip(rows[::2], rows[1::2], strict=True):
+                found |= {
+                    name: found[name] + int(value)
+                    for name, value in zip(names[1:], values[1:], strict=True)
+                    if name in found and names[0] in _GROUPS
+                }
+        return found
+
+    def close(self) -> None:
+        """Give up the files and the socket."""
+        self._kernel.close()
+        while self._files:
+            os.close(self._files.pop())

@@ -1,0 +1,41 @@
+"""Settings of ports as the switches and faults have them, for whoever works on the ports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from emulator.engine.pfc.priority_flow_control import PauseSettings
+from topologies.model import End
+
+
+@dataclass(frozen=True, slots=True)
+class PortSettings:
+    """How the line from a port queues: a queue for each DSCP, the share of the link that data
+    owns whatever else waits, and how many octets may wait (None: no limit of the port's own)."""
+
+    queues: bytes
+    low_share: float
+    limit: int | None = None
+    #: latency of the switch that the port is at, for what arrives there
+    pipeline_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """Changes of the line from ``end`` by a fault: its rate, whether frames overtake, and what
+    becomes of PAUSE frames there (None: the port has none)."""
+
+    end: End
+    rate_bps: int
+    overtaking: bool
+    pauses: PauseSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Orders of the switches to all ports: how they queue, and what they do about pauses (None:
+    nothing)."""
+
+    ports: Mapping[End, PortSettings]
+    pauses: Mapping[End, PauseSettings] | None

@@ -1,0 +1,1 @@
+"""Cables of a fabric with a virtual clock: their inner ends meet in a namespace of their own."""

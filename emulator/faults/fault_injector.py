@@ -1,0 +1,199 @@
+"""Brings the cables of a running lab into a condition, and out of it again.
+
+What is struck is on record in the lab's directory before the kernel hears of it, so that another
+process can tell and heal it, whenever this one ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from emulator.asic.fabric_asic import check_rate
+from emulator.asic.port_faults import NONE, Faults
+from emulator.control_plane.charged_time import Broken
+from emulator.errors import UserError
+from emulator.faults.condition import SOUND, Condition, from_data
+from emulator.faults.fault_elements import Element
+from emulator.lab_record import directory_of, written
+from topologies.model import Link, Topology
+
+if TYPE_CHECKING:
+    from emulator.lab import Lab
+
+RECORD = "faults.json"
+
+
+def recorded(lab: str, topology: Topology) -> Condition:
+    """In what condition the cables of ``lab`` are."""
+    try:
+        text = _record(lab).read_text()
+    except OSError:
+        return SOUND
+    try:
+        return from_data(json.loads(text), topology)
+    except (UserError, ValueError) as wrong:
+        raise UserError(
+            f"{_record(lab)} does not say what is struck in lab {lab} ({wrong}): take the lab "
+            f"down with uetemu down {lab}"
+        ) from None
+
+
+def _record(lab: str) -> Path:
+    return directory_of(lab) / RECORD
+
+
+class Cabling(Protocol):
+    """Whoever holds the frames of all cables, in a lab with a virtual clock."""
+
+    @property
+    def lost_in_flight(self) -> int: ...
+
+    def pull(self, links: Collection[Link]) -> int: ...
+
+    def follow(self, links: Collection[Link], dead: Collection[Link] = ()) -> None: ...
+
+
+class Striker:
+    """Strikes and heals the cables of ``lab``.  One at a time: the caller sees to it.
+
+    ``cabling`` holds the frames of the cables; None: the kernel does.  ``flushed`` counts the
+    frames that waited in the queues of ports when their cable was pulled.
+    """
+
+    def __init__(self, lab: Lab, cabling: Cabling | None = None) -> None:
+        self._lab, self._cabling = lab, cabling
+        self.condition = recorded(lab.name, lab.topology)
+        self.flushed = 0
+        self._black: dict[str, Link] = {}  # struck besides, by port
+
+    def apply(self, wanted: Condition) -> None:
+        """Return when the fabric is in the condition ``wanted``; no harm if it is already.
+
+        Raises :class:`UserError`, with nothing changed, for silent faults in a lab without switch
+        ASIC and for rates that are too low for the lab's dilation.
+        """
+        lab, before = self._lab, self.condition
+        asic = lab.asic
+        if wanted.faults and asic is None:
+            raise UserError(
+                f"lab {lab.name} has no switch ASIC, which injects blackhole, rate, loss and "
+                "corrupt: build it with a --switch other than none, or take carrier (down)"
+            )
+        check_rates(wanted, lab.dilation)
+        # Until it is done, and for whoever heals it if it fails, all of both conditions holds.
+        self._note(Condition(_union(before, wanted), {**before.faults, **wanted.faults}))
+        pulled, plugged = wanted.dead - before.dead, before.dead - wanted.dead
+        changed = {link for link in lab.topology.links if before.of(link) != wanted.of(link)}
+        # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
+        self._inject(changed - plugged, wanted)
+        if pulled:
+            if self._cabling is not None:
+                self.flushed += self._cabling.pull(pulled)
+            else:
+                self.flushed += self._waiting(pulled)
+            lab.cables.pull(pulled)
+            if asic is not None:
+                for port in self._ports(pulled):
+                    asic.pauses.free(port)
+        if asic is not None and wanted.dead != before.dead:
+            asic.reroute([end for link in wanted.dead for end in link.ends])
+        if plugged:
+            lab.cables.plug(plugged, out=wanted.dead)
+            for port in self._ports(plugged):
+                if asic is not None and self._cabling is None:
+                    asic.empty(port)
+        self._inject(changed & plugged, wanted)
+        if self._cabling is not None:
+            self._cabling.follow(changed, wanted.dead)
+        self._note(wanted)
+
+    def pretend(self, wanted: Condition) -> None:
+        """Bring kernel and switches into the condition ``wanted`` while virtual time stands still.
+
+        Frames, which the engine holds, are left alone.
+        """
+        before = self.condition
+        changed = {link for link in self._lab.topology.links if before.of(link) != wanted.of(link)}
+        self.condition = wanted
+        self._inject(changed, wanted)
+        self._lab.cables.pull(wanted.dead - before.dead)
+        self._lab.cables.plug(before.dead - wanted.dead, out=wanted.dead)
+
+    def injected(self, port: str) -> Faults:
+        """What strikes switch port ``port`` now."""
+        return NONE if self._lab.asic is None else self._lab.asic.struck(port)
+
+    def inject(self, port: str, faults: Faults) -> None:
+        """Let ``faults`` strike switch port ``port``, beside the condition of the cables."""
+        asic = self._lab.asic
+        if asic is None:
+            raise UserError("faults need a switch; run without --switch none")
+        asic.inject(port, faults)
+        self._black.pop(port, None)
+        if faults.swallows:
+            self._black[port] = asic.port(port).cable
+        if self._cabling is not None:
+            self._cabling.follow([asic.port(port).cable], self.condition.dead)
+
+    @property
+    def broken(self) -> Broken:
+        """The cables that carry nothing now."""
+        dead = self.condition.dead
+        black = {*self.condition.impassable, *self._black.values()}
+        return Broken(dead, frozenset(black - dead))
+
+    @property
+    def lost_in_flight(self) -> int | None:
+        """Frames lost on cables that were pulled; None where nobody can tell: the kernel's."""
+        return None if self._cabling is None else self._cabling.lost_in_flight
+
+    def _note(self, condition: Condition) -> None:
+        self.condition = condition
+        _write(self._lab.name, condition)
+
+    def _inject(self, links: Collection[Link], wanted: Condition) -> None:
+        asic = self._lab.asic
+        if asic is None:
+            return
+        for link in sorted(links, key=lambda link: link.a):
+            ports = list(self._ports([link]))
+            for port in ports:  # a NIC has no ASIC: its cable is struck at the switch, both ways
+                asic.inject(port, replace(wanted.of(link), arriving=len(ports) == 1))
+
+    def _ports(self, links: Collection[Link]) -> Iterator[str]:
+        """The switch ports at the ends of ``links``."""
+        for link in links:
+            for end in link.ends:
+                if self._lab.topology.node(end.node).is_switch:
+                    yield str(end)
+
+    def _waiting(self, links: Collection[Link]) -> int:
+        """Frames in the queues at both ends of ``links``, which go with the carrier."""
+        ends = {str(end) for link in links for end in link.ends}
+        ports = self._lab.counters({end.partition(":")[0] for end in ends})
+        return sum(
+            port.data.backlog_packets + port.control.backlog_packets
+            for name, port in ports.items()
+            if name in ends
+        )
+
+
+def check_rates(condition: Condition, dilation: float) -> None:
+    """Raise :class:`UserError` if a rate is too low to be modelled at ``dilation``."""
+    for link, faults in condition.faults.items():
+        check_rate(faults, link, f"link {link.a}", dilation)
+
+
+def _union(before: Condition, after: Condition) -> tuple[Element, ...]:
+    return (*before.down, *(one for one in after.down if one not in before.down))
+
+
+def _write(lab: str, condition: Condition) -> None:
+    if condition.sound:
+        _record(lab).unlink(missing_ok=True)
+    else:
+        written(_record(lab), json.dumps(condition.as_data(), indent=2) + "\n")

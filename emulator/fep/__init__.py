@@ -1,1 +1,0 @@
-"""One fabric endpoint on an interface of this machine, against any Ultra Ethernet stack."""

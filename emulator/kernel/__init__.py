@@ -1,0 +1,1 @@
+"""The kernel's own mechanisms, one to a file: netlink, namespaces, shapers, filters, eBPF."""

@@ -1,0 +1,1 @@
+"""Measures of trials: lower bounds, message times, port records, queue depths."""

@@ -1,0 +1,1 @@
+"""Queue pairs of RoCEv2 and the two sides of their connections."""

@@ -1,0 +1,57 @@
+"""The shared receive queue of an endpoint: what its connected queue pairs may take (IBA 10.2.9)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from emulator.rocev2.connection.work import WorkError
+from uet.transport import Completion, Receive
+
+
+class ReceiveQueue:
+    """Receives in the order they were posted.
+
+    ``endless``: a write with immediate needs none of them, as under a library that keeps the queue
+    filled with receives of no memory.
+    """
+
+    def __init__(self, complete: Callable[[Completion], None], *, endless: bool) -> None:
+        self._complete = complete
+        self._endless = endless
+        self._queue: deque[Receive] = deque()
+
+    def post(self, receive: Receive) -> None:
+        """Offer memory; ``WorkError`` for what RoCEv2 does not have."""
+        matching = receive.tag, receive.initiator, receive.peer, receive.least_space
+        if any(part is not None for part in matching):
+            raise WorkError(
+                "receives of RoCEv2 are taken in the order they were posted: leave out tag,"
+                " initiator, peer and least_space"
+            )
+        memory = receive.memory
+        if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous or memory.readonly:
+            raise WorkError(
+                "a receive needs a flat view of octets that can be written: use .cast('B')"
+            )
+        self._queue.append(receive)
+
+    def take(self) -> Receive | None:
+        """The oldest one."""
+        return self._queue.popleft() if self._queue else None
+
+    def put_back(self, receive: Receive) -> None:
+        """It was not used, and is the oldest again."""
+        self._queue.appendleft(receive)
+
+    def take_immediate(self) -> bool:
+        """Whether there is one for a write with immediate; its memory is not touched."""
+        if self._endless:
+            return True
+        if not self._queue:
+            return False
+        receive = self._queue.popleft()
+        self._complete(
+            Completion(kind="receive", peer="", length=0, context=receive.context, offset=0)
+        )
+        return True

@@ -1,0 +1,1 @@
+"""The two clocks of a run, and whether its times can be trusted."""

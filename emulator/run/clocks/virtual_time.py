@@ -1,0 +1,257 @@
+"""A run in virtual time: exact, whatever the machine has to do besides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from emulator.asic import telemetry
+from emulator.asic.pfc.pause_counters import PauseCounters
+from emulator.asic.switch_counters import AsicCounters
+from emulator.asic.telemetry import Telemetry
+from emulator.control_plane.charged_time import NS_PER_S, Broken
+from emulator.control_plane.held_routes import HeldRoutes
+from emulator.control_plane.lab_routing import Routing
+from emulator.endpoint.agent_spec import AgentSpec
+from emulator.engine.event_queue import PS, EventQueue
+from emulator.engine.frame_digest import digest, digest_of_row
+from emulator.engine.frames.line_faults import StruckLines
+from emulator.engine.port_capture import PortCapture
+from emulator.engine.sampling import Sampling
+from emulator.engine.virtual_clock import EPOCH, VirtualClock
+from emulator.engine.virtual_pool import VirtualPool
+from emulator.engine.workers.partition import Partition, automatic
+from emulator.engine.workers.virtual_fabric import VirtualFabric
+from emulator.kernel.port_counters import PortCounters
+from emulator.lab import Lab
+from emulator.lab_record import Clock as ClockKind
+from emulator.results import Result, RunFolder
+from emulator.run.attempt import Attempt
+from emulator.run.clocks.clocks import Repeat
+from emulator.run.measurement import HostLoad
+from emulator.run.observer import Observer
+from emulator.run.plan.run_plan import Plan
+from emulator.scenario import Outcome
+from topologies.model import End
+
+#: The capture of a run folder, and what it says of itself: no name of a lab, so that the files of
+#: equal runs are equal.
+CAPTURE = "capture.pcapng"
+CAPTURE_COMMENT = (
+    f"uetemu, virtual clock: times are fabric time, and {EPOCH:%Y-%m-%dT%H:%M:%SZ} is the time 0 "
+    "of the run; outgoing frames have the time of their first octet, incoming ones of their last"
+)
+
+
+class VirtualTime:
+    """The virtual clock for the run of ``plan``."""
+
+    name: ClockKind = "virtual"
+
+    def __init__(
+        self,
+        plan: Plan,
+        result: Result,
+        folder: RunFolder,
+        observer: Observer,
+        environment: dict[str, object],
+    ) -> None:
+        self._plan, self._result, self._folder = plan, result, folder
+        self._observer, self._environment = observer, environment
+        self._events = EventQueue()
+        self._fabric: VirtualFabric | None = None
+        self._routes: HeldRoutes | None = None
+        self._struck = 0
+        self._capture: PortCapture | None = None
+        self._pool: VirtualPool | None = None
+        self._sampling: Sampling | None = None
+        self.clock = VirtualClock(self._events)
+        self._partition = _partition(plan)
+        environment["workers"] = self._partition.workers
+        self.host: HostLoad | None = None
+        self.telemetry: Telemetry | None = None
+
+    @property
+    def fabric(self) -> VirtualFabric:
+        """The fabric, once it is built."""
+        assert self._fabric is not None
+        return self._fabric
+
+    def worker_of(self) -> Mapping[str, int]:
+        """The worker that each node of the fabric is to have, by the node's name."""
+        return self._partition.worker_of
+
+    def choose_dilation(self) -> float:
+        """A second of the fabric is one of the virtual clock."""
+        return 1.0
+
+    def begin(self, lab: Lab, stack: ExitStack) -> None:
+        """Join all lines of ``lab`` and watch them; that ends with ``stack``."""
+        self._fabric = VirtualFabric(lab, self._events)
+        stack.callback(self._fabric.close)
+        if lab.routing is not None:
+            self._hold(lab.routing, stack)
+        if lab.asic is not None:
+            self.telemetry = Telemetry(lab.asic, self._folder.path / telemetry.FILE, None)
+            self.telemetry.start()
+            stack.callback(self._end_telemetry, self.telemetry)
+            self._events.sampler = self._sampling = Sampling(self.telemetry)
+            self._sampling.sample(self._events.now)
+        if self._plan.taps:
+            snaplen = self._plan.request.snaplen
+            ends = [End(tap.node, port) for tap in self._plan.taps for port in tap.ports]
+            self._capture = PortCapture(
+                self._folder.path / CAPTURE, ends, snaplen=snaplen, comment=CAPTURE_COMMENT
+            )
+            stack.callback(self._end_capture, self._capture)
+            self._fabric.capture(self._capture, snaplen)
+
+    def _hold(self, routing: Routing, stack: ExitStack) -> None:
+        chosen = self._plan.request.convergence
+        self._environment["convergence"] = {
+            "charged": chosen.words(routing.plane),
+            "repeatable": chosen.repeatable,
+        }
+        self._routes = HeldRoutes(routing, self._warn)
+        stack.callback(self._routes.release)
+        self._routes.hold()
+
+    def _warn(self, said: str) -> None:
+        if said not in self._result.warnings:
+            self._result.warnings.append(said)
+
+    def struck(self, before: Broken, after: Broken, repeat: Repeat) -> None:
+        """Have routes change when the time that this is charged with is over."""
+        routes = self._routes
+        if routes is None or before.links == after.links:
+            return
+        self._struck += 1
+        chosen = self._plan.request.convergence
+        if chosen.given_ns is not None:
+            charged_ns = chosen.given_ns
+        elif chosen.repeatable:
+            charged_ns = routes.charged.of(before, after)
+        else:  # see how long it takes, and put everything back as it was
+            charged_ns = round(routes.settle(after) * NS_PER_S)
+            repeat(False)
+            routes.settle(before)
+            repeat(True)
+        due, strike = self._events.now // PS + charged_ns, self._struck
+
+        def settle() -> None:
+            if strike == self._struck:  # nothing was struck since
+                took_s = routes.settle(after)
+                self._folder.event("converged", charged_us=charged_ns / 1000, took_s=took_s)
+
+        self._at(due, settle)
+
+    def await_routes(self, routing: Routing) -> None:
+        """Have the routes of the whole fabric again, at no virtual time."""
+        assert self._routes is not None
+        self._struck += 1
+        self._routes.settle(Broken())
+
+    def flush(self) -> None:
+        """Have in the files what was seen so far."""
+        if self._fabric is not None:
+            self._fabric.flush()
+        if self.telemetry is not None:
+            self.telemetry.flush()
+
+    def digest(self) -> str | None:
+        """The digest of all frames so far."""
+        return digest(self.fabric.states())
+
+    def _end_telemetry(self, sampler: Telemetry) -> None:
+        self._events.sampler = self._sampling = None
+        sampler.sample(self.clock.now())
+        sampler.stop()
+        if sampler.error is not None:
+            self._result.warnings.append(f"the telemetry ends early: {sampler.error}")
+        self._folder.event("telemetry", file=sampler.path.name, samples=sampler.samples)
+
+    def _end_capture(self, capture: PortCapture) -> None:
+        self.fabric.flush()
+        capture.close()
+        if capture.error is not None:
+            self._result.errors.append(f"the capture is incomplete: {capture.error}")
+        self._folder.event(
+            "captured",
+            file=capture.path.name,
+            ports=[dataclasses.asdict(count) for count in capture.ports],
+        )
+
+    @property
+    def cabling(self) -> StruckLines:
+        """The lines, for whoever strikes cables."""
+        return StruckLines(self.fabric)
+
+    def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
+        """The endpoints, in the processes of the workers."""
+        self._pool = VirtualPool(self._plan.lab, specs, self.fabric)
+        return self._pool
+
+    def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
+        """The function that reads the counters of all ports of ``lab``."""
+        return self.fabric.counters
+
+    def rest(self) -> None:
+        """Let all frames of what was run last arrive."""
+        if self._pool is not None:
+            self._pool.settled()
+
+    def begin_row(self) -> None:
+        """Let the row that comes depend on its seed and parameters alone."""
+        assert self._pool is not None
+        self._pool.begin_row()
+        self.fabric.begin_row()
+        if self._sampling is not None:
+            if self._events.now:
+                self._sampling.sample(self._events.now)  # peaks begin anew
+            self._sampling.begin_row(self._events.now // PS * PS)
+
+    def row_digest(self) -> str | None:
+        """The digest of the row's frames."""
+        return digest_of_row(self.fabric.states())
+
+    def switches_changed(self, seed: int) -> None:
+        """Have the lines work as the switches say now, which draw by ``seed``."""
+        self.fabric.reconfigure(seed)
+
+    @property
+    def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
+        """Calls something at a time (ns)."""
+        return self._at
+
+    def _at(self, when_ns: int, act: Callable[[], None]) -> None:
+        events = self._events
+        when = max(when_ns * PS, events.now)
+        events.at(when, events.run_source.next(), lambda _: act(), None)
+
+    def row_verdict(self, attempt: Attempt, outcome: Outcome) -> Mapping[str, object]:
+        """Virtual time is exact, or the run has ended with an error."""
+        return {"verdict": "exact", "reasons": []}
+
+    def verdict(
+        self,
+        kernel: Mapping[str, PortCounters],
+        asic: Mapping[str, AsicCounters],
+        pauses: Mapping[str, PauseCounters],
+    ) -> dict[str, object]:
+        """The account of all frames."""
+        account = self.fabric.account()
+        return {
+            "verdict": "exact",
+            "reasons": [],
+            "repeatable": self._routes is None or self._plan.request.convergence.repeatable,
+            "inputs": [],
+            "account": account.as_dict(),
+            "limited_rows": [],
+        }
+
+
+def _partition(plan: Plan) -> Partition:
+    """The division of the plan's fabric among workers."""
+    topology, wanted = plan.topology, plan.request.workers
+    return Partition.of(topology, automatic(topology) if wanted is None else wanted)

@@ -1,0 +1,241 @@
+"""What the user's faults did to a trial, told beside an undisturbed iteration of it.
+
+``faults``
+    for each episode of the timeline, which is all that came at one instant, or a flap
+    (:mod:`emulator.faults.episodes`): what was said, when it came on average (``at_us`` after the
+    start, None if every iteration had ended before), which GPUs were cut off from then on, and
+    ``goodput``, in words and as ``restored_us``, the time until it was restored (below).  It is
+    that of all pairs but those of ``goodput_without``, which had no way then: how many there are,
+    and at most 16 of them, senders first.  A flap has so many ``steps``; ``at_us`` is the first of
+    them, whoever any of them cut off is told, and goodput is that from the last one on, which came
+    at ``judged_us`` (None if every iteration had ended before).
+``undisturbed_us``, ``slowdown``
+    completion time of an iteration of the same seed without the faults, and how many times as long
+    the disturbed ones took.
+``lost_packets``
+    packets lost to the faults, those of routing protocols too, by reason: ``link_down`` (a port
+    without carrier was to send them), ``in_queue`` (they waited at a port when its cable was
+    pulled), ``in_flight`` (they were on it; not known with the host's clock), ``no_route`` (a
+    switch had no way left for them), ``black_hole``, ``loss``, ``corrupted``; and ``dead_port``,
+    where cables were pulled: what a NIC sent while its own had no carrier, and what a bridge had
+    for such a port of its own.  Nobody counts these: they are the packets that NICs have sent and
+    neither received nor any of the other counts has, nor those of drops in queues.  Of an
+    iteration that failed they are not known.
+``undisturbed_retransmitted_packets``
+    what the undisturbed iteration sent again, to hold ``retransmitted_packets`` against.
+``cut_off_gpus``
+    those that some moment cut off from most of the others (:mod:`emulator.faults.reach`).
+``cut_off_pairs``
+    two GPUs that some moment cut off from each other and not from most of the others: how many such
+    pairs there are (``count``), and at most 16 of them (``named``), first those between which the
+    job sends.  ``faults`` has both by moment.
+
+When goodput is restored is defined in :mod:`emulator.run.faults.restoration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from statistics import fmean
+
+from emulator.faults.episodes import episodes
+from emulator.faults.reach import Pair
+from emulator.measures.port_record import PortRecord
+from emulator.run.faults import restoration
+from emulator.run.faults.expectation import Expectation, some_pairs
+from emulator.run.faults.fault_timeline import Applied
+from emulator.run.faults.restoration import Curve, Goodput, Verdict
+from emulator.run.plan.pxn import Pxn
+from emulator.scenario import Outcome
+from topologies.model import Topology
+from topologies.parts.scale_up import ScaleUpDomains
+
+#: So many pairs of GPUs are named in ``result.json``.
+NAMED_PAIRS = 16
+
+
+def told(
+    expected: Expectation,
+    topology: Topology,
+    disturbed: Outcome,
+    undisturbed: Outcome,
+    applied: Sequence[Sequence[Applied]],
+    *,
+    lost: Mapping[str, int],
+    missing: int,
+    retransmitted: str,
+    base_rtt_ns: int,
+    pxn: Pxn,
+) -> dict[str, object]:
+    """The values described above, for the row of the trial.
+
+    ``applied`` has the moments that came, by iteration; ``lost`` what switches do not count;
+    ``missing`` is how many frames NICs sent and none received; ``pxn`` whose writes were relayed.
+    """
+
+    @cache
+    def curves(without: frozenset[Pair] | None) -> tuple[Sequence[Curve], Sequence[Curve]]:
+        counts = None if without is None else _others(topology, pxn, without)
+        return (
+            restoration.deliveries(topology, undisturbed, base_rtt_ns, counts),
+            restoration.deliveries(topology, disturbed, base_rtt_ns, counts),
+        )
+
+    def verdicts(place: int) -> Iterator[Verdict]:
+        """Of each iteration to which it came, what became of goodput after that moment."""
+        if not expected.allowed[place]:
+            yield from ((Goodput.CUT, 0) for events in applied if place < len(events))
+            return
+        cut = any(expected.lacking[: place + 1])  # some were, if they are not
+        reference, found = curves(expected.lacking[place] if cut else None)
+        if not reference and not cut:
+            yield Goodput.UNSEEN, 0
+        for curve, events in zip(found, applied, strict=False):
+            if reference and place < len(events):
+                yield restoration.restored(
+                    curve,
+                    reference[0],
+                    base_rtt_ns=base_rtt_ns,
+                    fault_ns=events[place].at_ns,
+                    until_ns=events[place + 1].at_ns if place + 1 < len(events) else None,
+                    allowed=expected.allowed[place],
+                )
+
+    def came(place: int) -> Sequence[int]:
+        return [events[place].at_ns for events in applied if place < len(events)]
+
+    rows = [
+        {
+            "said": one.said,
+            "steps": one.steps,
+            "cut_off_gpus": expected.cut_off_by(one),
+            "cut_off_pairs": pairs_told(expected.cut_pairs_by(one)),
+            "at_us": _mean_us(came(one.began)),
+            "judged_us": _mean_us(came(one.judged)),
+            "iterations": len(came(one.began)),
+            **restoration.told(list(verdicts(one.judged))),
+            "goodput_without": pairs_told(sorted(expected.lacking[one.judged])),
+        }
+        for one in episodes(expected.moments)
+    ]
+    return {
+        "faults": rows,
+        "undisturbed_us": undisturbed.mean_ns / 1000,
+        "slowdown": disturbed.mean_ns / undisturbed.mean_ns,
+        "lost_packets": lost_packets(
+            disturbed.ports, {**lost, **_at_dead_ports(expected, disturbed, lost, missing)}
+        ),
+        "undisturbed_retransmitted_packets": undisturbed.counters.get(retransmitted, 0),
+        "cut_off_gpus": expected.ever_cut_off,
+        "cut_off_pairs": pairs_told(expected.ever_cut_pairs),
+    }
+
+
+def _others(topology: Topology, pxn: Pxn, without: frozenset[Pair]) -> Callable[[int, int], bool]:
+    """Which messages, by the ranks of their source and destination, go over the fabric, and not
+    from one to the other of the pairs ``without``."""
+    gpus, domains = topology.gpus, ScaleUpDomains(topology)
+
+    def count(source: int, destination: int) -> bool:
+        if domains.joins(gpus[source].name, gpus[destination].name):
+            return False
+        relay = pxn.relay(source, destination)
+        sender = gpus[source if relay is None else relay]
+        return (sender.name, gpus[destination].name) not in without
+
+    return count
+
+
+def pairs_told(pairs: Sequence[Pair]) -> dict[str, object]:
+    """``pairs`` as ``result.json`` has them."""
+    return {"count": len(pairs), "named": [list(pair) for pair in pairs[:NAMED_PAIRS]]}
+
+
+def _mean_us(times_ns: Sequence[int]) -> float | None:
+    return fmean(times_ns) / 1000 if times_ns else None
+
+
+def _at_dead_ports(
+    expected: Expectation, disturbed: Outcome, lost: Mapping[str, int], missing: int
+) -> dict[str, int]:
+    """What of the ``missing`` frames no counter has, if there were ports without carrier."""
+    if not any(moment.condition.down for moment in expected.moments):
+        return {}
+    counted = sum(lost.values())
+    for port in disturbed.ports.values():
+        counted += port.dropped
+        if port.asic is None:
+            counted += port.kernel.data.drops + port.kernel.control.drops
+    return {"dead_port": max(0, missing - counted)}
+
+
+def lost_packets(ports: Mapping[str, PortRecord], others: Mapping[str, int]) -> dict[str, int]:
+    """Packets that faults took, by reason; ``others`` are those that ports do not count."""
+    found: dict[str, int] = {}
+    for port in ports.values():
+        drops = port.drops
+        corrupted = (
+            sum(row.corrupted for row in port.asic.classes.values()) if port.asic is not None else 0
+        )
+        for reason, count in (
+            ("link_down", drops.get("link_down", 0)),
+            ("black_hole", drops.get("black_hole", 0)),
+            ("loss", drops.get("loss", 0) + drops.get("burst", 0)),
+            ("corrupted", corrupted),
+        ):
+            found[reason] = found.get(reason, 0) + count
+    return {reason: count for reason, count in {**found, **others}.items() if count}
+
+
+# ------------------------------------------------------------------ as a person reads it
+
+
+def footer(row: Mapping[str, object], transport: str | None = None) -> list[str]:
+    """What the table says below about a row that was disturbed, by ``transport`` if it is given."""
+    faults = row.get("faults")
+    if not isinstance(faults, Sequence) or not faults:
+        return []
+    by = "" if transport is None else f"{transport}, "
+    lines = [f"{by}{row['collective']} {row['size_bytes']} B: {_summary(row)}"]
+    lines += [f"  {_moment(fault)}" for fault in faults]
+    return lines
+
+
+def _summary(row: Mapping[str, object]) -> str:
+    lost = row["lost_packets"]
+    assert isinstance(lost, Mapping)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in lost.items())
+    count = sum(lost.values())
+    return (
+        f"{row['slowdown']:.2f} times the undisturbed {row['undisturbed_us']:.2f} us; lost "
+        f"{count} packet{'s' if count != 1 else ''}{f' ({reasons})' if reasons else ''}; sent "
+        f"{row['retransmitted_packets']} again (undisturbed "
+        f"{row['undisturbed_retransmitted_packets']})"
+    )
+
+
+def _moment(fault: Mapping[str, object]) -> str:
+    if fault["at_us"] is None:
+        return f"{fault['said']}: never came, as the iteration had ended"
+    gone, whose = fault["cut_off_gpus"], ""
+    if fault["goodput"] != Goodput.CUT and pairs_said(fault.get("goodput_without")):
+        whose = " of the others"
+    goodput = f"goodput{whose} {fault['goodput']}"
+    if fault["restored_us"]:
+        goodput += f" after {fault['restored_us']:.2f} us"
+    steps = fault.get("steps", 1)
+    if steps != 1 and fault["judged_us"] is None:
+        goodput = f"the iteration had ended before the last of {steps} steps"
+    elif steps != 1:
+        goodput = f"from the last of {steps} steps on, {goodput}"
+    assert isinstance(gone, Sequence)
+    lost = [*gone, *pairs_said(fault["cut_off_pairs"])]
+    return f"{fault['said']}: {goodput}" + (f"; cuts off {', '.join(lost)}" if lost else "")
+
+
+def pairs_said(told: object) -> list[str]:
+    """What :func:`pairs_told` has, in words; nothing where there are none."""
+    if not isinstance(told, Mapping) or not told["count"]:
+        return []
+    return [some_pairs([(a, b) for a, b in told["named"]], told["count"])]

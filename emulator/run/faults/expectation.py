@@ -1,0 +1,284 @@
+"""What the user's faults leave possible for a trial, and what they make impossible.
+
+A job whose ranks are cut off from each other for good cannot end: it is not waited for as long as
+others (:mod:`emulator.run.plan.patience`), and its error says who lacks whom, and by which fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from emulator.endpoint.agent_pool import AgentError
+from emulator.endpoint.operations.schedule import Compute, Operation, Receive, Schedule, Write
+from emulator.fabric.cable_carrier import STATIC
+from emulator.faults.condition import SOUND, Condition
+from emulator.faults.episodes import Episode
+from emulator.faults.grammar import Moment
+from emulator.faults.reach import Cut, Pair, Reach
+from emulator.measures.cuts import Change, share_left
+from emulator.measures.ideal import WireCost, ideal_ns
+from topologies.model import SHORTEST, Topology
+
+T = TypeVar("T")
+
+#: So many pairs of GPUs are named in a sentence.
+SAID_PAIRS = 3
+#: Errors of a rank whose data came otherwise than it was sent.
+_CORRUPTED = frozenset({"checksum", "misplaced"})
+
+
+def changes_of(moments: Sequence[Moment], topology: Topology) -> list[Change]:
+    """What ``moments`` do to the rates of the links."""
+    found = []
+    before = SOUND
+    for moment in moments:
+        for link in topology.links:
+            share = share_left(moment.condition.of(link))
+            if share != share_left(before.of(link)):
+                found += [Change(moment.at_ns, end, share) for end in link.ends]
+        before = moment.condition
+    return found
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What ``moments`` leave possible for one trial.
+
+    ``ideal_ns`` is the bound with them, None if the trial cannot end; ``allowed`` the share of
+    goodput (0..1) that the links leave from each moment on to those that still have a way;
+    ``cut_off`` the GPUs cut off then, and ``cut_pairs`` the pairs of others.  ``lacking`` are the
+    pairs (sender first) that the trial has send and that cannot then; ``severed`` those that cannot
+    from the last moment on.  ``static``:
+    nobody tells switches far away of a dead cable.  ``gpus`` are those of all ranks.
+    """
+
+    moments: Sequence[Moment]
+    ideal_ns: float | None
+    allowed: Sequence[float]
+    cut_off: Sequence[Sequence[str]]
+    cut_pairs: Sequence[Sequence[Pair]]
+    lacking: Sequence[frozenset[Pair]]
+    static: bool
+    gpus: Sequence[str]
+    reach: Reach
+
+    @classmethod
+    def of(
+        cls,
+        moments: Sequence[Moment],
+        topology: Topology,
+        schedules: Sequence[Schedule],
+        wire: WireCost,
+        others: Sequence[Change] = (),
+    ) -> Expectation:
+        """``others`` are changes that the scenario itself makes."""
+
+        def bound(changes: Sequence[Change], schedules: Sequence[Schedule] = schedules) -> float:
+            try:
+                return ideal_ns(topology, schedules, wire, [*changes, *others])
+            except ValueError:  # the schedules are known to be sound: some traffic has no way
+                return math.inf
+
+        whole = bound(())
+        reach, needed = Reach(topology), _senders(topology, schedules)
+        shares: dict[Condition, float] = {}  # a flap has a thousand moments and two conditions
+        cuts: dict[Condition, Cut] = {}
+        lacking: dict[Condition, frozenset[Pair]] = {}
+        for condition in {moment.condition for moment in moments}:
+            lost = lacking[condition] = _lacking(reach, needed, condition)
+            rest = _without(topology, schedules, lost) if lost else schedules
+            usual = bound((), rest) if lost else whole
+            least = bound(changes_of([Moment(0, "", condition)], topology), rest)
+            shares[condition] = usual / least if least else 1.0
+            if lost == needed:
+                shares[condition] = 0.0
+            cut = reach.cut(condition)
+            cuts[condition] = replace(cut, pairs=_first(cut.pairs, needed))
+        ideal = bound(changes_of(moments, topology))
+        without = [lacking[moment.condition] for moment in moments]
+        return cls(
+            moments=moments,
+            ideal_ns=None if math.isinf(ideal) or (without and without[-1]) else ideal,
+            allowed=[shares[moment.condition] for moment in moments],
+            cut_off=[list(cuts[moment.condition].gpus) for moment in moments],
+            cut_pairs=[cuts[moment.condition].pairs for moment in moments],
+            lacking=without,
+            static=topology.profile.control_plane == STATIC,
+            gpus=[gpu.name for gpu in topology.gpus],
+            reach=reach,
+        )
+
+    @property
+    def severed(self) -> Sequence[Pair]:
+        return sorted(self.lacking[-1]) if self.lacking else ()
+
+    @property
+    def ever_cut_off(self) -> list[str]:
+        return _any(self.cut_off)
+
+    @property
+    def ever_cut_pairs(self) -> list[Pair]:
+        return _any(self.cut_pairs)
+
+    def cut_off_by(self, episode: Episode) -> list[str]:
+        """The GPUs cut off from it on; of a flap, by any of its steps."""
+        return _any([self.cut_off[place] for place in _telling(episode)])
+
+    def cut_pairs_by(self, episode: Episode) -> list[Pair]:
+        """The pairs of others, likewise."""
+        return _any([self.cut_pairs[place] for place in _telling(episode)])
+
+    def sentence(self, error: AgentError) -> str:
+        """``error``, with what the faults have to do with it: nothing, if a process has died."""
+        if error.died:
+            return str(error)
+        if self.severed:
+            return f"{self._forlorn()}, and the job cannot end without: {error}"
+        if gone := self.ever_cut_off:
+            return f"{error}; the faults cut off {', '.join(gone)} for a time"
+        if apart := self._undirected(frozenset().union(*self.lacking)):
+            return f"{error}; the faults cut off {some_pairs(apart)} for a time"
+        struck = [faults for moment in self.moments for faults in moment.condition.faults.values()]
+        named = {result.error for result in error.results}
+        if any(faults.corruption for faults in struck) and named & _CORRUPTED:
+            return (
+                f"{error}; corrupt inverts bits inside a switch, where no frame check sees it: "
+                "--transport uet:crc=on has receivers drop such packets"
+            )
+        down = [one for moment in self.moments for one in moment.condition.down]
+        if down and self.static:
+            return (
+                f"{error}; routes are static, so while {down[0]} was down, switches far from it "
+                "went on sending there"
+            )
+        first = next((moment for moment in self.moments if moment.condition.impassable), None)
+        if first is not None:
+            return f"{error}; the first fault that nothing came through was {first.text!r}"
+        return str(error)
+
+    def _forlorn(self) -> str:
+        """Who is cut off for good, and by what."""
+        gone = self.cut_off[-1]
+        alone = [pair for pair in self.severed if not set(pair).isdisjoint(gone)]
+        apart = self._undirected(pair for pair in self.severed if set(pair).isdisjoint(gone))
+        said = []
+        if alone:
+            ranks = ", ".join(str(self.gpus.index(name)) for name in gone)
+            who, verb = ("rank", "is") if len(gone) == 1 else ("ranks", "are")
+            causes = self._since(lambda place: set(gone) <= set(self.cut_off[place]))
+            said.append(f"{who} {ranks} ({', '.join(gone)}) {verb} cut off for good by {causes}")
+        if apart:
+            verb = "is" if len(apart) == 1 else "are"
+            causes = " and ".join(self._causes(apart))
+            said.append(
+                f"{some_pairs(apart)} {verb} cut off for good by {causes}{self._why(apart)}"
+            )
+        return ", and ".join(said)
+
+    def _undirected(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """Each pair once, whoever sends, in rank order."""
+        rank = {name: number for number, name in enumerate(self.gpus)}
+        once = {(a, b) if rank[a] < rank[b] else (b, a) for a, b in pairs}
+        return sorted(once, key=lambda pair: (rank[pair[0]], rank[pair[1]]))
+
+    def _causes(self, pairs: Iterable[Pair]) -> list[str]:
+        """What cut off each of ``pairs`` for good, all together, as it was said."""
+        last = self.moments[-1].condition
+        found: dict[str, None] = {}
+        for a, b in pairs:
+            for cables in self.reach.causes(a, b, last):
+                held = [cables <= moment.condition.impassable for moment in self.moments]
+                found[self._since(held.__getitem__)] = None
+        return list(found)
+
+    def _why(self, pairs: Iterable[Pair]) -> str:
+        """Why nobody finds ``pairs`` another way, if there is one."""
+        rerouted = self.reach.rerouted() if self.static else None
+        if rerouted is None:
+            return ""
+        left = rerouted.left(self.moments[-1].condition)
+        if any(b not in left[a] for a, b in pairs):
+            return ""
+        shortest = self.reach.topology.profile.routing == SHORTEST
+        with_it = "" if shortest else f"routing={SHORTEST} and "
+        return f" (routes are static: {with_it}--control-plane ebgp would find another way)"
+
+    def _since(self, holds: Callable[[int], bool]) -> str:
+        """The moment from which on something holds for good, as it was said."""
+        place = len(self.moments) - 1
+        while place and holds(place - 1):
+            place -= 1
+        return repr(self.moments[place].text)
+
+
+def _telling(episode: Episode) -> Sequence[int]:
+    """The moments that say whom an episode cuts off: all of a flap, else when all has come."""
+    return episode.places if episode.steps > 1 else [episode.judged]
+
+
+def _any(parts: Iterable[Sequence[T]]) -> list[T]:
+    """What is in any of ``parts``, once; a flap has a thousand of them, and two different ones."""
+    different = {id(part): part for part in parts}.values()
+    return list(dict.fromkeys(one for part in different for one in part))
+
+
+def _ways(pair: Pair) -> tuple[Pair, Pair]:
+    return pair, (pair[1], pair[0])
+
+
+def _senders(topology: Topology, schedules: Sequence[Schedule]) -> frozenset[Pair]:
+    """The pairs of GPUs of which the first sends to the second over the fabric."""
+    names = [gpu.name for gpu in topology.gpus]
+    return frozenset(
+        (names[schedule.rank], names[operation.peer])
+        for schedule in schedules
+        for operation in schedule.operations
+        if isinstance(operation, Write)
+    )
+
+
+def _lacking(reach: Reach, needed: Iterable[Pair], condition: Condition) -> frozenset[Pair]:
+    """Those of ``needed`` that ``condition`` leaves no way, there or back."""
+    if not condition.impassable:
+        return frozenset()
+    left = reach.left(condition)
+    return frozenset((a, b) for a, b in needed if b not in left[a])
+
+
+def _without(
+    topology: Topology, schedules: Sequence[Schedule], lost: frozenset[Pair]
+) -> list[Schedule]:
+    """``schedules`` in which nobody sends, or waits for, what goes from one to the other of the
+    pairs ``lost``."""
+    names = [gpu.name for gpu in topology.gpus]
+
+    def left(rank: int, operation: Operation) -> Operation:
+        match operation:
+            case Write(peer=peer) if (names[rank], names[peer]) in lost:
+                return Compute(duration_ns=0, after=operation.after)
+            case Receive(peer=peer) if (names[peer], names[rank]) in lost:
+                return Compute(duration_ns=0, after=operation.after)
+        return operation
+
+    return [
+        replace(schedule, operations=tuple(left(schedule.rank, one) for one in schedule.operations))
+        for schedule in schedules
+    ]
+
+
+def _first(pairs: Sequence[Pair], needed: frozenset[Pair]) -> tuple[Pair, ...]:
+    """``pairs`` with those first that are needed, this way or that."""
+    return tuple(sorted(pairs, key=lambda pair: needed.isdisjoint(_ways(pair))))
+
+
+def some_pairs(pairs: Sequence[Pair], count: int | None = None) -> str:
+    """The first of ``pairs``, and how many there are: ``count``, where they are not all."""
+    shown = ", ".join(f"{a} - {b}" for a, b in pairs[:SAID_PAIRS])
+    total = len(pairs) if count is None else count
+    if total == 1:
+        return f"the pair {shown}"
+    more = total - SAID_PAIRS
+    return f"{total} pairs ({shown}{f' and {more} more' if more > 0 else ''})"

@@ -1,0 +1,198 @@
+"""What goes wrong with the fabric while an iteration runs: applied on time, healed afterwards.
+
+A thread of the runner waits for each moment and tells the switch.  That it can be late by what the
+machine's scheduler is late is measured, stands in ``events.jsonl`` and counts in the fidelity
+verdict.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from emulator.asic.port_faults import NONE, Faults
+from emulator.errors import UserError
+from emulator.faults.condition import SOUND, Condition
+from emulator.faults.grammar import Moment
+from emulator.measures.cuts import Change, share_left
+from emulator.run.clocks.clocks import RunClock
+from emulator.scenario import FaultAt
+from topologies.model import End, Topology, TopologyError
+
+#: A moment that is later than this never comes (s of this machine).
+LONGEST_WAIT_S = 2_000_000.0
+
+Inject = Callable[[str, Faults], None]
+Strike = Callable[[Condition], None]
+Tell = Callable[..., None]
+#: Has something done at a time (ns of the run's clock).
+Schedule = Callable[[int, Callable[[], None]], None]
+
+
+def ports_struck(fault: FaultAt, topology: Topology) -> tuple[str, ...]:
+    """The switch ports that ``fault`` changes; :class:`UserError` if there is no such port."""
+    node, _, port = fault.port.partition(":")
+    try:
+        ours = End(node, topology.node(node).port(port).name)
+        link = topology.link_at(ours)
+    except TopologyError as error:
+        raise UserError(f"a fault of the scenario strikes {fault.port}: {error}") from None
+    ends = link.ends if fault.both_ways else (ours,)
+    for end in ends:
+        if not topology.node(end.node).is_switch:
+            raise UserError(
+                f"a fault of the scenario strikes {end}, the port of a NIC; faults are those of "
+                "switch ports: name the other end of the cable"
+            )
+    return tuple(map(str, ends))
+
+
+def link_changes(timeline: Sequence[FaultAt], topology: Topology) -> list[Change]:
+    """What ``timeline`` does to the rates of the links."""
+    return [
+        Change(fault.at_ns, End(*port.split(":")), share_left(fault.faults))
+        for fault in timeline
+        for port in ports_struck(fault, topology)
+    ]
+
+
+def _differing(faults: Faults) -> dict[str, float]:
+    """What of ``faults`` is not as on a sound port, as JSON has it."""
+    sound = asdict(NONE)
+    return {name: value for name, value in asdict(faults).items() if value != sound[name]}
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A moment of the user's timeline as it came: ``at_ns`` after the start of the iteration."""
+
+    moment: Moment
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    at_ns: int
+    act: Callable[[], None]
+    details: Mapping[str, object]
+    moment: Moment | None = None
+
+
+class FaultPlayer:
+    """Applies ``timeline``, and the user's ``moments``, to one iteration after the other.
+
+    ``late_ns`` is how late (fabric time) the latest application was, ``missed`` how many came to
+    nothing because the iteration had ended.  ``applied`` has for each iteration the moments that
+    came.
+    """
+
+    def __init__(
+        self,
+        timeline: Sequence[FaultAt],
+        topology: Topology,
+        *,
+        inject: Inject,
+        clock: RunClock,
+        tell: Tell,
+        schedule: Schedule | None = None,
+        moments: Sequence[Moment] = (),
+        strike: Strike | None = None,
+    ) -> None:
+        self._ports = sorted({port for f in timeline for port in ports_struck(f, topology)})
+        self._inject, self._clock, self._tell = inject, clock, tell
+        self._schedule = schedule
+        self._iteration = 0
+        self._strike = strike if moments else None
+        self._steps = sorted(
+            [
+                *(self._port_step(fault, ports_struck(fault, topology)) for fault in timeline),
+                *(self._cable_step(moment) for moment in moments),
+            ],
+            key=lambda step: step.at_ns,
+        )
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._trouble: BaseException | None = None
+        self.late_ns = 0
+        self.missed = 0
+        self.applied: list[list[Applied]] = []
+        self._left = 0
+
+    def begin(self, start_at: int) -> None:
+        """The iteration starts at ``start_at`` (fabric ns)."""
+        if not self._steps:
+            return
+        self._over.clear()
+        self.applied.append([])
+        if self._schedule is not None:
+            self._iteration += 1
+            self._left = len(self._steps)
+            for step in self._steps:
+                when = start_at + step.at_ns
+                self._schedule(when, partial(self._strike_in, self._iteration, step))
+            return
+        self._thread = threading.Thread(target=self._play, args=(start_at,), daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """The iteration is over: heal whatever was struck.  Raises what went wrong meanwhile."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._over.set()
+            thread.join()
+        elif self._schedule is None or not self._steps:
+            return
+        else:
+            self._iteration += 1  # steps that are still to come find theirs over
+            self.missed += self._left
+            self._left = 0
+        for port in self._ports:
+            self._inject(port, NONE)
+        if self._strike is not None:
+            self._strike(SOUND)
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+    def _port_step(self, fault: FaultAt, ports: Sequence[str]) -> _Step:
+        def act() -> None:
+            for port in ports:
+                self._inject(port, fault.faults)
+
+        return _Step(fault.at_ns, act, {"ports": ports, "faults": _differing(fault.faults)})
+
+    def _cable_step(self, moment: Moment) -> _Step:
+        def act() -> None:
+            if self._strike is not None:
+                self._strike(moment.condition)
+
+        details = {"said": moment.text, "struck": moment.condition.words()}
+        return _Step(moment.at_ns, act, details, moment)
+
+    def _strike_in(self, iteration: int, step: _Step) -> None:
+        if iteration != self._iteration:
+            return
+        self._left -= 1
+        step.act()
+        if step.moment is not None:
+            self.applied[-1].append(Applied(step.moment, step.at_ns))
+        self._tell("fault", **step.details, at_us=step.at_ns / 1000, late_us=0.0)
+
+    def _play(self, start_at: int) -> None:
+        try:
+            for place, step in enumerate(self._steps):
+                due = start_at + step.at_ns
+                wait = self._clock.host_seconds(due - self._clock.now())
+                if self._over.wait(min(max(0.0, wait), LONGEST_WAIT_S)):
+                    self.missed += len(self._steps) - place
+                    return
+                step.act()
+                late = self._clock.now() - due
+                self.late_ns = max(self.late_ns, late)
+                if step.moment is not None:
+                    self.applied[-1].append(Applied(step.moment, step.at_ns + late))
+                self._tell("fault", **step.details, at_us=step.at_ns / 1000, late_us=late / 1000)
+        except BaseException as error:  # noqa: BLE001  # raised in the runner's own thread
+            self._trouble = error

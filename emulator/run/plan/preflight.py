@@ -1,0 +1,165 @@
+"""What has to hold before a run touches the kernel; each failure is one sentence."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from emulator import cleanup, lab_record
+from emulator.capture.fabric_capture import Tap
+from emulator.doctor.capabilities import FEATURES, Capabilities, probe
+from emulator.endpoint.operations.gpu_memory import DIRECTORY as GPU_MEMORY
+from emulator.errors import UserError
+from emulator.lab_record import Clock
+from emulator.scenario import Trial
+from topologies.units import format_size
+
+#: What processes take besides the GPUs' memory (octets): measured, rounded up.  An agent with its
+#: rings and its part of the kernel, or with the virtual clock an endpoint in the runner; the runner
+#: with its interpreter, and those that it starts.
+AGENT_BYTES = 32 * 2**20
+ENDPOINT_BYTES = 2**20
+#: For each endpoint that another one knows.
+PEER_BYTES = 1024
+RUNNER_BYTES = 128 * 2**20
+#: And for each operation of a schedule: in the agent that does it, and in the runner, which keeps
+#: the schedules of all and looks for the longest chain in them.
+AGENT_OPERATION_BYTES = 220
+RUNNER_OPERATION_BYTES = 220
+#: Operations beyond which a refusal speaks of them.
+MANY_OPERATIONS = 250_000
+#: Left to the rest of the machine (octets).
+SPARE_BYTES = 256 * 2**20
+
+
+def check(
+    lab: str, taps: Sequence[Tap], trials: Sequence[Trial], ranks: int, clock: Clock
+) -> Capabilities:
+    """What the machine offers; :class:`UserError` unless a run can be expected to succeed on it."""
+    cleanup.require_root("run a scenario")
+    check_name(lab)
+    found = probe()
+    for missing in found.lacking():
+        remedy = FEATURES[missing.name].remedy
+        raise UserError(f"{missing.name} is missing ({missing.detail}); {remedy}")
+    if clock == "host":
+        check_tools(taps)
+    for trial in trials:
+        check_memory(trial.size_bytes, [trial.memory_bytes] * ranks, clock=clock)
+    return found
+
+
+def lab_name(scenario: str) -> str:
+    """A name for a lab that nobody else has."""
+    stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in scenario.lower())
+    return f"{stem.strip('-')[:15] or 'run'}-{secrets.token_hex(4)}"
+
+
+def check_name(lab: str) -> None:
+    """The name is well formed, and nothing carries it."""
+    lab_record.check_name(lab)
+    if cleanup.exists(lab):
+        raise UserError(
+            f"a lab named {lab} exists already; choose another --name, or remove it with "
+            f"uetemu clean {lab}"
+        )
+
+
+def check_tools(taps: Sequence[Tap]) -> None:
+    if not taps:
+        return
+    if shutil.which("dumpcap") is None and shutil.which("tcpdump") is None:
+        raise UserError(
+            "capturing needs dumpcap (Debian package tshark) or tcpdump; install one of them, or "
+            "run with --capture none"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a run takes of the machine's memory at its peak (octets), by who takes it.
+
+    ``gpus`` are the buffers of all GPUs, which are shared memory; ``agents`` and ``runner`` what
+    these have for themselves.
+    """
+
+    gpus: int
+    agents: int
+    runner: int
+
+    @classmethod
+    def of(cls, memory_octets: Sequence[int], operations: int = 0, clock: Clock = "host") -> Need:
+        """``memory_octets`` are the buffers of each GPU, ``operations`` those of all schedules.
+
+        The runner makes what goes into the buffers of one GPU at a time, or should come out.  With
+        the virtual ``clock`` it has the endpoints, which use its own operations.
+        """
+        agents = agents_bytes(len(memory_octets), clock)
+        if clock == "host":
+            agents += AGENT_OPERATION_BYTES * operations
+        return cls(
+            gpus=sum(memory_octets),
+            agents=agents,
+            runner=RUNNER_BYTES
+            + max(memory_octets, default=0)
+            + RUNNER_OPERATION_BYTES * operations,
+        )
+
+    @property
+    def total(self) -> int:
+        return self.gpus + self.agents + self.runner
+
+    def __str__(self) -> str:
+        return (
+            f"{_gib(self.total)} of memory ({_gib(self.gpus)} for GPU buffers, "
+            f"{_gib(self.agents)} for endpoints, {_gib(self.runner)} for the runner)"
+        )
+
+
+def agents_bytes(ranks: int, clock: Clock) -> int:
+    """What the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
+    return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES + PEER_BYTES * ranks)
+
+
+def check_agents(ranks: int, clock: Clock) -> None:
+    """An endpoint for each of ``ranks`` GPUs fits the machine, whatever it will have to do."""
+    wanted, available = agents_bytes(ranks, clock), _available()
+    if wanted > available:
+        raise UserError(
+            f"the endpoints of {ranks} GPUs need {_gib(wanted)} of memory and the machine has "
+            f"{_gib(available)} to give; use fewer GPUs"
+        )
+
+
+def check_memory(
+    size_bytes: int, memory_octets: Sequence[int], operations: int = 0, clock: Clock = "host"
+) -> None:
+    """A trial of ``size_bytes``, which needs what :meth:`Need.of` says, fits the machine."""
+    need = Need.of(memory_octets, operations, clock)
+    room = shutil.disk_usage(GPU_MEMORY).free
+    if need.gpus > room:
+        raise UserError(
+            f"a size of {format_size(size_bytes)} needs {_gib(need.gpus)} of GPU memory and "
+            f"{GPU_MEMORY} has {_gib(room)} free; use smaller sizes or fewer GPUs, or mount it "
+            "larger"
+        )
+    available = _available()
+    if need.total > available:
+        pieces = f", or larger messages: its schedules have {operations} operations"
+        raise UserError(
+            f"a size of {format_size(size_bytes)} needs {need} and the machine has "
+            f"{_gib(available)} to give; use smaller sizes or fewer GPUs"
+            f"{pieces if operations > MANY_OPERATIONS else ''}"
+        )
+
+
+def _available() -> int:
+    return max(0, psutil.virtual_memory().available - SPARE_BYTES)
+
+
+def _gib(octets: int) -> str:
+    return f"{octets / 2**30:.2f} GiB"

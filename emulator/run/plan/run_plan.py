@@ -1,0 +1,332 @@
+"""What a run will be, validated before the first kernel object exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from emulator import homing
+from emulator.asic import switch_fitting as fitting
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.switch_choice import SwitchChoice
+from emulator.asic.switch_choice import wanted as wanted_switch
+from emulator.capture.fabric_capture import SNAPLEN_HEADERS, Tap, ports_of, select
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.control_plane.charged_time import Convergence
+from emulator.control_plane.lab_routing import check
+from emulator.doctor.capabilities import Capabilities
+from emulator.errors import UserError
+from emulator.fabric import bonds
+from emulator.fabric_choice import FabricChoice, choose
+from emulator.faults.grammar import Moment, timeline
+from emulator.homing import Homing
+from emulator.lab_record import Clock as ClockKind
+from emulator.run.measurement import Start
+from emulator.run.plan import preflight, pxn
+from emulator.run.plan.pxn import Pxn
+from emulator.run.plan.stages import (
+    DEFAULT_TRANSPORT,
+    Stage,
+    asked_latency_ns,
+    stages,
+    with_customary,
+)
+from emulator.run.plan.trial_load import Load
+from emulator.run.report.comparison import variants
+from emulator.scenario import Scenario, Trial
+from emulator.transports import TransportChoice, default_switch, fit
+from topologies.model import Topology
+from topologies.parts.attachment import switch_ends
+
+#: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
+#: while the dilation is not known yet.
+NOMINAL_HOST_RATE = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for.
+
+    ``dilation``, ``capture``, ``transport`` and ``switch`` None: the user leaves it to the run.
+    """
+
+    scenario: Scenario
+    parameters: Any
+    topology: str | None = None
+    transport: str | None = None
+    switch: str | None = None
+    #: how switches learn their routes; None: as the topology says
+    control_plane: str | None = None
+    seed: int = 1
+    #: how many seeds the scenario is run with, from ``seed`` on
+    seeds: int = 1
+    #: what keeps the time: "virtual" or "host"
+    clock: ClockKind = "virtual"
+    dilation: float | None = None
+    #: processes that share the work of the virtual clock; None: as many as suit the machine
+    workers: int | None = None
+    #: what virtual time charges for new routes after a fault
+    convergence: Convergence = field(default_factory=Convergence)
+    #: what the run must come to (:mod:`emulator.engine.frame_digest`); None: anything
+    digest: str | None = None
+    capture: str | None = None
+    snaplen: int = SNAPLEN_HEADERS
+    output: Path | None = None
+    lab: str | None = None
+    #: GPUs whose endpoints write event logs, by name and separated by commas, or "all"
+    event_log: str | None = None
+    #: what the user has go wrong, as :mod:`emulator.faults.grammar` reads it
+    faults: Sequence[str] = ()
+    #: what iterations that count begin with
+    start: Start = field(default_factory=Start)
+    #: whose writes another GPU of the server sends (:mod:`emulator.run.plan.pxn`)
+    pxn: str = pxn.DEFAULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """Trials in a row, with their loads, on one transport and one switch (None: no ASIC).
+
+    ``topology`` is the fabric with the latency of that switch.
+    """
+
+    stage: Stage
+    topology: Topology
+    transport: TransportChoice
+    switch: SwitchChoice | None
+    trials: Sequence[Trial]
+    loads: Sequence[Load]
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A validated request: what will be built and run."""
+
+    request: Request
+    lab: str
+    spec: str
+    topology: Topology
+    stages: Sequence[PlannedStage]
+    taps: Sequence[Tap]
+    capabilities: Capabilities
+    pxn: Pxn
+    logged: Sequence[str] = ()
+    #: what the user has go wrong in every iteration that counts
+    moments: Sequence[Moment] = ()
+    #: all trials run on each of several transports (:mod:`emulator.run.report.comparison`)
+    compares: bool = False
+    #: how the ports of GPUs with several are used
+    homing: Homing | None = None
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [trial for stage in self.stages for trial in stage.trials]
+
+    @property
+    def loads(self) -> list[Load]:
+        return [load for stage in self.stages for load in stage.loads]
+
+    @property
+    def transport(self) -> str:
+        """What all stages use, or what they have in common: the user's choice."""
+        return self._common([stage.stage.label for stage in self.stages], "transport", "uet")
+
+    @property
+    def switch(self) -> str:
+        """As :attr:`transport`, of the switches."""
+        return self._common([stage.stage.switch for stage in self.stages], "switch", "shallow")
+
+    def _common(self, used: Sequence[str], option: str, default: str) -> str:
+        asked: str | None = getattr(self.request, option)
+        if option == "transport" and self.compares:
+            asked = ",".join(str(one.label) for one in variants(asked))
+        return used[0] if len(set(used)) == 1 else asked or default
+
+
+def prepare(request: Request) -> Plan:
+    """Validate everything; raises UserError or TopologyError with one sentence."""
+    wanted: str | Topology | None = request.topology
+    if wanted is None:
+        wanted = request.scenario.topology(request.parameters)
+    if isinstance(wanted, Topology):
+        chosen = FabricChoice(spec=wanted.name, label=wanted.name, topology=wanted)
+    else:
+        chosen = choose(wanted)
+    topology, homed = homing.resolved(chosen.topology, request.control_plane)
+    topology = control_plane.chosen(topology, request.control_plane)
+    moments = timeline(request.faults, topology)
+    bonds.check(topology)
+    preflight.check_agents(len(topology.gpus), request.clock)
+    relays = Pxn(topology, request.pxn)
+    by_seed = {
+        seed: request.scenario.schedules(request.parameters, topology, seed)
+        for seed in range(request.seed, request.seed + request.seeds)
+    }
+    trials = by_seed[request.seed]
+    if any(len(of_seed) != len(trials) for of_seed in by_seed.values()):
+        raise UserError(
+            "the scenario has another number of rows with each seed, so that there is nothing to "
+            "compare them by; leave --seeds out"
+        )
+    compared = variants(request.transport)
+    planned = [
+        _planned(stage, by_seed[seed], topology, replace(request, seed=seed), chosen)
+        for variant in compared
+        for seed in by_seed
+        for stage in stages(
+            by_seed[seed],
+            transport=variant.transport,
+            switch=request.switch,
+            named=variant.switch,
+            default_switch=lambda transport, latency_ns: usual_switch(
+                transport, topology.with_switch_latency(latency_ns), chosen
+            ),
+            default_transport=chosen.transport or DEFAULT_TRANSPORT,
+        )
+    ]
+    _check_switches(planned)
+    for stage in planned:
+        check(topology, stage.switch)
+    _check_silent_faults(moments, planned)
+    selection = request.capture
+    if selection is None:
+        selection = request.scenario.capture(request.parameters, topology)
+    if not selection and request.capture is None:  # or the scenario found nothing to name here
+        selection = default_capture(topology)
+    taps = select(selection or "", ports_of(topology))
+    lab = preflight.lab_name(request.scenario.name) if request.lab is None else request.lab
+    capabilities = preflight.check(lab, taps, trials, len(topology.gpus), request.clock)
+    if any(stage.switch is not None for stage in planned):
+        asic_program.require()
+        if not (tried := capabilities["switch-asic"]).present:
+            raise UserError(f"the switch ASIC does not work here: {tried.detail}")
+    plan = Plan(
+        request=request,
+        lab=lab,
+        spec=chosen.spec,
+        topology=topology,
+        stages=[_weighed(stage, relays) for stage in planned],
+        pxn=relays,
+        taps=taps,
+        capabilities=capabilities,
+        logged=_logged(request.event_log, topology, planned),
+        moments=moments,
+        compares=len(compared) > 1,
+        homing=homed,
+    )
+    for load in plan.loads:
+        preflight.check_memory(load.size_bytes, load.memory_octets, load.operations, request.clock)
+    return plan
+
+
+def usual_switch(transport: str, topology: Topology, chosen: FabricChoice) -> str:
+    """The switch of ``transport`` where the user names none: that of the fabric's profile, or else
+    the customary one; and both where the profile has only parameters."""
+    asked = chosen.switch
+    if asked is not None and not topology.switch_latency_ns:
+        topology = topology.with_switch_latency(asked_latency_ns(asked))
+    if asked is None or (chosen.file is not None and chosen.file.names_switch):
+        return asked or default_switch(transport, topology)
+    return with_customary(asked, default_switch(transport, topology))
+
+
+def _planned(
+    stage: Stage,
+    trials: Sequence[Trial],
+    topology: Topology,
+    request: Request,
+    fabric: FabricChoice,
+) -> PlannedStage:
+    switch = wanted_switch(stage.switch)
+    if switch is not None:
+        fastest = max(link.rate_bps for link in topology.links)
+        dilation = request.dilation or max(1.0, fastest / NOMINAL_HOST_RATE)
+        if request.clock == "virtual":
+            dilation = 1.0
+        others = request.switch is not None or any(trials[place].switch for place in stage.trials)
+        with nullcontext() if others else fabric.answering():  # who asked for the switch
+            fitting.fit(switch, topology, dilation, clock=request.clock)
+    for place in stage.trials:
+        if trials[place].faults and switch is None:
+            raise UserError(
+                "faults are the switch's to inject and --switch none leaves no switch; choose "
+                "another, such as shallow"
+            )
+    if switch is not None:
+        topology = topology.with_switch_latency(switch.latency_ns)
+    transport = fit(stage.transport, topology, seed=request.seed, switch=switch)
+    return PlannedStage(
+        stage=stage,
+        topology=topology,
+        transport=transport,
+        switch=None if switch is None else switch.leaving(transport.trimmed_octets),
+        trials=[trials[place] for place in stage.trials],
+        loads=(),
+        seed=request.seed,
+    )
+
+
+def _weighed(planned: PlannedStage, relays: Pxn) -> PlannedStage:
+    wire = planned.transport.wire
+    loads = [Load.of(trial, planned.topology, wire, relays) for trial in planned.trials]
+    return replace(planned, loads=loads)
+
+
+def _check_switches(planned: Sequence[PlannedStage]) -> None:
+    if len({stage.switch is None for stage in planned}) > 1:
+        raise UserError(
+            "some rows of the scenario run without a switch ASIC and some with one; one fabric is "
+            "built for all, so use --switch none for all or for none"
+        )
+
+
+def _check_silent_faults(moments: Sequence[Moment], planned: Sequence[PlannedStage]) -> None:
+    silent = next((moment for moment in moments if moment.condition.faults), None)
+    if silent is not None and any(stage.switch is None for stage in planned):
+        raise UserError(
+            f"--fault {silent.text!r} is the switch's to inject and --switch none leaves no "
+            "switch; choose another, such as shallow, or take carrier (down)"
+        )
+
+
+def _logged(
+    wanted: str | None, topology: Topology, planned: Sequence[PlannedStage]
+) -> Sequence[str]:
+    """The GPUs whose endpoints write event logs."""
+    if wanted is None:
+        return ()
+    for stage in planned:
+        if not stage.transport.event_logs:
+            raise UserError(
+                f"--event-log: endpoints of the transport {stage.transport.name} write no event "
+                "logs; leave the option out"
+            )
+    known = [gpu.name for gpu in topology.gpus]
+    if wanted == "all":
+        return known
+    chosen = [name.strip() for name in wanted.split(",") if name.strip()]
+    for name in chosen:
+        if name not in known:
+            raise UserError(
+                f"--event-log: there is no GPU {name!r}; they are called {known[0]} to {known[-1]}"
+            )
+    return chosen
+
+
+def default_capture(topology: Topology) -> str:
+    """The switch ports of the first GPU, and the uplinks of these switches."""
+    first = topology.gpus[0].name
+    chosen = list(map(str, switch_ends(topology, first)))
+    if not chosen:
+        return first
+    for switch in dict.fromkeys(end.node for end in switch_ends(topology, first)):
+        chosen += [
+            str(ours)
+            for _, ours, theirs in topology.neighbours(switch)
+            if topology.node(theirs.node).is_switch
+        ]
+    return ",".join(chosen)

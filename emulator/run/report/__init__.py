@@ -1,0 +1,1 @@
+"""Rows, tables and drawings of a run."""

@@ -1,0 +1,248 @@
+"""Several transports on one fabric: what ``--transport uet,rocev2:qps=4`` asks for.
+
+Every scenario then runs once for each of them, on the same fabric, with the same seed and so the
+same workload; the switches are told the same, except for what a transport cannot do without or
+cannot use, which each row's ``switch`` says.  All rows have the same measures, whatever the
+scenario's own table shows:
+
+``payload_bytes``
+    octets that all GPUs together were to deliver in an iteration; it is the same for all.
+``message_p50_us``, ``message_p99_us``, ``message_p999_us``
+    from a message's start until its receiver has verified it (nearest rank).
+``retransmitted_bytes``
+    octets of the frames that were sent again, from the Ethernet header on, over all iterations.
+``cnps``
+    congestion notification packets that were sent; None where the transport has none.
+
+and those of :mod:`emulator.run.report.traffic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from emulator.errors import UserError
+from emulator.measures.metrics import percentile
+from emulator.run.report import spread, traffic
+from emulator.run.report.result_table import (
+    FABRIC_COLUMNS,
+    NCCL_COLUMNS,
+    TRAFFIC_COLUMNS,
+    WIDTH,
+    Column,
+)
+from emulator.run.report.spread import Range
+from emulator.scenario import Outcome
+from emulator.transports import TRANSPORTS
+from topologies.model import Topology
+
+#: The word for UET beside RoCEv2 as each of its advocates would set it up.
+COMPARE = "compare"
+COMPARED = ("uet", "rocev2:classic", "rocev2:nccl", "rocev2:adaptive")
+#: Between a transport and the switch that it is run on.
+ON = "@"
+#: Names under which endpoints count these.
+RESENT_OCTETS, CNPS = "tx_retransmitted_octets", "tx_cnps"
+
+#: What a comparison can show, in the order of a line.
+MEASURES = (
+    Column("size_bytes", "size", "(B)", 8),
+    Column(spread.TIME, "time", "(us)", 7),
+    Column("efficiency", "ideal", "(%)", 6, 1, percent=True),
+    Column("busbw_gbps", "busbw", "(GB/s)", 6),
+    Column("message_p50_us", "p50", "(us)", 6, 1),
+    Column("message_p99_us", "p99", "(us)", 6, 1),
+    Column("message_p999_us", "p99.9", "(us)", 6, 1),
+    Column("marked_packets", "marks", "", 5),
+    Column("cnps", "CNPs", "", 5),
+    Column("trimmed_packets", "trims", "", 5),
+    Column("dropped_packets", "drops", "", 5),
+    Column("retransmitted_bytes", "resent", "(KB)", 7, 1, divisor=1000),
+    Column("timeouts", "RTOs", "", 4),
+    Column("pauses", "pauses", "", 6),
+    Column("paused_us", "paused", "(us)", 7, 1),
+    Column("links_max_mean", "m/mean", "links", 6),
+    Column("jain", "Jain", "", 5, 3),
+    Column("reordered_packets", "reord", "", 6),
+    Column("wrong", "#wrong", "", 6),
+)
+#: Which of them go first where a line has not room for all; ``OWN`` is the next one of those that
+#: only the scenario measures.
+OWN = ""
+FIRST = (
+    *(spread.TIME, "time_min_us", "time_max_us", "wrong", "efficiency", OWN, OWN, "size_bytes"),
+    *("message_p99_us", "dropped_packets", "retransmitted_bytes", "timeouts", "trimmed_packets"),
+    *("cnps", "marked_packets", "paused_us", OWN, "message_p999_us", "busbw_gbps", "jain"),
+    *("links_max_mean", "message_p50_us", "pauses", "reordered_packets", *[OWN] * 9),
+)
+#: Characters of a transport's name in the table; a longer one gets a number.
+LONGEST_NAME = 24
+
+
+#: What other tables show and this one does not, or in its own place.
+_ELSEWHERE = {column.key for column in (*NCCL_COLUMNS, *FABRIC_COLUMNS, *TRAFFIC_COLUMNS)}
+
+
+def columns(
+    own: Sequence[Column], transports: Sequence[str], facts: Collection[str] = (), seeds: int = 1
+) -> tuple[Column, ...]:
+    """The table of a comparison of ``transports`` over ``seeds``.
+
+    Of the scenario's ``own`` columns it has those that nobody else's table has: ``facts`` part its
+    rows, what else it measures gives way first where a line would be too long.
+    """
+    names = short_names(transports).values()
+    name = Column("name", "transport", "", max(map(len, ("transport", *names))))
+    own = [column for column in own if column.key not in _ELSEWHERE]
+    parting = [column for column in own if column.key in facts]
+    measures = spread.columns(MEASURES) if seeds > 1 else MEASURES
+    ordered = [name, *parting, *(column for column in own if column not in parting), *measures]
+    shown = [name, *parting]
+    for key in FIRST:
+        fitting = (column for column in ordered if column not in shown and _fits(shown, column))
+        found = (one for one in fitting if (one in own if key == OWN else one.key == key))
+        shown += [*found][:1]
+    return tuple(column for column in ordered if column in shown)
+
+
+def _fits(shown: Sequence[Column], column: Column) -> bool:
+    return sum(1 + one.width for one in (*shown, column)) <= WIDTH
+
+
+def short_names(transports: Sequence[str]) -> dict[str, str]:
+    """What the table calls each transport: its name, or with a number in place of parameters."""
+    found: dict[str, str] = {}
+    for number, name in enumerate(dict.fromkeys(transports), 1):
+        short = name.partition(":")[0].partition(ON)[0]
+        found[name] = name if len(name) <= LONGEST_NAME else f"{short}[{number}]"
+    return found
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A transport of a run, and the switch that it names; None leaves either to the run."""
+
+    transport: str | None = None
+    switch: str | None = None
+
+    @property
+    def label(self) -> str | None:
+        """As the user wrote it."""
+        return self.transport if self.switch is None else f"{self.transport}{ON}{self.switch}"
+
+
+def variants(wanted: str | None) -> list[Variant]:
+    """The transports that ``wanted`` names, in its order.
+
+    Commas part transports as they part parameters: what is the name of a transport, alone or
+    before a colon or an ``@``, begins another one.  ``@`` stands before the switch that a
+    transport is to be run on, and :data:`COMPARE` for :data:`COMPARED`.  :class:`UserError` if one
+    is there twice, or ``@`` stands before nothing.
+    """
+    if wanted is None:
+        return [Variant()]
+    found: list[str] = []
+    for part in _parts(wanted):
+        name, colon, _ = part.partition(ON)[0].partition(":")
+        begins = name in TRANSPORTS or (bool(colon) and "=" not in name)
+        if begins or not found:
+            found.append(part)
+        else:
+            last = found[-1].rpartition(ON)[2]
+            found[-1] += f"{',' if ':' in last else ':'}{part}"
+    for variant in found:
+        if found.count(variant) > 1:
+            raise UserError(
+                f"--transport has {variant} twice; runs of one transport that differ only in "
+                "chance are what --seeds N is for"
+            )
+    return [_variant(text) for text in found]
+
+
+def _parts(wanted: str) -> Iterator[str]:
+    for part in wanted.split(","):
+        if part.strip() == COMPARE:
+            yield from COMPARED
+        else:
+            yield part.strip()
+
+
+def _variant(text: str) -> Variant:
+    transport, on, switch = text.partition(ON)
+    if on and (not switch or not transport or ON in switch):
+        raise UserError(
+            f"--transport {text!r}: one switch follows {ON}, as in uet{ON}deep or "
+            f"rocev2:adaptive{ON}balance=least-loaded"
+        )
+    return Variant(transport, switch or None)
+
+
+def measured(topology: Topology, outcome: Outcome) -> dict[str, object]:
+    """The values described above."""
+    iterations = outcome.iterations
+    durations = [
+        duration
+        for iteration in iterations
+        for duration in (iteration.end_ns - iteration.start_ns).tolist()
+    ]
+    p999 = percentile(durations, 0.999)
+    measured = traffic.measured(topology, outcome)
+    return measured | {
+        "payload_bytes": int(iterations[0].length.sum()) if iterations else 0,
+        "message_p999_us": None if p999 is None else p999 / 1000,
+        "retransmitted_bytes": outcome.counters.get(RESENT_OCTETS, 0),
+        "cnps": outcome.counters.get(CNPS),
+        # Endpoints count what has happened; all of these here count this.
+        "reordered_packets": measured["reordered_packets"] or 0,
+    }
+
+
+def summary(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """How long each transport took beside the first one, a line for each other one.
+
+    ``rows`` are of all seeds.  One that took longer or less with every seed than the first one did
+    with any gets a ratio with its spread; the ranges of others overlap.
+    """
+    times: dict[str, dict[object, list[float]]] = {}
+    for row in rows:
+        time = row["time_us"]
+        assert isinstance(time, float | int)
+        times.setdefault(str(row["transport"]), {}).setdefault(row["seed"], []).append(time)
+    if len(times) < 2:
+        return []
+    if len({row["seed"] for row in rows}) < 2:
+        return ["one seed has no spread, and so no ratio says who is faster; --seeds 5 does"]
+    by_place = {
+        name: [Range.of(place) for place in zip(*of_seed.values(), strict=False)]
+        for name, of_seed in times.items()
+    }
+    names = short_names(list(times))
+    (first, base), *others = by_place.items()
+    lines = []
+    for name, ranges in others:
+        parts = [
+            f"overlaps ({mine} beside {theirs})" if mine.overlaps(theirs) else mine.over(theirs)
+            for mine, theirs in zip(ranges, base, strict=False)
+            if theirs.least
+        ]
+        if parts:
+            lines.append(f"{names[name]} beside {names[first]}: {', '.join(parts)}")
+    return lines
+
+
+def settings(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """What the table calls each transport if that is not its name, and on which switches it ran if
+    they differ."""
+    used: dict[str, list[str]] = {}
+    for row in rows:
+        used.setdefault(str(row["transport"]), []).append(str(row["switch"]))
+    names = short_names(list(used))
+    lines = [f"{short} is {name}" for name, short in names.items() if short != name]
+    if len({tuple(dict.fromkeys(switches)) for switches in used.values()}) < 2:
+        return lines
+    on: dict[str, list[str]] = {}
+    for name, switches in used.items():
+        on.setdefault(", ".join(dict.fromkeys(chain(switches))), []).append(names[name])
+    return [*lines, *(f"{', '.join(whose)} on {switch}" for switch, whose in on.items())]

@@ -1,0 +1,79 @@
+"""Sentences on what the transports of a comparison do not have in common.
+
+A difference that nobody speaks of decides who wins.  What is a choice has its parameter: the
+transports' own, those of switches, and those of the scenario, which are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from emulator.asic import switch_fitting as fitting
+from emulator.asic.bpf.layout import TrafficClass
+from emulator.asic.code_points import LAB
+from emulator.run.plan.run_plan import Plan, PlannedStage
+from emulator.run.report.comparison import short_names
+from topologies.units import format_size
+
+#: So many names are "all others".
+_MANY = 3
+_HELD = "data that one egress holds at most"
+
+
+def report(plan: Plan, dilation: float) -> list[str]:
+    """Make a line for each subject in which transports differ, and one on the application."""
+    stages = plan.stages
+    names = short_names([stage.stage.label for stage in stages])
+    subjects: dict[str, dict[str, str]] = {}
+    for stage in stages:
+        name = names[stage.stage.label]
+        facts = {**stage.transport.traits, _HELD: _held(stage, plan, dilation)}
+        for subject, fact in facts.items():
+            subjects.setdefault(subject, {})[name] = fact
+    lines = [
+        f"{subject}: {_joined(facts)}"
+        for subject, facts in subjects.items()
+        if len(set(facts.values())) > 1
+    ]
+    parameters = plan.request.parameters
+    if hasattr(parameters, "in_flight") and hasattr(parameters, "message"):
+        message = format_size(parameters.message)
+        writes = f"at most {parameters.in_flight} writes of {message} of each flow are under way"
+        lines.append(f"application: {writes} (in_flight, message), for all alike")
+    return lines
+
+
+def _joined(facts: Mapping[str, str]) -> str:
+    """Join each fact with the names that it is true of."""
+    whose: dict[str, list[str]] = {}
+    for name, fact in facts.items():
+        whose.setdefault(fact, []).append(name)
+    most = max(whose, key=lambda fact: len(whose[fact]))
+    rest = most if len(whose[most]) >= _MANY else None
+    parts = [f"{', '.join(names)} {fact}" for fact, names in whose.items() if fact != rest]
+    return "; ".join(parts if rest is None else [*parts, f"all others {rest}"])
+
+
+def _held(stage: PlannedStage, plan: Plan, dilation: float) -> str:
+    """Describe how many octets of data may wait for one port of a switch."""
+    if stage.switch is None:
+        return "what the kernel's queues take"
+    config = next(iter(stage.transport.configs.values()))
+    data = TrafficClass(LAB.classes()[int(str(config["dscp_data"]))])
+    topology, clock = plan.topology, plan.request.clock
+    fitted = fitting.fit(stage.switch, topology, dilation, clock=clock)
+    depths = []
+    for node in topology.switches:
+        for cable, _, _ in topology.neighbours(node.name):
+            rules = fitted.profile(cable).rules(data)
+            limits = [limit for limit in (rules.trim_bytes, rules.limit_bytes) if limit is not None]
+            depths.append(min(limits, default=cable.buffer_bytes))
+    return _range(depths)
+
+
+def _range(depths: Iterable[int]) -> str:
+    ordered = sorted(set(depths))
+    if not ordered:
+        return "nothing"
+    ends = dict.fromkeys((ordered[0], ordered[-1]))
+    return " to ".join(f"{depth / 1000:.0f}" for depth in ends) + " KB"

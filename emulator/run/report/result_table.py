@@ -1,0 +1,172 @@
+"""The table that a run prints, laid out like that of the NCCL tests, with fabric columns beside it.
+
+Lines that start with ``#`` are comments; every other line has one field for each column, so the
+output can be read by whatever reads that of nccl-tests.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from emulator.run.faults import disturbance, unfinished
+
+_ABSENT = "N/A"
+_NO_BLANK = "\0"  # before a blank that is only there for a line to end
+#: Characters that lines of a comparison have at most.
+WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: the row's key, its heading, unit, width, and decimals for a fraction.
+
+    ``percent`` shows a ratio as per cent, ``divisor`` a value in a larger unit.
+    """
+
+    key: str
+    heading: str
+    unit: str = ""
+    width: int = 9
+    decimals: int = 2
+    percent: bool = False
+    divisor: float = 1
+
+    def cell(self, row: Mapping[str, object]) -> str:
+        value = row.get(self.key)
+        if isinstance(value, int | float) and self.percent:
+            text = f"{100 * value:.{self.decimals}f}"
+        elif isinstance(value, int | float) and self.divisor != 1:
+            text = f"{value / self.divisor:.{self.decimals}f}"
+        elif isinstance(value, float):
+            text = f"{value:.{self.decimals}f}"
+        else:
+            text = _ABSENT if value is None else str(value)
+        return f" {text:>{self.width}}"
+
+
+NCCL_COLUMNS = (
+    Column("size_bytes", "size", "(B)", 11),
+    Column("count", "count", "(elements)", 11),
+    Column("type", "type", "", 7),
+    Column("redop", "redop", "", 6),
+    Column("root", "root", "", 5),
+    Column("time_us", "time", "(us)"),
+    Column("algbw_gbps", "algbw", "(GB/s)", 8),
+    Column("busbw_gbps", "busbw", "(GB/s)", 8),
+    Column("wrong", "#wrong", "", 7),
+)
+FABRIC_COLUMNS = (
+    Column("ideal_us", "ideal", "(us)"),
+    Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    Column("data_packets", "packets", "(data)", 9),
+    Column("retransmitted_packets", "resent", "(data)", 7),
+)
+#: What traffic scenarios print behind the columns of their own
+#: (:mod:`emulator.run.report.traffic`).
+TRAFFIC_COLUMNS = (
+    Column("size_bytes", "size", "(B)", 9),
+    Column("time_us", "time", "(us)", 8),
+    Column("ideal_us", "ideal", "(us)", 8),
+    Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    Column("goodput_gbps", "goodput", "(GB/s)", 8),
+    Column("message_p50_us", "p50", "(us)", 8),
+    Column("message_p99_us", "p99", "(us)", 8),
+    Column("jain", "Jain", "", 6, 3),
+    Column("marked_packets", "marks", "", 7),
+    Column("trimmed_packets", "trims", "", 7),
+    Column("dropped_packets", "drops", "", 6),
+    Column("pauses", "pauses", "", 6),
+    Column("paused_us", "paused", "(us)", 8, 1),
+    Column("retransmitted_packets", "resent", "", 6),
+    Column("timeouts", "RTOs", "", 5),
+    Column("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000),
+    Column("links_max_mean", "max/mean", "links", 8),
+    Column("reordered_packets", "reord", "", 6),
+    Column("wrong", "#wrong", "", 6),
+)
+
+
+def heading(columns: Sequence[Column]) -> Iterator[str]:
+    """The comment lines above the rows."""
+    for part in ("heading", "unit"):
+        cells = "".join(f" {getattr(column, part):>{column.width}}" for column in columns)
+        yield "#" + cells[1:]
+
+
+def wrapped(what: str, text: str) -> list[str]:
+    """A comment as lines of at most :data:`WIDTH` characters, parted at blanks and commas."""
+    first = f"# {what:<21}: "
+    lines = textwrap.wrap(
+        re.sub(r",(?=\S)", f",{_NO_BLANK} ", text),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=f"#{'':<{len(first) - 1}}",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(f"{_NO_BLANK} ", "").removesuffix(_NO_BLANK) for line in lines]
+
+
+def line(columns: Sequence[Column], row: Mapping[str, object]) -> str:
+    return "".join(column.cell(row) for column in columns)
+
+
+def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
+    """The comment lines below the rows; they say loudly what disqualifies the numbers."""
+    rows = result["rows"]
+    assert isinstance(rows, Sequence)
+    wrong = sum(row["wrong"] for row in rows if isinstance(row.get("wrong"), int))
+    yield f"# Out of bounds values : {wrong} {'OK' if not wrong else 'FAILED'}"
+    rates = [row["busbw_gbps"] for row in rows if row.get("busbw_gbps") is not None]
+    if rates:
+        yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):.4f}"
+    for row in rows:
+        for line in disturbance.footer(row, _transport(result, row)):
+            yield f"# Faults               : {line}"
+    if isinstance(left := result.get("unfinished"), Mapping):
+        yield f"# Unfinished           : {unfinished.footer(left, _transport(result, left))}"
+    fidelity = result["fidelity"]
+    assert isinstance(fidelity, Mapping)
+    verdict, reasons = fidelity["verdict"], fidelity["reasons"]
+    account = fidelity.get("account")
+    if verdict == "exact" and isinstance(account, Mapping):
+        yield f"# Fidelity             : exact; {_accounted(account)}"
+    elif verdict == "ok":
+        yield "# Fidelity             : ok"
+    else:
+        yield f"# Fidelity             : {str(verdict).upper()}"
+        for reason in reasons:
+            yield f"#   {reason}"
+        limited = fidelity.get("limited_rows")
+        if isinstance(limited, Sequence) and 0 < len(limited) < len(rows):
+            yield f"#   rows it limited: {', '.join(map(str, limited))} of {len(rows)}"
+    if fidelity.get("repeatable") is False:
+        yield "#   not repeatable: convergence was measured by the host's clock"
+    if result.get("digest") is not None:
+        yield f"# Digest               : {result['digest']}"
+    errors = result["errors"]
+    assert isinstance(errors, Sequence)
+    for error in errors:
+        yield f"# Error                : {error}"
+    if folder is not None:
+        yield f"# Run folder           : {folder}"
+
+
+def _accounted(account: Mapping[str, object]) -> str:
+    """What became of all frames that went into a namespace of the kernel."""
+    dropped = account["dropped"]
+    assert isinstance(dropped, Mapping)
+    lost = sum(dropped.values())
+    frames = f"{account['injected']} frames went into namespaces, {account['delivered']} came out"
+    return f"{frames}, {lost} were dropped"
+
+
+def _transport(result: Mapping[str, object], row: Mapping[str, object]) -> str | None:
+    """The transport and seed of ``row``, where not all rows have those that the heading names."""
+    used, seed = row.get("transport"), row.get("seed")
+    named = [str(used)] if used is not None and used != result.get("transport") else []
+    seeded = [f"seed {seed}"] if seed is not None and result.get("seeds", 1) != 1 else []
+    return ", ".join((*named, *seeded)) or None

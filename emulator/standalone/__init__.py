@@ -1,0 +1,1 @@
+"""Endpoints that run by themselves on an interface, against any stack."""

@@ -1,0 +1,1 @@
+"""``uetemu fep``: an Ultra Ethernet endpoint by itself."""

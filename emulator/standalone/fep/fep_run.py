@@ -1,0 +1,234 @@
+"""From what the user wants to a running endpoint, and from its outcome to an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.endpoint_fitting import REAL_TIME, frames_of, payload_for
+from emulator.endpoint.first_counter import first_counter
+from emulator.endpoint.nic.interface import Interface, interface, mac_of, own_address
+from emulator.endpoint.nic.raw_port import Port
+from emulator.errors import UserError
+from emulator.standalone.endpoint_namespace import enter_namespace
+from emulator.standalone.fep.key_file import write_keys
+from emulator.standalone.fep.watched import Listener, WatchedEndpoint
+from emulator.standalone.output_file import make_folder
+from emulator.standalone.report import Report
+from emulator.standalone.script import endpoint_parameters as parameters
+from emulator.standalone.script.expected_error import explanation
+from emulator.standalone.script.offers import receives, region
+from emulator.standalone.script.pds_operations import Answer
+from emulator.standalone.script.phrases import ip
+from emulator.standalone.script.requested_operations import (
+    DEFAULT_KEY,
+    Around,
+    Message,
+    messages_of,
+)
+from emulator.standalone.session import Manners, Stop
+from emulator.standalone.stand_alone import StandAlone, Work, serve
+from emulator.transports.one_time_keys import KEY_SUFFIX
+from uet.config import FepConfig
+from uet.ses.address import Address
+from uet.tss.secure_domain import SecureDomain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted(StandAlone):
+    """One endpoint as the command line describes it; times are ns.
+
+    ``peers`` maps addresses to MAC addresses, or to ``None`` where the kernel is to find them.
+    ``values`` are fields of FepConfig, ``compat`` words of ``--compat``.  ``remote`` are fields of
+    the peer's address that differ from this endpoint's own.  ``keys`` is the file that ``domains``
+    come from.
+    """
+
+    peers: Mapping[str, str | None] = field(default_factory=dict)
+    compat: Sequence[str] = ()
+    domains: Sequence[SecureDomain] = ()
+    keys: str | None = None
+    remote: Mapping[str, int] = field(default_factory=dict)
+    key: int = DEFAULT_KEY
+    event_log: Path | None = None
+    with_pdcs: bool = True
+
+
+def run(wanted: Wanted) -> int:
+    """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
+    seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
+    compatibility, like = parameters.compatibility(wanted.compat)
+    values: dict[str, Any] = {**REAL_TIME, **like, **wanted.values}
+    said = parameters.settings(wanted.settings)
+    values |= said
+    if "nack_retx_time" not in said:
+        values["nack_retx_time"] = values["rto_init_time"]  # as they are in UES Table 3-28
+    values["compatibility"] = compatibility
+    values["domains"] = parameters.compatible(wanted.domains, wanted.compat)
+    if len(wanted.domains) == 1:
+        values.setdefault("sdi", wanted.domains[0].sdi)
+    # What needs nothing of the kernel is judged first, with an address that stands for any.
+    draft = parameters.endpoint({**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"})
+    work = Work(
+        seed,
+        [offer for text in wanted.receives for offer in receives(text, wanted.receive_after)],
+        [region(text, seed) for text in wanted.regions],
+        _messages(wanted, draft, seed),
+    )
+    if wanted.save is not None:
+        make_folder(wanted.save)
+
+    with Stop().listening() as stop:
+        if wanted.netns is not None:
+            enter_namespace(wanted.netns)
+        found = interface(wanted.interface)
+        found.must_work()
+        config = _configured(wanted, values, found, stop)
+        with contextlib.ExitStack() as stack:
+            return _live(wanted, work, config, found, stop, stack)
+
+
+def _messages(wanted: Wanted, draft: FepConfig, seed: int) -> list[Message]:
+    if not wanted.phrases and wanted.script is None:
+        return []
+    home = Address(
+        **{
+            "job_id": draft.job_id,
+            "pid_on_fep": draft.pid_on_fep,
+            "resource_index": draft.resource_index,
+            **wanted.remote,
+        },
+        relative=draft.relative,
+    )
+    peers = list(wanted.peers)
+    around = Around(
+        peer=peers[0],
+        peers=peers,
+        home=home,
+        key=wanted.key,
+        seed=seed,
+        delivery=draft.delivery,
+    )
+    return messages_of(wanted.phrases, wanted.script, around)
+
+
+def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: Stop) -> FepConfig:
+    version = wanted.version
+    if version is None and wanted.peers:
+        version = ip_address(next(iter(wanted.peers))).version
+    address = own_address(port, wanted.address and ip(wanted.address, "--address"), version)
+    version = ip_address(address).version
+    for peer in wanted.peers:
+        if peer == address:
+            raise UserError(f"--peer {peer} is the endpoint's own address; name another one")
+        if ip_address(peer).version != version:
+            raise UserError(
+                f"{peer} and the endpoint's own address {address} are not of one IP version;"
+                " choose the own one with --address"
+            )
+    if version == 6:
+        parameters.must_suit_ipv6(wanted.domains, wanted.keys or "the key file")
+    defaults = {item: FepConfig.__dataclass_fields__[item].default for item in ("native", "crc")}
+    values["payload_mtu"] = payload_for(
+        port.mtu,
+        version=version,
+        native=bool(values.get("native", defaults["native"])),
+        crc=bool(values.get("crc", defaults["crc"])),
+        secure=bool(wanted.domains),
+        wanted=values.get("payload_mtu"),
+    )
+    neighbours = {
+        peer: mac or mac_of(port, peer, lambda: stop.number is not None)
+        for peer, mac in wanted.peers.items()
+    }
+    return parameters.endpoint(
+        {**values, "address": address, "mac": port.mac, "neighbours": neighbours}
+    )
+
+
+def _live(
+    wanted: Wanted,
+    work: Work,
+    config: FepConfig,
+    found: Interface,
+    stop: Stop,
+    stack: contextlib.ExitStack,
+) -> int:
+    report = Report(sys.stdout, table=wanted.table)
+
+    def on_pdc(what: str, known: dict[str, object]) -> None:
+        if wanted.with_pdcs:
+            report.event("pdc", what=what, **known)
+
+    what = f"uetemu fep {wanted.role}"
+    clock = Clock.start(1.0)
+    endpoint = _endpoint(wanted, work, config, on_pdc, clock, what, stack)
+    capture = wanted.capture(found, f"{what} {config.address}", stack)
+    keys = None
+    if wanted.pcap is not None and wanted.pcap.is_file() and config.domains:
+        keys = f"{wanted.pcap}{KEY_SUFFIX}"
+        write_keys(Path(keys), config.domains)
+    port = Port(found, frames_of(config), clock)
+    stack.callback(port.close)
+    return serve(
+        wanted,
+        work,
+        endpoint,
+        port,
+        report,
+        stop,
+        found=found,
+        configuration=config,
+        settings=parameters.as_data(config),
+        regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in work.regions],
+        manners=Manners(
+            address=config.address,
+            control=partial(Answer, endpoint),
+            explain=lambda request, error: explanation(request, error, config.delivery),
+        ),
+        capture=capture,
+        facts={
+            "event_log": None if wanted.event_log is None else str(wanted.event_log),
+            "capture_keys": keys,
+        },
+    )
+
+
+def _endpoint(
+    wanted: Wanted,
+    work: Work,
+    config: FepConfig,
+    listener: Listener,
+    clock: Clock,
+    what: str,
+    stack: contextlib.ExitStack,
+) -> WatchedEndpoint:
+    """The endpoint with its regions; it writes an event log if there is to be one.
+
+    Nothing of an earlier run is repeated.  PDC ids and first PSNs come from the operating system,
+    for a peer that still has that run's PDCs would take the first requests for copies, and answer
+    them without carrying them out.  Packet counters begin at the time.
+    """
+    begins: dict[str, Any] = {"first_counter": first_counter()} if config.domains else {}
+    try:
+        if wanted.event_log is None:
+            endpoint = WatchedEndpoint(config, listener=listener, **begins)
+        else:
+            from emulator.standalone.fep.event_log import EventLog, WatchedTrace
+
+            log = EventLog(wanted.event_log, name=config.address, title=what, reference=clock.began)
+            stack.callback(log.close)
+            endpoint = WatchedTrace(config, listener=listener, log=log, **begins)
+        for one in work.regions:
+            endpoint.register(one.memory, key=one.key, writable=one.writable, readable=one.readable)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return endpoint

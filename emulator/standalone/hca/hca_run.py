@@ -1,0 +1,225 @@
+"""From what the user wants to a connection at work, and from its outcome to an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from emulator.endpoint.clock import Clock
+from emulator.endpoint.nic.interface import Interface, interface, mac_of, own_address
+from emulator.endpoint.nic.raw_port import Port
+from emulator.errors import UserError
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.rocev2.hca import HostChannelAdapter
+from emulator.rocev2.hca_config import Connection, HcaConfig
+from emulator.rocev2.wire.rocev2_codes import GSI_QPN, PSN_MASK, QPN_MASK, UDP_PORT
+from emulator.standalone.endpoint_namespace import enter_namespace
+from emulator.standalone.hca.card import Card
+from emulator.standalone.hca.configuration import ELSEWHERE, path_mtu_for
+from emulator.standalone.hca.exchange import Meeting, exchange
+from emulator.standalone.hca.hca_requests import (
+    ANY_PEER,
+    FIELDS,
+    THE_REGION,
+    at_peer,
+    error_name,
+    must_be_possible,
+)
+from emulator.standalone.output_file import make_folder
+from emulator.standalone.report import Report
+from emulator.standalone.script import endpoint_parameters as parameters
+from emulator.standalone.script.offers import receives, region
+from emulator.standalone.script.phrases import ip, number
+from emulator.standalone.script.requested_operations import Around, Message, messages_of
+from emulator.standalone.session import Manners, Stop
+from emulator.standalone.stand_alone import StandAlone, Work, serve
+from uet.ses.address import Address
+
+#: The R_Key of a region that is offered as "default".
+DEFAULT_KEY = 0x1234_5678
+_FRAMES = TransportFrames(udp_ports=(UDP_PORT,), ip_protocols=())
+_FIRST_QPN = 0x100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted(StandAlone):
+    """One endpoint as the command line describes it; ``values`` are fields of HcaConfig.
+
+    ``peer`` is the peer's card, or where cards are exchanged.
+    """
+
+    peer: Card | Meeting
+    qpn: int | None = None
+    psn: int | None = None
+    peer_mac: str | None = None
+
+
+def run(wanted: Wanted) -> int:
+    """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
+    seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
+    values: dict[str, Any] = dict(wanted.values)
+    values |= parameters.settings(wanted.settings, HcaConfig, ELSEWHERE)
+    # What needs nothing of the kernel is judged first, with an address that stands for any.
+    draft = parameters.configured(
+        HcaConfig, {**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"}
+    )
+    work = _work(wanted, draft, seed)
+    if wanted.save is not None:
+        make_folder(wanted.save)
+
+    with Stop().listening() as stop, contextlib.ExitStack() as stack:
+        if wanted.netns is not None:
+            enter_namespace(wanted.netns)
+        found = interface(wanted.interface)
+        found.must_work()
+        return _live(wanted, work, values, found, stop, stack)
+
+
+def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> Work:
+    messages: list[Message] = []
+    if wanted.phrases or wanted.script is not None:
+        around = Around(
+            peer=ANY_PEER,
+            peers=[ANY_PEER],
+            home=Address(),
+            key=THE_REGION,
+            seed=seed,
+            fields=FIELDS,
+            error=error_name,
+        )
+        messages = messages_of(wanted.phrases, wanted.script, around)
+        for message in messages:
+            must_be_possible(message)
+    work = Work(
+        seed,
+        [
+            offer
+            for text in wanted.receives
+            for offer in receives(text, wanted.receive_after, matching=())
+        ],
+        [region(text, seed, default_key=DEFAULT_KEY, more=("address",)) for text in wanted.regions],
+        messages,
+    )
+    _hca(draft, work)  # what is wrong with regions is told now
+    return work
+
+
+def _hca(config: HcaConfig, work: Work) -> HostChannelAdapter:
+    hca = HostChannelAdapter(config)
+    try:
+        for one in work.regions:
+            hca.register(
+                one.memory,
+                key=one.key,
+                writable=one.writable,
+                readable=one.readable,
+                address=one.address,
+            )
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return hca
+
+
+def _own_card(wanted: Wanted, work: Work, found: Interface, mtu: int | None) -> Card:
+    version = wanted.version
+    if version is None and isinstance(wanted.peer, Card):
+        version = ip_address(wanted.peer.address).version
+    address = own_address(found, wanted.address and ip(wanted.address, "--address"), version)
+    qpn, psn = wanted.qpn, wanted.psn
+    if qpn is None:
+        qpn = _FIRST_QPN + secrets.randbelow(QPN_MASK - _FIRST_QPN)
+    if psn is None:
+        psn = secrets.randbits(24)
+    first = work.regions[0] if work.regions else None
+    return Card(
+        address=address,
+        qpn=number(qpn, "--qpn", low=GSI_QPN + 1, high=QPN_MASK - 1),
+        psn=number(psn, "--psn", high=PSN_MASK),
+        mtu=path_mtu_for(found.mtu, version=ip_address(address).version, wanted=mtu),
+        rkey=None if first is None else first.key,
+        vaddr=0 if first is None else first.address,
+        length=0 if first is None else len(first.memory),
+    )
+
+
+def _live(
+    wanted: Wanted,
+    work: Work,
+    values: dict[str, Any],
+    found: Interface,
+    stop: Stop,
+    stack: contextlib.ExitStack,
+) -> int:
+    own = _own_card(wanted, work, found, values.get("mtu"))
+    report = Report(sys.stdout, table=wanted.table)
+    clock = Clock.start(1.0)
+    capture = wanted.capture(found, f"uetemu hca {wanted.role} {own.address}", stack)
+    # Before cards are exchanged: what the peer sends at once then waits in the ring.
+    port = Port(found, _FRAMES, clock)
+    stack.callback(port.close)
+    report.event("card", whose="own", **own.as_data())
+    peer = wanted.peer
+    if isinstance(peer, Meeting):
+        patience = wanted.limits.timeout or wanted.limits.duration
+        peer = exchange(own, peer, stop, None if patience is None else patience / 1e9)
+    report.event("card", whose="peer", **peer.as_data())
+    config = _configured(wanted, values, own, peer, found, stop)
+    for message in work.messages:
+        at_peer(message, peer)
+    hca = _hca(config, work)
+
+    def at_end() -> dict[str, object]:
+        qp = hca.queue_pair(own.qpn)
+        assert qp is not None
+        return {"qp": {"qpn": own.qpn, "peer_qpn": peer.qpn, "state": qp.state.value}}
+
+    settings = parameters.as_data(config)
+    return serve(
+        wanted,
+        work,
+        hca,
+        port,
+        report,
+        stop,
+        found=found,
+        configuration=config,
+        # without what the cards have said
+        settings={name: value for name, value in settings.items() if name != "connections"},
+        regions=[
+            {"key": f"{one.key:#x}", "address": one.address, "size": len(one.memory)}
+            for one in work.regions
+        ],
+        manners=Manners(),
+        capture=capture,
+        facts={"path_mtu": config.mtu},
+        at_end=at_end,
+    )
+
+
+def _configured(
+    wanted: Wanted, values: dict[str, Any], own: Card, peer: Card, found: Interface, stop: Stop
+) -> HcaConfig:
+    if ip_address(peer.address).version != ip_address(own.address).version:
+        raise UserError(
+            f"the peer's address {peer.address} and the own one {own.address} are not of one IP"
+            " version; choose the own one with -4, -6 or --address"
+        )
+    mac = wanted.peer_mac or mac_of(found, peer.address, lambda: stop.number is not None)
+    connection = Connection(
+        local_qpn=own.qpn, remote_qpn=peer.qpn, first_psn=own.psn, expected_psn=peer.psn
+    )
+    return parameters.configured(
+        HcaConfig,
+        {
+            **values,
+            "mtu": min(own.mtu, peer.mtu),
+            "address": own.address,
+            "mac": found.mac,
+            "neighbours": {peer.address: mac},
+            "connections": {peer.address: (connection,)},
+        },
+    )

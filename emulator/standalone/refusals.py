@@ -1,0 +1,57 @@
+"""What an endpoint refuses or drops: told when each kind of it happens for the first time.
+
+The numbers at the end say how often.  Nothing here is on the path of packets: counters are looked
+at once a turn, and a counter that stands at zero costs one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+
+from emulator.standalone.report import Report
+
+_PREFIXES = ("rx_drop_", "tss_")
+_NAMES = frozenset(
+    {
+        "rx_requests_refused", "rx_malformed_requests", "rx_datagrams_dropped",
+        "rx_naks_fatal", "rx_bad_responses", "qp_errors",
+    }
+)  # fmt: skip
+
+
+def is_refusal(name: str) -> bool:
+    """Whether a counter of that name counts what was refused or dropped."""
+    return name in _NAMES or name.startswith(_PREFIXES)
+
+
+class Refusals:
+    """Tells ``report`` of each kind of refusal once; ``counts`` are those of the endpoint."""
+
+    def __init__(self, counts: Mapping[str, int], report: Report) -> None:
+        self._counts, self._report = counts, report
+        self._seen = 0  # counters that have been there
+        self._silent: list[str] = []  # of these, refusals that have not happened yet
+        self._told: set[str] = set()
+
+    def look(self, frames: Sequence[memoryview]) -> None:
+        """Tell of what is new since the last time, during which ``frames`` came."""
+        counts = self._counts
+        if len(counts) != self._seen:
+            self._seen = len(counts)
+            self._silent = [name for name in counts if name not in self._told and is_refusal(name)]
+        for name in [name for name in self._silent if counts[name]]:
+            self._silent.remove(name)
+            self._told.add(name)
+            self._report.event("refused", what=name, peer=_only_source(frames))
+
+
+def _only_source(frames: Sequence[memoryview]) -> str | None:
+    """Whose the frames are, if they are all of one."""
+    sources = {
+        bytes(frame[26:30] if frame[12:14] == b"\x08\x00" else frame[22:38]) for frame in frames
+    }
+    if len(sources) != 1:
+        return None
+    (source,) = sources
+    return str(ip_address(source)) if len(source) in (4, 16) else None

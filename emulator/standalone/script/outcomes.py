@@ -1,0 +1,180 @@
+"""What has become of operations and of what peers sent: judged, counted, told and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from emulator.errors import UserError
+from emulator.standalone.report import Report
+from emulator.standalone.script.contents import summary
+from emulator.standalone.script.offers import Offer, Region
+from emulator.standalone.script.requested_operations import Message, elements
+from uet.transport import Completion
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has come of it so far."""
+
+    posted: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    received: int = 0
+    errors: list[str] = field(default_factory=list)
+
+
+class Outcomes:
+    """Judges completions; ``save`` is the folder for data that arrives, if there is one."""
+
+    def __init__(
+        self, report: Report, regions: Sequence[Region], *, save: Path | None, seed: int
+    ) -> None:
+        self._report = report
+        self._regions = {region.key: region for region in regions}
+        self._save, self._seed = save, seed
+        self._saved = 0
+        self.tally = Tally()
+
+    def operation(
+        self,
+        message: Message,
+        error: str | None,
+        now: int,
+        *,
+        length: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        said: dict[str, object] = dict(message.said)
+        ok = error == message.error
+        if not ok and message.error is not None:
+            said["expected_error"] = message.error
+        if error is None and message.memory is not None:
+            said |= summary(message.memory)
+            if message.datatype is not None:
+                said["values"] = elements(message)
+            if message.expected is not None:
+                matches = bytes(message.memory) == message.expected
+                said["as_expected"] = matches
+                ok = ok and matches
+                if not matches:
+                    said["first_difference"] = _difference(message.memory, message.expected)
+        if ok:
+            self.tally.succeeded += 1
+        else:
+            self.tally.failed += 1
+        self._report.event(
+            "completion",
+            kind=message.name,
+            number=message.number,
+            ok=ok,
+            error=error,
+            reason=reason,
+            length=length,
+            elapsed_us=round((now - message.posted_at) / 1000, 1),
+            **said,
+        )
+
+    def receive(self, completion: Completion, offer: Offer) -> None:
+        at = completion.offset or 0
+        octets = offer.memory[at : at + completion.length]
+        rule = offer.expect
+        expected = None
+        if rule is not None and completion.error is None:
+            expected = rule.octets(len(octets), offer.index, self._seed)
+        self._arrival(completion, octets, expected, size=offer.size)
+
+    def remote_write(self, completion: Completion) -> None:
+        """Data that a peer announced with header data, or the end of something of ours."""
+        region = self._regions.get(completion.key) if completion.key is not None else None
+        octets = memoryview(b"")
+        if region is not None and completion.error is None:
+            at = completion.offset or 0
+            octets = region.memory[at : at + completion.length]
+        self._arrival(completion, octets, None)
+
+    def _arrival(
+        self,
+        completion: Completion,
+        octets: memoryview,
+        expected: bytes | None,
+        size: int | None = None,
+    ) -> None:
+        said: dict[str, object] = {}
+        ok = completion.error is None
+        if ok:
+            said = summary(octets)
+            said["saved"] = self._save_octets(completion.kind, octets)
+            if expected is not None:
+                ok = bytes(octets) == expected
+                said["as_expected"] = ok
+                if not ok:
+                    said["first_difference"] = _difference(octets, expected)
+        self.tally.received += 1
+        if not ok:
+            self.tally.failed += 1
+        self._report.event(
+            "completion",
+            kind=completion.kind,
+            ok=ok,
+            error=completion.error,
+            peer=completion.peer,
+            length=completion.length,
+            offset=completion.offset,
+            size=size,
+            key=_hexadecimal(completion.key),
+            tag=_hexadecimal(completion.tag),
+            header_data=_hexadecimal(completion.header_data),
+            initiator=completion.initiator,
+            **said,
+        )
+
+    def _save_octets(self, kind: str, octets: memoryview) -> str | None:
+        if self._save is None:
+            return None
+        path = self._save / f"{self._saved:04d}-{kind}.bin"
+        self._saved += 1
+        write_octets(path, octets)
+        return str(path)
+
+    def regions_at_end(self) -> Iterator[dict[str, object]]:
+        """What the regions hold now; a region that is not as expected counts as failed."""
+        for region in self._regions.values():
+            said: dict[str, object] = {"key": f"{region.key:#x}", "size": len(region.memory)}
+            said |= summary(region.memory)
+            if region.expect is not None:
+                wanted = region.expect.octets(len(region.memory), 0, self._seed)
+                said["as_expected"] = bytes(region.memory) == wanted
+                if not said["as_expected"]:
+                    at = said["first_difference"] = _difference(region.memory, wanted)
+                    self.tally.failed += 1
+                    self.tally.errors.append(
+                        f"region {region.key:#x} is not as expected from octet {at} on"
+                    )
+            if self._save is not None:
+                path = self._save / f"region-{region.key:#x}.bin"
+                write_octets(path, region.memory)
+                said["saved"] = str(path)
+            yield said
+
+
+def write_octets(path: Path, octets: memoryview) -> None:
+    """Write a file; :class:`UserError` if that cannot be."""
+    try:
+        path.write_bytes(octets)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; make room or choose another folder"
+        ) from None
+
+
+def _difference(have: bytes | memoryview, want: bytes) -> int:
+    """The first octet that differs."""
+    pairs = enumerate(zip(bytes(have), want, strict=False))
+    shorter = min(len(have), len(want))
+    return next((at for at, (one, other) in pairs if one != other), shorter)
+
+
+def _hexadecimal(value: int | None) -> str | None:
+    return None if value is None else f"{value:#x}"

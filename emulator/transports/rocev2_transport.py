@@ -1,0 +1,311 @@
+"""RoCEv2 in a run: ``--transport rocev2:...``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from emulator.asic.code_points import rocev2_fields
+from emulator.asic.switch_choice import SwitchChoice
+from emulator.errors import UserError
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.measures.ideal import WireCost
+from emulator.rocev2.congestion.dcqcn_parameters import NAMED
+from emulator.rocev2.connections import full_mesh
+from emulator.rocev2.hca import HostChannelAdapter
+from emulator.rocev2.hca_config import ConfigurationError, HcaConfig
+from emulator.rocev2.wire import rocev2_headers as headers
+from emulator.rocev2.wire.rocev2_codes import (
+    ICRC_SIZE,
+    MAX_TIMEOUT_EXPONENT,
+    PATH_MTUS,
+    UDP_PORT,
+    timeout_ns,
+)
+from emulator.transports.rocev2_switch import customary, marks
+from emulator.transports.transport_choice import (
+    FRAMING,
+    RTO_BASE_RTTS,
+    Options,
+    Preset,
+    Transport,
+    TransportChoice,
+    number,
+    path_window,
+    rto_ns,
+)
+from topologies.addressing import gpu_address, next_hops
+from topologies.analysis.round_trip import base_rtt_ns
+from topologies.model import Topology
+from topologies.parts.attachment import nic_rate_bps
+from uet.wire import headers as below
+
+#: What ``--transport rocev2:...`` can say, with the values of each; the first is the default.
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "cc": ("dcqcn", "none"),
+    "dcqcn": ("mlx", *(name for name in NAMED if name != "mlx")),
+    "recovery": ("go_back_n", "selective_repeat"),
+    "placement": ("in_order", "direct"),
+    "window": ("none", "bdp"),
+    "acks": ("control", "data"),
+    "pfc": ("on", "off"),
+}
+MEANINGS: Mapping[str, str] = {
+    "cc": "congestion control; none: as fast as the port",
+    "dcqcn": "parameters of its algorithm, by who uses them",
+    "recovery": "from loss: as most NICs, or as newer ones",
+    "placement": "of what comes early: kept, or put where each packet says (selective_repeat)",
+    "window": "octets in flight: as congestion control lets, or one bandwidth-delay product",
+    "acks": "wait in the queue of control packets, as those of UET do, or behind data",
+    "pfc": "unless --switch says: on a lossless fabric, or on one that drops",
+}
+FREE: Mapping[str, str] = {
+    "qps=N": "queue pairs to each peer, which messages take in turn [default: 1]",
+    "mtu=N": f"path MTU, one of {', '.join(map(str, PATH_MTUS))} [default: what fits]",
+    "timeout=N": "retry timer of 4.096 us * 2^N in fabric time, 0..31 (NCCL: 20)",
+    "": f"[default: the least N of at least {RTO_BASE_RTTS} base round trips]",
+    "reorder=N": "packets that may overtake one before it is lost [default: 0, or with "
+    "placement=direct a fully marked queue and a BDP]",
+    "rto=TIME": "the same as the least N that makes it at least so long",
+    "dcqcn.PARAMETER=N": "of the algorithm, such as dcqcn.additive_rate (bit/s), or",
+    "dcqcn.byte_unit=1|64": "octets that a unit of the byte counter is (mlx: of 32767)",
+    "retry_cnt=N": "timeouts in a row before an error, 0..7 [default: 7]",
+}
+#: RoCEv2 as its own advocates would have it.  "nccl": connections of a collective library's
+#: channels between two NICs, of which each message takes the next; "adaptive": adaptive routing.
+PRESETS: Mapping[str, Preset] = {
+    "classic": Preset({}, "one queue pair to each peer, hashed, lossless: the default"),
+    "nccl": Preset(
+        {"qps": "4"}, "four queue pairs to each peer, as collective libraries open them"
+    ),
+    "adaptive": Preset(
+        {"recovery": "selective_repeat", "placement": "direct"},
+        "selective repeat, direct placement; switches take the least loaded path by packet",
+        {"balance": "least-loaded"},
+    ),
+}
+_TUNING = re.compile(r"dcqcn\.(\w+)")
+_MOST_QPS = 64
+#: Headers around the payload, Ethernet's included: of every packet, and of the largest.
+_AROUND = (
+    below.ETHERNET.size + below.IPV4.size + below.UDP_HEADER.size + headers.BTH.size + ICRC_SIZE
+)
+_EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
+
+
+def rocev2_endpoint(
+    *,
+    seed: int,
+    mesh: Mapping[str, object] | None = None,
+    life: int = 0,
+    lives_before: int = 0,
+    **config: object,
+) -> HostChannelAdapter:
+    """A RoCEv2 endpoint.
+
+    ``config`` are the fields of :class:`~emulator.rocev2.hca_config.HcaConfig`; ``mesh`` are the
+    arguments of :func:`~emulator.rocev2.connections.full_mesh` in place of its connections, and
+    each ``life`` of the endpoints in a row has other queue pairs, whatever came before the row.
+    """
+    if mesh is not None:
+        config["connections"] = full_mesh(**mesh, life=life)  # type: ignore[arg-type]
+    return HostChannelAdapter(HcaConfig(**config), seed=seed)  # type: ignore[arg-type]
+
+
+def _fit(
+    wanted: str,
+    options: Options,
+    topology: Topology,
+    seed: int,
+    switch: SwitchChoice | None,
+) -> TransportChoice:
+    chosen = {name: values[0] for name, values in OPTIONS.items()} | dict(options)
+    if "pfc" in options and switch is not None:
+        paused = switch.pausing is not None
+        if paused != (chosen["pfc"] == "on"):
+            raise UserError(
+                f"transport {wanted!r}: pfc={chosen['pfc']}, but the switches "
+                f"{'pause' if paused else 'do not pause'}; leave one of --switch and pfc out"
+            )
+    if any(gpu.feps for gpu in topology.gpus):
+        raise UserError(
+            f"transport {wanted!r}: the NICs of {topology.name} have an endpoint in each plane "
+            "(homing=planes), which is Ultra Ethernet's; take homing=paths, where queue pairs hash "
+            "over both ports, or transport uet"
+        )
+    qps = _whole(wanted, options, "qps", 1, _MOST_QPS, 1)
+    mtu = _mtu(wanted, options, topology)
+    each = headers.RETH.size if chosen["placement"] == "direct" else 0
+    wire = WireCost(around_bytes=_AROUND + each + FRAMING, payload_mtu=mtu)
+    packet = mtu + wire.around_bytes
+    base_rtt = base_rtt_ns(topology, packet)
+    fields: dict[str, object] = {
+        "mtu": mtu,
+        "timeout": _timeout(wanted, options, base_rtt),
+        "retry_cnt": _whole(wanted, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
+        "recovery": chosen["recovery"],
+        "placement": chosen["placement"],
+        "reorder_tolerance": _reorder(wanted, chosen, topology, packet),
+        "congestion_control": chosen["cc"],
+        "dcqcn_set": chosen["dcqcn"],
+        "dcqcn": _tuning(wanted, options),
+        # One operation is a write with immediate, which takes a receive that the other side has
+        # not posted, from a queue that a library keeps filled.
+        "endless_receives": True,
+        **rocev2_fields(),
+    }
+    if chosen["acks"] == "control":
+        fields["dscp_ack"] = fields["dscp_cnp"]
+    addresses = [str(gpu_address(gpu).ip) for gpu in topology.gpus]
+    configs = {}
+    for place, gpu in enumerate(topology.gpus):
+        configs[gpu.name] = {
+            "address": addresses[place],
+            "mac": gpu.ports[0].mac,
+            "neighbours": next_hops(topology, gpu.name),
+            "mesh": {"addresses": addresses, "own": place, "qps": qps, "seed": seed},
+            "line_rate": nic_rate_bps(topology, gpu.name),
+            **fields,
+        }
+        if chosen["window"] == "bdp":
+            unacknowledged = HcaConfig.ack_interval * packet
+            window = path_window(topology, gpu.name, packet, unacknowledged)
+            configs[gpu.name]["window_packets"] = max(1, window // packet)
+    _check(wanted, next(iter(configs.values())))
+    return TransportChoice(
+        name=wanted,
+        factory="emulator.transports.rocev2_transport:rocev2_endpoint",
+        frames=TransportFrames(udp_ports=(UDP_PORT,), ip_protocols=()),
+        configs=configs,
+        wire=wire,
+        data_packets="tx_data_packets",
+        retransmitted="tx_retransmitted_packets",
+        event_logs=False,
+        out_of_order="rx_out_of_order",
+        header_bits=32,
+        traits=_traits(chosen, qps, int(str(fields["timeout"]))),
+    )
+
+
+def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
+    """How it works where another transport may work otherwise, by subject."""
+    paths = "as switches choose by packet" if chosen["placement"] == "direct" else "hashed"
+    pairs = "one queue pair" if qps == 1 else f"{qps} queue pairs"
+    control = chosen["cc"]
+    if control == "dcqcn":
+        control += f", the set {chosen['dcqcn']}, the same on every fabric"
+    return {
+        "paths": f"{paths}, {pairs} to a peer",
+        "congestion control": control,
+        "retransmission timer": f"{timeout_ns(timeout) / 1000:.1f} us" if timeout else "none",
+        "ACKs": "in the queue of control packets" if chosen["acks"] == "control" else "behind data",
+    }
+
+
+def _check(wanted: str, config: Mapping[str, object]) -> None:
+    fields = {name: value for name, value in config.items() if name != "mesh"}
+    try:
+        HcaConfig(**fields)  # type: ignore[arg-type]
+    except ConfigurationError as error:
+        raise UserError(f"transport {wanted!r}: {error}") from None
+
+
+def _mtu(wanted: str, options: Options, topology: Topology) -> int:
+    """The path MTU: what the user wants, or the largest that fits."""
+    smallest = min(link.mtu for link in topology.links)
+    room = smallest + below.ETHERNET.size - _AROUND - _EXTENSIONS
+    fitting = [mtu for mtu in PATH_MTUS if mtu <= room]
+    if "mtu" in options:
+        mtu = number(wanted, "mtu", options["mtu"])
+        if mtu not in PATH_MTUS:
+            raise UserError(
+                f"transport {wanted!r}: mtu is {mtu}; InfiniBand knows {_listed(PATH_MTUS)}"
+            )
+        if mtu not in fitting:
+            raise UserError(
+                f"transport {wanted!r}: links of MTU {smallest} leave room for {room} octets of "
+                f"payload; choose mtu={fitting[-1]}, or raise the MTU of the links"
+                if fitting
+                else f"an MTU of {smallest} octets leaves room for {room} octets of payload and"
+                f" RoCEv2 needs at least {PATH_MTUS[0]}; raise mtu to "
+                f"{smallest - room + PATH_MTUS[0]}"
+            )
+        return int(mtu)
+    if not fitting:
+        raise UserError(
+            f"an MTU of {smallest} octets leaves room for {room} octets of payload and RoCEv2 "
+            f"needs at least {PATH_MTUS[0]}; raise mtu to {smallest - room + PATH_MTUS[0]}"
+        )
+    return fitting[-1]
+
+
+def _timeout(wanted: str, options: Options, base_rtt: int) -> int:
+    """The exponent of the retry timer."""
+    if "timeout" in options:
+        if "rto" in options:
+            raise UserError(f"transport {wanted!r}: timeout and rto say the same; keep one of them")
+        return _whole(wanted, options, "timeout", 0, MAX_TIMEOUT_EXPONENT, 0)
+    least = rto_ns(wanted, options, base_rtt)
+    exponents = range(1, MAX_TIMEOUT_EXPONENT + 1)
+    return next((x for x in exponents if timeout_ns(x) >= least), MAX_TIMEOUT_EXPONENT)
+
+
+def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> int:
+    """How far packets may be out of order without being taken for lost.
+
+    Under direct placement paths are taken by packet: one may meet a queue that is marked whole, as
+    deep as a fabric without loss has them, while others go on at full rate.
+    """
+    if "reorder" in options and options["recovery"] != "selective_repeat":
+        raise UserError(
+            f"transport {wanted!r}: reorder is for receivers that keep what comes early; add "
+            "recovery=selective_repeat or leave reorder out"
+        )
+    most, default = HcaConfig.reorder_window // 2, 0
+    if options["placement"] == "direct":
+        _, queue = marks(topology)
+        bdp = max(path_window(topology, gpu.name, packet, 0) for gpu in topology.gpus)
+        default = min(most, (queue + bdp) // packet)
+    return _whole(wanted, options, "reorder", 0, most, default)
+
+
+def _tuning(wanted: str, options: Options) -> dict[str, float]:
+    """What was said of the parameters of DCQCN."""
+    named = {option: _TUNING.fullmatch(option) for option in options}
+    return {
+        match[1]: number(wanted, option, options[option])
+        for option, match in named.items()
+        if match is not None
+    }
+
+
+def _whole(wanted: str, options: Options, name: str, low: int, high: int, default: int) -> int:
+    """A whole number among the options."""
+    if name not in options:
+        return default
+    value = number(wanted, name, options[name])
+    if not isinstance(value, int) or not low <= value <= high:
+        raise UserError(
+            f"transport {wanted!r}: {name} is {value}; it must be a whole number in {low}..{high}"
+        )
+    return value
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _default_switch(options: Options, topology: Topology) -> str:
+    """RoCE is run over priority flow control, as go-back-N asks for, unless told otherwise."""
+    return customary(topology, pfc=options.get("pfc") != "off")
+
+
+TRANSPORT = Transport(
+    fit=_fit,
+    default_switch=_default_switch,
+    options=OPTIONS,
+    meanings=MEANINGS,
+    free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),
+    described=FREE,
+    presets=PRESETS,
+)

@@ -1,0 +1,199 @@
+"""What a transport needs to know about a fabric, and how a user says what it shall be like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from emulator.advice import near
+from emulator.asic.switch_choice import DEFAULT, SwitchChoice
+from emulator.errors import UserError
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.measures.ideal import WireCost
+from emulator.transports.one_time_keys import OneTimeKeys
+from topologies.model import End, Topology
+from topologies.parts.attachment import nic_rate_bps, port_rate_bps
+from topologies.spans import NOWHERE
+from topologies.units import UnitError, parse_time_ns
+from uet.wire.codes import MIN_TRIM_SIZE
+
+#: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
+FRAMING = 24
+#: First retransmission timeout of a run in base RTTs (the specifications leave it to the operator,
+#: and their defaults suit networks with far longer ones).  Full queues of the deepest switch
+#: profile at each of three hops fit in.
+RTO_BASE_RTTS = 20
+
+Options = Mapping[str, str]
+#: The key under which options say which preset they come from.
+PRESET = ""
+
+
+@dataclass(frozen=True)
+class TransportChoice:
+    """A transport fitted to a fabric.
+
+    ``name`` is what the user asked for, parameters included.  ``factory``
+    (``module:function``) makes an endpoint from ``configs[gpu]`` and a seed.  ``keys`` are those
+    that its endpoints still need, for one life (:meth:`keyed`).  ``data_packets`` and
+    ``retransmitted`` name its counters of first transmissions and repeats.  ``event_logs``: its
+    endpoints can write them.  ``trimmed_octets``: what trimming must leave of an IP payload, so
+    that the packet can be refused.  ``header_bits``: what a write carries of header data.
+    ``out_of_order`` names the counter of packets that come out of order, where the transport keeps
+    every flow on one path.
+    ``traits`` describe by subject how it works, for people who compare it with another.
+    """
+
+    name: str
+    factory: str
+    frames: TransportFrames
+    configs: Mapping[str, Mapping[str, object]]
+    wire: WireCost
+    data_packets: str
+    retransmitted: str
+    keys: OneTimeKeys | None = None
+    event_logs: bool = True
+    trimmed_octets: int = MIN_TRIM_SIZE
+    out_of_order: str | None = None
+    header_bits: int = 64
+    traits: Mapping[str, str] = field(default_factory=dict)
+
+    def keyed(self, secret: bytes) -> TransportChoice:
+        """This transport with keys that follow from ``secret``, if it needs any."""
+        if self.keys is None:
+            return self
+        more = self.keys.config(secret)
+        configs = {gpu: {**config, **more} for gpu, config in self.configs.items()}
+        return replace(self, keys=None, configs=configs)
+
+
+class Fitter(Protocol):
+    """Fits a transport with its options to a fabric; :class:`UserError` if that cannot be."""
+
+    def __call__(
+        self,
+        wanted: str,
+        options: Options,
+        topology: Topology,
+        seed: int,
+        switch: SwitchChoice | None,
+    ) -> TransportChoice: ...
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Parameters that go by one word, and what they ask of the switch besides what is customary."""
+
+    options: Options
+    meaning: str
+    switch: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A transport that runs can use.
+
+    ``options`` maps its parameters to their values, the default first; those that match ``free``
+    take other values, which ``fit`` reads; ``described`` says what these are, for people.
+    ``default_switch`` is what it runs on where the user names no switch.  ``presets`` are the words
+    that stand for several parameters; what a user says beside one counts.
+    """
+
+    fit: Fitter
+    options: Mapping[str, tuple[str, ...]]
+    meanings: Mapping[str, str]
+    free: re.Pattern[str]
+    described: Mapping[str, str]
+    default_switch: Callable[[Options, Topology], str] = lambda options, topology: DEFAULT
+    presets: Mapping[str, Preset] = field(default_factory=dict)
+
+    def parse(self, name: str, text: str) -> dict[str, str]:
+        """``PARAMETER=VALUE,...``; :class:`UserError` for what it does not have."""
+        found: dict[str, str] = {}
+        presets: list[str] = []
+        for part in filter(None, text.split(",")):
+            option, equals, value = part.partition("=")
+            if option in self.presets and not equals:
+                presets.append(option)
+                continue
+            if self.free.fullmatch(option):
+                found[option] = value
+                continue
+            if option not in self.options:
+                raise UserError(
+                    f"the transport {name} has no parameter {option!r}{near(option, self._names)}"
+                )
+            if not equals or value not in self.options[option]:
+                raise UserError(
+                    f"{part!r}: the parameter {option} of the transport {name} takes one of "
+                    f"{', '.join(self.options[option])}"
+                )
+            found[option] = value
+        if len(presets) > 1:
+            raise UserError(
+                f"{' and '.join(presets)} are two presets of the transport {name}; keep one of them"
+            )
+        for preset in presets:
+            found = {**self.presets[preset].options, **found, PRESET: preset}
+        return found
+
+    def switch(self, options: Options, topology: Topology) -> str:
+        """What it runs on with ``options`` where the user names no switch."""
+        customary = self.default_switch(options, topology)
+        preset = self.presets.get(options.get(PRESET, ""))
+        more = [f"{key}={value}" for key, value in preset.switch.items()] if preset else []
+        return ",".join((customary if ":" in customary or not more else f"{customary}:", *more))
+
+    @property
+    def _names(self) -> Mapping[str, object]:
+        return {
+            **self.presets,
+            **self.options,
+            **{line.partition("=")[0]: 0 for line in self.described if line},
+        }
+
+    def describe(self) -> str:
+        """Its parameters and their values, the default first, a line each."""
+        lines = [
+            f"  {name + '=' + '|'.join(values):<46}{self.meanings[name]}"
+            for name, values in self.options.items()
+        ]
+        lines += [f"  {name:<46}{preset.meaning}" for name, preset in self.presets.items()]
+        return "\n".join((*lines, *(f"  {k:<46}{text}" for k, text in self.described.items())))
+
+
+def number(wanted: str, option: str, text: str) -> float:
+    """The value of a parameter that is a number; :class:`UserError` for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise UserError(f"transport {wanted!r}: {option} is {text!r}; give a number") from None
+    return int(value) if value.is_integer() else value
+
+
+def rto_ns(wanted: str, options: Options, base_rtt: int) -> int:
+    """The first retransmission timeout (ns): the user's, or :data:`RTO_BASE_RTTS`."""
+    if "rto" not in options:
+        return RTO_BASE_RTTS * base_rtt
+    try:
+        return parse_time_ns(options["rto"])
+    except UnitError as error:
+        raise UserError(f"transport {wanted!r}: rto: {error}") from None
+
+
+def path_window(
+    topology: Topology, gpu: str, packet_octets: int, more: int, port: str | None = None
+) -> int:
+    """Octets in flight that keep the NIC, or its ``port``, busy on its longest path, and no more.
+
+    Rate times round trip; ``more``, what the receiver may leave unacknowledged; and one packet of
+    ``packet_octets`` that is being serialised at each hop.
+    """
+    reached = topology.spans(gpu, longest=True)
+    spans = {reached.get(peer.name, NOWHERE) for peer in topology.gpus}
+    round_trip = 2 * max(span.delay_ns for span in spans)
+    hops = max(span.hops for span in spans)
+    rate = nic_rate_bps(topology, gpu) if port is None else port_rate_bps(topology, End(gpu, port))
+    return rate * round_trip // (8 * 10**9) + more + (hops + 1) * packet_octets

@@ -1,0 +1,344 @@
+"""Ultra Ethernet in a run: ``--transport uet:...``."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from emulator.asic.code_points import endpoint_fields
+from emulator.asic.switch_choice import DEFAULT, SwitchChoice
+from emulator.errors import UserError
+from emulator.kernel.frame_filter import TransportFrames
+from emulator.measures.ideal import WireCost
+from emulator.transports.one_time_keys import OneTimeKeys
+from emulator.transports.transport_choice import (
+    FRAMING,
+    RTO_BASE_RTTS,
+    Options,
+    Transport,
+    TransportChoice,
+    number,
+    path_window,
+    rto_ns,
+)
+from topologies.addressing import gpu_address, next_hops
+from topologies.analysis.round_trip import base_rtt_ns
+from topologies.designs.planes import fep_addresses, fep_number
+from topologies.model import End, Node, Topology
+from topologies.parts.attachment import nic_rate_bps, port_rate_bps
+from uet.config import PAYLOAD_MTUS, FepConfig
+from uet.fep import FabricEndpoint
+from uet.planes.fabric_interface import FabricInterface
+from uet.planes.numbered_writes import REGION_BITS
+from uet.planes.sharing import InterfaceConfig
+from uet.tss.secure_domain import Mode, domain_from_data
+from uet.wire import headers
+from uet.wire.codes import CRC_SIZE, ICV_SIZE, MIN_TRIM_SIZE
+
+_PREFERRED_PAYLOAD = 4096  # UES 3.4.1.11: every implementation has it
+
+
+#: What ``--transport uet:...`` can say, with the values of each; the first is the default.
+UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "delivery": ("rud", "rod"),
+    "reorder": ("off", "on"),
+    "tss": ("off", "direct", "cluster"),
+    "encapsulation": ("udp", "native"),
+    "crc": ("off", "on"),
+    "ack": ("ack_cc", "ack", "ack_ccx"),
+    "cc": ("nscc", "rccc", "both", "none"),
+    "spray": ("reps", "oblivious", "round_robin", "bitmap"),
+}
+#: What each of them decides, for people.
+UET_MEANINGS: Mapping[str, str] = {
+    "delivery": "unordered or ordered",
+    "reorder": "with rod: refuse or keep what arrives early",
+    "tss": "encryption, and how keys are derived",
+    "encapsulation": "in UDP, or in IP itself",
+    "crc": "end-to-end CRC; tss has its tag instead",
+    "ack": "format of acknowledgements",
+    "cc": "congestion control; none: a window of one bandwidth-delay product",
+    "spray": "how unordered packets choose paths",
+}
+#: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late tell what queues hold from
+#: what is lost.  A NIC that GPUs share holds the windows of all of them, whose ends nobody marks.
+TAIL_BASE_RTTS, TAIL_SHARED_NIC = 3, 16
+#: How long REPS takes only paths that were good after a loss, in base RTTs.  UES leaves it open;
+#: public models take from 100 us to 10 ms.  Far longer than it takes to learn the paths anew, the
+#: few that it then has load a fabric unevenly, after a loss that broke nothing for a whole run.
+REPS_FROZEN_BASE_RTTS = 20
+#: More packets than one life of an endpoint sends in one secure domain.
+COUNTERS_PER_LIFE = 1 << 32
+#: How long a plane is silent until its work goes to another one: as long as its endpoint asks that
+#: often for the state of the tail, or, where delivery is ordered, so many RTOs.
+SILENT_TAILS, SILENT_RTOS = 3, 2
+_TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
+
+
+def uet_endpoint(
+    *,
+    seed: int,
+    event_log: str | None = None,
+    name: str = "",
+    reference: str | None = None,
+    life: int = 0,
+    lives_before: int = 0,
+    **config: object,
+) -> FabricEndpoint:
+    """An Ultra Ethernet endpoint.
+
+    ``config`` are the fields of :class:`~uet.config.FepConfig`, secure domains as JSON data with
+    keys of its own, under which nothing was sent before but by earlier lives of it: packet
+    counters of each ``life`` are others, those ``lives_before`` this row included.
+    With ``event_log`` it writes what it does into that new file, under its ``name``;
+    ``reference`` is the wall-clock time (RFC 3339) of fabric time zero, if the caller knows it.
+    A later ``life`` of the endpoint has a log of its own, with that number in its name.
+    """
+    life += lives_before
+    domains = config.get("domains")
+    if isinstance(domains, list):
+        config["domains"] = tuple(map(domain_from_data, domains))
+    fields = FepConfig(**config)  # type: ignore[arg-type]
+    if event_log is None:
+        return FabricEndpoint(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE)
+    from uet.eventlog.logging_endpoint import create
+    from uet.eventlog.sequence import JsonSequence
+
+    # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
+    path = Path(event_log)
+    if life:
+        path = path.with_stem(f"{path.stem}.{life}")
+    file = path.open("x", buffering=1, encoding="utf-8")
+    log = JsonSequence(file.write, name=name, reference=reference)
+    return create(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE, log=log)
+
+
+def fabric_interface(
+    *,
+    seed: int,
+    feps: Sequence[Mapping[str, object]],
+    names: Sequence[str],
+    peers: Sequence[tuple[str, ...]],
+    quarantine: int,
+    silence: int,
+    patience: int,
+    event_log: str | None = None,
+    name: str = "",
+    reference: str | None = None,
+    life: int = 0,
+    lives_before: int = 0,
+    **common: object,
+) -> FabricInterface:
+    """The endpoints of one NIC, one a plane, as :func:`uet_endpoint` makes them from ``feps``
+    and what they have in ``common``.
+
+    ``names`` are theirs; see :class:`~uet.planes.fabric_interface.InterfaceConfig` for the others.
+    Each writes an event log of its own, its name appended to that of the file.
+    """
+    rng = random.Random(seed)
+    made = []
+    for fep, config in zip(names, feps, strict=True):
+        log = None
+        if event_log is not None:
+            whole = Path(event_log)
+            log = str(whole.with_stem(f"{whole.stem}-fep{fep}"))
+        endpoint = uet_endpoint(
+            seed=rng.getrandbits(63),
+            event_log=log,
+            name=f"{name} FEP {fep}",
+            reference=reference,
+            life=life,
+            lives_before=lives_before,
+            **{**config, **common},
+        )
+        made.append((fep, endpoint))
+    shared = InterfaceConfig(peers=peers, quarantine=quarantine, silence=silence, patience=patience)
+    return FabricInterface(made, shared, seed=rng.getrandbits(63))
+
+
+def _fit_uet(
+    wanted: str,
+    options: Options,
+    topology: Topology,
+    seed: int,
+    switch: SwitchChoice | None,
+) -> TransportChoice:
+    chosen = {name: values[0] for name, values in UET_OPTIONS.items()} | dict(options)
+    if chosen["reorder"] == "on" and chosen["delivery"] != "rod":
+        raise UserError(
+            f"transport {wanted!r}: reorder=on is for ordered delivery; add delivery=rod or leave "
+            "reorder out"
+        )
+    native, secure = chosen["encapsulation"] == "native", chosen["tss"] != "off"
+    around = (
+        headers.ETHERNET,
+        headers.IPV4,
+        headers.ENTROPY if native else headers.UDP_HEADER,
+        headers.RUD_REQ,
+        headers.SES_STD_SOM,
+    )
+    header_octets = sum(header.size for header in around)
+    if chosen["cc"] in ("rccc", "both"):
+        header_octets += headers.REQ_CC_STATE.size
+    trims = switch is not None and switch.trims
+    fields: dict[str, object] = {
+        "congestion_control": chosen["cc"],
+        "spraying": chosen["spray"],
+        "network_trims": trims,
+        **_tuning(wanted, options),
+        **endpoint_fields(),
+        "delivery": chosen["delivery"],
+        "rod_reorder": chosen["reorder"] == "on",
+        "native": native,
+        "ack_type": chosen["ack"],
+    }
+    if "short" in options:
+        fields["short_message_packets"] = number(wanted, "short", options["short"])
+    if secure:
+        header_octets += headers.TSS.size + ICV_SIZE
+    elif chosen["crc"] == "on":
+        fields["crc"] = True
+        header_octets += CRC_SIZE
+    smallest_mtu = min(link.mtu for link in topology.links)
+    room = smallest_mtu + headers.ETHERNET.size - header_octets
+    fitting = [mtu for mtu in PAYLOAD_MTUS if mtu <= min(room, _PREFERRED_PAYLOAD)]
+    if not fitting:
+        raise UserError(
+            f"an MTU of {smallest_mtu} octets leaves room for {room} octets of payload and UET "
+            f"needs at least {PAYLOAD_MTUS[0]}; raise mtu to "
+            f"{smallest_mtu - room + PAYLOAD_MTUS[0]}"
+        )
+    wire = WireCost(around_bytes=header_octets + FRAMING, payload_mtu=max(fitting))
+    base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
+    rto = rto_ns(wanted, options, base_rtt)
+    shared = any(node.transparent for node in topology.nodes)
+    tail_loss_time = min(rto, base_rtt * (TAIL_SHARED_NIC if shared else TAIL_BASE_RTTS))
+    fields |= {
+        "base_rtt": base_rtt,
+        "rto_init_time": rto,
+        "tail_loss_time": tail_loss_time,
+        "reps_freeze_time": REPS_FROZEN_BASE_RTTS * base_rtt,
+        "payload_mtu": wire.payload_mtu,
+    }
+    packet = wire.payload_mtu + wire.around_bytes
+    endpoints = {gpu.name: _endpoints(topology, gpu, packet, fields) for gpu in topology.gpus}
+    try:
+        FepConfig(**next(iter(endpoints.values()))[0])  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(f"transport {wanted!r}: {error}") from None
+    configs: dict[str, Mapping[str, object]] = {}
+    for gpu in topology.gpus:
+        configs[gpu.name] = endpoints[gpu.name][0]
+        if gpu.feps:
+            configs[gpu.name] = {
+                "feps": endpoints[gpu.name],
+                "names": [fep_number(topology, gpu, fep.name) for fep in gpu.feps],
+                "peers": [fep_addresses(peer) for peer in topology.gpus if peer is not gpu],
+                "quarantine": tail_loss_time,
+                "silence": SILENT_TAILS * tail_loss_time
+                if chosen["delivery"] == "rud"
+                else SILENT_RTOS * rto,
+                "patience": rto,
+            }
+    several = any(gpu.feps for gpu in topology.gpus)
+    return TransportChoice(
+        name=wanted,
+        factory=f"{__name__}:{'fabric_interface' if several else 'uet_endpoint'}",
+        frames=TransportFrames(),
+        configs=configs,
+        wire=wire,
+        data_packets="tx_data_packets",
+        retransmitted="tx_retransmitted_packets",
+        trimmed_octets=_trimmed_octets(chosen),
+        keys=OneTimeKeys(cast(Mode, chosen["tss"])) if secure else None,
+        out_of_order="rx_reordered" if chosen["delivery"] == "rod" else None,
+        traits=_traits(chosen, rto, base_rtt),
+    )
+
+
+def _trimmed_octets(chosen: Mapping[str, str]) -> int:
+    """Octets of IP payload through the PDS header of a request (UES 4.1)."""
+    kept = [headers.ENTROPY if chosen["encapsulation"] == "native" else headers.UDP_HEADER]
+    if chosen["tss"] != "off":
+        kept.append(headers.TSS)
+    kept.append(headers.RUD_REQ)
+    if chosen["cc"] in ("rccc", "both"):
+        kept.append(headers.REQ_CC_STATE)
+    return max(MIN_TRIM_SIZE, sum(header.size for header in kept))
+
+
+def _traits(chosen: Options, rto: int, base_rtt: int) -> dict[str, str]:
+    """How it works where another transport may work otherwise, by subject."""
+    ordered = chosen["delivery"] == "rod"
+    return {
+        "paths": "one to a peer" if ordered else f"by packet, {chosen['spray']}",
+        "congestion control": f"{chosen['cc']}, fitted to this fabric's base RTT of "
+        f"{base_rtt / 1000:.2f} us, rate and trimming",
+        "retransmission timer": f"{rto / 1000:.1f} us",
+        "ACKs": "in the queue of control packets",
+    }
+
+
+def _endpoints(
+    topology: Topology, gpu: Node, packet_octets: int, fields: Mapping[str, object]
+) -> list[dict[str, object]]:
+    """Return the configuration of each fabric endpoint of ``gpu``."""
+    found = []
+    ports: list[str | None] = [fep.name for fep in gpu.feps]
+    for port in ports or [None]:
+        found.append(
+            {
+                "address": str(gpu_address(gpu, port).ip),
+                "mac": gpu.ports[0].mac,
+                "neighbours": next_hops(topology, gpu.name, port),
+                "ports": 1 if port else len(gpu.ports),
+                "link_rate": port_rate_bps(topology, End(gpu.name, port))
+                if port
+                else nic_rate_bps(topology, gpu.name),
+                "window_bytes": path_window(
+                    topology, gpu.name, packet_octets, FepConfig.ack_gen_trigger, port
+                ),
+                **({"region_bits": REGION_BITS} if port else {}),
+                **fields,
+            }
+        )
+    return found
+
+
+def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:
+    """Return the parameters of NSCC and RCCC: what runs set, and what the user has set.
+
+    A run lets the average delay stand in for a missing RTT sample, as UEC's own simulator does.  By
+    the letter of UES 3.6.13 such an ACK changes nothing, and a window that the first flight of an
+    incast has cut stays small for as long as packets are sent three times.
+    """
+    found: dict[str, dict[str, float]] = {"nscc": {"average_stands_in": 1.0}, "rccc": {}}
+    for option, value in options.items():
+        named = _TUNING.fullmatch(option)
+        if named is not None:
+            found[named[1]][named[2]] = number(wanted, option, value)
+    return found
+
+
+def _default_switch(options: Options, topology: Topology) -> str:
+    """With RCCC the receiver answers for the last hop, and nothing is marked there (UES 3.6.14)."""
+    credited = options.get("cc") in ("rccc", "both")
+    return f"{DEFAULT}:last_hop_ecn=off" if credited else DEFAULT
+
+
+TRANSPORT = Transport(
+    default_switch=_default_switch,
+    fit=_fit_uet,
+    options=UET_OPTIONS,
+    meanings=UET_MEANINGS,
+    free=re.compile(f"{_TUNING.pattern}|rto|short"),
+    described={
+        "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base round trips]",
+        "short=PACKETS": "unordered messages of at most so many have a second PDC while a longer "
+        f"one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
+        "nscc.PARAMETER=N, rccc.PARAMETER=N": "of the algorithms, such as nscc.gamma",
+    },
+)

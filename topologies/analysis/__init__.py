@@ -1,0 +1,1 @@
+"""Properties computed from a topology: capacity, failure domains, deadlocks, round trips."""

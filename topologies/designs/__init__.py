@@ -1,0 +1,1 @@
+"""Topology designs: one file for each shape, with its drawing and its parameters."""

@@ -1,0 +1,1 @@
+"""Drawings, tables and files of other tools, made from a topology."""

@@ -1,0 +1,444 @@
+"""A drawing of a fabric before anybody draws it: boxes in rows, and lines between them.
+
+Rows are tiers (:data:`topologies.analysis.capacity.TIERS`), servers lowest.  A box is a server, a
+switch, or as many of them as are alike; a row that would be too long to read is put together, as
+little as makes it fit.  Rates stand in the cell where a line starts, at its lower end: labels on so
+many lines would hide them.
+
+In a direct network (a torus, the groups of a dragonfly), where cables join switches of one tier,
+servers are told of in the boxes of their switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from topologies.analysis.capacity import format_ratio, oversubscription
+from topologies.designs.planes import fep_number
+from topologies.exports.alike import DETAILS, DIRECT_DETAILS, Detail, Part, Parts
+from topologies.exports.heat import Heat, number
+from topologies.exports.mermaid import bundle_rate
+from topologies.model import SWITCH, End, Link, Node, Role, Topology
+
+#: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
+#: kind of colour vision.
+COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#e69f00",
+    "#5d3a9b",
+    "#7a7a7a",
+)
+PLAIN = "#333333"
+#: What fits a row at reading size: cells of servers, boxes of switches.
+LONGEST_ROW = (32, 12)
+MOST_LINES = 100
+#: The same for a direct network, which has no rows.
+MOST_DIRECT_BOXES = 64
+MOST_DIRECT_LINES = 300
+
+
+@dataclass
+class Cell:
+    """A part of a box from which a line leads up."""
+
+    key: str
+    text: tuple[str, ...]
+
+
+@dataclass
+class Box:
+    key: str
+    title: tuple[str, ...]
+    row: int
+    pod: int | None
+    colour: str
+    members: tuple[str, ...]  # names of all nodes
+    count: int  # parts that it stands for
+    cells: list[Cell] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Line:
+    """``lower`` and ``upper`` are keys of boxes; ``cell`` is where in ``lower`` it starts.
+
+    A line within one row has no cell, and tells its rate itself.
+    """
+
+    lower: str
+    upper: str
+    cell: str | None
+    text: str
+    links: tuple[Link, ...]
+    colour: str
+    width: float
+
+    @property
+    def standby(self) -> bool:
+        return _standby(self.links)
+
+
+@dataclass(frozen=True)
+class Row:
+    height: int
+    title: tuple[str, ...]
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    title: tuple[str, ...]
+    rows: tuple[Row, ...]  # lowest first
+    lines: tuple[Line, ...]
+    heat: Heat | None
+    direct: bool  # cables join boxes of one row
+
+    @property
+    def boxes(self) -> list[Box]:
+        return [box for row in self.rows for box in row.boxes]
+
+    @property
+    def collapsed(self) -> bool:
+        return any(box.count > 1 for box in self.boxes)
+
+
+def picture(topology: Topology, *, full: bool = False, heat: Heat | None = None) -> Picture:
+    """The drawing of ``topology``; with ``full`` every part is drawn, however many there are.
+
+    ``heat`` colours lines by what their ports saw, instead of by rail.
+    """
+    parts = Parts(topology)
+    if full:
+        return _Drawing(parts, [[part] for part in parts.all], heat).picture()
+    for detail in DIRECT_DETAILS if parts.direct else DETAILS:
+        for apart in _short_rows(parts, detail):
+            groups = _grouped(parts, detail, apart)
+            drawing = _Drawing(parts, groups, heat, exact=detail.exact)
+            if _fits(parts, groups, len(drawing.bundles)):
+                return drawing.picture()
+    return drawing.picture()
+
+
+def span(items: Sequence[str]) -> str:
+    """``first .. last``, the one there is, or ``-``."""
+    if not items:
+        return "-"
+    return items[0] if len(items) == 1 else f"{items[0]} .. {items[-1]}"
+
+
+def _short_rows(parts: Parts, detail: Detail) -> Iterator[Collection[int]]:
+    """The rows that are short enough to be drawn in full, then all but the longest, ... none.
+
+    A row in which ``detail`` takes together what differs in rail or pod is not among them: others
+    do so, too.
+    """
+    length = {
+        row: _length(parts, [[part] for part in own])
+        for row, own in parts.rows.items()
+        if detail.keeps_apart(own)
+    }
+    short = sorted((n, row) for row, n in length.items() if n <= _longest(parts, row))
+    for count in range(len(short), -1, -1):
+        yield {row for _, row in short[:count]}
+
+
+def _grouped(parts: Parts, detail: Detail, apart: Collection[int]) -> list[list[Part]]:
+    """The parts of each box, in the order of rows."""
+    alike = parts.alike(detail, apart)
+    boxes: dict[tuple[int, int], list[Part]] = {}
+    for part in parts.all:
+        boxes.setdefault((part.row, alike[part.name]), []).append(part)
+    return [boxes[place] for place in sorted(boxes, key=lambda place: place[0])]
+
+
+def _fits(parts: Parts, groups: Sequence[Sequence[Part]], lines: int) -> bool:
+    rows: dict[int, list[Sequence[Part]]] = {}
+    for group in groups:
+        rows.setdefault(group[0].row, []).append(group)
+    if parts.direct:  # whose servers are no boxes
+        rows.pop(0, None)
+    most = MOST_DIRECT_LINES if parts.direct else MOST_LINES
+    return lines <= most and all(
+        _length(parts, own) <= _longest(parts, row) for row, own in rows.items()
+    )
+
+
+def _length(parts: Parts, groups: Iterable[Sequence[Part]]) -> int:
+    """Cells of servers, or switches."""
+    return sum(parts.cells[group[0].name] if group[0].is_server else 1 for group in groups)
+
+
+def _longest(parts: Parts, row: int) -> int:
+    return MOST_DIRECT_BOXES if parts.direct else LONGEST_ROW[row > 0]
+
+
+class _Drawing:
+    """The boxes of ``groups`` with the lines between them."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        groups: list[list[Part]],
+        heat: Heat | None,
+        *,
+        exact: bool = True,
+    ) -> None:
+        self.topology = parts.topology
+        self.exact = exact
+        self.direct = parts.direct
+        self.heat = heat
+        self.groups = {group[0].name: group for group in groups}
+        box_of = {part.name: key for key, group in self.groups.items() for part in group}
+        self.pod_of = {node: part.pod for node, part in parts.part_of.items()}
+        self.box_of = {node: box_of[part.name] for node, part in parts.part_of.items()}
+        #: cables by (lower box, upper box, what they start from, as far as boxes tell it apart)
+        self.bundles: dict[tuple[str, str, str], list[Link]] = {}
+        #: those of servers, by the box of their switch, where that tells of them
+        self.folded: dict[str, list[Link]] = {}
+        for link, a, b in parts.links:
+            end, lower, upper = link.a, a, b
+            if a.row > b.row:
+                end, lower, upper = link.b, b, a
+            low, high = box_of[lower.name], box_of[upper.name]
+            if parts.direct and lower.is_server:
+                self.folded.setdefault(high, []).append(link)
+                continue
+            if lower.row == upper.row and low > high:
+                low, high = high, low
+            place = self._place(low, end.node) if lower.row != upper.row else ""
+            self.bundles.setdefault((low, high, place), []).append(link)
+
+    def _place(self, box: str, node: str) -> str:
+        group = self.groups[box]
+        if not group[0].is_server:
+            return ""
+        if len(group) == 1:
+            return node
+        return str(self.topology.node(node).local_rank)
+
+    def picture(self) -> Picture:
+        boxes = {
+            key: self._box(key, group)
+            for key, group in self.groups.items()
+            if not (self.direct and group[0].is_server)
+        }
+        for key, links in self.folded.items():
+            boxes[key].title = (*boxes[key].title, *self._attached(key, links))
+        lines = []
+        once = self._rate_within_rows()
+        for (low, high, place), links in self.bundles.items():
+            if low == high:
+                among = f"{_rate(links)} among them"
+                boxes[low].title = (*boxes[low].title, among, *self._seen(links, high))
+                continue
+            rate, seen = _rate(links), self._seen(links, high)
+            cell = None
+            if boxes[low].row != boxes[high].row:
+                cell = f"{place or low}.{high}"
+                boxes[low].cells.append(Cell(cell, (*self._start(low, links), rate, *seen)))
+            elif once is not None:
+                rate = ""
+            colour, width = self._style(links)
+            text = "\n".join(filter(None, (rate, *seen)))
+            lines.append(Line(low, high, cell, text, tuple(links), colour, width))
+        title = self._title()
+        if once is not None:
+            title = (*title, f"switch - switch: {once} per line")
+        return Picture(title, self._rows(boxes, lines), tuple(lines), self.heat, self.direct)
+
+    def _rate_within_rows(self) -> str | None:
+        """The rate of all lines that stay in their row, if there are any and it is one.
+
+        It is said once then, instead of at every line.
+        """
+        rates = {
+            _rate(links)
+            for (low, high, _), links in self.bundles.items()
+            if low != high and self._row(low) == self._row(high)
+        }
+        return rates.pop() if len(rates) == 1 else None
+
+    def _box(self, key: str, group: list[Part]) -> Box:
+        first = group[0]
+        nodes = tuple(node for part in group for node in part.nodes)
+        title = [span([part.name for part in group])]
+        if len(group) > 1:
+            title.append(f"{len(group)} {_plural(first)}{', alike' if self.exact else ''}")
+        if len(pods := {part.pod for part in group}) > 1:
+            title.append(f"in {len(pods)} pods")
+        if not first.is_server:
+            title += _addresses(nodes)
+        if first.is_server and len(first.kind) > 1:
+            title.append(", ".join(f"{count} {role.upper()}s" for role, count in first.kind))
+        rails = {node.rail for node in nodes}
+        return Box(
+            key=key,
+            title=tuple(title),
+            row=first.row,
+            pod=next(iter(pods)) if len(pods) == 1 else None,
+            colour=PLAIN if first.is_server else _colour(pods if self.direct else rails),
+            members=tuple(node.name for node in nodes),
+            count=len(group),
+        )
+
+    def _start(self, box: str, links: list[Link]) -> list[str]:
+        """What the cell says besides the rate: GPU and address; nothing for a switch."""
+        group = self.groups[box]
+        if not group[0].is_server:
+            return []
+        ends = [end for link in links for end in link.ends if self.box_of[end.node] == box]
+        shared = list(dict.fromkeys(end.node for end in ends if self._is_nic(end.node)))
+        gpus = [gpu for end in ends for gpu in self._gpus_at(end)]
+        addresses = [
+            str(address.ip)
+            for end in gpus
+            if (address := self.topology.node(end.node).port(end.port).address)
+        ]
+        names = list(dict.fromkeys(end.node for end in gpus))
+        feps = [number for end in gpus if (number := self._fep(end))]
+        told = [span(items) for items in (names, feps, addresses, shared) if items]
+        inside = [
+            link
+            for nic in shared
+            for link, _, far in self.topology.neighbours(nic)
+            if self.box_of[far.node] == box
+        ]
+        return [*told, f"PCIe {bundle_rate(inside)}"] if inside else told
+
+    def _fep(self, end: End) -> str | None:
+        """``FEP 111``, where the port ``end`` of a GPU has one of its own."""
+        gpu = self.topology.node(end.node)
+        return f"FEP {fep_number(self.topology, gpu, end.port)}" if gpu.feps else None
+
+    def _is_nic(self, node: str) -> bool:
+        return self.topology.node(node).transparent
+
+    def _gpus_at(self, end: End) -> list[End]:
+        """``end`` itself, or what shares it."""
+        if not self._is_nic(end.node):
+            return [end]
+        box = self.box_of[end.node]
+        around = self.topology.neighbours(end.node)
+        return [far for _, _, far in around if self.box_of[far.node] == box]
+
+    def _attached(self, box: str, links: list[Link]) -> list[str]:
+        """What the box of a switch says of the servers that are plugged into it."""
+        ends = [end.node for link in links for end in link.ends if self.box_of[end.node] != box]
+        names = list(dict.fromkeys(ends))
+        return [span(names), bundle_rate(links), *self._seen(links, box)]
+
+    def _seen(self, links: list[Link], upper: str) -> list[str]:
+        """What left towards the box ``upper`` and from it, over the busiest of ``links``.
+
+        Within a row neither direction is up, and only the busier is told.
+        """
+        if self.heat is None:
+            return []
+        up: list[float] = []
+        down: list[float] = []
+        rows = set()
+        for link in links:
+            for end in link.ends:
+                box = self.box_of[end.node]
+                rows.add(self._row(box))
+                if (value := self.heat.values.get(str(end))) is not None:
+                    (down if box == upper else up).append(value)
+        if len(rows) == 1:
+            return [self.heat.shown(max(up + down))] if up + down else []
+        signs = (("↑", up), ("↓", down))
+        return [f"{sign} {self._told(values)}" for sign, values in signs if values]
+
+    def _told(self, values: Sequence[float]) -> str:
+        assert self.heat is not None
+        most = self.heat.shown(max(values))
+        if len(values) == 1 or not max(values):
+            return most
+        return f"{most}, mean {number(fmean(values))}"
+
+    def _row(self, box: str) -> int:
+        return self.groups[box][0].row
+
+    def _style(self, links: list[Link]) -> tuple[str, float]:
+        if self.heat is not None:
+            seen = [self.heat.values.get(str(end), 0.0) for link in links for end in link.ends]
+            return self.heat.colour(max(seen)), self.heat.width(max(seen))
+        nodes = [self.topology.node(end.node) for link in links for end in link.ends]
+        if self.direct:
+            colour = _colour({self.pod_of[node.name] for node in nodes})
+        else:
+            colour = _colour({node.rail for node in nodes if node.rail is not None})
+        return colour, 1 + min(3.0, 0.5 * (len(links) - 1))
+
+    def _rows(self, boxes: dict[str, Box], lines: Sequence[Line]) -> tuple[Row, ...]:
+        ratios = oversubscription(self.topology)
+        ordered = _side_by_side(boxes, lines)
+        rows = []
+        for height in sorted({box.row for box in boxes.values()}):
+            own = tuple(box for box in ordered if box.row == height)
+            count = sum(box.count for box in own)
+            first = self.groups[own[0].key][0]
+            title = [f"{count} {_plural(first)}" if count > 1 else f"1 {_singular(first)}"]
+            if (ratio := ratios.get(first.nodes[0].role)) is not None:
+                title.append(f"{format_ratio(ratio)} down : up")
+            rows.append(Row(height, tuple(title), own))
+        return tuple(rows)
+
+    def _title(self) -> tuple[str, ...]:
+        parts = self.topology.gpus, self.topology.servers, self.topology.links
+        gpus, servers, cables = (
+            f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+            for name, things in zip(("GPU", "server", "link"), parts, strict=True)
+        )
+        title = [f"{self.topology.name}: {gpus} in {servers}, {cables}"]
+        for network in dict.fromkeys(server.scale_up for server in self.topology.servers):
+            if (network.shape, network.hosts) != (SWITCH, 1):
+                whose = "each server" if network.hosts == 1 else f"{network.hosts} servers each"
+                title.append(f"scale-up: a {network.shape} for {whose}")
+        if self.heat is not None:
+            title.append(self.heat.title)
+        return tuple(title)
+
+
+def _side_by_side(boxes: Mapping[str, Box], lines: Sequence[Line]) -> list[Box]:
+    """``boxes``, each with the one that it has a standby link to next to it: a line between them
+    would run through whatever stood in between."""
+    twins = {line.lower: line.upper for line in lines if line.standby}
+    order = [key for first in boxes for key in (first, twins.get(first, first))]
+    return [boxes[key] for key in dict.fromkeys(order)]
+
+
+def _rate(links: list[Link]) -> str:
+    return f"{'standby ' if _standby(links) else ''}{bundle_rate(links)}"
+
+
+def _standby(links: Sequence[Link]) -> bool:
+    return all(link.standby for link in links)
+
+
+def _colour(numbers: Iterable[int | None]) -> str:
+    """The colour of what all have in common, a rail or a pod; plain if it is nothing."""
+    (number,) = found if len(found := set(numbers)) == 1 else (None,)
+    return PLAIN if number is None else COLOURS[number % len(COLOURS)]
+
+
+def _addresses(nodes: Sequence[Node]) -> list[str]:
+    gateways = [str(bridge.gateway) for node in nodes for bridge in node.bridges if bridge.gateway]
+    if gateways:
+        return [span(gateways)]
+    loopbacks = [str(node.loopback) for node in nodes if node.loopback]
+    return [span(loopbacks)] if loopbacks else []
+
+
+def _singular(part: Part) -> str:
+    role = part.nodes[0].role
+    return "server" if part.is_server else role if role is Role.ROUTER else f"{role} switch"
+
+
+def _plural(part: Part) -> str:
+    name = _singular(part)
+    return f"{name}es" if name.endswith("ch") else f"{name}s"

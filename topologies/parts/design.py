@@ -1,0 +1,89 @@
+"""What a topology design is: parameters with a kind, a default and a line of help, and a drawing.
+
+A design is a frozen dataclass derived from :class:`Design`.  Its fields are the single statement of
+its parameters; callers may give each as text with its unit, as an integer in base units, or leave
+it out.  Its docstring's first line is what a list of designs shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from topologies.model import SCALE_UP_SHAPES, SWITCH, ScaleUp, Topology
+from topologies.parts.design_parameters import COUNT, MTU, RATE, SIZE, TIME, Choice, Kind
+
+
+def parameter(default: int | str | None, kind: Kind | Choice, help: str) -> Any:
+    """A field of a design; the default None stands for what the design computes (``auto``)."""
+    return dataclasses.field(default=default, metadata={"kind": kind, "help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """The base of all designs; making one reads every parameter.
+
+    Raises TopologyError, which names the parameter, for a value out of range.
+    """
+
+    NAME: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                read = field.metadata["kind"].read(field.name, value)
+                object.__setattr__(self, field.name, read)
+
+    @classmethod
+    def summary(cls) -> str:
+        return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+    def topology(self) -> Topology:
+        """The fabric.  Raises TopologyError where parameters contradict each other."""
+        raise NotImplementedError
+
+
+D = TypeVar("D", bound=Design)
+
+
+def with_defaults(**defaults: int | str) -> Callable[[type[D]], type[D]]:
+    """Makes of a subclass a design of its own: that of its base, with other ``defaults``."""
+
+    def changed(design: type[D]) -> type[D]:
+        fields = {field.name: field for field in dataclasses.fields(design)}
+        for name, default in defaults.items():
+            setattr(design, name, parameter(default, **fields[name].metadata))
+            design.__annotations__[name] = fields[name].type
+        return dataclass(frozen=True, kw_only=True)(design)
+
+    return changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cabling(Design):
+    """What every design asks of its cables, ports and servers."""
+
+    nic_rate: int = parameter("400Gbps", RATE, "rate of each NIC port")
+    nic_delay: int = parameter("600ns", TIME, "delay of a GPU - switch link")
+    uplink_delay: int = parameter("600ns", TIME, "delay of a link between switches")
+    mtu: int = parameter("9000", MTU, "IP MTU of every link")
+    buffer: int = parameter("1MiB", SIZE, "egress queue of every port")
+    scale_up_rate: int = parameter("3.6Tbps", RATE, "scale-up rate per GPU, each way")
+    scale_up_latency: int = parameter("700ns", TIME, "scale-up latency")
+    scale_up: str = parameter(
+        SWITCH, Choice(SCALE_UP_SHAPES), "scale-up by a switch, by links to all, or to two others"
+    )
+    scale_up_hosts: int = parameter(1, COUNT, "servers that share a scale-up network")
+
+    @property
+    def scale_up_network(self) -> ScaleUp:
+        return ScaleUp(
+            rate_bps=self.scale_up_rate,
+            latency_ns=self.scale_up_latency,
+            shape=self.scale_up,
+            hosts=self.scale_up_hosts,
+        )

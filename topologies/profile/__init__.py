@@ -1,0 +1,1 @@
+"""Fabric profiles: YAML files that describe a Clos fabric and its switches."""

@@ -1,0 +1,326 @@
+"""A fabric profile: a Clos fabric and what its switches do, from YAML text.
+
+::
+
+    segment:
+      hosts: 4
+      gpus_per_host: 8
+      gpu_io: {nic_rate: 200Gbps}
+      rail_switch: {rails_per_switch: 4, uplink_rate: 800Gbps}
+    pod:
+      segments: 2
+      spine: {spines: 4}
+    global:
+      load_balancing: packet
+      mtu: 4096
+
+All keys are in :mod:`topologies.profile.fabric_keys`.  What is left out has the default of
+:class:`~topologies.designs.clos.Clos`, and so has what is ``auto``, where it is one that is
+computed. Every wrong key and value of a text is told at once, each with its line; where there is
+none, every contradiction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from ruamel.yaml.comments import CommentedMap, TaggedScalar
+
+from topologies.designs.clos import AUTO_HOMING, PATHS, Clos
+from topologies.model import FabricProfile, Topology, TopologyError
+from topologies.parts.design_parameters import AUTO
+from topologies.profile.cross_checks import contradictions
+from topologies.profile.fabric_keys import (
+    CLASSES,
+    CLOS,
+    KEYS,
+    LOSSLESS,
+    NO_SWITCH,
+    SECTIONS,
+    STATIC,
+    Queues,
+    switch_name,
+)
+from topologies.profile.yaml_lines import Problem, TextError, line_of, parse_mapping
+from topologies.units import format_time
+
+Value = int | str
+#: Keys that say something of the switches, beside the topology.
+OF_SWITCHES = (
+    *("switch", "load_balancing", "flowlet_gap", "ecn", "ecn_kmin", "ecn_kmax", "ecn_pmax"),
+    *("switch_latency", "pfc", "trimming", CLASSES),
+)
+#: What a switch's parameter for the queue of a code point begins with.
+DSCP = "dscp."
+#: Classes whose packets congestion control watches.
+MARKED_CLASSES = ("data", "retransmission", "untrimmed")
+#: Parameters of switches and control planes whose keys have other names.
+_KEY_OF = {
+    "balance": "load_balancing",
+    "latency": "switch_latency",
+    "kmin_bytes": "ecn_kmin",
+    "kmax_bytes": "ecn_kmax",
+    "pmax": "ecn_pmax",
+    "trim_bytes": "trimming",
+    "interval": "bfd_interval",
+    "multiplier": "bfd_multiplier",
+}
+#: The parameters of a class that keys say for all of :data:`MARKED_CLASSES`, and what ``ecn: off``
+#: sets of them.
+_MARKING = ("kmin_bytes", "kmax_bytes", "pmax")
+_MARKING_OFF = {"kmax_bytes": "none"}
+_MARKED = rf"\b(?:{'|'.join(MARKED_CLASSES)})\."
+
+
+@dataclass(frozen=True)
+class FabricFile:
+    """``switch`` is the choice of :mod:`emulator.asic.switch_choice`, None if the text says nothing
+    of it;
+    ``names_switch`` says whether the text has its name.  ``transport`` is the interconnect, None if
+    the text has none.  ``lines`` are those of the keys."""
+
+    topology: Topology
+    switch: str | None
+    lines: Mapping[str, int]
+    transport: str | None = None
+    names_switch: bool = False
+
+    def problem(self, said: str, parameters: Iterable[str]) -> Problem:
+        """What others than this file ``said`` of ``parameters`` (of a switch, a control plane or a
+        topology, as they call them), with the line that gives the first of those that are given.
+
+        Where none is, that is the line which says what switch it is, or the first.
+        """
+        said = self._in_own_words(said)
+        keys = [_KEY_OF.get(name.rpartition(".")[2], name) for name in parameters]
+        given = next((key for key in keys if key in self.lines), None)
+        if given is not None and given.startswith(DSCP):
+            return Problem(self.lines[given], f"{CLASSES}: {said}")
+        if given is not None:
+            told = said if re.search(rf"\b{given}\b", said) else f"{given}: {said}"
+            return Problem(self.lines[given], told)
+        return Problem(next((self.lines[key] for key in OF_SWITCHES if key in self.lines), 1), said)
+
+    def _in_own_words(self, said: str) -> str:
+        """``said`` with the keys of this file for the marking parameters of a switch, which it has
+        for each class, and with the switch's name alone for the choice made of them."""
+        if self.switch is not None:
+            said = said.replace(self.switch, self.switch.partition(":")[0])
+        for parameter, value in _MARKING_OFF.items():
+            said = re.sub(rf"{_MARKED}{parameter}={value}\b", "ecn: off", said)
+        return re.sub(rf"{_MARKED}({'|'.join(_MARKING)})\b", lambda found: _KEY_OF[found[1]], said)
+
+
+def read(text: str, name: str) -> FabricFile:
+    """The fabric that ``text`` describes.
+
+    Raises TextError, which names the file ``name`` and lines, with all that is wrong.
+    """
+    reader = _Reader(parse_mapping(text, name))
+    if reader.problems:
+        raise TextError(reader.problems, name)
+    said = reader.said
+    wrong = [Problem(reader.line(key), what) for key, what in contradictions(said)]
+    if wrong:
+        raise TextError(wrong, name)
+    try:
+        shape: dict[str, Any] = {key: value for key, value in said.items() if key in CLOS}
+        if shape.get("homing") == AUTO_HOMING and said.get("control_plane", STATIC) != STATIC:
+            shape["homing"] = PATHS  # bonds take static routes
+        built = Clos(**shape).topology()
+        profile = dataclasses.replace(_profile(said), vlans=built.profile.vlans)
+        topology = dataclasses.replace(built, profile=profile)
+    except TopologyError as error:
+        raise TextError([Problem(reader.line_about(str(error)), str(error))], name) from None
+    switch = _switch(said) if any(key in said for key in OF_SWITCHES) else None
+    transport = said.get("interconnect")
+    return FabricFile(
+        topology,
+        switch,
+        reader.lines,
+        transport=None if transport is None else str(transport),
+        names_switch="switch" in said,
+    )
+
+
+class _Reader:
+    """What a text says: ``said`` by key, and the ``problems`` of keys and values on their own."""
+
+    def __init__(self, content: CommentedMap) -> None:
+        self.said: dict[str, Value] = {}
+        self.problems: list[Problem] = []
+        self.lines: dict[str, int] = {}
+        self._section((), content, 1)
+
+    def line(self, key: str) -> int:
+        return self.lines.get(key, 1)
+
+    def line_about(self, said: str) -> int:
+        """The line of the first key that a message of the topology names, which knows nothing of
+        switches' keys."""
+        named = (
+            word
+            for word in re.findall(r"[a-z_]+", said)
+            if word in self.lines and word not in OF_SWITCHES
+        )
+        return self.line(next(named, ""))
+
+    def _section(self, path: tuple[str, ...], content: CommentedMap, above: int) -> None:
+        inner = tuple(each[-1] for each in SECTIONS if each and each[:-1] == path)
+        keys = tuple(key.name for key in SECTIONS.get(path, ()))
+        for key, value in content.items():
+            line = line_of(content, key, above)
+            if key in inner:
+                if isinstance(value, CommentedMap):
+                    self._section((*path, key), value, line)
+                elif value is not None:  # an empty section says nothing
+                    self._wrong(
+                        line, f"{key} is {_shown(value)}, not a mapping of {_known(path, key)}"
+                    )
+            elif key in keys:
+                self._value(key, value, line)
+            else:
+                self._wrong(line, _unknown(path, key, (*inner, *keys)))
+
+    def _value(self, key: str, value: object, line: int) -> None:
+        self.lines[key] = line
+        if isinstance(value, bool):
+            value = "on" if value else "off"
+        if value == AUTO and KEYS[key].automatic:
+            return
+        if isinstance(KEYS[key].kind, Queues):
+            self._queues(key, value, line)
+            return
+        if not isinstance(value, int | float | str):
+            self._wrong(line, f"{key} is {_shown(value)}, not a single value")
+            return
+        try:
+            self.said[key] = KEYS[key].kind.read(key, str(value))
+        except TopologyError as error:
+            self._wrong(line, str(error))
+
+    def _queues(self, key: str, value: object, line: int) -> None:
+        """Read what ``key`` says of code points, each with its line."""
+        if not isinstance(value, CommentedMap):
+            self._wrong(line, f"{key} is {_shown(value)}, not a mapping such as {{EF: high}}")
+            return
+        found: dict[str, str] = {}
+        for point, queue in value.items():
+            at = line_of(value, point, line)
+            try:
+                entry = KEYS[key].kind.read(str(point), str(queue))
+            except TopologyError as error:
+                self._wrong(at, str(error))
+                continue
+            number = str(entry).partition("=")[0]
+            if number in found:
+                self._wrong(at, f"{key} has code point {number} twice; keep one of them")
+            found[number] = str(entry)
+            self.lines[DSCP + number] = at
+        if found:
+            self.said[key] = ",".join(found.values())
+
+    def _wrong(self, line: int, said: str) -> None:
+        self.problems.append(Problem(line, said))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    for kind, name in ((date, "a date"), (Set, "a set"), (bytes, "binary")):
+        if isinstance(value, kind):
+            return name
+    return f"{str(value)!r} with a tag" if isinstance(value, TaggedScalar) else repr(value)
+
+
+def _name(key: object) -> str:
+    """A key as YAML has it."""
+    if key is None:
+        return "null"
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return repr(key) if isinstance(key, str | int | float) else "such key"
+
+
+def _known(path: tuple[str, ...], key: str) -> str:
+    return ", ".join(each.name for each in SECTIONS[*path, key])
+
+
+def _unknown(path: tuple[str, ...], key: object, known: tuple[str, ...]) -> str:
+    where = ".".join(path) or "a fabric profile"
+    close = difflib.get_close_matches(str(key), known, n=1)
+    if close:
+        return f"{where} has no {_name(key)}; did you mean {close[0]}?"
+    for section, keys in SECTIONS.items():
+        if key in {each.name for each in keys} | {section[-1]}:
+            place = section if key != section[-1] else section[:-1]
+            return (
+                f"{where} has no {_name(key)}; it belongs in {'.'.join(place) or 'the top level'}"
+            )
+    return f"{where} has no {_name(key)}; known are {', '.join(known)}"
+
+
+def _profile(said: Mapping[str, Value]) -> FabricProfile:
+    default = FabricProfile()
+    return FabricProfile(
+        control_plane=_control_plane(said),
+        load_balancing=str(said.get("load_balancing", default.load_balancing)),
+        data_plane=str(said.get("data_plane", default.data_plane)),
+    )
+
+
+def _control_plane(said: Mapping[str, Value]) -> str:
+    """``NAME[:PARAMETER=VALUE,...]``."""
+    name = str(said.get("control_plane", STATIC))
+    parts = []
+    if "bfd" in said:
+        parts.append(f"bfd={said['bfd']}")
+    if "bfd_interval" in said:
+        parts.append(f"interval={_time(said['bfd_interval'])}")
+    if "bfd_multiplier" in said:
+        parts.append(f"multiplier={said['bfd_multiplier']}")
+    return name if name == STATIC or not parts else f"{name}:{','.join(parts)}"
+
+
+def _time(ns: Value) -> str:
+    return format_time(int(ns)).replace(" ", "")
+
+
+def _switch(said: Mapping[str, Value]) -> str:
+    """``PROFILE[:PARAMETER=VALUE,...]`` of :mod:`emulator.asic.switch_choice`."""
+    name = switch_name(said)
+    parts = list(_switch_parts(said)) if name != NO_SWITCH else []
+    return f"{name}:{','.join(parts)}" if parts else name
+
+
+def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
+    if "load_balancing" in said:
+        yield f"balance={said['load_balancing']}"
+    if "flowlet_gap" in said:
+        yield f"flowlet_gap={_time(said['flowlet_gap'])}"
+    if "switch_latency" in said:
+        yield f"latency={_time(said['switch_latency'])}"
+    if switch_name(said) == LOSSLESS and "pfc" in said:
+        yield f"pfc={said['pfc']}"
+    if "trimming" in said:
+        yield f"trim={said['trimming']}"
+    rules = {
+        rule: said[key] for key, rule in ((_KEY_OF[rule], rule) for rule in _MARKING) if key in said
+    }
+    if said.get("ecn") == "off":
+        rules = dict(_MARKING_OFF)
+    for name in MARKED_CLASSES:
+        for rule, value in rules.items():
+            yield f"{name}.{rule}={value}"
+    for entry in filter(None, str(said.get(CLASSES, "")).split(",")):
+        yield f"{DSCP}{entry}"

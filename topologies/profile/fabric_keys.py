@@ -1,0 +1,214 @@
+"""The keys of a fabric profile: three domains and what holds for all of them (figure 13-13).
+
+=============  ==========================================================================
+``segment``    servers, their GPU I/O profile, and the rail switch profile
+``pod``        how many segments, and the spine profile
+``multi_pod``  how many pods, and the super-spine profile
+``global``     control plane, data plane, load balancing, ECN, PFC, BFD, MTU
+=============  ==========================================================================
+
+A key that is a parameter of :class:`~topologies.designs.clos.Clos` has its name, kind, default and
+help.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topologies.designs.clos import Clos
+from topologies.model import EVPN, TopologyError
+from topologies.parts.design_parameters import TIME, Choice, Kind, parse_count
+from topologies.units import UnitError, format_time, parse_size, parse_time_ns
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A kind of value that is kept as text of a certain form."""
+
+    name: str
+    form: str
+    example: str
+
+    def read(self, field: str, value: int | str) -> str:
+        """``value`` as text.  Raises TopologyError, which names ``field``."""
+        text = str(value)
+        if not re.fullmatch(self.form, text):
+            raise TopologyError(f"{field} is {text!r}, not a {self.name}; write {self.example}")
+        return text
+
+
+CODE_POINTS = 64
+#: Of a switch, in the order in which they are served.
+QUEUES = ("high", "low")
+_NAMED = {"EF": 46, "LE": 1, "DF": 0} | {f"CS{number}": 8 * number for number in range(8)}
+_NAMED |= {f"AF{row}{drop}": 8 * row + 2 * drop for row in range(1, 5) for drop in range(1, 4)}
+
+
+def dscp(text: str) -> int | None:
+    """The code point ``text``: a number, or a name of RFC 2474, 2597, 3246 or 8622."""
+    if text.isascii() and text.isdecimal() and int(text) < CODE_POINTS:
+        return int(text)
+    return _NAMED.get(text.upper())
+
+
+@dataclass(frozen=True)
+class Interconnect(Choice):
+    """The kind of what GPUs speak; InfiniBand is known and refused."""
+
+    def read(self, field: str, value: int | str) -> str:
+        """``value``, if it is one of the words.  Raises TopologyError, which names ``field``."""
+        if str(value).lower() == "infiniband":
+            raise TopologyError(
+                f"{field} is {value}, whose links and switches are no Ethernet, and there is none "
+                f"here; take {' or '.join(self.words)}"
+            )
+        return super().read(field, value)
+
+
+@dataclass(frozen=True)
+class Queues:
+    """The kind of a mapping of DSCPs to queues, kept as text: ``26=low,46=high``."""
+
+    name: str = "mapping of DSCPs to queues"
+
+    def read(self, field: str, value: int | str) -> str:
+        """One entry of the mapping: ``field`` is the DSCP, ``value`` the queue; as ``26=low``.
+
+        Raises TopologyError, which names ``classes``.
+        """
+        number = dscp(field)
+        if number is None:
+            raise TopologyError(
+                f"classes has a code point {field!r}; write 0 to {CODE_POINTS - 1}, or a name such "
+                "as EF, AF31, CS6"
+            )
+        if value not in QUEUES:
+            raise TopologyError(
+                f"classes puts code point {field} into {value!r}; queues are {', '.join(QUEUES)}"
+            )
+        return f"{number}={value}"
+
+
+#: A queue's depth as the switches take it: octets, or multiples of the fabric's BDP.
+DEPTH = Pattern("depth", r"[0-9.]{1,12} ?([KMGT]i?B|B)?|[0-9.]{1,12} ?bdp", "20KiB or 0.2bdp")
+SHARE = Pattern("share above 0, at most 1", r"0?\.[0-9]*[1-9][0-9]*|1(\.0*)?", "0.2")
+ON_OFF = Choice(("on", "off"))
+#: What FRR takes, in whole milliseconds; its timers run in this machine's time.
+BFD_INTERVAL = Kind("time", "ns", 10 * 10**6, 60 * 10**9, parse_time_ns, format_time)
+BFD_MULTIPLIER = Kind("count", "", 2, 255, parse_count, str)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key.  ``parameter`` says whether it is one of :class:`~topologies.designs.clos.Clos`, and
+    ``automatic`` whether it can be left to that (``auto``)."""
+
+    name: str
+    kind: Kind | Choice | Pattern | Queues
+    help: str
+    parameter: bool = False
+    automatic: bool = False
+
+
+CLOS = {field.name: field for field in dataclasses.fields(Clos)}
+
+
+def _clos(*names: str) -> tuple[Key, ...]:
+    return tuple(
+        Key(
+            name,
+            CLOS[name].metadata["kind"],
+            CLOS[name].metadata["help"],
+            parameter=True,
+            automatic=CLOS[name].default is None,
+        )
+        for name in names
+    )
+
+
+STATIC = "static"
+LOSSLESS, NO_SWITCH = "lossless", "none"
+UET, ROCEV2 = "uet", "rocev2"
+CLASSES = "classes"
+
+#: Every section by its path, with its own keys.
+SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
+    ("segment",): _clos("hosts", "gpus_per_host"),
+    ("segment", "gpu_io"): (
+        Key(
+            "interconnect",
+            Interconnect((UET, ROCEV2)),
+            "what GPUs speak, unless a run is told otherwise; default uet",
+        ),
+        *_clos(
+            *("nic_rate", "nic_ports", "homing", "nic_delay", "gpus_per_nic", "pcie_rate"),
+            *("scale_up", "scale_up_rate", "scale_up_latency", "scale_up_hosts"),
+        ),
+    ),
+    ("segment", "rail_switch"): (
+        *_clos(
+            *("rails_per_switch", "switch_ports", "port_order", "subnet_prefix", "subnets"),
+            *("vlans", "uplink_rate", "uplinks_per_spine"),
+        ),
+        Key(
+            CLASSES,
+            Queues(),
+            "queue (high, low) of each DSCP, on rail switches and those above; default: EF, CS6, "
+            "cut packets high, all others low",
+        ),
+    ),
+    ("pod",): _clos("segments"),
+    ("pod", "spine"): _clos("spines", "planes"),
+    ("multi_pod",): _clos("pods"),
+    ("multi_pod", "super_spine"): _clos("super_spines", "super_rate", "uplinks_per_super"),
+    ("global",): (
+        Key(
+            "control_plane",
+            Choice((STATIC, "ebgp", "ibgp", EVPN)),
+            "how switches learn routes; default static",
+        ),
+        Key("bfd", ON_OFF, "fast failure detection on links between switches"),
+        Key("bfd_interval", BFD_INTERVAL, "between two BFD packets; default 300ms"),
+        Key("bfd_multiplier", BFD_MULTIPLIER, "BFD packets to miss; default 3"),
+        Key("data_plane", Choice(("ethernet", "vxlan")), "what carries packets; default ethernet"),
+        Key(
+            "switch",
+            Choice(("shallow", "deep", LOSSLESS, NO_SWITCH)),
+            "buffers and classes of the switches; default shallow",
+        ),
+        Key(
+            "load_balancing",
+            Choice(("flow", "flowlet", "packet", "round-robin", "least-loaded", "kernel")),
+            "the next hop of a packet; default flow",
+        ),
+        Key("flowlet_gap", TIME, "pause that ends a flowlet; default one base RTT"),
+        Key("switch_latency", TIME, "of the pipeline, by the virtual clock alone; default 0"),
+        Key("ecn", ON_OFF, "marking of data; default on"),
+        Key("ecn_kmin", DEPTH, "queue from which packets are marked; default 0.2bdp"),
+        Key("ecn_kmax", DEPTH, "queue from which all are; default 0.8bdp"),
+        Key("ecn_pmax", SHARE, "share marked just below that; default 1"),
+        Key("pfc", ON_OFF, "pauses for the lossless class; default on if switch is lossless"),
+        Key("trimming", ON_OFF, "packets that find no room are cut; default as the switch has it"),
+        Key("control_class", ON_OFF, "a class of its own for acknowledgements and cut packets"),
+        *_clos("mtu", "buffer", "uplink_delay"),
+    ),
+}
+KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
+
+
+def switch_name(said: Mapping[str, int | str]) -> str:
+    """The profile of the switches: ``said``, or customary for the interconnect."""
+    usual = LOSSLESS if said.get("interconnect") == ROCEV2 else "shallow"
+    return str(said.get("switch", usual))
+
+
+def measured(depth: str) -> tuple[str, float] | None:
+    """The unit (octets or BDPs) and number of a depth, None if it has neither."""
+    number = depth.removesuffix("bdp")
+    try:
+        return ("B", parse_size(depth)) if number == depth else ("bdp", float(number))
+    except (UnitError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Entropy values: which path a packet takes (UES 3.6)."""

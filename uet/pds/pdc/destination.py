@@ -1,0 +1,496 @@
+"""The destination half of a PDC: requests arrive, acknowledgements leave.
+
+In order: what is kept, what a request does, when an ACK is owed, what it says, what CLEAR does
+(UES 3.5.11, 3.5.12, 3.5.20, 3.5.21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from uet.pds.pdc.window import SACK_BITS, Arrival, ReceiveWindow
+from uet.pds.psn import HALF, MASK
+from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
+from uet.wire import headers
+from uet.wire.codes import NackCode, NextHeader, ResponseOpcode, ReturnCode
+
+#: (PSN, next header, UET packet, offset of the SES header) -> what SES answers.
+Deliver = Callable[[int, int, memoryview, int], Answer]
+
+_RESPONSE = headers.SES_RESPONSE
+_RESPONSE_NEXT = int(NextHeader.RESPONSE)
+_DEFAULT = ResponseOpcode.DEFAULT_RESPONSE << _RESPONSE.shift("opcode")
+_DEFAULT_OK, _DEFAULT_NULL = _DEFAULT | ReturnCode.OK, _DEFAULT | ReturnCode.NULL
+_MESSAGE_ID_AT = headers.SES_STD_SOM.field("message_id").offset // 8
+_GENERATION_AT = headers.SES_STD_SOM.field("ri_generation").offset // 8  # JobID behind it
+_LENGTH_AT = headers.SES_STD_SOM.field("request_length").offset // 8
+_MODIFIED_AT = headers.SES_RESPONSE_DATA.field("modified_length").offset // 8
+_JOB_ID = 0xFF_FFFF  # its 24 bits, without the generation in front
+_STANDARD, _DATA = int(NextHeader.REQUEST_STD), int(NextHeader.RESPONSE_DATA)
+#: Headers whose bits 16 to 31 are a message id.
+_WITH_ID = frozenset({_STANDARD, _DATA})
+#: On an ordered PDC a packet is lost when one that was sent so many later is here.
+_OVERTAKEN = 5
+_TINY = 12  # octets that every SES header has at least
+
+
+def default_response(message_id: int, job_id: int, *, word: int = _DEFAULT_OK) -> bytes:
+    """What PDS answers when SES has nothing to say: success (UES 3.5.17)."""
+    return _RESPONSE.pack(word, message_id, job_id, 0)
+
+
+class Acknowledger(Protocol):
+    """How the answers leave; the PDC implements it."""
+
+    def ack(
+        self, psn: int, answer: bytes, next_header: int, resent: int, entropy: int, marked: bool
+    ) -> None: ...
+
+    def nack(
+        self, code: int, psn: int, resent: int, entropy: int, marked: bool, payload: int = 0
+    ) -> None: ...
+
+
+class Arrived:
+    """A request that waits for its turn, or for SES to answer it."""
+
+    __slots__ = (
+        "at",
+        "entropy",
+        "marked",
+        "next_header",
+        "packet",
+        "resent",
+        "ses_at",
+        "syn",
+        "wants_ack",
+    )
+
+    def __init__(
+        self,
+        packet: memoryview,
+        at: int,
+        ses_at: int,
+        next_header: int,
+        wants_ack: int,
+        resent: int,
+        syn: int,
+        entropy: int,
+        marked: bool,
+    ) -> None:
+        self.packet = packet
+        self.at = at
+        self.ses_at = ses_at
+        self.next_header = next_header
+        self.wants_ack = wants_ack
+        self.resent = resent
+        self.syn = syn
+        self.entropy = entropy
+        self.marked = marked
+
+
+class RequestDestination:
+    """Receives the requests of one direction of a PDC, each exactly once.
+
+    On an ordered PDC it takes them in the order of their PSNs: without ``reorder`` one that is
+    early is refused (UES 3.5.21), with it kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_psn: int,
+        psn_range: int,
+        overhead: int,
+        ordered: bool,
+        reorder: bool,
+        infer_loss: bool,
+        ack_gen_trigger: int,
+        ack_gen_min_pkt_add: int,
+        ack_on_ecn: bool,
+        drop_network_duplicates: bool,
+        lengths_in_default: bool,
+        null_to_duplicates: bool,
+        silent_below_cack: bool,
+        deliver: Deliver,
+        acknowledger: Acknowledger,
+        counters: dict[str, int],
+    ) -> None:
+        self.window = ReceiveWindow(start_psn, psn_range)
+        self.received_octets = 0  # nominal size of new data (UES 3.6.12)
+        #: guaranteed-delivery responses not cleared, by PSN
+        self.stored: dict[int, Response] = {}
+        #: requests that SES has not answered yet, by PSN
+        self.busy: dict[int, Arrived] = {}
+        self._early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
+        self._overhead = overhead
+        self._ordered = ordered
+        self._reorder = reorder
+        self._infers = infer_loss
+        self._deliver = deliver
+        self._out = acknowledger
+        self._trigger = ack_gen_trigger
+        self._min_add = ack_gen_min_pkt_add
+        self._ack_on_ecn = ack_on_ecn
+        self._drop_network_duplicates = drop_network_duplicates
+        self._lengths_in_default = lengths_in_default
+        self._silent_below_cack = silent_below_cack
+        self._asked: set[int] = set()  # what was not answered the first time
+        self._to_duplicates = _DEFAULT_NULL if null_to_duplicates else _DEFAULT_OK
+        self._counters = counters
+        self._judged = start_psn  # those before it have arrived, or were asked for once more
+        self._seen = (0, 0)  # octets received and since when no more
+        self._owed = 0
+        self._newest_ar = (start_psn - 1) & MASK
+        self._sack_base = (start_psn - 1) & MASK
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def on_request(
+        self,
+        psn: int,
+        clear_psn: int,
+        next_header: int,
+        wants_ack: int,
+        resent: int,
+        syn: int,
+        entropy: int,
+        marked: bool,
+        packet: memoryview,
+        at: int,
+        ses_at: int,
+    ) -> None:
+        """Take a request whose PDS header begins at ``at`` and answer it, now or later."""
+        window = self.window
+        ahead = (psn - window.base) & MASK
+        if ahead >= window.size or window.received >> ahead & 1:
+            if window.classify(psn) is Arrival.OUTSIDE:
+                code = NackCode.INVALID_SYN if syn else NackCode.PSN_OOR_WINDOW
+                self._out.nack(code, psn, resent, entropy, marked)
+                return
+            self._again(psn, clear_psn, next_header, resent, entropy, marked, packet, ses_at)
+            return
+        if not resent and ((psn - window.highest) & MASK) >= HALF:
+            self._counters["rx_reordered"] += 1
+        if clear_psn != window.max_clear:
+            self._apply_clear(clear_psn)
+        if self._ordered and (self._early or psn != window.first_missing):
+            self._in_order(
+                psn,
+                Arrived(packet, at, ses_at, next_header, wants_ack, resent, syn, entropy, marked),
+            )
+            return
+        answer = self._deliver(psn, next_header, packet, ses_at)
+        if answer is NO_ROOM:
+            self._out.nack(NackCode.NO_SES_MSG_AVAIL, psn, resent, entropy, marked)
+            return
+        end = len(packet)
+        self.received_octets += end - at + self._overhead
+        if ((psn - self._sack_base) & MASK) >= HALF:
+            self._sack_base = psn
+        if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
+            self._newest_ar = psn
+        payload = end - ses_at - _SES_SIZE
+        self._owed += payload if payload > self._min_add else self._min_add
+        if answer is ACCEPTED:
+            window.accept(psn)
+            if (
+                wants_ack
+                or syn
+                or resent
+                or self._owed >= self._trigger
+                or self._newest_ar == window.highest
+                or (marked and self._ack_on_ecn)
+            ):
+                response = self._default(next_header, packet, ses_at, _DEFAULT_OK)
+                self._out.ack(psn, response, _RESPONSE_NEXT, resent, entropy, marked)
+            return
+        arrived = Arrived(packet, at, ses_at, next_header, wants_ack, resent, syn, entropy, marked)
+        if isinstance(answer, Response) and not answer.guaranteed:
+            window.accept(psn)
+        else:
+            window.accept(psn, guaranteed=True)
+        self._answer(psn, answer, arrived)
+
+    def _answer(self, psn: int, answer: Answer, arrived: Arrived) -> None:
+        """Send what SES said to a request that the window has already."""
+        if answer is LATER:
+            self.busy[psn] = Arrived(
+                memoryview(bytes(arrived.packet[: arrived.ses_at + _SES_SIZE])),
+                arrived.at,
+                arrived.ses_at,
+                arrived.next_header,
+                arrived.wants_ack,
+                arrived.resent,
+                arrived.syn,
+                arrived.entropy,
+                arrived.marked,
+            )
+            return
+        if isinstance(answer, Response):
+            octets, next_header = answer.octets, answer.next_header
+            if answer.guaranteed:
+                self.stored[psn] = answer
+        else:
+            octets = self._default(arrived.next_header, arrived.packet, arrived.ses_at, _DEFAULT_OK)
+            next_header = _RESPONSE_NEXT
+        self._out.ack(psn, octets, next_header, arrived.resent, arrived.entropy, arrived.marked)
+
+    def respond(self, psn: int, answer: Answer) -> None:
+        """SES answers a request that it had answered LATER."""
+        arrived = self.busy.pop(psn, None)
+        if arrived is None:
+            return
+        if not (isinstance(answer, Response) and answer.guaranteed):
+            self.window.release(psn)
+        self._answer(psn, answer, arrived)
+
+    def _in_order(self, psn: int, arrived: Arrived) -> None:
+        """A request of an ordered PDC that is early, or that others wait for."""
+        window = self.window
+        expected = window.first_missing
+        if psn != expected:
+            if not self._reorder:
+                self._out.nack(
+                    NackCode.ROD_OOO,
+                    psn,
+                    arrived.resent,
+                    arrived.entropy,
+                    arrived.marked,
+                    expected,
+                )
+                return
+            arrived.packet = memoryview(bytes(arrived.packet))
+            self._early[psn] = arrived
+            window.hold(psn)
+            if self._infers:
+                self._infer_loss(arrived.entropy)
+            return
+        self._in_turn(psn, arrived)
+
+    def _in_turn(self, psn: int, turn: Arrived | None) -> None:
+        """Take ``psn`` and what has waited for it; answers leave when all of them are booked."""
+        window = self.window
+        answers = []
+        while turn is not None:
+            window.drop(psn)  # until SES has taken it
+            answer = self._deliver(psn, turn.next_header, turn.packet, turn.ses_at)
+            if answer is NO_ROOM:
+                self._out.nack(
+                    NackCode.NO_SES_MSG_AVAIL, psn, turn.resent, turn.entropy, turn.marked
+                )
+                break
+            octets = len(turn.packet)
+            self._count(psn, octets - turn.at, octets - turn.ses_at, turn.wants_ack)
+            plain = answer is ACCEPTED or (isinstance(answer, Response) and not answer.guaranteed)
+            window.hold(psn, guaranteed=not plain)
+            answers.append((psn, answer, turn))
+            psn = (psn + 1) & MASK
+            turn = self._early.pop(psn, None)
+        window.advance(psn)
+        for number, answer, turn in answers:
+            if (
+                answer is not ACCEPTED
+                or turn.wants_ack
+                or turn.syn
+                or turn.resent
+                or self._owed >= self._trigger
+                or self._newest_ar == window.highest
+                or (turn.marked and self._ack_on_ecn)
+            ):
+                self._answer(number, answer, turn)
+
+    def _count(self, psn: int, octets: int, ses_octets: int, wants_ack: int) -> None:
+        """Book a request that SES has taken, as :meth:`on_request` does for those in turn."""
+        self.received_octets += octets + self._overhead
+        if ((psn - self._sack_base) & MASK) >= HALF:
+            self._sack_base = psn
+        if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
+            self._newest_ar = psn
+        payload = ses_octets - _SES_SIZE
+        self._owed += payload if payload > self._min_add else self._min_add
+
+    def _infer_loss(self, entropy: int) -> None:
+        """Ask for what newer packets have overtaken: on one path that does not happen.
+
+        The source cannot know, for what is early is acknowledged when its turn comes.
+        """
+        window = self.window
+        judged, end = self._judged, (window.highest - _OVERTAKEN) & MASK
+        if ((judged - window.base) & MASK) >= HALF:
+            judged = window.base
+        while ((end - judged) & MASK) < HALF:
+            if not window.received >> ((judged - window.base) & MASK) & 1:
+                self._counters["losses_inferred"] += 1
+                self._out.nack(NackCode.RCVR_INFER_LOSS, judged, 0, entropy, False)
+            judged = (judged + 1) & MASK
+        self._judged = judged
+
+    def _again(
+        self,
+        psn: int,
+        clear_psn: int,
+        next_header: int,
+        resent: int,
+        entropy: int,
+        marked: bool,
+        packet: memoryview,
+        ses_at: int,
+    ) -> None:
+        """A duplicate is answered with the same as the first time (UES 3.5.20.2)."""
+        self._counters["rx_duplicates"] += 1
+        if self._drop_network_duplicates and not resent:
+            return
+        self._apply_clear(clear_psn)
+        if psn in self._early:
+            return  # its turn has not come
+        if psn in self.busy:
+            self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
+            return
+        stored = self.stored.get(psn)
+        if stored is None:
+            octets = self._default(next_header, packet, ses_at, self._to_duplicates)
+            self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
+        else:
+            self._out.ack(psn, stored.octets, stored.next_header, resent, entropy, marked)
+
+    def _default(self, next_header: int, packet: memoryview, ses_at: int, word: int) -> bytes:
+        """The default response to a request (UES 3.5.17); small and medium ones have no id."""
+        message_id = 0
+        if next_header in _WITH_ID and len(packet) >= ses_at + _TINY:
+            at = ses_at + _MESSAGE_ID_AT
+            message_id = packet[at] << 8 | packet[at + 1]
+        at = ses_at + _GENERATION_AT
+        whose = int.from_bytes(packet[at : at + 4], "big")  # generation of the resource, JobID
+        if next_header == _DATA:
+            whose &= _JOB_ID
+        elif word == _DEFAULT_NULL:
+            whose = 0
+        length = 0
+        if self._lengths_in_default and word == _DEFAULT_OK:
+            at = ses_at + (_MODIFIED_AT if next_header == _DATA else _LENGTH_AT)
+            length = int.from_bytes(packet[at : at + 4], "big")
+        return _RESPONSE.pack(word, message_id, whose, length)
+
+    def answer_ack_request(
+        self, psn: int, message_id: int, job_id: int, resent: int, entropy: int, marked: bool
+    ) -> None:
+        """ACK_REQ: outside the window silence, unseen a NACK, else the ACK again (UES 3.5.16)."""
+        arrival = self.window.classify(psn)
+        if arrival is Arrival.OUTSIDE:
+            self._counters["rx_ack_request_outside_window"] += 1
+        elif arrival is Arrival.NEW:
+            self._out.nack(NackCode.PKT_NOT_RCVD, psn, resent, entropy, marked)
+        elif psn in self.busy or psn in self._early:
+            self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
+        elif self._silent_below_cack and self._is_first_ask(psn):
+            self._counters["rx_ack_request_outside_window"] += 1
+        else:
+            stored = self.stored.get(psn)
+            if stored is not None:
+                self._out.ack(psn, stored.octets, stored.next_header, resent, entropy, marked)
+            else:
+                octets = default_response(message_id, job_id, word=self._to_duplicates)
+                self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
+
+    def _is_first_ask(self, psn: int) -> bool:
+        """Whether ``psn`` lies below CACK and is asked about for the first time.
+
+        An ACK that covers it has left already; if it is asked about again that ACK was lost.
+        """
+        if ((psn - self.window.base) & MASK) < HALF or psn in self._asked:
+            return False
+        if len(self._asked) >= self.window.size:
+            self._asked.clear()
+        self._asked.add(psn)
+        return True
+
+    def accept_control(self, psn: int) -> NackCode | None:
+        """A control packet that takes a PSN (CLOSE_REQ, NOOP, NEGOTIATION).
+
+        Why it cannot be, where the window or, on an ordered PDC, the order does not allow it.
+        """
+        window = self.window
+        arrival = window.classify(psn)
+        if arrival is Arrival.OUTSIDE:
+            return NackCode.PSN_OOR_WINDOW
+        if arrival is Arrival.NEW:
+            if self._ordered and psn != window.first_missing:
+                return NackCode.ROD_OOO
+            if self._early:
+                window.hold(psn)
+                psn = (psn + 1) & MASK
+                self._in_turn(psn, self._early.pop(psn, None))
+            else:
+                window.accept(psn)
+        return None
+
+    def accept_close(self, psn: int) -> bool:
+        """CLOSE; false for one that cannot be of this PDC.
+
+        It waits for nothing: an initiator that sends it while something is missing here has given
+        that up.
+        """
+        window = self.window
+        if psn == window.first_missing:
+            window.accept(psn)
+        return psn == (window.base + window.size) & MASK or (
+            window.classify(psn) is not Arrival.OUTSIDE
+        )
+
+    def quiet_since(self, now: int) -> int:
+        """Since when nothing new has arrived, as far as those who asked could see (ns)."""
+        if self.received_octets != self._seen[0]:
+            self._seen = (self.received_octets, now)
+        return self._seen[1]
+
+    # -- acknowledgements --------------------------------------------------------------------
+
+    def acknowledged(self) -> None:
+        """An ACK leaves: what was owed is paid."""
+        self._owed = 0
+
+    def sack(self, wanted: int | None = None) -> tuple[int, int]:
+        """(SACK base PSN, bitmap) for the ACK about to leave.
+
+        Consecutive ACKs walk the window in blocks of 64 PSNs and start again at CACK; a probe
+        names the base that it wants.
+        """
+        window = self.window
+        if wanted is not None:
+            return wanted, window.sack(wanted)
+        base = self._sack_base
+        cack = window.cack
+        if ((base - cack) & MASK) >= HALF:
+            base = cack
+        beyond = (window.highest - base - (SACK_BITS - 1)) & MASK
+        self._sack_base = (base + SACK_BITS) & MASK if 0 < beyond < HALF else cack
+        self._owed = 0
+        return base, window.sack(base)
+
+    # -- clear -------------------------------------------------------------------------------
+
+    def _apply_clear(self, psn: int) -> None:
+        for unanswered in self.busy:  # nobody can know a response that there is not
+            if ((psn - unanswered) & MASK) < HALF:
+                psn = (unanswered - 1) & MASK
+        stored = self.stored
+        news = (psn - self.window.max_clear) & MASK
+        if not self.window.clear(psn) or not stored:
+            return
+        if news < len(stored):  # a few at a time, of however many
+            cleared = [(psn - ahead) & MASK for ahead in range(news)]
+        else:
+            cleared = [p for p in stored if ((psn - p) & MASK) < HALF]
+        for number in cleared:
+            response = stored.pop(number, None)
+            if response is not None and response.known is not None:
+                response.known()
+
+    def on_clear(self, psn: int) -> None:
+        """A CLEAR control packet."""
+        self._apply_clear(psn)
+
+
+_SES_SIZE = headers.SES_STD_SOM.size

@@ -1,0 +1,114 @@
+"""How a secured PDC begins, so that a replayed SYN does not make one (UES 3.5.8, 3.7).
+
+A target keeps one Expected_PSN for each secure domain, beyond every Start_PSN it has accepted.
+With ``"0rtt"`` it takes a SYN that begins there or later at once; otherwise, and with ``"1rtt"``
+always, it names a first PSN and waits until the initiator begins there.
+
+A target that has just started does not know what it accepted before under the same keys, unless
+``expected_psn`` is configured.  It names first PSNs at random, as ``"1rtt"``, until one of these
+PDCs has closed; then that domain's Expected_PSN is known.  What began later than that may still
+be of an earlier life, so from then on it takes at once what begins at Expected_PSN exactly, and
+names that to all others.  A recorded PDC is then accepted only if its Start_PSN meets a random
+one: once in 2^31 times, as with ``"1rtt"``.
+"""
+
+from __future__ import annotations
+
+import random
+
+from uet.config import FepConfig
+from uet.pds.pdc_table import START_END, START_FIRST
+from uet.pds.psn import HALF, MASK
+from uet.timekeeper import Timekeeper
+
+#: Half-open PDCs remembered; beyond that, a new one takes the place of the oldest.
+_MOST_PENDING = 1_024
+
+
+class SecureStarts:
+    """First PSNs of secured PDCs, of those accepted here and of those opened at peers."""
+
+    def __init__(
+        self, config: FepConfig, counts: dict[str, int], rng: random.Random, time: Timekeeper
+    ) -> None:
+        self._keeper = time
+        time.watch(self.next_deadline)
+        self._zero_rtt = config.secure_start == "0rtt"
+        self._time = config.new_pdc_time
+        self._counts = counts
+        self._rng = rng
+        self._knows_past = config.expected_psn is not None
+        self._expected: dict[int, int] = {}  # by SDI
+        if config.expected_psn is not None:
+            self._expected = {domain.sdi: config.expected_psn for domain in config.domains}
+        self._told: dict[tuple[bytes, int], int] = {}  # by (peer, SDI)
+        # (peer, its PDC id, SDI) -> (first PSN wanted, until when); the oldest first
+        self._pending: dict[tuple[bytes, int, int], tuple[int, int]] = {}
+
+    # -- the target's side ---------------------------------------------------------------------
+
+    def refuse(self, peer_key: bytes, peer_id: int, sdi: int, start: int, now: int) -> int | None:
+        """The first PSN to demand in place of ``start``; ``None`` where it may be."""
+        key = (peer_key, peer_id, sdi)
+        self.expire(now)
+        pending = self._pending.get(key)
+        if pending is not None:
+            wanted = pending[0]
+            if start == wanted:
+                del self._pending[key]
+                self._keeper.stopped()
+                return None
+            return wanted
+        expected = self._expected.get(sdi)
+        if self._zero_rtt and expected is not None:
+            beyond = (start - expected) & MASK
+            if not beyond or (self._knows_past and beyond < HALF):
+                return None
+            wanted = expected
+        else:
+            wanted = self._rng.randrange(START_FIRST, START_END)
+        if len(self._pending) >= _MOST_PENDING:
+            del self._pending[next(iter(self._pending))]
+            self._keeper.stopped()
+            self._counts["pending_pdcs_expired"] += 1
+        self._pending[key] = (wanted, now + self._time)
+        self._keeper.started(now + self._time)
+        return wanted
+
+    def ended(self, sdi: int | None, start: int) -> int | None:
+        """A secured PDC that began at ``start`` ends: the domain's Expected_PSN from now on."""
+        if sdi is None:
+            return None
+        after = (start + 1) & MASK
+        expected = self._expected.get(sdi)
+        if expected is None or ((after - expected) & MASK) < HALF:
+            self._expected[sdi] = expected = after
+        return expected
+
+    def expire(self, now: int) -> None:
+        """Forget what has been half open for New_PDC_Time."""
+        while self._pending:
+            key = next(iter(self._pending))
+            if self._pending[key][1] > now:
+                return
+            del self._pending[key]
+            self._keeper.stopped()
+            self._counts["pending_pdcs_expired"] += 1
+
+    def next_deadline(self) -> int | None:
+        """When the oldest half-open PDC is forgotten (ns)."""
+        return next(iter(self._pending.values()))[1] if self._pending else None
+
+    # -- the initiator's side ------------------------------------------------------------------
+
+    def told(self, peer_key: bytes, sdi: int | None, psn: int) -> None:
+        """A target said, when it closed, where the next PDC must begin."""
+        if sdi is None:
+            return
+        known = self._told.get((peer_key, sdi))
+        if known is None or 0 < ((psn - known) & MASK) < HALF:
+            self._told[peer_key, sdi] = psn
+
+    def next_start(self, peer_key: bytes, sdi: int | None) -> int | None:
+        """Where the next secured PDC must begin, if the target has said so."""
+        return None if sdi is None else self._told.get((peer_key, sdi))

@@ -1,0 +1,355 @@
+"""How one end of a PDC writes its packets (UES Tables 3-33 to 3-40).
+
+Everything that stays the same for the life of the PDC is put together once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from uet.compatibility import Compatibility
+from uet.config import FepConfig
+from uet.congestion.spraying.paths import PathSelection
+from uet.pds.control_packets import MAX_PSN_OFFSET, control_packet, nack_packet
+from uet.pds.pdc.destination import RequestDestination
+from uet.pds.psn import MASK, distance
+from uet.pds.semantics import Outbound
+from uet.peer import Wrap, traffic_class
+from uet.transport import Frame
+from uet.wire import headers
+from uet.wire.codes import (
+    BYTE_COUNT_UNIT,
+    PSN_OFFSET_BITS,
+    SERVICE_TIME_INVALID,
+    USE_RSV_PDC,
+    AckFlag,
+    ControlType,
+    NextHeader,
+    PacketType,
+    RequestFlag,
+)
+
+_REQUEST = headers.RUD_REQ
+_ACK, _ACK_CC, _ACK_CCX = headers.ACK, headers.ACK_CC_NSCC, headers.ACK_CCX
+_NEXT_HEADER_SHIFT = _REQUEST.shift("next_hdr")
+#: restore_cwnd and rcv_cwnd_pend stand above the 24 bits of rcvd_bytes.
+_RESTORE, _PENALTY_SHIFT = 1 << 31, 24
+_CREDIT = Struct(">I")  # UET_REQ_CC_STATE as one word
+#: From the type of a request to that with congestion control state, unordered and ordered.
+_WITH_CREDIT = tuple(
+    (with_state - plain) << _REQUEST.shift("type")
+    for plain, with_state in (
+        (PacketType.RUD_REQ, PacketType.RUD_CC_REQ),
+        (PacketType.ROD_REQ, PacketType.ROD_CC_REQ),
+    )
+)
+#: First word of an ACK without flags and without SES header, by the name of its type.
+_ACK_WORDS = {
+    "ack": _ACK.word(type=PacketType.ACK, next_hdr=NextHeader.NONE),
+    "ack_cc": _ACK_CC.word(type=PacketType.ACK_CC, next_hdr=NextHeader.NONE),
+    "ack_ccx": _ACK_CCX.word(type=PacketType.ACK_CCX, next_hdr=NextHeader.NONE),
+}
+
+# Plain numbers: arithmetic on enum members is slow, and this is the data path.
+_RETX, _AR, _SYN = int(RequestFlag.RETX), int(RequestFlag.AR), int(RequestFlag.SYN)
+_ACK_M, _ACK_RETX, _ACK_P = int(AckFlag.M), int(AckFlag.RETX), int(AckFlag.P)
+_ACK_REQ_CLEAR, _ACK_REQ_CLOSE = int(AckFlag.REQ_CLEAR), int(AckFlag.REQ_CLOSE)
+#: Flag of the UEC reference provider: the Expected_PSN follows the ACK's twelve octets.
+_ACK_EPSN = 0x40
+
+
+class PacketWriter:
+    """Writes the requests, ACKs, NACKs and control packets of one end of a PDC."""
+
+    __slots__ = (
+        "_ack_type",
+        "_ack_word",
+        "_compatibility",
+        "_control_class",
+        "_counts",
+        "_data_class",
+        "_echo",
+        "_entropy",
+        "_mpr",
+        "_ordered",
+        "_outbox",
+        "_pdc_info",
+        "_penalised",
+        "_pressure",
+        "_request_word",
+        "_trimmable_ack_size",
+        "_wrap",
+        "asked_on",
+        "asks_to_close",
+        "id",
+        "nominal_overhead",
+        "peer_id",
+        "start_psn",
+    )
+
+    def __init__(
+        self,
+        config: FepConfig,
+        *,
+        ordered: bool,
+        local_id: int,
+        peer_id: int,
+        start_psn: int,
+        reserved: bool,
+        wrap: Wrap,
+        nominal_overhead: int,
+        entropy: PathSelection,
+        pressure: Callable[[], int] | None,
+        outbox: list[Frame],
+        counts: dict[str, int],
+    ) -> None:
+        self.id = local_id
+        self.peer_id = peer_id  # 0 until it is known
+        self.start_psn = start_psn
+        #: what a packet's nominal size has beyond its UET octets (UES 3.6.12)
+        self.nominal_overhead = nominal_overhead
+        #: the EV of the last control packet that was no answer
+        self.asked_on = 0
+        #: set REQ_CLOSE in every ACK
+        self.asks_to_close = False
+        self._compatibility: Compatibility = config.compatibility
+        self._echo = not config.compatibility.ack_without_echo
+        self._ordered = ordered
+        kind = PacketType.ROD_REQ if ordered else PacketType.RUD_REQ
+        self._request_word = _REQUEST.word(type=kind, next_hdr=NextHeader.NONE)
+        self._ack_type = config.ack_type
+        self._ack_word = _ACK_WORDS[config.ack_type]
+        self._data_class = traffic_class(config.dscp_data, ecn_capable=config.ecn_capable)
+        self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
+        self._trimmable_ack_size = config.trimmable_ack_size
+        self._mpr = config.mpr
+        self._pdc_info = (USE_RSV_PDC if reserved else 0) << PSN_OFFSET_BITS
+        self._wrap = wrap
+        self._entropy = entropy
+        self._pressure = pressure
+        self._penalised = False
+        self._outbox = outbox
+        self._counts = counts
+
+    def take_another_path(self) -> None:
+        """The present one may be broken."""
+        self._entropy.timed_out()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def request(
+        self,
+        psn: int,
+        message: Outbound,
+        index: int,
+        clear_offset: int,
+        syn: bool,
+        again: bool,
+        ar: bool,
+        ev: int,
+        credit: int | None,
+    ) -> tuple[Frame, int]:
+        """Packet ``index`` of a message, and its nominal size; CLEAR_PSN rides in every request.
+
+        ``clear_offset`` is CLEAR_PSN relative to ``psn``, never positive; ``credit`` is the
+        ccc_id and credit_target of a context that needs credit.
+        """
+        word = self._request_word | message.next_header << _NEXT_HEADER_SHIFT
+        if ar:
+            word |= _AR
+        if again:
+            word |= _RETX
+        if syn:
+            word |= _SYN
+            target = self._pdc_info | ((psn - self.start_psn) & MAX_PSN_OFFSET)
+        else:
+            target = self.peer_id
+        ses, payload = message.packet(index)
+        if credit is None:
+            uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + ses
+        else:
+            word += _WITH_CREDIT[self._ordered]
+            uet = _REQUEST.pack(word, clear_offset, psn, self.id, target) + _CREDIT.pack(credit)
+            uet += ses
+        size = len(uet) + len(payload) + self.nominal_overhead
+        return self._wrap(self._data_class, ev, uet, payload), size
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def ack(
+        self,
+        psn: int,
+        destination: RequestDestination,
+        answer: bytes,
+        next_header: int,
+        *,
+        resent: int,
+        entropy: int,
+        marked: bool,
+        flags: int = 0,
+        cack: int | None = None,
+    ) -> None:
+        """An ACK that ``psn`` has caused, with the SES response ``answer`` to it, if any."""
+        window = destination.window
+        if cack is None:
+            cack = (window.base - 1) & MASK
+        word = self._ack_word | flags | next_header << _NEXT_HEADER_SHIFT
+        if marked and self._echo:
+            word |= _ACK_M
+        if resent and self._echo:
+            word |= _ACK_RETX
+        if destination.stored and psn in destination.stored:
+            word |= _ACK_REQ_CLEAR
+        elif self.asks_to_close:
+            word |= _ACK_REQ_CLOSE
+        offset = ((psn - cack + 0x8000) & MASK) - 0x8000
+        self._acknowledge(word, offset, cack, destination, None, answer, entropy)
+
+    def probe_ack(
+        self, opaque: int, sack_base: int, destination: RequestDestination, *, marked: bool, ev: int
+    ) -> None:
+        """The answer to a PROBE: the state of the window, and no PSN (UES 3.6.13.7)."""
+        word = self._ack_word | _ACK_P | (_ACK_M if marked else 0)
+        signed = ((opaque + 0x8000) & 0xFFFF) - 0x8000
+        cack = destination.window.cack
+        if not -0x8000 <= distance(sack_base, cack) < 0x8000:
+            sack_base = cack  # no ACK could express the one that was asked for
+        self._acknowledge(word, signed, cack, destination, sack_base, b"", ev)
+
+    def _acknowledge(
+        self,
+        word: int,
+        offset: int,
+        cack: int,
+        destination: RequestDestination,
+        sack_base: int | None,
+        answer: bytes,
+        entropy: int,
+    ) -> None:
+        if self._ack_type == "ack":
+            destination.acknowledged()
+            packet = _ACK.pack(word, offset, cack, self.id, self.peer_id)
+        else:
+            base, bitmap = destination.sack(sack_base)
+            sack_offset = ((base - cack + 0x8000) & MASK) - 0x8000
+            if self._ack_type == "ack_cc":
+                octets = -(-destination.received_octets // BYTE_COUNT_UNIT) & 0xFF_FFFF
+                if self._pressure is not None:
+                    octets |= self._congestion_flags(self._pressure())
+                packet = _ACK_CC.pack(
+                    word,
+                    offset,
+                    cack,
+                    self.id,
+                    self.peer_id,
+                    self._mpr,  # cc_type NSCC and no flags above it
+                    sack_offset,
+                    bitmap,
+                    SERVICE_TIME_INVALID,  # answered in the same instant, nothing to take off
+                    octets,
+                    min(destination.window.out_of_order, 0xFFFE),
+                )
+            else:
+                packet = _ACK_CCX.pack(
+                    word, offset, cack, self.id, self.peer_id, self._mpr, sack_offset, bitmap, 0, 0
+                )
+        self._counts["tx_acks"] += 1
+        big = len(answer) > self._trimmable_ack_size
+        self._outbox.append(
+            self._wrap(
+                self._data_class if big else self._control_class, entropy, packet + answer, b""
+            )
+        )
+
+    def _congestion_flags(self, penalty: int) -> int:
+        """rcv_cwnd_pend; once there was one, restore_cwnd says that there is none any more."""
+        if penalty:
+            self._penalised = True
+            return penalty << _PENALTY_SHIFT
+        return _RESTORE if self._penalised else 0
+
+    def closing_ack(
+        self,
+        psn: int,
+        destination: RequestDestination,
+        *,
+        expected_psn: int | None,
+        resent: int,
+        entropy: int,
+        marked: bool,
+    ) -> None:
+        """The ACK of a CLOSE (UES Table 3-43); ``expected_psn`` for the next secured PDC."""
+        excluding = self._compatibility.close_ack_excludes_close
+        cack = (psn - 1) & MASK if excluding else None
+        if expected_psn is None or not self._compatibility.epsn_in_close_ack:
+            self.ack(
+                psn, destination, b"", 0, resent=resent, entropy=entropy, marked=marked, cack=cack
+            )
+            return
+        base = destination.window.cack if cack is None else cack
+        word = _ACK_WORDS["ack"] | _ACK_EPSN
+        packet = _ACK.pack(
+            word, ((psn - base + 0x8000) & MASK) - 0x8000, base, self.id, self.peer_id
+        )
+        self._counts["tx_acks"] += 1
+        self._outbox.append(
+            self._wrap(self._control_class, entropy, packet + expected_psn.to_bytes(4, "big"), b"")
+        )
+
+    def nack(
+        self, code: int, psn: int, *, resent: int, entropy: int, marked: bool, payload: int = 0
+    ) -> None:
+        """Refuse a packet; a NACK echoes RETX, CE and the entropy of what it refuses."""
+        self._counts["tx_nacks"] += 1
+        packet = nack_packet(
+            code,
+            psn,
+            self.id,
+            self.peer_id,
+            resent=bool(resent),
+            marked=marked,
+            payload=payload,
+        )
+        self._outbox.append(self._wrap(self._control_class, entropy, packet, b""))
+
+    # -- control packets -----------------------------------------------------------------------
+
+    def control(
+        self,
+        kind: ControlType,
+        *,
+        psn: int,
+        ar: bool = False,
+        retx: bool = False,
+        payload: int = 0,
+        opaque: int = 0,
+        syn: bool | None = None,
+        more: bytes = b"",
+        ev: int | None = None,
+        with_data: bool = False,
+    ) -> Frame:
+        """A control packet; while the peer's identifier is not known, one with SYN.
+
+        ``ev`` is that of the packet which it answers, if it answers one.  ``with_data``: it waits
+        in the queues of data.
+        """
+        self._counts["tx_control_packets"] += 1
+        if kind is ControlType.ACK_REQ and self._compatibility.ack_req_without_ar:
+            ar = False
+        packet = control_packet(
+            kind,
+            psn=psn,
+            spdcid=self.id,
+            peer_id=0 if syn else self.peer_id,
+            start_psn=self.start_psn,
+            ordered=self._ordered,
+            ar=ar,
+            retx=retx,
+            payload=payload,
+            opaque=opaque,
+        )
+        if ev is None:
+            ev = self.asked_on = self._entropy.pick()
+        tos = self._data_class if with_data else self._control_class
+        return self._wrap(tos, ev, packet + more, b"")

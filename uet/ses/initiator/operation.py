@@ -1,0 +1,267 @@
+"""What the initiator knows of a request from its posting to its completion (UES 3.4)."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+
+from uet.pds.semantics import Context
+from uet.ses.initiator.outbound import OutboundMessage
+from uet.ses.initiator.reading import OutstandingReads
+from uet.ses.initiator.requests import Plan
+from uet.ses.initiator.waits import Waits
+
+#: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
+Ended = Callable[[str | None], None]
+#: Messages that are told apart among those that read a rendezvous send; one is enough.
+_MOST_READS = 16
+
+
+class Coverage:
+    """Which octets have been dealt with; pieces may overlap and come in any order."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # sorted, disjoint, not touching
+        self._ends: list[int] = []
+
+    def add(self, start: int, end: int) -> None:
+        """The octets from ``start`` up to ``end``."""
+        if end <= start:
+            return
+        starts, ends = self._starts, self._ends
+        first, last = bisect_left(ends, start), bisect_right(starts, end)
+        if first < last:
+            start, end = min(start, starts[first]), max(end, ends[last - 1])
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+
+    def include(self, other: Coverage) -> None:
+        """What is there of ``other``."""
+        for start, end in zip(other._starts, other._ends, strict=True):
+            self.add(start, end)
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of ``start`` to ``end`` is there."""
+        at = bisect_right(self._starts, start) - 1
+        return end <= start or (at >= 0 and self._ends[at] >= end)
+
+
+class PeerReads:
+    """What a peer has read of the rest of a rendezvous send, by the message that it asked with.
+
+    A READ of which a packet was refused begins again as another message.  What had been read of
+    it does not count, for it will be read once more, from memory that must still be there.
+    """
+
+    __slots__ = ("_older", "_read", "_refused")
+
+    def __init__(self) -> None:
+        self._read: dict[object, Coverage] = {}
+        self._older = Coverage()  # of more messages than are told apart
+        self._refused: dict[object, None] = {}
+
+    def add(self, by: object, start: int, end: int) -> None:
+        """The message ``by`` has read the octets from ``start`` up to ``end``."""
+        if by in self._refused:
+            return
+        coverage = self._read.get(by)
+        if coverage is None:
+            if len(self._read) >= _MOST_READS:
+                self._older.include(self._read.pop(next(iter(self._read))))
+            coverage = self._read[by] = Coverage()
+        coverage.add(start, end)
+
+    def refuse(self, by: object) -> None:
+        """A packet of the message ``by`` has been refused."""
+        self._read.pop(by, None)
+        self._refused[by] = None
+        if len(self._refused) > _MOST_READS:
+            del self._refused[next(iter(self._refused))]
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of ``start`` to ``end`` has been read."""
+        union = Coverage()
+        for coverage in (self._older, *self._read.values()):
+            union.include(coverage)
+        return union.covers(start, end)
+
+
+class Operation:
+    """A posted request.  Each attempt to carry it out is an :class:`OutboundMessage`."""
+
+    __slots__ = (
+        "accepted",
+        "attempts",
+        "code",
+        "deferred",
+        "ended",
+        "generations",
+        "is_out",
+        "key",
+        "locked",
+        "message",
+        "missing",
+        "pdc",
+        "permitted",
+        "plan",
+        "read_by_peer",
+        "refused",
+        "reissues",
+        "serial",
+        "settled",
+        "stream",
+        "target_token",
+        "timer",
+        "token",
+        "touched",
+        "unit",
+        "waits",
+        "wants_data",
+    )
+
+    def __init__(self, plan: Plan, serial: int, stream: Stream, ended: Ended | None) -> None:
+        self.plan = plan
+        #: whether something comes back: a read, or a fetching atomic operation
+        self.wants_data = plan.memory is not None
+        self.serial = serial  # in the order of posting
+        self.stream = stream
+        self.ended = ended  # None: its end is a completion
+        # The present attempt
+        self.message: OutboundMessage | None = None
+        self.is_out = False  # its message is with PDS
+        self.pdc: Context | None = None
+        self.locked: Context | None = None  # the PDC that return data keeps open
+        # What the target said
+        self.attempts = 0  # restarts after a refusal
+        self.generations = 0  # restarts with another generation
+        self.reissues = 0  # PDCs that have refused it for good
+        self.accepted: int | None = None  # octets, where the target took fewer than all
+        self.code = 0  # a refusal that is worth another attempt
+        self.refused: str | None = None  # one that is not
+        # Return data: packets whose fate is known, and how many others there are
+        self.settled = bytearray()
+        self.missing = 0
+        self.unit = 0  # octets that a packet asks for
+        # Deferrable sends: both tokens, whether there was no buffer, and whether there is now
+        self.token = 0
+        self.target_token = 0
+        self.deferred = False
+        self.permitted = False
+        # Rendezvous sends
+        self.key: int | None = None
+        self.read_by_peer: PeerReads | None = None
+        # Time
+        self.waits = Waits.NOTHING
+        self.timer = 0
+        self.touched = 0  # when something last came for it
+
+    @property
+    def rest_is_read(self) -> bool:
+        """Rendezvous: whether the peer has all that it needs."""
+        whole = self.plan.length if self.accepted is None else self.accepted
+        reads = self.read_by_peer
+        return reads is None or reads.covers(self.plan.span, whole)
+
+    def expect(self, packets: int) -> None:
+        """So many packets of data are still to come; the first of them count as asked for."""
+        self.stream.reads.change(self.missing, packets, self.unit)
+        self.missing = packets
+
+    def settle(self, index: int) -> None:
+        """No more comes for packet ``index`` of a request for data."""
+        if self.missing and index < len(self.settled) and not self.settled[index]:
+            self.settled[index] = 1
+            self.expect(self.missing - 1)
+            if self.message is not None:
+                self.message.ready += 1
+
+
+class Stream:
+    """What goes to one peer in one delivery mode, in the order of posting.
+
+    Without order, what asks for data lets others pass while as much as may be is under way.
+
+    On an ordered stream a message that must be sent again may not be overtaken: while
+    ``recovering``, nothing starts until everything sent before has ended and ``hold`` (ns) has
+    passed, and then one message alone, the ``probe``, until the target takes it.
+    """
+
+    __slots__ = (
+        "_asking",
+        "_queue",
+        "delivery",
+        "flying",
+        "hold",
+        "mtu",
+        "ordered",
+        "peer",
+        "probe",
+        "reads",
+        "recovering",
+    )
+
+    def __init__(self, peer: str, delivery: str, *, mtu: int, max_read_octets: int) -> None:
+        self.mtu = mtu
+        self.reads = OutstandingReads(max_read_octets, mtu)
+        self.peer = peer
+        self.delivery = delivery
+        self.ordered = delivery == "rod"
+        self.flying = 0  # messages with PDS
+        self.recovering = False
+        self.hold = 0
+        self.probe: Operation | None = None
+        self._queue: list[tuple[int, Operation]] = []
+        # Where order does not count: what asks for data, and may be passed by.
+        self._asking: list[tuple[int, Operation]] = []
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._asking)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something has been posted and has not begun."""
+        return bool(self._queue or self._asking)
+
+    def push(self, operation: Operation) -> None:
+        heapq.heappush(self._heap(operation), (operation.serial, operation))
+
+    def _heap(self, operation: Operation) -> list[tuple[int, Operation]]:
+        return self._asking if operation.wants_data and not self.ordered else self._queue
+
+    @property
+    def head(self) -> Operation:
+        """The first in the order of posting."""
+        queue, asking = self._queue, self._asking
+        return (asking if not queue or (asking and asking[0] < queue[0]) else queue)[0][1]
+
+    def next(self, now: int) -> Operation | None:
+        """What may start now, if anything: not what recovery holds back, or its data."""
+        if self.recovering and (self.flying > 0 or now < self.hold):
+            return None
+        queue, asking = self._queue, self._asking
+        if asking and (not queue or asking[0] < queue[0]):
+            operation = asking[0][1]
+            if self._may_ask(operation.plan.span):
+                return operation
+        if not queue:
+            return None
+        operation = queue[0][1]
+        if self.ordered and operation.wants_data and not self._may_ask(operation.plan.span):
+            return None
+        return operation
+
+    def _may_ask(self, octets: int) -> bool:
+        packets = max(1, -(-octets // self.mtu))
+        return self.delivery == "rudi" or self.reads.fits(packets, min(octets, self.mtu))
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether something may wait for data that others have asked for."""
+        return bool(self._asking or (self.ordered and self._queue))
+
+    def pop(self, operation: Operation) -> None:
+        """Take what :meth:`next` showed."""
+        heapq.heappop(self._heap(operation))

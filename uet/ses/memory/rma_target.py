@@ -1,0 +1,211 @@
+"""Requests on registered memory: write, read and atomic operations (UES 3.4.1).
+
+The checks, in order: the key is known and open to the job, the region's rights allow it, the
+range lies inside; then what the operation itself asks for.  A check that fails is told by its
+return code, a positive number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
+from uet.profiles import Capability
+from uet.ses.facilities import Facilities
+from uet.ses.memory.atomic_operations import execute
+from uet.ses.memory.operands import unpack_operands
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, MemoryRegion
+from uet.ses.memory.return_data import Readback
+from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, Arrival
+from uet.ses.target.responses import data_response, response
+from uet.ses.target.sync import SyncGroups
+from uet.transport import Completion
+from uet.wire.codes import CSWAP_OPCODES, Opcode, ReturnCode
+
+_OK, _BAD_ADDR = int(ReturnCode.OK), int(ReturnCode.BAD_ADDR)
+#: Packets of return data that may wait on one PDC; a request that finds so many comes again.
+MOST_READBACKS: Final = 4_096
+_FETCHING: Final = frozenset({int(Opcode.FETCHING_ATOMIC), int(Opcode.TSEND_FETCH_ATOMIC)})
+#: Called with the address of a peer, a key, and the memory that a write of that peer under that key
+#: is for, as it begins; gives the memory that it goes to.
+Guard = Callable[[str, int, memoryview], memoryview]
+
+
+class MemoryAccess:
+    """Carries out what peers ask of one endpoint's registered memory.
+
+    ``served`` hears (key, offset, length, message) of what a peer has confirmed to have read: it
+    may be the rest of a rendezvous send.  ``guard`` may send writes elsewhere.
+    """
+
+    def __init__(
+        self,
+        facilities: Facilities,
+        served: Callable[[int, int, int, object], None],
+    ) -> None:
+        config = facilities.config
+        self._memory = facilities.memory
+        self._served = served
+        self.guard: Guard | None = None
+        self._complete = facilities.complete
+        self._counters = facilities.counters
+        self._mtu = config.payload_mtu
+        self._inline = config.max_ack_data_size
+        self._swaps = Capability.FETCHING_ATOMIC in config.capabilities
+        self._overrun = int(
+            ReturnCode.UNSUPPORTED_SIZE
+            if config.compatibility.region_overrun_is_unsupported_size
+            else _BAD_ADDR
+        )
+        self.sync = SyncGroups(facilities.complete, facilities.time)
+
+    def region(
+        self, request: Arrival, length: int, *, write: bool, read: bool
+    ) -> MemoryRegion | int:
+        """The region in question, or the code of the first check that fails."""
+        for key in request.keys:
+            region = self._memory.find(key)
+            if region is not None:
+                break
+        else:
+            return int(ReturnCode.BAD_MKEY)
+        if region.job_id is not None and region.job_id != request.job_id:
+            return int(ReturnCode.BAD_MKEY)
+        if (write and not region.writable) or (read and not region.readable):
+            return int(ReturnCode.PERM_VIOLATION)
+        if request.buffer_offset + length > len(region.memory):
+            return self._overrun if write else _BAD_ADDR
+        return region
+
+    def is_unsafe(self, request: Arrival) -> bool:
+        """Whether the request means a region of its job that is not safe for idempotent requests.
+
+        Its key says that the region is (bit 63), and that of the region does not.
+        """
+        for key in request.keys:
+            region = self._memory.find(key & ~IDEMPOTENT_SAFE)
+            if region is not None and region.job_id in (None, request.job_id):
+                return True
+        return False
+
+    # -- write -------------------------------------------------------------------------------
+
+    def written(
+        self,
+        peer: str,
+        key: int,
+        offset: int,
+        length: int,
+        header_data: int | None,
+        group: tuple[int, int, int] | None = None,
+    ) -> None:
+        """Every octet is in place; header data makes that a completion (UES 3.4.1)."""
+        self._counters["rx_messages"] += 1
+        self._counters["rx_message_octets"] += length
+        if group is not None:
+            self.sync.arrived(peer, group, key, offset, length, header_data)
+        elif header_data is not None:
+            self._complete(
+                Completion(
+                    kind="remote_write",
+                    peer=peer,
+                    length=length,
+                    header_data=header_data,
+                    key=key,
+                    offset=offset,
+                )
+            )
+
+    # -- read --------------------------------------------------------------------------------
+
+    def read(self, pdc: Context, request: Arrival) -> Answer:
+        """A READ packet: its data in the answer, or on the return direction (UES 3.5.20.1).
+
+        Where it goes depends on the whole message's length, so that all of it goes one way.
+        """
+        region = self.region(request, request.length, write=False, read=True)
+        if isinstance(region, int):
+            return region
+        if pdc.backlog >= MOST_READBACKS:
+            return NO_ROOM
+        data = self._data(region, request)
+        if not data:
+            return ACCEPTED
+        offset = request.buffer_offset + request.start
+        by = (pdc.id, request.message_id)
+        if request.length <= self._inline:
+            answer = data_response(request, data)
+            answer.known = partial(self._served, region.key, offset, len(data), by)
+            return answer
+        pdc.post(Readback(request, data, key=region.key, offset=offset, by=by))
+        return ACCEPTED
+
+    def _data(self, region: MemoryRegion, request: Arrival) -> memoryview:
+        asked = request.asked(self._mtu)
+        begin = request.buffer_offset + request.start
+        self._counters["tx_read_octets"] += asked
+        return region.memory[begin : begin + asked]
+
+    def read_inline(self, request: Arrival) -> Response:
+        """A READ packet without a PDC: always in the answer, up to one payload MTU (UES 3.5.3)."""
+        region = self.region(request, request.length, write=False, read=True)
+        if isinstance(region, int):
+            return response(request, region)
+        return data_response(request, self._data(region, request))
+
+    def readback_end(self, message: Readback) -> None:
+        """The initiator has what it asked for, or its PDC has failed."""
+        if message.error is None and message.key is not None:
+            self._served(message.key, message.offset, len(message), message.by)
+
+    # -- atomic ------------------------------------------------------------------------------
+
+    def atomic(self, pdc: Context, request: Arrival) -> Answer:
+        """An atomic operation, executed here and now; PDS sees to it that it is only once."""
+        extension = request.extension
+        assert extension is not None  # the checks have seen to it
+        group = None
+        if request.opcode == SYNC_ATOMIC:
+            group = SyncGroups.read(extension, request.initiator)
+            extension = extension[SYNC_EXTENSION:]
+        wanted = unpack_operands(extension)
+        if wanted is None:
+            return int(ReturnCode.OP_VIOLATION)
+        length = wanted.target_length(request.length)
+        fetching = request.opcode in _FETCHING
+        region = self.region(request, length, write=True, read=fetching)
+        if isinstance(region, int):
+            return region
+        if wanted.operation in CSWAP_OPCODES and not self._swaps:
+            return int(ReturnCode.AMO_UNSUPPORTED_OP)
+        offset = request.buffer_offset
+        code, before = execute(
+            wanted.operation,
+            wanted.datatype,
+            region.memory[offset : offset + length],
+            wanted.operand,
+            wanted.compare,
+            offset=offset,
+        )
+        if code != _OK:
+            return code
+        self.written(pdc.address, region.key, offset, length, request.header_data, group)
+        return self.executed(pdc, request, before)
+
+    def executed(self, pdc: Context, request: Arrival, before: bytes) -> Answer:
+        """The answer to an atomic operation: the original value, if it is fetched."""
+        if request.opcode not in _FETCHING:
+            return ACCEPTED
+        if len(before) <= self._inline:
+            return data_response(request, before)
+        pdc.post(Readback(request, before))
+        return ACCEPTED
+
+    @staticmethod
+    def group(request: Arrival) -> tuple[int, int, int] | None:
+        """The group that a synchronised write belongs to."""
+        if request.opcode != SYNC_WRITE or request.extension is None:
+            return None
+        return SyncGroups.read(request.extension, request.initiator)

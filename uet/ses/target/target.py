@@ -1,0 +1,284 @@
+"""The target side of SES: is a request allowed, and what becomes of it (UES 3.4.1)?
+
+A packet of a message that is known goes to its place at once.  So does a write to the endpoint's
+first resource, whose first header word and addressing equal the expected ones: that is one
+comparison instead of nine checks.  All else is parsed and checked step by step, in the
+specification's order, and the first check that fails decides the return code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from uet.congestion.signals import congestion_penalty
+from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
+from uet.ses.address import Address
+from uet.ses.facilities import Facilities
+from uet.ses.memory.return_data import Readback
+from uet.ses.memory.rma_target import Guard, MemoryAccess
+from uet.ses.resources import Resource, ResourceTable
+from uet.ses.target.arrival import FREE, parse
+from uet.ses.target.checks import Checks
+from uet.ses.target.connectionless_target import Connectionless
+from uet.ses.target.execution import Execution
+from uet.ses.target.inbound import InboundMessage, InboundTable
+from uet.ses.target.inbound_send import InboundSend
+from uet.ses.target.matching import ReceiveQueue, Watcher
+from uet.ses.target.responses import response
+from uet.ses.target.sends import OwnInitiator, Sends
+from uet.transport import Receive
+from uet.wire import headers
+from uet.wire.codes import NextHeader, Opcode, ReturnCode
+
+_SOM, _NOSOM = headers.SES_STD_SOM, headers.SES_STD_NOSOM
+_SIZE = _SOM.size
+_SOM_BIT, _HD_BIT, _DC_BIT = _SOM.mask("som"), _SOM.mask("hd"), _SOM.mask("dc")
+_PAYLOAD_LENGTH = _NOSOM.mask("payload_length")
+_STD = int(NextHeader.REQUEST_STD)
+_OK = int(ReturnCode.OK)
+
+COUNTERS: Final = (
+    "rx_messages",
+    "rx_message_octets",
+    "rx_messages_abandoned",
+    "rx_requests_refused",
+    "rx_malformed_requests",
+    "rx_unexpected_dropped",
+    "rx_deferred_expired",
+    "rx_datagrams_dropped",
+    "tx_read_octets",
+)
+
+
+class Target:
+    """Carries out the requests that reach one endpoint."""
+
+    def __init__(self, facilities: Facilities, initiator: OwnInitiator) -> None:
+        config, memory, counters = facilities.config, facilities.memory, facilities.counters
+        for name in COUNTERS:
+            counters.setdefault(name, 0)
+        self._config = config
+        self._memory = memory
+        self._sync = config.compatibility.sync_operations
+        self._resources = ResourceTable()
+        self._checks = Checks(
+            self._resources, config.capabilities, config.compatibility, config.payload_mtu
+        )
+        self._inbound = InboundTable(config, counters, facilities.time, self._abandoned)
+        self._messages, self._refused = self._inbound.messages, self._inbound.refused
+        self._access = MemoryAccess(facilities, initiator.on_served)
+        self._sends = Sends(facilities, self._inbound, initiator)
+        self._execution = Execution(
+            facilities, self._checks, self._inbound, self._access, self._sends, initiator
+        )
+        self._connectionless = Connectionless(
+            config, self._checks, self._access, self._sends, counters
+        )
+        self._home = self._resource(
+            Address(
+                job_id=config.job_id,
+                pid_on_fep=config.pid_on_fep,
+                resource_index=config.resource_index,
+                relative=config.relative,
+            )
+        )
+        self._job_id = config.job_id
+        self._plain_write = _SOM.word(opcode=Opcode.WRITE, rel=int(config.relative)) & ~FREE
+        self._time = facilities.time
+        self._time.watch(self._inbound.next_deadline)
+        self._time.watch(self._sends.deferrals.next_deadline)
+
+    # -- what the application offers ---------------------------------------------------------
+
+    def _resource(self, address: Address) -> Resource:
+        config = self._config
+        resource = Resource(
+            address,
+            ReceiveQueue(
+                max_unexpected=config.max_unexpected_messages + config.max_deferred_messages,
+                max_unexpected_octets=config.max_unexpected_octets,
+            ),
+        )
+        self._resources.add(resource)
+        return resource
+
+    def pressure(self) -> int:
+        """rcv_cwnd_pend (0 to 127): how full the buffers for unexpected messages are."""
+        return congestion_penalty(self._resources.fullest, self._config.max_unexpected_octets)
+
+    def add_resource(self, address: Address) -> None:
+        """Serve one more resource; :class:`uet.ses.resources.ResourceError` if it is there."""
+        self._resource(address)
+
+    def set_enabled(self, enabled: bool, address: Address | None = None) -> None:
+        """Let a resource take requests, or refuse all of them (DISABLED)."""
+        self._at(address).set_enabled(enabled)
+
+    def generation(self, peer: str, address: Address | None = None) -> int:
+        """The generation of a peer's ordered stream to a resource.
+
+        It is disabled by a message without a receive, and grows when one is posted.
+        """
+        return self._at(address).generation(peer)
+
+    def _at(self, address: Address | None) -> Resource:
+        return self._home if address is None else self._resources.at(address)
+
+    def post_receive(self, receive: Receive, address: Address | None = None) -> None:
+        """Offer memory to sends; messages that wait for it take it at once.
+
+        Raises :class:`uet.ses.target.matching.MatchingError` for impossible memory or tags, and
+        :class:`uet.ses.resources.ResourceError` for what the profiles or the address rule out.
+        """
+        resource = self._at(address)
+        self._sends.post(receive, resource)
+        resource.renew()
+
+    def cancel_receive(self, context: object, address: Address | None = None) -> bool:
+        """Take a posted receive back: it completes as CANCELLED.  False if none is queued."""
+        return self._sends.cancel(self._at(address), context)
+
+    def watch_receives(self, watcher: Watcher) -> None:
+        """Let ``watcher`` hear what happens to receives of the configured resource."""
+        self._home.queue.watcher = watcher
+
+    def guard_writes(self, guard: Guard) -> None:
+        """Let ``guard`` say, as each write begins, where its octets go."""
+        self._access.guard = guard
+
+    def withdraw_receive(self, context: object) -> None:
+        """Take a posted receive back without a completion."""
+        self._home.queue.cancel(context)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def deliver(
+        self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
+    ) -> Answer:
+        """Carry out the request whose SES header begins at ``at`` (see :class:`Semantics`)."""
+        left = len(packet) - at - _SIZE
+        if next_header != _STD or left < 0:
+            return self._execution.judge(pdc, psn, next_header, packet, at)
+        if packet[at + 1] & _SOM_BIT:
+            word, number, to, offset, _, bits, data, length = _SOM.unpack_from(packet, at)
+            start, octets = 0, left
+            header_data = data if word & _HD_BIT else None
+        else:
+            word, number, to, offset, _, bits, octets, start, length = _NOSOM.unpack_from(
+                packet, at
+            )
+            octets &= _PAYLOAD_LENGTH
+            header_data = None
+        key = (pdc.id, number)
+        message = self._messages.get(key)
+        if message is not None:
+            if (
+                message.signature != (word & ~FREE, to, bits, offset, length)
+                or octets != left
+                or not octets
+                or start + octets > message.awaited
+            ):
+                return self._execution.judge(pdc, psn, next_header, packet, at)
+        else:
+            home = self._home
+            may_pass = home.addressing
+            if home.moved_on:
+                may_pass = home.addressing_from(pdc.address, ordered=pdc.ordered)
+            if (
+                to != may_pass
+                or word & ~FREE != self._plain_write
+                or octets != left
+                or start + octets > length
+                or (length and not octets)
+                or key in self._refused
+            ):
+                return self._execution.judge(pdc, psn, next_header, packet, at)
+            region = self._memory.find(bits)
+            if (
+                region is None
+                or not region.writable
+                or (region.job_id is not None and region.job_id != self._job_id)
+                or offset + length > len(region.memory)
+            ):
+                return self._execution.judge(pdc, psn, next_header, packet, at)
+            memory = region.memory[offset : offset + length]
+            if self._access.guard is not None:
+                memory = self._access.guard(pdc.address, bits, memory)
+            if octets == length:
+                memory[:] = packet[at + _SIZE :]
+                self._access.written(pdc.address, bits, offset, length, header_data)
+                return self._visible(length, packet, at, psn) if word & _DC_BIT else ACCEPTED
+            if not self._inbound.make_room(self._time.now):
+                return NO_ROOM
+            message = InboundMessage(
+                memory, word=word & ~FREE, to=to, key=bits, offset=offset, length=length
+            )
+            self._inbound.add(key, message, self._time.now)
+        message.touched = self._time.now
+        if not message.place(start, packet[at + _SIZE :]):
+            return self._execution.judge(pdc, psn, next_header, packet, at)
+        if header_data is not None:
+            message.header_data = header_data
+        if message.placed != message.awaited:
+            return ACCEPTED
+        del self._messages[key]
+        complete = self._execution.finish(pdc, message)
+        if complete and word & _DC_BIT:
+            return self._visible(length, packet, at, psn)
+        return ACCEPTED
+
+    def _visible(self, length: int, packet: memoryview, at: int, psn: int) -> Answer:
+        """Delivery complete: the answer to the packet that completes the message says so."""
+        request = parse(_STD, packet, at, psn, sync=self._sync)
+        assert request is not None
+        return response(request, _OK, modified=length)
+
+    def deliver_connectionless(
+        self, delivery: str, address: str, next_header: int, packet: memoryview, at: int
+    ) -> Response | None:
+        """A request without a PDC (UES 3.5.3): the answer to a RUDI one, nothing for a datagram."""
+        request = parse(next_header, packet, at, 0, sync=False)
+        if delivery == "rudi":
+            return self._connectionless.idempotent(address, request)
+        self._connectionless.datagram(address, request)
+        return None
+
+    def divert(self, key: int, pdcs: Container[int]) -> None:
+        """What is being written under ``key`` on these PDCs is taken, and goes nowhere."""
+        for (pdc_id, _), message in self._messages.items():
+            if message.key == key and pdc_id in pdcs:
+                message.divert()
+
+    def withdraw(self, key: int) -> None:
+        """A region is there no longer: what is being written to it is refused from now on."""
+        for number, message in list(self._messages.items()):
+            if self._memory.named(message.key) == key and not isinstance(message, InboundSend):
+                self._inbound.stop(number, message, int(ReturnCode.BAD_MKEY))
+
+    # -- what ends, and time -----------------------------------------------------------------
+
+    def message_end(self, pdc: Context, message: Readback, now: int) -> None:
+        """Data that was sent back has been acknowledged, or its PDC has failed."""
+        self._access.readback_end(message)
+
+    def _abandoned(self, message: InboundMessage, why: str) -> None:
+        if isinstance(message, InboundSend):
+            self._sends.fail(message, why)
+
+    def forget(self, pdc_id: int) -> None:
+        """The PDC is gone, and with it what was half received on it."""
+        self._inbound.forget(pdc_id)
+
+    def next_deadline(self) -> int | None:
+        """When :meth:`on_timer` must be called (ns), or ``None``."""
+        first, second = self._inbound.next_deadline(), self._sends.deferrals.next_deadline()
+        if first is None or second is None:
+            return second if first is None else first
+        return min(first, second)
+
+    def on_timer(self, now: int) -> None:
+        """Give up what has waited for too long."""
+        self._time.now = now
+        self._inbound.on_timer(now)
+        self._sends.deferrals.on_timer(now)

@@ -1,0 +1,1 @@
+"""The Wireshark dissector, a Lua script generated from the layers."""
