@@ -97,7 +97,7 @@ def test_require_names_the_missing_thing_and_the_way_out(
 def test_trials_without_rights_are_refusals_and_no_errors() -> None:
     program = (
         f"import sys, json; sys.path.insert(0, {str(CHECKOUT)!r})\n"
-        "from emulator.fabric import trials\n"
+        "from emulator.doctor import probes as trials\n"
         "print(json.dumps(trials.refusals(trials.TRIALS)))"
     )
     # as root: give the rights away after the imports, which may lie where only root can read

@@ -343,7 +343,7 @@ def test_interrupted_while_building(lab_name: str, step: int) -> None:
 
 def test_an_impatient_second_interrupt_does_not_stop_the_removal(lab_name: str) -> None:
     source = """
-from emulator.fabric import namespaces
+from emulator.kernel import namespaces
 remove = namespaces.remove
 def and_again(path):
     os.kill(os.getpid(), signal.SIGINT)

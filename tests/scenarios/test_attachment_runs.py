@@ -26,7 +26,7 @@ SHORT = {"size": "128KiB", "message": "16KiB", "warmups": "0"}
 SIDE_BY_SIDE = '''
 """Four GPUs behind one NIC send to four behind another."""
 from dataclasses import dataclass
-from emulator.run import traffic
+from emulator.run.report import traffic
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 
 
