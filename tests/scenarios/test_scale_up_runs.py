@@ -132,7 +132,9 @@ def test_a_time_below_the_ideal_is_an_internal_error(
 ) -> None:
     """A bound that is far too high ends the run with an error; what was measured is kept."""
     path = tmp_path / "gather.py"
-    too_high = "import emulator.run.plan.trial_load\n\nemulator.run.plan.trial_load.ideal_ns = lambda *_, **__: 1e6\n"
+    too_high = (
+        "from emulator.run.plan import trial_load\n\ntrial_load.ideal_ns = lambda *_, **__: 1e6\n"
+    )
     path.write_text(GATHER.replace("SIZE = 1 << 20\n", f"SIZE = 1 << 10\n{too_high}"))
     run = start("--capture", "none", scenario=str(path))
     status, out, err = run.finish()
