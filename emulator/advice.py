@@ -1,4 +1,4 @@
-"""The end of a sentence that refuses a word: which one may have been meant, and which there are."""
+"""Hints for sentences that refuse a word: the nearest known word, or all of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import difflib
 from collections.abc import Iterable
 
 
+def question(
+    word: str, known: Iterable[str], *, otherwise: str = "", likeness: float = 0.6, most: int = 1
+) -> str:
+    """Ask whether a near word was meant, or return ``otherwise`` where none is near.
+
+    ``likeness`` (0 to 1) is how near a word must be (:func:`difflib.get_close_matches`); ``most``
+    is how many are named.
+    """
+    close = difflib.get_close_matches(word, list(known), n=most, cutoff=likeness)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise
+
+
 def meant(word: str, known: Iterable[str]) -> str:
-    """A hint at the word of ``known`` that is nearest to ``word``, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    """Ask in brackets whether the nearest word of ``known`` was meant, or return nothing."""
+    asked = question(word, known)
+    return f" ({asked})" if asked else ""
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """The hint, and all words that there are."""
+    """Ask whether the nearest word of ``known`` was meant, and list all of them."""
     words = list(known)
     return f"{meant(word, words)}; known are {', '.join(words)}"

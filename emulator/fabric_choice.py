@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from emulator.advice import question
 from emulator.asic import switch_choice as choice
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import Misfit, UserError
@@ -112,6 +112,6 @@ def _text(name: str) -> str:
     except UnicodeDecodeError:
         raise UserError(f"{name} is not text in UTF-8; a fabric profile is YAML") from None
     except OSError as error:
-        close = difflib.get_close_matches(path.name, shipped(), n=1, cutoff=0.8)
-        hint = f"; did you mean {close[0]}, which comes with uetemu?" if close else ""
+        asked = question(path.name, shipped(), likeness=0.8)
+        hint = f"; {asked} It comes with uetemu" if asked else ""
         raise UserError(f"{name} cannot be read: {error.strerror}{hint}") from None

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from topologies import spans
+from topologies.ethernet import HEADER_OCTETS
 from topologies.spans import Span, Ticks
 
 if TYPE_CHECKING:
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
     from topologies.routing.stretch import Stretch
 
 MIN_MTU, MAX_MTU = 576, 65_000
-ETHERNET_HEADER = 14  # octets
 #: What a tunnel puts around a packet within a link's MTU: IPv4 20, UDP 8, VXLAN 8, and the header
 #: of the frame inside (RFC 7348).
-VXLAN_OVERHEAD = 36 + ETHERNET_HEADER
+VXLAN_OVERHEAD = 36 + HEADER_OCTETS
 ETHERNET, VXLAN, EVPN = "ethernet", "vxlan", "evpn"
 VLAN_USES = ("off", "auto", "on")
 MAX_VLAN = 4094

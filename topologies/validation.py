@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
 from topologies import layer2
+from topologies.ethernet import HEADER_OCTETS
 from topologies.model import (
-    ETHERNET_HEADER,
     MAX_MTU,
     MIN_MTU,
     ROUTINGS,
@@ -234,7 +234,7 @@ def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
             raise TopologyError(f"{cable}: the delay cannot be negative")
         if not MIN_MTU <= link.mtu <= MAX_MTU:
             raise TopologyError(f"{cable}: the MTU must lie in {MIN_MTU}..{MAX_MTU} octets")
-        if link.buffer_bytes < link.mtu + ETHERNET_HEADER:
+        if link.buffer_bytes < link.mtu + HEADER_OCTETS:
             raise TopologyError(f"{cable}: a buffer must hold at least one frame of the MTU")
     for node in nodes.values():
         for port in node.ports:

@@ -20,7 +20,7 @@ from uet.congestion.congestion_parameters import ParameterError
 from uet.congestion.congestion_profile import CongestionProfile, profile
 from uet.profiles import Capability, capabilities
 from uet.tss.secure_domain import SecureDomain, check_together
-from uet.wire.codes import NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
+from uet.wire.codes import DSCP_CONTROL, DSCP_DATA, NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
 
 PSN_RANGE_UNIT = 128
 #: Delivery modes (UES 3.5.3).
@@ -56,8 +56,8 @@ class FepConfig:
     ip_protocol: int = NATIVE_PROTOCOL
     udp_port: int = UDP_PORT
     crc: bool = False
-    dscp_data: int = 0
-    dscp_control: int = 46
+    dscp_data: int = DSCP_DATA
+    dscp_control: int = DSCP_CONTROL
     dscp_trimmed: int | None = None
     dscp_trimmed_lasthop: int | None = None
     ecn_capable: bool = True

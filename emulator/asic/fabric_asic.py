@@ -15,7 +15,6 @@ what faults leave of a rate, and which NICs send pauses without a reason, the en
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,6 +22,7 @@ from dataclasses import replace
 from typing import Self
 
 from emulator import lab_record
+from emulator.advice import question
 from emulator.asic import switch_counters as counting
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.balancing import TOLD_METHODS
@@ -330,8 +330,8 @@ class FabricAsic:
         for nic, end in self._port_at.items():
             if name == nic:
                 raise UserError(f"{name} is the port of a NIC, no switch's: the switch has {end}")
-        near = difflib.get_close_matches(name, self.ports, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        asked = question(name, self.ports)
+        hint = f"{asked} " if asked else ""
         known = ", ".join(list(self.ports)[:8]) + (", ..." if len(self.ports) > 8 else "")
         raise UserError(f"no switch has a port {name!r}; {hint}known are {known}")
 

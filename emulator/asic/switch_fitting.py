@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from emulator.asic.balancing import TOLD_METHODS, LoadBalancing
-from emulator.asic.bpf.layout import HOPS, WIRE_OVERHEAD_BYTES, Queue, TrafficClass
+from emulator.asic.bpf.layout import HOPS, Queue, TrafficClass
 from emulator.asic.bpf.switch_program import Size
 from emulator.asic.code_points import LAB
 from emulator.asic.pfc import pause_fitting as pausing
@@ -40,6 +40,7 @@ from emulator.kernel.shaping import CONTROL_BUFFER_BYTES, Egress
 from emulator.lab_record import Clock
 from topologies.analysis.deadlock import waiting_circle
 from topologies.analysis.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_bytes
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.interface_indices import interface_indices
 from topologies.model import SWITCH_ROLES, Link, Role, Topology
 from topologies.routing import Table
@@ -217,7 +218,7 @@ def _within(
     rules: Profile, choice: SwitchChoice, changes: Mapping[str, Any], buffer: int
 ) -> Profile:
     """``rules`` for a port of ``buffer`` octets."""
-    if (frame := rules.mtu + WIRE_OVERHEAD_BYTES) > buffer:
+    if (frame := rules.mtu + PACKET_OVERHEAD_OCTETS) > buffer:
         raise Misfit(
             f"the topology's buffer of {format_size(buffer)} is less than a frame of its MTU on "
             f"the wire ({frame} octets), and a switch queues whole frames: take a larger one",

@@ -23,7 +23,6 @@ from emulator.asic.bpf.layout import (
     SHARE_SHIFT,
     SLOPE_SHIFT,
     WHOLE,
-    WIRE_OVERHEAD_BYTES,
     Balancing,
     Queue,
     TrafficClass,
@@ -34,8 +33,11 @@ from emulator.kernel.shaping import (
     CONTROL_CLASS,
     DATA_CLASS,
     DATA_SHARE,
+    DSCP_ROUTING,
     LARGEST_DATA_SHARE,
 )
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
+from uet.wire.codes import DSCP_CONTROL, DSCP_DATA
 
 MIN_TRIM_SIZE = 24  # octets of IP payload: UDP header and a PDS request header (UES 4.1)
 LARGEST_HOST_RATE = 2 ** (28 - RATE_SHIFT) * 8e9  # bit/s; 68 s of it still fit 64 bits
@@ -57,12 +59,12 @@ class CodePoints:
     they are queued with control, or a full port would lose its neighbour.
     """
 
-    data: int = 0
+    data: int = DSCP_DATA
     retransmission: int | None = None
-    control: int = 46
+    control: int = DSCP_CONTROL
     trimmed: int | None = None
     trimmed_last_hop: int | None = None
-    routing: int | None = 48
+    routing: int | None = DSCP_ROUTING
 
     def __post_init__(self) -> None:
         taken: dict[int, str] = {}
@@ -160,7 +162,7 @@ class Profile:
     def __post_init__(self) -> None:
         _check_whole("mtu", self.mtu)
         _check_whole("trim_size", self.trim_size)
-        frame = self.mtu + WIRE_OVERHEAD_BYTES
+        frame = self.mtu + PACKET_OVERHEAD_OCTETS
         for name in CLASS_NAMES:
             _check_class(name, getattr(self, name), frame)
         for name in ("trimmed", "control", "untrimmed"):

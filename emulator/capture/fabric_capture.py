@@ -11,7 +11,6 @@ comment says by how much (:func:`describe`).
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import shutil
 import time
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from emulator.advice import question
 from emulator.capture.pcapng import join, join_pcap
 from emulator.capture.sniffer import Dumpcap, PortCount, Sniffer, Tcpdump
 from emulator.errors import UserError
@@ -105,8 +105,7 @@ def select(selection: str, ports: Mapping[str, Sequence[str]]) -> list[Tap]:
 def _no_node(name: str, ports: Mapping[str, Sequence[str]]) -> str:
     if name in ("all", "none"):
         return f"capture selection: {name!r} stands alone, not in a list"
-    close = difflib.get_close_matches(name, ports, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"the nodes are {_listed(ports)}"
+    hint = question(name, ports, otherwise=f"the nodes are {_listed(ports)}", most=3)
     return f"capture selection: there is no node {name!r}; {hint}"
 
 

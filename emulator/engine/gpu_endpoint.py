@@ -28,8 +28,9 @@ from emulator.endpoint.operations.schedule_program import Program
 from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
 from emulator.engine.frames.gpu_port import GpuPort, PortChoice
 from emulator.engine.frames.kernel_switch import Outlets
-from emulator.engine.frames.line import FRAMING_OCTETS, LOW, Line
+from emulator.engine.frames.line import LOW, Line
 from emulator.engine.scale_up_copies import ScaleUpCopies
+from topologies.ethernet import FRAMING_OCTETS
 from uet.planes.fabric_interface import FabricInterface
 from uet.transport import Transport
 

@@ -44,16 +44,21 @@ from pyroute2.netlink.rtnl import (
 )
 
 from emulator.kernel.netlink import U32, U64, attribute, nested, text
+from topologies.ethernet import (
+    FRAMING_OCTETS,
+    HEADER_OCTETS,
+    PACKET_OVERHEAD_OCTETS,
+    SHORTEST_OCTETS,
+)
+from uet.wire.codes import DSCP_CONTROL
 
-ETHERNET_HEADER_BYTES = 14  # what the kernel counts of a frame besides its IP packet
-WIRE_OVERHEAD_BYTES = 24  # preamble 8, FCS 4, inter-packet gap 12
-SMALLEST_FRAME_BYTES = 84  # 64 with FCS, plus preamble and gap
 CONTROL_BUFFER_BYTES = 256 * 1024
 LARGEST_QUEUE_BYTES = 2**32 - 1  # the kernel's own counter has 32 bits
 CATCH_UP_NS = 100_000  # host time: a timer may fire this late and the link loses no rate
 DATA_SHARE, LARGEST_DATA_SHARE = 0.05, 0.5
-#: DSCP EF, 46 (RFC 3246); and CS6, 48, which routing protocols have (RFC 4594)
-DSFIELDS_CONTROL = (0xB8, 0xC0)
+#: DSCP CS6, which routing protocols have (RFC 4594)
+DSCP_ROUTING = 48
+DSFIELDS_CONTROL = (DSCP_CONTROL << 2, DSCP_ROUTING << 2)
 DSCP_MASK = 0xFC
 
 NEW = NLM_F_CREATE | NLM_F_EXCL
@@ -192,7 +197,7 @@ def _requests(egress: Egress) -> Iterator[Request]:
 
 def _classes(egress: Egress, *, flags: int) -> Iterator[Request]:
     rate = max(1, round(egress.rate_bps / 8))
-    frame = egress.mtu + ETHERNET_HEADER_BYTES + WIRE_OVERHEAD_BYTES
+    frame = egress.mtu + PACKET_OVERHEAD_OCTETS
     datas = max(1, round(rate * egress.data_share))  # HTB knows no class that owns nothing
     for handle, parent, own, priority in (
         (LINK_CLASS, HTB, rate, 0),
@@ -224,7 +229,7 @@ def _gate(egress: Egress, *, closed: bool, flags: int) -> Request:
     # it drops what exceeds its burst, so that is a full frame even when nothing may pass
     rate, burst = OPEN_RATE, OPEN_BURST
     if closed:
-        rate, burst = CLOSED_RATE, egress.mtu + ETHERNET_HEADER_BYTES
+        rate, burst = CLOSED_RATE, egress.mtu + HEADER_OCTETS
     limit = min(egress.buffer_bytes, LARGEST_QUEUE_BYTES)
     parameters = (
         RATESPEC.pack(0, LINKLAYER_ETHERNET, 0, 0, 0, rate)
@@ -239,7 +244,7 @@ def _gate(egress: Egress, *, closed: bool, flags: int) -> Request:
 
 def _knock_class(egress: Egress) -> Iterator[Request]:
     rate = max(1, round(egress.rate_bps / 8))
-    options = _class_options(rate, rate, egress.mtu + ETHERNET_HEADER_BYTES, 7)
+    options = _class_options(rate, rate, egress.mtu + HEADER_OCTETS, 7)
     yield _request(RTM_NEWTCLASS, KNOCK_CLASS, HTB, "htb", options)
     yield _fifo(KNOCK_QUEUE, KNOCK_CLASS, 0, NEW)
 
@@ -251,9 +256,9 @@ def _class_options(own: int, ceiling: int, frame: int, priority: int) -> bytes:
         return RATESPEC.pack(
             0,
             LINKLAYER_ETHERNET,
-            WIRE_OVERHEAD_BYTES,
+            FRAMING_OCTETS,
             0,
-            SMALLEST_FRAME_BYTES,
+            SHORTEST_OCTETS,
             min(rate, LARGEST_RATE32),
         )
 

@@ -18,10 +18,10 @@ from emulator.asic.telemetry import VALUES, Series
 from emulator.asic.virtual_state import NOW, SWITCH_WORDS
 from emulator.errors import UserError
 from emulator.kernel.port_counters import PortCounters, QueueCounters
-from emulator.kernel.shaping import WIRE_OVERHEAD_BYTES
 from emulator.lab import Lab
 from emulator.lab_record import LabRecord, Phase
 from emulator.live.rates import Activity, Reading, activities, directions, tiers
+from topologies.ethernet import FRAMING_OCTETS
 
 
 class LabGone(UserError):
@@ -204,10 +204,8 @@ def _by_kernel(counted: PortCounters, at_ns: int) -> Reading:
         data = QueueCounters(packets=counted.tx_packets, bytes=counted.tx_bytes)
     return Reading(
         at_ns=at_ns,
-        sent_bytes=data.bytes
-        + control.bytes
-        + (data.packets + control.packets) * WIRE_OVERHEAD_BYTES,
-        queue_bytes=data.backlog_bytes + data.backlog_packets * WIRE_OVERHEAD_BYTES,
-        control_queue_bytes=control.backlog_bytes + control.backlog_packets * WIRE_OVERHEAD_BYTES,
+        sent_bytes=data.bytes + control.bytes + (data.packets + control.packets) * FRAMING_OCTETS,
+        queue_bytes=data.backlog_bytes + data.backlog_packets * FRAMING_OCTETS,
+        control_queue_bytes=control.backlog_bytes + control.backlog_packets * FRAMING_OCTETS,
         overflowed=data.drops + control.drops + counted.tx_dropped,
     )

@@ -17,7 +17,7 @@ from emulator.asic.pfc.headroom import headroom_bytes
 from emulator.asic.pfc.pause_fitting import priority_of
 from emulator.asic.switch_choice import LOSSLESS
 from emulator.rocev2.hca_config import HcaConfig
-from topologies.analysis.round_trip import WIRE_OVERHEAD_BYTES
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Link, Topology
 
 #: Octets for each bit/s of the slowest link.
@@ -53,7 +53,7 @@ def _room(topology: Topology) -> tuple[int, int, int, bool]:
     )
     slowest = min(link.rate_bps for link in cables)
     held = min(link.buffer_bytes for link in cables)
-    return slowest, held, room, room >= mtu + WIRE_OVERHEAD_BYTES
+    return slowest, held, room, room >= mtu + PACKET_OVERHEAD_OCTETS
 
 
 def customary(topology: Topology, *, pfc: bool) -> str:

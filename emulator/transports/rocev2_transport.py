@@ -24,7 +24,6 @@ from emulator.rocev2.wire.rocev2_codes import (
 )
 from emulator.transports.rocev2_switch import customary, marks
 from emulator.transports.transport_choice import (
-    FRAMING,
     RTO_BASE_RTTS,
     Options,
     Preset,
@@ -36,6 +35,7 @@ from emulator.transports.transport_choice import (
 )
 from topologies.addressing import gpu_address, next_hops
 from topologies.analysis.round_trip import base_rtt_ns
+from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 from uet.wire import headers as below
@@ -136,7 +136,7 @@ def _fit(
     qps = _whole(wanted, options, "qps", 1, _MOST_QPS, 1)
     mtu = _mtu(wanted, options, topology)
     each = headers.RETH.size if chosen["placement"] == "direct" else 0
-    wire = WireCost(around_bytes=_AROUND + each + FRAMING, payload_mtu=mtu)
+    wire = WireCost(around_bytes=_AROUND + each + FRAMING_OCTETS, payload_mtu=mtu)
     packet = mtu + wire.around_bytes
     base_rtt = base_rtt_ns(topology, packet)
     fields: dict[str, object] = {

@@ -19,8 +19,6 @@ from topologies.spans import NOWHERE
 from topologies.units import UnitError, parse_time_ns
 from uet.wire.codes import MIN_TRIM_SIZE
 
-#: What a link spends on a frame beside the frame: preamble 8, FCS 4, gap 12 (IEEE 802.3).
-FRAMING = 24
 #: First retransmission timeout of a run in base RTTs (the specifications leave it to the operator,
 #: and their defaults suit networks with far longer ones).  Full queues of the deepest switch
 #: profile at each of three hops fit in.

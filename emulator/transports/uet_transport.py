@@ -15,7 +15,6 @@ from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
 from emulator.transports.one_time_keys import OneTimeKeys
 from emulator.transports.transport_choice import (
-    FRAMING,
     RTO_BASE_RTTS,
     Options,
     Transport,
@@ -27,6 +26,7 @@ from emulator.transports.transport_choice import (
 from topologies.addressing import gpu_address, next_hops
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.designs.planes import fep_addresses, fep_number
+from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import End, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from uet.config import PAYLOAD_MTUS, FepConfig
@@ -211,7 +211,7 @@ def _fit_uet(
             f"needs at least {PAYLOAD_MTUS[0]}; raise mtu to "
             f"{smallest_mtu - room + PAYLOAD_MTUS[0]}"
         )
-    wire = WireCost(around_bytes=header_octets + FRAMING, payload_mtu=max(fitting))
+    wire = WireCost(around_bytes=header_octets + FRAMING_OCTETS, payload_mtu=max(fitting))
     base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
     rto = rto_ns(wanted, options, base_rtt)
     shared = any(node.transparent for node in topology.nodes)

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from emulator.asic.switch_choice import parse
 from emulator.endpoint.agent import make_transport
 from emulator.transports import TransportChoice, default_switch, fit
-from emulator.transports.transport_choice import FRAMING
 from topologies import catalogue
 from topologies.analysis.round_trip import base_rtt_ns
+from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
 from uet.transport import Transport, Write
@@ -127,7 +127,7 @@ class _Line:
         for header, payload in self.ends[end].transmit(now, 1):
             frame = memoryview(b"".join((header, payload)))
             self.calls.frames += 1
-            busy = round((len(frame) + FRAMING) * 8 / self.pair.bits_per_ns)
+            busy = round((len(frame) + FRAMING_OCTETS) * 8 / self.pair.bits_per_ns)
             self._free[end] = max(self._free[end], now) + busy
             self._at(self._free[end] + self.pair.delay_ns, 1 - end, frame)
             self._at(self._free[end], end, None)

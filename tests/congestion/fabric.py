@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.stack.exchange import LASTHOP, TRIMMED, dscp_of, trimmed
 from tests.stack.network import joined
+from topologies.ethernet import FRAMING_OCTETS
 from uet.config import FepConfig
 from uet.congestion.congestion_parameters import bandwidth_delay_product
 from uet.fep import FabricEndpoint
@@ -27,8 +28,6 @@ from uet.transport import Write
 GBIT = 10**9
 US = 1_000
 KEY = 9
-#: What a link spends on a frame beside its octets: preamble, FCS, gap (IEEE 802.3).
-FRAMING = 24
 CONTROL = 46  # DSCP
 _ECN_OCTET, _ECN_MASK, _ECT_0 = 15, 3, 2
 _CHECKSUM_AT = 24
@@ -91,7 +90,7 @@ class Port:
         """Queue ``frame``, which passes the ports of ``path`` after this one."""
         rules, control = self.rules, dscp_of(frame) == CONTROL
         if rules is not None and not control and dscp_of(frame) == 0:
-            octets = len(frame) + FRAMING
+            octets = len(frame) + FRAMING_OCTETS
             if rules.trim is not None and self.depth + octets > rules.trim:
                 frame = trimmed(frame, LASTHOP if rules.last_hop else TRIMMED)
                 self.trims += 1
@@ -103,7 +102,7 @@ class Port:
                 self.marks += 1
         data = dscp_of(frame) == 0
         if data:
-            self.depth += len(frame) + FRAMING
+            self.depth += len(frame) + FRAMING_OCTETS
             self.deepest = max(self.deepest, self.depth)
         self._queues[data].append((frame, path, arrive))
         if not self.busy:
@@ -121,7 +120,7 @@ class Port:
         if queue:
             frame, path, arrive = queue.popleft()
             self.busy = True
-            octets = len(frame) + FRAMING
+            octets = len(frame) + FRAMING_OCTETS
             time = octets * self.ns_per_octet
             self._fabric.after(time, lambda: self._sent(frame, octets, path, arrive))
             return

@@ -12,12 +12,12 @@ from emulator.asic.port_faults import NONE, Faults
 from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
-from emulator.engine.frames.line import FRAMING_OCTETS
 from emulator.engine.frames.line_faults import StruckLines
 from emulator.engine.pfc.pause_watch import STANDSTILL_NS
 from tests.engine.bench_of_gpus import GpuBench, gpu_bench
 from tests.engine.paused_flow import EGRESS, RECEIVER, PausedFlow
 from tests.fabric.conftest import LabFactory
+from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import End
 
 pytestmark = [

@@ -20,7 +20,6 @@ from emulator.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.kernel.port_counters import PortCounters, QueueCounters, ports_not_ready, read_ports
 from emulator.kernel.shaping import (
     DATA_SHARE,
-    WIRE_OVERHEAD_BYTES,
     Egress,
     egress_requests,
 )
@@ -28,6 +27,7 @@ from emulator.lab import Lab
 from tests.fabric.conftest import SMALL, LabFactory
 from tests.fabric.traffic import blast, kill, pings, send_flows, within
 from topologies import catalogue
+from topologies.ethernet import FRAMING_OCTETS
 from topologies.interface_indices import interface_indices
 from topologies.model import Bridge
 from topologies.routing.static_routes import static_routes
@@ -311,7 +311,7 @@ def least_share(lab: Lab, port: str, queue: str, rate_bps: float, octets: int) -
 
     def sent() -> int:
         row: QueueCounters = getattr(lab.counters()[port], queue)
-        return row.bytes + row.packets * WIRE_OVERHEAD_BYTES
+        return row.bytes + row.packets * FRAMING_OCTETS
 
     begin = time.monotonic()
     start = end = sent()

@@ -7,11 +7,12 @@ from itertools import pairwise
 import pytest
 
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
-from emulator.rocev2.congestion.pacing import FRAMING, Pacer
+from emulator.rocev2.congestion.pacing import Pacer
 from emulator.rocev2.hca_config import RECOVERIES, ConfigurationError
 from emulator.rocev2.wire.rocev2_codes import timeout_ns
 from tests.rocev2.ends import KEY, THERE, adapter, qpn
 from tests.rocev2.lone import Lone
+from topologies.ethernet import FRAMING_OCTETS
 from uet.transport import Write
 
 MTU = 1024
@@ -135,13 +136,13 @@ def test_requests_leave_at_the_rate(burst: int) -> None:
     rate = 10**9
     end, limiter = paced(rate, burst)
     end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(2_000 * MTU))))
-    spacing = (FRAME + FRAMING) * 8 * 10**9 // rate
+    spacing = (FRAME + FRAMING_OCTETS) * 8 * 10**9 // rate
     times = leave(end, 100 * spacing)
     assert len(times) == pytest.approx(100, abs=burst / FRAME + 2)
     apart = [b - a for a, b in pairwise(times[10:])]
     assert min(apart) >= spacing - 200  # the first frame is longer: it has a RETH
     assert max(apart) <= spacing + 200
-    assert limiter.octets == pytest.approx(len(times) * (FRAME + FRAMING), rel=0.01)
+    assert limiter.octets == pytest.approx(len(times) * (FRAME + FRAMING_OCTETS), rel=0.01)
 
 
 def test_a_cnp_puts_off_the_frame_that_waits() -> None:
@@ -165,7 +166,7 @@ def test_responses_to_reads_are_paced_at_the_responder() -> None:
     end, _ = paced(rate, 1)
     end.hca.register(memoryview(bytearray(64 * MTU)), key=KEY)
     end.give(end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": 50 * MTU}))
-    spacing = (FRAME + FRAMING) * 8 * 10**9 // rate
+    spacing = (FRAME + FRAMING_OCTETS) * 8 * 10**9 // rate
     times = leave(end, 30 * spacing)
     assert len(times) == pytest.approx(30, abs=2)
     # An acknowledgement does not wait for that.
@@ -242,7 +243,9 @@ def test_a_sender_under_cnps_slows_down_and_recovers() -> None:
     assert slow < 0.2 * LINE
     before = end.now
     sent = len(leave(end, end.now + 54_000))
-    assert sent * (FRAME + FRAMING) * 8 == pytest.approx(slow * (end.now - before) / 1e9, rel=0.35)
+    assert sent * (FRAME + FRAMING_OCTETS) * 8 == pytest.approx(
+        slow * (end.now - before) / 1e9, rel=0.35
+    )
     leave(end, end.now + 5_000_000)
     # Back to what it was before the last cut, then additively: too short for hyper increase.
     steps = 5_000_000 // 55_000

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from emulator.asic.pfc.pause_frame import FRAME_OCTETS
-from emulator.engine.frames.line import FRAMING_OCTETS, SMALLEST_OCTETS
+from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import Topology
 
 #: Frames that a port refused: they were not admitted.
@@ -159,7 +159,7 @@ def _octets_at_switch_ports(ports: Ports) -> Iterator[Equation]:
         frames = port["tx_packets"] - _pauses(port, "tx_packets")
         octets = port["tx_bytes"] - FRAME_OCTETS * _pauses(port, "tx_bytes")
         admitted = _summed(port, "bytes") - _summed(port, "lost_bytes")
-        padding = frames * (SMALLEST_OCTETS - FRAMING_OCTETS - HEADERS)
+        padding = frames * (SHORTEST_OCTETS - FRAMING_OCTETS - HEADERS)
         left = octets + FRAMING_OCTETS * frames
         yield Equation(f"octets admitted at {name}", admitted, left, allowed=padding)
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from math import ceil
 
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import VXLAN_OVERHEAD, Topology, TopologyError
 from topologies.spans import Span
 
-#: Octets on the wire beside an IP packet: Ethernet header 14, preamble 8, FCS 4, gap 12
-#: (IEEE 802.3).
-WIRE_OVERHEAD_BYTES = 38
 #: Octets on the wire of an acknowledgement: IPv4 20, UDP 8, ACK_CC 32, SES response 12.
-ACK_BYTES = WIRE_OVERHEAD_BYTES + 72
+ACK_BYTES = PACKET_OVERHEAD_OCTETS + 72
 
 
 def base_rtt_ns(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BYTES) -> int:
@@ -64,7 +62,7 @@ def mtu_frame_bytes(topology: Topology) -> int:
     if topology.stretch is not None:  # others have room for what a tunnel adds
         switches = {switch.name for switch in topology.switches}
         links = tuple(one for one in links if not {one.a.node, one.b.node} <= switches) or links
-    return max(link.mtu for link in links) + WIRE_OVERHEAD_BYTES
+    return max(link.mtu for link in links) + PACKET_OVERHEAD_OCTETS
 
 
 def _spans(topology: Topology) -> set[Span]:

@@ -41,7 +41,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from topologies.analysis.capacity import TIERS
-from topologies.analysis.round_trip import WIRE_OVERHEAD_BYTES, mtu_frame_bytes, plane_bdp_bytes
+from topologies.analysis.round_trip import mtu_frame_bytes, plane_bdp_bytes
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Link, Node, Topology, TopologyError
 
 GBPS = 10**9
@@ -288,7 +289,7 @@ def packet_bytes(topology: Topology) -> int:
     """Octets on the wire of a full UET data packet, preamble and gap included."""
     mtu = min(link.mtu for link in topology.links)
     fitting = [size for size in PAYLOAD_BYTES if size + HEADER_BYTES <= mtu]
-    return (fitting or PAYLOAD_BYTES[-1:])[0] + HEADER_BYTES + WIRE_OVERHEAD_BYTES
+    return (fitting or PAYLOAD_BYTES[-1:])[0] + HEADER_BYTES + PACKET_OVERHEAD_OCTETS
 
 
 def _together(nodes: Iterable[Node], keys: Mapping[str, Hashable]) -> list[list[Node]]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv4Network
 
 from topologies import addressing as plan
+from topologies.ethernet import HEADER_OCTETS
 from topologies.model import (
-    ETHERNET_HEADER,
     EVPN,
     MAX_MTU,
     VXLAN,
@@ -64,7 +64,7 @@ class Assembly:
         self.mtu, self.buffer_bytes = mtu, buffer_bytes
         self.tunnels = tunnels
         self._fabric_mtu = mtu + (VXLAN_OVERHEAD if tunnels else 0)
-        if buffer_bytes < self._fabric_mtu + ETHERNET_HEADER:
+        if buffer_bytes < self._fabric_mtu + HEADER_OCTETS:
             tunnel = " in a tunnel" if tunnels else ""
             raise TopologyError(
                 f"buffer is {format_size(buffer_bytes)}, less than one frame of mtu {mtu}{tunnel}; "

@@ -13,7 +13,6 @@ HOPS = 64
 FLOWLETS = 1024  # of each switch
 CODE_POINTS = 64
 WHOLE = 1 << 32  # probability 1
-WIRE_OVERHEAD_BYTES = 14 + 24  # of an IP packet: Ethernet header, then preamble, FCS, gap
 
 
 class TrafficClass(IntEnum):

@@ -17,7 +17,7 @@ of the row below it, for nobody's silicon gets slower with the port that it is b
 from __future__ import annotations
 
 from emulator.asic.pfc.pause_frame import WIRE_OCTETS
-from topologies.analysis.round_trip import WIRE_OVERHEAD_BYTES
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 
 _G = 10**9
 #: link rate (bit/s) -> bit times
@@ -53,8 +53,8 @@ def headroom_bytes(
     """
     duration = 2 * delay_ns + max(device_ns(rate_bps), response_ns) + pipeline_ns
     travelling = -(-rate_bps * duration // (8 * 10**9))
-    ahead = mtu + WIRE_OVERHEAD_BYTES
-    begun = (mtu if lossless_mtu is None else lossless_mtu) + WIRE_OVERHEAD_BYTES
+    ahead = mtu + PACKET_OVERHEAD_OCTETS
+    begun = (mtu if lossless_mtu is None else lossless_mtu) + PACKET_OVERHEAD_OCTETS
     return travelling + ahead + WIRE_OCTETS + begun
 
 
@@ -70,7 +70,7 @@ def reaction_ns(delay_ns: int, *, response_ns: int = 0) -> int:
 
 def allowance_ns(rate_bps: int, mtu: int) -> int:
     """So late a pause may take effect here, and the computed headroom still suffices: ns."""
-    return (mtu + WIRE_OVERHEAD_BYTES) * 8 * 10**9 // rate_bps
+    return (mtu + PACKET_OVERHEAD_OCTETS) * 8 * 10**9 // rate_bps
 
 
 def _time_ns(bounds: tuple[tuple[int, int], ...], rate_bps: int) -> float:

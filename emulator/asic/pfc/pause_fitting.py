@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from emulator.asic.pfc.headroom import headroom_bytes, reaction_ns
 from emulator.asic.pfc.pause_state import PauseRules
 from emulator.errors import Misfit
-from topologies.analysis.round_trip import WIRE_OVERHEAD_BYTES
+from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Link, Topology
 from topologies.units import format_size
 
@@ -82,7 +82,7 @@ def _rules(choice: SwitchChoice, kind: Kind, bdp_bytes: int, priority: int, mtu:
         kind.rate_bps, kind.delay_ns, mtu, response_ns=response, pipeline_ns=choice.latency_ns
     )
     headroom = needed if wanted.headroom is None else _octets(wanted.headroom, bdp_bytes)
-    frame = mtu + WIRE_OVERHEAD_BYTES
+    frame = mtu + PACKET_OVERHEAD_OCTETS
     room = kind.buffer_bytes - headroom
     if wanted.xoff is None:
         xoff = min(round(DEFAULT_XOFF * bdp_bytes), room)

@@ -14,10 +14,11 @@ from emulator.asic.switch_fitting import FittedSwitch
 from emulator.errors import UserError
 from emulator.kernel.bpf_syscall import run
 from emulator.lab_record import Clock
-from topologies.model import ETHERNET_HEADER, End, Link, Topology
+from topologies.ethernet import HEADER_OCTETS
+from topologies.model import End, Link, Topology
 
 #: What stands in front of the two numbers that asic_forget is given.
-_ETHERNET = bytes(ETHERNET_HEADER)
+_ETHERNET = bytes(HEADER_OCTETS)
 
 
 def forget(program: Program, *, egress: int | None = None, origin: int | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import subprocess
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from emulator import lab_record
+from emulator.advice import question
 from emulator.cli.graph import graph_tables
 from emulator.errors import UserError
 from emulator.fabric.containerlab import to_containerlab
@@ -140,8 +140,8 @@ def find_topology(what: str) -> Topology:
         return choose(what).topology
     labs = lab_record.recorded()
     if what not in labs:
-        close = difflib.get_close_matches(name, [*catalogue.DESIGNS, *labs], n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        asked = question(name, [*catalogue.DESIGNS, *labs])
+        hint = f"{asked} " if asked else ""
         running = f"running labs are {', '.join(labs)}" if labs else "no lab is running"
         raise UserError(
             f"{what!r} is neither a topology nor a running lab nor the folder of a run; {hint}"

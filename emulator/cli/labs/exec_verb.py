@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 
 import click
 
 from emulator import lab_record
+from emulator.advice import question
 from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import agreed, choose_lab
 from emulator.control_plane.daemons import shown_at
@@ -37,8 +37,8 @@ def command(lab: str | None, node: str, argv: tuple[str, ...]) -> None:
     named = agreed(lab, {node: lab_of_node} if colon else {})
     record = choose_lab(named, "as LAB:NODE or with --lab")
     if name not in record.nodes:
-        close = difflib.get_close_matches(name, record.nodes, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"uetemu status {record.lab} lists them"
+        listed = f"uetemu status {record.lab} lists them"
+        hint = question(name, record.nodes, otherwise=listed)
         raise UserError(f"lab {record.lab} has no node {name!r}; {hint}")
     try:
         namespaces.enter(namespaces.path_of(record.lab, name))

@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
+from topologies.ethernet import FRAMING_OCTETS
+
 Source = TypeVar("Source", bound=Hashable)
 Item = TypeVar("Item")
-
-
-#: What a link spends on a frame beside it: preamble 8, FCS 4, gap 12 (IEEE 802.3).
-_FRAMING = 24
 
 
 _SMALLEST = 60  # octets of the shortest frame, without its check sequence
@@ -63,7 +61,7 @@ class DelayLine(Generic[Source, Item]):
             known = self._undelayed
             self.unknown_sources += 1
         propagation, per_octet, queue = known
-        due = arrival + propagation + int((octets + _FRAMING) * per_octet)
+        due = arrival + propagation + int((octets + FRAMING_OCTETS) * per_octet)
         if queue and queue[-1][0] > due:
             due = queue[-1][0]  # behind a longer frame, or a clock step: no reordering
         queue.append((due, item))
@@ -93,7 +91,7 @@ class DelayLine(Generic[Source, Item]):
 
 
 def _delay_of(octets: int, path: PathDelay) -> int:
-    return path.propagation_ns + int((octets + _FRAMING) * path.ns_per_octet)
+    return path.propagation_ns + int((octets + FRAMING_OCTETS) * path.ns_per_octet)
 
 
 def _first_due(queue: deque[tuple[int, Item]]) -> int:

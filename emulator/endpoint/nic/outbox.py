@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from emulator.kernel.shaping import DSCP_MASK, DSFIELDS_CONTROL
+from topologies.ethernet import HEADER_OCTETS
 from uet.transport import Frame
 
 _SO_SNDBUFFORCE = 32
 _SIOCOUTQ = 0x5411
-_ETHERNET_HEADER = 14
 _LINK_ERRORS = frozenset({errno.ENETDOWN, errno.ENXIO, errno.ENODEV})
 _BELOW_THE_SOCKET = 640  # what the kernel accounts for a frame besides its octets, about
 
@@ -116,4 +116,4 @@ def is_control(frame: Frame) -> bool:
 def _charge(frame_octets: int) -> int:
     """What the kernel accounts for one queued frame: whole pages of data, and its descriptor."""
     page = mmap.PAGESIZE
-    return -(-(frame_octets - _ETHERNET_HEADER) // page) * page + _BELOW_THE_SOCKET
+    return -(-(frame_octets - HEADER_OCTETS) // page) * page + _BELOW_THE_SOCKET

@@ -23,9 +23,9 @@ from typing import NamedTuple, Protocol
 from google_crc32c import extend
 
 from emulator.engine.event_queue import LEAVING, PIPELINE, PS, EventQueue, arriving, salt_of
+from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import End
 
-FRAMING_OCTETS, SMALLEST_OCTETS = 24, 84
 #: Queues of a port: MAC control before all, then those of the switch model (high, medium, low).
 MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
 QUEUES = 4
@@ -109,7 +109,7 @@ def _overtake(queue: deque[Waiting], one: _Overtaking) -> None:
 
 def octets_on_wire(frame: bytes) -> int:
     """What ``frame``, without its FCS, takes of a link."""
-    return max(SMALLEST_OCTETS, len(frame) + FRAMING_OCTETS)
+    return max(SHORTEST_OCTETS, len(frame) + FRAMING_OCTETS)
 
 
 class Line:
@@ -254,8 +254,8 @@ class Line:
         """Take ``frame`` for ``queue``; ``ahead``: before what waits there, but for those that
         were put ahead earlier."""
         octets = len(frame) + FRAMING_OCTETS
-        if octets < SMALLEST_OCTETS:
-            octets = SMALLEST_OCTETS
+        if octets < SHORTEST_OCTETS:
+            octets = SHORTEST_OCTETS
         if self.cut:
             self.counts.in_queue_octets += len(frame)
             self.discard(octets, queue, origin)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-#: What a link spends on a frame beside it: preamble 8, FCS 4, gap 12 (IEEE 802.3).
-FRAMING = 24
+from topologies.ethernet import FRAMING_OCTETS
+
 _BITS_TIMES_NS = 8 * 10**9
 
 
@@ -66,7 +66,7 @@ class Pacer:
     def sent(self, octets: int, now: int) -> None:
         """A frame of ``octets`` leaves now."""
         limiter = self._limiter
-        octets += FRAMING
+        octets += FRAMING_OCTETS
         self._bits = octets * _BITS_TIMES_NS
         if not limiter.limited:
             self._start = now

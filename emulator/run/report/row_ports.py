@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import UserError
-from emulator.kernel.shaping import WIRE_OVERHEAD_BYTES
 from emulator.scenario import Outcome
 from emulator.topology_file import from_record
+from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
 
 EVENT = "ports"
@@ -39,7 +39,7 @@ class RowPorts:
     def utilisation(self, port: str, rate_bps: int) -> float:
         """Share of the time (1 is all) in which ``port`` sent, preamble and gap included."""
         counts = self.ports.get(port, {})
-        octets = counts.get("tx_bytes", 0) + WIRE_OVERHEAD_BYTES * counts.get("tx_packets", 0)
+        octets = counts.get("tx_bytes", 0) + FRAMING_OCTETS * counts.get("tx_packets", 0)
         return octets * 8e6 / (rate_bps * self.span_us) if self.span_us else 0.0
 
 

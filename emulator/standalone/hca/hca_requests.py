@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from emulator.advice import question
 from emulator.errors import UserError
 from emulator.rocev2.hca_memory import ADDRESS_BITS, KEY_BITS
 from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, Operation
@@ -45,8 +45,8 @@ def error_name(text: str, what: str) -> str:
     name = text.strip().upper().removeprefix("IBV_WC_")
     if name in _ERRORS:
         return name
-    near = difflib.get_close_matches(name, _ERRORS, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(_ERRORS)}"
+    listed = f"choose one of {', '.join(_ERRORS)}"
+    hint = question(name, _ERRORS, otherwise=listed, likeness=0.5)
     raise UserError(f"{what} is {text!r}, which no operation ends with; {hint}")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Final
 
+from emulator.advice import question
 from emulator.errors import UserError
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Read, Request, Write
@@ -39,8 +39,8 @@ def error_name(text: str, what: str) -> str:
         return name
     if _NUMBERED.fullmatch(name):
         return f"RETURN_CODE_0x{name[-2:].lower()}"
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}"
+    listed = f"choose one of {', '.join(known)}"
+    hint = question(name, known, otherwise=listed, likeness=0.5)
     raise UserError(f"{what} is {text!r}, which no operation ends with; {hint}")
 
 

@@ -5,11 +5,11 @@ A phrase is ``HEAD[:SIZE][,name=value]...``; a name without a value is switched 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from emulator.advice import question
 from emulator.errors import UserError
 
 _MULTIPLES = {"k": 2**10, "ki": 2**10, "m": 2**20, "mi": 2**20, "g": 2**30, "gi": 2**30}
@@ -51,8 +51,7 @@ def check_names(names: Iterable[str], known: Iterable[str], where: str) -> None:
     listed = list(known)
     for name in names:
         if name not in listed:
-            near = difflib.get_close_matches(name, listed, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(listed)}"
+            hint = question(name, listed, otherwise=f"it has {', '.join(listed)}")
             raise UserError(f"{where} has no {name!r}; {hint}")
 
 
