@@ -15,7 +15,7 @@ from uet.config import FepConfig
 from uet.congestion.spraying.entropy_values import ObliviousSpraying
 from uet.congestion.spraying.port_entropy import Ports
 from uet.pds.psn import MASK
-from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay
+from uet.pds.recovery.rto import UNLIMITED_NACK, UNLIMITED_RTO, nack_delay, rto_interval
 from uet.pds.semantics import Outbound, Response, Semantics
 from uet.peer import Peer, traffic_class
 from uet.timekeeper import Timekeeper
@@ -222,10 +222,11 @@ class Connectionless:
         self._counts["tx_retransmitted_packets" if again else "tx_data_packets"] += 1
         if again:
             self._counts["tx_retransmitted_octets"] += sum(map(len, out[-1]))
-        interval = self._config.rto_init_time
-        if not self._config.compatibility.constant_rto:
-            interval <<= min(pending.timeouts, UNLIMITED_RTO - 1)
-        pending.deadline = now + interval
+        pending.deadline = now + rto_interval(
+            self._config.rto_init_time,
+            pending.timeouts,
+            constant=self._config.compatibility.constant_rto,
+        )
         self._start_timer(packet_id, pending)
 
     def _start_timer(self, packet_id: int, pending: _Pending) -> None:

@@ -23,12 +23,17 @@ _NOT_RUNNING = -1
 
 
 def nack_delay(nack_retx_time: int, refusals: int) -> int:
-    """How long to wait after so many refusals of one packet (ns).
+    """Return how long to wait after so many refusals of one packet (ns).
 
     NACK_Retx_Time, and as RTO does twice as long each time: with Max_NACK_Retx_Cnt at its default
     a busy target has 31 times that before the PDC is given up.
     """
     return nack_retx_time << min(refusals - 1, _MOST_NACK_DOUBLINGS)
+
+
+def rto_interval(rto: int, timeouts: int, *, constant: bool = False) -> int:
+    """Return the RTO after so many time-outs (ns): doubled by each, unless it is ``constant``."""
+    return rto if constant else rto << min(timeouts, _MOST_DOUBLINGS)
 
 
 class RetransmissionTimer:
@@ -91,7 +96,7 @@ class RetransmissionTimer:
 
     def interval(self, timeouts: int) -> int:
         """The RTO after so many that were in vain (ns)."""
-        return self.rto if self._constant else self.rto << min(timeouts, _MOST_DOUBLINGS)
+        return rto_interval(self.rto, timeouts, constant=self._constant)
 
     def _first(self) -> tuple[int, int] | None:
         """(deadline, psn) of the oldest open packet that was sent once."""
