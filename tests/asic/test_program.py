@@ -116,7 +116,7 @@ def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_only_pins(lab_name: str, cache: Path) -> None:
     script = (
-        "import sys, signal, pathlib; from emulator.asic import program\n"
+        "import sys, signal, pathlib; from emulator.asic.bpf import switch_program as program\n"
         f"loaded = program.load({lab_name!r}, cache=pathlib.Path({str(cache)!r}))\n"
         "print('loaded', flush=True); signal.pause()"
     )

@@ -238,7 +238,7 @@ def test_killed_agent_is_named_and_all_others_end(pool: AgentPool, lab: Lab, dur
 def test_stopped_agent_is_named_within_bounds(
     pool: AgentPool, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("spawn", "agent_processes"):
+    for module in ("agent_pool", "agent_processes"):
         monkeypatch.setattr(f"emulator.endpoint.{module}.ANSWER_SECONDS", 0.5)
     pids = pool.pids
     os.kill(pids[1], signal.SIGSTOP)
