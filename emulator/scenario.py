@@ -308,11 +308,35 @@ class _Latest:
 
 
 def names() -> list[str]:
-    """The scenarios that come with uetemu."""
+    """List the scenarios that come with uetemu."""
+    return sorted(_modules())
+
+
+def _modules() -> dict[str, str]:
+    """Find the module of each scenario in ``scenarios`` and in those of its rooms that hold any.
+
+    A room says so by ``HOLDS_SCENARIOS = True`` in its ``__init__.py``; others are libraries.
+    """
     package = importlib.import_module("scenarios")
-    return sorted(
-        module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg
-    )
+    rooms = [package]
+    for found in pkgutil.iter_modules(package.__path__):
+        if found.ispkg:
+            room = importlib.import_module(f"scenarios.{found.name}")
+            if getattr(room, "HOLDS_SCENARIOS", False):
+                rooms.append(room)
+    modules: dict[str, str] = {}
+    for room in rooms:
+        for found in pkgutil.iter_modules(room.__path__):
+            if found.ispkg:
+                continue
+            module = f"{room.__name__}.{found.name}"
+            if found.name in modules:
+                raise UserError(
+                    f"two scenarios are called {found.name}: {modules[found.name]} and {module}; "
+                    "rename one of the files"
+                )
+            modules[found.name] = module
+    return modules
 
 
 def load(name_or_path: str) -> Scenario:
@@ -323,7 +347,8 @@ def load(name_or_path: str) -> Scenario:
     if name_or_path.endswith(".py") or "/" in name_or_path:
         return _from_file(Path(name_or_path))
     name = name_or_path.replace("-", "_")
-    known = names()
+    modules = _modules()
+    known = sorted(modules)
     if name not in known:
         here = Path(f"{name_or_path}.py")
         hint = f"; for the file in this directory write ./{here}" if here.exists() else ""
@@ -331,7 +356,7 @@ def load(name_or_path: str) -> Scenario:
             f"there is no scenario {name_or_path!r}{meant(name, known)}{hint}; "
             f"known are {', '.join(known)}, or give the path of a .py file"
         )
-    module_name = f"scenarios.{name}"
+    module_name = modules[name]
     spec = importlib.util.find_spec(module_name)
     origin = (spec.origin if spec else None) or module_name
     return Scenario(_import(origin, lambda: importlib.import_module(module_name)), name)

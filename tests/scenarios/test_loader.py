@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import scenarios
 from emulator import scenario
 from emulator.errors import UserError
 from topologies.catalogue import load as load_topology
@@ -44,6 +45,36 @@ def write(folder: Path, text: str, name: str = "mine.py") -> str:
 def test_names_are_those_that_ship() -> None:
     assert "allreduce" in scenario.names()
     assert "collectives" not in scenario.names()
+    assert "blocks" not in scenario.names()  # a module of a room that is a library
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty room of ``scenarios``, whose name no other test imports."""
+    folder = tmp_path / tmp_path.name
+    folder.mkdir()
+    monkeypatch.setattr(scenarios, "__path__", [*scenarios.__path__, str(tmp_path)])
+    return folder
+
+
+def test_scenarios_in_rooms_have_their_plain_names(room: Path) -> None:
+    (room / "__init__.py").write_text("HOLDS_SCENARIOS = True\n")
+    (room / "tempest.py").write_text(GOOD)
+    assert "tempest" in scenario.names()
+    assert scenario.load("tempest").name == "tempest"
+
+
+def test_rooms_that_do_not_say_so_are_libraries(room: Path) -> None:
+    (room / "__init__.py").write_text("")
+    (room / "tempest.py").write_text(GOOD)
+    assert "tempest" not in scenario.names()
+
+
+def test_two_scenarios_of_one_name_are_refused(room: Path) -> None:
+    (room / "__init__.py").write_text("HOLDS_SCENARIOS = True\n")
+    (room / "incast.py").write_text(GOOD)
+    with pytest.raises(UserError, match=r"two scenarios are called incast: .*rename one"):
+        scenario.load("incast")
 
 
 def test_a_users_file(tmp_path: Path) -> None:
