@@ -1,0 +1,1 @@
+"""Fabrics, endpoints and runs on Linux."""

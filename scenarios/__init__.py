@@ -1,0 +1,1 @@
+"""The experiments: which fabric, which traffic, what is measured."""

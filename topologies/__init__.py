@@ -1,0 +1,1 @@
+"""Fabrics as plain data."""

@@ -1,0 +1,1 @@
+"""The Ultra Ethernet transport, without sockets and clocks."""

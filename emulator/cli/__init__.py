@@ -1,0 +1,1 @@
+"""The verbs of ``uetemu``: one file for each."""

@@ -1,0 +1,1 @@
+"""Nodes, cables, bonds and tunnels of a fabric in the kernel."""

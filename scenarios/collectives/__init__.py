@@ -1,0 +1,1 @@
+"""Collectives compiled into the schedules of all ranks: a library of scenarios."""

@@ -1,0 +1,1 @@
+"""Flows and permutations, and where they stand in a fabric: a library of scenarios."""

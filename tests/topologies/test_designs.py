@@ -351,7 +351,7 @@ def test_a_bridge_of_a_shared_nic_has_no_vlan() -> None:
     )
 
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[2] / "topologies" / "README.md"
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -1,0 +1,1 @@
+"""The life of an endpoint as a qlog trace."""

@@ -1,0 +1,1 @@
+"""The packet delivery sublayer (UES 3.5)."""

@@ -1,0 +1,1 @@
+"""The semantic sublayer (UES 3.4)."""

@@ -1,0 +1,1 @@
+"""The transport security sublayer (UES 3.7)."""

@@ -1,0 +1,1 @@
+"""The wire: scapy layers, the codec generated from them, and the decoding of frames."""

@@ -1,1 +1,1 @@
-"""``uetemu decode``."""
+"""``uetemu decode``: fields of packets, from captures or hexadecimal."""

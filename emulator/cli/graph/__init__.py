@@ -1,1 +1,1 @@
-"""``uetemu graph``."""
+"""``uetemu graph``: drawings, tables and exports."""
