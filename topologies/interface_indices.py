@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from emulator.fabric import vlans
-from topologies.model import End, Topology
+from topologies.model import End, Node, Topology
 
+VLAN_BRIDGE = "br0"  # of a switch whose rails are VLANs
 FIRST_INDEX = 2  # the loopback has 1 in every namespace
 
 
@@ -21,10 +21,21 @@ def interface_indices(topology: Topology) -> Mapping[End, int]:
     ends += [End(node, bridge.name) for node, bridge in bridges]
     ends += [End(node, tunnel_port(b.vni)) for node, b in bridges if b.vni is not None]
     ends += [End(node.name, bond) for node in topology.nodes for bond in node.bonds]
-    ends += filter(None, (vlans.bridge_of(topology, node) for node in topology.nodes))
+    ends += filter(None, (vlan_bridge_of(topology, node) for node in topology.nodes))
     return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
 
 
 def tunnel_port(vni: int) -> str:
     """The interface by which a bridge reaches those of its VNI in other switches."""
     return f"vxlan{vni}"
+
+
+def vlan_bridge_of(topology: Topology, node: Node) -> End | None:
+    """Return the one bridge of a switch whose rails may be VLANs.
+
+    With ``vlans=auto`` it has its number where it is not made, too: numbers depend on the topology
+    alone.
+    """
+    if topology.profile.vlans == "off" or not node.is_switch or not node.bridges:
+        return None
+    return End(node.name, VLAN_BRIDGE)

@@ -26,7 +26,7 @@ from emulator.fabric.nodes import GpuNode, NamespaceNode, SwitchNode
 from emulator.kernel import namespaces
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.shaping import Egress
-from topologies.interface_indices import interface_indices
+from topologies.interface_indices import interface_indices, vlan_bridge_of
 from topologies.mininet_topo import FabricTopo
 from topologies.model import End, Link, Node, Topology
 from topologies.routing.static_routes import (
@@ -111,7 +111,7 @@ class Plan:
 
     def vlan_bridge(self, node: Node) -> End | None:
         """The bridge whose VLANs the rails of ``node`` are, if they are that."""
-        return vlans.bridge_of(self.topology, node) if self.vlans else None
+        return vlan_bridge_of(self.topology, node) if self.vlans else None
 
     def behind(self, end: End) -> Iterator[str]:
         """The MAC addresses that are reached through the bridge member ``end``."""

@@ -36,7 +36,6 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from emulator.errors import UserError
 from emulator.fabric import bonds
 from emulator.fabric.cable_carrier import STATIC
-from emulator.fabric.vlans import BRIDGE
 from emulator.kernel.kernel_objects import RULE_PRIORITY, routing_table
 from emulator.kernel.sysctls import (
     FORWARDING,
@@ -46,6 +45,7 @@ from emulator.kernel.sysctls import (
     SYSCTL,
     kernel_seed,
 )
+from topologies.interface_indices import VLAN_BRIDGE
 from topologies.model import Bridge, End, Link, Node, Port, Topology
 from topologies.routing.static_routes import (
     Hop,
@@ -210,12 +210,12 @@ def _vlan_bridge(node: Node, mtus: dict[str, int]) -> Iterator[str]:
     members = [port for port in node.ports if port.bridge is not None]
     mtu = min(mtus[f"{node.name}:{port.name}"] for port in members)
     facts = "type bridge vlan_filtering 1 vlan_default_pvid 0"
-    yield f"ip link add name {BRIDGE} address {node.bridges[0].mac} {facts}"
-    yield f"ip link set dev {BRIDGE} mtu {mtu} up"
+    yield f"ip link add name {VLAN_BRIDGE} address {node.bridges[0].mac} {facts}"
+    yield f"ip link set dev {VLAN_BRIDGE} mtu {mtu} up"
     for bridge in node.bridges:
-        yield f"bridge vlan add dev {BRIDGE} vid {bridge.vlan} self"
+        yield f"bridge vlan add dev {VLAN_BRIDGE} vid {bridge.vlan} self"
         kind = f"type vlan id {bridge.vlan}"
-        yield f"ip link add name {bridge.name} link {BRIDGE} address {bridge.mac} {kind}"
+        yield f"ip link add name {bridge.name} link {VLAN_BRIDGE} address {bridge.mac} {kind}"
         yield f"ip link set dev {bridge.name} up"
         if bridge.gateway is not None:
             yield f"ip address add {bridge.gateway} dev {bridge.name}"
@@ -232,7 +232,7 @@ def _bridge(node: Node, bridge: Bridge, mtus: dict[str, int]) -> Iterator[str]:
 def _port(port: Port, mtu: int, vlan: int | None) -> Iterator[str]:
     yield f"ip link set dev {port.name} address {port.mac} mtu {mtu} up"
     if vlan is not None:
-        yield f"ip link set dev {port.name} master {BRIDGE}"
+        yield f"ip link set dev {port.name} master {VLAN_BRIDGE}"
         yield f"bridge vlan add dev {port.name} vid {vlan} pvid untagged"
     elif port.bridge is not None:
         yield f"ip link set dev {port.name} master {port.bridge}"

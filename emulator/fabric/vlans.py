@@ -14,9 +14,7 @@ that routes, neighbours, captures and status need not know which of the two ther
 from __future__ import annotations
 
 from emulator.doctor import capabilities
-from topologies.model import End, Node, Topology
-
-BRIDGE = "br0"  # of a switch whose rails are VLANs
+from topologies.model import Topology
 
 
 def check(topology: Topology) -> None:
@@ -32,14 +30,3 @@ def wanted(topology: Topology) -> bool:
     """Whether the rails of ``topology`` are VLANs on this machine."""
     use = topology.profile.vlans
     return use == "on" or (use == "auto" and capabilities.has("vlan"))
-
-
-def bridge_of(topology: Topology, node: Node) -> End | None:
-    """The one bridge of a switch whose rails may be VLANs.
-
-    With ``vlans=auto`` it has its number where it is not made, too: numbers depend on the topology
-    alone.
-    """
-    if topology.profile.vlans == "off" or not node.is_switch or not node.bridges:
-        return None
-    return End(node.name, BRIDGE)

@@ -9,12 +9,11 @@ import pytest
 
 from emulator.doctor import capabilities
 from emulator.errors import UserError
-from emulator.fabric import vlans
 from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings
 from topologies import catalogue
-from topologies.interface_indices import interface_indices
+from topologies.interface_indices import VLAN_BRIDGE, interface_indices
 from topologies.model import End, FabricProfile, TopologyError
 from topologies.profile import fabric_file
 from topologies.routing.static_routes import static_routes
@@ -25,7 +24,7 @@ SHAPE = "dual_rail_per_switch:hosts=2,gpus_per_host=4,spines=2"
 def test_interfaces_and_routes_are_those_of_bridges() -> None:
     apart, tagged = catalogue.load(SHAPE), catalogue.load(f"{SHAPE},vlans=on")
     before, after = interface_indices(apart), interface_indices(tagged)
-    added = {End("rail0", vlans.BRIDGE), End("rail1", vlans.BRIDGE)}
+    added = {End("rail0", VLAN_BRIDGE), End("rail1", VLAN_BRIDGE)}
     assert {end: index for end, index in after.items() if end not in added} == before
     assert len(set(after.values())) == len(after) == len(before) + len(added)
     assert static_routes(tagged) == static_routes(apart)

@@ -30,6 +30,7 @@ from emulator.kernel.kernel_objects import (
     IFLA_OPERSTATE,
 )
 from emulator.kernel.netlink import U32, RouteSocket, attribute, attributes
+from topologies.interface_indices import vlan_bridge_of
 from topologies.model import Bridge, End, Link, Node
 
 BUDGET_S = 10.0
@@ -151,7 +152,7 @@ class InnerCables:
         if not node.is_switch:
             return
         touched = {port.bridge for port in node.ports if port.name in ports and port.bridge}
-        whole = vlans.bridge_of(self._topology, node) if self._has_vlans else None
+        whole = vlan_bridge_of(self._topology, node) if self._has_vlans else None
         if whole is None:
             for bridge in node.bridges:
                 if bridge.name in touched:
