@@ -36,9 +36,10 @@ from emulator.control_plane.lab_routing import Routing
 from emulator.control_plane.lab_routing import check as check_control_plane
 from emulator.errors import UserError
 from emulator.fabric import bonds, vlans
-from emulator.fabric.build import Fabric, Progress, build_fabric
+from emulator.fabric.build import Fabric, build_fabric
 from emulator.fabric.cable_carrier import Cables
 from emulator.fabric.cable_delay import CableDelay
+from emulator.fabric.fabric_plan import Progress
 from emulator.fabric.inner import wires
 from emulator.fabric.inner.inner_carrier import InnerCables
 from emulator.fabric.inner.wires import Wires

@@ -22,15 +22,11 @@ waits there is still on the account of its socket, so that it holds back as it w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from emulator.doctor import capabilities
+from emulator.fabric.fabric_plan import FabricPlan
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel.netlink import RouteSocket
 from topologies.model import End, Node, Topology
-
-if TYPE_CHECKING:
-    from emulator.fabric.build import Plan
 
 #: How often a bond looks whether its ports have carrier (ms of the machine's time).
 LOOK_MS = 10
@@ -52,7 +48,7 @@ def check(topology: Topology) -> None:
         )
 
 
-def configure(kernel: RouteSocket, plan: Plan, node: Node, *, bridge: int = 0) -> None:
+def configure(kernel: RouteSocket, plan: FabricPlan, node: Node, *, bridge: int = 0) -> None:
     """Queue the bonds of ``node``, whose ports follow; access bonds as ports of the ``bridge`` of
     that index, in the VLANs of their ports."""
     for bond, members in node.bonds.items():

@@ -7,23 +7,21 @@ and indices.  Indices are unique in the lab, so that one eBPF map can be keyed b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mininet.link import Intf
 from mininet.link import Link as MininetLink
 
+from emulator.asic.fabric_asic import FabricAsic
 from emulator.fabric.inner.inner_ends import InnerEnds
 from emulator.fabric.tunnel_fields import identification_requests
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel.namespaces import PREFIX
+from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.offloads import switch_off
 from emulator.kernel.release import release_requests
 from emulator.kernel.shaping import Egress, egress_requests
-from topologies.model import End, Link, Port
-
-if TYPE_CHECKING:
-    from emulator.asic.fabric_asic import FabricAsic
-    from emulator.fabric.nodes import NamespaceNode
+from topologies.model import End, Link, Node, Port
 
 
 def alias_of(lab: str, end: End) -> str:
@@ -31,10 +29,24 @@ def alias_of(lab: str, end: End) -> str:
     return f"{PREFIX}:{lab}:{end.node}:{end.port}"
 
 
+class PortOwner(Protocol):
+    """A node as its ports need it: its ``lab``, its ``model``, and the way into its namespace."""
+
+    name: str
+    lab: str
+    model: Node
+    kernel: RouteSocket
+
+    @property
+    def handle(self) -> int:
+        """The open namespace of the node."""
+        ...
+
+
 class VethPort(Intf):
     """One end of a cable.  ``model`` is the port, ``cable`` the link as the topology has them."""
 
-    node: NamespaceNode
+    node: PortOwner
     model: Port
     cable: Link
     index: int
@@ -111,8 +123,8 @@ class VethLink(MininetLink):
 
     def __init__(
         self,
-        node1: NamespaceNode,
-        node2: NamespaceNode,
+        node1: PortOwner,
+        node2: PortOwner,
         *,
         model: Link,
         indices: Mapping[End, int],
@@ -139,8 +151,8 @@ class VethLink(MininetLink):
         intfname2: str,
         addr1: str,
         addr2: str,
-        node1: NamespaceNode,
-        node2: NamespaceNode,
+        node1: PortOwner,
+        node2: PortOwner,
         deleteIntfs: bool = True,
     ) -> None:
         """Queue the veth pair on the first node, or one on each where they meet in the middle."""

@@ -13,12 +13,14 @@ import signal
 from collections.abc import Iterator
 from ipaddress import IPv4Interface
 from subprocess import PIPE, STDOUT, Popen
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from mininet.node import Node as MininetNode
 from mininet.node import Switch as MininetSwitch
 
 from emulator.fabric import bonds
+from emulator.fabric.fabric_plan import FabricPlan
+from emulator.fabric.links import VethPort
 from emulator.fabric.tunnels import configure_tunnel
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel import namespaces
@@ -29,10 +31,6 @@ from emulator.kernel.sysctls import FORWARDING, HASH_SEED, QUIET, SILENT, kernel
 from topologies.interface_indices import tunnel_port
 from topologies.model import End, Node
 
-if TYPE_CHECKING:
-    from emulator.fabric.build import Plan
-    from emulator.fabric.links import VethPort
-
 SENTINEL = "\x7f"  # Mininet's mark for the end of a command's output
 
 
@@ -42,7 +40,7 @@ class NamespaceNode(MininetNode):
     isSetup = True  # nothing to look for: mnexec and ifconfig are not used
     lab: str
     model: Node
-    plan: Plan
+    plan: FabricPlan
     kernel: RouteSocket
     # Mininet's, for the running command
     shell: Popen[bytes] | None
@@ -52,7 +50,7 @@ class NamespaceNode(MininetNode):
     lastCmd: str | None
     readbuf: str
 
-    def __init__(self, name: str, *, model: Node, plan: Plan, **parameters: Any) -> None:
+    def __init__(self, name: str, *, model: Node, plan: FabricPlan, **parameters: Any) -> None:
         self.lab = plan.lab
         self.model = model
         self.plan = plan

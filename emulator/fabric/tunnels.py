@@ -13,8 +13,7 @@ a virtual clock no frame waits in a port, and the tunnel port sees to it that ru
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from emulator.fabric.fabric_plan import FabricPlan
 from emulator.fabric.tunnel_fields import tunnel_requests
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel.netlink import RouteSocket
@@ -23,12 +22,9 @@ from emulator.kernel.release import release_requests
 from topologies.interface_indices import tunnel_port
 from topologies.model import Bridge, End, Node
 
-if TYPE_CHECKING:
-    from emulator.fabric.build import Plan
-
 
 def configure_tunnel(
-    kernel: RouteSocket, plan: Plan, switch: Node, bridge: Bridge, *, vlan: int | None = None
+    kernel: RouteSocket, plan: FabricPlan, switch: Node, bridge: Bridge, *, vlan: int | None = None
 ) -> None:
     """Queue the tunnel port of ``bridge``, which has a VNI, in ``switch``; the bridge is there.
 
@@ -61,7 +57,7 @@ def configure_tunnel(
     kernel_object.learn_nothing(kernel, index, subject=f"{end}, as a port of its bridge")
 
 
-def _mtu_inside(plan: Plan, switch: Node, bridge: Bridge) -> int:
+def _mtu_inside(plan: FabricPlan, switch: Node, bridge: Bridge) -> int:
     """The MTU of the bridge's other ports."""
     return min(
         plan.topology.link_at(End(switch.name, port.name)).mtu

@@ -17,7 +17,7 @@ from emulator.cli.main import cli
 from emulator.doctor import capabilities
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.errors import UserError
-from emulator.fabric.build import Plan
+from emulator.fabric.fabric_plan import FabricPlan
 from emulator.faults.grammar import timeline
 from emulator.faults.reach import Reach, reached
 from emulator.homing import Homing, resolved
@@ -97,7 +97,7 @@ def test_neighbours_are_on_the_bond_and_each_once(bonded: Topology) -> None:
 
 
 def test_each_switch_knows_a_gpu_behind_its_own_port(bonded: Topology) -> None:
-    plan = Plan(bonded, lab="x", dilation=1)
+    plan = FabricPlan(bonded, lab="x", dilation=1)
     (mac,) = {port.mac for port in bonded.node("h0g0").ports}
     assert list(plan.behind(bonded.far_end(End("h0g0", "eth0")))) == [mac]
     assert list(plan.behind(bonded.far_end(End("h0g0", "eth1")))) == [mac]

@@ -1,0 +1,105 @@
+"""The plan of a fabric: what each of its nodes has to configure in the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from emulator.asic.fabric_asic import FabricAsic
+from emulator.control_plane import control_plane_choice as control_plane
+from emulator.fabric import vlans
+from emulator.fabric.cable_delay import CableDelay
+from emulator.fabric.inner.wires import Wires
+from emulator.fabric.links import alias_of
+from emulator.kernel.shaping import Egress
+from topologies.interface_indices import interface_indices, vlan_bridge_of
+from topologies.model import End, Link, Node, Topology
+from topologies.routing.static_routes import (
+    Neighbour,
+    Route,
+    Rule,
+    attached,
+    static_neighbours,
+    static_routes,
+    static_rules,
+)
+
+Progress = Callable[[int, int, str], None]
+
+
+class FabricPlan:
+    """What the nodes of one lab have to configure, computed before the kernel is touched.
+
+    ``cable_delay`` says who delays frames by the length of a cable: ``netem`` at each port, or
+    ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is
+    explained in :mod:`emulator.fabric.cable_delay`.  ``asic`` goes on every port that it wants.
+    With ``wires`` the clock is virtual: no port has queues, and cables are in two parts.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        lab: str,
+        dilation: float,
+        cable_delay: CableDelay = "nic",
+        asic: FabricAsic | None = None,
+        wires: Wires | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.asic = asic
+        self.wires = wires
+        self.topology = topology
+        self.lab = lab
+        self.dilation = dilation
+        self.cable_delay = cable_delay
+        self.indices: Mapping[End, int] = interface_indices(topology)
+        self.vlans = vlans.wanted(topology)
+        self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
+        if control_plane.of(topology) is not None:
+            self.routes = _not_learned(topology, self.routes)
+        self.rules: Mapping[str, tuple[Rule, ...]] = static_rules(topology)
+        self.neighbours: Mapping[str, tuple[Neighbour, ...]] = static_neighbours(topology)
+        self._progress = progress
+        self._done = 0
+        self._total = 2 * len(topology.nodes) + len(topology.links)
+
+    def step(self, label: str, count: int = 1) -> None:
+        """Report ``count`` more objects done."""
+        self._done += count
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total, label)
+
+    def egress(self, cable: Link, node: Node) -> Egress | None:
+        """The egress of the end of ``cable`` at ``node``, in host terms; None without queues."""
+        if self.wires is not None:
+            return None
+        plain = Egress(
+            rate_bps=cable.rate_bps / self.dilation,
+            mtu=cable.mtu,
+            buffer_bytes=cable.buffer_bytes,
+            delay_ns=round(cable.delay_ns * self.dilation) if self.cable_delay == "netem" else 0,
+        )
+        if self.asic is None:
+            return plain
+        return self.asic.egress(cable, plain) if node.is_switch else self.asic.nic_egress(plain)
+
+    def alias(self, end: End) -> str:
+        return alias_of(self.lab, end)
+
+    def vlan_bridge(self, node: Node) -> End | None:
+        """The bridge whose VLANs the rails of ``node`` are, if they are that."""
+        return vlan_bridge_of(self.topology, node) if self.vlans else None
+
+    def behind(self, end: End) -> Iterator[str]:
+        """The MAC addresses that are reached through the bridge member ``end``."""
+        return (item.mac for _, item in self.topology.beyond(end))
+
+
+def _not_learned(
+    topology: Topology, routes: Mapping[str, tuple[Route, ...]]
+) -> Mapping[str, tuple[Route, ...]]:
+    """What of ``routes`` is there before the switches tell each other of the rest."""
+    known = dict(routes)
+    for switch in topology.switches:
+        known[switch.name] = tuple(attached(switch, routes[switch.name]))
+    return known
