@@ -6,12 +6,15 @@ from another peer than that one's, of another partition or of another service.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from emulator.rocev2.connection.queue_pair import QueuePair
 from emulator.rocev2.connection.requester import Requester
 from emulator.rocev2.datagrams import Datagrams
+from emulator.rocev2.hca_config import HcaConfig
+from emulator.rocev2.hca_peer import Peer
 from emulator.rocev2.wire.rocev2_codes import (
     CNP_OPCODE,
     OPERATION_MASK,
@@ -22,9 +25,6 @@ from emulator.rocev2.wire.rocev2_codes import (
 from emulator.rocev2.wire.rocev2_packets import PacketOpener
 from uet.carrier_codec import Encapsulation
 from uet.wire.codes import ECN_CE
-
-if TYPE_CHECKING:
-    from emulator.rocev2.hca import HostChannelAdapter
 
 _ACKREQ = 0x80
 _RESPONSES = frozenset(
@@ -40,11 +40,31 @@ _ACKNOWLEDGE = int(Operation.ACKNOWLEDGE)
 _ACKNOWLEDGEMENTS = frozenset({Operation.ACKNOWLEDGE, Operation.ATOMIC_ACKNOWLEDGE})
 
 
+class ArrivalHost(Protocol):
+    """The adapter, as far as what arrives at it needs it."""
+
+    config: HcaConfig
+    counts: Counter[str]
+    peers: dict[bytes, Peer]
+
+    def queue_pair(self, qpn: int) -> QueuePair | None:
+        """Return the queue pair of that number, if there is one."""
+        ...
+
+    def activate(self, qp: QueuePair) -> None:
+        """Note that ``qp`` has, or may have, something to send."""
+        ...
+
+    def owe_cnp(self, qp: QueuePair) -> None:
+        """Note that the peer of ``qp`` is to get a CNP."""
+        ...
+
+
 class Arrivals:
     """Takes the frames of one endpoint."""
 
     def __init__(
-        self, hca: HostChannelAdapter, encapsulation: Encapsulation, datagrams: Datagrams
+        self, hca: ArrivalHost, encapsulation: Encapsulation, datagrams: Datagrams
     ) -> None:
         self._hca = hca
         self._config = hca.config

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import ACK_UNLIMITED, PSN_MASK, Operation, Service
 from uet.transport import Frame
-
-if TYPE_CHECKING:
-    from emulator.rocev2.connection.queue_pair import QueuePair
 
 _O = Operation
 _MSN_SHIFT = headers.AETH.shift("syndrome")
@@ -58,7 +55,7 @@ def _is_atomic(answer: Answer | ReadJob) -> bool:
 class Answers:
     """Those of one queue pair, in order."""
 
-    def __init__(self, qp: QueuePair) -> None:
+    def __init__(self, qp: ConnectionEnd) -> None:
         config = qp.host.config
         self._qp = qp
         self._counts = qp.host.counts

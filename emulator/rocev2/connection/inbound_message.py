@@ -6,14 +6,10 @@ lengths, then the memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, Shape, Syndrome
 from uet.transport import Completion, Receive
-
-if TYPE_CHECKING:
-    from emulator.rocev2.connection.queue_pair import QueuePair
 
 _INVALID = int(Syndrome.NAK_INVALID_REQUEST)
 _ACCESS = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
@@ -32,7 +28,7 @@ class Inbound:
         "_receive", "_send", "_target", "_writes", "open",
     )  # fmt: skip
 
-    def __init__(self, qp: QueuePair) -> None:
+    def __init__(self, qp: ConnectionEnd) -> None:
         self._qp = qp
         self._host = qp.host
         self._mtu = qp.host.config.mtu

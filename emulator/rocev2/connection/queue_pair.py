@@ -9,24 +9,19 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
 
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
+from emulator.rocev2.connection.connection_end import Host
 from emulator.rocev2.connection.requester import FLUSHED, Requester
 from emulator.rocev2.connection.responder import Responder
 from emulator.rocev2.connection.unreliable import UnreliableRequester, UnreliableResponder
 from emulator.rocev2.connection.work import Work, WorkError, Workshop
-from emulator.rocev2.hca_config import Connection, HcaConfig
-from emulator.rocev2.hca_memory import MemoryTable
+from emulator.rocev2.hca_config import Connection
+from emulator.rocev2.hca_peer import Peer
 from emulator.rocev2.wire.rocev2_codes import Service, pkeys_match
 from emulator.rocev2.wire.rocev2_frames import Frames
 from uet.peer import traffic_class
-from uet.transport import Completion, Frame, Receive, Request
-
-if TYPE_CHECKING:
-    from collections import Counter
-
-    from emulator.rocev2.hca_peer import Peer
+from uet.transport import Completion, Frame, Request
 
 
 class State(Enum):
@@ -55,38 +50,12 @@ class QueuePairError(ValueError):
     """A queue pair cannot do this in its state."""
 
 
-class Host(Protocol):
-    """What a queue pair asks of the endpoint it belongs to."""
-
-    config: HcaConfig
-    counts: Counter[str]
-    memory: MemoryTable
-
-    def complete(self, completion: Completion) -> None: ...
-    def activate(self, qp: QueuePair) -> None:
-        """It has, or may have, something to send."""
-
-    def answers(self, qp: QueuePair) -> None:
-        """It has an answer to send, which does not wait for room."""
-
-    def take_receive(self) -> Receive | None:
-        """The next posted receive."""
-
-    def return_receive(self, receive: Receive) -> None:
-        """It was not used."""
-
-    def take_immediate(self) -> bool:
-        """A receive for a write with immediate, if there is one; completes it."""
-
-    def unregister(self, key: int) -> None: ...
-
-
 class QueuePair:
     """One end of a connection.  It begins in RESET."""
 
     def __init__(
         self,
-        host: Host,
+        host: Host[QueuePair],
         qpn: int,
         service: Service,
         *,

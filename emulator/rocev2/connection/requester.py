@@ -5,8 +5,7 @@ What is sent, and when, is the :class:`~emulator.rocev2.connection.send_queue.Se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.send_queue import SendQueue
 from emulator.rocev2.connection.work import Work
 from emulator.rocev2.wire import rocev2_headers as headers
@@ -20,9 +19,6 @@ from emulator.rocev2.wire.rocev2_codes import (
     Syndrome,
 )
 from uet.transport import Completion
-
-if TYPE_CHECKING:
-    from emulator.rocev2.connection.queue_pair import QueuePair
 
 #: Completion errors, as verbs call them.
 RETRY_EXCEEDED, RNR_RETRY_EXCEEDED = "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR"
@@ -39,7 +35,7 @@ _MSN_BITS = 24
 class Requester(SendQueue):
     """Sends the requests of one queue pair and makes sure that they are carried out."""
 
-    def __init__(self, qp: QueuePair, first_psn: int) -> None:
+    def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
         super().__init__(qp, first_psn)
         config = qp.host.config
         self._selective = config.recovery == "selective_repeat"

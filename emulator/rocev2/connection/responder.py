@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from emulator.rocev2.connection.answers import Answer, Answers, ReadJob
+from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.inbound_message import Inbound
 from emulator.rocev2.connection.selective_repeat import Early
 from emulator.rocev2.wire import rocev2_headers as headers
@@ -24,9 +24,6 @@ from emulator.rocev2.wire.rocev2_codes import (
     Syndrome,
 )
 from uet.transport import Frame
-
-if TYPE_CHECKING:
-    from emulator.rocev2.connection.queue_pair import QueuePair
 
 _O = Operation
 _MSN_SHIFT = headers.AETH.shift("syndrome")
@@ -52,7 +49,7 @@ class _Executed:
 class Responder:
     """Carries out the requests that arrive on one queue pair, and answers them."""
 
-    def __init__(self, qp: QueuePair, expected_psn: int) -> None:
+    def __init__(self, qp: ConnectionEnd, expected_psn: int) -> None:
         config = qp.host.config
         self._qp = qp
         self._host = qp.host

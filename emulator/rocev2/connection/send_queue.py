@@ -11,21 +11,18 @@ PSNs here are integers that do not wrap; 24 bits of them are on the wire.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.work import Work, packet_extension, read_extension
 from emulator.rocev2.wire.rocev2_codes import MAX_OUTSTANDING, PSN_MASK, timeout_ns
 from emulator.rocev2.wire.rocev2_frames import ACK_REQUEST
 from uet.transport import Frame
 
-if TYPE_CHECKING:
-    from emulator.rocev2.connection.queue_pair import QueuePair
-
 
 class SendQueue:
     """Sends work as far as window, rate and outstanding READs allow."""
 
-    def __init__(self, qp: QueuePair, first_psn: int) -> None:
+    def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
         config = qp.host.config
         self._qp = qp
         self._frames = qp.frames

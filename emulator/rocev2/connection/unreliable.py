@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.inbound_message import Inbound
 from emulator.rocev2.connection.work import Work
 from emulator.rocev2.wire.rocev2_codes import PSN_MASK, SHAPES
 from uet.transport import Completion, Frame
-
-if TYPE_CHECKING:
-    from emulator.rocev2.connection.queue_pair import QueuePair
 
 _FLUSHED = "WR_FLUSH_ERR"
 #: There is no SEND with Invalidate on an unreliable connection.
@@ -21,7 +18,7 @@ _SHAPES = {operation: shape for operation, shape in SHAPES.items() if not shape.
 class UnreliableRequester:
     """Sends messages; each is done when its last packet has left."""
 
-    def __init__(self, qp: QueuePair, first_psn: int) -> None:
+    def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
         self._qp = qp
         self._mtu = qp.host.config.mtu
         self._next = self._end = first_psn
@@ -93,7 +90,7 @@ class UnreliableRequester:
 class UnreliableResponder:
     """Takes messages that arrive whole; all others are forgotten."""
 
-    def __init__(self, qp: QueuePair, expected_psn: int) -> None:
+    def __init__(self, qp: ConnectionEnd, expected_psn: int) -> None:
         self._qp = qp
         self._counts = qp.host.counts
         self._inbound = Inbound(qp)
