@@ -24,8 +24,7 @@ from emulator.endpoint.nic.interface import interface as facts_of
 from emulator.endpoint.nic.interface import mac_of
 from emulator.endpoint.nic.raw_port import Port
 from emulator.errors import UserError
-from uet.api import Domain
-from uet.api.driver import Beginning
+from uet.api.driver import Beginning, ServedDomain
 from uet.config import FepConfig
 
 _RECEIVE_BATCH = 64
@@ -47,7 +46,7 @@ class Device:
         lasting = (at for at in facts.addresses if not at.is_link_local and not at.is_loopback)
         self.address = next(map(str, lasting), None)
         self._clock = Clock.start(1) if clock is None else clock
-        self._domain: Domain | None = None
+        self._domain: ServedDomain | None = None
         self._port: Port | None = None
         self._interrupt = -1
 
@@ -98,7 +97,7 @@ class Device:
         """Time in ns since the device was made."""
         return self._clock.now()
 
-    def attach(self, domain: Domain) -> None:
+    def attach(self, domain: ServedDomain) -> None:
         """Open the port for ``domain``.  Raises :class:`UserError` if that cannot be."""
         config = domain.config
         if self._domain is not None:
@@ -112,7 +111,7 @@ class Device:
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._domain = domain
 
-    def detach(self, domain: Domain) -> None:
+    def detach(self, domain: ServedDomain) -> None:
         """Close the port."""
         if domain is not self._domain or self._port is None:
             return
@@ -165,7 +164,7 @@ class Device:
         sent = port.send(out) if out or nic.backlog else 0
         return domain.dispatch() or sent > 0 or bool(frames)
 
-    def _opened(self) -> tuple[Domain, Port]:
+    def _opened(self) -> tuple[ServedDomain, Port]:
         if self._domain is None or self._port is None:
             raise UserError(f"no domain is open on {self.interface}; make one with this device")
         return self._domain, self._port

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from uet.api.address_vector import ADDR_UNSPEC, AddressVector, ProviderAddress
 from uet.api.completion_queue import (
     CompletionQueue,
@@ -12,6 +10,7 @@ from uet.api.completion_queue import (
     CqErrEntry,
     error_number,
 )
+from uet.api.driver import ServedDomain
 from uet.api.flags import ApiError, EndpointType, Flag, Order
 from uet.api.memory_region import MemoryRegion
 from uet.api.posted import Posted
@@ -19,9 +18,6 @@ from uet.profiles import Capability
 from uet.ses.address import Address
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Completion, Request
-
-if TYPE_CHECKING:
-    from uet.api.domain import Domain
 
 _QUEUES = Flag.TRANSMIT | Flag.RECV
 _COUNTED = Flag.SEND | Flag.RECV | Flag.READ | Flag.WRITE | Flag.REMOTE_WRITE
@@ -31,7 +27,7 @@ class ActiveEndpoint:
     """The life of an endpoint.  :class:`uet.api.Endpoint` adds the operations."""
 
     def __init__(
-        self, domain: Domain, address: Address, kind: EndpointType, msg_order: Order
+        self, domain: ServedDomain, address: Address, kind: EndpointType, msg_order: Order
     ) -> None:
         self.domain = domain
         self.address = address

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from uet.api.domain import Domain
+from uet.config import FepConfig
+from uet.fep import FabricEndpoint
+from uet.ses.address import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,22 @@ class Beginning:
 
     seed: int | None = None
     first_counter: int
+
+
+class ServedDomain(Protocol):
+    """A domain, as its driver, its endpoints and its queues need it."""
+
+    config: FepConfig
+    fep: FabricEndpoint
+    driver: Driver
+
+    def dispatch(self) -> bool:
+        """Hand what has ended to endpoints and their queues; return whether anything has."""
+        ...
+
+    def forget(self, address: Address) -> None:
+        """Note that the endpoint of ``address`` has been closed."""
+        ...
 
 
 class Driver(Protocol):
@@ -41,10 +58,10 @@ class Driver(Protocol):
     def now(self) -> int:
         """Fabric time in ns."""
 
-    def attach(self, domain: Domain) -> None:
+    def attach(self, domain: ServedDomain) -> None:
         """Serve ``domain`` from now on; ``ValueError`` if that cannot be."""
 
-    def detach(self, domain: Domain) -> None:
+    def detach(self, domain: ServedDomain) -> None:
         """Serve it no more."""
 
     def progress(self, timeout: int | None) -> bool:

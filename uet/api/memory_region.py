@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from uet.api.flags import ApiError, Flag
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
-
-if TYPE_CHECKING:
-    from uet.api.domain import Domain
-    from uet.api.endpoint import Endpoint
+from uet.transport import Completion
 
 #: Bits of the key proper, and of that of an optimized one (UES Table 2-13).
 RKEY_BITS: Final = 48
@@ -59,6 +56,22 @@ class MemoryKeys:
         self._taken.discard(key & ~IDEMPOTENT_SAFE)
 
 
+class RegionOwner(Protocol):
+    """The domain that a memory region is registered with."""
+
+    def mr_close(self, region: MemoryRegion) -> None:
+        """Let no peer reach ``region`` any more."""
+        ...
+
+
+class WriteReporter(Protocol):
+    """An endpoint that reports remote writes."""
+
+    def remotely_written(self, region: MemoryRegion, completion: Completion) -> None:
+        """Report a remote write to ``region``."""
+        ...
+
+
 class MemoryRegion:
     """Registered memory; made by :meth:`uet.api.Domain.mr_reg`.
 
@@ -68,11 +81,11 @@ class MemoryRegion:
 
     def __init__(
         self,
-        domain: Domain,
+        domain: RegionOwner,
         memory: memoryview,
         key: int,
         access: Flag,
-        endpoint: Endpoint | None,
+        endpoint: WriteReporter | None,
     ) -> None:
         self._domain = domain
         self.memory = memory
@@ -91,7 +104,7 @@ class MemoryRegion:
         """Whether its key fits into a small request header."""
         return self.key & OPTIMIZED != 0
 
-    def bind(self, endpoint: Endpoint) -> None:
+    def bind(self, endpoint: WriteReporter) -> None:
         """Report remote writes to ``endpoint``: ``fi_mr_bind``."""
         self.endpoint = endpoint
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from uet.api.flags import ApiError, Flag
+from uet.transport import Completion
 
-if TYPE_CHECKING:
-    from uet.api.active import ActiveEndpoint
+
+class Poster(Protocol):
+    """An endpoint that operations are posted to."""
+
+    def completed(self, posted: Posted, completion: Completion) -> None:
+        """Report the end of ``posted``."""
+        ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Posted:
     """An operation under way; it is the context that the FEP gives back."""
 
-    endpoint: ActiveEndpoint
+    endpoint: Poster
     op_context: object
     #: of its completion
     flags: Flag
