@@ -9,6 +9,7 @@ Nothing else is touched.  Removal can be cut short anywhere and done again.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 import signal
@@ -27,6 +28,8 @@ from emulator.kernel import namespaces
 from emulator.kernel.kernel_objects import delete_fabric_links
 from emulator.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase, Process
+
+_log = logging.getLogger(__name__)
 
 #: What of root's rights the work on namespaces, links and queues takes (Linux capability.h).
 CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}
@@ -151,13 +154,15 @@ def remove(lab: str, *, ended: int = 0) -> Removed:
                 f"find it with lsns -t net and run uetemu clean {lab} again"
             )
         lab_record.erase(lab)
-        return Removed(
+        removed = Removed(
             lab=lab,
             namespaces=len(paths),
             processes=ended,
             memory=len(memory),
             switch_program=pinned,
         )
+        _log.info("removed lab %s: %s", lab, removed)
+        return removed
 
 
 def require_root(purpose: str) -> None:

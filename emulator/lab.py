@@ -17,6 +17,7 @@ A lab that was brought up with ``persistent=True`` stays when its maker exits; a
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import subprocess
 import uuid
@@ -50,6 +51,8 @@ from emulator.kernel.port_counters import PortCounters, read_ports, unrouted_pac
 from emulator.lab_record import Clock, LabRecord, Lock, Phase
 from topologies.interface_indices import interface_indices
 from topologies.model import End, Topology
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -146,6 +149,16 @@ class Lab:
         )
         lock: Lock | None = None
         asic: FabricAsic | None = None
+        _log.info(
+            "build lab %s: %s, %d nodes, %d cables, %s clock, switch %s, control plane %s",
+            name,
+            spec,
+            len(topology.nodes),
+            len(topology.links),
+            clock,
+            record.switch,
+            topology.profile.control_plane,
+        )
         try:
             lock = lab_record.register(record, topology)
             lab = cls(record, topology, lock=lock)
@@ -161,11 +174,13 @@ class Lab:
                 progress=progress,
             )
             lab.fabric, lab._asic = fabric, asic
+            _log.info("lab %s: every port can send", name)
             if asic is not None:
                 asic.pauses.start()
             if lab.routing is not None:
                 lab.routing.start(progress)
             lab.record = lab_record.advance(record, Phase.UP)
+            _log.info("lab %s is up", name)
             if persistent:
                 lock.release()
             else:

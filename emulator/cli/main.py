@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import click
 
+from emulator import logs
 from emulator.errors import UserError
 from topologies.model import TopologyError
 
@@ -85,10 +86,12 @@ class Verbs(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+@click.option("-v", "--verbose", count=True, help="Show steps on standard error; -vv: details.")
 @click.version_option(package_name="uetemu")
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, verbose: int) -> None:
     """Packet-level emulator of AI training fabrics."""
+    logs.configure(verbose, os.environ.get(logs.VARIABLE, ""))
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         context.exit(2)

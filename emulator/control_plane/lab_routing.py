@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import subprocess
@@ -29,6 +30,8 @@ from emulator.doctor import capabilities
 from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
 from topologies.model import End, Topology
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
 
@@ -122,6 +125,7 @@ class Routing:
         self, switch: SwitchDaemons, library: Path | None
     ) -> tuple[SwitchDaemons, subprocess.Popen[Any]]:
         ports = self._speakers[switch.switch].fabric_ports if self.plane.unnumbered else ()
+        _log.info("start the routing daemons of %s", switch.switch)
         with switch.start_log.open("wb") as printed:
             process = self._popen(
                 switch.switch,
@@ -195,7 +199,9 @@ class Routing:
                 deaf = list(heard)
                 missing = [*self.differences(), *heard.values(), *self.member_differences()]
             if not missing:
+                _log.info("all routes are there after %.2f s", time.monotonic() - began)
                 return
+            _log.debug("%d routes or sessions are missing, such as %s", len(missing), missing[0])
             lacking = list(dict.fromkeys(one.switch for one in missing if not isinstance(one, str)))
             if progress is not None:
                 total = len(self.switches)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,8 @@ import psutil
 
 from emulator.doctor import probes as trials
 from emulator.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -97,6 +100,9 @@ def probe() -> Capabilities:
     """Everything, tried now."""
     in_kernel = [name for name, feature in FEATURES.items() if feature.kind is Kind.KERNEL]
     refusals = trials.refusals(in_kernel)
+    for name, refusal in refusals.items():
+        if refusal is not None:
+            _log.info("probe %s: %s", name, refusal)
     found = {}
     for name, feature in FEATURES.items():
         if feature.kind is Kind.KERNEL:

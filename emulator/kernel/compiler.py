@@ -6,7 +6,9 @@ Objects are cached by what determines them: sources, flags, and the compiler's o
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from emulator.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu"))
 TIMEOUT_S = 120
@@ -44,6 +48,8 @@ def compiled(
     with tempfile.TemporaryDirectory(prefix="uetemu-compiled-") as scratch:
         target = Path(scratch) / name
         command = ["clang", *flags, str(main), "-o", str(target)]
+        _log.info("compile %s: %s is not in %s", subject, name, cache)
+        _log.debug("%s", shlex.join(command))
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
         if done.returncode:
             error = _first_error(done.stderr)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import logging
 import os
 import pickle
 import signal
@@ -23,6 +24,8 @@ from emulator.engine.event_queue import EventQueue
 from emulator.engine.workers.worker import call
 from emulator.engine.workers.worker_part import WorkerPart
 from emulator.lab import Lab
+
+_log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 #: Signals that end a run.
@@ -54,6 +57,7 @@ class ForkedWorker:
                 _become_worker(lab, number, ours, theirs, driver)
             theirs.close()
             self._connection = Connection(ours.detach())
+            _log.info("worker %d is process %d", number, self.pid)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

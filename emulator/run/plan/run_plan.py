@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,8 @@ from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
+
+_log = logging.getLogger(__name__)
 
 #: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
 #: while the dilation is not known yet.
@@ -218,6 +221,14 @@ def prepare(request: Request) -> Plan:
         compares=len(compared) > 1,
         homing=homed,
     )
+    for stage in plan.stages:
+        _log.info(
+            "plan: %d trials, seed %d, transport %s, switch %s",
+            len(stage.trials),
+            stage.seed,
+            stage.transport.name,
+            None if stage.switch is None else stage.switch.spec,
+        )
     for load in plan.loads:
         preflight.check_memory(load.size_bytes, load.memory_octets, load.operations, request.clock)
     return plan
