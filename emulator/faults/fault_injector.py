@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from emulator.asic.fabric_asic import check_rate
 from emulator.asic.port_faults import NONE, Faults
@@ -18,11 +18,9 @@ from emulator.control_plane.charged_time import Broken
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition, from_data
 from emulator.faults.fault_elements import Element
+from emulator.lab import Lab
 from emulator.lab_record import directory_of, written
 from topologies.model import Link, Topology
-
-if TYPE_CHECKING:
-    from emulator.lab import Lab
 
 RECORD = "faults.json"
 

@@ -104,6 +104,7 @@ def uet_endpoint(
     fields = FepConfig(**config)  # type: ignore[arg-type]
     if event_log is None:
         return FabricEndpoint(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE)
+    # Some 70 ms, which endpoints without a log need not pay.
     from uet.eventlog.logging_endpoint import create
     from uet.eventlog.sequence import JsonSequence
 

@@ -107,7 +107,7 @@ class TracedEndpoint(FabricEndpoint):
         self._reader = FrameReader(config, self.domains)
         self._seal_errors: tuple[str, ...] = ()
         if self.domains is not None:
-            from uet.tss import record
+            from uet.tss import record  # loads the cryptography library: 20 to 45 ms
 
             self._seal_errors = (record.EXHAUSTED, record.NEEDS_SSI, record.UNKNOWN_CLIENT)
 

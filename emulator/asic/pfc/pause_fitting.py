@@ -14,18 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from emulator.asic.pfc.headroom import headroom_bytes, reaction_ns
 from emulator.asic.pfc.pause_state import PauseRules
+from emulator.asic.switch_choice import OfBdp, SwitchChoice
+from emulator.asic.switch_profile import CodePoints, Profile
 from emulator.errors import Misfit
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import Link, Topology
 from topologies.units import format_size
-
-if TYPE_CHECKING:
-    from emulator.asic.switch_choice import OfBdp, SwitchChoice
-    from emulator.asic.switch_profile import CodePoints, Profile
 
 #: What shares the queue that a pause stops.
 LOSSLESS_CLASSES = ("data", "retransmission", "untrimmed")

@@ -245,6 +245,7 @@ def opener(domains: list[SecureDomain]) -> OpenSecure:
 
     Several domains may have the same SDI: the generations of keys that a run has gone through.
     """
+    # The cryptography library takes 20 to 45 ms to load.
     from uet.tss.record import BAD_TAG, SecureRecords, sdi_of
 
     by_sdi: dict[int, list[SecureRecords]] = {}

@@ -222,6 +222,7 @@ def _endpoint(
         if wanted.event_log is None:
             endpoint = WatchedEndpoint(config, listener=listener, **begins)
         else:
+            # Some 70 ms, which endpoints without a log need not pay.
             from emulator.standalone.fep.event_log import EventLog, WatchedTrace
 
             log = EventLog(wanted.event_log, name=config.address, title=what, reference=clock.began)
