@@ -28,16 +28,13 @@ import hashlib
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
-from topologies.model import (
-    SHORTEST,
-    VXLAN_OVERHEAD,
+from topologies.elements import (
     End,
-    Link,
     Node,
     Role,
-    Topology,
     TopologyError,
 )
+from topologies.wiring import Wiring
 
 MAX_PODS = 255
 #: Of a fabric with a FEP per plane, whose pods are ten apart in the second octet.
@@ -265,14 +262,14 @@ def gpu_address(gpu: Node, port: str | None = None) -> IPv4Interface:
     raise TopologyError(f"GPU {gpu.name} has no port with an address")
 
 
-def next_hops(topology: Topology, gpu: str, port: str | None = None) -> dict[str, str]:
+def next_hops(topology: Wiring, gpu: str, port: str | None = None) -> dict[str, str]:
     """Destination MAC of a frame of ``gpu`` to each peer, keyed by the peer's IPv4 address.
 
     A peer in the same subnet is addressed directly; any other through the gateway's MAC, that of
     the first port where there are several.  Where each port has a fabric endpoint, frames leave by
     ``port`` and peers are those in its plane.
     """
-    source = _gpu(topology, gpu)
+    source = gpu_node(topology, gpu)
     ours = gpu_address(source, port).network
     gateway: str | None = None
     table: dict[str, str] = {}
@@ -289,100 +286,14 @@ def next_hops(topology: Topology, gpu: str, port: str | None = None) -> dict[str
     return table
 
 
-def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[str, int]:
-    """Sum of link delays (ns) between ``gpu`` and each peer, keyed by the peer's IPv4 address.
-
-    Where the routing in force takes ways of several lengths (``valiant``) it is the mean of those
-    from the peer to ``gpu``, each next hop being as likely; so it is where several switches on the
-    way to a stretched rail are equally near.  Peers that the fabric does not join to ``gpu`` (rails
-    without a spine) are left out.  With ``port`` the paths are those through it.
-    """
-    if topology.stretch is not None:
-        return {peer: round(delay) for peer, (delay, _) in _means_of_tunnels(topology, gpu).items()}
-    if topology.profile.routing != SHORTEST:
-        return {peer: round(delay) for peer, (delay, _) in _means(topology, gpu).items()}
-    paths = _paths(topology, gpu, port)
-    return {peer: sum(link.delay_ns for link in path) for peer, path in paths.items()}
-
-
-def octet_times(topology: Topology, gpu: str, port: str | None = None) -> dict[str, float]:
-    """How long (ns) one octet takes to be sent by every port on the way, added up, by peer.
-
-    That many times the length of a frame is what store-and-forward adds to its path's delay.
-    Of ways of several lengths it is the mean, as in :func:`path_delays`.
-    """
-    if topology.stretch is not None:
-        return {peer: octet for peer, (_, octet) in _means_of_tunnels(topology, gpu).items()}
-    if topology.profile.routing != SHORTEST:
-        return {peer: per_octet for peer, (_, per_octet) in _means(topology, gpu).items()}
-    paths = _paths(topology, gpu, port)
-    return {peer: sum(8e9 / link.rate_bps for link in path) for peer, path in paths.items()}
-
-
-def tunnel_times(topology: Topology, gpu: str) -> dict[str, float]:
-    """How long (ns) what tunnels add to a packet from each peer takes at all ports on the way.
-
-    Of several ways it is the mean, as in :func:`path_delays`; empty where there are no tunnels.
-    """
-    stretch = topology.stretch
-    if stretch is None:
-        return {}
-    found: dict[str, float] = {}
-    for peer in topology.gpus:
-        ways = stretch.ways(peer.name, gpu) if peer.name != gpu else ()
-        if ways:
-            tunnels = [stretch.tunnel(peer.name, gpu, way) for way in ways]
-            octet = sum(8e9 / link.rate_bps for links in tunnels for link in links) / len(ways)
-            found[str(gpu_address(peer).ip)] = VXLAN_OVERHEAD * octet
-    return found
-
-
-def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
-    """Mean delay and time of an octet from each peer to ``gpu``, by the peer's IPv4 address."""
-    _gpu(topology, gpu)
-    found: dict[str, tuple[float, float]] = {}
-    for peer in topology.gpus:
-        if peer.name == gpu:
-            continue
-        means = topology.forwarding.means(peer.name, gpu)
-        if means is not None:
-            found[str(gpu_address(peer).ip)] = means
-    return found
-
-
-def _means_of_tunnels(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
-    """As :func:`_means`, over the ways that lead to stretched rails."""
-    _gpu(topology, gpu)
-    assert topology.stretch is not None
-    found: dict[str, tuple[float, float]] = {}
-    for peer in topology.gpus:
-        ways = topology.stretch.ways(peer.name, gpu) if peer.name != gpu else ()
-        if ways:
-            delay = sum(link.delay_ns for way in ways for link in way) / len(ways)
-            octet = sum(8e9 / link.rate_bps for way in ways for link in way) / len(ways)
-            found[str(gpu_address(peer).ip)] = delay, octet
-    return found
-
-
-def _paths(topology: Topology, gpu: str, port: str | None) -> dict[str, tuple[Link, ...]]:
-    """A shortest path from ``gpu`` to each peer that it reaches, by the peer's IPv4 address."""
-    _gpu(topology, gpu)
-    paths = topology.paths(gpu, port)
-    return {
-        str(gpu_address(peer, port).ip): paths[peer.name]
-        for peer in topology.gpus
-        if peer.name != gpu and peer.name in paths
-    }
-
-
-def _gpu(topology: Topology, name: str) -> Node:
+def gpu_node(topology: Wiring, name: str) -> Node:
     node = topology.node(name)
     if node.role is not Role.GPU:
         raise TopologyError(f"{name} is a {node.role} node, not a GPU")
     return node
 
 
-def gateway_mac(topology: Topology, gpu: Node, port: str | None = None) -> str:
+def gateway_mac(topology: Wiring, gpu: Node, port: str | None = None) -> str:
     """MAC of the gateway behind ``port`` of ``gpu``, by default its first."""
     end = End(gpu.name, port or gpu.ports[0].name)
     bridge = topology.gateway_of(end)

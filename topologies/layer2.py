@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from topologies.model import MAX_VLAN, End, Node, Topology, TopologyError
-from topologies.multihoming import validate_segments
+from topologies.elements import MAX_VLAN, End, Node, TopologyError
+from topologies.multihoming import segments_of, validate_segments
+from topologies.wiring import Wiring
 
 
-def validate(topology: Topology) -> None:
+def validate(topology: Wiring) -> None:
     """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
     if topology.profile.vlans != "off":
         for switch in topology.switches:
@@ -20,7 +21,7 @@ def validate(topology: Topology) -> None:
         if link.standby:
             _validate_standby(topology, link.a, link.b)
     validate_segments(topology)
-    if bonded and not topology.segments and topology.profile.control_plane != "static":
+    if bonded and not segments_of(topology) and topology.profile.control_plane != "static":
         raise TopologyError(
             f"GPUs have bonds (homing=bond) and control_plane is {topology.profile.control_plane}; "
             "two switches that look like one need control_plane=static: take that, or homing=paths"
@@ -61,7 +62,7 @@ def _validate_bonds(node: Node) -> None:
             raise TopologyError(f"{where}: its ports have the bond's one MAC and one address")
 
 
-def _validate_standby(topology: Topology, a: End, b: End) -> None:
+def _validate_standby(topology: Wiring, a: End, b: End) -> None:
     bridges = [topology.bridge_of(end) for end in (a, b)]
     looks = [bridge and (bridge.gateway, bridge.mac) for bridge in bridges]
     if None in looks or looks[0] != looks[1]:

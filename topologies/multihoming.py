@@ -14,13 +14,10 @@ of type 3 (RFC 7432, 5): the MAC of the system that both switches pose as, and a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from topologies import addressing as plan
-from topologies.model import End, Port, TopologyError
-
-if TYPE_CHECKING:
-    from topologies.model import Topology
+from topologies.elements import End, Port, TopologyError
+from topologies.wiring import Wiring, once_per_topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +31,8 @@ class Segment:
     ports: tuple[End, ...]
 
 
-def segments(topology: Topology) -> tuple[Segment, ...]:
+@once_per_topology
+def segments_of(topology: Wiring) -> tuple[Segment, ...]:
     """The bonds of GPUs that are plugged into access bonds of switches, in rank order."""
     places = {switch.name: place for place, switch in enumerate(topology.switches)}
     found = []
@@ -54,9 +52,9 @@ def segments(topology: Topology) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def validate_segments(topology: Topology) -> None:
+def validate_segments(topology: Wiring) -> None:
     """Raise TopologyError unless the switches of each segment can tell each other of it."""
-    for segment in topology.segments:
+    for segment in segments_of(topology):
         vnis = set()
         for end in segment.ports:
             bridge = topology.bridge_of(end)
@@ -73,5 +71,5 @@ def validate_segments(topology: Topology) -> None:
             )
 
 
-def _port(topology: Topology, end: End) -> Port:
+def _port(topology: Wiring, end: End) -> Port:
     return topology.node(end.node).port(end.port)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import lcm
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from topologies.model import Link, Topology
+from topologies.elements import Link
+from topologies.wiring import Wiring, once_per_topology
 
 
 class Span(NamedTuple):
@@ -65,10 +65,16 @@ class Ticks:
         return Span(hops, delay, ticks)
 
 
-def span_from(topology: Topology, source: str, path: Iterable[Link]) -> Span:
+@once_per_topology
+def ticks_of(topology: Wiring) -> Ticks:
+    """The unit of the times that octets take at the ports of ``topology``."""
+    return Ticks(topology.links)
+
+
+def span_from(topology: Wiring, source: str, path: Iterable[Link]) -> Span:
     """How long ``path`` is, which begins at ``source``."""
     cables = list(path)
-    span = topology.ticks.span(cables)
+    span = ticks_of(topology).span(cables)
     if not topology.switch_latency_ns:
         return span
     here, latency = source, 0
@@ -78,9 +84,7 @@ def span_from(topology: Topology, source: str, path: Iterable[Link]) -> Span:
     return span._replace(delay_ns=span.delay_ns + latency)
 
 
-def tree(
-    topology: Topology, source: str, port: str | None = None
-) -> Mapping[str, tuple[str, Link]]:
+def tree(topology: Wiring, source: str, port: str | None = None) -> Mapping[str, tuple[str, Link]]:
     """By node that ``source`` reaches, the node before it on a shortest path, and the cable.
 
     That is a path of the fewest hops, and of those one of the least delay.  Nodes come in the order
@@ -119,7 +123,7 @@ def tree(
 
 
 def shortest_paths(
-    topology: Topology, source: str, port: str | None = None
+    topology: Wiring, source: str, port: str | None = None
 ) -> Mapping[str, tuple[Link, ...]]:
     """The paths of :func:`tree`, ``source`` with an empty one among them."""
     found: dict[str, tuple[Link, ...]] = {source: ()}
@@ -128,9 +132,9 @@ def shortest_paths(
     return found
 
 
-def shortest_spans(topology: Topology, source: str) -> Mapping[str, Span]:
+def shortest_spans(topology: Wiring, source: str) -> Mapping[str, Span]:
     """How long the paths of :func:`shortest_paths` are."""
-    ticks = topology.ticks
+    ticks = ticks_of(topology)
     found = {source: NOWHERE}
     known: dict[Span, Span] = {}  # most are equal, and kept once
     for name, (before, link) in tree(topology, source).items():

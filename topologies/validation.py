@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
 from topologies import layer2
-from topologies.ethernet import HEADER_OCTETS
-from topologies.model import (
+from topologies.elements import (
     MAX_MTU,
     MIN_MTU,
     ROUTINGS,
@@ -23,17 +22,18 @@ from topologies.model import (
     Port,
     Role,
     ScaleUp,
-    Topology,
     TopologyError,
 )
+from topologies.ethernet import HEADER_OCTETS
 from topologies.routing.stretch import validate_stretch
+from topologies.wiring import Wiring
 
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,14}")  # the kernel's IFNAMSIZ less the terminating zero
 MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
-def validate(topology: Topology) -> None:
+def validate(topology: Wiring) -> None:
     """Raise :class:`TopologyError`, which names the element, unless all parts agree."""
     nodes = _validate_nodes(topology)
     subnets = _validate_subnets(topology)
@@ -46,7 +46,7 @@ def validate(topology: Topology) -> None:
     validate_stretch(topology)
 
 
-def _validate_nodes(topology: Topology) -> dict[str, Node]:
+def _validate_nodes(topology: Wiring) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     macs: dict[str, str] = {}
     addresses: dict[IPv4Address, str] = {}
@@ -111,7 +111,7 @@ def _validate_nodes(topology: Topology) -> dict[str, Node]:
     return nodes
 
 
-def _validate_gateways(topology: Topology) -> None:
+def _validate_gateways(topology: Wiring) -> None:
     gateways = {
         str(bridge.gateway.ip)
         for node in topology.nodes
@@ -143,7 +143,7 @@ def _validate_profile(profile: FabricProfile) -> None:
         )
 
 
-def _validate_subnets(topology: Topology) -> dict[IPv4Network, str]:
+def _validate_subnets(topology: Wiring) -> dict[IPv4Network, str]:
     """Those of bridges, which stand apart from each other, with their names."""
     subnets: dict[IPv4Network, str] = {}
     _claim_subnets(subnets, _bridged(topology))
@@ -152,7 +152,7 @@ def _validate_subnets(topology: Topology) -> dict[IPv4Network, str]:
     return subnets
 
 
-def _validate_routed(topology: Topology, subnets: dict[IPv4Network, str]) -> None:
+def _validate_routed(topology: Wiring, subnets: dict[IPv4Network, str]) -> None:
     """Cables between routed ports have subnets apart from ``subnets`` and each other."""
     _claim_subnets(subnets, _routed(topology))
 
@@ -173,7 +173,7 @@ def _claim_subnets(
             )
 
 
-def _bridged(topology: Topology) -> Iterator[tuple[IPv4Network, str]]:
+def _bridged(topology: Wiring) -> Iterator[tuple[IPv4Network, str]]:
     """The subnets of bridges; of bridges that are one network, by the name of the first."""
     stretched: dict[int, Bridge] = {}
     first: dict[int, str] = {}
@@ -190,7 +190,7 @@ def _bridged(topology: Topology) -> Iterator[tuple[IPv4Network, str]]:
             yield bridge.gateway.network, topology.twins.get(where, where)
 
 
-def _routed(topology: Topology) -> Iterator[tuple[IPv4Network, str]]:
+def _routed(topology: Wiring) -> Iterator[tuple[IPv4Network, str]]:
     """The subnets of cables without a bridge, and loopbacks."""
     for link in topology.links:
         a, b = (topology.node(end.node).port(end.port).address for end in link.ends)
@@ -212,7 +212,7 @@ def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
                 )
 
 
-def _validate_links(topology: Topology, nodes: Mapping[str, Node]) -> None:
+def _validate_links(topology: Wiring, nodes: Mapping[str, Node]) -> None:
     plugged: set[End] = set()
     for link in topology.links:
         cable = f"link {link.a} - {link.b}"
@@ -250,7 +250,7 @@ def _subnet(node: Node, port_name: str) -> IPv4Network | None:
     return bridge.gateway.network if bridge.gateway else None
 
 
-def _validate_servers(topology: Topology, nodes: Mapping[str, Node]) -> None:
+def _validate_servers(topology: Wiring, nodes: Mapping[str, Node]) -> None:
     placed: set[str] = set()
     domains: dict[str, ScaleUp] = {}
     names: set[str] = set()

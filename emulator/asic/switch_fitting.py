@@ -43,8 +43,10 @@ from topologies.analysis.round_trip import base_rtt_ns, bdp_bytes, mtu_frame_byt
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.interface_indices import interface_indices
 from topologies.model import SWITCH_ROLES, Link, Role, Topology
-from topologies.routing import Table
+from topologies.routing.forwarding import forwarding_of
 from topologies.routing.static_routes import Route, static_routes
+from topologies.routing.steps import Table
+from topologies.routing.stretch import stretch_of
 from topologies.units import format_size, format_time
 
 #: Profiles of switches that have only the chip's own memory.
@@ -164,7 +166,7 @@ def fit(
     rules = pausing.unlimited(rules, choice, topology, pauses)
     tunnelled = (
         [cable for cable in cables if {cable.a.node, cable.b.node} <= switches]
-        if topology.stretch is not None
+        if stretch_of(topology) is not None
         else []
     )
     fitted = FittedSwitch(
@@ -312,7 +314,8 @@ def _rates_of(topology: Topology, cable: Link) -> Iterator[str]:
 
 def _check_circles(topology: Topology) -> None:
     """PFC does not go with routes by which packets can wait for each other in a circle."""
-    if topology.stretch is not None and topology.stretch.turns_back:
+    stretch = stretch_of(topology)
+    if stretch is not None and stretch.turns_back:
         raise Misfit(
             "PFC can bring this fabric to a standstill: a packet for another stretched rail goes "
             "down to a switch that has the rail and from there up again, so that links can wait "
@@ -335,7 +338,7 @@ def _check_circles(topology: Topology) -> None:
 
 
 def _check_hops(topology: Topology, choice: SwitchChoice) -> None:
-    if topology.forwarding.lookups:
+    if forwarding_of(topology).lookups:
         raise Misfit(
             f"balance={choice.balance} knows one set of next hops to each destination, and with "
             f"routing={topology.profile.routing} they depend on where a packet comes from: take "

@@ -30,6 +30,7 @@ from emulator.doctor import capabilities
 from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
 from topologies.model import End, Topology
+from topologies.routing.stretch import stretch_of
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
         choice.check_switch(plane, switch)
         speakers.speakers(topology, plane)
         daemons.require(plane)
-        if topology.stretch is not None:
+        if stretch_of(topology) is not None:
             capabilities.require("vxlan", purpose="join the parts of stretched rails")
         static_entries.require(topology)
 

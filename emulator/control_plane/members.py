@@ -36,6 +36,8 @@ from emulator.kernel.kernel_objects import (
 from emulator.kernel.netlink import RouteSocket, attributes
 from topologies.interface_indices import tunnel_port
 from topologies.model import Bridge, End, Port, Topology
+from topologies.multihoming import segments_of
+from topologies.routing.stretch import stretch_of
 
 EVERYBODY = "00:00:00:00:00:00"  # in the table of a tunnel port: where broadcast goes
 
@@ -62,7 +64,7 @@ class Members:
         self.wanted: dict[str, Mapping[Entry, str]] = {}
         self._tunnels: dict[str, Mapping[int, int]] = {}  # switch -> index -> VNI
         self._allowed: dict[str, frozenset[Entry]] = {}
-        if topology.stretch is None:
+        if stretch_of(topology) is None:
             return
         for switch in topology.switches:
             wanted: dict[Entry, str] = {}
@@ -81,7 +83,7 @@ class Members:
         where it is not; ``kernel`` is its own."""
         wanted = self.wanted.get(switch)
         if wanted:
-            known = set(read_entries(kernel, shared=bool(self._topology.segments)))
+            known = set(read_entries(kernel, shared=bool(segments_of(self._topology))))
             yield from (said for entry, said in wanted.items() if entry not in known)
             for entry in sorted(known - wanted.keys() - self._allowed[switch], key=str):
                 if entry.interface in self._tunnels[switch]:
@@ -111,17 +113,18 @@ class Members:
     def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[Entry, str]]:
         """What ``switch`` is to know, with the sentence for its absence."""
         assert bridge.vni is not None
-        assert self._topology.stretch is not None
+        stretch = stretch_of(self._topology)
+        assert stretch is not None
         inside = self._indices[End(switch, bridge.name)]
         tunnel = self._indices[End(switch, tunnel_port(bridge.vni))]
         yield from self._plugged_in(switch, bridge)
-        for owner in self._topology.stretch.owners[bridge.vni]:
+        for owner in stretch.owners[bridge.vni]:
             if owner == switch:
                 continue
             end = self._loopback(owner)
             lacks = f"{switch} does not know that VNI {bridge.vni} is at {owner}"
             yield Entry(interface=tunnel, mac=EVERYBODY, address=end), lacks
-        for gpu, (owners, vni) in self._topology.stretch.homes.items():
+        for gpu, (owners, vni) in stretch.homes.items():
             if switch in owners or vni != bridge.vni:
                 continue
             for owner, port in product(owners, self._topology.node(gpu).ports):
@@ -147,7 +150,7 @@ class Members:
 
     def _partners(self, switch: str) -> Iterator[tuple[Entry, str]]:
         """Who else is on the Ethernet segments of ``switch``."""
-        for segment in self._topology.segments:
+        for segment in segments_of(self._topology):
             others = [end.node for end in segment.ports if end.node != switch]
             if len(others) == len(segment.ports):
                 continue
@@ -158,8 +161,9 @@ class Members:
     def _shared(self, switch: str) -> Iterator[Entry]:
         """What ``switch`` may keep of a time when its own port to a GPU was dead: by which tunnel
         it sent on.  Now its bridge has the GPU behind the port, and sends nothing there."""
-        assert self._topology.stretch is not None
-        for gpu, (owners, vni) in self._topology.stretch.homes.items():
+        stretch = stretch_of(self._topology)
+        assert stretch is not None
+        for gpu, (owners, vni) in stretch.homes.items():
             for owner in owners if switch in owners else ():
                 for port in self._topology.node(gpu).ports if owner != switch else ():
                     tunnel = self._indices[End(switch, tunnel_port(vni))]

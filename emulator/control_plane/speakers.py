@@ -14,7 +14,7 @@ from emulator.control_plane.control_plane_choice import EXTERNAL, PER_SWITCH, PE
 from emulator.errors import UserError
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import SWITCH_ROLES, Node, Role, Topology
-from topologies.multihoming import Segment
+from topologies.multihoming import Segment, segments_of
 from topologies.routing.static_routes import attached, destinations, static_routes
 
 #: Private AS numbers (RFC 6996).
@@ -106,7 +106,7 @@ def speakers(topology: Topology, plane: ControlPlane) -> Mapping[str, Speaker]:
 def _segments(topology: Topology, switch: Node) -> dict[str, Segment]:
     return {
         switch.port(end.port).interface: segment
-        for segment in topology.segments
+        for segment in segments_of(topology)
         for end in segment.ports
         if end.node == switch.name
     }

@@ -21,6 +21,7 @@ from emulator.doctor import capabilities
 from emulator.errors import UserError
 from emulator.kernel import compiler
 from topologies.model import Topology
+from topologies.multihoming import segments_of
 
 SOURCE = Path(__file__).with_suffix(".c")
 CACHE = compiler.CACHE / "zebra"
@@ -33,7 +34,7 @@ REMEDY = (
 
 def needed(topology: Topology) -> bool:
     """Whether zebra is to have the library in the switches of ``topology`` on this kernel."""
-    return bool(topology.segments) and not capabilities.has("fdb-nexthop-learned")
+    return bool(segments_of(topology)) and not capabilities.has("fdb-nexthop-learned")
 
 
 def require(topology: Topology) -> None:

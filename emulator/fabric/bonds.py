@@ -27,6 +27,7 @@ from emulator.fabric.fabric_plan import FabricPlan
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel.netlink import RouteSocket
 from topologies.model import End, Node, Topology
+from topologies.multihoming import segments_of
 
 #: How often a bond looks whether its ports have carrier (ms of the machine's time).
 LOOK_MS = 10
@@ -40,8 +41,8 @@ def any_in(topology: Topology) -> bool:
 def check(topology: Topology) -> None:
     """Raise UserError if ``topology`` has bonds and the kernel cannot have them."""
     if any_in(topology):
-        homing = "esi" if topology.segments else "bond"
-        needed = ("bonding", "vlan", "fdb-nexthop") if topology.segments else ("bonding",)
+        homing = "esi" if segments_of(topology) else "bond"
+        needed = ("bonding", "vlan", "fdb-nexthop") if segments_of(topology) else ("bonding",)
         capabilities.require(
             *needed,
             purpose=f"make two ports of a GPU one (homing={homing}; homing=paths uses both)",

@@ -47,6 +47,7 @@ from emulator.kernel.sysctls import (
 )
 from topologies.interface_indices import VLAN_BRIDGE
 from topologies.model import Bridge, End, Link, Node, Port, Topology
+from topologies.multihoming import segments_of
 from topologies.routing.static_routes import (
     Hop,
     Neighbour,
@@ -56,6 +57,7 @@ from topologies.routing.static_routes import (
     static_routes,
     static_rules,
 )
+from topologies.routing.stretch import stretch_of
 
 KIND = "linux"
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"
@@ -68,12 +70,12 @@ def to_containerlab(topology: Topology) -> str:
     Raises UserError for stretched subnets and Ethernet segments, of which only a control plane
     tells.
     """
-    if topology.segments:
+    if segments_of(topology):
         raise UserError(
             "containerlab files have static routes, and homing=esi needs a control plane: take "
             "homing=bond or homing=paths, with subnets=apart"
         )
-    if topology.stretch is not None:
+    if stretch_of(topology) is not None:
         raise UserError(
             "containerlab files have static routes, and a stretched subnet needs a control plane: "
             "take subnets=apart"

@@ -14,8 +14,8 @@ from emulator.control_plane.control_plane_choice import IBGP, PER_TIER, ControlP
 from emulator.control_plane.control_plane_choice import of as control_plane_of
 from emulator.control_plane.speakers import as_numbers, reflectors_of
 from topologies.model import End, Link, Topology
-from topologies.routing import Step, Table
-from topologies.routing.forwarding import Place
+from topologies.routing.forwarding import Place, forwarding_of
+from topologies.routing.steps import Step, Table
 
 
 class Ways(Protocol):
@@ -52,7 +52,7 @@ class _Static:
     """
 
     def __init__(self, topology: Topology, dead: Collection[Link], black: Collection[Link]) -> None:
-        self._topology, self._forwarding = topology, topology.forwarding
+        self._topology, self._forwarding = topology, forwarding_of(topology)
         self._without_carrier, self._impassable = frozenset(dead), frozenset((*dead, *black))
         steps = [step for row in self._forwarding.graph.steps.values() for step in row]
         self._dead = {step.number for step in steps if step.link in dead}

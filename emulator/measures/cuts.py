@@ -37,6 +37,7 @@ from functools import cache
 from emulator.asic.port_faults import Faults
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import VXLAN_OVERHEAD, End, Role, Topology
+from topologies.routing.stretch import stretch_of
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,10 @@ def _tunnel_octets(
     Where routes can change (``rerouted``) it may get onto the rail of its destination at another
     switch, unless that is the one which it enters by.
     """
-    if topology.stretch is None:
+    stretch = stretch_of(topology)
+    if stretch is None:
         return 0
-    passages = topology.stretch.passages(message.source, message.destination)
+    passages = stretch.passages(message.source, message.destination)
     tunnelled = all(
         (message.source in inside)
         == (passage.enters in inside)

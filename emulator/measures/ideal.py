@@ -45,6 +45,7 @@ from emulator.measures.message_graph import MessageGraph, Numbers
 from topologies.model import SWITCH, Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.scale_up import ScaleUpDomains
+from topologies.routing.fabric_paths import spans_from
 from topologies.spans import NOWHERE
 
 
@@ -273,7 +274,7 @@ class _Bound:
         """Rate (bit/s) and delay (ns) of the fabric between two ranks."""
         here, there = self.gpus[source].name, self.gpus[destination].name
         slower = min(nic_rate_bps(self.topology, here), nic_rate_bps(self.topology, there))
-        return slower, self.topology.spans(here).get(there, NOWHERE).delay_ns
+        return slower, spans_from(self.topology, here).get(there, NOWHERE).delay_ns
 
     def _copy(self, source: int, destination: int, message: int) -> tuple[float, float]:
         """Rate and latency of the scale-up network between two ranks."""

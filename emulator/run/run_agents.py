@@ -13,11 +13,13 @@ from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.endpoint.operations.nvlink import ScaleUpLink
 from emulator.run.clocks.clocks import RunClock
 from emulator.transports import TransportChoice
-from topologies.addressing import gateway_mac, gpu_address, octet_times, path_delays, tunnel_times
+from topologies.addressing import gateway_mac, gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.model import SWITCH, End, Node, Port, Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.scale_up import ScaleUpDomains
+from topologies.routing.fabric_paths import spans_from
+from topologies.routing.path_delays import octet_times, path_delays, tunnel_times
 
 #: What the receive rings of all agents together may take of the machine's memory (octets).
 RINGS_OCTETS = 256 << 20
@@ -76,7 +78,7 @@ def agent_specs(
         for port in cables:
             ports.setdefault(port.interface, port)  # of a bond, its first
         queue_frames = AgentSpec.send_queue_frames * len(cables) // len(ports)
-        reached = topology.spans(gpu.name)
+        reached = spans_from(topology, gpu.name)
         frame_octets = transport.wire.payload_mtu + transport.wire.around_bytes
         specs.append(
             AgentSpec(

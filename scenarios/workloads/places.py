@@ -10,6 +10,7 @@ from emulator.measures.ideal import WireCost
 from emulator.measures.metrics import max_min, payload_rate
 from topologies.model import VXLAN_OVERHEAD, End, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
+from topologies.routing.stretch import stretch_of
 
 
 def switch_port(topology: Topology, rank: int) -> str:
@@ -127,10 +128,11 @@ def fair_shares(
 def _in_tunnels(topology: Topology, source: int, destination: int) -> tuple[float, float]:
     """The shares (0..1) of packets from one rank to another that are in a tunnel where they leave
     their first switch, and where they come to their last one."""
-    if topology.stretch is None:
+    stretch = stretch_of(topology)
+    if stretch is None:
         return 0.0, 0.0
     gpus = topology.gpus
-    passages = topology.stretch.passages(gpus[source].name, gpus[destination].name)
+    passages = stretch.passages(gpus[source].name, gpus[destination].name)
     if not passages:
         return 0.0, 0.0
     begun = sum(one.enters == one.joins != one.leaves for one in passages)

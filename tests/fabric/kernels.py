@@ -13,6 +13,7 @@ from emulator.lab import Lab
 from tests.fabric.traffic import within
 from topologies.addressing import gpu_address
 from topologies.model import Bridge, End, Link
+from topologies.routing.stretch import stretch_of
 
 BUDGET_S = 60.0
 
@@ -34,7 +35,7 @@ class Kernels:
         self._rules: dict[str, list[Mapping[str, object]]] = {}
         self._routes: dict[str, list[Route]] = {}
         self._down: dict[str, set[str]] = {}
-        self._tunnels = Tunnels(lab) if lab.topology.stretch is not None else None
+        self._tunnels = Tunnels(lab) if stretch_of(lab.topology) is not None else None
         for switch in lab.topology.switches:
             ask = "ip -4 -j rule; ip -4 -j route show table all; ip -j link"
             rules, routes, links = dumped(lab, switch.name, ask)

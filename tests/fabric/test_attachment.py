@@ -8,10 +8,11 @@ from emulator.asic import switch_choice as choice
 from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
-from topologies.addressing import octet_times, path_delays
 from topologies.catalogue import load
 from topologies.model import End
 from topologies.parts.attachment import nic_rate_bps, switch_ends, way_out
+from topologies.routing.fabric_paths import paths_from
+from topologies.routing.path_delays import octet_times, path_delays
 
 TWO_PORTS = "clos:hosts=2,gpus_per_host=2,spines=1,nic_ports=2"
 SHARED = "clos:hosts=2,gpus_per_host=4,gpus_per_nic=4,spines=0"
@@ -51,7 +52,7 @@ def test_congestion_control_sees_the_rate_of_all_ports(
 
 def test_paths_begin_at_the_port_that_is_asked_for() -> None:
     topology = load(f"{TWO_PORTS},nic_delay=100ns,uplink_delay=1us")
-    first, second = (topology.paths("h0g0", port)["h1g0"] for port in ("eth0", "eth1"))
+    first, second = (paths_from(topology, "h0g0", port)["h1g0"] for port in ("eth0", "eth1"))
     assert {end.node for link in first for end in link.ends} == {"h0g0", "rail0", "h1g0"}
     assert {end.node for link in second for end in link.ends} == {"h0g0", "rail2", "h1g0"}
     peer = str(topology.node("h1g1").loopback)

@@ -35,6 +35,7 @@ from topologies.analysis.failure_domain import failure_domains
 from topologies.interface_indices import interface_indices
 from topologies.model import End, FabricProfile, Topology, TopologyError
 from topologies.profile import fabric_file
+from topologies.routing.fabric_paths import paths_from
 from topologies.routing.static_routes import Hop, Route, static_neighbours, static_routes
 from uet.congestion.spraying.port_entropy import evs_of
 
@@ -128,7 +129,7 @@ def test_every_gpu_has_one_gateway_and_reaches_whom_it_would_over_two_paths(spec
     for gpu in found.gpus:
         gateways = {found.gateway_of(End(gpu.name, port.name)) for port in gpu.ports}
         assert len({gateway and (gateway.gateway, gateway.mac) for gateway in gateways}) == 1
-        assert set(found.paths(gpu.name)) == set(apart.paths(gpu.name))
+        assert set(paths_from(found, gpu.name)) == set(paths_from(apart, gpu.name))
     for routes in static_routes(found).values():
         assert len({(route.table, route.destination) for route in routes}) == len(routes)
 

@@ -21,7 +21,7 @@ from emulator.kernel import namespaces
 from emulator.kernel.port_counters import PortCounters
 from tests.fabric.conftest import SMALL, LabFactory
 from tests.fabric.traffic import blast, kill, within
-from topologies.addressing import path_delays
+from topologies.routing.path_delays import path_delays
 
 pytestmark = pytest.mark.root
 

@@ -13,6 +13,7 @@ from tests.fabric.conftest import LabFactory
 from tests.fabric.echoes import Asker, listen
 from topologies.addressing import gpu_address
 from topologies.model import End, Node, Topology
+from topologies.routing.fabric_paths import paths_from
 
 pytestmark = pytest.mark.root
 
@@ -60,7 +61,7 @@ def ask_all(lab: Lab) -> dict[str, Asker]:
 
 def reached(topology: Topology, gpu: str) -> set[str]:
     """The GPUs to which cables and switches lead from ``gpu``: looked up in no routing table."""
-    paths = topology.paths(gpu)
+    paths = paths_from(topology, gpu)
     return {peer.name for peer in topology.gpus if peer.name in paths}
 
 

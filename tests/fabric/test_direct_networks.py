@@ -14,9 +14,9 @@ from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
 from topologies.addressing import gpu_address
 from topologies.model import Topology
-from topologies.routing import Table
-from topologies.routing.forwarding import Place
+from topologies.routing.forwarding import Place, forwarding_of
 from topologies.routing.static_routes import static_routes
+from topologies.routing.steps import Table
 
 pytestmark = pytest.mark.root
 
@@ -58,7 +58,7 @@ def test_every_gpu_reaches_every_other_by_the_computed_next_hops(
 
 def follow(lab: Lab, source: str, destination: str) -> None:
     """Ask the kernel of every switch on every way to ``destination`` where a packet goes next."""
-    topology, forwarding = lab.topology, lab.topology.forwarding
+    topology, forwarding = lab.topology, forwarding_of(lab.topology)
     owner = router_of(topology, destination)
     start = router_of(topology, source)
     (entry,) = forwarding.entries(start)

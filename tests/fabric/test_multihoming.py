@@ -18,13 +18,15 @@ from emulator.lab import Lab
 from tests.fabric.conftest import LabFactory
 from tests.fabric.traffic import pings, send_flows, within
 from topologies import catalogue
-from topologies.addressing import gpu_address, path_delays
+from topologies.addressing import gpu_address
 from topologies.analysis.failure_domain import failure_domains
 from topologies.interface_indices import interface_indices
 from topologies.model import End, FabricProfile, Topology, TopologyError
-from topologies.multihoming import Segment
+from topologies.multihoming import Segment, segments_of
 from topologies.profile import fabric_file
+from topologies.routing.path_delays import path_delays
 from topologies.routing.static_routes import Hop, static_neighbours, static_routes
+from topologies.routing.stretch import stretch_of
 
 #: rail0 and rail1 are the switches of the first segment, rail2 and rail3 those of the second
 SHAPE = (
@@ -43,7 +45,7 @@ def homed() -> Topology:
 
 
 def test_switches_of_a_gpu_pose_as_one_system_and_number_their_segments(homed: Topology) -> None:
-    first, second, third, _ = homed.segments
+    first, second, third, _ = segments_of(homed)
     assert first == Segment(
         gpu=End("h0g0", "bond0"),
         number=1,
@@ -80,7 +82,7 @@ def test_gpu_has_one_address_and_peers_on_its_bond(homed: Topology) -> None:
 
 
 def test_ways_are_as_long_as_over_a_pair_of_switches(homed: Topology) -> None:
-    stretch = homed.stretch
+    stretch = stretch_of(homed)
     assert stretch is not None
     assert stretch.homes["h1g0"] == (("rail2", "rail3"), 10_101)
     pairs = catalogue.load(SHAPE.replace("subnets=stretched,homing=esi", "homing=bond"))

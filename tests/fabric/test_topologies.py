@@ -18,6 +18,8 @@ from topologies.analysis.capacity import (
 from topologies.designs.rail_clos import rail_clos
 from topologies.model import End, Node, Port, Role, ScaleUp, Server, Topology, TopologyError
 from topologies.parts.assembly import Assembly
+from topologies.routing.fabric_paths import path_delay_ns, paths_from
+from topologies.routing.path_delays import path_delays
 
 GBPS = 10**9
 
@@ -109,18 +111,18 @@ def test_next_hops_are_the_peer_on_the_rail_and_the_gateway_elsewhere(reference:
 
 def test_path_delays_are_sums_of_link_delays() -> None:
     topology = rail_clos(nic_delay="100ns", uplink_delay="1us")
-    delays = addressing.path_delays(topology, "h0g0")
+    delays = path_delays(topology, "h0g0")
     assert delays["10.0.1.3"] == 200
     assert delays["10.0.2.2"] == 2200
     assert len(delays) == 23
-    assert topology.path_delay_ns("h0g0", "h5g3") == 2200
+    assert path_delay_ns(topology, "h0g0", "h5g3") == 2200
 
 
 def test_addressing_of_a_switch_is_refused(reference: Topology) -> None:
     with pytest.raises(TopologyError, match="spine0 is a spine node, not a GPU"):
         addressing.next_hops(reference, "spine0")
     with pytest.raises(TopologyError, match="has no node 'h9g9'"):
-        addressing.path_delays(reference, "h9g9")
+        path_delays(reference, "h9g9")
 
 
 # --- rail_clos -----------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def test_max_flow_of_one_pair_is_its_nic_and_does_not_pass_through_other_gpus() 
 
 
 def test_equal_paths_in_a_clos_have_the_fewest_hops(reference: Topology) -> None:
-    paths = reference.paths("h0g0")
+    paths = paths_from(reference, "h0g0")
     assert len(paths["h5g0"]) == 2
     assert len(paths["h5g3"]) == 4
     assert set(paths) == {node.name for node in reference.nodes}

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from emulator.asic.pfc.pause_frame import FRAME_OCTETS
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import Topology
+from topologies.routing.stretch import stretch_of
 
 #: Frames that a port refused: they were not admitted.
 REFUSED = ("tail", "black_hole", "link_down", "failure", "headroom", "watchdog")
@@ -166,7 +167,7 @@ def _octets_at_switch_ports(ports: Ports) -> Iterator[Equation]:
 
 def _octets_in_switches(topology: Topology, ports: Ports) -> Iterator[Equation]:
     """All octets that arrive leave, but those trimmed or dropped; tunnels begin and end inside."""
-    if topology.stretch is not None:
+    if stretch_of(topology) is not None:
         return
     longest = max(link.mtu for link in topology.links) + FRAMING_OCTETS
     for switch in topology.switches:

@@ -13,6 +13,8 @@ from topologies.analysis.capacity import bisection_bandwidth, max_flow, oversubs
 from topologies.catalogue import load, spec_of
 from topologies.designs.global_links import ARRANGEMENTS, global_links, rounds
 from topologies.model import End, Role, Topology, TopologyError
+from topologies.routing.fabric_paths import paths_from
+from topologies.routing.forwarding import forwarding_of
 
 GBPS = 10**9
 
@@ -136,7 +138,7 @@ def test_torus_numbers(
     cabled = between_switches(topology)
     assert len(cabled) == cables
     assert set(Counter(name for pair in cabled for name in pair).values()) == {neighbours}
-    paths = topology.paths(topology.gpus[0].name)
+    paths = paths_from(topology, topology.gpus[0].name)
     assert max(len(paths[gpu.name]) for gpu in topology.gpus) == diameter + 2
 
 
@@ -158,7 +160,7 @@ def test_neighbours_in_a_torus_differ_by_one_in_one_dimension() -> None:
 )
 def test_half_a_torus_is_joined_to_the_other_by_two_cables_a_ring(spec: str, cables: int) -> None:
     topology = load(f"torus:{spec}")
-    middle = topology.forwarding.graph.sizes[0] // 2
+    middle = forwarding_of(topology).graph.sizes[0] // 2
     places = ([topology.node(n).position[0] for n in pair] for pair in between_switches(topology))
     assert sum((a < middle) != (b < middle) for a, b in places) == cables
 

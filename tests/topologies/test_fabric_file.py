@@ -27,6 +27,7 @@ from topologies.profile import fabric_file
 from topologies.profile.fabric_keys import CLOS, KEYS, SECTIONS
 from topologies.profile.fabric_schema import schema
 from topologies.profile.yaml_lines import TextError
+from topologies.routing.stretch import stretch_of
 
 SMALL = """\
 segment:
@@ -158,7 +159,7 @@ def test_rails_are_stretched_over_pods() -> None:
     topology = fabric_file.read(STRETCHED, "f").topology
     assert topology.profile.control_plane == "evpn:bfd=off"
     assert topology.profile.data_plane == "vxlan"
-    assert topology.stretch is not None
+    assert stretch_of(topology) is not None
     control_plane.of(topology)
 
 

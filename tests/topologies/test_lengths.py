@@ -16,6 +16,10 @@ from topologies.analysis.deadlock import waiting_circle
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns
 from topologies.catalogue import load
 from topologies.model import VXLAN_OVERHEAD, Link, Topology
+from topologies.routing.fabric_paths import longest_paths_from, paths_from, spans_from
+from topologies.routing.forwarding import forwarding_of
+from topologies.routing.stretch import stretch_of
+from topologies.spans import ticks_of
 
 FRAME = 9038
 #: Delays and rates that differ, so that ways of as many cables are not as long.
@@ -56,7 +60,7 @@ def ways(topology: Topology) -> Mapping[tuple[str, str], list[Way]]:
             if one == other:
                 continue
             if pair not in between:
-                tables = topology.forwarding.tables(far.node).values()
+                tables = forwarding_of(topology).tables(far.node).values()
                 joined = near.node == far.node or any(near.node in hops for hops in tables)
                 between[pair] = (
                     [tuple(step.link for step in walk) for walk in walks(topology, *pair)]
@@ -82,7 +86,7 @@ def round_trip(way: Way, tunnel: Way = ()) -> int:
 
 def tunnel(topology: Topology, source: str, destination: str, way: Way) -> Way:
     """The cables of ``way`` that packets pass in a tunnel."""
-    stretch = topology.stretch
+    stretch = stretch_of(topology)
     return () if stretch is None else stretch.tunnel(source, destination, way)
 
 
@@ -90,11 +94,11 @@ def tunnel(topology: Topology, source: str, destination: str, way: Way) -> Way:
 def test_lengths_are_those_of_the_shortest_and_the_longest_of_all_ways(spec: str) -> None:
     topology = load(spec)
     every = ways(topology)
-    ticks = topology.ticks
+    ticks = ticks_of(topology)
     assert every
     for longest, extreme in ((False, min), (True, max)):
         for gpu in topology.gpus:
-            spans = topology.spans(gpu.name, longest=longest)
+            spans = spans_from(topology, gpu.name, longest=longest)
             for peer in topology.gpus:
                 pair = gpu.name, peer.name
                 if pair not in every:
@@ -116,11 +120,11 @@ def test_lengths_are_those_of_the_shortest_and_the_longest_of_all_ways(spec: str
 @pytest.mark.parametrize("spec", [*SPECS, *ATTACHED])
 def test_lengths_are_those_of_the_paths(spec: str) -> None:
     topology = load(spec)
-    ticks = topology.ticks
+    ticks = ticks_of(topology)
     for node in (topology.gpus[0], topology.gpus[-1], topology.switches[-1]):
-        for longest, paths in ((False, topology.paths), (True, topology.longest_paths)):
-            spans = topology.spans(node.name, longest=longest)
-            for name, path in paths(node.name).items():
+        for longest, paths in ((False, paths_from), (True, longest_paths_from)):
+            spans = spans_from(topology, node.name, longest=longest)
+            for name, path in paths(topology, node.name).items():
                 inside = sum(map(ticks.of, tunnel(topology, node.name, name, path)))
                 assert spans[name] == ticks.span(path)._replace(tunnel_ticks=inside)
 
@@ -141,11 +145,11 @@ def through(topology: Topology, source: str, way: Way) -> int:
 def test_each_switch_on_the_way_adds_its_latency(spec: str) -> None:
     topology = load(spec)
     slower = topology.with_switch_latency(LATENCY)
-    ticks = slower.ticks
+    ticks = ticks_of(slower)
     for node in (topology.gpus[0], topology.gpus[-1], topology.switches[-1]):
-        for longest, paths in ((False, slower.paths), (True, slower.longest_paths)):
-            spans = slower.spans(node.name, longest=longest)
-            for name, path in paths(node.name).items():
+        for longest, paths in ((False, paths_from), (True, longest_paths_from)):
+            spans = spans_from(slower, node.name, longest=longest)
+            for name, path in paths(slower, node.name).items():
                 plain = ticks.span(path)
                 more = LATENCY * through(slower, node.name, path)
                 inside = sum(map(ticks.of, tunnel(slower, node.name, name, path)))
@@ -161,7 +165,7 @@ def test_the_base_round_trip_is_that_of_the_longest_path(spec: str) -> None:
     trips = [
         round_trip(reached[peer], tunnel(topology, gpu, peer, reached[peer]))
         for gpu in gpus
-        for reached in [topology.longest_paths(gpu)]
+        for reached in [longest_paths_from(topology, gpu)]
         for peer in gpus
         if peer != gpu and peer in reached
     ]
@@ -171,7 +175,7 @@ def test_the_base_round_trip_is_that_of_the_longest_path(spec: str) -> None:
 def test_without_two_gpus_the_farthest_switch_counts() -> None:
     topology = load("clos:hosts=1,gpus_per_host=1,spines=2,uplink_delay=700ns")
     (gpu,) = topology.gpus
-    far = [path for name, path in topology.paths(gpu.name).items() if name != gpu.name]
+    far = [path for name, path in paths_from(topology, gpu.name).items() if name != gpu.name]
     assert base_rtt_ns(topology, FRAME) == max(map(round_trip, far))
 
 
@@ -179,10 +183,10 @@ def test_without_two_gpus_the_farthest_switch_counts() -> None:
 def test_links_wait_in_a_circle_if_packets_on_all_ways_say_so(spec: str) -> None:
     topology = load(spec)
     waits: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    hosts = topology.forwarding.graph.hosts
+    hosts = forwarding_of(topology).graph.hosts
     for source in hosts:
         for owner in hosts:
-            hops = topology.forwarding.tables(owner).values()
+            hops = forwarding_of(topology).tables(owner).values()
             if source == owner or not any(source in table for table in hops):
                 continue
             for walk in walks(topology, source, owner):

@@ -9,12 +9,13 @@ from ipaddress import IPv4Network
 import pytest
 
 from topologies import catalogue
-from topologies.addressing import gpu_address, next_hops, path_delays
+from topologies.addressing import gpu_address, next_hops
 from topologies.designs.planes import fep_addresses, fep_number, plane_networks
 from topologies.exports.address_table import to_csv
 from topologies.exports.dot import to_dot
 from topologies.exports.mermaid import as_data
 from topologies.model import End, TopologyError
+from topologies.routing.path_delays import path_delays
 
 FEPS = {
     "111": "10.1.1.2",

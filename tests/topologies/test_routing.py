@@ -18,6 +18,9 @@ from topologies.analysis.round_trip import base_rtt_ns
 from topologies.catalogue import load
 from topologies.model import End, FabricProfile, Role, ScaleUp, Topology, TopologyError
 from topologies.parts.assembly import Assembly
+from topologies.routing.fabric_paths import longest_paths_from, paths_from
+from topologies.routing.forwarding import forwarding_of
+from topologies.routing.path_delays import octet_times, path_delays
 
 TORUS = "torus:x=4,y=3,z=2"
 DRAGONFLY = "dragonfly:gpus_per_host=1,routers=3,global_links=1"
@@ -28,7 +31,7 @@ PLUS = "dragonfly_plus:gpus_per_host=2,groups=3"
 def around(topology: Topology, a: str, b: str) -> int:
     """Hops between two routers of a torus."""
     ends = zip(topology.node(a).position, topology.node(b).position, strict=True)
-    sizes = topology.forwarding.graph.sizes
+    sizes = forwarding_of(topology).graph.sizes
     return sum(min((u - v) % n, (v - u) % n) for (u, v), n in zip(ends, sizes, strict=True))
 
 
@@ -87,13 +90,13 @@ def test_valiant_goes_over_every_other_group_and_over_one_at_most(spec: str) -> 
 
 def test_valiant_beside_its_tables_routes_minimally() -> None:
     minimal, valiant = load(DRAGONFLY), load(f"{DRAGONFLY},routing=valiant")
-    for owner in minimal.forwarding.graph.hosts:
-        (main,) = minimal.forwarding.tables(owner).values()
-        assert main == next(iter(valiant.forwarding.tables(owner).values()))
+    for owner in forwarding_of(minimal).graph.hosts:
+        (main,) = forwarding_of(minimal).tables(owner).values()
+        assert main == next(iter(forwarding_of(valiant).tables(owner).values()))
 
 
 def goes_up(topology: Topology, name: str, walk: Iterable[str]) -> list[bool]:
-    order = topology.forwarding.graph.order
+    order = forwarding_of(topology).graph.order
     ups = []
     for following in walk:
         ups.append(order[following] < order[name])
@@ -109,7 +112,7 @@ def test_up_down_never_goes_up_after_down(spec: str) -> None:
         pairs.add((source, owner))
         ups = goes_up(topology, source, [step.node for step in walk])
         assert ups == sorted(ups, reverse=True), (source, owner, walk)
-    hosts = topology.forwarding.graph.hosts
+    hosts = forwarding_of(topology).graph.hosts
     assert len(pairs) == len(hosts) * (len(hosts) - 1)
 
 
@@ -155,7 +158,7 @@ def test_up_down_reaches_everyone_without_a_circle_in_any_graph(
 def test_shortest_paths_are_those_of_the_graph(graph: tuple[int, list[tuple[int, int]]]) -> None:
     topology = fabric(*graph, "shortest")
     for source, owner, walk in all_walks(topology):
-        paths = topology.paths(f"h{source[1:]}g0")
+        paths = paths_from(topology, f"h{source[1:]}g0")
         assert len(paths[f"h{owner[1:]}g0"]) == len(walk) + 2
 
 
@@ -172,9 +175,9 @@ def test_lengths_are_those_of_the_ways(routing: str) -> None:
         ways.setdefault((source, owner), []).append(len(walk))
     for (source, owner), lengths in ways.items():
         near, far = at[source].name, at[owner].name
-        assert len(topology.paths(near)[far]) == min(lengths) + 2
-        assert len(topology.longest_paths(near)[far]) == max(lengths) + 2
-        delay = addressing.path_delays(topology, far)[str(addressing.gpu_address(at[source]).ip)]
+        assert len(paths_from(topology, near)[far]) == min(lengths) + 2
+        assert len(longest_paths_from(topology, near)[far]) == max(lengths) + 2
+        delay = path_delays(topology, far)[str(addressing.gpu_address(at[source]).ip)]
         delays = [
             20 + sum(step.link.delay_ns for step in walk) for walk in walks(topology, source, owner)
         ]
@@ -194,9 +197,9 @@ def test_the_mean_of_valiants_ways_counts_each_choice_alike() -> None:
         ("g0-r1", "g2-r0", "g2-r1", "g1-r1", "g1-r0"): 100 + 1000 + 100 + 1000 + 100,
     }
     source = str(addressing.gpu_address(topology.node("h0g0")).ip)
-    delay = addressing.path_delays(topology, "h2g0")[source]
+    delay = path_delays(topology, "h2g0")[source]
     assert delay == 20 + mean(ways.values())
-    per_octet = addressing.octet_times(topology, "h2g0")[source]
+    per_octet = octet_times(topology, "h2g0")[source]
     assert per_octet == pytest.approx(mean([3, 7]) * 8e9 / (400 * 10**9))
 
 
@@ -270,7 +273,7 @@ def test_a_routing_that_the_topology_cannot_have_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"routing is 'best'; it is one of shortest, "):
         replace(clos, profile=FabricProfile(routing="best"))
     with pytest.raises(TopologyError, match=r"rail0 has no position: that is for a torus"):
-        _ = replace(clos, profile=FabricProfile(routing="dimension-order")).forwarding
+        _ = forwarding_of(replace(clos, profile=FabricProfile(routing="dimension-order")))
     with pytest.raises(TopologyError, match=r"routing is up-down and control_plane ebgp"):
         replace(clos, profile=FabricProfile(routing="up-down", control_plane="ebgp"))
     dragonfly = load("dragonfly:groups=3")
@@ -282,4 +285,4 @@ def test_a_routing_that_the_topology_cannot_have_is_refused() -> None:
     ]
     apart = replace(dragonfly, links=tuple(cut), nodes=tuple(nodes))
     with pytest.raises(TopologyError, match=r"has no way to g\d-r\d with one global link"):
-        apart.forwarding.tables("g0-r0")
+        forwarding_of(apart).tables("g0-r0")

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from topologies import catalogue
-from topologies.addressing import next_hops, octet_times, path_delays, tunnel_times
+from topologies.addressing import next_hops
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns, mtu_frame_bytes
 from topologies.model import VXLAN_OVERHEAD, Bridge, FabricProfile, Node, Topology, TopologyError
-from topologies.routing.stretch import Passage, Stretch
+from topologies.routing.fabric_paths import longest_paths_from, paths_from, spans_from
+from topologies.routing.path_delays import octet_times, path_delays, tunnel_times
+from topologies.routing.stretch import Passage, Stretch, stretch_of
+from topologies.spans import ticks_of
 
 PODS = (
     "clos:pods=2,hosts=1,gpus_per_host=2,spines=2,super_spines=1,subnets=stretched,"
@@ -19,9 +22,10 @@ PODS = (
 SEGMENTS = PODS.replace("pods=2", "segments=2")
 
 
-def stretch_of(topology: Topology) -> Stretch:
-    assert topology.stretch is not None
-    return topology.stretch
+def stretched(topology: Topology) -> Stretch:
+    found = stretch_of(topology)
+    assert found is not None
+    return found
 
 
 def bridge_of(topology: Topology, switch: str) -> Bridge:
@@ -34,7 +38,7 @@ def test_a_rail_has_one_gateway_on_every_switch() -> None:
     assert bridge_of(topology, "rail0").vni == 10_101
     assert bridge_of(topology, "rail1") == bridge_of(topology, "rail3")
     assert bridge_of(topology, "rail1").vni == 10_102
-    assert stretch_of(topology).owners == {10_101: ("rail0", "rail2"), 10_102: ("rail1", "rail3")}
+    assert stretched(topology).owners == {10_101: ("rail0", "rail2"), 10_102: ("rail1", "rail3")}
     addresses = {gpu.name: str(gpu.ports[0].address) for gpu in topology.gpus}
     assert (addresses["h0g0"], addresses["h1g0"]) == ("10.0.1.2/24", "10.0.1.3/24")
     assert topology.profile == FabricProfile(control_plane="evpn", data_plane="vxlan")
@@ -63,15 +67,17 @@ def test_peers_of_a_rail_are_addressed_directly_and_others_by_the_gateway() -> N
 def test_a_way_to_another_rail_leads_over_the_nearest_switch_that_has_it() -> None:
     """Pod 0: rail0 - spine - rail1, then the tunnel: spine - super - spine - rail3."""
     topology = catalogue.load(PODS)
-    assert stretch_of(topology).nearest("rail0", 10_102) == ("rail1",)
-    assert stretch_of(topology).turns_back
+    assert stretched(topology).nearest("rail0", 10_102) == ("rail1",)
+    assert stretched(topology).turns_back
     assert path_delays(topology, "h0g0") == {
         "10.0.1.3": 200 + 4 * 1000,
         "10.0.2.2": 200 + 2 * 1000,
         "10.0.2.3": 200 + 6 * 1000,
     }
-    (way,) = stretch_of(topology).ways("h0g0", "h1g1")
-    assert topology.paths("h0g0")["h1g1"] == topology.longest_paths("h0g0")["h1g1"] == way
+    (way,) = stretched(topology).ways("h0g0", "h1g1")
+    assert (
+        paths_from(topology, "h0g0")["h1g1"] == longest_paths_from(topology, "h0g0")["h1g1"] == way
+    )
     assert octet_times(topology, "h0g0")["10.0.2.3"] == pytest.approx(
         sum(8e9 / link.rate_bps for link in way)
     )
@@ -80,12 +86,12 @@ def test_a_way_to_another_rail_leads_over_the_nearest_switch_that_has_it() -> No
 def test_of_switches_that_are_equally_near_each_takes_its_part() -> None:
     """Both segments' switches of rail 1 are behind the spines: half of all go on by a tunnel."""
     topology = catalogue.load(SEGMENTS)
-    assert stretch_of(topology).nearest("rail0", 10_102) == ("rail1", "rail3")
+    assert stretched(topology).nearest("rail0", 10_102) == ("rail1", "rail3")
     direct, around = 200 + 2 * 1000, 200 + 4 * 1000
     assert path_delays(topology, "h0g0")["10.0.2.2"] == (direct + around) // 2
     shortest, longest = (
         sum(link.delay_ns for link in paths["h0g1"])
-        for paths in (topology.paths("h0g0"), topology.longest_paths("h0g0"))
+        for paths in (paths_from(topology, "h0g0"), longest_paths_from(topology, "h0g0"))
     )
     assert (shortest, longest) == (direct, around)
 
@@ -94,13 +100,13 @@ def test_cables_behind_the_switch_that_has_the_rail_are_passed_in_a_tunnel() -> 
     """To its own rail from the first switch on, to the other one from that of the same pod; never
     on the cables of GPUs."""
     topology = catalogue.load(PODS)
-    stretch = stretch_of(topology)
+    stretch = stretched(topology)
     for peer, plain, inside in (("h1g0", 0, 4), ("h0g1", 2, 0), ("h1g1", 2, 4)):
         (way,) = stretch.ways("h0g0", peer)
         assert stretch.tunnel("h0g0", peer, way) == way[1 + plain : 1 + plain + inside]
-        span = topology.spans("h0g0")[peer]
-        assert (span.hops, span.ticks) == (len(way), topology.ticks.span(way).ticks)
-        assert span.tunnel_ticks == sum(map(topology.ticks.of, way[1 + plain : -1][:inside]))
+        span = spans_from(topology, "h0g0")[peer]
+        assert (span.hops, span.ticks) == (len(way), ticks_of(topology).span(way).ticks)
+        assert span.tunnel_ticks == sum(map(ticks_of(topology).of, way[1 + plain : -1][:inside]))
     assert stretch.passages("h0g0", "h1g0") == (Passage("rail0", "rail0", "rail2"),)
     assert stretch.passages("h0g0", "h1g1") == (Passage("rail0", "rail1", "rail3"),)
 
@@ -125,7 +131,7 @@ def test_the_base_round_trip_has_the_larger_frame_where_it_is() -> None:
 
 def test_switches_with_all_rails_send_nothing_up_again() -> None:
     topology = catalogue.load(PODS + ",rails_per_switch=2")
-    assert not stretch_of(topology).turns_back
+    assert not stretched(topology).turns_back
     assert set(path_delays(topology, "h0g0").values()) == {200, 200 + 4 * 1000}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topologies.model import Topology
-from topologies.routing import Step
-from topologies.routing.forwarding import Place
+from topologies.routing.forwarding import Place, forwarding_of
+from topologies.routing.steps import Step
 
 Walk = tuple[Step, ...]
 #: Longer than any sound way in the fabrics of these tests: a packet that goes round in a circle.
@@ -15,7 +15,7 @@ ENDLESS = 40
 
 def walks(topology: Topology, source: str, owner: str) -> Iterator[Walk]:
     """All ways from the hosts of switch ``source`` to switch ``owner``."""
-    forwarding = topology.forwarding
+    forwarding = forwarding_of(topology)
     open_: list[tuple[Place, Walk]] = [(place, ()) for place in forwarding.entries(source)]
     while open_:
         place, walk = open_.pop()
@@ -30,7 +30,7 @@ def walks(topology: Topology, source: str, owner: str) -> Iterator[Walk]:
 
 def all_walks(topology: Topology) -> Iterator[tuple[str, str, Walk]]:
     """(source, owner, way) for every two switches that have hosts."""
-    hosts = topology.forwarding.graph.hosts
+    hosts = forwarding_of(topology).graph.hosts
     for source in hosts:
         for owner in hosts:
             if source != owner:

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from topologies.model import End, Topology
-from topologies.routing import Forwarding, Table
-from topologies.routing.forwarding import Place
+from topologies.routing.forwarding import Forwarding, Place, forwarding_of
+from topologies.routing.steps import Table
 
 #: Channel -> the channels that packets over it take next.
 Waits = Mapping[int, Sequence[int]]
@@ -37,7 +37,7 @@ class Channel:
 
 def waiting_circle(topology: Topology) -> tuple[Channel, ...]:
     """Channels each of which can wait for the next, and the last for the first; () if none can."""
-    channels, waits = _dependencies(topology.forwarding)
+    channels, waits = _dependencies(forwarding_of(topology))
     for start in _left_over(waits):
         circle = _circle(waits, start)
         if circle:

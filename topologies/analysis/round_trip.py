@@ -11,7 +11,9 @@ from math import ceil
 
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import VXLAN_OVERHEAD, Topology, TopologyError
-from topologies.spans import Span
+from topologies.routing.fabric_paths import spans_from
+from topologies.routing.stretch import stretch_of
+from topologies.spans import Span, ticks_of
 
 #: Octets on the wire of an acknowledgement: IPv4 20, UDP 8, ACK_CC 32, SES response 12.
 ACK_BYTES = PACKET_OVERHEAD_OCTETS + 72
@@ -28,7 +30,7 @@ def base_rtt_ns(topology: Topology, frame_bytes: int, *, ack_bytes: int = ACK_BY
     from one to the farthest switch.
     """
     octets = frame_bytes + ack_bytes
-    ticks = topology.ticks
+    ticks = ticks_of(topology)
     longest = max(
         (
             2 * span.delay_ns
@@ -59,7 +61,7 @@ def bdp_bytes(topology: Topology, round_trip_ns: int) -> int:
 def mtu_frame_bytes(topology: Topology) -> int:
     """The largest frame of the fabric on the wire, in octets, outside of tunnels."""
     links = topology.links
-    if topology.stretch is not None:  # others have room for what a tunnel adds
+    if stretch_of(topology) is not None:  # others have room for what a tunnel adds
         switches = {switch.name for switch in topology.switches}
         links = tuple(one for one in links if not {one.a.node, one.b.node} <= switches) or links
     return max(link.mtu for link in links) + PACKET_OVERHEAD_OCTETS
@@ -82,7 +84,7 @@ def _spans(topology: Topology) -> set[Span]:
         if attached in alike:
             continue
         alike.add(attached)
-        reached = topology.spans(gpu, longest=True)
+        reached = spans_from(topology, gpu, longest=True)
         joined.update([reached[peer] for peer in gpus if peer in reached and peer != gpu])
         if not joined:
             lonely.update([reached[switch] for switch in switches if switch in reached])

@@ -15,8 +15,3 @@
     up*/down*: no packet that has gone down a link goes up again, so that no packets can wait for
     each other in a circle, whatever the graph.
 """
-
-from topologies.routing.forwarding import Forwarding
-from topologies.routing.steps import Graph, Hops, Step, Table
-
-__all__ = ["Forwarding", "Graph", "Hops", "Step", "Table"]

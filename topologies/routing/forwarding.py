@@ -11,7 +11,8 @@ from typing import NamedTuple
 from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
 from topologies.routing import rules
 from topologies.routing.steps import Graph, Hops, Step, Table
-from topologies.spans import NOWHERE, Span, span_from
+from topologies.spans import NOWHERE, Span, span_from, ticks_of
+from topologies.wiring import once_per_topology
 
 VALIANT = "valiant"
 _MAIN_RULES = {
@@ -258,7 +259,7 @@ class Forwarding:
         found: dict[str, list[tuple[str, Span]]] = {}
         for node in self.topology.nodes:
             switch, cables = self._attachment(node)
-            found.setdefault(switch, []).append((node.name, self.topology.ticks.span(cables)))
+            found.setdefault(switch, []).append((node.name, ticks_of(self.topology).span(cables)))
         return found
 
     def _is_switch(self, end: End) -> bool:
@@ -347,7 +348,7 @@ class Forwarding:
 
         There are few spans in a fabric, and each is one object.
         """
-        ticks, latency = self.topology.ticks, self.topology.switch_latency_ns
+        ticks, latency = ticks_of(self.topology), self.topology.switch_latency_ns
         cables = {
             step.number: (step.link.delay_ns + latency, ticks.of(step.link))
             for steps in self.graph.steps.values()
@@ -362,3 +363,12 @@ class Forwarding:
             return known.setdefault(found, found)
 
         return longer
+
+
+@once_per_topology
+def forwarding_of(topology: Topology) -> Forwarding:
+    """The next hops of all switches of ``topology`` under the routing in force.
+
+    Raises TopologyError where the routing in force cannot be had in this topology.
+    """
+    return Forwarding(topology)

@@ -13,7 +13,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 from topologies.designs.planes import plane_networks
 from topologies.model import Bridge, End, Node, Port, Topology, TopologyError
-from topologies.routing import Table
+from topologies.routing.forwarding import forwarding_of
+from topologies.routing.steps import Table
+from topologies.routing.stretch import stretch_of
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
@@ -90,7 +92,7 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
     shared = _stretched_networks(topology)
     for owner, owned in destinations(topology).items():
         networks = [network for network in owned if network not in shared]
-        for table, towards in topology.forwarding.tables(owner).items():
+        for table, towards in forwarding_of(topology).tables(owner).items():
             for name, steps in towards.items():
                 source = _source_address(topology.node(name))
                 hops = tuple([via[step.number] for step in steps])
@@ -112,8 +114,8 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
 def static_rules(topology: Topology) -> Mapping[str, tuple[Rule, ...]]:
     """Which tables switches look packets up in, by node name."""
     rules: dict[str, list[Rule]] = {node.name: [] for node in topology.nodes}
-    for end, table in topology.forwarding.lookups.items():
-        sources = topology.forwarding.sources(end.node) if table is Table.GROUP else [None]
+    for end, table in forwarding_of(topology).lookups.items():
+        sources = forwarding_of(topology).sources(end.node) if table is Table.GROUP else [None]
         rules[end.node].extend(
             Rule(interface=end.port, table=table, source=source) for source in sources
         )
@@ -248,16 +250,17 @@ def _towards_nearest(
     topology: Topology, vni: int, via: Mapping[int, Hop]
 ) -> dict[str, tuple[Hop, ...]]:
     """The hops of every switch that has not the subnet of ``vni``, to those nearest that have."""
-    assert topology.stretch is not None
-    owners = topology.stretch.owners[vni]
-    tables = {owner: topology.forwarding.tables(owner)[Table.MAIN] for owner in owners}
+    stretch = stretch_of(topology)
+    assert stretch is not None
+    owners = stretch.owners[vni]
+    tables = {owner: forwarding_of(topology).tables(owner)[Table.MAIN] for owner in owners}
     found = {}
     for switch in topology.switches:
         if switch.name in owners:
             continue
         hops = {
             via[step.number]: None  # one way may lead to several of them
-            for owner in topology.stretch.nearest(switch.name, vni)
+            for owner in stretch.nearest(switch.name, vni)
             for step in tables[owner][switch.name]
         }
         if hops:
@@ -278,7 +281,7 @@ def _stretched_members(topology: Topology) -> Mapping[int, list[tuple[End, Port]
 def _next_addresses(topology: Topology) -> Mapping[int, Hop]:
     """The hop that each step is, by the step's number."""
     hops: dict[int, Hop] = {}
-    for name, steps in topology.forwarding.graph.steps.items():
+    for name, steps in forwarding_of(topology).graph.steps.items():
         node = topology.node(name)
         if not node.is_switch:
             continue

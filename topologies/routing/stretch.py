@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from topologies.model import (
+from topologies.elements import (
     EVPN,
     SHORTEST,
     VXLAN,
     VXLAN_OVERHEAD,
     Bridge,
     End,
+    Link,
+    Node,
     Role,
     TopologyError,
 )
-from topologies.spans import span_from
+from topologies.multihoming import segments_of
+from topologies.spans import Span, shortest_paths, span_from, ticks_of
+from topologies.wiring import Wiring, once_per_topology
 
-if TYPE_CHECKING:
-    from topologies.model import Link, Node, Topology
-    from topologies.spans import Span
-
-Path = tuple["Link", ...]
+Path = tuple[Link, ...]
 
 
 class Passage(NamedTuple):
@@ -42,7 +42,7 @@ class Passage(NamedTuple):
 class Stretch:
     """The stretched networks of ``topology``.  ``owners``: VNI -> the switches that have it."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Wiring) -> None:
         self.topology = topology
         owners: dict[int, list[str]] = {}
         for switch in topology.switches:
@@ -104,7 +104,7 @@ class Stretch:
         )
 
     def paths(self, source: str, *, longest: bool = False) -> Mapping[str, Path]:
-        """As :meth:`Topology.paths`: one of the ways to each GPU, and to all other nodes."""
+        """One of the ways to each GPU, and a shortest path to all other nodes."""
         found = dict(self._paths(source))
         if self.topology.node(source).role is not Role.GPU:
             return found
@@ -116,7 +116,7 @@ class Stretch:
 
     def spans(self, source: str, *, longest: bool = False) -> Mapping[str, Span]:
         """How long the ways of :meth:`paths` are."""
-        ticks = self.topology.ticks
+        ticks = ticks_of(self.topology)
         return {
             name: span_from(self.topology, source, way)._replace(
                 tunnel_ticks=sum(map(ticks.of, self.tunnel(source, name, way)))
@@ -155,23 +155,30 @@ class Stretch:
 
     def _paths(self, node: str) -> Mapping[str, Path]:
         if node not in self._from:
-            self._from[node] = self.topology.shortest_paths(node)
+            self._from[node] = shortest_paths(self.topology, node)
         return self._from[node]
+
+
+@once_per_topology
+def stretch_of(topology: Wiring) -> Stretch | None:
+    """The networks of ``topology`` that lie on several switches, if there are any."""
+    found = Stretch(topology)
+    return found if found.owners else None
 
 
 def _length(path: Path) -> tuple[int, int]:
     return len(path), sum(link.delay_ns for link in path)
 
 
-def plane_name(topology: Topology) -> str:
+def plane_name(topology: Wiring) -> str:
     """The control plane without its parameters."""
     return topology.profile.control_plane.partition(":")[0].strip()
 
 
-def validate_stretch(topology: Topology) -> None:
+def validate_stretch(topology: Wiring) -> None:
     """Raise TopologyError unless tunnels, who tells of them and what carries them agree."""
     profile, plane = topology.profile, plane_name(topology)
-    tunnels = topology.stretch is not None
+    tunnels = stretch_of(topology) is not None
     if tunnels and profile.data_plane != VXLAN:
         raise TopologyError(
             f"data_plane is {profile.data_plane} and subnets are stretched over switches: only "
@@ -195,12 +202,12 @@ def validate_stretch(topology: Topology) -> None:
             f"routing is {profile.routing} and subnets are stretched over switches: take "
             f"routing={SHORTEST}"
         )
-    if topology.segments and profile.vlans != "on":
+    if segments_of(topology) and profile.vlans != "on":
         raise TopologyError(
             f"vlans is {profile.vlans} and GPUs are Ethernet segments (homing=esi), which FRR has "
             "on VLANs of one bridge only: take vlans=on"
         )
-    if profile.vlans != "off" and not topology.segments:
+    if profile.vlans != "off" and not segments_of(topology):
         raise TopologyError(
             f"vlans is {profile.vlans} and subnets are stretched over switches: tunnels are ports "
             "of a bridge for each rail; take vlans=off"
@@ -209,7 +216,7 @@ def validate_stretch(topology: Topology) -> None:
         _validate_switch(topology, switch)
 
 
-def _validate_switch(topology: Topology, switch: Node) -> None:
+def _validate_switch(topology: Wiring, switch: Node) -> None:
     numbers = [bridge.vni for bridge in switch.bridges if bridge.vni is not None]
     if not numbers:
         return
@@ -240,5 +247,5 @@ def _validate_switch(topology: Topology, switch: Node) -> None:
             )
 
 
-def _switch(topology: Topology, end: End) -> bool:
+def _switch(topology: Wiring, end: End) -> bool:
     return topology.node(end.node).is_switch

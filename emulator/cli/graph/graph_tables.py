@@ -14,7 +14,6 @@ from rich.table import Table
 
 from emulator.run.report.row_heat import MEASURES, busiest, describe
 from emulator.run.report.row_ports import RecordedRun
-from topologies.addressing import path_delays
 from topologies.analysis.capacity import (
     TIERS,
     bisection_bandwidth,
@@ -30,6 +29,7 @@ from topologies.exports.heat import number
 from topologies.exports.mermaid import bundle_rate, bundles
 from topologies.exports.picture import span
 from topologies.model import SHORTEST, SWITCH, Bridge, End, Port, Role, Topology
+from topologies.routing.path_delays import path_delays
 from topologies.units import format_rate, format_size, format_time
 
 #: Tables longer than this are for `--format json`, not for reading.

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from emulator.kernel.port_counters import PortCounters
 from topologies.model import Topology
+from topologies.routing.fabric_paths import spans_from
 
 #: Counters of frames that the sockets of agents lost or refused.
 NIC_LOSSES = ("socket_drops", "send_refused", "oversized")
@@ -25,7 +26,7 @@ def cable_rtt_ns(topology: Topology) -> int:
     delays: list[int] = []
     gpus = topology.gpus
     for gpu in gpus:
-        reached = topology.spans(gpu.name)
+        reached = spans_from(topology, gpu.name)
         delays += [
             reached[peer.name].delay_ns
             for peer in gpus

@@ -32,6 +32,7 @@ from emulator.endpoint.operations.schedule import Copy, Operation, Receive, Regi
 from emulator.errors import UserError
 from topologies.model import Topology
 from topologies.parts.scale_up import ScaleUpDomains
+from topologies.routing.fabric_paths import spans_from
 
 MODES = ("auto", "always", "off")
 DEFAULT = "auto"
@@ -109,7 +110,7 @@ class Pxn:
         """By rank: the cables to every node that it reaches, counted."""
         gpus = self.topology.gpus
         return [
-            {node: span.hops for node, span in self.topology.spans(gpu.name).items()}
+            {node: span.hops for node, span in spans_from(self.topology, gpu.name).items()}
             for gpu in gpus
         ]
 

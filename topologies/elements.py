@@ -1,0 +1,235 @@
+"""What a fabric is made of, as plain data: ports, bridges, nodes, cables, servers.
+
+Units are in the field names: ``_bps`` is bits per second, ``_ns`` nanoseconds, ``_bytes`` octets,
+all in the real fabric's own terms (time dilation is the emulator's business, not the topology's).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+from topologies.ethernet import HEADER_OCTETS
+
+MIN_MTU, MAX_MTU = 576, 65_000
+#: What a tunnel puts around a packet within a link's MTU: IPv4 20, UDP 8, VXLAN 8, and the header
+#: of the frame inside (RFC 7348).
+VXLAN_OVERHEAD = 36 + HEADER_OCTETS
+ETHERNET, VXLAN, EVPN = "ethernet", "vxlan", "evpn"
+VLAN_USES = ("off", "auto", "on")
+MAX_VLAN = 4094
+AXES = "xyz"  # the dimensions of a torus
+SHORTEST = "shortest"  # all paths of the fewest hops: how a fabric routes unless it says otherwise
+SCALE_UP_SHAPES = (SWITCH, MESH, RING) = ("switch", "mesh", "ring")
+ROUTINGS = (SHORTEST, "dimension-order", "minimal", "valiant", "up-down")
+
+
+class TopologyError(ValueError):
+    """The description contradicts itself; the message names the element and the way out."""
+
+
+class Role(enum.StrEnum):
+    """What a node is.  ``NIC`` is one that several GPUs share: a bridge inside the server that
+    holds its senders back instead of dropping.  ``LEAF`` is a bottom switch whose subnet is not a
+    rail's, ``ROUTER`` one of a direct network (torus, dragonfly)."""
+
+    GPU = "gpu"
+    SERVER = "server"
+    NIC = "nic"
+    RAIL = "rail"
+    LEAF = "leaf"
+    ROUTER = "router"
+    SPINE = "spine"
+    SUPER_SPINE = "super-spine"
+
+
+SWITCH_ROLES = frozenset({Role.RAIL, Role.LEAF, Role.ROUTER, Role.SPINE, Role.SUPER_SPINE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """One network interface.  A port is either routed (it has an address) or a bridge member.
+
+    Members of the bond ``bond`` have its MAC and its address, or it is the bridge's member in their
+    place (an access bond).
+    """
+
+    name: str
+    mac: str
+    address: IPv4Interface | None = None
+    bridge: str | None = None
+    bond: str | None = None
+
+    @property
+    def interface(self) -> str:
+        """What has the address or is the bridge's member: the port, or its bond."""
+        return self.bond or self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bridge:
+    """One rail inside a rail switch: its member ports share a subnet, the bridge is its gateway.
+
+    A bridge without ``gateway``, that of a shared NIC, only passes frames on.  ``vlan`` is the id
+    that the design's drawing gives the rail, and its 802.1Q id where the bridges of a switch are
+    VLANs of one (:class:`FabricProfile`); these have the one MAC of the switch.  Bridges of one
+    ``vni`` are one network that is stretched over several switches: they have the same gateway and
+    MAC (anycast), and tunnels between the loopbacks of their switches join them.
+    """
+
+    name: str
+    rail: int
+    mac: str
+    gateway: IPv4Interface | None = None
+    vlan: int | None = None
+    vni: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A GPU or a switch; each becomes one network namespace.
+
+    ``hash_seed`` seeds this switch's ECMP hash; seeds differ between switches so that tiers do
+    not all choose alike (polarisation).  ``gateway`` is the IPv4 address (no prefix) of a GPU's
+    default gateway, ``loopback`` a switch's router id.  A GPU with a ``loopback`` is reached at
+    that fabric address (FA) over each of its ports, and has a gateway on each.
+
+    ``pod`` and ``plane`` say to which part of the fabric the node belongs, where there are several
+    (a group of a dragonfly is a pod).  ``summaries`` are what the others are told instead of the
+    subnets of this switch that they contain.  ``position`` are the coordinates of a router of a
+    torus.
+    """
+
+    name: str
+    role: Role
+    ports: tuple[Port, ...]
+    bridges: tuple[Bridge, ...] = ()
+    server: str | None = None
+    local_rank: int | None = None
+    rail: int | None = None
+    gateway: str | None = None
+    loopback: IPv4Address | None = None
+    hash_seed: int = 0
+    pod: int | None = None
+    plane: int | None = None
+    summaries: tuple[IPv4Network, ...] = ()
+    position: tuple[int, ...] = ()
+
+    @property
+    def is_switch(self) -> bool:
+        return self.role in SWITCH_ROLES
+
+    @property
+    def forwards(self) -> bool:
+        """Whether frames pass through it from one port to another."""
+        return self.is_switch or self.role is Role.NIC
+
+    @property
+    def transparent(self) -> bool:
+        """Whether it is seen by nobody: a bridge without an address of its own."""
+        return bool(self.bridges) and all(bridge.gateway is None for bridge in self.bridges)
+
+    def bridge_of(self, port: Port) -> Bridge | None:
+        """The bridge that ``port`` is a member of."""
+        return next((bridge for bridge in self.bridges if bridge.name == port.bridge), None)
+
+    @property
+    def bonds(self) -> Mapping[str, tuple[Port, ...]]:
+        """The ports of each bond."""
+        names = dict.fromkeys(port.bond for port in self.ports if port.bond)
+        return {name: tuple(p for p in self.ports if p.bond == name) for name in names}
+
+    @property
+    def feps(self) -> tuple[Port, ...]:
+        """The ports of a GPU whose NIC has a fabric endpoint (FEP) on each, in the order of planes.
+
+        They have addresses of their own and the NIC's one MAC.  Empty where one endpoint has all
+        ports.
+        """
+        several = self.role is Role.GPU and len(self.ports) > 1 and self.loopback is None
+        if not several or any(port.bond or port.mac != self.ports[0].mac for port in self.ports):
+            return ()
+        return self.ports
+
+    def port(self, name: str) -> Port:
+        for port in self.ports:
+            if port.name == name:
+                return port
+        raise TopologyError(
+            f"node {self.name} has no port {name!r}; it has {', '.join(p.name for p in self.ports)}"
+        )
+
+
+@dataclass(frozen=True, order=True)
+class End:
+    """One end of a cable, written ``node:port``."""
+
+    node: str
+    port: str
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A full-duplex cable.  ``buffer_bytes`` is the egress queue at each of its two ends.
+
+    A ``standby`` joins the bridges of two switches that look like one gateway, and carries only
+    frames to those whose own port at one of the two is down: it is no path otherwise.
+    """
+
+    a: End
+    b: End
+    rate_bps: int
+    delay_ns: int
+    mtu: int
+    buffer_bytes: int
+    standby: bool = False
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        return self.a, self.b
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleUp:
+    """The NVLink/NVSwitch network of a server, or of ``hosts`` servers: per-GPU rate each way, and
+    latency.  Its ``shape`` is one of :mod:`topologies.parts.scale_up`.
+
+    The default is 450 GB/s each way: 18 NVLink 4 links, whose 900 GB/s counts both directions.
+    """
+
+    rate_bps: int = 3_600_000_000_000
+    latency_ns: int = 700
+    shape: str = SWITCH
+    hosts: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """Servers of one ``domain`` share a scale-up network; by default each has its own."""
+
+    name: str
+    gpus: tuple[str, ...]
+    scale_up: ScaleUp = field(default_factory=ScaleUp)
+    domain: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricProfile:
+    """What holds for the whole fabric.
+
+    ``routing`` says which paths its routes take: ``shortest`` (all of them), or another way of
+    :mod:`topologies.routing`.  ``control_plane`` is ``NAME[:PARAMETER=VALUE,...]``, ``data_plane``
+    ``ethernet`` or ``vxlan``.  ``vlans`` says whether the bridges of a switch are VLANs of one
+    (``on``), are so where the kernel can (``auto``), or stand for themselves (``off``).
+    """
+
+    control_plane: str = "static"
+    data_plane: str = ETHERNET
+    load_balancing: str = "flow"
+    routing: str = SHORTEST
+    vlans: str = "off"

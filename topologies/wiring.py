@@ -1,0 +1,188 @@
+"""The nodes, cables and servers of a fabric, and what can be read off them.
+
+:class:`Wiring` is what the rules of :mod:`topologies.validation` read, so it stands below them and
+knows none.  Whoever wants a fabric makes a :class:`topologies.model.Topology`, which is a wiring
+that has passed the rules.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from topologies.elements import (
+    Bridge,
+    End,
+    FabricProfile,
+    Link,
+    Node,
+    Port,
+    Server,
+    TopologyError,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring(ABC):
+    """The fields of a fabric, and look-ups in them.
+
+    ``parameters`` are what the designer of the fabric chose, for the run's record.
+    ``switch_latency_ns`` is the time that a packet takes through the pipeline of each switch.  The
+    class is abstract: only :class:`topologies.model.Topology` has objects.
+    """
+
+    name: str
+    parameters: Mapping[str, object]
+    servers: tuple[Server, ...]
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    profile: FabricProfile = field(default_factory=FabricProfile)
+    switch_latency_ns: int = 0
+
+    @abstractmethod
+    def __post_init__(self) -> None:
+        """Check the fields: raise TopologyError where they contradict each other."""
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """What functions under :func:`once_per_topology` have computed, by function."""
+        return {}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        return MappingProxyType({node.name: node for node in self.nodes})
+
+    def node(self, name: str) -> Node:
+        try:
+            return self.by_name[name]
+        except KeyError:
+            nodes = ", ".join(self.by_name)
+            raise TopologyError(
+                f"topology {self.name} has no node {name!r}; its nodes are {nodes}"
+            ) from None
+
+    @property
+    def gpus(self) -> tuple[Node, ...]:
+        """GPUs in rank order: servers in order, local ranks within each server."""
+        return tuple(self.by_name[gpu] for server in self.servers for gpu in server.gpus)
+
+    @property
+    def switches(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.is_switch)
+
+    @cached_property
+    def scale_up_domains(self) -> Mapping[str, str]:
+        """The scale-up domain of each GPU, in rank order."""
+        return {gpu: one.domain or one.name for one in self.servers for gpu in one.gpus}
+
+    def latency_ns(self, node: str) -> int:
+        """The time that a packet takes through ``node``, beside its queues: that of a switch."""
+        return self.switch_latency_ns if self.by_name[node].is_switch else 0
+
+    def server_of(self, gpu: str) -> Server:
+        for server in self.servers:
+            if gpu in server.gpus:
+                return server
+        raise TopologyError(f"{gpu} is not a GPU of topology {self.name}")
+
+    @cached_property
+    def _neighbours(self) -> Mapping[str, tuple[tuple[Link, End, End], ...]]:
+        table: dict[str, list[tuple[Link, End, End]]] = {node.name: [] for node in self.nodes}
+        for link in self.links:
+            table[link.a.node].append((link, link.a, link.b))
+            table[link.b.node].append((link, link.b, link.a))
+        return {name: tuple(rows) for name, rows in table.items()}
+
+    def neighbours(self, node: str) -> Iterator[tuple[Link, End, End]]:
+        """Every cable of ``node`` as (link, our end, their end)."""
+        return iter(self._neighbours[node])
+
+    def link_at(self, end: End) -> Link:
+        for link, ours, _ in self._neighbours[end.node]:
+            if ours == end:
+                return link
+        raise TopologyError(f"no cable is plugged into {end}")
+
+    @cached_property
+    def _far_ends(self) -> Mapping[End, End]:
+        pairs = [link.ends for link in self.links]
+        return dict(pairs) | {b: a for a, b in pairs}
+
+    @cached_property
+    def standby_ends(self) -> frozenset[End]:
+        """The ends of standby links."""
+        return frozenset(end for link in self.links if link.standby for end in link.ends)
+
+    @cached_property
+    def twins(self) -> Mapping[str, str]:
+        """``node:bridge`` -> that of the pair of bridges that look like one which stands first."""
+        found: dict[str, str] = {}
+        for link in self.links:
+            if link.standby:
+                bridges = ((end.node, self.bridge_of(end)) for end in link.ends)
+                names = [f"{node}:{bridge.name}" for node, bridge in bridges if bridge]
+                for name in names:
+                    found[name] = names[0]
+        return found
+
+    def bridge_of(self, end: End) -> Bridge | None:
+        """The bridge that the port ``end`` is a member of."""
+        node = self.node(end.node)
+        return node.bridge_of(node.port(end.port))
+
+    def far_end(self, end: End) -> End:
+        """The other end of the cable that is plugged into ``end``."""
+        return self._far_ends[end]
+
+    def beyond(self, end: End) -> Iterator[tuple[End, Port | Bridge]]:
+        """Everything that has an address on the wire that ``end`` is plugged into, itself excluded.
+
+        A port with an address is where its cable ends.  Behind a bridge there are the bridge, if
+        it is a gateway, and what its other members are plugged into.  Standby links lead nowhere.
+        """
+        if end in self.standby_ends:
+            return
+        far = self._far_ends[end]
+        node = self.by_name[far.node]
+        port = node.port(far.port)
+        if port.bridge is None:
+            yield far, port
+            return
+        for bridge in node.bridges:
+            if bridge.name == port.bridge and bridge.gateway is not None:
+                yield End(node.name, bridge.name), bridge
+        for other in node.ports:
+            if other.bridge == port.bridge and other is not port:
+                yield from self.beyond(End(node.name, other.name))
+
+    def gateway_of(self, end: End) -> Bridge | None:
+        """The bridge that is the gateway of the GPU port ``end``, if there is one."""
+        found = (item for _, item in self.beyond(end) if isinstance(item, Bridge))
+        return next(found, None)
+
+
+Fabric = TypeVar("Fabric", bound=Wiring)
+Result = TypeVar("Result")
+
+
+def once_per_topology(compute: Callable[[Fabric], Result]) -> Callable[[Fabric], Result]:
+    """Keep what ``compute`` returns for a topology in that topology, as long as that lives.
+
+    A topology never changes, and ``dataclasses.replace`` makes another one without results.  What
+    ``compute`` raises is not kept.
+    """
+    key = f"{compute.__module__}.{compute.__qualname__}"
+
+    @wraps(compute)
+    def look_up(topology: Fabric) -> Result:
+        results = topology.results
+        if key not in results:
+            results[key] = compute(topology)
+        found: Result = results[key]
+        return found
+
+    return look_up
