@@ -8,14 +8,17 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from emulator.asic import switch_choice
 from emulator.cli.main import VERBS, cli
+from emulator.control_plane import control_plane_choice
 from emulator.results import UNITS
 from emulator.scenario import load, names
+from emulator.transports import TRANSPORTS
 
 CHECKOUT = Path(__file__).parents[1]
 MANUALS = (
@@ -24,26 +27,71 @@ MANUALS = (
     CHECKOUT / "CONTRIBUTING.md",
 )
 FLOORS = ("scenarios", "emulator", "uet", "topologies")
+_EXPLAINED = [f"- {line}" for line in switch_choice.EXPLAINED]
 _TABLE = re.compile(r"(<!-- generated: (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def verbs() -> str:
-    """List every verb of ``uetemu`` with its options."""
-    context = click.Context(cli)
-    lines = ["| verb | what it does | options |", "|---|---|---|"]
-    for name, verb in VERBS.items():
-        command = cli.get_command(context, name)
-        assert command is not None
-        options = {
-            option
-            for each in _commands(command)
-            for parameter in each.params
-            if isinstance(parameter, click.Option)
-            for option in parameter.opts[:1]
+    """List every verb of ``uetemu`` with its line of help."""
+    return _table(
+        ("verb", "what it does"), ((f"`{name}`", verb.help) for name, verb in VERBS.items())
+    )
+
+
+def options() -> str:
+    """List every option of every verb, and of the commands below it, with its help.
+
+    An option that all commands of a verb share stands once, under the name of the verb.
+    """
+    rows: list[tuple[str, ...]] = []
+    for name in VERBS:
+        commands = _commands(name, _command(name))
+        users: dict[tuple[str, str], list[str]] = {}
+        for path, command in commands.items():
+            for record in _option_records(path, command):
+                users.setdefault(record, []).append(path)
+        for (option, text), paths in users.items():
+            shown = [name] if len(paths) == len(commands) else paths
+            rows.append((", ".join(f"`{path}`" for path in shown), f"`{option}`", text))
+    return _table(("verb", "option", "meaning"), rows)
+
+
+def transports() -> str:
+    """List the parameters of every transport, the default value first."""
+    rows: list[tuple[str, ...]] = []
+    for name, transport in TRANSPORTS.items():
+        lines = {
+            f"{key}={'|'.join(values)}": transport.meanings[key]
+            for key, values in transport.options.items()
         }
-        shown = ", ".join(f"`{option}`" for option in sorted(options - {"--help"}))
-        lines.append(f"| `{name}` | {verb.help} | {shown} |")
-    return "\n".join(lines)
+        lines |= {key: preset.meaning for key, preset in transport.presets.items()}
+        rows += [(f"`{name}`", f"`{key}`", text) for key, text in lines.items()]
+        for key, text in transport.described.items():
+            if key:
+                rows.append((f"`{name}`", f"`{key}`", text))
+            else:  # a second line of the one before
+                rows[-1] = (*rows[-1][:2], f"{rows[-1][2]} {text}")
+    return _table(("transport", "parameter", "meaning"), rows)
+
+
+def switches() -> str:
+    """List the profiles of switches, and the parameters of each."""
+    rows = [(f"`{name}`", meaning) for name, meaning in switch_choice.MEANINGS.items()]
+    rows += [
+        (f"`{name}={values}`", meaning)
+        for name, (values, meaning) in switch_choice.DESCRIBED.items()
+    ]
+    return "\n".join((_table(("profile or parameter", "meaning"), rows), "", *_EXPLAINED))
+
+
+def control_planes() -> str:
+    """List the control planes, and the parameters of each."""
+    rows = [(f"`{name}`", meaning) for name, meaning in control_plane_choice.MEANINGS.items()]
+    rows += [
+        (f"`{name}={values}`", meaning)
+        for name, (values, meaning) in control_plane_choice.DESCRIBED.items()
+    ]
+    return _table(("control plane or parameter", "meaning"), rows)
 
 
 def units() -> str:
@@ -77,6 +125,10 @@ def rooms() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "verbs": verbs,
+    "options": options,
+    "transports": transports,
+    "switches": switches,
+    "control_planes": control_planes,
     "units": units,
     "scenarios": scenarios,
     "rooms": rooms,
@@ -88,10 +140,44 @@ def with_tables(text: str) -> str:
     return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found['name']]()}\n{found[3]}", text)
 
 
-def _commands(command: click.Command) -> list[click.Command]:
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table; a bar inside a cell is escaped."""
+    ruled = (
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+        for row in (heading, *rows)
+    )
+    first, *rest = ruled
+    return "\n".join((first, "|---" * len(heading) + "|", *rest))
+
+
+def _command(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
+def _commands(path: str, command: click.Command) -> dict[str, click.Command]:
+    """Return the commands that do something at or below ``command``, by what a user types."""
     if not isinstance(command, click.Group):
-        return [command]
-    return [each for inner in command.commands.values() for each in _commands(inner)]
+        return {path: command}
+    return {
+        place: each
+        for name, inner in command.commands.items()
+        for place, each in _commands(f"{path} {name}", inner).items()
+    }
+
+
+def _option_records(path: str, command: click.Command) -> list[tuple[str, str]]:
+    """Return names and help of the options of ``command``, as ``--help`` prints them."""
+    context = click.Context(command, info_name=path)
+    records = (
+        parameter.get_help_record(context)
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+    )
+    return [
+        (" ".join(record[0].split()), " ".join(record[1].split())) for record in records if record
+    ]
 
 
 if __name__ == "__main__":
