@@ -39,11 +39,12 @@ def verbs() -> str:
 
 
 def options() -> str:
-    """List every option of every verb, and of the commands below it, with its help.
+    """List the options before a verb, then those of every verb and the commands below it.
 
     An option that all commands of a verb share stands once, under the name of the verb.
     """
-    rows: list[tuple[str, ...]] = []
+    own = _option_records("uetemu", cli)
+    rows: list[tuple[str, ...]] = [("every verb", f"`{option}`", text) for option, text in own]
     for name in VERBS:
         commands = _commands(name, _command(name))
         users: dict[tuple[str, str], list[str]] = {}
