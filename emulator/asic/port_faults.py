@@ -20,7 +20,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from emulator.asic.bpf.layout import ARRIVALS, DEPARTURES, FAULT_SETTINGS, WHOLE, WITHOUT_CARRIER
+from emulator.asic.bpf.layout import (
+    FAULT_SETTINGS,
+    STRIKES_ARRIVALS,
+    STRIKES_DEPARTURES,
+    WHOLE,
+    WITHOUT_CARRIER,
+)
 from emulator.errors import UserError
 
 
@@ -111,7 +117,7 @@ class Faults:
         striking = any(
             (self.loss, self.burst_begin, self.corruption, self.duplication, self.reordering)
         )
-        struck = DEPARTURES | ARRIVALS if self.arriving else DEPARTURES
+        struck = STRIKES_DEPARTURES | (STRIKES_ARRIVALS if self.arriving else 0)
         return FAULT_SETTINGS.pack(
             *(round(chance * WHOLE) for chance in chances),
             struck * self.swallows | WITHOUT_CARRIER * self.unplugged,

@@ -14,15 +14,13 @@ The engine writes ``NOW`` before it lets a frame into a switch, takes the octets
 from __future__ import annotations
 
 import mmap
-import struct
 
-from emulator.asic.bpf.layout import PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
+from emulator.asic.bpf.layout import FLOWLET, PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
 from emulator.asic.bpf.switch_program import Program
 from emulator.errors import UserError
 from emulator.kernel.bpf_syscall import Map
 
 WORD_BYTES = 8
-_FLOWLET = struct.Struct("=2Q")  # ns of the last packet; what its hash is salted with
 SWITCH_WORDS = VIRTUAL_SWITCH.size // WORD_BYTES
 #: Words of a switch: ns of fabric time; transport frames that left it, and that it dropped.
 NOW, PASSED, DROPPED = range(3)
@@ -57,8 +55,8 @@ class VirtualState:
 
     def restart_flowlets(self, now_ns: int) -> None:
         """Let every flow be as one whose last packet came at ``now_ns``, still on its first hop."""
-        count = len(self._flowlets) // _FLOWLET.size
-        self._flowlets[:] = _FLOWLET.pack(now_ns, 0) * count
+        count = len(self._flowlets) // FLOWLET.size
+        self._flowlets[:] = FLOWLET.pack(now_ns, 0) * count
 
     def close(self) -> None:
         """Let go of the tables; whoever has a part of one keeps it."""

@@ -218,7 +218,7 @@ static __always_inline int arrive_in_kernel(struct __sk_buff *skb,
 	if (skb->protocol == bpf_htons(ETH_P_MAC_CONTROL) && pausing(skb->ifindex))
 		return swallowed(rules);
 	parse(skb, &packet);
-	if (rules->balancing != BALANCE_NONE && packet.version &&
+	if (rules->balancing != BALANCE_KERNEL && packet.version &&
 	    !flow_of(skb, &packet, rules, &flow))
 		bpf_set_hash(skb, flow.hash >> 32);
 	return pass_in_kernel(skb, rules, mapped, STRIKES_ARRIVALS);
@@ -249,12 +249,12 @@ int asic_ingress(struct __sk_buff *skb)
 			leave(rules->peer, origin, octets_on_wire(skb));
 		skb->tc_index = index;
 	}
-	if (rules->balancing == BALANCE_NONE && !rules->peer)
+	if (rules->balancing == BALANCE_KERNEL && !rules->peer)
 		return TC_ACT_UNSPEC;
 	parse(skb, &packet);
 	if (rules->peer)
 		leave_peer(skb, &packet, rules->peer);
-	if (packet.version && rules->balancing != BALANCE_NONE)
+	if (packet.version && rules->balancing != BALANCE_KERNEL)
 		balance(skb, &packet, port, rules);
 	return TC_ACT_UNSPEC;
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import NamedTuple
 
 RATE_SHIFT = 24
 SLOPE_SHIFT = 16
@@ -58,45 +59,184 @@ class Balancing(IntEnum):
     LEAST_LOADED = 5
 
 
-CLASS_SETTINGS = struct.Struct("=5Q2I")
-FAULT_SETTINGS = struct.Struct("=7Q2I")
-DEPARTURES, ARRIVALS = 1, 2  # what faults strike
-WITHOUT_CARRIER = 4  # of a black hole: what it takes is lost to a pulled cable
-#: rate, seed | classes, faults | code points, eight numbers, low share, switch seed, flowlet gap
-PORT_HEAD = struct.Struct("=2Q")
-PORT_TAIL = struct.Struct(f"={CODE_POINTS}s8I3Q")
-#: Where in a port's settings its faults are, and what comes after them.
-FAULTS_AT = PORT_HEAD.size + len(TrafficClass) * CLASS_SETTINGS.size
-TAIL_AT = FAULTS_AT + FAULT_SETTINGS.size
-PORT_SETTINGS_BYTES = TAIL_AT + PORT_TAIL.size
+# What of a port faults act on, and one more bit of a black hole.
+STRIKES_DEPARTURES = 1
+STRIKES_ARRIVALS = 2
+WITHOUT_CARRIER = 4  # the cable is pulled, and each frame lost to it counts as LINK_DOWN
 
-CLASS_COUNTERS = struct.Struct(f"={8 + len(DropReason)}Q")
-QUEUE_STATE = struct.Struct(f"={2 + BINS}Q")
-#: lock, in burst | drained at, credit, low credit, draws of three streams
-STATE_HEAD = struct.Struct("=2I6Q")
-PORT_STATE_BYTES = (
-    STATE_HEAD.size + len(Queue) * QUEUE_STATE.size + len(TrafficClass) * CLASS_COUNTERS.size
-)
+
+class Array(NamedTuple):
+    """A member that is ``number`` structs of the name ``of``, one after the other."""
+
+    of: str
+    number: int
+
+
+#: Every struct that C and Python share, by its name in C: each member's format (of the module
+#: ``struct``), or the structs that it is, by its name in C and in C's order.
+STRUCTS: dict[str, dict[str, str | Array]] = {
+    "class_settings": {
+        "mark_from": "Q",
+        "mark_all": "Q",
+        "mark_slope": "Q",
+        "trim_above": "Q",
+        "limit": "Q",
+        "priority": "I",
+        "queue": "I",
+    },
+    "fault_settings": {
+        "loss": "Q",
+        "good_to_bad": "Q",
+        "bad_to_good": "Q",
+        "loss_in_bad": "Q",
+        "corruption": "Q",
+        "duplication": "Q",
+        "reordering": "Q",
+        "black_hole": "I",
+        "enabled": "I",
+    },
+    "port_settings": {
+        "rate": "Q",
+        "seed": "Q",
+        "classes": Array("class_settings", len(TrafficClass)),
+        "faults": Array("fault_settings", 1),
+        "class_of": f"{CODE_POINTS}s",
+        "trim_payload": "I",
+        "trimmed_dscp": "I",
+        "bin_shift": "I",
+        "balancing": "I",
+        "switch_number": "I",
+        "native_protocol": "I",
+        "measured": "I",
+        "peer": "I",
+        "low_share": "Q",
+        "switch_seed": "Q",
+        "flowlet_gap": "Q",
+    },
+    "class_counters": {
+        "packets": "Q",
+        "bytes": "Q",
+        "marked": "Q",
+        "trimmed": "Q",
+        "corrupted": "Q",
+        "duplicated": "Q",
+        "reordered": "Q",
+        "lost": "Q",
+        "drops": f"{len(DropReason)}Q",
+    },
+    "queue": {"depth": "Q", "deepest": "Q", "histogram": f"{BINS}Q"},
+    "port_state": {
+        "lock": "I",
+        "in_burst": "I",
+        "drained_at": "Q",
+        "credit": "Q",
+        "low_credit": "Q",
+        "mark_draws": "Q",
+        "fault_draws": "Q",
+        "hash_draws": "Q",
+        "queues": Array("queue", len(Queue)),
+        "classes": Array("class_counters", len(TrafficClass)),
+    },
+    "route_key": {"prefix_length": "I", "switch_number": "I", "address": "16s"},
+    "route": {"turn": "Q", "hops": "I", "ports": f"{HOPS}I", "unused": "I"},
+    "flowlet": {"last": "Q", "salt": "Q"},
+    "pause_rules": {"xoff": "Q", "xon": "Q", "ceiling": "Q", "enabled": "I", "dropping": "I"},
+    "pause_state": {
+        "held": "q",
+        "deepest": "q",
+        "missed": "Q",
+        "freed": "Q",
+        "asserted": "I",
+        "unused": "I",
+    },
+    # Frames that wait: the port that they are to leave by, and the one that they came in by.
+    "waiting_key": {"egress": "I", "origin": "I"},
+    # What :class:`emulator.asic.pfc.pause_counters.PauseCounters` names.
+    "pause_counts": {"counts": "12Q"},
+    # ``control`` is the opcode of a MAC control frame and what follows it.
+    "pause_event": {
+        "time": "Q",
+        "port": "I",
+        "kind": "I",
+        "source": "6s",
+        "destination": "6s",
+        "control": "20s",
+    },
+    "virtual_switch": {"now": "Q", "passed": "Q", "dropped": "Q", "unused": "Q"},
+    "virtual_port": {
+        "depth": f"{len(Queue)}Q",
+        "overtakes": "Q",
+        "peak": "Q",
+        "kernel_draws": "Q",
+        "kernel_lost": "Q",
+        "unused": "Q",
+    },
+}
+
+
+class Place(NamedTuple):
+    """A member's place in its struct, in octets."""
+
+    offset: int
+    size: int
+
+
+def places(name: str) -> dict[str, Place]:
+    """Return where each member of the struct ``name`` is, by the member's name."""
+    found, offset = {}, 0
+    for member, what in STRUCTS[name].items():
+        size = what.number * size_of(what.of) if isinstance(what, Array) else _octets(what)
+        found[member] = Place(offset, size)
+        offset += size
+    return found
+
+
+def size_of(name: str) -> int:
+    """Return how many octets the struct ``name`` has."""
+    return sum(place.size for place in places(name).values())
+
+
+def _octets(numbers: str) -> int:
+    return struct.calcsize(f"={numbers}")
+
+
+def _packed(name: str, first: str | None = None, last: str | None = None) -> struct.Struct:
+    """Return the format of the members ``first`` to ``last`` of the struct ``name``."""
+    members = list(STRUCTS[name])
+    begin = members.index(first) if first else 0
+    end = members.index(last) + 1 if last else len(members)
+    numbers = [STRUCTS[name][member] for member in members[begin:end]]
+    return struct.Struct("=" + "".join(one for one in numbers if isinstance(one, str)))
+
+
+CLASS_SETTINGS = _packed("class_settings")
+FAULT_SETTINGS = _packed("fault_settings")
+#: A port's settings, before and behind its classes and faults.
+PORT_HEAD = _packed("port_settings", last="seed")
+PORT_TAIL = _packed("port_settings", first="class_of")
+#: Where in a port's settings its faults are, and what comes after them.
+FAULTS_AT = places("port_settings")["faults"].offset
+TAIL_AT = places("port_settings")["class_of"].offset
+PORT_SETTINGS_BYTES = size_of("port_settings")
+
+CLASS_COUNTERS = _packed("class_counters")
+QUEUE_STATE = _packed("queue")
+STATE_HEAD = _packed("port_state", last="hash_draws")
+PORT_STATE_BYTES = size_of("port_state")
 
 PORT_KEY = struct.Struct("=I")
-ROUTE_KEY = struct.Struct("=II16s")
-ROUTE = struct.Struct(f"=QI{HOPS}II")
+ROUTE_KEY = _packed("route_key")
+ROUTE = _packed("route")
+FLOWLET = _packed("flowlet")
 
-#: xoff, xon, ceiling in octets on the wire; enabled, dropping.
-PAUSE_RULES = struct.Struct("=3Q2I")
-#: held, deepest, missed, freed; asserted, unused.
-PAUSE_STATE = struct.Struct("=2q2Q2I")
-#: Of frames that wait: the port that they are to leave by, and the one that they came in by.
-WAITING_KEY = struct.Struct("=2I")
-#: What :class:`emulator.asic.pfc.pause_counters.PauseCounters` names.
-PAUSE_COUNTS = struct.Struct("=12Q")
-#: time, port, kind, source, destination, opcode and all that follows it
-PAUSE_EVENT = struct.Struct("=QII6s6s20s")
+PAUSE_RULES = _packed("pause_rules")
+PAUSE_STATE = _packed("pause_state")
+WAITING_KEY = _packed("waiting_key")
+PAUSE_COUNTS = _packed("pause_counts")
+PAUSE_EVENT = _packed("pause_event")
 
-#: now, passed, dropped, unused
-VIRTUAL_SWITCH = struct.Struct("=4Q")
-#: depth by queue | overtakes, peak, kernel draws, kernel lost, unused
-VIRTUAL_PORT = struct.Struct(f"={len(Queue)}Q5Q")
+VIRTUAL_SWITCH = _packed("virtual_switch")
+VIRTUAL_PORT = _packed("virtual_port")
 
 #: Octets of a value by map name: what an object file must agree with.
 VALUE_BYTES = {
@@ -107,7 +247,7 @@ VALUE_BYTES = {
     "settings": PORT_SETTINGS_BYTES,
     "ports": PORT_STATE_BYTES,
     "routes": ROUTE.size,
-    "flowlets": 16,
+    "flowlets": FLOWLET.size,
 }
 #: Those of the maps that only the program for a virtual clock has.
 VIRTUAL_VALUE_BYTES = {
