@@ -9,7 +9,6 @@ Nothing else is touched.  Removal can be cut short anywhere and done again.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import select
 import signal
@@ -28,8 +27,9 @@ from emulator.kernel import namespaces
 from emulator.kernel.kernel_objects import delete_fabric_links
 from emulator.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.lab_record import LabRecord, Lock, Phase, Process
+from emulator.logs import plain_logger
 
-_log = logging.getLogger(__name__)
+_log = plain_logger(__name__)
 
 #: What of root's rights the work on namespaces, links and queues takes (Linux capability.h).
 CAPABILITIES = {"NET_ADMIN": 12, "SYS_ADMIN": 21}

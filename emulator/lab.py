@@ -17,7 +17,6 @@ A lab that was brought up with ``persistent=True`` stays when its maker exits; a
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import subprocess
 import uuid
@@ -49,10 +48,11 @@ from emulator.kernel.default_signals import popen_options
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.port_counters import PortCounters, read_ports, unrouted_packets
 from emulator.lab_record import Clock, LabRecord, Lock, Phase
+from emulator.logs import plain_logger
 from topologies.interface_indices import interface_indices
 from topologies.model import End, Topology
 
-_log = logging.getLogger(__name__)
+_log = plain_logger(__name__)
 
 T = TypeVar("T")
 

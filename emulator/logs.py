@@ -39,12 +39,12 @@ def configure(verbosity: int, wanted: str = "") -> None:
     handler.setFormatter(logging.Formatter(_FORM, "%H:%M:%S"))
     everywhere = levels.pop("", logging.WARNING)
     for root in ROOTS:
-        logger = logging.getLogger(root)
+        logger = plain_logger(root)
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(everywhere)
     for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+        plain_logger(name).setLevel(level)
 
 
 def _levels(wanted: str) -> dict[str, int]:
@@ -64,3 +64,16 @@ def _levels(wanted: str) -> dict[str, int]:
             )
         levels[name] = LEVELS[word.lower()]
     return levels
+
+
+def plain_logger(name: str) -> logging.Logger:
+    """Return the logger ``name``, which has no level and no handler of its own.
+
+    Mininet, once imported, makes every new logger one of its class, and that has both.
+    """
+    usual = logging.getLoggerClass()
+    logging.setLoggerClass(logging.Logger)
+    try:
+        return logging.getLogger(name)
+    finally:
+        logging.setLoggerClass(usual)

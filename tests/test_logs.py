@@ -88,7 +88,26 @@ def test_the_command_logs_to_standard_error() -> None:
         text=True,
     )
     assert "INFO" not in done.stdout
-    logged = [line for line in done.stderr.splitlines() if " INFO emulator." in line]
+    logged = [line for line in done.stderr.splitlines() if " INFO emulator.doctor." in line]
     assert all("probe" in line for line in logged)
     refused = [line for line in done.stdout.splitlines() if "not supported" in line]
     assert bool(logged) >= bool(refused)
+
+
+def test_mininet_hides_no_line() -> None:
+    source = (
+        "import logging, mininet.log\n"
+        "from emulator import lab, logs\n"
+        "from emulator.fabric import build\n"
+        "logs.configure(2)\n"
+        "for name, logger in logging.Logger.manager.loggerDict.items():\n"
+        "    if name.startswith('emulator.') and isinstance(logger, logging.Logger):\n"
+        "        logger.debug('line')\n"
+        "        print(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.split()
+    assert "emulator.lab" in names
+    shown = [line.split(" DEBUG ")[1] for line in done.stderr.splitlines()]
+    assert shown == [f"{name}: line" for name in names]

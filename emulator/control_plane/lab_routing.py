@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import shutil
 import subprocess
@@ -29,10 +28,11 @@ from emulator.control_plane.members import Members
 from emulator.doctor import capabilities
 from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
+from emulator.logs import plain_logger
 from topologies.model import End, Topology
 from topologies.routing.stretch import stretch_of
 
-_log = logging.getLogger(__name__)
+_log = plain_logger(__name__)
 
 Progress = Callable[[int, int, str], None]
 

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +20,9 @@ import psutil
 
 from emulator.doctor import probes as trials
 from emulator.errors import UserError
+from emulator.logs import plain_logger
 
-_log = logging.getLogger(__name__)
+_log = plain_logger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 

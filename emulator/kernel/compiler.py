@@ -6,7 +6,6 @@ Objects are cached by what determines them: sources, flags, and the compiler's o
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shlex
 import shutil
@@ -17,8 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from emulator.errors import UserError
+from emulator.logs import plain_logger
 
-_log = logging.getLogger(__name__)
+_log = plain_logger(__name__)
 
 CACHE = Path(os.environ.get("UETEMU_CACHE", "/var/cache/uetemu"))
 TIMEOUT_S = 120

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import logging
 import os
 import pickle
 import signal
@@ -24,8 +23,9 @@ from emulator.engine.event_queue import EventQueue
 from emulator.engine.workers.worker import call
 from emulator.engine.workers.worker_part import WorkerPart
 from emulator.lab import Lab
+from emulator.logs import plain_logger
 
-_log = logging.getLogger(__name__)
+_log = plain_logger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 #: Signals that end a run.

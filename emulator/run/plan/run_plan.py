@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from emulator.fabric_choice import FabricChoice, choose
 from emulator.faults.grammar import Moment, timeline
 from emulator.homing import Homing
 from emulator.lab_record import Clock as ClockKind
+from emulator.logs import plain_logger
 from emulator.run.measurement import Start
 from emulator.run.plan import preflight, pxn
 from emulator.run.plan.pxn import Pxn
@@ -42,7 +42,7 @@ from emulator.transports import TransportChoice, default_switch, fit
 from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 
-_log = logging.getLogger(__name__)
+_log = plain_logger(__name__)
 
 #: Thresholds of a switch are checked as if the fastest link ran at this many bit/s of the machine,
 #: while the dilation is not known yet.
