@@ -9,8 +9,8 @@ import pytest
 
 from tests.fabric import stock_kernel
 
-#: Writes which statements the tests prove; ``uetemu conformance`` shows it.
-pytest_plugins = ("tests.conformance.plugin",)
+#: Which statements the tests prove (``uetemu conformance`` shows it), and labs of failed tests.
+pytest_plugins = ("tests.conformance.plugin", "tests.kept_labs")
 
 #: A test that waits for a virtual machine may wait for all machines, one after the other (s).
 MACHINES_S = 3600

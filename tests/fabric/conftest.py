@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from emulator import cleanup
 from emulator.lab import Lab
+from tests.fabric.lab_life import built
+from tests.kept_labs import LABS
 from topologies import catalogue
 from topologies.model import Topology
 
@@ -24,8 +27,10 @@ def lab_name() -> Iterator[str]:
     if os.geteuid() != 0:
         pytest.skip("builds namespaces: needs root")
     name = f"t{secrets.token_hex(5)}"
+    LABS.up.append(name)
     yield name
-    if cleanup.exists(name):
+    LABS.up.remove(name)
+    if name not in LABS.kept and cleanup.exists(name):
         cleanup.take_down(name, force=True)
         pytest.fail(f"something of lab {name} was left")
 
@@ -38,24 +43,20 @@ def lab() -> Iterator[LabFactory]:
     """
     if os.geteuid() != 0:
         pytest.skip("builds namespaces: needs root")
-    built: list[Lab] = []
+    names: list[str] = []
+    stack = ExitStack()
 
     def build(topology: str | Topology = SMALL, **settings: object) -> Lab:
         model = topology if isinstance(topology, Topology) else catalogue.load(topology)
         spec = topology if isinstance(topology, str) else topology.name
         name = f"t{secrets.token_hex(5)}"
-        made = Lab.create(
-            name,
-            model,
-            **{"dilation": 1000, "seed": 1, "spec": spec} | settings,  # type: ignore[arg-type]
-        )
-        built.append(made)
-        return made
+        names.append(name)
+        defaults: dict[str, object] = {"dilation": 1000, "seed": 1, "spec": spec}
+        return stack.enter_context(built(name, model, **defaults | settings))
 
-    yield build
-    for made in built:
-        made.close()
-    left = [made.name for made in built if cleanup.exists(made.name)]
+    with stack:
+        yield build
+    left = [name for name in names if name not in LABS.kept and cleanup.exists(name)]
     for name in left:
         cleanup.take_down(name, force=True)
     assert not left, f"something was left of {left}"

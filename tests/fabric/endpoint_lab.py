@@ -18,6 +18,7 @@ from emulator.endpoint.clock import Clock
 from emulator.lab import Lab
 from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
+from tests.fabric.lab_life import built
 from topologies import catalogue
 from topologies.model import Topology
 
@@ -41,7 +42,7 @@ def small_lab(spec: str = "rail_clos:hosts=2,gpus_per_host=1", **options: Any) -
     """A lab of a random name, removed afterwards; ``plane`` is its control plane."""
     settings: dict[str, Any] = {"dilation": DILATION, "seed": 1, "spec": spec} | options
     topology = control_plane.chosen(catalogue.load(spec), settings.pop("plane", None))
-    with Lab.create(f"ep-{secrets.token_hex(3)}", topology, **settings) as lab:
+    with built(f"ep-{secrets.token_hex(3)}", topology, **settings) as lab:
         yield lab
 
 
