@@ -8,7 +8,7 @@ counted under a name or refused with a NACK; nothing is raised.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from uet.carrier_codec import Encapsulation, Opener
 from uet.config import FepConfig
@@ -23,6 +23,7 @@ from uet.peer import Peer, Peers, traffic_class
 from uet.ses.target.target import Target
 from uet.transport import Frame
 from uet.trimmed import TrimmedArrivals
+from uet.tss.record import SecureDomains
 from uet.wire import headers
 from uet.wire.codes import (
     ACK_TYPES,
@@ -38,9 +39,6 @@ from uet.wire.codes import (
     PacketType,
     RequestFlag,
 )
-
-if TYPE_CHECKING:  # loads the cryptography library: 20 to 45 ms
-    from uet.tss.record import SecureDomains
 
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
 _TYPE_SHIFT = headers.RUD_REQ.shift("type")

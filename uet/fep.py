@@ -12,7 +12,6 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from uet.addresses import ip_of
 from uet.arrivals import Arrivals
@@ -40,12 +39,10 @@ from uet.ses.target.matching import Watcher
 from uet.ses.target.target import Target
 from uet.timekeeper import NEVER, Timekeeper
 from uet.transport import Completion, Frame, Receive, Request
+from uet.tss.record import SecureDomains
 from uet.tss.secure_domain import SealError
 from uet.wire import headers
 from uet.wire.codes import CRC_SIZE, ControlType
-
-if TYPE_CHECKING:  # loads the cryptography library: 20 to 45 ms
-    from uet.tss.record import SecureDomains
 
 #: PDS and SES headers of the largest request.
 _HEADERS = headers.RUD_REQ.size + headers.REQ_CC_STATE.size + headers.SES_STD_SOM.size
@@ -76,9 +73,6 @@ class FabricEndpoint:
         self._completions: list[Completion] = []
         self.domains: SecureDomains | None = None
         if config.domains:
-            # Only secured endpoints need the cryptography library, which takes 20 to 45 ms to load.
-            from uet.tss.record import SecureDomains
-
             if first_counter is None:
                 raise ConfigurationError(
                     "an endpoint with secure domains needs first_counter: 0 for keys that were"

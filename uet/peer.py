@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from uet.addresses import ip_of
 from uet.carrier_codec import Envelope
 from uet.congestion.context import CongestionContext
 from uet.transport import Frame
+from uet.tss.record import SecureRecords
 from uet.wire.codes import ECN_ECT0, ECN_NOT_ECT
-
-if TYPE_CHECKING:  # loads the cryptography library: 20 to 45 ms
-    from uet.tss.record import SecureRecords
 
 #: (IP traffic class, entropy value, UET headers, payload) -> frame.
 Wrap = Callable[[int, int, bytes, "memoryview | bytes"], Frame]

@@ -32,6 +32,7 @@ from uet.fep import FabricEndpoint
 from uet.pds.pdc.life import PdcLife
 from uet.pds.semantics import Context, Outbound
 from uet.transport import Completion, Frame, Receive, Request
+from uet.tss import record
 
 Log = Callable[[Event], object]
 
@@ -107,8 +108,6 @@ class TracedEndpoint(FabricEndpoint):
         self._reader = FrameReader(config, self.domains)
         self._seal_errors: tuple[str, ...] = ()
         if self.domains is not None:
-            from uet.tss import record  # loads the cryptography library: 20 to 45 ms
-
             self._seal_errors = (record.EXHAUSTED, record.NEEDS_SSI, record.UNKNOWN_CLIENT)
 
     def _emit(self, name: str, data: Data) -> None:

@@ -27,6 +27,7 @@ from scapy.utils import RawPcapNgReader
 
 from emulator.errors import UserError
 from emulator.transports.one_time_keys import KEY_FILE, KEY_SUFFIX
+from uet.tss.record import BAD_TAG, SecureRecords, sdi_of
 from uet.tss.secure_domain import SecureDomain, SecureDomainError, domain_from_data
 from uet.wire import headers
 from uet.wire.frame import OpenSecure
@@ -245,9 +246,6 @@ def opener(domains: list[SecureDomain]) -> OpenSecure:
 
     Several domains may have the same SDI: the generations of keys that a run has gone through.
     """
-    # The cryptography library takes 20 to 45 ms to load.
-    from uet.tss.record import BAD_TAG, SecureRecords, sdi_of
-
     by_sdi: dict[int, list[SecureRecords]] = {}
     for domain in domains:
         # A reader of captures takes what an endpoint must refuse.
