@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-from tests.fabric import stock_kernel
+from tests.harness.lab import stock_kernel
 
 #: Which statements the tests prove (``uetemu conformance`` shows it), and labs of failed tests.
-pytest_plugins = ("tests.conformance.plugin", "tests.kept_labs")
+pytest_plugins = ("tests.conformance.plugin", "tests.harness.lab.kept_labs")
 
 #: A test that waits for a virtual machine may wait for all machines, one after the other (s).
 MACHINES_S = 3600
+#: Tests that need root: they build namespaces, load programs into the kernel or boot machines.
+SYSTEM = Path(__file__).parent / "system"
 
 
 def pytest_configure() -> None:
@@ -27,6 +30,13 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests that need nothing, then those that build namespaces, then the slow ones."""
+    astray = {
+        item.location[0]
+        for item in items
+        if item.get_closest_marker("root") and SYSTEM not in item.path.parents
+    }
+    if astray and SYSTEM.parent in items[0].path.parents:
+        raise pytest.UsageError(f"tests that need root lie in tests/system: {sorted(astray)}")
     if os.geteuid() != 0:
         for item in items:
             if item.get_closest_marker("root"):

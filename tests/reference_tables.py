@@ -9,7 +9,6 @@ import ast
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import click
 
@@ -19,8 +18,8 @@ from emulator.control_plane import control_plane_choice
 from emulator.results import UNITS
 from emulator.scenario import load, names
 from emulator.transports import TRANSPORTS
+from tests import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[1]
 MANUALS = (
     CHECKOUT / "emulator" / "README.md",
     CHECKOUT / "scenarios" / "README.md",

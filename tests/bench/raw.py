@@ -17,11 +17,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.kernel.silence import silence
 from emulator.lab import Lab
+from tests import CHECKOUT
 from topologies.addressing import gpu_address, next_hops
 
 PAYLOAD = 4096
@@ -51,7 +51,7 @@ def flow(lab: Lab, source: str, target: str, seconds: float) -> Iterator[subproc
     """
     header = frame_header(lab, source, target).hex()
     module = [sys.executable, "-m", "tests.bench.raw"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     receiver = lab.popen(
         target,
         [*module, "receive", str(seconds)],

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.cli.conformance_verb import PLACE
-
-CHECKOUT = Path(__file__).parents[2]
+from tests import CHECKOUT
 
 STATEMENTS = """
 [uet]

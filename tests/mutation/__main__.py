@@ -25,15 +25,14 @@ from pathlib import Path
 import click
 
 from emulator.cli.conformance_verb import MUTATION, MUTATION_SCHEMA, PLACE
+from tests import CHECKOUT
 from tests.mutation.operators import Mutant, mutants
 from tests.mutation.trial import TIMED_OUT, Trial
 
-ROOT = Path(__file__).parents[2]
-REPORT = ROOT / PLACE.with_name(MUTATION)
-#: Tests of a package come first, those of the others behind: the first failure ends a trial.
-TESTS = {"tss": "tests/tss", "congestion": "tests/congestion"}
-DEFAULT_TESTS = "tests/stack"
-FOLDERS = {DEFAULT_TESTS, *TESTS.values()}
+REPORT = CHECKOUT / PLACE.with_name(MUTATION)
+TESTS = "tests/uet"
+#: The wire format and replayed captures have tests that hold no state; fabrics take too long.
+NO_TRIAL = ("wire/", "replay/", "fabric")
 #: Files of tests in the first round of a trial.
 FIRST_ROUND = 5
 #: The dissector and the event log have tests of their own, which name no statement.
@@ -55,17 +54,18 @@ def _files(place: Path) -> list[Path]:
 def rounds(path: Path | None, tests: Sequence[str] = ()) -> list[list[str]]:
     """Return what pytest is called with for a mutant of ``path``; ``tests`` in place of all.
 
-    A first round has the tests that speak most of what the file defines, since the first failure
-    ends a trial and collecting all of them takes long.
+    A first round has tests of the file's package that name most of what the file defines, since
+    the first failure ends a trial and collecting all of them takes long.
     """
     settings = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "conformance"]
     settings.append("--hypothesis-seed=0")
+    files = [str(file) for file in sorted(Path(TESTS).rglob("test_*.py"))]
+    files = [file for file in files if not any(word in file for word in NO_TRIAL)]
     if tests or path is None:
-        return [[*settings, *(tests or sorted(FOLDERS)), "--ignore-glob=*fabric*"]]
-    own = TESTS.get(path.parent.name, DEFAULT_TESTS)
+        return [[*settings, *(tests or files)]]
+    package = path.parts[1] if len(path.parts) > 2 else ""
+    own = f"{TESTS}/{package}"
     words = _words(path)
-    found = [file for folder in sorted(FOLDERS) for file in sorted(Path(folder).glob("test_*.py"))]
-    files = [str(file) for file in found if "fabric" not in file.name]
     files.sort(key=lambda file: (not file.startswith(own), -_mentions(file, words)))
     return [[*settings, *files[:FIRST_ROUND]], [*settings, *files[FIRST_ROUND:]]]
 
@@ -109,7 +109,9 @@ def main(given: Sequence[str]) -> int:
     began = time.monotonic()
     every = [one for path in sources(options.places) for one in mutants(path)]
     if not every:
-        parser.error(f"nothing below {' '.join(options.places)} can be mutated; call it in {ROOT}")
+        parser.error(
+            f"nothing below {' '.join(options.places)} can be mutated; call it in {CHECKOUT}"
+        )
     sample = random.Random(options.seed).sample(every, min(options.sample, len(every)))
     if options.limit is None:
         unchanged = Trial(None, rounds(None, options.tests))
@@ -158,7 +160,7 @@ def _write(
     options: argparse.Namespace, total: int, killed: int, survivors: Sequence[Mutant]
 ) -> None:
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=CHECKOUT
     )
     options.report.parent.mkdir(parents=True, exist_ok=True)
     content = {

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import ROOT, rounds, sources
+from tests import CHECKOUT
+from tests.mutation.__main__ import rounds, sources
 from tests.mutation.operators import mutants
 
 PROGRAM = '''"""Docstring: 1 + 1."""
@@ -70,9 +71,9 @@ def test_tests_of_the_package_come_first() -> None:
     def first(path: str) -> str:
         return next(word for word in rounds(Path(path))[0] if word.startswith("tests/"))
 
-    assert first("uet/tss/record.py") == "tests/tss/test_record.py"
-    assert first("uet/congestion/nscc.py").startswith("tests/congestion/")
-    assert first("uet/pds/pdc/source.py").startswith("tests/stack/")
+    assert first("uet/tss/record.py") == "tests/uet/tss/test_record.py"
+    assert first("uet/congestion/nscc.py").startswith("tests/uet/congestion/")
+    assert first("uet/pds/pdc/source.py").startswith("tests/uet/pds/")
 
 
 def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
@@ -90,11 +91,11 @@ def test_mutants_are_tried_and_the_score_is_written(tmp_path: Path) -> None:
             "--report",
             str(report),
             "--tests",
-            "tests/stack/test_windows.py",
+            "tests/uet/pds/pdc/test_windows.py",
         ],
         capture_output=True,
         text=True,
-        cwd=ROOT,
+        cwd=CHECKOUT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     score = json.loads(report.read_text())

@@ -14,7 +14,7 @@ from emulator.endpoint.operations.schedule_program import Program
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome
-from tests.scenarios.executor import Executor
+from tests.harness.runs.schedule_executor import Executor
 from topologies.catalogue import load
 
 WIRE = WireCost(around_bytes=122, payload_mtu=4096)

@@ -14,7 +14,7 @@ from emulator.endpoint.operations.schedule import Copy, Write
 from emulator.errors import UserError
 from scenarios.collectives import ring
 from scenarios.collectives.program import Program
-from tests.scenarios.executor import Executor, hazards
+from tests.harness.runs.schedule_executor import Executor, hazards
 
 
 def grid(hosts: int, width: int) -> list[list[int]]:

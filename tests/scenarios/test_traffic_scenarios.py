@@ -26,7 +26,7 @@ from emulator.transports import fit
 from scenarios import pfcstorm
 from scenarios.workloads.permutations import across_rails
 from scenarios.workloads.places import fair_shares, nic_payload_gbps, switch_of
-from tests.scenarios.executor import Executor
+from tests.harness.runs.schedule_executor import Executor
 from topologies.catalogue import load
 from topologies.model import VXLAN_OVERHEAD, Topology
 

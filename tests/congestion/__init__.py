@@ -1,1 +1,0 @@
-"""Congestion control and path selection by themselves: no packets, time as an argument."""

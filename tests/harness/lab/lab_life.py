@@ -1,0 +1,39 @@
+"""A lab for as long as a test needs it, or longer if the test fails and its lab is to be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from emulator import cleanup
+from emulator.lab import Lab
+from tests.harness.lab.kept_labs import LABS
+from topologies.model import Topology
+
+
+@contextmanager
+def built(name: str, topology: Topology, **settings: Any) -> Iterator[Lab]:
+    """Yield the lab that ``Lab.create`` makes; it is gone behind the block.
+
+    With ``--keep-lab`` or ``--shell-on-failure`` it stays if the test fails
+    (:mod:`tests.harness.lab.kept_labs`).
+    """
+    if not LABS.wanted:
+        with Lab.create(name, topology, **settings) as lab:
+            yield lab
+        return
+    made = Lab.create(name, topology, **settings | {"persistent": True})
+    LABS.up.append(name)
+    try:
+        yield made
+    except (Exception, pytest.fail.Exception):
+        LABS.left.append(name)
+        raise
+    finally:
+        LABS.up.remove(name)
+        made.close()
+        if name not in LABS.left and name not in LABS.kept and cleanup.exists(name):
+            cleanup.take_down(name)

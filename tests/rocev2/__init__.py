@@ -1,1 +1,0 @@
-"""RoCEv2: its wire, its reliable connections, its endpoint."""

@@ -1,0 +1,183 @@
+"""The program comes into the kernel, stays while it is wanted, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyroute2.netlink.rtnl import RTM_GETTFILTER
+
+from emulator.asic.balancing import LoadBalancing
+from emulator.asic.bpf import port_program as ports
+from emulator.asic.bpf import switch_program as asic_program
+from emulator.asic.bpf.layout import VALUE_BYTES, Balancing
+from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.switch_profile import port_settings
+from emulator.errors import UserError
+from emulator.kernel import bpf_syscall as kernel
+from emulator.kernel.netlink import RouteSocket
+from emulator.kernel.release import CLSACT_EGRESS
+from emulator.kernel.shaping import TCMSG
+from tests.harness.asic.port_bench import NEAR, Bench, Namespace, cable, needs_root, profile, root
+
+pytestmark = [root, needs_root]
+
+REFUSED = """
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+char _license[] SEC("license") = "GPL";
+SEC("tc") int asic_egress(struct __sk_buff *skb) { return *(__u8 *)(long)skb->data; }
+SEC("tc") int asic_ingress(struct __sk_buff *skb) { return skb->len; }
+"""
+
+
+def filters(kernel: RouteSocket, index: int) -> int:
+    body = TCMSG.pack(0, 0, 0, index, 0, CLSACT_EGRESS, 0)
+    return sum(
+        1
+        for payload in kernel.dump(RTM_GETTFILTER, body)
+        if TCMSG.unpack_from(payload)[6] >> 16 == ports.PREFERENCE
+    )
+
+
+def test_layouts_agree_with_the_object(program: Program) -> None:
+    directory = asic_program.pins_of(program.lab) / "maps"
+    for name, octets in VALUE_BYTES.items():
+        opened = kernel.Map(directory / name)
+        assert opened.value_bytes == octets
+        opened.close()
+
+
+def test_other_process_opens_the_pins_and_remove_takes_them(program: Program) -> None:
+    assert program.lab in asic_program.labs()
+    with Program(program.lab) as other:
+        assert other.settings.entries == 64
+    assert asic_program.remove(program.lab)
+    assert not asic_program.remove(program.lab)
+    assert program.lab not in asic_program.labs()
+    with pytest.raises(UserError, match="has no switch program"):
+        Program(program.lab)
+
+
+def test_attach_twice_and_detach(program: Program) -> None:
+    with ExitStack() as stack:
+        bench = Bench(program, stack)
+        ports.attach(bench.near.kernel, NEAR, program, subject="near")
+        bench.near.kernel.flush()
+        assert filters(bench.near.kernel, NEAR) > 0
+        for _ in range(2):  # the second has nothing to do
+            ports.detach(bench.near.kernel, NEAR, subject="near")
+            assert filters(bench.near.kernel, NEAR) == 0
+
+
+def test_detach_from_a_port_that_never_had_it() -> None:
+    near, far = Namespace(), Namespace()
+    try:
+        cable(near, far, 11, 12)
+        ports.detach(near.kernel, 11, subject="near")
+    finally:
+        near.close()
+        far.close()
+
+
+def test_second_load_is_cached(program_lab: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        asic_program.load(program_lab, Size(ports=100), cache=tmp_path).close()
+        (kept,) = tmp_path.iterdir()
+    first = kept.stat().st_mtime_ns
+    asic_program.load(program_lab, Size(ports=128), cache=tmp_path).close()  # rounds up alike
+    assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [first]
+    asic_program.load(program_lab, Size(ports=129), cache=tmp_path).close()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_changed_source_is_compiled_anew(tmp_path: Path) -> None:
+    sources, cache = tmp_path / "sources", tmp_path / "cache"
+    shutil.copytree(asic_program.SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))
+    with asic_program.built(Size(), sources=sources, cache=cache) as first:
+        assert first.exists()
+    with (sources / "random.h").open("a") as file:
+        file.write("/* changed */\n")
+    with asic_program.built(Size(), sources=sources, cache=cache) as second:
+        assert second.name != first.name
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with asic_program.built(Size(), cache=tmp_path / "file" / "cache") as target:
+        assert target.exists()
+
+
+def test_a_killed_process_leaves_only_pins(program_lab: str, cache: Path) -> None:
+    script = (
+        "import sys, signal, pathlib; from emulator.asic.bpf import switch_program as program\n"
+        f"loaded = program.load({program_lab!r}, cache=pathlib.Path({str(cache)!r}))\n"
+        "print('loaded', flush=True); signal.pause()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"loaded\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert program_lab in asic_program.labs()
+    assert asic_program.remove(program_lab)
+    assert not asic_program.pins_of(program_lab).exists()
+
+
+def test_the_verifiers_last_words(program_lab: str, tmp_path: Path) -> None:
+    (tmp_path / asic_program.MAIN_SOURCE).write_text(REFUSED)
+    with pytest.raises(UserError, match="kernel refuses the switch program") as caught:
+        asic_program.load(program_lab, sources=tmp_path, cache=tmp_path / "cache")
+    assert "invalid access to packet" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert program_lab not in asic_program.labs()
+
+
+def test_compiler_errors(program_lab: str, tmp_path: Path) -> None:
+    (tmp_path / asic_program.MAIN_SOURCE).write_text("nonsense;\n")
+    with pytest.raises(UserError, match="clang cannot compile"):
+        asic_program.load(program_lab, sources=tmp_path, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("command", ["clang", "bpftool"])
+def test_missing_tool(
+    command: str, program_lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in {"clang", "bpftool"} - {command}:
+        found = shutil.which(name)
+        assert found is not None
+        (tmp_path / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=f"needs the command {command}"):
+        asic_program.load(program_lab, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_no_ebpf(program_lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(1, os.strerror(1))
+
+    monkeypatch.setattr(kernel, "bpf", refuse)
+    with pytest.raises(UserError, match="no eBPF"):
+        asic_program.load(program_lab, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_index_beyond_the_tables(program: Program) -> None:
+    with pytest.raises(UserError, match="interface index 64 is outside the 64 ports"):
+        ports.configure(program, 64, b"")
+
+
+def test_switch_beyond_the_tables(program: Program) -> None:
+    way = LoadBalancing(method=Balancing.FLOW, switch=16)
+    settings = port_settings(profile(), rate_bps=1e9, dilation=1, seed=1, balancing=way)
+    with pytest.raises(UserError, match="switch number 16 is outside the 16 switches"):
+        ports.configure(program, NEAR, settings)

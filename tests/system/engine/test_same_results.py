@@ -1,0 +1,155 @@
+"""A run comes to the same frames, times and files with any number of workers."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+
+from emulator.endpoint.operations.schedule import (
+    Barrier,
+    Compute,
+    Operation,
+    Receive,
+    Region,
+    Schedule,
+    Write,
+)
+from tests.harness.engine.bench_of_gpus import gpu_bench
+from tests.harness.runs.processes import Run
+from tests.system.engine.test_run_digests import REPEATED
+
+EIGHT = ("--topology", "rail_clos:hosts=2,gpus_per_host=4,spines=2")
+#: Leaf switches, where there are fewer than the most workers here.
+MOST = {"two ports": 2}
+LOOKAHEAD_NS = 600  # a cable
+TWELVE = ("--topology", "rail_clos:hosts=3,gpus_per_host=4,spines=2")
+RUNS = {
+    "rails": ("allreduce", *EIGHT, "--sizes", "16KiB,64KiB", "--event-log", "all"),
+    "sprayed": (
+        "permutation",
+        *EIGHT,
+        "--sizes",
+        "64KiB",
+        "--transport",
+        "rocev2@deep:balance=packet",
+    ),
+    "trimmed": (
+        *("incast", *TWELVE, "--param", "placement=any", "--param", "senders=6"),
+        *("--param", "size=128KiB"),
+    ),
+    "struck": (
+        *("permutation", *EIGHT, "--sizes", "256KiB", "--switch", "shallow"),
+        *("--fault", "t=3us link rail0:up0 down; t=5us link rail1:up1 rate=100G; t=30us heal"),
+    ),
+    "two ports": ("permutation", "--topology", "pod:hosts=2,gpus_per_host=4", "--sizes", "64KiB"),
+    "paused": (
+        *("incast", *TWELVE, "--param", "placement=any", "--param", "senders=6"),
+        *("--param", "size=128KiB", "--transport", "rocev2:adaptive"),
+    ),
+    "pulled behind a pipeline": (
+        *("permutation", *EIGHT, "--sizes", "64KiB", "--switch", "shallow:latency=400ns"),
+        *("--fault", "t=3us link rail0:up0 down; t=30us link rail0:up0 up"),
+    ),
+    "quick scale-up": (
+        *("allreduce", "--topology"),
+        "rail_clos:hosts=2,gpus_per_host=4,spines=2,scale_up_latency=50ns",
+        *("--sizes", "64KiB"),
+    ),
+    "secured": ("allreduce", *EIGHT, "--sizes", "16KiB", "--transport", "uet:tss=cluster"),
+}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", RUNS)
+def test_files_are_equal(name: str, tmp_path: Path) -> None:
+    scenario, *arguments = RUNS[name]
+    more = ["--capture", "all", "--snaplen", "full", "--iterations", "1", *arguments]
+    runs = [
+        Run(tmp_path, "--workers", str(workers), *more, scenario=scenario) for workers in (1, 2, 3)
+    ]
+    for workers, run in enumerate(runs, start=1):
+        status, _, errors = run.finish()
+        assert status == 0, errors
+        environment = json.loads((run.folder / "environment.json").read_text())
+        assert environment["workers"] == min(workers, MOST.get(name, workers))
+    alone, *shared = (run.folder for run in runs)
+    logs = [path.relative_to(alone) for path in sorted(alone.glob("event-logs/*"))]
+    for other in shared:
+        for file in (*REPEATED, *logs):
+            assert (alone / file).read_bytes() == (other / file).read_bytes(), file
+
+
+LATE_NS = 5_000
+MESSAGE = Region("x", 0, 4096)
+
+
+def schedules() -> list[Schedule]:
+    """Every rank writes to the next, meets all others, and writes again; rank 1 comes late."""
+    made = []
+    for rank in range(4):
+        near, far = (rank + 1) % 4, (rank - 1) % 4
+        busy = Compute(duration_ns=LATE_NS if rank == 1 else 0)
+        operations = (
+            busy,
+            Write(peer=near, tag=1, local=MESSAGE, remote=Region("y", 0, 4096), after=(0,)),
+            Receive(peer=far, tag=1, into=Region("y", 0, 4096)),
+            Barrier(name="all", after=(1, 2)),
+            Write(peer=near, tag=2, local=MESSAGE, remote=Region("y", 4096, 4096), after=(3,)),
+            Receive(peer=far, tag=2, into=Region("y", 4096, 4096)),
+        )
+        made.append(Schedule(rank=rank, buffers={"x": 4096, "y": 8192}, operations=operations))
+    return made
+
+
+@pytest.mark.root
+def test_a_barrier_is_passed_by_all_a_lookahead_after_the_last_has_come() -> None:
+    found = []
+    for workers in (1, 2):
+        name = f"t-{secrets.token_hex(4)}"
+        spec = "rail_clos:hosts=2,gpus_per_host=2,spines=1"
+        with gpu_bench(name, spec, workers=workers) as bench:
+            assert len(bench.fabric.workers) == workers
+            found.append(bench.run(schedules()))
+    alone, shared = found
+    for one, other in zip(alone, shared, strict=True):
+        assert (one.start_ns, one.end_ns) == (other.start_ns, other.end_ns)
+        assert list(one.operation_start) == list(other.operation_start)
+        assert list(one.operation_end) == list(other.operation_end)
+    last = max(max(one.operation_end[1], one.operation_end[2]) for one in alone)
+    assert {one.operation_end[3] for one in alone} == {last + LOOKAHEAD_NS}
+
+
+@pytest.mark.root
+def test_barriers_of_one_instant_are_passed_in_the_order_of_their_names() -> None:
+    """Two pairs of ranks complete a barrier each at the same time, and rank 4 waits at both."""
+    found = []
+    for workers in (1, 2):
+        name = f"t-{secrets.token_hex(4)}"
+        spec = "rail_clos:hosts=2,gpus_per_host=4,spines=1"
+        with gpu_bench(name, spec, workers=workers) as bench:
+            found.append([list(one.operation_end) for one in bench.run(of_two_barriers())])
+    assert found[0] == found[1]
+
+
+def of_two_barriers() -> list[Schedule]:
+    operations: dict[int, tuple[Operation, ...]] = {
+        0: (Compute(duration_ns=2000), Barrier(name="b", after=(0,))),
+        1: (Compute(duration_ns=2000), Barrier(name="a", after=(0,))),
+        4: (
+            Barrier(name="a"),
+            Barrier(name="b"),
+            Write(peer=5, tag=1, local=MESSAGE, remote=Region("y", 0, 4096), after=(0,)),
+            Write(peer=5, tag=2, local=MESSAGE, remote=Region("y", 4096, 4096), after=(1,)),
+        ),
+        5: (
+            Receive(peer=4, tag=1, into=Region("y", 0, 4096)),
+            Receive(peer=4, tag=2, into=Region("y", 4096, 4096)),
+        ),
+    }
+    return [
+        Schedule(rank=rank, buffers={"x": 4096, "y": 8192}, operations=operations.get(rank, ()))
+        for rank in range(8)
+    ]

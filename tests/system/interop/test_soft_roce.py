@@ -1,0 +1,69 @@
+"""``uetemu hca`` against an RDMA stack that nobody here wrote: Soft-RoCE of Debian's kernel.
+
+Boots that kernel in a virtual machine on this machine's own files and has its ``rdma_rxe``, used
+through rdma-core, at the other end of every case of :mod:`tests.system.interop.soft_roce_cases`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests import CHECKOUT
+from tests.harness.lab import stock_kernel
+from tests.harness.lab.stock_kernel import Outcome
+from tests.system.interop.soft_roce_cases import CASES
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+#: A minute is usual on a machine that has nothing else to do; here other tests run beside it.
+BUDGET_S = 480.0
+
+
+def lacking() -> str | None:
+    """Why this cannot be tested here, or None."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if reason := stock_kernel.lacking():
+        return reason
+    if not stock_kernel.has_module("rdma_rxe"):
+        return f"the kernel in {stock_kernel.KERNEL} has no rdma_rxe; run vagrant/provision.sh"
+    if importlib.util.find_spec("pyverbs") is None:
+        return "the Python module pyverbs is missing; vagrant/provision.sh installs it"
+    return None
+
+
+def boot() -> Outcome:
+    # compiled here: an emulated processor takes long for it
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "tests/system/interop"], cwd=CHECKOUT)
+    script = f"{sys.executable} -m tests.system.interop.soft_roce_cases"
+    return stock_kernel.run(
+        script, directory=CHECKOUT, files=stock_kernel.folder(), budget_s=BUDGET_S
+    )
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    if reason := lacking():
+        pytest.skip(reason)
+    outcome = stock_kernel.ended(boot)
+    story = outcome.console[-2000:] + outcome.output[-4000:]
+    told = outcome.files / "results.json"
+    assert told.exists(), f"nothing came after {outcome.seconds:.0f} s:\n{story}"
+    results: dict[str, Any] = json.loads(told.read_text())
+    missing = [name for name in CASES if name not in results]
+    assert not missing, f"not done after {outcome.seconds:.0f} s: {missing}\n{story}"
+    return results
+
+
+@pytest.mark.boots(lacking, boot)
+@pytest.mark.parametrize("case", CASES)
+def test_soft_roce(case: str, results: dict[str, Any]) -> None:
+    told = results[case]
+    assert told["ok"], told

@@ -1,0 +1,261 @@
+"""The installer as a caller sees it, and the files beside it as their own tools see them.
+
+Nothing is installed here: what needs an installed environment is skipped unless this checkout's
+is in place already, as it is when the installer itself started the tests.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from tests import CHECKOUT
+
+INSTALLER = CHECKOUT / "vagrant" / "provision.sh"
+SCRIPTS = (INSTALLER, CHECKOUT / ".ci" / "run")
+NOBODY = 65534
+
+
+def call(
+    *arguments: str, cwd: Path = CHECKOUT, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return run([str(INSTALLER), *arguments], cwd=cwd, env=env)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path = CHECKOUT,
+    env: Mapping[str, str] | None = None,
+    user: int | None = None,
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
+        cwd=cwd,
+        env=env,
+        user=user,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def in_place() -> None:
+    """Skips unless a call would install nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the installer does")
+    if call("--check").returncode:
+        pytest.skip("this checkout's environment is not installed: run vagrant/provision.sh")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_passes_shellcheck(script: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("needs shellcheck")
+    done = run(["shellcheck", str(script)])
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_script_is_executable_bash(script: Path) -> None:
+    assert os.access(script, os.X_OK)
+    assert run(["bash", "-n", str(script)]).returncode == 0
+
+
+def test_help_goes_to_stdout() -> None:
+    done = call("--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: sudo vagrant/provision.sh")
+    assert done.stderr == ""
+
+
+def test_unknown_option_is_refused_in_one_sentence() -> None:
+    done = call("--formt")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "--formt" in done.stderr
+
+
+def test_without_root_it_says_how_to_call_it() -> None:
+    # From standard input: an ordinary user may not be able to read this checkout.
+    done = run(
+        ["bash", "-c", INSTALLER.read_text(), "vagrant/provision.sh", "pytest", "-x"],
+        cwd=Path("/"),
+        user=NOBODY if os.geteuid() == 0 else None,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "sudo vagrant/provision.sh pytest -x" in done.stderr
+
+
+def functions(*names: str) -> str:
+    """The text of functions of the installer, for a shell of a test's own."""
+    text = INSTALLER.read_text()
+    return "".join(
+        re.search(rf"^{name}\(\) {{\n.*?^}}\n", text, re.M | re.S)[0]  # type: ignore[index]
+        for name in names
+    )
+
+
+def test_services_are_forbidden_as_long_as_somebody_installs(tmp_path: Path) -> None:
+    """The one that installs may be killed: what it has started goes on, and is heard out."""
+    policy, guard, held = tmp_path / "policy", tmp_path / "guard", tmp_path / "held"
+    os.mkfifo(held)
+    script = functions("forbid_services", "drop_expired_policy") + (
+        f"policy={policy} guard={guard} policy_mark='# made here'\n"
+        f"forbid_services\ncat {held} &\ndrop_expired_policy\nkill -KILL $$\n"
+    )
+    with subprocess.Popen(["bash", "-c", script], stdout=subprocess.DEVNULL) as installer:
+        assert installer.wait(60) == -signal.SIGKILL
+        assert run([str(policy), "frr", "start"]).returncode == 101
+        with held.open("w"):
+            pass  # what the installer had started ends
+    guard_is_free = ["flock", "--timeout", "60", str(guard), "true"]
+    assert run(guard_is_free).returncode == 0
+    assert run([str(policy), "frr", "start"]).returncode == 0
+    again = functions("drop_expired_policy") + "drop_expired_policy"
+    run(["bash", "-c", f"policy={policy} guard={guard} policy_mark='# made here'\n{again}"])
+    assert not policy.exists()
+
+
+@pytest.mark.parametrize(
+    ("packages", "answered"), [(("frr",), False), (("frr", "wireshark-common"), True)]
+)
+def test_who_may_capture_stays_as_it_is_where_wireshark_is_installed(
+    packages: tuple[str, ...], answered: bool
+) -> None:
+    script = functions("install_packages") + (
+        "dpkg() { :; }\napt_get() { :; }\ndebconf-set-selections() { cat; }\n"
+        f"install_packages {' '.join(packages)}\n"
+    )
+    done = run(["bash", "-c", script])
+    assert done.returncode == 0
+    assert ("install-setuid" in done.stdout) == answered
+
+
+@pytest.mark.parametrize("theirs", [None, "-- mine\n"])
+def test_root_runs_lua_where_wireshark_leaves_it_open(tmp_path: Path, theirs: str | None) -> None:
+    """Wireshark 4.4 has no defaults, and says where it looks for them; its owner's stay."""
+    init = tmp_path / "plugins" / "init.lua"
+    if theirs:
+        init.parent.mkdir()
+        init.write_text(theirs)
+    script = functions("let_root_run_lua") + (
+        f"tshark() {{ printf 'Global Lua Plugins:  \t{init.parent}\\n'; }}\n"
+        f"wireshark_defaults={tmp_path}/none let_root_run_lua\n"
+    )
+    assert run(["bash", "-c", script]).returncode == 0
+    assert init.read_text() == (theirs or "run_user_scripts_when_superuser = true\n")
+
+
+def test_root_runs_lua_already_where_wireshark_has_defaults(tmp_path: Path) -> None:
+    script = functions("let_root_run_lua") + "tshark() { exit 1; }\n"
+    done = run(["bash", "-c", f"{script}wireshark_defaults={tmp_path} let_root_run_lua"])
+    assert done.returncode == 0
+
+
+def test_no_failure_is_silent() -> None:
+    script = functions("say", "fail", "unforeseen") + (
+        "log=/nowhere/log\nprovision() {\n"
+        + re.search(r"    trap 'unforeseen.*ERR\n", INSTALLER.read_text())[0]  # type: ignore[index]
+        + "    false\n}\n(provision)\n"
+    )
+    done = run(["bash", "-c", f"set -Eeuo pipefail\n{script}"])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("provision: line ")
+    assert "failed with status 1: false; the end of /nowhere/log" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_tested_versions_are_within_the_projects_bounds() -> None:
+    """The constraints pin every package that setup.cfg asks for."""
+    pinned = {
+        canonicalize_name(line.partition("==")[0])
+        for line in (CHECKOUT / "vagrant" / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    }
+    settings = configparser.ConfigParser()
+    settings.read(CHECKOUT / "setup.cfg")
+    asked = settings["options"]["install_requires"] + settings["options.extras_require"]["test"]
+    names = {re.match(r"[\w.-]+", line)[0] for line in asked.split("\n") if line.strip()}  # type: ignore[index]
+    assert {canonicalize_name(name) for name in names} <= pinned
+
+
+@pytest.mark.root
+@pytest.mark.usefixtures("in_place")
+class TestInPlace:
+    def test_stdout_is_the_commands_alone(self) -> None:
+        done = call("printf", "%s", '{"rows": []}')
+        assert json.loads(done.stdout) == {"rows": []}
+        assert done.stderr == ""
+
+    def test_exit_status_is_the_commands(self) -> None:
+        assert call("sh", "-c", "exit 7").returncode == 7
+
+    def test_arguments_arrive_as_they_are(self) -> None:
+        done = call("printf", "[%s]", "a b", "", "*", "$HOME")
+        assert done.stdout == "[a b][][*][$HOME]"
+
+    def test_command_runs_where_it_was_called(self, tmp_path: Path) -> None:
+        assert call("pwd", "-P", cwd=tmp_path).stdout.strip() == str(tmp_path.resolve())
+
+    def test_environments_python_is_first_whatever_the_callers_path(self, tmp_path: Path) -> None:
+        shim = tmp_path / "python3"
+        shim.write_text("#!/bin/sh\necho a version manager's shim; exit 3\n")
+        shim.chmod(0o755)
+        for path in (f"{tmp_path}:/usr/bin:/bin", "", "/nonexistent"):
+            done = call("python3", "-c", "import uet, mininet; print('ours')", env={"PATH": path})
+            assert (done.returncode, done.stdout) == (0, "ours\n"), done.stderr
+
+    def test_uetemu_starts(self, tmp_path: Path) -> None:
+        done = call("uetemu", "--version", cwd=tmp_path)
+        assert done.returncode == 0
+        assert done.stdout.startswith("uetemu, version")
+
+    def test_pytest_finds_the_checkout_from_elsewhere(self, tmp_path: Path) -> None:
+        done = call(
+            "pytest", "--collect-only", "-q", "tests/system/machine/test_provision.py", cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stdout
+        assert "test_help_goes_to_stdout" in done.stdout
+
+    def test_pytest_stays_with_tests_of_the_callers_own(self, tmp_path: Path) -> None:
+        (tmp_path / "test_mine.py").write_text("def test_one():\n    assert True\n")
+        done = call("pytest", "-q", "test_mine.py::test_one", cwd=tmp_path)
+        assert done.returncode == 0, done.stdout
+        assert "1 passed" in done.stdout
+
+    def test_check_says_so(self) -> None:
+        done = call("--check")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_vagrant_accepts_the_vagrantfile(tmp_path: Path) -> None:
+    if shutil.which("vagrant") is None:
+        pytest.skip("needs vagrant")
+    folder = tmp_path / "vagrant"
+    folder.mkdir()
+    shutil.copy(CHECKOUT / "vagrant" / "Vagrantfile", folder)
+    home = {"HOME": str(tmp_path), "VAGRANT_HOME": str(tmp_path / "home"), "LC_ALL": "C.UTF-8"}
+    done = run(
+        # without a hypervisor, vagrant can judge all but the provider's own settings
+        ["vagrant", "validate", "--ignore-provider"],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **home},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "validated successfully" in done.stdout

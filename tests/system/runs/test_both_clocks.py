@@ -1,0 +1,94 @@
+"""The virtual clock and the host's come to the same where the host kept up.
+
+Virtual time is what the host's clock comes close to: there, every wake-up, shaper and pause is a
+little late.  So the host's run takes as long or a little longer, and counts about as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.harness.runs.processes import Run
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
+
+#: One second of the fabric lasts so many of this machine's.
+HOST = ("--clock", "host", "--dilation", "200000")
+INCAST = ("--param", "senders=4", "--param", "size=256KiB", "--param", "warmups=0")
+#: Without trimming the time depends on which packets are dropped: seeds 1 to 8 tell how much.
+DROPPING = (*INCAST, "--switch", "shallow:trim=off")
+SEEDS = ("--seeds", "8")
+CROSSED = ("--topology", "rail_clos:hosts=4,gpus_per_host=2,spines=2", "--sizes", "512KiB")
+#: The least and the most that the host's clock may take of virtual time.
+SHORTEST, LONGEST = 0.98, 1.12
+#: How far counts may be apart: this share, and so many beside.
+SHARE, FEW = 0.3, 12
+COUNTS = ("marked_packets", "trimmed_packets", "dropped_packets", "retransmitted_packets")
+
+
+def compared(
+    virtual: Mapping[str, Any], host: Mapping[str, Any], times: Sequence[float] = ()
+) -> list[str]:
+    """How two rows of one transfer differ by more than they may.
+
+    ``times`` are those of virtual time with other seeds, where chance decides what is dropped.
+    """
+    found = []
+    least, most = (choice((*times, virtual["time_us"])) for choice in (min, max))
+    if not SHORTEST * least <= host["time_us"] <= LONGEST * most:
+        found.append(
+            f"time: {host['time_us']:.2f} us, and {virtual['time_us']:.2f} in virtual time"
+        )
+    for name in COUNTS:
+        one, other = virtual.get(name) or 0, host.get(name) or 0
+        if abs(one - other) > FEW + SHARE * max(one, other):
+            found.append(f"{name}: {other}, and {one} in virtual time")
+    for name in ("wrong", "timeouts", "data_packets", "total_bytes"):
+        if virtual.get(name) != host.get(name):
+            found.append(f"{name}: {host.get(name)}, and {virtual.get(name)} in virtual time")
+    return found
+
+
+def test_rows_that_are_too_far_apart_are_told() -> None:
+    row = {"time_us": 100.0, "marked_packets": 100, "trimmed_packets": None, "timeouts": 0}
+    assert compared(row, {**row, "time_us": 105.0, "marked_packets": 130}) == []
+    assert compared(row, {**row, "time_us": 95.0}) == ["time: 95.00 us, and 100.00 in virtual time"]
+    assert len(compared(row, {**row, "marked_packets": 20, "timeouts": 1})) == 2
+
+
+@pytest.mark.parametrize(
+    ("scenario", "arguments"),
+    [
+        ("incast", INCAST),
+        ("incast", DROPPING),
+        ("incast", (*INCAST, "--transport", "rocev2:pfc=off")),
+        ("permutation", CROSSED),
+        ("permutation", (*CROSSED, "--transport", "rocev2")),
+    ],
+    ids=["trimmed", "dropped", "rocev2", "sprayed", "hashed"],
+)
+def test_same_work_takes_as_long_by_both_clocks(
+    start: Callable[..., Run],
+    scenario: str,
+    arguments: tuple[str, ...],
+    record_property: Callable[[str, object], None],
+) -> None:
+    results = []
+    for clock in ((), HOST):
+        run = start(*arguments, *clock, "--capture", "none", scenario=scenario)
+        status, _, errors = run.finish()
+        assert status == 0, errors
+        results.append(run.result)
+    virtual, host = results
+    times: list[float] = []
+    if arguments is DROPPING:
+        run = start(*arguments, *SEEDS, "--capture", "none", scenario=scenario)
+        assert run.finish()[0] == 0
+        times = [row["time_us"] for row in run.result["rows"]]
+    assert [result["fidelity"]["verdict"] for result in results] == ["exact", "ok"]
+    for one, other in zip(virtual["rows"], host["rows"], strict=True):
+        record_property("host's time / virtual", other["time_us"] / one["time_us"])
+        assert compared(one, other, times) == []
