@@ -15,11 +15,12 @@ from tests.harness.runs.processes import Run
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
-#: One second of the fabric lasts so many of this machine's.
-HOST = ("--clock", "host", "--dilation", "200000")
+#: One second of the fabric lasts so many of this machine's; the next is for a busy machine.
+DILATIONS = (200_000, 400_000, 800_000)
 INCAST = ("--param", "senders=4", "--param", "size=256KiB", "--param", "warmups=0")
-#: Without trimming the time depends on which packets are dropped: seeds 1 to 8 tell how much.
 DROPPING = (*INCAST, "--switch", "shallow:trim=off")
+#: Where senders contend for a port, chance decides whose packets are trimmed or dropped.  Seeds 1
+#: to 8 show how far times are apart for that reason alone (25.1 to 29.6 us with trimming).
 SEEDS = ("--seeds", "8")
 CROSSED = ("--topology", "rail_clos:hosts=4,gpus_per_host=2,spines=2", "--sizes", "512KiB")
 #: The least and the most that the host's clock may take of virtual time.
@@ -34,7 +35,7 @@ def compared(
 ) -> list[str]:
     """How two rows of one transfer differ by more than they may.
 
-    ``times`` are those of virtual time with other seeds, where chance decides what is dropped.
+    ``times`` are those of virtual time with other seeds, where chance decides who loses packets.
     """
     found = []
     least, most = (choice((*times, virtual["time_us"])) for choice in (min, max))
@@ -76,19 +77,26 @@ def test_same_work_takes_as_long_by_both_clocks(
     arguments: tuple[str, ...],
     record_property: Callable[[str, object], None],
 ) -> None:
-    results = []
-    for clock in ((), HOST):
+    def result(*clock: str) -> dict[str, Any]:
         run = start(*arguments, *clock, "--capture", "none", scenario=scenario)
         status, _, errors = run.finish()
         assert status == 0, errors
-        results.append(run.result)
-    virtual, host = results
+        return run.result
+
+    virtual = result()
+    # What holds where the host kept up is compared with the first run in which it did.
+    for dilation in DILATIONS:
+        host = result("--clock", "host", "--dilation", str(dilation))
+        if host["fidelity"]["verdict"] == "ok":
+            break
+    record_property("dilation", dilation)
     times: list[float] = []
-    if arguments is DROPPING:
+    if scenario == "incast":
         run = start(*arguments, *SEEDS, "--capture", "none", scenario=scenario)
         assert run.finish()[0] == 0
         times = [row["time_us"] for row in run.result["rows"]]
-    assert [result["fidelity"]["verdict"] for result in results] == ["exact", "ok"]
+    assert virtual["fidelity"]["verdict"] == "exact"
+    assert host["fidelity"]["verdict"] == "ok", host["fidelity"]
     for one, other in zip(virtual["rows"], host["rows"], strict=True):
         record_property("host's time / virtual", other["time_us"] / one["time_us"])
         assert compared(one, other, times) == []
