@@ -50,7 +50,7 @@ from emulator.kernel.port_counters import PortCounters, read_ports, unrouted_pac
 from emulator.lab_record import Clock, LabRecord, Lock, Phase
 from emulator.logs import plain_logger
 from topologies.interface_indices import interface_indices
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 _log = plain_logger(__name__)
 
@@ -278,7 +278,7 @@ class Lab:
         """Path of the namespace that the inner ends of all cables are in."""
         return namespaces.path_of(self.name, wires.NODE)
 
-    def interface_indices(self) -> Mapping[End, int]:
+    def interface_indices(self) -> Mapping[CableEnd, int]:
         """The kernel's index of each port and bridge, unique in the lab."""
         return interface_indices(self.topology)
 

@@ -51,7 +51,7 @@ from emulator.measures.message_times import Iteration
 from emulator.measures.port_record import PortRecord
 from emulator.measures.queue_depths import QueueSeries
 from topologies.model import Topology, TopologyError
-from topologies.parts.design_parameters import Kind
+from topologies.parts.design_parameters import ParameterKind
 
 #: Buffer contents by buffer name.
 Contents = Mapping[str, np.ndarray]
@@ -154,7 +154,7 @@ class Outcome:
 
 def parameter(
     default: object,
-    kind: Kind | None = None,
+    kind: ParameterKind | None = None,
     *,
     help: str,
     choices: Sequence[str] = (),
@@ -402,7 +402,7 @@ def _trouble(origin: str, what: str, error: BaseException) -> str:
 
 
 def _read(item: dataclasses.Field[Any], text: str) -> object:
-    kind: Kind | None = item.metadata["kind"]
+    kind: ParameterKind | None = item.metadata["kind"]
     choices: tuple[str, ...] = item.metadata["choices"]
 
     def one(word: str) -> object:

@@ -47,7 +47,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.incast import PLACEMENTS, RECEIVER, incast_senders, incast_topology
 from scenarios.permutation import all_nics_gbps, permutation
@@ -63,13 +63,13 @@ from topologies.parts.design_parameters import COUNT, SIZE
 
 CONTROLS = ("none", "nscc", "rccc", "both", "default")
 COLUMNS = (
-    Column("cc", "cc", "", 8),
-    Column("profile", "switch", "", 8),
-    Column("trim", "trim", "", 5),
-    Column("senders", "senders", "", 8),
+    TableColumn("cc", "cc", "", 8),
+    TableColumn("profile", "switch", "", 8),
+    TableColumn("trim", "trim", "", 5),
+    TableColumn("senders", "senders", "", 8),
     *TRAFFIC_COLUMNS[:5],
-    Column("goodput_share", "of link", "(%)", 8, 1, percent=True),
-    Column("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
+    TableColumn("goodput_share", "of link", "(%)", 8, 1, percent=True),
+    TableColumn("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
     *TRAFFIC_COLUMNS[5:],
 )
 

@@ -53,7 +53,7 @@ from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import (
@@ -68,11 +68,11 @@ from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (
-    Column("senders", "senders", "", 8),
-    Column("victim_p99_us", "victim", "p99 us", 8, 2),
+    TableColumn("senders", "senders", "", 8),
+    TableColumn("victim_p99_us", "victim", "p99 us", 8, 2),
     *TRAFFIC_COLUMNS[:5],
-    Column("goodput_share", "of link", "(%)", 8, 1, percent=True),
-    Column("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
+    TableColumn("goodput_share", "of link", "(%)", 8, 1, percent=True),
+    TableColumn("steady_queue_bytes", "steady q", "(KB)", 8, 1, divisor=1000),
     *TRAFFIC_COLUMNS[5:],
 )
 RECEIVER = 0

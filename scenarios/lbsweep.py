@@ -37,7 +37,7 @@ from dataclasses import dataclass
 
 from emulator.asic.balancing import METHODS
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.linkfail import SPRAYS
 from scenarios.permutation import all_nics_gbps, permutation
@@ -47,10 +47,10 @@ from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 
 COLUMNS = (
-    Column("spray", "spray", "", 11),
-    Column("balance", "balance", "", 12),
+    TableColumn("spray", "spray", "", 11),
+    TableColumn("balance", "balance", "", 12),
     *TRAFFIC_COLUMNS,
-    Column("links_jain", "Jain", "links", 6, 3),
+    TableColumn("links_jain", "Jain", "links", 6, 3),
 )
 BALANCES = tuple(METHODS)
 

@@ -52,7 +52,7 @@ from dataclasses import dataclass
 from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps, permutation
 from scenarios.workloads.flows import WARMUPS, TrafficParameters
@@ -61,8 +61,8 @@ from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 
 COLUMNS = (
-    Column("fail", "fail", "", 6),
-    Column("spray", "spray", "", 11),
+    TableColumn("fail", "fail", "", 6),
+    TableColumn("spray", "spray", "", 11),
     *TRAFFIC_COLUMNS,
 )
 SPRAYS = ("reps", "oblivious", "round_robin", "bitmap", "default")

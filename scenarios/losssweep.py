@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from emulator.asic.port_faults import Faults
 from emulator.errors import UserError
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.permutation import all_nics_gbps
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
@@ -54,7 +54,7 @@ from topologies.model import Topology
 from topologies.parts.attachment import switch_ends
 from topologies.parts.design_parameters import COUNT, SIZE
 
-COLUMNS = (Column("loss_ppm", "loss", "(1e-6)", 8), *TRAFFIC_COLUMNS)
+COLUMNS = (TableColumn("loss_ppm", "loss", "(1e-6)", 8), *TRAFFIC_COLUMNS)
 MILLION = 10**6
 
 

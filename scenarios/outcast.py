@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 from emulator.errors import UserError
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.victim import lengths
 from scenarios.workloads.flows import Traffic, TrafficParameters
@@ -59,10 +59,10 @@ from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (
-    Column("senders", "senders", "", 8),
-    Column("hot_share", "hot", "(%)", 8, 1, percent=True),
-    Column("free_share", "free", "(%)", 8, 1, percent=True),
-    Column("incast_share", "incast", "(%)", 8, 1, percent=True),
+    TableColumn("senders", "senders", "", 8),
+    TableColumn("hot_share", "hot", "(%)", 8, 1, percent=True),
+    TableColumn("free_share", "free", "(%)", 8, 1, percent=True),
+    TableColumn("incast_share", "incast", "(%)", 8, 1, percent=True),
     *TRAFFIC_COLUMNS,
 )
 SENDER = 0

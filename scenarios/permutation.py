@@ -41,7 +41,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails
@@ -50,9 +50,9 @@ from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 
 COLUMNS = (
-    Column("flows", "flows", "", 6),
+    TableColumn("flows", "flows", "", 6),
     *TRAFFIC_COLUMNS[:5],
-    Column("goodput_share", "of NICs", "(%)", 8, 1, percent=True),
+    TableColumn("goodput_share", "of NICs", "(%)", 8, 1, percent=True),
     *TRAFFIC_COLUMNS[5:],
 )
 

@@ -69,7 +69,7 @@ from dataclasses import dataclass
 from emulator.asic.port_faults import NONE, Faults
 from emulator.errors import UserError
 from emulator.run.report import traffic
-from emulator.run.report.result_table import Column
+from emulator.run.report.result_table import TableColumn
 from emulator.scenario import FaultAt, Outcome, Trial, parameter
 from scenarios.workloads.flows import WARMUPS, Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import one_of_each_server, require_joined, switch_ports, uplinks
@@ -77,23 +77,23 @@ from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE, TIME
 
 COLUMNS = (
-    Column("storm", "storm", "", 8),
-    Column("size_bytes", "size", "(B)", 9),
-    Column("time_us", "time", "(us)", 8),
-    Column("feeders_us", "feeders", "(us)", 8),
-    Column("same_nic_us", "same NIC", "(us)", 8),
-    Column("crossing_us", "crossing", "(us)", 8),
-    Column("opposite_us", "opposite", "(us)", 8),
-    Column("local_us", "local", "(us)", 8),
-    Column("paused_ports", "paused", "ports", 7),
-    Column("ports", "of", "ports", 5),
-    Column("longest_pause_us", "longest", "(us)", 8, 1),
-    Column("pauses", "pauses", "", 6),
-    Column("watchdog_storms", "storms", "found", 6),
-    Column("dropped_packets", "drops", "", 6),
-    Column("retransmitted_packets", "resent", "", 6),
-    Column("timeouts", "RTOs", "", 5),
-    Column("wrong", "#wrong", "", 6),
+    TableColumn("storm", "storm", "", 8),
+    TableColumn("size_bytes", "size", "(B)", 9),
+    TableColumn("time_us", "time", "(us)", 8),
+    TableColumn("feeders_us", "feeders", "(us)", 8),
+    TableColumn("same_nic_us", "same NIC", "(us)", 8),
+    TableColumn("crossing_us", "crossing", "(us)", 8),
+    TableColumn("opposite_us", "opposite", "(us)", 8),
+    TableColumn("local_us", "local", "(us)", 8),
+    TableColumn("paused_ports", "paused", "ports", 7),
+    TableColumn("ports", "of", "ports", 5),
+    TableColumn("longest_pause_us", "longest", "(us)", 8, 1),
+    TableColumn("pauses", "pauses", "", 6),
+    TableColumn("watchdog_storms", "storms", "found", 6),
+    TableColumn("dropped_packets", "drops", "", 6),
+    TableColumn("retransmitted_packets", "resent", "", 6),
+    TableColumn("timeouts", "RTOs", "", 5),
+    TableColumn("wrong", "#wrong", "", 6),
 )
 KINDS = ("feeders", "same_nic", "crossing", "opposite", "local")
 #: Servers that it takes to have one flow of each kind.

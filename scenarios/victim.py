@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.places import (
@@ -61,10 +61,10 @@ from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, SIZE
 
 COLUMNS = (
-    Column("senders", "senders", "", 8),
-    Column("victim_gbps", "victim", "(GB/s)", 8),
-    Column("victim_share", "of fair", "(%)", 8, 1, percent=True),
-    Column("incast_share", "incast", "(%)", 8, 1, percent=True),
+    TableColumn("senders", "senders", "", 8),
+    TableColumn("victim_gbps", "victim", "(GB/s)", 8),
+    TableColumn("victim_share", "of fair", "(%)", 8, 1, percent=True),
+    TableColumn("incast_share", "incast", "(%)", 8, 1, percent=True),
     *TRAFFIC_COLUMNS,
 )
 

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from topologies.elements import (
-    End,
+    CableEnd,
     Node,
     Role,
     TopologyError,
@@ -295,7 +295,7 @@ def gpu_node(topology: Wiring, name: str) -> Node:
 
 def gateway_mac(topology: Wiring, gpu: Node, port: str | None = None) -> str:
     """MAC of the gateway behind ``port`` of ``gpu``, by default its first."""
-    end = End(gpu.name, port or gpu.ports[0].name)
+    end = CableEnd(gpu.name, port or gpu.ports[0].name)
     bridge = topology.gateway_of(end)
     if bridge is None:
         raise TopologyError(f"there is no gateway behind {end}")

@@ -23,7 +23,7 @@ from topologies.designs.segments import DualRailSwitch, HostSegment, RailOnly, S
 from topologies.designs.torus import Torus
 from topologies.model import Topology, TopologyError
 from topologies.parts.design import Design
-from topologies.parts.design_parameters import AUTO, Choice, Kind
+from topologies.parts.design_parameters import AUTO, ParameterKind, WordKind
 from topologies.parts.servers import FabricPlanes, NicPerGpu, SharedNic
 
 DEFAULT = "rail_clos"
@@ -34,13 +34,13 @@ class Parameter:
     """One parameter of a design, as its field declares it."""
 
     name: str
-    kind: Kind | Choice
+    kind: ParameterKind | WordKind
     default: str
     help: str
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A design of the catalogue, with what can be said about it in one line."""
 
     name: str
@@ -49,14 +49,14 @@ class Entry:
     parameters: Mapping[str, Parameter]
 
 
-def _entry(design: type[Design]) -> Entry:
+def _entry(design: type[Design]) -> CatalogueEntry:
     parameters = {}
     for item in dataclasses.fields(design):
         default = AUTO if item.default is None else str(item.default)
         parameters[item.name] = Parameter(
             item.name, item.metadata["kind"], default, item.metadata["help"]
         )
-    return Entry(design.NAME, design, design.summary(), parameters)
+    return CatalogueEntry(design.NAME, design, design.summary(), parameters)
 
 
 _DESIGNS: tuple[type[Design], ...] = (
@@ -80,7 +80,7 @@ _DESIGNS: tuple[type[Design], ...] = (
     Dragonfly,
     DragonflyPlus,
 )
-DESIGNS: Mapping[str, Entry] = {design.NAME: _entry(design) for design in _DESIGNS}
+DESIGNS: Mapping[str, CatalogueEntry] = {design.NAME: _entry(design) for design in _DESIGNS}
 
 
 def load(spec: str = DEFAULT) -> Topology:
@@ -169,7 +169,7 @@ def describe() -> str:
     return "\n".join(lines)
 
 
-def _bases(design: Entry) -> tuple[type, ...]:
+def _bases(design: CatalogueEntry) -> tuple[type, ...]:
     return design.design.__mro__[1:]
 
 

@@ -163,7 +163,7 @@ class Node:
 
 
 @dataclass(frozen=True, order=True)
-class End:
+class CableEnd:
     """One end of a cable, written ``node:port``."""
 
     node: str
@@ -181,8 +181,8 @@ class Link:
     frames to those whose own port at one of the two is down: it is no path otherwise.
     """
 
-    a: End
-    b: End
+    a: CableEnd
+    b: CableEnd
     rate_bps: int
     delay_ns: int
     mtu: int
@@ -190,7 +190,7 @@ class Link:
     standby: bool = False
 
     @property
-    def ends(self) -> tuple[End, End]:
+    def ends(self) -> tuple[CableEnd, CableEnd]:
         return self.a, self.b
 
 

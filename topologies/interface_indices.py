@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topologies.model import End, Node, Topology
+from topologies.model import CableEnd, Node, Topology
 
 VLAN_BRIDGE = "br0"  # of a switch whose rails are VLANs
 FIRST_INDEX = 2  # the loopback has 1 in every namespace
 
 
-def interface_indices(topology: Topology) -> Mapping[End, int]:
-    """Interface index of every port, bridge and bond (as ``End(node, bridge)``), unique in the lab,
-    and of the tunnel port of every stretched bridge.
+def interface_indices(topology: Topology) -> Mapping[CableEnd, int]:
+    """Return the interface index of every port, bridge, bond and tunnel port, unique in the lab.
 
-    They depend on the topology alone: whoever has it can compute them.
+    Bridges and bonds are named as ``CableEnd(node, bridge)``; each stretched bridge has one tunnel
+    port.  They depend on the topology
+    alone: whoever has it can compute them.
     """
-    ends: list[End] = [end for link in topology.links for end in link.ends]
+    ends: list[CableEnd] = [end for link in topology.links for end in link.ends]
     bridges = [(node.name, bridge) for node in topology.nodes for bridge in node.bridges]
-    ends += [End(node, bridge.name) for node, bridge in bridges]
-    ends += [End(node, tunnel_port(b.vni)) for node, b in bridges if b.vni is not None]
-    ends += [End(node.name, bond) for node in topology.nodes for bond in node.bonds]
+    ends += [CableEnd(node, bridge.name) for node, bridge in bridges]
+    ends += [CableEnd(node, tunnel_port(b.vni)) for node, b in bridges if b.vni is not None]
+    ends += [CableEnd(node.name, bond) for node in topology.nodes for bond in node.bonds]
     ends += filter(None, (vlan_bridge_of(topology, node) for node in topology.nodes))
     return {end: index for index, end in enumerate(ends, start=FIRST_INDEX)}
 
@@ -30,7 +31,7 @@ def tunnel_port(vni: int) -> str:
     return f"vxlan{vni}"
 
 
-def vlan_bridge_of(topology: Topology, node: Node) -> End | None:
+def vlan_bridge_of(topology: Topology, node: Node) -> CableEnd | None:
     """Return the one bridge of a switch whose rails may be VLANs.
 
     With ``vlans=auto`` it has its number where it is not made, too: numbers depend on the topology
@@ -38,4 +39,4 @@ def vlan_bridge_of(topology: Topology, node: Node) -> End | None:
     """
     if topology.profile.vlans == "off" or not node.is_switch or not node.bridges:
         return None
-    return End(node.name, VLAN_BRIDGE)
+    return CableEnd(node.name, VLAN_BRIDGE)

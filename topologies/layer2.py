@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies.elements import MAX_VLAN, End, Node, TopologyError
+from topologies.elements import MAX_VLAN, CableEnd, Node, TopologyError
 from topologies.multihoming import segments_of, validate_segments
 from topologies.wiring import Wiring
 
@@ -62,7 +62,7 @@ def _validate_bonds(node: Node) -> None:
             raise TopologyError(f"{where}: its ports have the bond's one MAC and one address")
 
 
-def _validate_standby(topology: Wiring, a: End, b: End) -> None:
+def _validate_standby(topology: Wiring, a: CableEnd, b: CableEnd) -> None:
     bridges = [topology.bridge_of(end) for end in (a, b)]
     looks = [bridge and (bridge.gateway, bridge.mac) for bridge in bridges]
     if None in looks or looks[0] != looks[1]:

@@ -39,11 +39,11 @@ class FabricTopo(Topo):
 
     def build(self, topology: model.Topology) -> None:
         self.topology = topology
-        number: dict[model.End, int] = {}
+        number: dict[model.CableEnd, int] = {}
         for position, node in enumerate(topology.nodes):
             first = 1 if node.forwards else 0
             for index, port in enumerate(node.ports, start=first):
-                number[model.End(node.name, port.name)] = index
+                number[model.CableEnd(node.name, port.name)] = index
             if node.forwards:
                 self.addSwitch(node.name, model=node, dpid=f"{position + 1:016x}")
             else:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topologies import addressing as plan
-from topologies.elements import End, Port, TopologyError
+from topologies.elements import CableEnd, Port, TopologyError
 from topologies.wiring import Wiring, once_per_topology
 
 
@@ -25,10 +25,10 @@ class Segment:
     """The bond ``gpu``.  ``ports`` are the switches' ends of its cables, ``number`` counts from 1
     in rank order; switches of one ``system_mac`` look like one system to it."""
 
-    gpu: End
+    gpu: CableEnd
     number: int
     system_mac: str
-    ports: tuple[End, ...]
+    ports: tuple[CableEnd, ...]
 
 
 @once_per_topology
@@ -38,12 +38,12 @@ def segments_of(topology: Wiring) -> tuple[Segment, ...]:
     found = []
     for number, gpu in enumerate(topology.gpus, start=1):
         for bond, members in gpu.bonds.items():
-            ends = [topology.far_end(End(gpu.name, port.name)) for port in members]
+            ends = [topology.far_end(CableEnd(gpu.name, port.name)) for port in members]
             if any(_port(topology, end).bond for end in ends):
                 first = min(places.get(end.node, 0) for end in ends)
                 found.append(
                     Segment(
-                        gpu=End(gpu.name, bond),
+                        gpu=CableEnd(gpu.name, bond),
                         number=number,
                         system_mac=plan.segment_mac(switch=first),
                         ports=tuple(ends),
@@ -71,5 +71,5 @@ def validate_segments(topology: Wiring) -> None:
             )
 
 
-def _port(topology: Wiring, end: End) -> Port:
+def _port(topology: Wiring, end: CableEnd) -> Port:
     return topology.node(end.node).port(end.port)

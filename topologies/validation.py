@@ -16,7 +16,7 @@ from topologies.elements import (
     SHORTEST,
     VLAN_USES,
     Bridge,
-    End,
+    CableEnd,
     FabricProfile,
     Node,
     Port,
@@ -213,7 +213,7 @@ def _validate_summaries(node: Node, subnets: Mapping[IPv4Network, str]) -> None:
 
 
 def _validate_links(topology: Wiring, nodes: Mapping[str, Node]) -> None:
-    plugged: set[End] = set()
+    plugged: set[CableEnd] = set()
     for link in topology.links:
         cable = f"link {link.a} - {link.b}"
         for end in link.ends:
@@ -238,7 +238,7 @@ def _validate_links(topology: Wiring, nodes: Mapping[str, Node]) -> None:
             raise TopologyError(f"{cable}: a buffer must hold at least one frame of the MTU")
     for node in nodes.values():
         for port in node.ports:
-            if End(node.name, port.name) not in plugged:
+            if CableEnd(node.name, port.name) not in plugged:
                 raise TopologyError(f"{node.name}:{port.name} has no cable")
 
 

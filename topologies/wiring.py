@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from topologies.elements import (
     Bridge,
-    End,
+    CableEnd,
     FabricProfile,
     Link,
     Node,
@@ -90,30 +90,32 @@ class Wiring(ABC):
         raise TopologyError(f"{gpu} is not a GPU of topology {self.name}")
 
     @cached_property
-    def _neighbours(self) -> Mapping[str, tuple[tuple[Link, End, End], ...]]:
-        table: dict[str, list[tuple[Link, End, End]]] = {node.name: [] for node in self.nodes}
+    def _neighbours(self) -> Mapping[str, tuple[tuple[Link, CableEnd, CableEnd], ...]]:
+        table: dict[str, list[tuple[Link, CableEnd, CableEnd]]] = {
+            node.name: [] for node in self.nodes
+        }
         for link in self.links:
             table[link.a.node].append((link, link.a, link.b))
             table[link.b.node].append((link, link.b, link.a))
         return {name: tuple(rows) for name, rows in table.items()}
 
-    def neighbours(self, node: str) -> Iterator[tuple[Link, End, End]]:
+    def neighbours(self, node: str) -> Iterator[tuple[Link, CableEnd, CableEnd]]:
         """Every cable of ``node`` as (link, our end, their end)."""
         return iter(self._neighbours[node])
 
-    def link_at(self, end: End) -> Link:
+    def link_at(self, end: CableEnd) -> Link:
         for link, ours, _ in self._neighbours[end.node]:
             if ours == end:
                 return link
         raise TopologyError(f"no cable is plugged into {end}")
 
     @cached_property
-    def _far_ends(self) -> Mapping[End, End]:
+    def _far_ends(self) -> Mapping[CableEnd, CableEnd]:
         pairs = [link.ends for link in self.links]
         return dict(pairs) | {b: a for a, b in pairs}
 
     @cached_property
-    def standby_ends(self) -> frozenset[End]:
+    def standby_ends(self) -> frozenset[CableEnd]:
         """The ends of standby links."""
         return frozenset(end for link in self.links if link.standby for end in link.ends)
 
@@ -129,16 +131,16 @@ class Wiring(ABC):
                     found[name] = names[0]
         return found
 
-    def bridge_of(self, end: End) -> Bridge | None:
+    def bridge_of(self, end: CableEnd) -> Bridge | None:
         """The bridge that the port ``end`` is a member of."""
         node = self.node(end.node)
         return node.bridge_of(node.port(end.port))
 
-    def far_end(self, end: End) -> End:
+    def far_end(self, end: CableEnd) -> CableEnd:
         """The other end of the cable that is plugged into ``end``."""
         return self._far_ends[end]
 
-    def beyond(self, end: End) -> Iterator[tuple[End, Port | Bridge]]:
+    def beyond(self, end: CableEnd) -> Iterator[tuple[CableEnd, Port | Bridge]]:
         """Everything that has an address on the wire that ``end`` is plugged into, itself excluded.
 
         A port with an address is where its cable ends.  Behind a bridge there are the bridge, if
@@ -154,12 +156,12 @@ class Wiring(ABC):
             return
         for bridge in node.bridges:
             if bridge.name == port.bridge and bridge.gateway is not None:
-                yield End(node.name, bridge.name), bridge
+                yield CableEnd(node.name, bridge.name), bridge
         for other in node.ports:
             if other.bridge == port.bridge and other is not port:
-                yield from self.beyond(End(node.name, other.name))
+                yield from self.beyond(CableEnd(node.name, other.name))
 
-    def gateway_of(self, end: End) -> Bridge | None:
+    def gateway_of(self, end: CableEnd) -> Bridge | None:
         """The bridge that is the gateway of the GPU port ``end``, if there is one."""
         found = (item for _, item in self.beyond(end) if isinstance(item, Bridge))
         return next(found, None)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
-from uet.carrier_codec import Encapsulation, Opener
+from uet.carrier_codec import Decapsulator, Encapsulation
 from uet.config import FepConfig
-from uet.pds.connectionless import Connectionless
+from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.control_packets import MAX_PSN_OFFSET, OPENING, nack_packet
-from uet.pds.credit_granter import CreditDesk
+from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc_table import PdcTable
@@ -90,7 +90,7 @@ _BEGINNING = frozenset(
 )
 
 
-class Endpoint(Protocol):
+class ReceivingEndpoint(Protocol):
     """What sorting needs of the endpoint."""
 
     config: FepConfig
@@ -101,16 +101,16 @@ class Endpoint(Protocol):
     peers: Peers
     table: PdcTable
     secure: SecureStarts
-    connectionless: Connectionless
-    credits: CreditDesk
+    connectionless: ConnectionlessPds
+    credits: CreditGranter
 
     def activate(self, pdc: Pdc) -> None: ...
 
 
-class Arrivals:
+class FepArrivals:
     """The receive side of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, encapsulation: Encapsulation) -> None:
+    def __init__(self, endpoint: ReceivingEndpoint, encapsulation: Encapsulation) -> None:
         config = endpoint.config
         self._endpoint = endpoint
         self._counts = endpoint.counts
@@ -124,7 +124,7 @@ class Arrivals:
         self._trimmed = frozenset(
             dscp for dscp in (config.dscp_trimmed, config.dscp_trimmed_lasthop) if dscp is not None
         )
-        self._opener = Opener(encapsulation, self._trimmed)
+        self._opener = Decapsulator(encapsulation, self._trimmed)
         self._open = self._opener.open
         self._compatibility = config.compatibility
         self._on_trimmed = TrimmedArrivals(

@@ -1,8 +1,8 @@
 """What carries UET on the fast path: Ethernet, IPv4 or IPv6, and UDP or the entropy header.
 
-:class:`Envelope` makes the frames to one peer, :class:`Opener` finds the UET part of a frame that
-arrived (UES 3.5.10).  Which of the encapsulations an endpoint speaks, and whether its packets end
-with a CRC, is configuration and not signalled on the wire: :class:`Encapsulation`.
+:class:`PeerEnvelope` makes the frames to one peer, :class:`Decapsulator` finds the UET part of a
+frame that arrived (UES 3.5.10).  Which of the encapsulations an endpoint speaks, and whether its
+packets end with a CRC, is configuration and not signalled on the wire: :class:`Encapsulation`.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def ipv4_checksum(header: bytes | bytearray) -> int:
     return -int.from_bytes(header, "big") % 0xFFFF
 
 
-class Envelope:
+class PeerEnvelope:
     """Frames to one peer, whose packets go to ``peer_mac``: its own or its gateway's.
 
     All that changes between frames of one class and length is the entropy value, so the rest is
@@ -324,7 +324,7 @@ def _put(octets: bytearray, at: int, value: int) -> None:
     octets[at : at + 2] = value.to_bytes(2, "big")
 
 
-class Opener:
+class Decapsulator:
     """Finds the UET part of the frames that arrive at one endpoint.
 
     ``open`` takes a whole Ethernet frame and answers with :data:`Opened`, at least four octets of

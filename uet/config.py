@@ -18,7 +18,7 @@ from uet.config_checks import (
 )
 from uet.congestion.congestion_parameters import ParameterError
 from uet.congestion.congestion_profile import CongestionProfile, profile
-from uet.profiles import Capability, capabilities
+from uet.profiles import FepCapability, capabilities
 from uet.tss.secure_domain import SecureDomain, check_together
 from uet.wire.codes import DSCP_CONTROL, DSCP_DATA, NATIVE_PROTOCOL, PAYLOAD_MTUS, UDP_PORT
 
@@ -291,6 +291,6 @@ class FepConfig:
         return 0 if self.compatibility.one_pdc_for_each_mode else self.short_message_packets
 
     @property
-    def capabilities(self) -> Capability:
+    def capabilities(self) -> FepCapability:
         """What its profiles let it do."""
         return capabilities(self.profiles)

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from uet.addresses import ip_of
-from uet.arrivals import Arrivals
-from uet.carrier_codec import Encapsulation, Envelope, reachable
+from uet.arrivals import FepArrivals
+from uet.carrier_codec import Encapsulation, PeerEnvelope, reachable
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.congestion.context import CongestionContext
 from uet.congestion.spraying.port_entropy import Ports
-from uet.pds.connectionless import Connectionless
-from uet.pds.credit_granter import CreditDesk
-from uet.pds.pdc.life import PdcLife, State
+from uet.pds.connectionless import ConnectionlessPds
+from uet.pds.credit_granter import CreditGranter
+from uet.pds.pdc.life import PdcLife, PdcState
 from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc_table import PdcTable
 from uet.pds.semantics import Context, Outbound, Semantics
@@ -32,13 +32,13 @@ from uet.ses.address import Address
 from uet.ses.facilities import Facilities
 from uet.ses.initiator.initiator import Initiator
 from uet.ses.initiator.requests import MessageError
-from uet.ses.memory.registered_memory import MemoryRegion, MemoryTable
-from uet.ses.memory.return_data import Readback
+from uet.ses.memory.registered_memory import MemoryTable, RegisteredRegion
+from uet.ses.memory.return_data import ReturnData
 from uet.ses.memory.rma_target import Guard
 from uet.ses.target.matching import Watcher
 from uet.ses.target.target import Target
 from uet.timekeeper import NEVER, Timekeeper
-from uet.transport import Completion, Frame, Receive, Request
+from uet.transport import Completion, Frame, ReceiveRequest, Request
 from uet.tss.record import SecureDomains
 from uet.tss.secure_domain import SealError
 from uet.wire import headers
@@ -100,7 +100,7 @@ class FabricEndpoint:
         self._congestion = config.congestion(self.full_size)
         self._rng = rng
         self.ports = Ports(config.ports)
-        self.credits = CreditDesk(self._congestion.rccc, self.full_size)
+        self.credits = CreditGranter(self._congestion.rccc, self.full_size)
         self.peers = Peers(self._meet)
         self._named: dict[str, Peer] = {}  # those met, by address as the configuration spells it
         self._ahead = self._congestion.ahead(
@@ -125,8 +125,10 @@ class FabricEndpoint:
         self.deliver_data = self.initiator.deliver_data
         self.table = PdcTable(self, rng)
         self.secure = SecureStarts(config, self.counts, rng, self.time)
-        self.connectionless = Connectionless(config, self, self.counts, rng, self.ports, self.time)
-        self._arrivals = Arrivals(self, encapsulation)
+        self.connectionless = ConnectionlessPds(
+            config, self, self.counts, rng, self.ports, self.time
+        )
+        self._arrivals = FepArrivals(self, encapsulation)
         self.turns = Turns(QUANTUM_PACKETS * self.full_size)
         self._short = config.second_pdc_packets
         self._closing = False
@@ -148,7 +150,7 @@ class FabricEndpoint:
 
     def _peer_at(self, address: str, mac: str, congestion: CongestionContext) -> Peer:
         domains = {records.domain.sdi: records for records in self.domains or ()}
-        peer = Peer(address, Envelope(self._encapsulation, address, mac), congestion, domains)
+        peer = Peer(address, PeerEnvelope(self._encapsulation, address, mac), congestion, domains)
         self._named[address] = peer
         return peer
 
@@ -157,7 +159,7 @@ class FabricEndpoint:
     ) -> None:
         """Let peers of the job reach ``memory``; ``MemoryRegionError`` for a bad key."""
         self._memory.register(
-            MemoryRegion(
+            RegisteredRegion(
                 memory=memory,
                 key=key,
                 writable=writable,
@@ -195,7 +197,7 @@ class FabricEndpoint:
         except ValueError:
             return None
 
-    def post_receive(self, receive: Receive) -> None:
+    def post_receive(self, receive: ReceiveRequest) -> None:
         """Offer memory for a message; ``MessageError`` for one that nothing could match."""
         peer = None if receive.peer is None else self._peer(receive.peer)
         if peer is not None and peer.address != receive.peer:
@@ -383,13 +385,13 @@ class FabricEndpoint:
     # -- what PDS asks of SES ------------------------------------------------------------------
 
     def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
-        if isinstance(message, Readback):
+        if isinstance(message, ReturnData):
             self.target.message_end(pdc, message, now)
         else:
             self.initiator.message_end(pdc, message, now)
 
     def message_unsent(self, message: Outbound) -> None:
-        if not isinstance(message, Readback):  # data for a PDC that is gone goes nowhere
+        if not isinstance(message, ReturnData):  # data for a PDC that is gone goes nowhere
             self.initiator.message_unsent(message)
             self._retry_at = self.time.now
 
@@ -405,7 +407,7 @@ class FabricEndpoint:
 
     def pdc_changed(self, pdc: PdcLife) -> None:
         self.turns.wake(pdc)
-        if pdc.state is State.CLOSED:
+        if pdc.state is PdcState.CLOSED:
             if not pdc.initiator:
                 self.secure.ended(pdc.sdi, pdc.start_psn)
             self.table.remove(pdc, self.time.now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from uet.addresses import ip_of
-from uet.carrier_codec import Envelope
+from uet.carrier_codec import PeerEnvelope
 from uet.congestion.context import CongestionContext
 from uet.transport import Frame
 from uet.tss.record import SecureRecords
@@ -34,7 +34,7 @@ class Peer:
     def __init__(
         self,
         address: str,
-        envelope: Envelope,
+        envelope: PeerEnvelope,
         congestion: CongestionContext,
         domains: dict[int, SecureRecords],
     ) -> None:
@@ -85,7 +85,7 @@ class Peers(dict[bytes, Peer]):
         return peer
 
 
-def _sealing(envelope: Envelope, records: SecureRecords) -> Wrap:
+def _sealing(envelope: PeerEnvelope, records: SecureRecords) -> Wrap:
     seal, overhead = records.seal, records.overhead
     wrap_sealed = envelope.wrap_sealed
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 
-class Capability(enum.Flag):
+class FepCapability(enum.Flag):
     """Something that an endpoint can do beyond writing, sending and datagrams."""
 
     NONE = 0
@@ -33,38 +33,38 @@ class Capability(enum.Flag):
     OPTIMIZED_HEADERS = enum.auto()
 
 
-_AI_BASE: Final = Capability.ATOMIC
+_AI_BASE: Final = FepCapability.ATOMIC
 _AI_FULL: Final = (
     _AI_BASE
-    | Capability.READ
-    | Capability.FETCHING_ATOMIC
-    | Capability.TAGGED_SEND
-    | Capability.DEFERRABLE
-    | Capability.OPTIMIZED_HEADERS
+    | FepCapability.READ
+    | FepCapability.FETCHING_ATOMIC
+    | FepCapability.TAGGED_SEND
+    | FepCapability.DEFERRABLE
+    | FepCapability.OPTIMIZED_HEADERS
 )
 _HPC: Final = (
     _AI_BASE
-    | Capability.READ
-    | Capability.FETCHING_ATOMIC
-    | Capability.TAGGED_SEND
-    | Capability.WILDCARD
-    | Capability.RENDEZVOUS
-    | Capability.TSEND_ATOMIC
-    | Capability.RUDI
-    | Capability.OPTIMIZED_HEADERS
+    | FepCapability.READ
+    | FepCapability.FETCHING_ATOMIC
+    | FepCapability.TAGGED_SEND
+    | FepCapability.WILDCARD
+    | FepCapability.RENDEZVOUS
+    | FepCapability.TSEND_ATOMIC
+    | FepCapability.RUDI
+    | FepCapability.OPTIMIZED_HEADERS
 )
 
 #: Capabilities by the profile's name.
-PROFILES: Final[dict[str, Capability]] = {
+PROFILES: Final[dict[str, FepCapability]] = {
     "ai_base": _AI_BASE,
     "ai_full": _AI_FULL,
     "hpc": _HPC,
 }
 
 
-def capabilities(profiles: Iterable[str]) -> Capability:
+def capabilities(profiles: Iterable[str]) -> FepCapability:
     """What an endpoint with these profiles can do; ``ValueError`` names an unknown one."""
-    together = Capability.NONE
+    together = FepCapability.NONE
     for name in profiles:
         try:
             together |= PROFILES[name]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 #: Header octets from the Ethernet header on, and the payload that follows them without a copy.
 Frame = tuple[bytes, "memoryview | bytes"]
@@ -29,13 +29,14 @@ Frame = tuple[bytes, "memoryview | bytes"]
 class Request:
     """What every request has.
 
-    ``peer`` is the address of the endpoint it goes to.  ``delivery`` chooses a delivery mode by
-    name (``"rud"``, ``"rod"``, ``"rudi"``, ``"uud"``) where the transport has several; ``None``
-    is its default.  ``destination`` names a resource at the peer other than the configured one
-    (for Ultra Ethernet a :class:`uet.ses.address.Address`).  ``context`` comes back with the
-    completion.
+    ``kind`` is its name in completions and event logs.  ``peer`` is the address of the endpoint it
+    goes to.  ``delivery`` chooses a delivery mode by name (``"rud"``, ``"rod"``, ``"rudi"``,
+    ``"uud"``) where the transport has several; ``None`` is its default.  ``destination`` names a
+    resource at the peer other than the configured one (for Ultra Ethernet a
+    :class:`uet.ses.address.Address`).  ``context`` comes back with the completion.
     """
 
+    kind: ClassVar[str]
     peer: str
     context: object = None
     delivery: str | None = None
@@ -43,7 +44,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Write(Request):
+class WriteRequest(Request):
     """Put ``payload`` into a peer's registered memory (RMA write).
 
     ``synchronise`` makes it a member of a group of operations, (group, number of members or 0),
@@ -54,6 +55,7 @@ class Write(Request):
     ``delivery_complete`` the peer answers only when the data is visible to its application.
     """
 
+    kind: ClassVar[str] = "write"
     key: int
     offset: int
     payload: memoryview
@@ -63,22 +65,24 @@ class Write(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read(Request):
+class ReadRequest(Request):
     """Fetch ``memory.nbytes`` octets of a peer's registered memory into ``memory``."""
 
+    kind: ClassVar[str] = "read"
     key: int
     offset: int
     memory: memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Send(Request):
+class SendRequest(Request):
     """A message for whatever receive the peer has posted: in order, or the one that ``tag`` fits.
 
     ``protocol`` is ``"eager"``, ``"rendezvous"`` or ``"deferrable"``; ``None`` lets the
     transport choose by length.
     """
 
+    kind: ClassVar[str] = "send"
     payload: memoryview
     tag: int | None = None
     header_data: int | None = None
@@ -87,16 +91,17 @@ class Send(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Atomic(Request):
+class AtomicRequest(Request):
     """An operation on a peer's registered memory that nothing interrupts.
 
     ``operation`` and ``datatype`` are numbers (for Ultra Ethernet
     :class:`uet.wire.codes.AtomicOpcode` and :class:`~uet.wire.codes.Datatype`), ``operand`` and
     ``compare`` octets in the byte order of the target's memory.  With ``result`` the original
     value is fetched into it.  With ``tag`` the memory is that of the receive it fits, in place of
-    the region ``key``.  For ``synchronise`` see :class:`Write`.
+    the region ``key``.  For ``synchronise`` see :class:`WriteRequest`.
     """
 
+    kind: ClassVar[str] = "atomic"
     key: int = 0
     offset: int
     operation: int
@@ -109,12 +114,14 @@ class Atomic(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoOperation(Request):
+class NoOperationRequest(Request):
     """A message that does nothing but be answered."""
+
+    kind: ClassVar[str] = "no_op"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receive:
+class ReceiveRequest:
     """Memory for a message that a peer will send.
 
     With ``tag`` it takes only messages whose tag equals it, bits in ``ignore`` aside; with
@@ -168,7 +175,7 @@ class Transport(Protocol):
     def post(self, request: Request) -> None:
         """Queue a request; its completion comes from :meth:`completions`."""
 
-    def post_receive(self, receive: Receive) -> None:
+    def post_receive(self, receive: ReceiveRequest) -> None:
         """Offer memory to peers' sends; its completion comes from :meth:`completions`."""
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None:

@@ -11,9 +11,9 @@ from collections import Counter
 from typing import Protocol
 
 from uet.compatibility import Compatibility
-from uet.pds.credit_granter import CreditDesk
+from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.window import Arrival
+from uet.pds.pdc.window import PsnArrival
 from uet.pds.pdc_table import PdcTable
 from uet.pds.psn import MASK
 from uet.peer import Peer
@@ -72,7 +72,7 @@ class TrimmedArrivals:
     def __init__(
         self,
         table: PdcTable,
-        credits: CreditDesk,
+        credits: CreditGranter,
         compatibility: Compatibility,
         lasthop: int | None,
         counts: Counter[str],
@@ -152,7 +152,7 @@ class TrimmedArrivals:
             pdc = self._table.by_id.get(dpdcid)
         if pdc is None or pdc.peer is not peer or pdc.peer_id != spdcid or pdc.sdi != sdi:
             return  # a trimmed packet never makes a PDC; its timer will bring it again
-        if sdi is not None and pdc.destination.window.classify(psn) is Arrival.OUTSIDE:
+        if sdi is not None and pdc.destination.window.classify(psn) is PsnArrival.OUTSIDE:
             return  # forged, or too late to matter
         state_at = at + _REQUEST.size
         if packet[at] >> 3 in _CREDITED and len(packet) >= state_at + 4:

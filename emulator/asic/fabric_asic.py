@@ -29,7 +29,7 @@ from emulator.asic.balancing import TOLD_METHODS
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.pfc.headroom import reaction_ns
 from emulator.asic.pfc.pause_state import PauseRules
 from emulator.asic.pfc.pauses import Pauses
@@ -44,14 +44,14 @@ from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.shaping import (
     Egress,
-    Request,
+    TcRequest,
     gating_requests,
     rate_requests,
     size_requests,
 )
 from emulator.lab_record import Clock
 from topologies.interface_indices import interface_indices
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 from topologies.units import format_rate
 
 #: A netlink socket in the namespace of a node.
@@ -69,7 +69,7 @@ class FabricAsic:
         self,
         lab: str,
         topology: Topology,
-        program: Program,
+        program: SwitchProgram,
         *,
         dilation: float,
         seed: int,
@@ -98,7 +98,7 @@ class FabricAsic:
         self._fitted: FittedSwitch | None = None
         self._storms: dict[str, bool] = {}
         self._struck: dict[str, Faults] = {}
-        self._dead: frozenset[End] = frozenset()
+        self._dead: frozenset[CableEnd] = frozenset()
 
     @classmethod
     def load(
@@ -153,7 +153,7 @@ class FabricAsic:
         return cls(
             lab,
             topology,
-            Program(lab),
+            SwitchProgram(lab),
             dilation=dilation,
             seed=seed,
             measured=measured,
@@ -278,7 +278,7 @@ class FabricAsic:
         struck = self.struck(port)
         return struck.swallows and (struck.arriving or not arriving)
 
-    def pause_rules(self, end: End) -> PauseRules | None:
+    def pause_rules(self, end: CableEnd) -> PauseRules | None:
         """What port ``end`` of a switch or NIC does about pauses; None: nothing.
 
         For an engine whose PAUSE frames travel: a pause takes effect one device response after its
@@ -304,7 +304,7 @@ class FabricAsic:
         """Count ``octets`` (on the wire) that waited at ``port`` and went with its carrier."""
         counting.lose(self.program, self.port(port).index, octets)
 
-    def reroute(self, dead: Collection[End] | None = None) -> None:
+    def reroute(self, dead: Collection[CableEnd] | None = None) -> None:
         """Balance over routes without the hops that leave through the ports ``dead``, by default
         those that are; turns begin anew.
 
@@ -337,7 +337,7 @@ class FabricAsic:
 
     # ------------------------------------------------------------------ while it is built
 
-    def attach(self, kernel: RouteSocket, end: End) -> None:
+    def attach(self, kernel: RouteSocket, end: CableEnd) -> None:
         """Queue what puts the program on port ``end``, which is there and need not be up."""
         if str(end) in self.ports:
             ports.attach(kernel, self._indices[end], self.program, subject=str(end))
@@ -411,7 +411,7 @@ class FabricAsic:
             buffer_bytes=cable.buffer_bytes,
         )
 
-    def _request(self, port: SwitchPort, requests: Iterable[Request]) -> None:
+    def _request(self, port: SwitchPort, requests: Iterable[TcRequest]) -> None:
         kernel = self._kernels(port.end.node)
         for request in requests:
             body = request.body(port.index)
@@ -423,7 +423,7 @@ class FabricAsic:
         numbers = {switch.name: number for number, switch in enumerate(self.topology.switches)}
         for name, routes in fitting.multipath(self.topology).items():
             for route in routes:
-                ends = [End(name, hop.port) for hop in route.hops]
+                ends = [CableEnd(name, hop.port) for hop in route.hops]
                 alive = [end for end in ends if end not in self._dead] or ends
                 hops = [self._indices[end] for end in alive]
                 ports.set_route(self.program, numbers[name], route.destination, hops)
@@ -465,7 +465,7 @@ class FabricAsic:
         )
         return float(f"{now / nominal:.4g}")  # both are rounded to what the program counts in
 
-    def _nic_cables(self) -> Mapping[End, End]:
+    def _nic_cables(self) -> Mapping[CableEnd, CableEnd]:
         """NIC port -> the switch port at the other end."""
         return {
             far: port.end

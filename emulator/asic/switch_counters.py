@@ -25,7 +25,7 @@ from emulator.asic.bpf.layout import (
     TrafficClass,
 )
 from emulator.asic.bpf.port_program import check_index
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.kernel.bpf_syscall import LOCKED
 
 DEPTH = struct.Struct("=Q")  # what a QUEUE_STATE begins with
@@ -102,7 +102,7 @@ def _by_name(counters: ClassCounters | QueueDepth) -> dict[str, object]:
     return {name: getattr(counters, name) for name in _NAMES[type(counters)]}
 
 
-def read(program: Program, index: int) -> AsicCounters:
+def read(program: SwitchProgram, index: int) -> AsicCounters:
     """The counters of port ``index``, all of one moment, and the depths at this one."""
     check_index(program, index)
     key = PORT_KEY.pack(index)
@@ -111,7 +111,7 @@ def read(program: Program, index: int) -> AsicCounters:
     return _counted(program.settings.get(key), program.ports.get(key, flags=LOCKED), depths)
 
 
-def read_all(program: Program, indices: Sequence[int]) -> list[AsicCounters]:
+def read_all(program: SwitchProgram, indices: Sequence[int]) -> list[AsicCounters]:
     """As :func:`read` for all of ``indices``, in a few system calls."""
     for index in indices:
         check_index(program, index)
@@ -178,7 +178,7 @@ def _drained(depths: Mapping[Queue, int], served: int, owned: int) -> dict[Queue
     return left
 
 
-def reset(program: Program, index: int) -> None:
+def reset(program: SwitchProgram, index: int) -> None:
     """Empty the model's queues and set all counts, and all seeded sequences, to their start.
 
     Queues that a virtual clock's engine keeps stay as they are: their frames are still to leave.
@@ -187,7 +187,7 @@ def reset(program: Program, index: int) -> None:
     program.ports.put(PORT_KEY.pack(index), bytes(PORT_STATE_BYTES), flags=LOCKED)
 
 
-def lose(program: Program, index: int, octets: int) -> None:
+def lose(program: SwitchProgram, index: int, octets: int) -> None:
     """Count ``octets`` of the data queue of a port as lost.  Nothing may pass it meanwhile."""
     check_index(program, index)
     key = PORT_KEY.pack(index)
@@ -197,7 +197,7 @@ def lose(program: Program, index: int, octets: int) -> None:
     program.ports.put(key, bytes(state), flags=LOCKED)
 
 
-def empty(program: Program, index: int) -> None:
+def empty(program: SwitchProgram, index: int) -> None:
     """Empty the model's queues of a port that nothing is sent to; all counts stay, and what was in
     the data queue counts as lost."""
     check_index(program, index)

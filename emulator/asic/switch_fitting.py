@@ -23,7 +23,7 @@ from emulator.asic.bpf.layout import HOPS, Queue, TrafficClass
 from emulator.asic.bpf.switch_program import Size
 from emulator.asic.code_points import LAB
 from emulator.asic.pfc import pause_fitting as pausing
-from emulator.asic.pfc.pause_fitting import LOSSLESS_CLASSES, Kind, kind_of
+from emulator.asic.pfc.pause_fitting import LOSSLESS_CLASSES, CableKind, kind_of
 from emulator.asic.pfc.pause_state import PauseRules
 from emulator.asic.switch_choice import LATENCY, OfBdp, SwitchChoice
 from emulator.asic.switch_profile import (
@@ -69,7 +69,7 @@ class FittedSwitch:
     flowlet_gap_ns: int
     profiles: Mapping[int, Profile]
     #: priority flow control by the kind of cable; empty without
-    pauses: Mapping[Kind, PauseRules] = field(default_factory=dict)
+    pauses: Mapping[CableKind, PauseRules] = field(default_factory=dict)
     #: cables over which packets go in tunnels, where nothing is trimmed
     tunnelled: frozenset[Link] = frozenset()
     #: sentences about what will not do what its name says

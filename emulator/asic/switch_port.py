@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class SwitchPort:
     the switch port at the other end of the cable, 0 if that is a NIC.
     """
 
-    end: End
+    end: CableEnd
     index: int
     cable: Link
     switch: int
@@ -24,12 +24,12 @@ class SwitchPort:
     peer: int
 
 
-def switch_ports(topology: Topology, indices: Mapping[End, int]) -> Iterator[SwitchPort]:
+def switch_ports(topology: Topology, indices: Mapping[CableEnd, int]) -> Iterator[SwitchPort]:
     """Every port of every switch, in the order of the topology; ``indices`` are of interfaces."""
     for number, switch in enumerate(topology.switches):
         cables = {ours: (link, far) for link, ours, far in topology.neighbours(switch.name)}
         for model in switch.ports:
-            end = End(switch.name, model.name)
+            end = CableEnd(switch.name, model.name)
             cable, far = cables[end]
             faces_nic = not topology.node(far.node).is_switch
             yield SwitchPort(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 
 from emulator.asic.bpf.layout import FLOWLET, PAUSE_STATE, VIRTUAL_PORT, VIRTUAL_SWITCH
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.errors import UserError
 from emulator.kernel.bpf_syscall import Map
 
@@ -41,7 +41,7 @@ class VirtualState:
     long as anybody has them or a part of them, also when the lab is gone.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: SwitchProgram) -> None:
         """Raises UserError if the program of the lab keeps time by the host's clock."""
         if program.virtual_switches is None or program.virtual_ports is None:
             raise UserError(

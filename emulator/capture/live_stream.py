@@ -28,7 +28,7 @@ from emulator.errors import UserError
 _CAPTURED = re.compile(r"Packets captured: (\d+)")
 
 
-class Stream:
+class LiveStream:
     """A context manager: sniffers run inside the block and are gone after it."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Stream:
         self._sniffers: list[Dumpcap] = []
         self._writer: Sniffer | None = None
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> LiveStream:
         if shutil.which("dumpcap") is None:
             raise UserError("a live capture needs dumpcap: install the Debian package tshark")
         try:

@@ -12,9 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from emulator import scenario
-from emulator.doctor.capabilities import FEATURES, Capabilities, Capability, Kind, probe
+from emulator.doctor.capabilities import (
+    FEATURES,
+    Capabilities,
+    CapabilityKind,
+    MachineCapability,
+    probe,
+)
 from emulator.errors import UserError
-from emulator.run.runner import Request, prepare
+from emulator.run.runner import RunRequest, prepare
 
 #: What "can run" is judged by: the scenario that everybody runs first.
 FIRST_SCENARIO = "allreduce"
@@ -54,7 +60,7 @@ def problem_of(found: Capabilities) -> str | None:
         return f"{first.name} is missing ({first.detail}); {FEATURES[first.name].remedy}"
     loaded = scenario.load(FIRST_SCENARIO)
     try:
-        prepare(Request(scenario=loaded, parameters=loaded.parameters({})))
+        prepare(RunRequest(scenario=loaded, parameters=loaded.parameters({})))
     except UserError as error:
         return str(error)
     return None
@@ -78,7 +84,7 @@ def drawn(found: Capabilities) -> str:
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("capability", "here", "detail", "used for", "stands in"):
         table.add_column(column)
-    for kind in Kind:
+    for kind in CapabilityKind:
         for capability in (each for each in found.values() if each.kind is kind):
             table.add_row(
                 capability.name,
@@ -93,7 +99,7 @@ def drawn(found: Capabilities) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
-def _substitute(capability: Capability) -> str:
+def _substitute(capability: MachineCapability) -> str:
     if capability.present:
         return ""
     return capability.stands_in or "nothing"

@@ -31,7 +31,7 @@ from emulator.run.plan.stages import DEFAULT_TRANSPORT
 from emulator.run.report import comparison, differences, spread
 from emulator.run.report import result_table as table
 from emulator.run.report.comparison import COMPARE, COMPARED, variants
-from emulator.run.runner import Plan, Request, execute, prepare
+from emulator.run.runner import RunPlan, RunRequest, execute, prepare
 from emulator.transports import describe_options, is_secured
 
 #: A bar appears once a run has taken this long (s).
@@ -210,7 +210,7 @@ def command(
         secured = any(is_secured(one.transport or DEFAULT_TRANSPORT) for one in variants(transport))
         snaplen = "full" if secured else "headers"
     plan = prepare(
-        Request(
+        RunRequest(
             scenario=loaded,
             parameters=loaded.parameters(given),
             topology=topology,
@@ -234,7 +234,7 @@ def command(
             lab=name,
         )
     )
-    columns: Sequence[table.Column] = getattr(
+    columns: Sequence[table.TableColumn] = getattr(
         loaded.module, "COLUMNS", (*table.NCCL_COLUMNS, *table.FABRIC_COLUMNS)
     )
     labels = [stage.stage.label for stage in plan.stages]
@@ -288,7 +288,7 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}{plural if number != 1 else ''}"
 
 
-def _told(spec: str, plan: Plan) -> Sequence[str]:
+def _told(spec: str, plan: RunPlan) -> Sequence[str]:
     """The heading's lines on the control plane, of one that speaks."""
     plane = control_plane.parse(spec)
     if plane is None:
@@ -354,7 +354,7 @@ def progress_bar() -> Iterator[Bar]:
         bar.end()
 
 
-def _switch(plan: Plan, result: Result) -> str:
+def _switch(plan: RunPlan, result: Result) -> str:
     """What the switches do, or how it differs."""
     used = {stage.stage.switch for stage in plan.stages}
     if len(used) == 1:
@@ -363,7 +363,7 @@ def _switch(plan: Plan, result: Result) -> str:
     return f"{len(used)} settings, {where}"
 
 
-def _clock(plan: Plan, result: Result) -> str:
+def _clock(plan: RunPlan, result: Result) -> str:
     """The clock that keeps the run's time, for the table."""
     if plan.request.clock != "host":
         return "virtual: it waits for the work, so that times are exact and come again"
@@ -383,7 +383,7 @@ class Terminal:
 
     def __init__(
         self,
-        columns: Sequence[table.Column] | None,
+        columns: Sequence[table.TableColumn] | None,
         bar: Bar,
         names: Mapping[str, str] | None = None,
     ) -> None:
@@ -394,7 +394,7 @@ class Terminal:
         self._compares = False
         self._differences: Sequence[str] = ()
 
-    def began(self, plan: Plan, result: Result) -> None:
+    def began(self, plan: RunPlan, result: Result) -> None:
         self._result = result
         self._compares = plan.compares
         if plan.compares:

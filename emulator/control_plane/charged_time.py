@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from emulator.control_plane.control_plane_choice import EXTERNAL, ControlPlane
-from emulator.control_plane.convergence import Expectation
+from emulator.control_plane.convergence import ConvergedState
 from emulator.control_plane.failure import without
 from emulator.control_plane.speakers import as_numbers
 from emulator.errors import UserError
@@ -90,15 +90,15 @@ class ChargedTime:
     def __init__(self, topology: Topology, plane: ControlPlane) -> None:
         self._topology, self._plane = topology, plane
         self._systems = as_numbers(topology, plane) if plane.name in EXTERNAL else None
-        self._expected: dict[frozenset[Link], Expectation] = {}
+        self._expected: dict[frozenset[Link], ConvergedState] = {}
 
-    def expected(self, links: frozenset[Link]) -> Expectation:
+    def expected(self, links: frozenset[Link]) -> ConvergedState:
         """The routes of all switches once they have found their ways without ``links``."""
         if links not in self._expected:
             left = self._topology
             for link in sorted(links, key=lambda one: one.a):
                 left = without(left, link)
-            self._expected[links] = Expectation(left, self._plane, self._systems)
+            self._expected[links] = ConvergedState(left, self._plane, self._systems)
         return self._expected[links]
 
     def of(self, before: Broken, after: Broken) -> int:

@@ -40,7 +40,7 @@ class Difference:
         return f"the route of {self.switch} to {self.destination}{said}"
 
 
-class Expectation:
+class ConvergedState:
     """What every switch of ``topology`` has when ``plane`` has converged.
 
     All shortest paths to every endpoint subnet, loopback and fabric address, as

@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from emulator.control_plane.control_plane_choice import EXTERNAL, ControlPlane
-from emulator.control_plane.convergence import Expectation
+from emulator.control_plane.convergence import ConvergedState
 from emulator.control_plane.daemons import given_up
 from emulator.control_plane.lab_routing import Routing, not_converged
 from emulator.control_plane.speakers import as_numbers
 from emulator.errors import UserError
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 
 POLL_S = 0.002
 #: What a fabric may take beyond the time in which it finds the failure (s).
@@ -102,26 +102,28 @@ def time_failure(
     return Reroute(link=link, detected=detected, rerouted_s=rerouted_s)
 
 
-def expected_without(topology: Topology, link: Link, plane: ControlPlane) -> Expectation:
+def expected_without(topology: Topology, link: Link, plane: ControlPlane) -> ConvergedState:
     """What every switch of ``topology`` has once ``plane`` has found the way around ``link``.
 
     Spines keep the AS that they share though the link may have been all that joined them.
     """
     systems = as_numbers(topology, plane) if plane.name in EXTERNAL else None
-    return Expectation(without(topology, link), plane, systems)
+    return ConvergedState(without(topology, link), plane, systems)
 
 
 def without(topology: Topology, link: Link) -> Topology:
     """``topology`` as if ``link`` and the ports it is plugged into had never been."""
     nodes = tuple(
-        replace(node, ports=tuple(p for p in node.ports if End(node.name, p.name) not in link.ends))
+        replace(
+            node, ports=tuple(p for p in node.ports if CableEnd(node.name, p.name) not in link.ends)
+        )
         for node in topology.nodes
     )
     links = tuple(other for other in topology.links if other is not link)
     return replace(topology, nodes=nodes, links=links)
 
 
-def _neighbour(routing: Routing, end: End) -> str:
+def _neighbour(routing: Routing, end: CableEnd) -> str:
     """What the switch at ``end`` calls the one at the other end, as a regular expression."""
     far = routing.topology.far_end(end)
     address = routing.topology.node(far.node).port(far.port).address

@@ -21,7 +21,7 @@ from emulator.asic.switch_choice import SwitchChoice
 from emulator.control_plane import control_plane_choice as choice
 from emulator.control_plane import daemons, render, speakers, static_entries
 from emulator.control_plane.control_plane_choice import ControlPlane
-from emulator.control_plane.convergence import Difference, Expectation
+from emulator.control_plane.convergence import ConvergedState, Difference
 from emulator.control_plane.daemons import SwitchDaemons
 from emulator.control_plane.kernel_routes import Routes, read_routes
 from emulator.control_plane.members import Members
@@ -29,7 +29,7 @@ from emulator.doctor import capabilities
 from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
 from emulator.logs import plain_logger
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 from topologies.routing.stretch import stretch_of
 
 _log = plain_logger(__name__)
@@ -72,7 +72,7 @@ class Routing:
         topology: Topology,
         *,
         directory: Path,
-        indices: Mapping[End, int],
+        indices: Mapping[CableEnd, int],
         kernels: Callable[[str], RouteSocket],
         popen: Callable[..., subprocess.Popen[Any]],
     ) -> None:
@@ -80,7 +80,7 @@ class Routing:
         self.topology = topology
         self.directory = directory
         self._speakers = speakers.speakers(topology, plane)
-        self.expectation = Expectation(topology, plane)
+        self.expectation = ConvergedState(topology, plane)
         self._members = Members(topology, indices)
         self.converged_s: float | None = None
         self._logged = dict.fromkeys((switch.name for switch in topology.switches), 0)
@@ -158,7 +158,7 @@ class Routing:
         return read_routes(self._kernels(switch), self._ports[switch])
 
     def differences(
-        self, switches: Iterable[str] | None = None, expectation: Expectation | None = None
+        self, switches: Iterable[str] | None = None, expectation: ConvergedState | None = None
     ) -> list[Difference]:
         """Where the kernel's routes are not what the topology, or ``expectation``, asks for."""
         wanted = expectation or self.expectation

@@ -35,7 +35,7 @@ from emulator.kernel.kernel_objects import (
 )
 from emulator.kernel.netlink import RouteSocket, attributes
 from topologies.interface_indices import tunnel_port
-from topologies.model import Bridge, End, Port, Topology
+from topologies.model import Bridge, CableEnd, Port, Topology
 from topologies.multihoming import segments_of
 from topologies.routing.stretch import stretch_of
 
@@ -43,7 +43,7 @@ EVERYBODY = "00:00:00:00:00:00"  # in the table of a tunnel port: where broadcas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class MemberEntry:
     """One line of a table of the kernel: on ``interface``, ``mac`` is a member of the bridge; or
     it is at ``address``, of a neighbour or of the far end of a tunnel."""
 
@@ -58,21 +58,21 @@ class Members:
     It is to know nothing else of who is behind a tunnel.
     """
 
-    def __init__(self, topology: Topology, indices: Mapping[End, int]) -> None:
+    def __init__(self, topology: Topology, indices: Mapping[CableEnd, int]) -> None:
         self._topology = topology
         self._indices = indices
-        self.wanted: dict[str, Mapping[Entry, str]] = {}
+        self.wanted: dict[str, Mapping[MemberEntry, str]] = {}
         self._tunnels: dict[str, Mapping[int, int]] = {}  # switch -> index -> VNI
-        self._allowed: dict[str, frozenset[Entry]] = {}
+        self._allowed: dict[str, frozenset[MemberEntry]] = {}
         if stretch_of(topology) is None:
             return
         for switch in topology.switches:
-            wanted: dict[Entry, str] = {}
+            wanted: dict[MemberEntry, str] = {}
             tunnels: dict[int, int] = {}
             for bridge in switch.bridges:
                 if bridge.vni is not None:
                     wanted.update(self._of(switch.name, bridge))
-                    tunnels[indices[End(switch.name, tunnel_port(bridge.vni))]] = bridge.vni
+                    tunnels[indices[CableEnd(switch.name, tunnel_port(bridge.vni))]] = bridge.vni
             wanted.update(self._partners(switch.name))
             if wanted:
                 self.wanted[switch.name], self._tunnels[switch.name] = wanted, tunnels
@@ -89,7 +89,7 @@ class Members:
                 if entry.interface in self._tunnels[switch]:
                     yield self._wrong(switch, entry)
 
-    def _wrong(self, switch: str, entry: Entry) -> str:
+    def _wrong(self, switch: str, entry: MemberEntry) -> str:
         """The sentence for an ``entry`` of a tunnel port that should not be there."""
         vni = self._tunnels[switch][entry.interface]
         if entry.address is None:
@@ -110,20 +110,20 @@ class Members:
     def _gpus(self) -> Mapping[str, str]:
         return {port.mac: gpu.name for gpu in self._topology.gpus for port in gpu.ports}
 
-    def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[Entry, str]]:
+    def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
         """What ``switch`` is to know, with the sentence for its absence."""
         assert bridge.vni is not None
         stretch = stretch_of(self._topology)
         assert stretch is not None
-        inside = self._indices[End(switch, bridge.name)]
-        tunnel = self._indices[End(switch, tunnel_port(bridge.vni))]
+        inside = self._indices[CableEnd(switch, bridge.name)]
+        tunnel = self._indices[CableEnd(switch, tunnel_port(bridge.vni))]
         yield from self._plugged_in(switch, bridge)
         for owner in stretch.owners[bridge.vni]:
             if owner == switch:
                 continue
             end = self._loopback(owner)
             lacks = f"{switch} does not know that VNI {bridge.vni} is at {owner}"
-            yield Entry(interface=tunnel, mac=EVERYBODY, address=end), lacks
+            yield MemberEntry(interface=tunnel, mac=EVERYBODY, address=end), lacks
         for gpu, (owners, vni) in stretch.homes.items():
             if switch in owners or vni != bridge.vni:
                 continue
@@ -131,24 +131,27 @@ class Members:
                 assert port.address is not None
                 lacks = f"{switch} does not know that {gpu} is behind {owner} (VNI {vni})"
                 end = self._loopback(owner)
-                yield Entry(interface=tunnel, mac=port.mac), lacks
-                yield Entry(interface=tunnel, mac=port.mac, address=end), lacks
-                yield Entry(interface=inside, mac=port.mac, address=port.address.ip), lacks
+                yield MemberEntry(interface=tunnel, mac=port.mac), lacks
+                yield MemberEntry(interface=tunnel, mac=port.mac, address=end), lacks
+                yield MemberEntry(interface=inside, mac=port.mac, address=port.address.ip), lacks
 
-    def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[Entry, str]]:
+    def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
         """What ``switch`` is to know of members of its own, whoever else says where they are."""
-        inside = self._indices[End(switch, bridge.name)]
+        inside = self._indices[CableEnd(switch, bridge.name)]
         for port in self._topology.node(switch).ports:
             if port.bridge != bridge.name:
                 continue
-            member = self._indices[End(switch, port.interface)]
-            for end, item in self._topology.beyond(End(switch, port.name)):
+            member = self._indices[CableEnd(switch, port.interface)]
+            for end, item in self._topology.beyond(CableEnd(switch, port.name)):
                 if isinstance(item, Port) and item.address is not None:
                     lacks = f"{switch} does not know that {end.node} is behind its {port.interface}"
-                    yield Entry(interface=member, mac=item.mac), lacks
-                    yield Entry(interface=inside, mac=item.mac, address=item.address.ip), lacks
+                    yield MemberEntry(interface=member, mac=item.mac), lacks
+                    yield (
+                        MemberEntry(interface=inside, mac=item.mac, address=item.address.ip),
+                        lacks,
+                    )
 
-    def _partners(self, switch: str) -> Iterator[tuple[Entry, str]]:
+    def _partners(self, switch: str) -> Iterator[tuple[MemberEntry, str]]:
         """Who else is on the Ethernet segments of ``switch``."""
         for segment in segments_of(self._topology):
             others = [end.node for end in segment.ports if end.node != switch]
@@ -156,9 +159,9 @@ class Members:
                 continue
             for other in others:
                 lacks = f"{switch} does not know that {segment.gpu.node} is behind {other}, too"
-                yield Entry(interface=0, mac=EVERYBODY, address=self._loopback(other)), lacks
+                yield MemberEntry(interface=0, mac=EVERYBODY, address=self._loopback(other)), lacks
 
-    def _shared(self, switch: str) -> Iterator[Entry]:
+    def _shared(self, switch: str) -> Iterator[MemberEntry]:
         """What ``switch`` may keep of a time when its own port to a GPU was dead: by which tunnel
         it sent on.  Now its bridge has the GPU behind the port, and sends nothing there."""
         stretch = stretch_of(self._topology)
@@ -166,8 +169,8 @@ class Members:
         for gpu, (owners, vni) in stretch.homes.items():
             for owner in owners if switch in owners else ():
                 for port in self._topology.node(gpu).ports if owner != switch else ():
-                    tunnel = self._indices[End(switch, tunnel_port(vni))]
-                    yield Entry(interface=tunnel, mac=port.mac, address=self._loopback(owner))
+                    tunnel = self._indices[CableEnd(switch, tunnel_port(vni))]
+                    yield MemberEntry(interface=tunnel, mac=port.mac, address=self._loopback(owner))
 
     def _loopback(self, switch: str) -> IPv4Address:
         address = self._topology.node(switch).loopback
@@ -175,7 +178,7 @@ class Members:
         return address
 
 
-def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[Entry]:
+def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[MemberEntry]:
     """The tables of all bridges, tunnel ports and neighbours in the namespace of ``kernel``.
 
     The addresses that ports of bridges have themselves are left out.
@@ -185,7 +188,7 @@ def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[Entry
     groups = _far_ends(kernel) if shared else {}
     for addresses in groups.values():
         for address in addresses:
-            yield Entry(interface=0, mac=EVERYBODY, address=address)
+            yield MemberEntry(interface=0, mac=EVERYBODY, address=address)
     for family in (AF_BRIDGE, AF_INET):
         request = NDMSG.pack(family, 0, 0, 0, 0, 0, 0)
         for payload in kernel.dump(RTM_GETNEIGH, request):
@@ -197,12 +200,14 @@ def read_entries(kernel: RouteSocket, *, shared: bool = False) -> Iterator[Entry
             mac = bytes(values[NDA_LLADDR]).hex(":")
             of_bridge = family == AF_BRIDGE and flags & NTF_MASTER and not flags & NTF_SELF
             if of_bridge or not values.keys() & {NDA_DST, NDA_NH_ID}:
-                yield Entry(interface=index, mac=mac)
+                yield MemberEntry(interface=index, mac=mac)
             elif NDA_DST in values:
-                yield Entry(interface=index, mac=mac, address=IPv4Address(bytes(values[NDA_DST])))
+                yield MemberEntry(
+                    interface=index, mac=mac, address=IPv4Address(bytes(values[NDA_DST]))
+                )
             else:
                 for address in groups.get(_number(values[NDA_NH_ID]), ()):
-                    yield Entry(interface=index, mac=mac, address=address)
+                    yield MemberEntry(interface=index, mac=mac, address=address)
 
 
 def _far_ends(kernel: RouteSocket) -> dict[int, list[IPv4Address]]:

@@ -25,7 +25,7 @@ REFLECTORS_OF_ONE_TIER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class BgpSession:
     """A BGP session as one of its two ends sees it, between ``local`` and ``address``.
 
     ``port`` is the interface of an unnumbered one, else None.  ``client``: the peer is a client of
@@ -56,7 +56,7 @@ class Speaker:
     networks: tuple[IPv4Network, ...]
     summaries: tuple[IPv4Network, ...]
     fabric_ports: tuple[str, ...]
-    sessions: tuple[Session, ...]
+    sessions: tuple[BgpSession, ...]
     tunnels: bool = False
     segments: Mapping[str, Segment] = field(default_factory=dict)
     cluster: IPv4Address | None = None
@@ -201,13 +201,13 @@ def _parts(topology: Topology, roles: Collection[Role]) -> dict[str, int]:
 
 def _to_neighbours(
     topology: Topology, switch: Node, systems: Mapping[str, int], unnumbered: bool
-) -> Iterator[Session]:
+) -> Iterator[BgpSession]:
     """A session on each cable to another switch, between the addresses of its ends."""
     for _, ours, theirs in topology.neighbours(switch.name):
         near = switch.port(ours.port).address
         far = topology.node(theirs.node).port(theirs.port).address
         if theirs.node in systems and near is not None and far is not None:
-            yield Session(
+            yield BgpSession(
                 peer=theirs.node,
                 local=near.ip,
                 address=far.ip,
@@ -218,7 +218,7 @@ def _to_neighbours(
 
 def _to_reflectors(
     topology: Topology, switch: Node, systems: Mapping[str, int], parts: Mapping[str, int]
-) -> Iterator[Session]:
+) -> Iterator[BgpSession]:
     """A reflector has everybody for a peer, a client the reflectors; between loopbacks."""
     part = [peer for peer in topology.switches if parts[peer.name] == parts[switch.name]]
     reflecting = reflectors(part)
@@ -228,7 +228,7 @@ def _to_reflectors(
             continue
         assert switch.loopback is not None
         assert peer.loopback is not None
-        yield Session(
+        yield BgpSession(
             peer=peer.name,
             local=switch.loopback,
             address=peer.loopback,

@@ -27,7 +27,7 @@ _log = plain_logger(__name__)
 SHARED_MEMORY = Path("/dev/shm")
 
 
-class Kind(StrEnum):
+class CapabilityKind(StrEnum):
     MACHINE = "machine"
     KERNEL = "kernel"
     TOOL = "tool"
@@ -43,7 +43,7 @@ class Feature:
     """
 
     name: str
-    kind: Kind
+    kind: CapabilityKind
     used_for: str
     remedy: str
     stands_in: str | None = None
@@ -52,11 +52,11 @@ class Feature:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capability:
+class MachineCapability:
     """One feature on this machine.  ``detail`` is where it is, how much, or why it is absent."""
 
     name: str
-    kind: Kind
+    kind: CapabilityKind
     used_for: str
     present: bool
     detail: str
@@ -64,13 +64,13 @@ class Capability:
     needed: bool
 
 
-class Capabilities(Mapping[str, Capability]):
+class Capabilities(Mapping[str, MachineCapability]):
     """Every capability of this machine by name."""
 
-    def __init__(self, found: Mapping[str, Capability]) -> None:
+    def __init__(self, found: Mapping[str, MachineCapability]) -> None:
         self._found = dict(found)
 
-    def __getitem__(self, name: str) -> Capability:
+    def __getitem__(self, name: str) -> MachineCapability:
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -79,7 +79,7 @@ class Capabilities(Mapping[str, Capability]):
     def __len__(self) -> int:
         return len(self._found)
 
-    def lacking(self) -> tuple[Capability, ...]:
+    def lacking(self) -> tuple[MachineCapability, ...]:
         """What is needed, absent, and not stood in for."""
         return tuple(
             found
@@ -87,7 +87,7 @@ class Capabilities(Mapping[str, Capability]):
             if found.needed and not found.present and not self._stood_in(found)
         )
 
-    def _stood_in(self, found: Capability) -> bool:
+    def _stood_in(self, found: MachineCapability) -> bool:
         substitute = SUBSTITUTES.get(found.name)
         return substitute is not None and self[substitute].present
 
@@ -98,14 +98,16 @@ SUBSTITUTES = {"clsact": "nftables"}
 
 def probe() -> Capabilities:
     """Everything, tried now."""
-    in_kernel = [name for name, feature in FEATURES.items() if feature.kind is Kind.KERNEL]
+    in_kernel = [
+        name for name, feature in FEATURES.items() if feature.kind is CapabilityKind.KERNEL
+    ]
     refusals = trials.refusals(in_kernel)
     for name, refusal in refusals.items():
         if refusal is not None:
             _log.info("probe %s: %s", name, refusal)
     found = {}
     for name, feature in FEATURES.items():
-        if feature.kind is Kind.KERNEL:
+        if feature.kind is CapabilityKind.KERNEL:
             found[name] = _capability(feature, *_kernel_answer(refusals[name]))
         else:
             found[name] = _capability(feature, *feature.look())
@@ -131,8 +133,8 @@ def require(*names: str, purpose: str) -> None:
             raise UserError(f"{name} is needed to {purpose}: {detail}; {feature.remedy}")
 
 
-def _capability(feature: Feature, present: bool, detail: str) -> Capability:
-    return Capability(
+def _capability(feature: Feature, present: bool, detail: str) -> MachineCapability:
+    return MachineCapability(
         name=feature.name,
         kind=feature.kind,
         used_for=feature.used_for,
@@ -196,7 +198,7 @@ def _kernel(
 ) -> Feature:
     return Feature(
         name=name,
-        kind=Kind.KERNEL,
+        kind=CapabilityKind.KERNEL,
         used_for=used_for,
         stands_in=stands_in,
         needed=needed,
@@ -208,7 +210,7 @@ def _kernel(
 def _tool(command: str, package: str, used_for: str, *, stands_in: str | None = None) -> Feature:
     return Feature(
         name=command,
-        kind=Kind.TOOL,
+        kind=CapabilityKind.TOOL,
         used_for=used_for,
         stands_in=stands_in,
         remedy=f"install the Debian package {package}, or run vagrant/provision.sh",
@@ -220,7 +222,12 @@ def _machine(
     name: str, used_for: str, look: Callable[[], tuple[bool, str]], remedy: str, *, needed: bool
 ) -> Feature:
     return Feature(
-        name=name, kind=Kind.MACHINE, used_for=used_for, look=look, remedy=remedy, needed=needed
+        name=name,
+        kind=CapabilityKind.MACHINE,
+        used_for=used_for,
+        look=look,
+        remedy=remedy,
+        needed=needed,
     )
 
 

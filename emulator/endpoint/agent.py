@@ -29,14 +29,13 @@ from typing import Any
 from emulator.endpoint.agent_spec import (
     Abort,
     AgentSpec,
+    AgentStart,
     AtBarrier,
-    Birth,
     Close,
     Closed,
     Counters,
     Failed,
     Finished,
-    Load,
     Loaded,
     Pass,
     ReadCounters,
@@ -44,17 +43,18 @@ from emulator.endpoint.agent_spec import (
     Renew,
     Renewed,
     Run,
+    ScheduleLoad,
 )
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.counting import add, of_the_past
 from emulator.endpoint.loop_record import LoopRecord
 from emulator.endpoint.nic.lanes import lanes, per_fep
-from emulator.endpoint.nic.multi_port_nic import HomedNic
+from emulator.endpoint.nic.multi_port_nic import MultiPortNic
 from emulator.endpoint.nic.packet_nic import Nic
 from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
 from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
 from emulator.endpoint.operations.nvlink import RETRY_HOST_NS, NvLink, mailbox_path
-from emulator.endpoint.operations.schedule_program import Program
+from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.errors import UserError
 from emulator.kernel.silence import silence
 from uet.transport import Transport
@@ -73,7 +73,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Agent:
     """One rank's loop.  Construct it inside the namespace."""
 
-    def __init__(self, birth: Birth, control: Connection) -> None:
+    def __init__(self, birth: AgentStart, control: Connection) -> None:
         spec = birth.spec
         self._spec, self._control, self._clock = spec, control, birth.clock
         self._memory = GpuMemory.attach(memory_path(birth.lab, spec.node))
@@ -116,7 +116,7 @@ class Agent:
 
     def _new_transport(self, config: dict[str, object], seed: int) -> Transport:
         transport = make_transport(self._spec.transport, config, seed)
-        if isinstance(self._nic, HomedNic):
+        if isinstance(self._nic, MultiPortNic):
             transport.use_ports(self._nic.usable)
         self._lanes = lanes(transport, self._nic)
         transport.register(self._memory.view(), key=MEMORY_KEY)
@@ -237,7 +237,7 @@ class Agent:
                 self._obey(self._control.recv())
             elif descriptor in self._nic_handles:
                 nic.acknowledge(descriptor)
-                if isinstance(nic, HomedNic) and descriptor in nic.events:
+                if isinstance(nic, MultiPortNic) and descriptor in nic.events:
                     self._transport.use_ports(nic.usable)
             elif self._nvlink is not None:
                 self._executor.notice(self._nvlink.notices())
@@ -245,8 +245,8 @@ class Agent:
     def _obey(self, message: object) -> None:
         """Do what the runner says."""
         match message:
-            case Load(schedule=schedule, layouts=layouts):
-                program = Program(
+            case ScheduleLoad(schedule=schedule, layouts=layouts):
+                program = ScheduleProgram(
                     schedule,
                     {rank: Layout(buffers) for rank, buffers in layouts.items()},
                     fabric=self._spec.peers,
@@ -305,7 +305,7 @@ class Agent:
             self._nvlink.close()
 
 
-def open_nic(spec: AgentSpec, clock: Clock) -> Nic | HomedNic:
+def open_nic(spec: AgentSpec, clock: Clock) -> Nic | MultiPortNic:
     """The NIC of ``spec`` in the current network namespace."""
     settings: dict[str, Any] = {
         "frames": spec.frames,
@@ -315,7 +315,7 @@ def open_nic(spec: AgentSpec, clock: Clock) -> Nic | HomedNic:
         "by_class": spec.send_by_class,
     }
     if len(spec.ports) > 1:
-        return HomedNic(spec.ports, clock, fep_per_port=spec.fep_per_port, **settings)
+        return MultiPortNic(spec.ports, clock, fep_per_port=spec.fep_per_port, **settings)
     (port,) = spec.ports
     return Nic(port.interface, clock, path_delays=port.path_delays, **settings)
 
@@ -343,7 +343,7 @@ def make_transport(reference: str, config: dict[str, object], seed: int) -> Tran
     return transport
 
 
-def live(birth: Birth, control: Connection) -> int:
+def live(birth: AgentStart, control: Connection) -> int:
     """The whole life of an agent process after the fork; returns its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the runner's to handle
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

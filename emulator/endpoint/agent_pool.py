@@ -26,7 +26,6 @@ from emulator.endpoint.agent_spec import (
     Counters,
     Failed,
     Finished,
-    Load,
     Loaded,
     Pass,
     RankResult,
@@ -35,6 +34,7 @@ from emulator.endpoint.agent_spec import (
     Renew,
     Renewed,
     Run,
+    ScheduleLoad,
 )
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
@@ -114,7 +114,7 @@ class AgentPool:
             by_rank = laid_out(schedules, self.memories)
             self._members = barrier_members(schedules)
             for rank, schedule in by_rank.items():
-                processes.send(rank, Load(schedule, layouts_for(rank, by_rank)))
+                processes.send(rank, ScheduleLoad(schedule, layouts_for(rank, by_rank)))
             processes.gather(Loaded, ANSWER_SECONDS, "did not take its schedule")
 
     def renew(self) -> None:

@@ -20,8 +20,8 @@ from typing import NoReturn, TypeVar
 
 from emulator.endpoint.agent_spec import (
     AgentSpec,
+    AgentStart,
     AtBarrier,
-    Birth,
     Born,
     Died,
     Failed,
@@ -87,12 +87,12 @@ class AgentProcesses:
             )
         try:
             for spec in specs:
-                self._bear(Birth(lab=lab, spec=spec, clock=clock))
+                self._bear(AgentStart(lab=lab, spec=spec, clock=clock))
         except BaseException:
             self.end()
             raise
 
-    def _bear(self, birth: Birth) -> None:
+    def _bear(self, birth: AgentStart) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         _bound(ours, ANSWER_SECONDS)
         with ours, theirs:

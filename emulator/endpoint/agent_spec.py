@@ -60,7 +60,7 @@ class AgentSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Birth:
+class AgentStart:
     """Everything a new agent needs to know; its control connection comes beside it."""
 
     lab: str
@@ -98,7 +98,7 @@ class RankResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ScheduleLoad:
     """Take this schedule; ``layouts`` are the buffers of every rank it writes to, by rank."""
 
     schedule: Schedule

@@ -22,7 +22,7 @@ from emulator.endpoint.endpoint_fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.first_counter import first_counter
 from emulator.endpoint.nic.interface import interface as facts_of
 from emulator.endpoint.nic.interface import mac_of
-from emulator.endpoint.nic.raw_port import Port
+from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from uet.api.driver import Beginning, ServedDomain
 from uet.config import FepConfig
@@ -47,7 +47,7 @@ class Device:
         self.address = next(map(str, lasting), None)
         self._clock = Clock.start(1) if clock is None else clock
         self._domain: ServedDomain | None = None
-        self._port: Port | None = None
+        self._port: RawPort | None = None
         self._interrupt = -1
 
     def config(self, peers: Iterable[str] | Mapping[str, str], **parameters: object) -> FepConfig:
@@ -107,7 +107,7 @@ class Device:
                 f"the domain's MAC address is {config.mac}, but that of {self.interface} is"
                 f" {self.mac}; take the configuration from Device.config"
             )
-        self._port = Port(self._facts, frames_of(config), self._clock)
+        self._port = RawPort(self._facts, frames_of(config), self._clock)
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._domain = domain
 
@@ -164,7 +164,7 @@ class Device:
         sent = port.send(out) if out or nic.backlog else 0
         return domain.dispatch() or sent > 0 or bool(frames)
 
-    def _opened(self) -> tuple[ServedDomain, Port]:
+    def _opened(self) -> tuple[ServedDomain, RawPort]:
         if self._domain is None or self._port is None:
             raise UserError(f"no domain is open on {self.interface}; make one with this device")
         return self._domain, self._port

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from emulator.endpoint.agent import live
-from emulator.endpoint.agent_spec import Birth, Born, Died
+from emulator.endpoint.agent_spec import AgentStart, Born, Died
 
 _MESSAGE_OCTETS = 1 << 20
 #: How long agents may take to end once the runner has gone (host seconds).
@@ -61,7 +61,7 @@ def _attend(runner: socket.socket, wake: tuple[int, int], ranks: dict[int, int])
         message, descriptors, _, _ = socket.recv_fds(runner, _MESSAGE_OCTETS, 1)
         if not message:
             return False
-        birth: Birth = pickle.loads(message)
+        birth: AgentStart = pickle.loads(message)
         pid = os.fork()
         if pid == 0:
             _become_agent(birth, descriptors[0], close=(runner, *wake))
@@ -89,7 +89,9 @@ def _outlive(wake: int, ranks: dict[int, int]) -> None:
         os.waitpid(pid, 0)
 
 
-def _become_agent(birth: Birth, descriptor: int, *, close: tuple[socket.socket, int, int]) -> None:
+def _become_agent(
+    birth: AgentStart, descriptor: int, *, close: tuple[socket.socket, int, int]
+) -> None:
     status = 1
     try:
         signal.set_wakeup_fd(-1)

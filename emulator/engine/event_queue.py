@@ -38,7 +38,7 @@ Act = Callable[[Any], None]
 Event = tuple[int, int, Act, Any]
 
 
-class Sampler(Protocol):
+class TimedSampler(Protocol):
     """Looks at the fabric at times of its own (:class:`emulator.engine.sampling.Sampling`)."""
 
     @property
@@ -64,7 +64,7 @@ class EventQueue:
         self.heap: list[Event] = []
         self.events = 0
         self.stopped = False
-        self.sampler: Sampler | None = None
+        self.sampler: TimedSampler | None = None
         #: of all that the run does itself
         self.run_source = Source()
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from emulator.engine.frames.line_state import LineStates
-from topologies.model import End
+from topologies.model import CableEnd
 
 #: Hexadecimal digits of a digest (SHA-256, FIPS 180-4).
 DIGITS = 64
@@ -41,7 +41,7 @@ def digest_of_row(states: LineStates) -> str:
     )
 
 
-def _digest(numbers: Mapping[End, Sequence[int]]) -> str:
+def _digest(numbers: Mapping[CableEnd, Sequence[int]]) -> str:
     total = hashlib.sha256()
     for end in sorted(numbers, key=str):
         total.update(f"{end} {' '.join(map(str, numbers[end]))}\n".encode())

@@ -19,12 +19,12 @@ from typing import cast
 from emulator.endpoint.agent import make_transport
 from emulator.endpoint.agent_spec import AgentSpec, RankResult
 from emulator.endpoint.counting import add, of_the_past
-from emulator.endpoint.nic.lanes import Endpoint, per_fep
+from emulator.endpoint.nic.lanes import FrameEndpoint, per_fep
 from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
 from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout
 from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
 from emulator.endpoint.operations.schedule import Schedule
-from emulator.endpoint.operations.schedule_program import Program
+from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.engine.event_queue import NEVER, PS, EventQueue, Source
 from emulator.engine.frames.gpu_port import GpuPort, PortChoice
 from emulator.engine.frames.kernel_switch import Outlets
@@ -43,7 +43,7 @@ _STOPPED_LOOK_NS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class WorkerSurroundings:
     """Events, outlets and listeners that the GPUs of one worker share."""
 
     events: EventQueue
@@ -59,7 +59,7 @@ class _Lane:
 
     __slots__ = ("_paused", "choice", "endpoint", "line", "ports")
 
-    def __init__(self, endpoint: Endpoint, ports: Sequence[GpuPort]) -> None:
+    def __init__(self, endpoint: FrameEndpoint, ports: Sequence[GpuPort]) -> None:
         self.endpoint = endpoint
         self.ports = ports
         self.choice = PortChoice(ports) if len(ports) > 1 else None
@@ -118,7 +118,7 @@ class GpuEndpoint:
         self,
         spec: AgentSpec,
         ports: Sequence[GpuPort],
-        around: Surroundings,
+        around: WorkerSurroundings,
         number: int,
         *,
         memory: GpuMemory,
@@ -212,7 +212,7 @@ class GpuEndpoint:
     def load(self, schedule: Schedule, layouts: Mapping[int, Mapping[str, int]]) -> None:
         """Take ``schedule``; ``layouts`` are the buffers of every rank that it writes to."""
         spec = self.spec
-        program = Program(
+        program = ScheduleProgram(
             schedule,
             {rank: Layout(buffers) for rank, buffers in layouts.items()},
             fabric=spec.peers,

@@ -37,7 +37,7 @@ from emulator.kernel import namespaces
 from emulator.kernel.port_counters import PortCounters
 from emulator.kernel.shaping import DATA_SHARE, DSFIELDS_CONTROL
 from emulator.lab import Lab
-from topologies.model import End, Node, Topology
+from topologies.model import CableEnd, Node, Topology
 
 _RING_SLOTS = 4096
 _ETHERNET = 14
@@ -55,7 +55,7 @@ PLAIN_QUEUES = bytes(
 class Ends:
     """Number of each end of a cable, from 1 on, in the order of the topology's links."""
 
-    numbers: Mapping[End, int]
+    numbers: Mapping[CableEnd, int]
 
     @classmethod
     def of(cls, topology: Topology) -> Ends:
@@ -89,18 +89,18 @@ class Network:
         self.worker = worker
         self._wires = wires
         self.ends = Ends.of(lab.topology)
-        self.lines: dict[End, Line] = {}
+        self.lines: dict[CableEnd, Line] = {}
         #: arrivals at the nodes of other workers, in order
         self.outbox: list[Event] = []
-        self.inlets: dict[End, SwitchInlet] = {}
+        self.inlets: dict[CableEnd, SwitchInlet] = {}
         #: from the first time on that the switches pause
         self.pauses: PriorityFlowControl | None = None
-        self._takers: set[End] = set()
-        self._senders: dict[End, socket.socket] = {}
+        self._takers: set[CableEnd] = set()
+        self._senders: dict[CableEnd, socket.socket] = {}
         self._ports: list[GpuPort] = []
         self._drops: dict[str, KernelDrops] = {}
         #: ports whose cable is pulled, by node
-        self.without_carrier: dict[str, set[End]] = {
+        self.without_carrier: dict[str, set[CableEnd]] = {
             node.name: set() for node in lab.topology.nodes
         }
         self._of_carrier: dict[str, Callable[[], None]] = {}
@@ -151,14 +151,14 @@ class Network:
         """Whether ``node`` is this worker's."""
         return self._wires.worker_of[node] == self.worker
 
-    def arrives(self, end: End, take: Callable[[bytes], None]) -> None:
+    def arrives(self, end: CableEnd, take: Callable[[bytes], None]) -> None:
         """Have ``take`` take what comes over the cable to ``end``, but for MAC control."""
         self._takers.add(end)
         if self.pauses is not None:
             take = self.pauses.guarded(end, take)
         self.lines[self.topology.far_end(end)].far = take
 
-    def _inlet(self, node: Node, end: End) -> SwitchInlet:
+    def _inlet(self, node: Node, end: CableEnd) -> SwitchInlet:
         asic = self.lab.asic
         words, index = None, 0
         if asic is not None and str(end) in asic.ports:
@@ -188,7 +188,7 @@ class Network:
             pause_settings(asic) if asic is not None and pausing else None,
         )
 
-    def _settings(self, end: End) -> PortSettings:
+    def _settings(self, end: CableEnd) -> PortSettings:
         asic = self.lab.asic
         if asic is None or str(end) not in asic.ports:
             limit = None
@@ -201,7 +201,7 @@ class Network:
             bytes(HIGH + queue for queue in queues), share, pipeline_ns=asic.choice.latency_ns
         )
 
-    def _configure(self, end: End, settings: PortSettings, *, pausing: bool) -> None:
+    def _configure(self, end: CableEnd, settings: PortSettings, *, pausing: bool) -> None:
         """Let the line from ``end`` work by ``settings``; ``pausing``: its port obeys pauses."""
         line, index = self.lines[end], self._wires.index(end)
         self.outlets.classify(index, settings.queues)
@@ -257,12 +257,12 @@ class Network:
             line = self.lines[self.topology.far_end(end)]
             line.far = self.pauses.guarded(end, line.far)  # whatever else looks on already
 
-    def pull(self, ends: Sequence[End]) -> dict[End, tuple[int, int]]:
+    def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:
         """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
 
         Returns frames and octets (on the wire) that waited, by port, of those that had carrier.
         """
-        lost: dict[End, tuple[int, int]] = {}
+        lost: dict[CableEnd, tuple[int, int]] = {}
         for end in ends:
             line = self.lines[end]
             if not line.cut:
@@ -271,7 +271,7 @@ class Network:
                 self.without_carrier[end.node].add(end)
         return lost
 
-    def plug(self, ends: Sequence[End], nodes: Collection[str]) -> None:
+    def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
         """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
         for end in ends:
             if self.lines[end].cut:
@@ -300,7 +300,7 @@ class Network:
         if self.pauses is not None:
             self.pauses.begin_row()
 
-    def put_ahead(self, end: End, word: tuple[memoryview, int] | None) -> None:
+    def put_ahead(self, end: CableEnd, word: tuple[memoryview, int] | None) -> None:
         """Let frames that ``word`` counts overtake others at ``end``, or none if that is None."""
         self.outlets.put_ahead(self._wires.index(end), word)
 
@@ -366,7 +366,7 @@ class Network:
 
             self.arrives(line.end, arrive)
 
-    def index(self, end: End) -> int:
+    def index(self, end: CableEnd) -> int:
         """The inner interface of ``end``, as the ring names it."""
         return self._wires.index(end)
 
@@ -422,7 +422,7 @@ def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:
     found = {}
     for name, port in lab.counters().items():
         node, _, of_node = name.partition(":")
-        end = End(node, of_node)
+        end = CableEnd(node, of_node)
         line, far = states[end], states[lab.topology.far_end(end)]
         pauses, heard = (one.counts.by_queue[MAC_CONTROL] for one in (line, far))
         data = line.queue(LOW, drops=line.counts.no_room)
@@ -453,6 +453,6 @@ def port_counters(lab: Lab, states: LineStates) -> dict[str, PortCounters]:
     return found
 
 
-def _ends_of(node: Node, port: PortSpec) -> Sequence[End]:
+def _ends_of(node: Node, port: PortSpec) -> Sequence[CableEnd]:
     """The ends of the cables behind the interface of ``port``: one, or those of a bond."""
-    return [End(node.name, one.name) for one in node.ports if one.interface == port.interface]
+    return [CableEnd(node.name, one.name) for one in node.ports if one.interface == port.interface]

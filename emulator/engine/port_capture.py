@@ -30,7 +30,7 @@ from emulator.engine.frames.packet_ring import Taken
 from emulator.engine.network import Network
 from emulator.engine.virtual_clock import EPOCH
 from emulator.errors import UserError
-from topologies.model import End
+from topologies.model import CableEnd
 
 #: Blocks that wait in memory before they are written.
 BUFFER_BLOCKS = 512
@@ -62,7 +62,7 @@ class PortTaps:
     it before frames move.
     """
 
-    def __init__(self, ends: Sequence[End], network: Network, snaplen: int) -> None:
+    def __init__(self, ends: Sequence[CableEnd], network: Network, snaplen: int) -> None:
         self.blocks: list[Block] = []
         self.full: Callable[[], None] | None = None
         changes = _Changes()
@@ -89,7 +89,7 @@ class PortCapture:
     in memory.
     """
 
-    def __init__(self, path: Path, ends: Sequence[End], *, snaplen: int, comment: str) -> None:
+    def __init__(self, path: Path, ends: Sequence[CableEnd], *, snaplen: int, comment: str) -> None:
         self.path, self.ends = path, ends
         self.error: str | None = None
         self._frames = [0] * len(ends)
@@ -211,9 +211,9 @@ class _Changes:
     def __init__(self) -> None:
         self.told: dict[int, tuple[bytes, str]] = {}
         self._frame: bytes | None = None
-        self._ends: Mapping[int, End] = {}
+        self._ends: Mapping[int, CableEnd] = {}
 
-    def watch(self, network: Network, ends: Sequence[End]) -> None:
+    def watch(self, network: Network, ends: Sequence[CableEnd]) -> None:
         """Note what happens to frames on their way to those of ``ends`` that switches have."""
         nodes = {end.node for end in ends}
         inlets = [end for end in network.inlets if end.node in nodes]  # all of this worker

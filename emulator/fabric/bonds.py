@@ -26,7 +26,7 @@ from emulator.doctor import capabilities
 from emulator.fabric.fabric_plan import FabricPlan
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel.netlink import RouteSocket
-from topologies.model import End, Node, Topology
+from topologies.model import CableEnd, Node, Topology
 from topologies.multihoming import segments_of
 
 #: How often a bond looks whether its ports have carrier (ms of the machine's time).
@@ -53,14 +53,14 @@ def configure(kernel: RouteSocket, plan: FabricPlan, node: Node, *, bridge: int 
     """Queue the bonds of ``node``, whose ports follow; access bonds as ports of the ``bridge`` of
     that index, in the VLANs of their ports."""
     for bond, members in node.bonds.items():
-        end = End(node.name, bond)
+        end = CableEnd(node.name, bond)
         index = plan.indices[end]
         kernel_object.bond(
             kernel,
             bond,
             index,
             members[0].mac,
-            mtu=min(plan.topology.link_at(End(node.name, port.name)).mtu for port in members),
+            mtu=min(plan.topology.link_at(CableEnd(node.name, port.name)).mtu for port in members),
             look_ms=LOOK_MS,
             subject=str(end),
         )
@@ -81,7 +81,7 @@ def stand_by(kernel: RouteSocket, node: Node, topology: Topology, indices: dict[
     standby = {
         port.bridge: port
         for port in node.ports
-        if End(node.name, port.name) in topology.standby_ends
+        if CableEnd(node.name, port.name) in topology.standby_ends
     }
     for peer in standby.values():
         kernel_object.keep_quiet(

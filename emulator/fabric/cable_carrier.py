@@ -28,7 +28,7 @@ from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.port_counters import ports_not_ready
 from topologies.analysis.capacity import HEIGHT
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 from topologies.routing.static_routes import (
     Neighbour,
     Route,
@@ -44,10 +44,10 @@ STATIC = "static"
 Kernels = Callable[[str], RouteSocket]
 
 
-def lowered_end(topology: Topology, link: Link) -> End:
+def lowered_end(topology: Topology, link: Link) -> CableEnd:
     """The end of ``link`` that is taken down when the cable is pulled."""
 
-    def preference(end: End) -> tuple[bool, bool, int, End]:
+    def preference(end: CableEnd) -> tuple[bool, bool, int, CableEnd]:
         node = topology.node(end.node)
         routed = node.port(end.port).bridge is None
         return not node.is_switch, routed, HEIGHT[node.role], end
@@ -58,7 +58,9 @@ def lowered_end(topology: Topology, link: Link) -> End:
 class Cables:
     """The cables of the fabric ``topology``; ``indices`` are those of the interfaces."""
 
-    def __init__(self, topology: Topology, *, kernels: Kernels, indices: Mapping[End, int]) -> None:
+    def __init__(
+        self, topology: Topology, *, kernels: Kernels, indices: Mapping[CableEnd, int]
+    ) -> None:
         self._topology, self._kernels, self._indices = topology, kernels, indices
         self._static = topology.profile.control_plane == STATIC
 
@@ -86,7 +88,9 @@ class Cables:
             self._kernels(node).flush()
         self._await([end for link in links for end in link.ends])
 
-    def _restore(self, node: str, ends: Collection[End], lowered: Collection[End]) -> None:
+    def _restore(
+        self, node: str, ends: Collection[CableEnd], lowered: Collection[CableEnd]
+    ) -> None:
         """Queue the neighbours and routes of ``node`` that went with ``ends``."""
         kernel = self._kernels(node)
         ports = {end.port for end in ends}
@@ -94,7 +98,7 @@ class Cables:
             if neighbour.interface in ports:
                 kernel_object.neighbour(
                     kernel,
-                    self._indices[End(node, neighbour.interface)],
+                    self._indices[CableEnd(node, neighbour.interface)],
                     neighbour.address,
                     neighbour.mac,
                     subject=f"{node}, neighbour {neighbour.address}",
@@ -106,18 +110,18 @@ class Cables:
         for route in routes:
             if ports.isdisjoint(hop.port for hop in route.hops):
                 continue
-            hops = [hop for hop in route.hops if End(node, hop.port) not in lowered]
+            hops = [hop for hop in route.hops if CableEnd(node, hop.port) not in lowered]
             kernel_object.route(
                 kernel,
                 route.destination,
-                [(self._indices[End(node, hop.port)], hop.via, hop.on_link) for hop in hops],
+                [(self._indices[CableEnd(node, hop.port)], hop.via, hop.on_link) for hop in hops],
                 source=route.source,
                 table=kernel_object.routing_table(route.table),
                 subject=f"{node}, route to {route.destination}",
                 replace=True,
             )
 
-    def _await(self, ends: Collection[End]) -> None:
+    def _await(self, ends: Collection[CableEnd]) -> None:
         deadline = time.monotonic() + PLUG_BUDGET_S
         pause = 0.0005
         waiting = set(ends)

@@ -46,7 +46,7 @@ from emulator.kernel.sysctls import (
     kernel_seed,
 )
 from topologies.interface_indices import VLAN_BRIDGE
-from topologies.model import Bridge, End, Link, Node, Port, Topology
+from topologies.model import Bridge, CableEnd, Link, Node, Port, Topology
 from topologies.multihoming import segments_of
 from topologies.routing.static_routes import (
     Hop,
@@ -180,7 +180,7 @@ def _backups(node: Node, topology: Topology, vlans: bool) -> Iterator[str]:
     standby = {
         port.bridge: port.name
         for port in node.ports
-        if End(node.name, port.name) in topology.standby_ends
+        if CableEnd(node.name, port.name) in topology.standby_ends
     }
     for name in standby.values():
         yield f"bridge link set dev {name} learning off flood off mcast_flood off bcast_flood off"
@@ -189,7 +189,7 @@ def _backups(node: Node, topology: Topology, vlans: bool) -> Iterator[str]:
             continue
         vlan = _vlan(node, port, vlans)
         where = f"dev {port.name} master static" + (f" vlan {vlan}" if vlan is not None else "")
-        for _, far in topology.beyond(End(node.name, port.name)):
+        for _, far in topology.beyond(CableEnd(node.name, port.name)):
             yield f"bridge fdb replace {far.mac} {where}"  # it stays when the port is dead
         yield f"bridge link set dev {port.name} backup_port {standby[port.bridge]}"
 

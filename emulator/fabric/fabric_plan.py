@@ -12,7 +12,7 @@ from emulator.fabric.inner.wires import Wires
 from emulator.fabric.links import alias_of
 from emulator.kernel.shaping import Egress
 from topologies.interface_indices import interface_indices, vlan_bridge_of
-from topologies.model import End, Link, Node, Topology
+from topologies.model import CableEnd, Link, Node, Topology
 from topologies.routing.static_routes import (
     Neighbour,
     Route,
@@ -52,7 +52,7 @@ class FabricPlan:
         self.lab = lab
         self.dilation = dilation
         self.cable_delay = cable_delay
-        self.indices: Mapping[End, int] = interface_indices(topology)
+        self.indices: Mapping[CableEnd, int] = interface_indices(topology)
         self.vlans = vlans.wanted(topology)
         self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
         if control_plane.of(topology) is not None:
@@ -83,14 +83,14 @@ class FabricPlan:
             return plain
         return self.asic.egress(cable, plain) if node.is_switch else self.asic.nic_egress(plain)
 
-    def alias(self, end: End) -> str:
+    def alias(self, end: CableEnd) -> str:
         return alias_of(self.lab, end)
 
-    def vlan_bridge(self, node: Node) -> End | None:
+    def vlan_bridge(self, node: Node) -> CableEnd | None:
         """The bridge whose VLANs the rails of ``node`` are, if they are that."""
         return vlan_bridge_of(self.topology, node) if self.vlans else None
 
-    def behind(self, end: End) -> Iterator[str]:
+    def behind(self, end: CableEnd) -> Iterator[str]:
         """The MAC addresses that are reached through the bridge member ``end``."""
         return (item.mac for _, item in self.topology.beyond(end))
 

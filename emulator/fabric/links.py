@@ -21,10 +21,10 @@ from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.offloads import switch_off
 from emulator.kernel.release import release_requests
 from emulator.kernel.shaping import Egress, egress_requests
-from topologies.model import End, Link, Node, Port
+from topologies.model import CableEnd, Link, Node, Port
 
 
-def alias_of(lab: str, end: End) -> str:
+def alias_of(lab: str, end: CableEnd) -> str:
     """What ``ip link`` shows as the alias of an interface of a fabric."""
     return f"{PREFIX}:{lab}:{end.node}:{end.port}"
 
@@ -62,8 +62,8 @@ class VethPort(Intf):
         return {}
 
     @property
-    def end(self) -> End:
-        return End(self.node.name, self.model.name)
+    def end(self) -> CableEnd:
+        return CableEnd(self.node.name, self.model.name)
 
     def configure(
         self,
@@ -127,7 +127,7 @@ class VethLink(MininetLink):
         node2: PortOwner,
         *,
         model: Link,
-        indices: Mapping[End, int],
+        indices: Mapping[CableEnd, int],
         inner_ends: InnerEnds | None = None,
         **parameters: Any,
     ) -> None:
@@ -156,7 +156,7 @@ class VethLink(MininetLink):
         deleteIntfs: bool = True,
     ) -> None:
         """Queue the veth pair on the first node, or one on each where they meet in the middle."""
-        near, far = End(node1.name, intfname1), End(node2.name, intfname2)
+        near, far = CableEnd(node1.name, intfname1), CableEnd(node2.name, intfname2)
         if self.inner_ends is not None:
             self.inner_ends.lay(node1.kernel, near, mac=addr1, mtu=self.model.mtu)
             self.inner_ends.lay(node2.kernel, far, mac=addr2, mtu=self.model.mtu)

@@ -29,7 +29,7 @@ from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.port_counters import ports_not_ready
 from emulator.kernel.sysctls import FORWARDING, HASH_SEED, QUIET, SILENT, kernel_seed, write_sysctl
 from topologies.interface_indices import tunnel_port
-from topologies.model import End, Node
+from topologies.model import CableEnd, Node
 
 SENTINEL = "\x7f"  # Mininet's mark for the end of a command's output
 
@@ -145,7 +145,7 @@ class NamespaceNode(MininetNode):
             )
 
     def index_of(self, interface: str) -> int:
-        return self.plan.indices[End(self.name, interface)]
+        return self.plan.indices[CableEnd(self.name, interface)]
 
     def bridge_over(self, port: VethPort) -> int:
         """Index of the bridge that ``port`` is a member of, or 0."""
@@ -303,7 +303,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             bonds.configure(self.kernel, self.plan, self.model, bridge=self.plan.indices[whole])
             return
         for bridge in self.model.bridges:
-            end = End(self.name, bridge.name)
+            end = CableEnd(self.name, bridge.name)
             kernel_object.bridge(
                 self.kernel, bridge.name, self.plan.indices[end], bridge.mac, subject=str(end)
             )
@@ -314,7 +314,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             if bridge.vni is not None:
                 configure_tunnel(self.kernel, self.plan, self.model, bridge)
 
-    def _configure_vlans(self, whole: End) -> None:
+    def _configure_vlans(self, whole: CableEnd) -> None:
         """One bridge, and for each rail the switch's own interface in its VLAN."""
         index, mac = self.plan.indices[whole], self.model.bridges[0].mac
         cables = (port.cable for port in self.ports_in_order() if port.model.bridge)
@@ -326,7 +326,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
             self.kernel, index, alias=self.plan.alias(whole), subject=str(whole)
         )
         for bridge in self.model.bridges:
-            end = End(self.name, bridge.name)
+            end = CableEnd(self.name, bridge.name)
             own, vlan, subject = self.plan.indices[end], bridge.vlan, str(end)
             assert vlan is not None  # the topology is valid
             kernel_object.vlan_member(self.kernel, index, vlan, of_bridge=True, subject=subject)
@@ -339,7 +339,7 @@ class SwitchNode(NamespaceNode, MininetSwitch):
 
     def configure_addresses(self) -> None:
         for bridge in self.model.bridges:
-            end = End(self.name, bridge.name)
+            end = CableEnd(self.name, bridge.name)
             index = self.plan.indices[end]
             if bridge.gateway is not None:
                 kernel_object.address(self.kernel, index, bridge.gateway, subject=str(end))

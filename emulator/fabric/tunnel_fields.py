@@ -40,7 +40,7 @@ from emulator.kernel.ebpf import (
 )
 from emulator.kernel.kernel_objects import VXLAN_UDP_PORT
 from emulator.kernel.release import FOR_TUNNELS, egress_program
-from emulator.kernel.shaping import Request
+from emulator.kernel.shaping import TcRequest
 
 MULTIPLIER = 0x5BD1_E995  # odd, below 2**31
 FOLD = 32
@@ -145,7 +145,7 @@ _IDENTIFICATION = (
 
 
 @cache
-def tunnel_requests() -> tuple[Request, ...]:
+def tunnel_requests() -> tuple[TcRequest, ...]:
     """Return requests that have each packet of a tunnel port looked up, with a hash that repeats.
 
     Raises :class:`UserError` if the kernel does not take the program.
@@ -154,7 +154,7 @@ def tunnel_requests() -> tuple[Request, ...]:
 
 
 @cache
-def identification_requests() -> tuple[Request, ...]:
+def identification_requests() -> tuple[TcRequest, ...]:
     """Return requests that make a routed port clear the identification of tunnel packets.
 
     Raises :class:`UserError` if the kernel does not take the program.

@@ -20,7 +20,7 @@ from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.offloads import switch_off
 from emulator.kernel.release import release_requests
 from topologies.interface_indices import tunnel_port
-from topologies.model import Bridge, End, Node
+from topologies.model import Bridge, CableEnd, Node
 
 
 def configure_tunnel(
@@ -32,7 +32,7 @@ def configure_tunnel(
     """
     assert bridge.vni is not None
     assert switch.loopback is not None
-    end = End(switch.name, tunnel_port(bridge.vni))
+    end = CableEnd(switch.name, tunnel_port(bridge.vni))
     index = plan.indices[end]
     kernel_object.vxlan(
         kernel,
@@ -48,7 +48,7 @@ def configure_tunnel(
     if plan.wires is not None:
         kernel.flush()  # it has to be there
         switch_off(kernel, end.port)
-    whole = plan.vlan_bridge(switch) if vlan is not None else End(switch.name, bridge.name)
+    whole = plan.vlan_bridge(switch) if vlan is not None else CableEnd(switch.name, bridge.name)
     assert whole is not None
     master = plan.indices[whole]
     kernel_object.raise_link(kernel, index, alias=plan.alias(end), bridge=master, subject=str(end))
@@ -60,7 +60,7 @@ def configure_tunnel(
 def _mtu_inside(plan: FabricPlan, switch: Node, bridge: Bridge) -> int:
     """The MTU of the bridge's other ports."""
     return min(
-        plan.topology.link_at(End(switch.name, port.name)).mtu
+        plan.topology.link_at(CableEnd(switch.name, port.name)).mtu
         for port in switch.ports
         if port.bridge == bridge.name
     )

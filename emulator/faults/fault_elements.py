@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from emulator.advice import meant
 from emulator.errors import UserError
-from topologies.model import End, Link, Node, Topology
+from topologies.model import CableEnd, Link, Node, Topology
 
 KINDS = ("link", "switch", "nic")
 
@@ -65,7 +65,7 @@ def element(kind: str, name: str, topology: Topology) -> Element:
             f"{kind} {name}: {node_name} has no port {port!r}{meant(port, ports)}; "
             f"it has {some(ports)}"
         )
-    return Element(kind, name, (topology.link_at(End(node.name, port)),))
+    return Element(kind, name, (topology.link_at(CableEnd(node.name, port)),))
 
 
 def _node(kind: str, name: str, topology: Topology) -> Node:

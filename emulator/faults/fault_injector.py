@@ -44,7 +44,7 @@ def _record(lab: str) -> Path:
     return directory_of(lab) / RECORD
 
 
-class Cabling(Protocol):
+class VirtualCables(Protocol):
     """Whoever holds the frames of all cables, in a lab with a virtual clock."""
 
     @property
@@ -55,14 +55,14 @@ class Cabling(Protocol):
     def follow(self, links: Collection[Link], dead: Collection[Link] = ()) -> None: ...
 
 
-class Striker:
+class FaultInjector:
     """Strikes and heals the cables of ``lab``.  One at a time: the caller sees to it.
 
     ``cabling`` holds the frames of the cables; None: the kernel does.  ``flushed`` counts the
     frames that waited in the queues of ports when their cable was pulled.
     """
 
-    def __init__(self, lab: Lab, cabling: Cabling | None = None) -> None:
+    def __init__(self, lab: Lab, cabling: VirtualCables | None = None) -> None:
         self._lab, self._cabling = lab, cabling
         self.condition = recorded(lab.name, lab.topology)
         self.flushed = 0

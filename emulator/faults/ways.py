@@ -13,8 +13,8 @@ from typing import Protocol
 from emulator.control_plane.control_plane_choice import IBGP, PER_TIER, ControlPlane
 from emulator.control_plane.control_plane_choice import of as control_plane_of
 from emulator.control_plane.speakers import as_numbers, reflectors_of
-from topologies.model import End, Link, Topology
-from topologies.routing.forwarding import Place, forwarding_of
+from topologies.model import CableEnd, Link, Topology
+from topologies.routing.forwarding import LookupPlace, forwarding_of
 from topologies.routing.steps import Step, Table
 
 
@@ -90,12 +90,12 @@ class _Static:
     def _subnets_at(self, gpu: str) -> frozenset[str]:
         """The switches that have the subnets of ``gpu``."""
         ports = self._topology.node(gpu).ports
-        ends = (end for port in ports for end, _ in self._topology.beyond(End(gpu, port.name)))
+        ends = (end for port in ports for end, _ in self._topology.beyond(CableEnd(gpu, port.name)))
         return frozenset(end.node for end in ends)
 
     def _leading(self, owner: str, ends: frozenset[str]) -> Set[str]:
         """The switches from whose hosts packets get to ``owner``, a switch or a GPU by ``ends``."""
-        before: dict[Place, list[Place]] = defaultdict(list)
+        before: dict[LookupPlace, list[LookupPlace]] = defaultdict(list)
         front = [place for places in self._entries.values() for place in places]
         seen = set(front)
         for place in front:  # which grows
@@ -118,7 +118,7 @@ class _Static:
                     back.append(earlier)
         return {name for name, places in self._entries.items() if not good.isdisjoint(places)}
 
-    def _living(self, owner: str, place: Place) -> Iterator[Step]:
+    def _living(self, owner: str, place: LookupPlace) -> Iterator[Step]:
         """The next hops that the kernel has left, without those that only swallow."""
         tables = self._forwarding.tables(owner)
         for table in dict.fromkeys((place.table, Table.MAIN)):

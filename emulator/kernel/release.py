@@ -36,7 +36,7 @@ from emulator.kernel.ebpf import (
     load_classifier,
 )
 from emulator.kernel.netlink import U32, attribute, nested, text
-from emulator.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG, Request
+from emulator.kernel.shaping import TCA_KIND, TCA_OPTIONS, TCMSG, TcRequest
 
 CLSACT, CLSACT_HANDLE, CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_0000, 0xFFFF_FFF3
 TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS, DIRECT_ACTION = 6, 7, 8, 1
@@ -74,7 +74,7 @@ FOR_TUNNELS = (
 
 
 @cache
-def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
+def release_requests(*, tunnel: bool = False) -> tuple[TcRequest, ...]:
     """What makes a port let go of the senders of the frames it sends.
 
     That of a ``tunnel`` has each of them looked up on its own, so that equal next hops share them,
@@ -84,7 +84,7 @@ def release_requests(*, tunnel: bool = False) -> tuple[Request, ...]:
     return egress_program((*FOR_TUNNELS, *PROGRAM) if tunnel else PROGRAM, "uetemu-release")
 
 
-def egress_program(program: tuple[bytes, ...], name: str) -> tuple[Request, ...]:
+def egress_program(program: tuple[bytes, ...], name: str) -> tuple[TcRequest, ...]:
     """Return requests that put ``program`` in front of all others that see what a port sends.
 
     Raises :class:`UserError` if the kernel does not take it.
@@ -99,6 +99,6 @@ def egress_program(program: tuple[bytes, ...], name: str) -> tuple[Request, ...]
         attribute(TCA_BPF_FLAGS, U32(DIRECT_ACTION)),
     )
     return (
-        Request(RTM_NEWQDISC, flags, qdisc[:4], qdisc[8:] + text(TCA_KIND, "clsact")),
-        Request(RTM_NEWTFILTER, flags, rule[:4], rule[8:] + text(TCA_KIND, "bpf") + options),
+        TcRequest(RTM_NEWQDISC, flags, qdisc[:4], qdisc[8:] + text(TCA_KIND, "clsact")),
+        TcRequest(RTM_NEWTFILTER, flags, rule[:4], rule[8:] + text(TCA_KIND, "bpf") + options),
     )

@@ -111,7 +111,7 @@ class Egress:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TcRequest:
     """A traffic control request for some interface: type, flags, and its halves around it."""
 
     kind: int
@@ -124,13 +124,13 @@ class Request:
 
 
 @lru_cache(maxsize=256)
-def egress_requests(egress: Egress) -> tuple[Request, ...]:
+def egress_requests(egress: Egress) -> tuple[TcRequest, ...]:
     """What configures the egress of any one port; links of a kind share one encoding."""
     return tuple(_requests(egress))
 
 
 @lru_cache(maxsize=256)
-def rate_requests(egress: Egress) -> tuple[Request, ...]:
+def rate_requests(egress: Egress) -> tuple[TcRequest, ...]:
     """What gives a port that has its queues already the rate and the share of ``egress``.
 
     The classes are changed where they are: what waits in them stays, and leaves at the new rate
@@ -140,7 +140,7 @@ def rate_requests(egress: Egress) -> tuple[Request, ...]:
 
 
 @lru_cache(maxsize=256)
-def size_requests(egress: Egress) -> tuple[Request, ...]:
+def size_requests(egress: Egress) -> tuple[TcRequest, ...]:
     """What gives both queues of a port that is there the size of ``egress``; what is in them stays.
 
     One that holds more than its new size lets nothing in until it holds less.
@@ -149,27 +149,27 @@ def size_requests(egress: Egress) -> tuple[Request, ...]:
 
 
 @lru_cache(maxsize=256)
-def gate_request(egress: Egress, *, closed: bool) -> Request:
+def gate_request(egress: Egress, *, closed: bool) -> TcRequest:
     """What stops or lets go the data of a port that has a gate; what waits there stays."""
     return _gate(egress, closed=closed, flags=0)
 
 
 @lru_cache(maxsize=256)
-def gating_requests(egress: Egress) -> tuple[Request, ...]:
+def gating_requests(egress: Egress) -> tuple[TcRequest, ...]:
     """What gives the data queue of a port that is there a gate, or takes it, as ``egress`` says.
 
     Data that wait are lost.
     """
     leave = TCMSG.pack(0, 0, 0, 0, DATA_QUEUE, DATA_CLASS, 0)
-    requests = [Request(RTM_DELQDISC, 0, leave[:4], leave[8:])]
+    requests = [TcRequest(RTM_DELQDISC, 0, leave[:4], leave[8:])]
     if egress.gated:
         return (*requests, *_knock_class(egress), _data_queue(egress, NEW))
     knock = TCMSG.pack(0, 0, 0, 0, KNOCK_CLASS, HTB, 0)
-    requests += [Request(RTM_DELTCLASS, 0, knock[:4], knock[8:])]
+    requests += [TcRequest(RTM_DELTCLASS, 0, knock[:4], knock[8:])]
     return (*requests, _data_queue(egress, NEW))
 
 
-def _requests(egress: Egress) -> Iterator[Request]:
+def _requests(egress: Egress) -> Iterator[TcRequest]:
     root = TC_H_ROOT
     if egress.delay_ns:
         # netem above HTB: frames on the cable do not count against the port's buffer.
@@ -195,7 +195,7 @@ def _requests(egress: Egress) -> Iterator[Request]:
             yield _filter(order, protocol, field << shift, DSCP_MASK << shift)
 
 
-def _classes(egress: Egress, *, flags: int) -> Iterator[Request]:
+def _classes(egress: Egress, *, flags: int) -> Iterator[TcRequest]:
     rate = max(1, round(egress.rate_bps / 8))
     frame = egress.mtu + PACKET_OVERHEAD_OCTETS
     datas = max(1, round(rate * egress.data_share))  # HTB knows no class that owns nothing
@@ -208,23 +208,23 @@ def _classes(egress: Egress, *, flags: int) -> Iterator[Request]:
         yield _request(RTM_NEWTCLASS, handle, parent, "htb", options, flags=flags)
 
 
-def _queues(egress: Egress, *, flags: int) -> Iterator[Request]:
+def _queues(egress: Egress, *, flags: int) -> Iterator[TcRequest]:
     yield _fifo(CONTROL_QUEUE, CONTROL_CLASS, egress.control_buffer_bytes, flags)
     yield _data_queue(egress, flags)
 
 
-def _data_queue(egress: Egress, flags: int) -> Request:
+def _data_queue(egress: Egress, flags: int) -> TcRequest:
     if egress.gated:
         return _gate(egress, closed=False, flags=flags)
     return _fifo(DATA_QUEUE, DATA_CLASS, egress.buffer_bytes, flags)
 
 
-def _fifo(handle: int, parent: int, limit: int, flags: int) -> Request:
+def _fifo(handle: int, parent: int, limit: int, flags: int) -> TcRequest:
     options = attribute(TCA_OPTIONS, U32(min(limit, LARGEST_QUEUE_BYTES)))
     return _request(RTM_NEWQDISC, handle, parent, "bfifo", options, flags=flags)
 
 
-def _gate(egress: Egress, *, closed: bool, flags: int) -> Request:
+def _gate(egress: Egress, *, closed: bool, flags: int) -> TcRequest:
     """The token bucket around the data queue."""
     # it drops what exceeds its burst, so that is a full frame even when nothing may pass
     rate, burst = OPEN_RATE, OPEN_BURST
@@ -242,7 +242,7 @@ def _gate(egress: Egress, *, closed: bool, flags: int) -> Request:
     return _request(RTM_NEWQDISC, DATA_QUEUE, DATA_CLASS, "tbf", options, flags=flags)
 
 
-def _knock_class(egress: Egress) -> Iterator[Request]:
+def _knock_class(egress: Egress) -> Iterator[TcRequest]:
     rate = max(1, round(egress.rate_bps / 8))
     options = _class_options(rate, rate, egress.mtu + HEADER_OCTETS, 7)
     yield _request(RTM_NEWTCLASS, KNOCK_CLASS, HTB, "htb", options)
@@ -278,7 +278,7 @@ def _class_options(own: int, ceiling: int, frame: int, priority: int) -> bytes:
     )
 
 
-def _filter(order: int, protocol: int, value: int, mask: int) -> Request:
+def _filter(order: int, protocol: int, value: int, mask: int) -> TcRequest:
     """IP packets whose first word has ``value`` under ``mask`` go to the control class."""
     selector = U32_SELECTOR.pack(TC_U32_TERMINAL, 0, 1, 0, 0, 0, 0, 0)
     key = struct.pack(">II", mask, value) + struct.pack("=ii", 0, 0)
@@ -301,6 +301,6 @@ def _request(
     info: int = 0,
     *,
     flags: int = NEW,
-) -> Request:
+) -> TcRequest:
     header = TCMSG.pack(0, 0, 0, 0, handle, parent, info)
-    return Request(kind, flags, header[:4], header[8:] + text(TCA_KIND, name) + options)
+    return TcRequest(kind, flags, header[:4], header[8:] + text(TCA_KIND, name) + options)

@@ -17,7 +17,7 @@ from topologies.model import Node, Role, Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Direction:
+class LinkDirection:
     """One direction of a link: what leaves through ``port`` (``node:port``) to ``to``.
 
     ``tier`` tells by the roles of both ends where in the fabric it is (``rail to spine``),
@@ -67,7 +67,7 @@ class Activity:
     nobody could know.
     """
 
-    direction: Direction
+    direction: LinkDirection
     rate_bps: float
     utilisation: float
     queue_bytes: int
@@ -145,14 +145,14 @@ _KEYS: Mapping[Sort, Callable[[Activity], int]] = {
 }
 
 
-def directions(topology: Topology) -> tuple[Direction, ...]:
+def directions(topology: Topology) -> tuple[LinkDirection, ...]:
     """Both directions of every link, in the order of the topology's nodes."""
     found = []
     for node in topology.nodes:
         for link, ours, far in topology.neighbours(node.name):
             peer = topology.node(far.node)
             found.append(
-                Direction(
+                LinkDirection(
                     port=str(ours),
                     to=str(far),
                     tier=_tier(node.role, peer.role),
@@ -179,7 +179,7 @@ def tiers(topology: Topology) -> tuple[str, ...]:
 
 
 def activities(
-    directions: Iterable[Direction],
+    directions: Iterable[LinkDirection],
     before: Mapping[str, Reading],
     after: Mapping[str, Reading],
     dilation: float,
@@ -224,7 +224,7 @@ def by_rail(all_of: Sequence[Activity]) -> dict[int, dict[str, Group]]:
 
 
 def _activity(
-    direction: Direction, before: Reading, after: Reading, dilation: float, anew: bool
+    direction: LinkDirection, before: Reading, after: Reading, dilation: float, anew: bool
 ) -> Activity:
     counted_anew = anew and after.marked is not None  # by an ASIC
     since = 0 if counted_anew else before.sent_bytes

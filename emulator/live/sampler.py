@@ -52,7 +52,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class LabSample:
     """What a lab did in an interval of ``interval_us`` fabric time, ``up_us`` after its start.
 
     ``tiers`` are all of the fabric in the order in which a packet passes them.  The start is known
@@ -67,7 +67,7 @@ class Picture:
     tiers: tuple[str, ...]
 
 
-class Sampler:
+class LabSampler:
     """Samples of ``lab``, one after the other.  Costs some 0.3 ms of host time a node."""
 
     def __init__(self, lab: Lab) -> None:
@@ -92,11 +92,11 @@ class Sampler:
             raise UserError(f"lab {self._lab.name} cannot be read: {error}") from error
         return Sample(at_ns=at_ns, record=self._record, readings=readings, limits=self._limits)
 
-    def between(self, before: Sample, after: Sample) -> Picture:
+    def between(self, before: Sample, after: Sample) -> LabSample:
         """What the fabric did from one sample to the other."""
         dilation = self._lab.dilation
         created = datetime.fromisoformat(after.record.created).timestamp()
-        return Picture(
+        return LabSample(
             record=after.record,
             interval_us=(after.at_ns - before.at_ns) / 1000 / dilation,
             up_us=(time.time() - created) * (1e6 / dilation)

@@ -36,7 +36,7 @@ from functools import cache
 
 from emulator.asic.port_faults import Faults
 from topologies.analysis.capacity import HEIGHT
-from topologies.model import VXLAN_OVERHEAD, End, Role, Topology
+from topologies.model import VXLAN_OVERHEAD, CableEnd, Role, Topology
 from topologies.routing.stretch import stretch_of
 
 
@@ -45,7 +45,7 @@ class Change:
     """From ``at_ns`` on the port ``end`` sends at ``share`` of its link's rate."""
 
     at_ns: int
-    end: End
+    end: CableEnd
     share: float
 
 
@@ -125,7 +125,7 @@ def _tunnel_octets(
     return message.packets * VXLAN_OVERHEAD if passages and tunnelled else 0
 
 
-def _both(topology: Topology, end: End) -> tuple[End, End]:
+def _both(topology: Topology, end: CableEnd) -> tuple[CableEnd, CableEnd]:
     return topology.link_at(end).ends
 
 
@@ -185,7 +185,7 @@ def _joined_across(topology: Topology) -> Iterator[frozenset[str]]:
 Capacity = list[tuple[float, float]]
 
 
-def _capacity(topology: Topology, ends: Sequence[End], changes: Sequence[Change]) -> Capacity:
+def _capacity(topology: Topology, ends: Sequence[CableEnd], changes: Sequence[Change]) -> Capacity:
     rates = {end: topology.link_at(end).rate_bps / 8e9 for end in ends}
     now = dict(rates)
     steps = [(0.0, sum(now.values()))]
@@ -251,7 +251,7 @@ class _Delays:
         self._forwarding = {node.name for node in topology.nodes if node.forwards}
         self._reach = cache(self._shortest)
 
-    def of(self, ways: Sequence[tuple[End, End]], topology: Topology) -> _Border:
+    def of(self, ways: Sequence[tuple[CableEnd, CableEnd]], topology: Topology) -> _Border:
         near = self._reach(frozenset((end.node, 0.0) for end, _ in ways), back=True)
         far = self._reach(
             frozenset(

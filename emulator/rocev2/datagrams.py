@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from emulator.rocev2.connection.work import WorkError, encoded, message_length
 from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.hca_peer import Peer
+from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import GRH_SIZE, QPN_MASK, Operation, Service
+from emulator.rocev2.wire.rocev2_codes import GRH_SIZE, QPN_MASK, BthOperation, Service
 from emulator.rocev2.wire.rocev2_frames import Frames
 from uet.peer import traffic_class
-from uet.transport import Completion, Frame, Receive, Send
+from uet.transport import Completion, Frame, ReceiveRequest, SendRequest
 
 _IP_AT = 14
 _IPV4_SIZE = 20
@@ -21,8 +21,8 @@ _MIGREQ = headers.BTH.mask("migreq")
 _OPCODE_SHIFT = headers.BTH.shift("opcode")
 _FROM_QP = 1 << 31  # in a Q_Key that is asked for
 _ORDINARY, _WITH_IMMEDIATE = (
-    int(Service.UD) | int(Operation.SEND_ONLY),
-    int(Service.UD) | int(Operation.SEND_ONLY_IMM),
+    int(Service.UD) | int(BthOperation.SEND_ONLY),
+    int(Service.UD) | int(BthOperation.SEND_ONLY_IMM),
 )
 
 
@@ -44,12 +44,12 @@ class Datagrams:
         self._complete = complete
         self._counts = counts
         self._class = traffic_class(config.dscp_data, ecn_capable=config.ecn_capable)
-        self._receives: deque[Receive] = deque()
+        self._receives: deque[ReceiveRequest] = deque()
         self._frames: dict[tuple[bytes, int], Frames] = {}
         self._psn = 0
         self.queue: deque[Frame] = deque()
 
-    def post(self, request: Send, peer: Peer) -> None:
+    def post(self, request: SendRequest, peer: HcaPeer) -> None:
         """Queue a datagram; ``WorkError`` for one that cannot be."""
         config, address = self._config, request.destination
         if not isinstance(address, UdAddress):
@@ -85,7 +85,7 @@ class Datagrams:
             )
         )
 
-    def post_receive(self, receive: Receive) -> None:
+    def post_receive(self, receive: ReceiveRequest) -> None:
         """Offer memory; its first 40 octets are not the message's."""
         if message_length(receive.memory) < GRH_SIZE or receive.memory.readonly:
             raise WorkError(
@@ -94,7 +94,7 @@ class Datagrams:
         self._receives.append(receive)
 
     def receive(
-        self, opcode: int, peer: Peer, frame: memoryview, extensions_at: int, at: int, end: int
+        self, opcode: int, peer: HcaPeer, frame: memoryview, extensions_at: int, at: int, end: int
     ) -> None:
         """A packet for the datagram queue pair; its PSN says nothing."""
         if opcode not in (_ORDINARY, _WITH_IMMEDIATE):

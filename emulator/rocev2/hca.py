@@ -15,18 +15,18 @@ from ipaddress import ip_address
 
 from emulator.rocev2.congestion.queue_pair_congestion import Congestion
 from emulator.rocev2.connection.queue_pair import QueuePair
-from emulator.rocev2.connection.receives import ReceiveQueue
+from emulator.rocev2.connection.receives import QpReceiveQueue
 from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.datagrams import Datagrams
-from emulator.rocev2.hca_arrivals import Arrivals
+from emulator.rocev2.hca_arrivals import HcaArrivals
 from emulator.rocev2.hca_config import Connection, HcaConfig
-from emulator.rocev2.hca_memory import MemoryRegion, MemoryTable
-from emulator.rocev2.hca_peer import Peer
+from emulator.rocev2.hca_memory import HcaMemoryRegion, RKeyTable
+from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, CNP_RESERVED, Service
 from emulator.rocev2.wire.rocev2_packets import encapsulation
 from uet.peer import traffic_class
-from uet.transport import Completion, Frame, Receive, Request, Send
+from uet.transport import Completion, Frame, ReceiveRequest, Request, SendRequest
 
 _SERVICES = {"rc": Service.RC, "uc": Service.UC}
 _CNP_DATA = bytes(CNP_RESERVED)
@@ -42,19 +42,19 @@ class HostChannelAdapter:
         self.counts: Counter[str] = Counter()
         if config.congestion_control != "none":
             self.counts["tx_cnps"] = 0  # none so far, which is not the same as having none
-        self.memory = MemoryTable()
+        self.memory = RKeyTable()
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
         self._congestion = Congestion(config)
-        self.peers: dict[bytes, Peer] = {}
-        self._named: dict[str, Peer] = {}  # by address as the configuration spells it
-        self._connections: dict[int, tuple[Peer, Connection]] = {}
+        self.peers: dict[bytes, HcaPeer] = {}
+        self._named: dict[str, HcaPeer] = {}  # by address as the configuration spells it
+        self._connections: dict[int, tuple[HcaPeer, Connection]] = {}
         self._queues: dict[tuple[bytes, str], list[int]] = {}
         self._turns: Counter[tuple[bytes, str]] = Counter()
         self._qps: dict[int, QueuePair] = {}
         self._done: list[Completion] = []
-        self._receives = ReceiveQueue(self._done.append, endless=config.endless_receives)
+        self._receives = QpReceiveQueue(self._done.append, endless=config.endless_receives)
         self._datagrams = Datagrams(config, self._done.append, self.counts)
-        self._arrivals = Arrivals(self, self._encapsulation, self._datagrams)
+        self._arrivals = HcaArrivals(self, self._encapsulation, self._datagrams)
         self._cnp_class = traffic_class(config.dscp_cnp, ecn_capable=config.ecn_capable)
         migreq = headers.BTH.mask("migreq") if config.migreq else 0
         self._cnp_word = headers.BTH.word(opcode=CNP_OPCODE) | migreq
@@ -74,7 +74,7 @@ class HostChannelAdapter:
 
     def add_peer(self, address: str, mac: str) -> None:
         """Learn how to reach ``address``; ``EncapsulationError`` if that cannot be."""
-        peer = Peer(self._encapsulation, address, mac)
+        peer = HcaPeer(self._encapsulation, address, mac)
         self.peers[peer.key] = self._named[peer.address] = peer
 
     def connect(self, address: str, connection: Connection) -> None:
@@ -106,7 +106,7 @@ class HostChannelAdapter:
 
         Its first octet has the virtual address ``address``.
         """
-        self.memory.register(MemoryRegion(memory, key, writable, readable, address))
+        self.memory.register(HcaMemoryRegion(memory, key, writable, readable, address))
 
     def unregister(self, key: int) -> None:
         """Let nobody reach the region any more; ``MemoryRegionError`` if there is none.
@@ -137,7 +137,7 @@ class HostChannelAdapter:
             request = replace(request, peer=peer.address)  # IPv6 has several spellings
         delivery = request.delivery or "rc"
         if delivery == "ud":
-            if not isinstance(request, Send):
+            if not isinstance(request, SendRequest):
                 raise WorkError("a datagram carries a send and nothing else")
             self._datagrams.post(request, peer)
             return
@@ -155,7 +155,7 @@ class HostChannelAdapter:
         self._turns[key] += 1
         qp.post(work)
 
-    def post_receive(self, receive: Receive, *, datagram: bool = False) -> None:
+    def post_receive(self, receive: ReceiveRequest, *, datagram: bool = False) -> None:
         """Offer memory to sends, or to datagrams (whose first 40 octets are not theirs)."""
         if datagram:
             self._datagrams.post_receive(receive)
@@ -277,10 +277,10 @@ class HostChannelAdapter:
     def answers(self, qp: QueuePair) -> None:
         self._answering[qp.qpn] = qp
 
-    def take_receive(self) -> Receive | None:
+    def take_receive(self) -> ReceiveRequest | None:
         return self._receives.take()
 
-    def return_receive(self, receive: Receive) -> None:
+    def return_receive(self, receive: ReceiveRequest) -> None:
         self._receives.put_back(receive)
 
     def take_immediate(self) -> bool:

@@ -14,30 +14,30 @@ from emulator.rocev2.connection.queue_pair import QueuePair
 from emulator.rocev2.connection.requester import Requester
 from emulator.rocev2.datagrams import Datagrams
 from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.hca_peer import Peer
+from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire.rocev2_codes import (
     CNP_OPCODE,
     OPERATION_MASK,
     SERVICE_MASK,
-    Operation,
+    BthOperation,
     pkeys_match,
 )
-from emulator.rocev2.wire.rocev2_packets import PacketOpener
+from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator
 from uet.carrier_codec import Encapsulation
 from uet.wire.codes import ECN_CE
 
 _ACKREQ = 0x80
 _RESPONSES = frozenset(
     {
-        Operation.READ_RESPONSE_FIRST,
-        Operation.READ_RESPONSE_MIDDLE,
-        Operation.READ_RESPONSE_LAST,
-        Operation.READ_RESPONSE_ONLY,
-        Operation.ATOMIC_ACKNOWLEDGE,
+        BthOperation.READ_RESPONSE_FIRST,
+        BthOperation.READ_RESPONSE_MIDDLE,
+        BthOperation.READ_RESPONSE_LAST,
+        BthOperation.READ_RESPONSE_ONLY,
+        BthOperation.ATOMIC_ACKNOWLEDGE,
     }
 )
-_ACKNOWLEDGE = int(Operation.ACKNOWLEDGE)
-_ACKNOWLEDGEMENTS = frozenset({Operation.ACKNOWLEDGE, Operation.ATOMIC_ACKNOWLEDGE})
+_ACKNOWLEDGE = int(BthOperation.ACKNOWLEDGE)
+_ACKNOWLEDGEMENTS = frozenset({BthOperation.ACKNOWLEDGE, BthOperation.ATOMIC_ACKNOWLEDGE})
 
 
 class ArrivalHost(Protocol):
@@ -45,7 +45,7 @@ class ArrivalHost(Protocol):
 
     config: HcaConfig
     counts: Counter[str]
-    peers: dict[bytes, Peer]
+    peers: dict[bytes, HcaPeer]
 
     def queue_pair(self, qpn: int) -> QueuePair | None:
         """Return the queue pair of that number, if there is one."""
@@ -60,7 +60,7 @@ class ArrivalHost(Protocol):
         ...
 
 
-class Arrivals:
+class HcaArrivals:
     """Takes the frames of one endpoint."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Arrivals:
         self._config = hca.config
         self._counts = hca.counts
         self._datagrams = datagrams
-        self._opener = PacketOpener(encapsulation)
+        self._opener = PacketDecapsulator(encapsulation)
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None:
         """Take whole Ethernet frames."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 KEY_BITS, ADDRESS_BITS = 32, 64
 
 
-class MemoryRegionError(ValueError):
+class HcaMemoryRegionError(ValueError):
     """A region cannot be registered as asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRegion:
+class HcaMemoryRegion:
     """Registered memory, and what peers may do with it.
 
     ``address`` is the virtual address of its first octet for peers; 0 makes addresses offsets
@@ -26,34 +26,36 @@ class MemoryRegion:
     address: int = 0
 
 
-class MemoryTable:
+class RKeyTable:
     """The regions of one endpoint, by R_Key."""
 
     def __init__(self) -> None:
-        self._regions: dict[int, MemoryRegion] = {}
+        self._regions: dict[int, HcaMemoryRegion] = {}
 
-    def register(self, region: MemoryRegion) -> None:
-        """Raises :class:`MemoryRegionError` for a bad or taken key or unsuitable memory."""
+    def register(self, region: HcaMemoryRegion) -> None:
+        """Raises :class:`HcaMemoryRegionError` for a bad or taken key or unsuitable memory."""
         if not 0 <= region.key < 1 << KEY_BITS:
-            raise MemoryRegionError(f"the R_Key {region.key:#x} does not fit into 32 bits")
+            raise HcaMemoryRegionError(f"the R_Key {region.key:#x} does not fit into 32 bits")
         if region.key in self._regions:
-            raise MemoryRegionError(f"the R_Key {region.key:#x} is in use; choose another one")
+            raise HcaMemoryRegionError(f"the R_Key {region.key:#x} is in use; choose another one")
         memory = region.memory
         if memory.ndim != 1 or memory.itemsize != 1 or not memory.contiguous:
-            raise MemoryRegionError("a memory region must be a flat view of octets: use .cast('B')")
+            raise HcaMemoryRegionError(
+                "a memory region must be a flat view of octets: use .cast('B')"
+            )
         if region.writable and memory.readonly:
-            raise MemoryRegionError("read-only memory cannot be registered for remote writes")
+            raise HcaMemoryRegionError("read-only memory cannot be registered for remote writes")
         if not 0 <= region.address <= (1 << ADDRESS_BITS) - len(memory):
-            raise MemoryRegionError(
+            raise HcaMemoryRegionError(
                 f"a region of {len(memory)} octets at {region.address:#x} leaves the 64-bit"
                 " address space"
             )
         self._regions[region.key] = region
 
     def unregister(self, key: int) -> None:
-        """Forget a key; ``MemoryRegionError`` if it is not registered."""
+        """Forget a key; ``HcaMemoryRegionError`` if it is not registered."""
         if self._regions.pop(key, None) is None:
-            raise MemoryRegionError(f"the R_Key {key:#x} is not registered")
+            raise HcaMemoryRegionError(f"the R_Key {key:#x} is not registered")
 
     def reach(
         self, key: int, address: int, length: int, *, write: bool = False, read: bool = False

@@ -6,10 +6,10 @@ from ipaddress import ip_address
 
 from emulator.rocev2.wire.rocev2_codes import flow_label, source_port
 from emulator.rocev2.wire.rocev2_frames import Frames
-from uet.carrier_codec import Encapsulation, Envelope
+from uet.carrier_codec import Encapsulation, PeerEnvelope
 
 
-class Peer:
+class HcaPeer:
     """An endpoint that packets go to and come from; ``EncapsulationError`` if it cannot be."""
 
     __slots__ = ("_envelope", "address", "key")
@@ -17,7 +17,7 @@ class Peer:
     def __init__(self, encapsulation: Encapsulation, address: str, mac: str) -> None:
         self.address = address
         self.key = ip_address(address).packed
-        self._envelope = Envelope(encapsulation, address, mac)
+        self._envelope = PeerEnvelope(encapsulation, address, mac)
 
     def frames(self, local_qpn: int, remote_qpn: int, pkey: int) -> Frames:
         """Those of one pair of queue pairs, which share a UDP source port (annex A17.9.4)."""

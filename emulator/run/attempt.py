@@ -10,19 +10,19 @@ from emulator.asic.port_faults import Faults
 from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.agent_spec import RankResult
 from emulator.faults.condition import Condition
-from emulator.faults.fault_injector import Striker
+from emulator.faults.fault_injector import FaultInjector
 from emulator.faults.grammar import Moment
 from emulator.lab import Lab
 from emulator.run.clocks.clocks import Pool, TimeBase
 from emulator.run.faults import disturbance
-from emulator.run.faults.expectation import Expectation
+from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import FaultPlayer, Tell, link_changes
 from emulator.run.faults.unfinished import unfinished
 from emulator.run.measurement import HostLoad, Measured, measure
 from emulator.run.observation import PortObserver
 from emulator.run.plan.patience import patience_s, virtual_patience_s
-from emulator.run.plan.run_plan import Plan, PlannedStage
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.run_plan import PlannedStage, RunPlan
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import Outcome, Trial
 from topologies.analysis.round_trip import base_rtt_ns
 
@@ -34,12 +34,12 @@ class Attempt:
     ``host``, ``late_fault_ns`` and ``warnings`` are what came of it besides, also if it fails.
     """
 
-    plan: Plan
+    plan: RunPlan
     stage: PlannedStage
     trial: Trial
-    load: Load
+    load: TrialLoad
     lab: Lab
-    striker: Striker
+    striker: FaultInjector
     pool: Pool
     ports: PortObserver
     time: TimeBase
@@ -48,7 +48,7 @@ class Attempt:
     host: HostLoad | None = None
     late_fault_ns: int = 0
     warnings: list[str] = field(default_factory=list)
-    _expected: Expectation | None = None
+    _expected: FaultExpectation | None = None
     _undisturbed: Outcome | None = None
     _lost: Mapping[str, int] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Attempt:
         if not self.plan.moments:
             return self._measure(self.trial, self.load.ideal_ns, self._player()), {}
         topology, wire = self.stage.topology, self.stage.transport.wire
-        expected = Expectation.of(
+        expected = FaultExpectation.of(
             self.plan.moments,
             topology,
             self.plan.pxn.relayed(self.trial.compile()),

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from emulator.results import Result
-from emulator.run.plan.run_plan import Plan
+from emulator.run.plan.run_plan import RunPlan
 
 
 class Observer(Protocol):
     """An observer of a run: a terminal, or nobody."""
 
-    def began(self, plan: Plan, result: Result) -> None:
+    def began(self, plan: RunPlan, result: Result) -> None:
         """The fabric is about to be built; the dilation is known."""
 
     def progress(self, what: str, share: float | None) -> None:

@@ -15,7 +15,7 @@ from emulator.run.clocks.clocks import RunClock
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address
 from topologies.analysis.round_trip import base_rtt_ns
-from topologies.model import SWITCH, End, Node, Port, Topology
+from topologies.model import SWITCH, CableEnd, Node, Port, Topology
 from topologies.parts.attachment import nic_rate_bps
 from topologies.parts.scale_up import ScaleUpDomains
 from topologies.routing.fabric_paths import spans_from
@@ -73,7 +73,7 @@ def agent_specs(
         scale_up = domains.network(gpu.name)
         joined = domains.peers(gpu.name)
         cables = [port for port in gpu.ports if port.address is not None]
-        links = [topology.link_at(End(gpu.name, port.name)) for port in cables]
+        links = [topology.link_at(CableEnd(gpu.name, port.name)) for port in cables]
         ports: dict[str, Port] = {}
         for port in cables:
             ports.setdefault(port.interface, port)  # of a bond, its first

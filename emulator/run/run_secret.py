@@ -7,7 +7,7 @@ import hashlib
 import json
 
 from emulator.run.environment import version_of
-from emulator.run.plan.run_plan import Plan
+from emulator.run.plan.run_plan import RunPlan
 from topologies.exports import mermaid as export
 
 #: Fields of a request that stand elsewhere, or that no packet depends on.
@@ -29,7 +29,7 @@ def _default(field: dataclasses.Field[object]) -> object:
     return field.default
 
 
-def run_secret(plan: Plan, life: int, *, dilation: float, started: int | None) -> bytes:
+def run_secret(plan: RunPlan, life: int, *, dilation: float, started: int | None) -> bytes:
     """The secret of the endpoints' ``life``-th life in the run of ``plan``.
 
     ``started`` (ns since 1970) is for a run on the host's clock, whose packets are others every

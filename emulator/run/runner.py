@@ -27,7 +27,7 @@ from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_pool import AgentError
 from emulator.endpoint.counting import add
 from emulator.errors import UserError
-from emulator.faults.fault_injector import Striker, check_rates
+from emulator.faults.fault_injector import FaultInjector, check_rates
 from emulator.lab import Lab
 from emulator.measures.bound import violation
 from emulator.results import Result, RunFolder
@@ -40,8 +40,8 @@ from emulator.run.interrupts import Interrupted, interruptible
 from emulator.run.measurement import HostLoad
 from emulator.run.observation import PortObserver
 from emulator.run.observer import Observer
-from emulator.run.plan.run_plan import Plan, PlannedStage, Request, default_capture, prepare
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.run_plan import PlannedStage, RunPlan, RunRequest, default_capture, prepare
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.report import row_ports
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
@@ -52,7 +52,7 @@ from emulator.scenario import Trial
 from emulator.transports.one_time_keys import KEY_FILE
 from topologies.exports import mermaid as export
 
-__all__ = ["Observer", "Plan", "Request", "default_capture", "execute", "prepare"]
+__all__ = ["Observer", "RunPlan", "RunRequest", "default_capture", "execute", "prepare"]
 
 #: What ``result.json`` has for an error until the run has ended.
 UNFINISHED = "the run has not ended yet, or it was killed before it could say why"
@@ -61,7 +61,7 @@ UNFINISHED = "the run has not ended yet, or it was killed before it could say wh
 EVENT_LOGS = "event-logs"
 
 
-def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
+def execute(plan: RunPlan, observer: Observer) -> tuple[Result, RunFolder]:
     """Run ``plan``.  Failures of the run stand in ``Result.errors``; :class:`Interrupted` passes.
 
     Whatever happens, the run folder is complete when this returns or raises, and no kernel object
@@ -106,7 +106,9 @@ def execute(plan: Plan, observer: Observer) -> tuple[Result, RunFolder]:
 
 
 class _Run:
-    def __init__(self, plan: Plan, result: Result, folder: RunFolder, observer: Observer) -> None:
+    def __init__(
+        self, plan: RunPlan, result: Result, folder: RunFolder, observer: Observer
+    ) -> None:
         self.plan, self.result, self.folder, self.observer = plan, result, folder, observer
         self.environment: dict[str, object] = {
             **describe_machine(),
@@ -122,7 +124,7 @@ class _Run:
         self.pool: Pool | None = None
         self.lab: Lab | None = None
         self.ports: PortObserver | None = None
-        self.striker: Striker | None = None
+        self.striker: FaultInjector | None = None
         self.attempt: Attempt | None = None
         self._seeds = SeedRows(plan.request.seeds)
         self._endpoints: dict[str, dict[str, int]] = {}
@@ -208,7 +210,7 @@ class _Run:
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
-        self.striker = Striker(lab, self.time.cabling)
+        self.striker = FaultInjector(lab, self.time.cabling)
         self.ports = PortObserver(lab, self.time.telemetry, self.time.counters(lab))
 
     def _start_agents(self, lives: ExitStack, stages: Sequence[int]) -> None:
@@ -328,7 +330,7 @@ class _Run:
             self.observer.row(shown)
 
     def _attempt(
-        self, stage: PlannedStage, trial: Trial, load: Load, progress: Callable[[], None]
+        self, stage: PlannedStage, trial: Trial, load: TrialLoad, progress: Callable[[], None]
     ) -> Attempt:
         assert self.lab is not None
         assert self.ports is not None
@@ -409,6 +411,6 @@ class _Run:
         self.folder.close()
 
 
-def _weight(trial: Trial, load: Load) -> float:
+def _weight(trial: Trial, load: TrialLoad) -> float:
     """A trial's share of the run's time: small ones are bound by latency."""
     return (load.ideal_ns + 20_000) * (trial.warmups + trial.iterations)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 
 from emulator.endpoint.nic.packet_nic import Nic
-from emulator.standalone.report import Report
+from emulator.standalone.report import EventReport
 from emulator.standalone.script.outcomes import Outcomes
-from emulator.standalone.session import Endpoint, Session
+from emulator.standalone.session import EndpointSession, PeerLearner
 
 #: The reason for an end that neither the user nor the work has asked for.
 BROKEN = "error"
 
 
 def end(
-    session: Session,
-    endpoint: Endpoint,
+    session: EndpointSession,
+    endpoint: PeerLearner,
     nic: Nic,
     outcomes: Outcomes,
-    report: Report,
+    report: EventReport,
     reason: str,
     **more: object,
 ) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 
-from emulator.standalone.report import Report
+from emulator.standalone.report import EventReport
 
 _PREFIXES = ("rx_drop_", "tss_")
 _NAMES = frozenset(
@@ -28,7 +28,7 @@ def is_refusal(name: str) -> bool:
 class Refusals:
     """Tells ``report`` of each kind of refusal once; ``counts`` are those of the endpoint."""
 
-    def __init__(self, counts: Mapping[str, int], report: Report) -> None:
+    def __init__(self, counts: Mapping[str, int], report: EventReport) -> None:
         self._counts, self._report = counts, report
         self._seen = 0  # counters that have been there
         self._silent: list[str] = []  # of these, refusals that have not happened yet

@@ -15,7 +15,7 @@ _WIDTH = 10
 _HIDDEN = frozenset({"config", "counters", "nic", "sha256", "unix_time"})
 
 
-class Report:
+class EventReport:
     """Writes events to ``out``, each as soon as it happens."""
 
     def __init__(self, out: TextIO, *, table: bool) -> None:

@@ -18,13 +18,13 @@ from ipaddress import ip_address
 from types import FrameType
 from typing import Protocol
 
-from emulator.endpoint.nic.raw_port import Port
+from emulator.endpoint.nic.raw_port import RawPort
 from emulator.standalone.capture_file import CaptureFile
 from emulator.standalone.refusals import Refusals
-from emulator.standalone.report import Report
+from emulator.standalone.report import EventReport
 from emulator.standalone.script.offers import Offer
 from emulator.standalone.script.outcomes import Outcomes
-from emulator.standalone.script.pds_operations import Answer, Open, Probe
+from emulator.standalone.script.pds_operations import Open, ProbeOutcome, ProbeRequest
 from emulator.standalone.script.requested_operations import Message
 from uet.transport import Completion, Request, Transport
 
@@ -80,7 +80,7 @@ class Limits:
     close_time: int = 10**10
 
 
-class Endpoint(Transport, Protocol):
+class PeerLearner(Transport, Protocol):
     """A transport that may learn of peers."""
 
     counts: Counter[str]
@@ -101,18 +101,18 @@ class Manners:
     """
 
     address: str | None = None
-    control: Callable[[Probe | Open, int], Answer] | None = None
+    control: Callable[[ProbeRequest | Open, int], ProbeOutcome] | None = None
     explain: Callable[[Request, str | None], str | None] = lambda request, error: None
 
 
-class Session:
+class EndpointSession:
     """One endpoint at work.  Make it inside the namespace."""
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        port: Port,
-        report: Report,
+        endpoint: PeerLearner,
+        port: RawPort,
+        report: EventReport,
         outcomes: Outcomes,
         stop: Stop,
         *,
@@ -130,7 +130,7 @@ class Session:
         self._messages = deque(messages)
         self._in_flight = in_flight or len(messages)
         self._open = 0
-        self._answer: tuple[Message, Answer] | None = None  # that is being waited for
+        self._answer: tuple[Message, ProbeOutcome] | None = None  # that is being waited for
         self._offers = deque(sorted(offers, key=lambda offer: offer.after))
         self._first_at: int | None = None  # when the first packet came
         self._capture = capture
@@ -232,13 +232,13 @@ class Session:
             if message.after > now or self._stop.number is not None:
                 break
             request = message.request
-            if self._answer is not None and isinstance(request, Probe | Open):
+            if self._answer is not None and isinstance(request, ProbeRequest | Open):
                 break
             self._messages.popleft()
             message.posted_at = now
             self._tally.posted += 1
             try:
-                if isinstance(request, Probe | Open):
+                if isinstance(request, ProbeRequest | Open):
                     assert self._manners.control is not None
                     self._answer = message, self._manners.control(request, now)
                 else:

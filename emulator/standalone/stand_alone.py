@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from emulator.endpoint.nic.interface import Interface
-from emulator.endpoint.nic.raw_port import Port
+from emulator.endpoint.nic.interface import NetworkInterface
+from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.standalone.capture_file import CaptureFile
 from emulator.standalone.ending import BROKEN, end
-from emulator.standalone.report import Report
-from emulator.standalone.script.offers import Offer, Region
+from emulator.standalone.report import EventReport
+from emulator.standalone.script.offers import Offer, OfferedRegion
 from emulator.standalone.script.outcomes import Outcomes
 from emulator.standalone.script.requested_operations import Message
-from emulator.standalone.session import Endpoint, Limits, Manners, Session, Stop
+from emulator.standalone.session import EndpointSession, Limits, Manners, PeerLearner, Stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class StandAlone:
     save: Path | None = None
 
     def capture(
-        self, found: Interface, title: str, stack: contextlib.ExitStack
+        self, found: NetworkInterface, title: str, stack: contextlib.ExitStack
     ) -> CaptureFile | None:
         """The file for its frames, if it is to have one; closed with ``stack``."""
         if self.pcap is None:
@@ -60,12 +60,12 @@ class StandAlone:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StandAloneWork:
     """What there is to do, and the seed of all that is random in it."""
 
     seed: int
     offers: Sequence[Offer]
-    regions: Sequence[Region]
+    regions: Sequence[OfferedRegion]
     messages: Sequence[Message]
 
 
@@ -81,13 +81,13 @@ class Configuration(Protocol):
 
 def serve(
     wanted: StandAlone,
-    work: Work,
-    endpoint: Endpoint,
-    port: Port,
-    report: Report,
+    work: StandAloneWork,
+    endpoint: PeerLearner,
+    port: RawPort,
+    report: EventReport,
     stop: Stop,
     *,
-    found: Interface,
+    found: NetworkInterface,
     configuration: Configuration,
     settings: Mapping[str, object],
     regions: Sequence[Mapping[str, object]],
@@ -102,7 +102,7 @@ def serve(
     the event "end" what ``at_end`` returns then.
     """
     outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
-    session = Session(
+    session = EndpointSession(
         endpoint,
         port,
         report,

@@ -14,7 +14,7 @@ from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import UserError
 from emulator.transports import rocev2_transport as rocev2
 from emulator.transports import uet_transport as uet
-from emulator.transports.transport_choice import Transport, TransportChoice
+from emulator.transports.transport_choice import RunTransport, TransportChoice
 from topologies.model import Topology
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "is_secured",
 ]
 
-TRANSPORTS: Mapping[str, Transport] = {"uet": uet.TRANSPORT, "rocev2": rocev2.TRANSPORT}
+TRANSPORTS: Mapping[str, RunTransport] = {"uet": uet.TRANSPORT, "rocev2": rocev2.TRANSPORT}
 
 
 def fit(
@@ -66,7 +66,7 @@ def describe_options() -> str:
     )
 
 
-def _parsed(wanted: str) -> tuple[Transport, Mapping[str, str]]:
+def _parsed(wanted: str) -> tuple[RunTransport, Mapping[str, str]]:
     name, _, text = wanted.partition(":")
     transport = TRANSPORTS.get(name)
     if transport is None:

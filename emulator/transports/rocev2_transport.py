@@ -27,7 +27,7 @@ from emulator.transports.transport_choice import (
     RTO_BASE_RTTS,
     Options,
     Preset,
-    Transport,
+    RunTransport,
     TransportChoice,
     number,
     path_window,
@@ -300,7 +300,7 @@ def _default_switch(options: Options, topology: Topology) -> str:
     return customary(topology, pfc=options.get("pfc") != "off")
 
 
-TRANSPORT = Transport(
+TRANSPORT = RunTransport(
     fit=_fit,
     default_switch=_default_switch,
     options=OPTIONS,

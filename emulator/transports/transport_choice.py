@@ -13,7 +13,7 @@ from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
 from emulator.transports.one_time_keys import OneTimeKeys
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from topologies.routing.fabric_paths import spans_from
 from topologies.spans import NOWHERE
@@ -91,7 +91,7 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class Transport:
+class RunTransport:
     """A transport that runs can use.
 
     ``options`` maps its parameters to their values, the default first; those that match ``free``
@@ -194,5 +194,9 @@ def path_window(
     spans = {reached.get(peer.name, NOWHERE) for peer in topology.gpus}
     round_trip = 2 * max(span.delay_ns for span in spans)
     hops = max(span.hops for span in spans)
-    rate = nic_rate_bps(topology, gpu) if port is None else port_rate_bps(topology, End(gpu, port))
+    rate = (
+        nic_rate_bps(topology, gpu)
+        if port is None
+        else port_rate_bps(topology, CableEnd(gpu, port))
+    )
     return rate * round_trip // (8 * 10**9) + more + (hops + 1) * packet_octets

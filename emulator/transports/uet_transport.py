@@ -17,7 +17,7 @@ from emulator.transports.one_time_keys import OneTimeKeys
 from emulator.transports.transport_choice import (
     RTO_BASE_RTTS,
     Options,
-    Transport,
+    RunTransport,
     TransportChoice,
     number,
     path_window,
@@ -27,7 +27,7 @@ from topologies.addressing import gpu_address, next_hops
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.designs.planes import fep_addresses, fep_number
 from topologies.ethernet import FRAMING_OCTETS
-from topologies.model import End, Node, Topology
+from topologies.model import CableEnd, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.fep import FabricEndpoint
@@ -296,7 +296,7 @@ def _endpoints(
                 "mac": gpu.ports[0].mac,
                 "neighbours": next_hops(topology, gpu.name, port),
                 "ports": 1 if port else len(gpu.ports),
-                "link_rate": port_rate_bps(topology, End(gpu.name, port))
+                "link_rate": port_rate_bps(topology, CableEnd(gpu.name, port))
                 if port
                 else nic_rate_bps(topology, gpu.name),
                 "window_bytes": path_window(
@@ -330,7 +330,7 @@ def _default_switch(options: Options, topology: Topology) -> str:
     return f"{DEFAULT}:last_hop_ecn=off" if credited else DEFAULT
 
 
-TRANSPORT = Transport(
+TRANSPORT = RunTransport(
     default_switch=_default_switch,
     fit=_fit_uet,
     options=UET_OPTIONS,

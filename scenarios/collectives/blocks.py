@@ -17,7 +17,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Channel:
+class RingChannel:
     """One ring and the blocks it carries; ``blocks[p]`` belongs to the rank ``ring[p]``."""
 
     ring: Ring

@@ -38,7 +38,7 @@ import random
 from collections.abc import Sequence
 
 from emulator.errors import UserError
-from scenarios.collectives.blocks import Block, Channel, Ready, Ring
+from scenarios.collectives.blocks import Block, Ready, Ring, RingChannel
 from scenarios.collectives.program import Program
 from scenarios.collectives.ring_walk import Buffers, Walk
 from topologies.model import RING, Topology
@@ -59,10 +59,10 @@ def split(elements: int, parts: int, element_bytes: int, *, first: int = 0) -> l
     return blocks
 
 
-def channels(rings: Sequence[Ring], elements: int, element_bytes: int) -> list[Channel]:
+def channels(rings: Sequence[Ring], elements: int, element_bytes: int) -> list[RingChannel]:
     """Divide ``elements`` over the rings, and each ring's share over its ranks."""
     return [
-        Channel(
+        RingChannel(
             ring,
             tuple(
                 split(
@@ -146,7 +146,7 @@ def cross_rail_hops(rings: Sequence[Ring], topology: Topology) -> int:
 
 def reduce_scatter(
     program: Program,
-    channels: Sequence[Channel],
+    channels: Sequence[RingChannel],
     *,
     source: str,
     result: str,
@@ -165,7 +165,7 @@ def reduce_scatter(
 
 def all_gather(
     program: Program,
-    channels: Sequence[Channel],
+    channels: Sequence[RingChannel],
     *,
     result: str,
     slice_bytes: int,

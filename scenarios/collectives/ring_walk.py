@@ -25,7 +25,7 @@ from emulator.endpoint.operations.operation_table import (
     WRITE,
     OperationTable,
 )
-from scenarios.collectives.blocks import Channel, Ready
+from scenarios.collectives.blocks import Ready, RingChannel
 from scenarios.collectives.program import Program
 
 Integers = npt.NDArray[np.int64]
@@ -70,7 +70,7 @@ class Walk:
     def __init__(
         self,
         program: Program,
-        channels: Sequence[Channel],
+        channels: Sequence[RingChannel],
         slice_bytes: int,
         buffers: Buffers,
         *,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
 from emulator.measures.metrics import max_min, payload_rate
-from topologies.model import VXLAN_OVERHEAD, End, Topology
+from topologies.model import VXLAN_OVERHEAD, CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
 from topologies.routing.stretch import stretch_of
 
@@ -28,7 +28,7 @@ def switch_of(topology: Topology, rank: int) -> str:
     return switch_port(topology, rank).partition(":")[0]
 
 
-def uplinks(topology: Topology, switch: str) -> list[End]:
+def uplinks(topology: Topology, switch: str) -> list[CableEnd]:
     """The ports of ``switch`` that lead to other switches."""
     return [
         ours

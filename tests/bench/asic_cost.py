@@ -26,7 +26,7 @@ from emulator.asic.balancing import LoadBalancing
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import Balancing
-from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from emulator.asic.port_faults import Faults
 from emulator.asic.switch_profile import port_settings
 from emulator.kernel import bpf_syscall as kernel
@@ -134,7 +134,7 @@ def hop() -> None:
         print(f"{name}: {host:.0f} ns a run, {virtual:.0f} ns with a virtual clock")  # noqa: T201
 
 
-def report(name: str, bench: Bench, frame: bytes, program: Program) -> None:
+def report(name: str, bench: Bench, frame: bytes, program: SwitchProgram) -> None:
     bare, more = [], []
     for _ in range(ROUNDS):
         ports.detach(bench.near.kernel, NEAR, subject="near")

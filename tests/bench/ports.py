@@ -19,7 +19,7 @@ from dataclasses import replace
 from emulator.endpoint.agent import open_nic
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.multi_port_nic import HomedNic
+from emulator.endpoint.nic.multi_port_nic import MultiPortNic
 from emulator.endpoint.nic.packet_nic import Nic
 from emulator.lab import Lab
 from emulator.run.run_agents import agent_specs
@@ -89,7 +89,7 @@ def _tenth(values: list[float]) -> float:
     return sorted(values)[len(values) // 10]
 
 
-def _open(lab: Lab, spec: AgentSpec, clock: Clock, ports: int) -> Nic | HomedNic:
+def _open(lab: Lab, spec: AgentSpec, clock: Clock, ports: int) -> Nic | MultiPortNic:
     chosen = replace(spec, ports=spec.ports[:ports])
     return lab.inside(spec.node, lambda: open_nic(chosen, clock))
 

@@ -24,7 +24,7 @@ from tests.bench import endpoint
 from topologies import catalogue
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
-from uet.transport import Transport, Write
+from uet.transport import Transport, WriteRequest
 
 HERE, THERE = "10.0.1.1", "10.0.1.2"
 _MACS = {HERE: "02:00:00:00:00:01", THERE: "02:00:00:00:00:02"}
@@ -81,7 +81,9 @@ def packets_per_s(ends: Ends, messages: int) -> float:
     source, target = memoryview(bytearray(_MESSAGE)), memoryview(bytearray(_MESSAGE))
     there.register(target, key=_KEY)
     for _ in range(messages):
-        here.post(Write(peer=THERE, key=_KEY, offset=0, payload=source, header_data=_HEADER_DATA))
+        here.post(
+            WriteRequest(peer=THERE, key=_KEY, offset=0, payload=source, header_data=_HEADER_DATA)
+        )
     now = done = 0
     start = time.perf_counter()
     while done < messages:

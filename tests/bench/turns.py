@@ -29,7 +29,7 @@ from topologies.analysis.round_trip import base_rtt_ns
 from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import Topology
 from topologies.parts.attachment import nic_rate_bps
-from uet.transport import Transport, Write
+from uet.transport import Transport, WriteRequest
 
 _FABRIC = "rail_clos"
 _KEY = 1
@@ -159,10 +159,10 @@ def record(ends: Pair, octets: int, messages: int) -> Calls:
     return calls
 
 
-def _requests(ends: Pair, octets: int, messages: int) -> Sequence[Write]:
+def _requests(ends: Pair, octets: int, messages: int) -> Sequence[WriteRequest]:
     payload = memoryview(bytearray(octets))
     return [
-        Write(peer=ends.addresses[1], key=_KEY, offset=0, payload=payload, header_data=_TAG)
+        WriteRequest(peer=ends.addresses[1], key=_KEY, offset=0, payload=payload, header_data=_TAG)
         for _ in range(messages)
     ]
 

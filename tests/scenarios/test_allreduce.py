@@ -10,7 +10,7 @@ import pytest
 from emulator import scenario
 from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.operation_table import OperationTable
-from emulator.endpoint.operations.schedule_program import Program
+from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.scenario import Outcome
@@ -61,7 +61,7 @@ def test_agents_accept_the_schedules_of_the_reference_cluster() -> None:
     gpus = topology.gpus
     for schedule in schedules:
         server = [r for r, gpu in enumerate(gpus) if gpu.server == gpus[schedule.rank].server]
-        Program(schedule, layouts, fabric=range(len(gpus)), scale_up=server)
+        ScheduleProgram(schedule, layouts, fabric=range(len(gpus)), scale_up=server)
 
 
 def test_sums_are_exact_in_any_order() -> None:

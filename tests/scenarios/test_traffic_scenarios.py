@@ -15,12 +15,12 @@ from emulator.asic.switch_choice import parse
 from emulator.capture.fabric_capture import ports_of, select
 from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.schedule import Compute, Write
-from emulator.endpoint.operations.schedule_program import Program
+from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
 from emulator.run.faults.fault_timeline import link_changes
 from emulator.run.plan.stages import stages
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import Outcome, Scenario, Trial
 from emulator.transports import fit
 from scenarios import pfcstorm
@@ -99,8 +99,8 @@ def test_agents_can_run_it(name: str, spec: str | None, given: dict[str, str]) -
         layouts = {schedule.rank: Layout(schedule.buffers) for schedule in schedules}
         for schedule in schedules:
             others = [rank for rank in layouts if rank != schedule.rank]
-            Program(schedule, layouts, fabric=others)
-        one = Load.of(trial, topology, wire)
+            ScheduleProgram(schedule, layouts, fabric=others)
+        one = TrialLoad.of(trial, topology, wire)
         assert one.ideal_ns > 0
         assert max(one.memory_octets) <= trial.memory_bytes + 4096 * len(schedules)
 

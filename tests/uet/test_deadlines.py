@@ -11,7 +11,7 @@ from tests.harness.uet.invariants import check_deadline
 from tests.harness.uet.network import Impairment, Network, endpoint
 from uet.fep import FabricEndpoint
 from uet.timekeeper import NEVER, Timekeeper
-from uet.transport import Read, Write
+from uet.transport import ReadRequest, WriteRequest
 
 HERE, THERE = "10.0.1.1", "10.0.1.2"
 KEY = 1
@@ -50,10 +50,10 @@ def busy(fep: FabricEndpoint, peer: str, rng: random.Random) -> int:
         size = rng.choice((0, 8, 1_024, 9_000, 20_000))
         memory = memoryview(bytearray(size))
         if number % 6 == 5:
-            fep.post(Read(peer=peer, key=KEY, offset=0, memory=memory))
+            fep.post(ReadRequest(peer=peer, key=KEY, offset=0, memory=memory))
         else:
             delivery = rng.choice(("rud", "rod"))
-            fep.post(Write(peer=peer, key=KEY, offset=0, payload=memory, delivery=delivery))
+            fep.post(WriteRequest(peer=peer, key=KEY, offset=0, payload=memory, delivery=delivery))
     return 16
 
 

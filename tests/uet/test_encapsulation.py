@@ -9,7 +9,7 @@ from scapy.layers.l2 import Ether
 from tests.harness.uet.network import MACS, flip, joined
 from tests.harness.uet.script import HERE, KEY, MS, MTU, START, THERE, Script, Seen, ack, rud, write
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.wire.frame import decode_frame
 from uet.wire.layers import UET_CRC, UET_RUDI_REQ
 
@@ -167,7 +167,7 @@ def test_the_payload_is_not_copied() -> None:
     """Out of the endpoint goes a view of the memory that was posted."""
     script = Script()
     data = bytearray(2 * MTU)
-    script.fep.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(data)))
+    script.fep.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(data)))
     for _, payload in script.fep.transmit(0, 64):
         assert isinstance(payload, memoryview)
         assert payload.obj is data

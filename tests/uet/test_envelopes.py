@@ -24,11 +24,11 @@ from scapy.utils import checksum
 
 from tests.harness.wire.golden import ALL, TRIMMED_DSCP, Vector
 from uet.carrier_codec import (
+    Decapsulator,
     Encapsulation,
     EncapsulationError,
-    Envelope,
     Opened,
-    Opener,
+    PeerEnvelope,
     ipv4_checksum,
 )
 from uet.transport import Frame
@@ -66,17 +66,17 @@ def encapsulation(kind: Kind, *, here: bool = True, **fields: Any) -> Encapsulat
     return Encapsulation(address=THERE[kind[0]], mac=THERE_MAC, **fields)
 
 
-def envelope(kind: Kind, **fields: Any) -> Envelope:
+def envelope(kind: Kind, **fields: Any) -> PeerEnvelope:
     """From here to there."""
-    return Envelope(encapsulation(kind, **fields), THERE[kind[0]], THERE_MAC)
+    return PeerEnvelope(encapsulation(kind, **fields), THERE[kind[0]], THERE_MAC)
 
 
-def opener(kind: Kind, **fields: Any) -> Opener:
+def opener(kind: Kind, **fields: Any) -> Decapsulator:
     """That of there."""
-    return Opener(encapsulation(kind, here=False, **fields), TRIMMED)
+    return Decapsulator(encapsulation(kind, here=False, **fields), TRIMMED)
 
 
-def taken(opener: Opener, frame: bytes) -> Opened:
+def taken(opener: Decapsulator, frame: bytes) -> Opened:
     """What both ways through the opener say of a frame that is ours."""
     found = opener.open(memoryview(frame))
     assert opener.open_any(memoryview(frame)) == found
@@ -84,7 +84,7 @@ def taken(opener: Opener, frame: bytes) -> Opened:
     return found
 
 
-def dropped(opener: Opener, frame: bytes) -> str:
+def dropped(opener: Decapsulator, frame: bytes) -> str:
     found = opener.open(memoryview(frame))
     assert opener.open_any(memoryview(frame)) == found
     assert isinstance(found, str), found
@@ -266,8 +266,8 @@ def test_golden_vectors_open(vector: Vector) -> None:
     crc = "crc" in vector.fields
     native = wire.udp is None
     ours = Encapsulation(address=wire.destination, mac=THERE_MAC, native=native, crc=crc)
-    source, start, end, entropy, octet, source_at = taken(Opener(ours, TRIMMED), vector.frame)
-    other = Opener(replace(ours, crc=not crc), TRIMMED)
+    source, start, end, entropy, octet, source_at = taken(Decapsulator(ours, TRIMMED), vector.frame)
+    other = Decapsulator(replace(ours, crc=not crc), TRIMMED)
     assert source == Encapsulation(address=wire.source, mac=HERE_MAC).packed
     assert (start, entropy) == (wire.uet, wire.entropy)
     assert octet == wire.dscp << 2 | wire.ecn
@@ -325,7 +325,7 @@ def test_trimmed_packets(kind: Kind) -> None:
         for padding in (b"", bytes(20)):
             found = taken(opener(kind), bytes(frame) + padding)
             assert found[1:5] == (uet_at(kind), uet_at(kind) + kept, 9, dscp << 2 | 2)
-        others = Opener(encapsulation(kind, here=False), frozenset({63}))
+        others = Decapsulator(encapsulation(kind, here=False), frozenset({63}))
         if not native:
             assert dropped(others, bytes(frame)) == "rx_drop_bad_udp_length"
             frame[uet_at(kind) - 4 : uet_at(kind) - 2] = (kept + 7).to_bytes(2, "big")
@@ -482,10 +482,10 @@ def test_mutations(data: st.DataObject) -> None:
 def test_bad_parameters_are_named(fields: dict[str, Any], sentence: str) -> None:
     good: dict[str, Any] = {"address": "10.0.1.1", "mac": HERE_MAC}
     peer = {"peer_address": "10.0.1.2", "peer_mac": THERE_MAC}
-    Envelope(Encapsulation(**good), **peer)
+    PeerEnvelope(Encapsulation(**good), **peer)
     (peer if fields.keys() <= peer.keys() else good).update(fields)
     with pytest.raises(EncapsulationError, match=sentence.replace("(", r"\(")):
-        Envelope(Encapsulation(**good), **peer)
+        PeerEnvelope(Encapsulation(**good), **peer)
 
 
 @pytest.mark.parametrize("version", [4, 6])

@@ -20,7 +20,14 @@ from tests.harness.uet.script import ELSEWHERE, HERE, KEY, MS, THERE
 from uet.congestion.congestion_profile import ALGORITHMS, SPRAYING
 from uet.fep import FabricEndpoint
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Atomic, Read, Receive, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    ReadRequest,
+    ReceiveRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire import headers
 from uet.wire.codec import Header
 from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, Opcode, PacketType
@@ -102,7 +109,9 @@ class Victim:
         # Receives for the sends, apart from each other.
         self.inbox = bytearray(b"\xa5" * 40 * 2_000)
         for k in range(40):
-            self.fep.post_receive(Receive(memory=memoryview(self.inbox)[k * 2_000 :][:1_500]))
+            self.fep.post_receive(
+                ReceiveRequest(memory=memoryview(self.inbox)[k * 2_000 :][:1_500])
+            )
         self.posted = 0
         self.completed = 0
 
@@ -134,22 +143,22 @@ def request(to: str, rng: random.Random) -> Request:
     key = rng.choice((KEY, KEY, KEY, READ_ONLY, 99))
     mode = rng.choice(("rud", "rud", "rod"))
     if kind < 0.4:
-        return Write(
+        return WriteRequest(
             peer=to, key=key, offset=offset, payload=data, header_data=rng.choice((None, 1)),
             delivery=mode,
         )  # fmt: skip
     if kind < 0.5:
-        return Write(peer=to, key=SAFE, offset=offset, payload=data, delivery="rudi")
+        return WriteRequest(peer=to, key=SAFE, offset=offset, payload=data, delivery="rudi")
     if kind < 0.7:
         mine = memoryview(bytearray(max(1, length)))
         if rng.random() < 0.3:
-            return Read(peer=to, key=SAFE, offset=offset, memory=mine, delivery="rudi")
-        return Read(peer=to, key=key, offset=offset, memory=mine, delivery=mode)
+            return ReadRequest(peer=to, key=SAFE, offset=offset, memory=mine, delivery="rudi")
+        return ReadRequest(peer=to, key=key, offset=offset, memory=mine, delivery=mode)
     if kind < 0.8:
-        return Send(peer=to, payload=data[:1_024], delivery="uud")
+        return SendRequest(peer=to, payload=data[:1_024], delivery="uud")
     if kind < 0.9:
-        return Send(peer=to, payload=data[: rng.choice((10, 1_400, 3_000))], delivery=mode)
-    return Atomic(
+        return SendRequest(peer=to, payload=data[: rng.choice((10, 1_400, 3_000))], delivery=mode)
+    return AtomicRequest(
         peer=to, key=key, offset=offset & ~7, operation=AtomicOpcode.SUM,
         datatype=Datatype.UINT64, operand=bytes(7) + b"\1", delivery=mode,
         result=memoryview(bytearray(8)) if rng.random() < 0.5 else None,
@@ -177,7 +186,7 @@ def record(seed: int) -> list[Step]:
     peer.register(region, key=KEY)
     peer.register(region, key=SAFE)
     for _ in range(20):
-        peer.post_receive(Receive(memory=memoryview(bytearray(1_500))))
+        peer.post_receive(ReceiveRequest(memory=memoryview(bytearray(1_500))))
     steps: list[Step] = []
 
     def tap(frame: bytes, now: int) -> list[bytes]:
@@ -353,11 +362,13 @@ def serve(victim: Victim, now: int, seed: int) -> None:
     check_idle(fep)
     # An ordered send that found no receive has disabled the resource until there is one.
     for each in feps.values():
-        each.post_receive(Receive(memory=memoryview(bytearray(10))))
+        each.post_receive(ReceiveRequest(memory=memoryview(bytearray(10))))
     # To the victim its peer has restarted, which may cost a message on each old PDC.
     there, elsewhere = others
     for delivery in ("rud", "rod"):
-        fep.post(Write(peer=there, key=KEY, offset=0, payload=memoryview(b"x"), delivery=delivery))
+        fep.post(
+            WriteRequest(peer=there, key=KEY, offset=0, payload=memoryview(b"x"), delivery=delivery)
+        )
     network.settle()
     for peer in (elsewhere, there):
         for delivery in ("rud", "rod"):
@@ -365,7 +376,7 @@ def serve(victim: Victim, now: int, seed: int) -> None:
             data = random.Random(seed).randbytes(9_000)
             for source, target in ((here, peer), (peer, here)):
                 feps[source].post(
-                    Write(
+                    WriteRequest(
                         peer=target, key=KEY, offset=50, payload=memoryview(data), header_data=5,
                         delivery=delivery,
                     )
@@ -493,7 +504,7 @@ def test_hostile_frames_with_a_crc() -> None:
     memory = bytearray(REGION)
     feps[THERE].register(memoryview(memory), key=KEY)
     data = rng.randbytes(9_000)
-    feps[HERE].post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(data)))
+    feps[HERE].post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(data)))
     network.settle()
     corpus = [frame for frame in network.sent if frame[30:34] == bytes([10, 0, 1, 2])]
     before = dict(feps[THERE].counters())

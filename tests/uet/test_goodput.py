@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.harness.uet.network import Impairment, Network, endpoint
-from uet.transport import Write
+from uet.transport import WriteRequest
 
 HERE, THERE = "10.0.1.1", "10.0.1.2"
 KEY = 7
@@ -44,7 +44,7 @@ def time_of(seed: int, impairment: Impairment, messages: int, **parameters: obje
     feps[THERE].register(memoryview(memory), key=KEY)
     for at in range(0, len(data), size):
         payload = memoryview(data)[at : at + size]
-        feps[HERE].post(Write(peer=THERE, key=KEY, offset=at, payload=payload))
+        feps[HERE].post(WriteRequest(peer=THERE, key=KEY, offset=at, payload=payload))
     done = network.completions[HERE]
     assert network.run(lambda: len(done) >= messages)
     time = network.now

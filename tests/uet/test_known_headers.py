@@ -15,11 +15,11 @@ from tests.uet.test_envelopes import (
     named,
     write_request,
 )
-from uet.carrier_codec import Opener
+from uet.carrier_codec import Decapsulator
 
 
-def other_end(kind: Kind) -> Opener:
-    return Opener(encapsulation(kind, here=False), TRIMMED)
+def other_end(kind: Kind) -> Decapsulator:
+    return Decapsulator(encapsulation(kind, here=False), TRIMMED)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=named)

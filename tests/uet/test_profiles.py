@@ -26,10 +26,10 @@ from tests.harness.uet.operations import (
     write_header_data,
 )
 from uet.config import ConfigurationError, FepConfig
-from uet.profiles import PROFILES, Capability, capabilities
+from uet.profiles import PROFILES, FepCapability, capabilities
 from uet.ses.initiator.requests import MessageError
 from uet.ses.resources import ResourceError
-from uet.transport import Receive, Send, Write
+from uet.transport import ReceiveRequest, SendRequest, WriteRequest
 from uet.wire.codes import Opcode
 from uet.wire.frame import decode_frame
 
@@ -121,7 +121,7 @@ def test_a_threshold_beyond_the_profile_means_a_plain_send() -> None:
         side, there = exchange.sides
         data = exchange.data(5_000)
         posted = exchange.receive(there, 5_000)
-        exchange.post(side, Send, payload=memoryview(data))
+        exchange.post(side, SendRequest, payload=memoryview(data))
         exchange.prove()
         assert posted.message == data
         assert opcodes(exchange, side) == {opcode}
@@ -162,7 +162,9 @@ def test_what_is_carried_out(asked: tuple[Operation, str], profile: str) -> None
         return
     if tagged_receives and profile == BASE:
         for length in (0, 10, 3_000):
-            exchange.post(side, Send, payload=memoryview(bytes(length)), tag=7, protocol="eager")
+            exchange.post(
+                side, SendRequest, payload=memoryview(bytes(length)), tag=7, protocol="eager"
+            )
     else:
         operation(exchange, side, delivery)
     before = bytes(there.region)
@@ -203,7 +205,7 @@ def test_a_deferrable_send_without_the_capability_is_a_plain_one(
     else:
         post()
     for data in sent:
-        exchange.post(side, Send, payload=memoryview(data), protocol="deferrable")
+        exchange.post(side, SendRequest, payload=memoryview(data), protocol="deferrable")
     exchange.prove()
     assert sorted(receive.message for receive in posted) == sorted(sent)
     assert opcodes(exchange, side) == {Opcode.DEFERRABLE_SEND}
@@ -227,7 +229,7 @@ def test_a_deferrable_send_without_the_capability_is_a_plain_one(
 )
 def test_receives(profiles: set[str], receive: dict[str, int], lacking: str | None) -> None:
     (fep, _) = (side.fep for side in an_exchange(frozenset(profiles), EVERYBODY).sides)
-    posted = Receive(memory=memoryview(bytearray(10)), **receive)  # type: ignore[arg-type]
+    posted = ReceiveRequest(memory=memoryview(bytearray(10)), **receive)  # type: ignore[arg-type]
     if lacking is None:
         fep.post_receive(posted)
         return
@@ -242,7 +244,7 @@ def test_short_headers(mine: str, theirs: str) -> None:
     """Only who has the capability sends them, and who has not refuses them."""
     exchange = an_exchange(frozenset({mine}), frozenset({theirs}), optimized_headers=True)
     side = exchange.sides[0]
-    exchange.post(side, Write, key=KEY, offset=0, payload=memoryview(b"short"))
+    exchange.post(side, WriteRequest, key=KEY, offset=0, payload=memoryview(b"short"))
     done = exchange.network.completions[side.address]
     assert exchange.network.run(lambda: bool(done))
     refused = mine != BASE and theirs == BASE
@@ -257,7 +259,7 @@ def test_short_headers(mine: str, theirs: str) -> None:
 @pytest.mark.conformance("C-208")
 @pytest.mark.parametrize("profiles", EVERY_SET, ids=named)
 def test_two_profiles_are_their_union(profiles: frozenset[str]) -> None:
-    union = Capability.NONE
+    union = FepCapability.NONE
     for profile in profiles:
         union |= PROFILES[profile]
     assert capabilities(profiles) == union
@@ -268,9 +270,12 @@ def test_two_profiles_are_their_union(profiles: frozenset[str]) -> None:
 def test_what_one_profile_has_over_another() -> None:
     base, full, hpc = (PROFILES[name] for name in (BASE, FULL, HPC))
     assert base == base & full == base & hpc
-    assert full & ~hpc == Capability.DEFERRABLE
+    assert full & ~hpc == FepCapability.DEFERRABLE
     assert hpc & ~full == (
-        Capability.WILDCARD | Capability.RENDEZVOUS | Capability.TSEND_ATOMIC | Capability.RUDI
+        FepCapability.WILDCARD
+        | FepCapability.RENDEZVOUS
+        | FepCapability.TSEND_ATOMIC
+        | FepCapability.RUDI
     )
 
 

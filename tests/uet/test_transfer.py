@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Impairment, Network, endpoint
-from uet.transport import Write
+from uet.transport import WriteRequest
 
 A, B, C = "10.0.1.1", "10.0.1.2", "10.0.1.3"
 KEY = 0x1234
@@ -43,7 +43,7 @@ def transfer(seed: int, impairment: Impairment, **parameters: object) -> dict[st
         place[target] += len(data) + 7
         posted[source, number] = (target, offset, data)
         feps[source].post(
-            Write(
+            WriteRequest(
                 peer=target,
                 key=KEY,
                 offset=offset,

@@ -11,7 +11,7 @@ from uet.config import FepConfig
 from uet.congestion.spraying.paths import draw_evs
 from uet.congestion.spraying.reps import Reps
 from uet.fep import FabricEndpoint
-from uet.transport import Send
+from uet.transport import SendRequest
 
 HERE, LAST = "10.0.1.1", "10.0.1.9"
 SEED = 5
@@ -20,7 +20,7 @@ SEED = 5
 def test_peers_are_made_on_demand_with_the_evs_that_were_drawn_in_order() -> None:
     fep = endpoint(HERE, seed=SEED, spraying="reps")
     assert not fep.peers
-    fep.post(Send(peer=LAST, payload=memoryview(b"x")))
+    fep.post(SendRequest(peer=LAST, payload=memoryview(b"x")))
     fep.transmit(0, 1)
     (key,) = fep.peers
     assert key == ip_address(LAST).packed

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from topologies.model import End, Topology
-from topologies.routing.forwarding import Forwarding, Place, forwarding_of
+from topologies.model import CableEnd, Topology
+from topologies.routing.forwarding import Forwarding, LookupPlace, forwarding_of
 from topologies.routing.steps import Table
 
 #: Channel -> the channels that packets over it take next.
@@ -25,17 +25,17 @@ Waits = Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Channel:
+class SwitchChannel:
     """One direction of a cable between switches."""
 
-    sender: End
-    receiver: End
+    sender: CableEnd
+    receiver: CableEnd
 
     def __str__(self) -> str:
         return f"{self.sender} -> {self.receiver}"
 
 
-def waiting_circle(topology: Topology) -> tuple[Channel, ...]:
+def waiting_circle(topology: Topology) -> tuple[SwitchChannel, ...]:
     """Channels each of which can wait for the next, and the last for the first; () if none can."""
     channels, waits = _dependencies(forwarding_of(topology))
     for start in _left_over(waits):
@@ -45,11 +45,11 @@ def waiting_circle(topology: Topology) -> tuple[Channel, ...]:
     return ()
 
 
-def _dependencies(forwarding: Forwarding) -> tuple[dict[int, Channel], Waits]:
+def _dependencies(forwarding: Forwarding) -> tuple[dict[int, SwitchChannel], Waits]:
     """All channels, and for each the numbers of those that packets over it take next."""
     graph = forwarding.graph
-    channels: dict[int, Channel] = {  # by the number of their step
-        step.number: Channel(End(name, step.port), End(step.node, step.arrives))
+    channels: dict[int, SwitchChannel] = {  # by the number of their step
+        step.number: SwitchChannel(CableEnd(name, step.port), CableEnd(step.node, step.arrives))
         for name in graph.switches
         for step in graph.steps[name]
         if step.node in graph.switches
@@ -95,7 +95,7 @@ def _by_place(
     """As :func:`_by_switch`, where the next hop depends on where a packet comes from."""
     front = [place for name in sources for place in forwarding.entries(name)]
     leaving = dict.fromkeys(front, 0)
-    came: list[tuple[int, Place]] = []
+    came: list[tuple[int, LookupPlace]] = []
     for place in front:  # which grows
         mask = 0
         for step in forwarding.next_steps(owner, place):

@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 
 from topologies.model import TopologyError
 from topologies.parts.assembly import Assembly
-from topologies.parts.design import Cabling
+from topologies.parts.design import CabledDesign
 
 MAX_GPUS = 65_536
 #: Inside a bottom switch, the bridge of its GPUs.
@@ -18,7 +18,7 @@ class Servers:
     which says to take ``fewer``, where there would be too many."""
 
     def __init__(
-        self, shape: Cabling, fabric: Assembly, *, total: int, gpus_per_host: int, fewer: str
+        self, shape: CabledDesign, fabric: Assembly, *, total: int, gpus_per_host: int, fewer: str
     ) -> None:
         if total * gpus_per_host > MAX_GPUS:
             raise TopologyError(

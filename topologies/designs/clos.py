@@ -51,8 +51,8 @@ from topologies import addressing as plan
 from topologies.designs.bottom import MAX_GPUS
 from topologies.model import VLAN_USES, Role, Topology, TopologyError
 from topologies.parts.assembly import MAX_PORTS, Assembly
-from topologies.parts.design import Cabling, parameter
-from topologies.parts.design_parameters import COUNT, NUMBER, PREFIX, RATE, Choice
+from topologies.parts.design import CabledDesign, parameter
+from topologies.parts.design_parameters import COUNT, NUMBER, PREFIX, RATE, WordKind
 
 FIRST_VLAN = 101
 FIRST_VNI = 10_000  # of VLAN 0
@@ -68,7 +68,7 @@ BOND = "bond0"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clos(Cabling):
+class Clos(CabledDesign):
     """Servers, rail switches, spines and super-spines in any numbers."""
 
     NAME = "clos"
@@ -82,7 +82,7 @@ class Clos(Cabling):
     nic_ports: int = parameter(1, COUNT, "ports of a NIC, each to another rail switch: 1, 2 or 4")
     homing: str = parameter(
         PATHS,
-        Choice(HOMINGS),
+        WordKind(HOMINGS),
         "NIC ports: paths to one address, a FEP each, a bond to a switch pair, or one as "
         "EVPN multihoming; auto: bond, or paths where the kernel has no bonds",
     )
@@ -91,11 +91,11 @@ class Clos(Cabling):
         None, COUNT, "front-panel ports of a rail switch; auto: as many as it takes"
     )
     port_order: str = parameter(
-        BY_RAIL, Choice(PORT_ORDERS), "how the ports of a rail switch are grouped"
+        BY_RAIL, WordKind(PORT_ORDERS), "how the ports of a rail switch are grouped"
     )
     spines: int = parameter(2, NUMBER, "spines of each pod")
     planes: str = parameter(
-        "shared", Choice(("shared", "own")), "whether each plane of NIC ports has its own spines"
+        "shared", WordKind(("shared", "own")), "whether each plane of NIC ports has its own spines"
     )
     uplink_rate: int | None = parameter(None, RATE, "rate of one uplink; auto: nic_rate")
     uplinks_per_spine: int | None = parameter(
@@ -109,11 +109,11 @@ class Clos(Cabling):
     subnet_prefix: int = parameter(24, PREFIX, "prefix length of a rail's subnet")
     subnets: str = parameter(
         "apart",
-        Choice(("apart", "divided", STRETCHED)),
+        WordKind(("apart", "divided", STRETCHED)),
         "a third octet per rail, one divided per switch, or one of a rail over all pods (VXLAN)",
     )
     vlans: str = parameter(
-        "off", Choice(VLAN_USES), "rails of a switch as VLANs of one bridge; auto: if it can be"
+        "off", WordKind(VLAN_USES), "rails of a switch as VLANs of one bridge; auto: if it can be"
     )
 
     def topology(self) -> Topology:

@@ -48,14 +48,14 @@ from topologies.designs.bottom import Servers
 from topologies.designs.global_links import ARRANGEMENTS, global_links
 from topologies.model import FabricProfile, Role, Topology, TopologyError
 from topologies.parts.assembly import Assembly
-from topologies.parts.design import Cabling, parameter
-from topologies.parts.design_parameters import COUNT, RATE, TIME, Choice
+from topologies.parts.design import CabledDesign, parameter
+from topologies.parts.design_parameters import COUNT, RATE, TIME, WordKind
 
 ROUTINGS = ("minimal", "valiant", "shortest", "up-down")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouped(Cabling):
+class Grouped(CabledDesign):
     """What both kinds of dragonfly ask for; see :class:`Dragonfly`."""
 
     hosts: int = parameter(1, COUNT, "servers at each router that has any")
@@ -67,14 +67,14 @@ class Grouped(Cabling):
         None, COUNT, "global links of each router that has any; auto: its GPUs, or a leaf's"
     )
     arrangement: str = parameter(
-        "absolute", Choice(ARRANGEMENTS), "which global ports are joined to which group"
+        "absolute", WordKind(ARRANGEMENTS), "which global ports are joined to which group"
     )
     local_rate: int | None = parameter(None, RATE, "rate of a link inside a group; auto: nic_rate")
     global_rate: int | None = parameter(None, RATE, "rate of a link between groups; auto: nic_rate")
     global_delay: int | None = parameter(
         None, TIME, "delay of a link between groups; auto: uplink_delay"
     )
-    routing: str = parameter("minimal", Choice(ROUTINGS), "which paths are taken")
+    routing: str = parameter("minimal", WordKind(ROUTINGS), "which paths are taken")
 
     @property
     def gpus(self) -> int:

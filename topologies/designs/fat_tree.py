@@ -46,14 +46,14 @@ from topologies import addressing as plan
 from topologies.designs.bottom import Servers
 from topologies.model import Role, Topology, TopologyError
 from topologies.parts.assembly import MAX_PORTS, Assembly
-from topologies.parts.design import Cabling, parameter, with_defaults
+from topologies.parts.design import CabledDesign, parameter, with_defaults
 from topologies.parts.design_parameters import COUNT, RATE
 
 LEVELS = (2, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FatTree(Cabling):
+class FatTree(CabledDesign):
     """Fat tree of two or three levels, each GPU of a server at a leaf of its own."""
 
     NAME = "fat_tree"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 
 from topologies.addressing import gpu_address
-from topologies.model import End, Node, Topology
+from topologies.model import CableEnd, Node, Topology
 
 
 def fep_number(topology: Topology, gpu: Node, port: str) -> str:
@@ -33,7 +33,7 @@ def fep_addresses(gpu: Node) -> tuple[str, ...]:
 
 def plane_networks(topology: Topology, gpu: Node, port: str) -> tuple[IPv4Network, ...]:
     """What the FEP on ``port`` of ``gpu`` reaches: a /16 for each pod of its plane."""
-    plane = topology.node(topology.far_end(End(gpu.name, port)).node).plane
+    plane = topology.node(topology.far_end(CableEnd(gpu.name, port)).node).plane
     found = {
         bridge.gateway.network.supernet(new_prefix=16)
         for switch in topology.switches

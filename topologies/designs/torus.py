@@ -43,15 +43,15 @@ from topologies import addressing as plan
 from topologies.designs.bottom import Servers
 from topologies.model import AXES, FabricProfile, Role, Topology, TopologyError
 from topologies.parts.assembly import Assembly
-from topologies.parts.design import Cabling, parameter
-from topologies.parts.design_parameters import COUNT, RATE, Choice
+from topologies.parts.design import CabledDesign, parameter
+from topologies.parts.design_parameters import COUNT, RATE, WordKind
 
 #: Hops that a packet survives (the TTL of Linux and of the endpoints is 64), with some to spare.
 MAX_HOPS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class Torus(Cabling):
+class Torus(CabledDesign):
     """Torus of two or three dimensions: each server is joined to its 4 or 6 neighbours."""
 
     NAME = "torus"
@@ -64,7 +64,7 @@ class Torus(Cabling):
     pair_cables: int = parameter(1, COUNT, "cables between the routers of a dimension of 2: 1 or 2")
     routing: str = parameter(
         "dimension-order",
-        Choice(("dimension-order", "shortest", "up-down")),
+        WordKind(("dimension-order", "shortest", "up-down")),
         "which paths are taken",
     )
 

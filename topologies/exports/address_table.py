@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
 from topologies.designs.planes import fep_number
-from topologies.model import End, Node, Port, Topology
+from topologies.model import CableEnd, Node, Port, Topology
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class AddressRow:
     """One interface.  What it has none of is empty.
 
     ``address`` has its prefix.  A member of a bridge has the bridge's subnet and no address; the
@@ -37,7 +37,7 @@ class Row:
         return f"{self.far_node}:{self.far_port}" if self.far_node else ""
 
 
-def rows(topology: Topology) -> Iterator[Row]:
+def rows(topology: Topology) -> Iterator[AddressRow]:
     """The interfaces of every node: loopback, bridges, ports."""
     for node in topology.nodes:
         if node.loopback is not None:
@@ -68,10 +68,13 @@ def rows(topology: Topology) -> Iterator[Row]:
 
 
 def to_csv(topology: Topology) -> str:
-    """The table with the names of :class:`Row` as its first line (RFC 4180, but with newlines)."""
+    """Return the table with the names of :class:`AddressRow` as its first line.
+
+    RFC 4180, but with newlines.
+    """
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Row))
+    writer.writerow(field.name for field in fields(AddressRow))
     writer.writerows(astuple(row) for row in rows(topology))
     return page.getvalue()
 
@@ -85,10 +88,10 @@ def _row(
     fep: str = "",
     bridge: str = "",
     subnet: str = "",
-    far: End | None = None,
+    far: CableEnd | None = None,
     rate_bps: int | None = None,
-) -> Row:
-    return Row(
+) -> AddressRow:
+    return AddressRow(
         node=node.name,
         role=node.role.value,
         port=port,

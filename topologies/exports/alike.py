@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from topologies.analysis.capacity import HEIGHT
-from topologies.model import End, Link, Node, Topology
+from topologies.model import CableEnd, Link, Node, Topology
 
 
 @dataclass(frozen=True)
-class Part:
+class DrawnPart:
     """What is one box when nothing is put together."""
 
     name: str
@@ -55,7 +55,7 @@ class Detail:
     pod: bool
     exact: bool = True
 
-    def keeps_apart(self, parts: Sequence[Part]) -> bool:
+    def keeps_apart(self, parts: Sequence[DrawnPart]) -> bool:
         """Whether none of ``parts`` are taken together for being in different rails or pods."""
         return (self.rail or len({part.rail for part in parts}) < 2) and (
             self.pod or len({part.pod for part in parts}) < 2
@@ -83,8 +83,8 @@ class Parts:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.part_of: dict[str, Part] = {}
-        self.all: list[Part] = []
+        self.part_of: dict[str, DrawnPart] = {}
+        self.all: list[DrawnPart] = []
         inside: dict[str, list[Node]] = {server.name: [] for server in topology.servers}
         at = {gpu: server.name for server in topology.servers for gpu in server.gpus}
         for node in topology.nodes:
@@ -93,17 +93,17 @@ class Parts:
                 inside.setdefault(server, []).append(node)
         for name, nodes in inside.items():
             if nodes:
-                self._add(Part(name, tuple(nodes), is_server=True))
+                self._add(DrawnPart(name, tuple(nodes), is_server=True))
         for node in topology.nodes:
             if node.name not in self.part_of:
-                self._add(Part(node.name, (node,), is_server=not node.is_switch))
+                self._add(DrawnPart(node.name, (node,), is_server=not node.is_switch))
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: DrawnPart) -> None:
         self.all.append(part)
         self.part_of |= {node.name: part for node in part.nodes}
 
     @cached_property
-    def links(self) -> Sequence[tuple[Link, Part, Part]]:
+    def links(self) -> Sequence[tuple[Link, DrawnPart, DrawnPart]]:
         """Every cable between two parts; those inside a server are not drawn."""
         ends = (
             (link, self.part_of[link.a.node], self.part_of[link.b.node])
@@ -119,8 +119,8 @@ class Parts:
         )
 
     @cached_property
-    def rows(self) -> Mapping[int, Sequence[Part]]:
-        found: dict[int, list[Part]] = {}
+    def rows(self) -> Mapping[int, Sequence[DrawnPart]]:
+        found: dict[int, list[DrawnPart]] = {}
         for part in self.all:
             found.setdefault(part.row, []).append(part)
         return found
@@ -131,7 +131,7 @@ class Parts:
         places = {(here.name, end.node, there.name) for here, end, there in self._directions()}
         return Counter(name for name, _, _ in places)
 
-    def _directions(self) -> Iterator[tuple[Part, End, Part]]:
+    def _directions(self) -> Iterator[tuple[DrawnPart, CableEnd, DrawnPart]]:
         for link, a, b in self.links:
             yield a, link.a, b
             yield b, link.b, a
@@ -142,7 +142,7 @@ class Parts:
         In the rows ``apart`` every part is a group of its own.
         """
 
-        def seen(part: Part) -> Hashable:
+        def seen(part: DrawnPart) -> Hashable:
             rail, pod = part.rail if detail.rail else None, part.pod if detail.pod else None
             return part.row, part.kind, rail, pod, part.name if part.row in apart else None
 

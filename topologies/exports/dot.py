@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from topologies.exports.heat import Heat
-from topologies.exports.picture import Box, Line, Picture, Row, picture
+from topologies.exports.picture import Box, Picture, PictureLine, PictureRow, picture
 from topologies.model import Topology
 
 FONT = "Helvetica,Arial,sans-serif"
@@ -96,7 +96,7 @@ def _box(box: Box) -> str:
     return f"  {_quoted(box.key)} [label=<{label}>, tooltip={_quoted(_listed(box.members))}];"
 
 
-def _row(row: Row) -> Iterator[str]:
+def _row(row: PictureRow) -> Iterator[str]:
     title = _quoted(_title_of(row))
     first, *more = (escape(text) for text in row.title)
     text = "<BR/>".join([f"<B>{first}</B>", *more])
@@ -125,7 +125,7 @@ def _pods(drawing: Picture) -> Iterator[str]:
         )
 
 
-def _line(line: Line, *, straight: bool) -> str:
+def _line(line: PictureLine, *, straight: bool) -> str:
     cables = _listed([f"{link.a} - {link.b}" for link in line.links])
     told = _quoted(f"{line.text}\n{cables}".strip())
     style = [f'color="{line.colour}"', f"penwidth={line.width:g}", f"edgetooltip={told}"]
@@ -146,7 +146,7 @@ def _listed(items: Sequence[str]) -> str:
     return f"{told} and {more} more" if more > 0 else told
 
 
-def _title_of(row: Row) -> str:
+def _title_of(row: PictureRow) -> str:
     return f"row {row.height}"  # no name of a node has a blank
 
 

@@ -17,10 +17,10 @@ from statistics import fmean
 
 from topologies.analysis.capacity import format_ratio, oversubscription
 from topologies.designs.planes import fep_number
-from topologies.exports.alike import DETAILS, DIRECT_DETAILS, Detail, Part, Parts
+from topologies.exports.alike import DETAILS, DIRECT_DETAILS, Detail, DrawnPart, Parts
 from topologies.exports.heat import Heat, number
 from topologies.exports.mermaid import bundle_rate
-from topologies.model import SWITCH, End, Link, Node, Role, Topology
+from topologies.model import SWITCH, CableEnd, Link, Node, Role, Topology
 
 #: One colour per rail (per pod in a direct network), repeated: apart in brightness, and for every
 #: kind of colour vision.
@@ -64,7 +64,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Line:
+class PictureLine:
     """``lower`` and ``upper`` are keys of boxes; ``cell`` is where in ``lower`` it starts.
 
     A line within one row has no cell, and tells its rate itself.
@@ -84,7 +84,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Row:
+class PictureRow:
     height: int
     title: tuple[str, ...]
     boxes: tuple[Box, ...]
@@ -93,8 +93,8 @@ class Row:
 @dataclass(frozen=True)
 class Picture:
     title: tuple[str, ...]
-    rows: tuple[Row, ...]  # lowest first
-    lines: tuple[Line, ...]
+    rows: tuple[PictureRow, ...]  # lowest first
+    lines: tuple[PictureLine, ...]
     heat: Heat | None
     direct: bool  # cables join boxes of one row
 
@@ -147,17 +147,17 @@ def _short_rows(parts: Parts, detail: Detail) -> Iterator[Collection[int]]:
         yield {row for _, row in short[:count]}
 
 
-def _grouped(parts: Parts, detail: Detail, apart: Collection[int]) -> list[list[Part]]:
+def _grouped(parts: Parts, detail: Detail, apart: Collection[int]) -> list[list[DrawnPart]]:
     """The parts of each box, in the order of rows."""
     alike = parts.alike(detail, apart)
-    boxes: dict[tuple[int, int], list[Part]] = {}
+    boxes: dict[tuple[int, int], list[DrawnPart]] = {}
     for part in parts.all:
         boxes.setdefault((part.row, alike[part.name]), []).append(part)
     return [boxes[place] for place in sorted(boxes, key=lambda place: place[0])]
 
 
-def _fits(parts: Parts, groups: Sequence[Sequence[Part]], lines: int) -> bool:
-    rows: dict[int, list[Sequence[Part]]] = {}
+def _fits(parts: Parts, groups: Sequence[Sequence[DrawnPart]], lines: int) -> bool:
+    rows: dict[int, list[Sequence[DrawnPart]]] = {}
     for group in groups:
         rows.setdefault(group[0].row, []).append(group)
     if parts.direct:  # whose servers are no boxes
@@ -168,7 +168,7 @@ def _fits(parts: Parts, groups: Sequence[Sequence[Part]], lines: int) -> bool:
     )
 
 
-def _length(parts: Parts, groups: Iterable[Sequence[Part]]) -> int:
+def _length(parts: Parts, groups: Iterable[Sequence[DrawnPart]]) -> int:
     """Cells of servers, or switches."""
     return sum(parts.cells[group[0].name] if group[0].is_server else 1 for group in groups)
 
@@ -183,7 +183,7 @@ class _Drawing:
     def __init__(
         self,
         parts: Parts,
-        groups: list[list[Part]],
+        groups: list[list[DrawnPart]],
         heat: Heat | None,
         *,
         exact: bool = True,
@@ -245,7 +245,7 @@ class _Drawing:
                 rate = ""
             colour, width = self._style(links)
             text = "\n".join(filter(None, (rate, *seen)))
-            lines.append(Line(low, high, cell, text, tuple(links), colour, width))
+            lines.append(PictureLine(low, high, cell, text, tuple(links), colour, width))
         title = self._title()
         if once is not None:
             title = (*title, f"switch - switch: {once} per line")
@@ -263,7 +263,7 @@ class _Drawing:
         }
         return rates.pop() if len(rates) == 1 else None
 
-    def _box(self, key: str, group: list[Part]) -> Box:
+    def _box(self, key: str, group: list[DrawnPart]) -> Box:
         first = group[0]
         nodes = tuple(node for part in group for node in part.nodes)
         title = [span([part.name for part in group])]
@@ -310,7 +310,7 @@ class _Drawing:
         ]
         return [*told, f"PCIe {bundle_rate(inside)}"] if inside else told
 
-    def _fep(self, end: End) -> str | None:
+    def _fep(self, end: CableEnd) -> str | None:
         """``FEP 111``, where the port ``end`` of a GPU has one of its own."""
         gpu = self.topology.node(end.node)
         return f"FEP {fep_number(self.topology, gpu, end.port)}" if gpu.feps else None
@@ -318,7 +318,7 @@ class _Drawing:
     def _is_nic(self, node: str) -> bool:
         return self.topology.node(node).transparent
 
-    def _gpus_at(self, end: End) -> list[End]:
+    def _gpus_at(self, end: CableEnd) -> list[CableEnd]:
         """``end`` itself, or what shares it."""
         if not self._is_nic(end.node):
             return [end]
@@ -374,7 +374,7 @@ class _Drawing:
             colour = _colour({node.rail for node in nodes if node.rail is not None})
         return colour, 1 + min(3.0, 0.5 * (len(links) - 1))
 
-    def _rows(self, boxes: dict[str, Box], lines: Sequence[Line]) -> tuple[Row, ...]:
+    def _rows(self, boxes: dict[str, Box], lines: Sequence[PictureLine]) -> tuple[PictureRow, ...]:
         ratios = oversubscription(self.topology)
         ordered = _side_by_side(boxes, lines)
         rows = []
@@ -385,7 +385,7 @@ class _Drawing:
             title = [f"{count} {_plural(first)}" if count > 1 else f"1 {_singular(first)}"]
             if (ratio := ratios.get(first.nodes[0].role)) is not None:
                 title.append(f"{format_ratio(ratio)} down : up")
-            rows.append(Row(height, tuple(title), own))
+            rows.append(PictureRow(height, tuple(title), own))
         return tuple(rows)
 
     def _title(self) -> tuple[str, ...]:
@@ -404,7 +404,7 @@ class _Drawing:
         return tuple(title)
 
 
-def _side_by_side(boxes: Mapping[str, Box], lines: Sequence[Line]) -> list[Box]:
+def _side_by_side(boxes: Mapping[str, Box], lines: Sequence[PictureLine]) -> list[Box]:
     """``boxes``, each with the one that it has a standby link to next to it: a line between them
     would run through whatever stood in between."""
     twins = {line.lower: line.upper for line in lines if line.standby}
@@ -434,11 +434,11 @@ def _addresses(nodes: Sequence[Node]) -> list[str]:
     return [span(loopbacks)] if loopbacks else []
 
 
-def _singular(part: Part) -> str:
+def _singular(part: DrawnPart) -> str:
     role = part.nodes[0].role
     return "server" if part.is_server else role if role is Role.ROUTER else f"{role} switch"
 
 
-def _plural(part: Part) -> str:
+def _plural(part: DrawnPart) -> str:
     name = _singular(part)
     return f"{name}es" if name.endswith("ch") else f"{name}s"

@@ -24,7 +24,7 @@ from topologies.model import (
     VXLAN,
     VXLAN_OVERHEAD,
     Bridge,
-    End,
+    CableEnd,
     FabricProfile,
     Link,
     Node,
@@ -265,8 +265,8 @@ class Assembly:
 
     def _cable(
         self,
-        a: End,
-        b: End,
+        a: CableEnd,
+        b: CableEnd,
         rate_bps: int,
         delay_ns: int,
         *,
@@ -285,12 +285,12 @@ class Assembly:
             )
         )
 
-    def _gpu_port(self, gpu: str, switch: str, bridge: str, bond: str | None = None) -> End:
+    def _gpu_port(self, gpu: str, switch: str, bridge: str, bond: str | None = None) -> CableEnd:
         draft = self._nodes[gpu]
         first = next((port for port in draft.ports if bond and port.bond == bond), None)
         if first is not None:
             draft.ports.append(replace(first, name=f"eth{len(draft.ports)}"))
-            return End(gpu, draft.ports[-1].name)
+            return CableEnd(gpu, draft.ports[-1].name)
         gateway = self._nodes[switch].bridges[bridge].gateway
         assert gateway is not None
         number = self._members[gateway.network]
@@ -306,7 +306,7 @@ class Assembly:
         draft.ports.append(Port(name=f"eth{port}", mac=mac, address=address, bond=bond))
         if draft.node.gateway is None:
             draft.node = replace(draft.node, gateway=str(gateway.ip))
-        return End(gpu, f"eth{port}")
+        return CableEnd(gpu, f"eth{port}")
 
     def _member(
         self,
@@ -315,7 +315,7 @@ class Assembly:
         *,
         access_bond: bool = False,
         interface: int | None = None,
-    ) -> End:
+    ) -> CableEnd:
         role = self._nodes[switch].node.role
         return self._bridge_port(
             switch, bridge, "down", role, access_bond=access_bond, interface=interface
@@ -330,7 +330,7 @@ class Assembly:
         *,
         access_bond: bool = False,
         interface: int | None = None,
-    ) -> End:
+    ) -> CableEnd:
         draft = self._nodes[node]
         number = draft.uses[prefix] if interface is None else interface
         name = f"{prefix}{number}"
@@ -338,15 +338,15 @@ class Assembly:
         mac = plan.switch_mac(role, switch=draft.number, port=len(draft.ports))
         bond = f"{ACCESS_BOND}{number}" if access_bond else None
         draft.ports.append(Port(name=name, mac=mac, bridge=bridge, bond=bond))
-        return End(node, name)
+        return CableEnd(node, name)
 
-    def _port(self, switch: str, prefix: str, *, address: IPv4Interface) -> End:
+    def _port(self, switch: str, prefix: str, *, address: IPv4Interface) -> CableEnd:
         draft = self._nodes[switch]
         name = f"{prefix}{draft.uses[prefix]}"
         draft.uses[prefix] += 1
         mac = plan.switch_mac(draft.node.role, switch=draft.number, port=len(draft.ports))
         draft.ports.append(Port(name=name, mac=mac, address=address))
-        return End(switch, name)
+        return CableEnd(switch, name)
 
     # ------------------------------------------------------------------ the whole
 

@@ -11,10 +11,10 @@
 
 from __future__ import annotations
 
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 
 
-def way_out(topology: Topology, port: End) -> tuple[Link, ...]:
+def way_out(topology: Topology, port: CableEnd) -> tuple[Link, ...]:
     """The cables from the GPU port ``port`` to the first switch, through a shared NIC or not."""
     cables = [topology.link_at(port)]
     far = topology.far_end(port)
@@ -34,20 +34,20 @@ def way_out(topology: Topology, port: End) -> tuple[Link, ...]:
     return tuple(cables)
 
 
-def switch_ends(topology: Topology, gpu: str) -> tuple[End, ...]:
+def switch_ends(topology: Topology, gpu: str) -> tuple[CableEnd, ...]:
     """The switch ports that ``gpu`` hangs on, in the order of its own ports."""
     found = []
     for port in topology.node(gpu).ports:
-        cable = way_out(topology, End(gpu, port.name))[-1]
+        cable = way_out(topology, CableEnd(gpu, port.name))[-1]
         found += [end for end in cable.ends if topology.node(end.node).is_switch]
     return tuple(found)
 
 
-def port_rate_bps(topology: Topology, port: End) -> int:
+def port_rate_bps(topology: Topology, port: CableEnd) -> int:
     """What a GPU that has its NIC for itself sends through ``port``, in bit/s."""
     return min(cable.rate_bps for cable in way_out(topology, port))
 
 
 def nic_rate_bps(topology: Topology, gpu: str) -> int:
     """The same through all ports of ``gpu`` together."""
-    return sum(port_rate_bps(topology, End(gpu, p.name)) for p in topology.node(gpu).ports)
+    return sum(port_rate_bps(topology, CableEnd(gpu, p.name)) for p in topology.node(gpu).ports)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from topologies.model import SCALE_UP_SHAPES, SWITCH, ScaleUp, Topology
-from topologies.parts.design_parameters import COUNT, MTU, RATE, SIZE, TIME, Choice, Kind
+from topologies.parts.design_parameters import COUNT, MTU, RATE, SIZE, TIME, ParameterKind, WordKind
 
 
-def parameter(default: int | str | None, kind: Kind | Choice, help: str) -> Any:
+def parameter(default: int | str | None, kind: ParameterKind | WordKind, help: str) -> Any:
     """A field of a design; the default None stands for what the design computes (``auto``)."""
     return dataclasses.field(default=default, metadata={"kind": kind, "help": help})
 
@@ -64,7 +64,7 @@ def with_defaults(**defaults: int | str) -> Callable[[type[D]], type[D]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cabling(Design):
+class CabledDesign(Design):
     """What every design asks of its cables, ports and servers."""
 
     nic_rate: int = parameter("400Gbps", RATE, "rate of each NIC port")
@@ -75,7 +75,7 @@ class Cabling(Design):
     scale_up_rate: int = parameter("3.6Tbps", RATE, "scale-up rate per GPU, each way")
     scale_up_latency: int = parameter("700ns", TIME, "scale-up latency")
     scale_up: str = parameter(
-        SWITCH, Choice(SCALE_UP_SHAPES), "scale-up by a switch, by links to all, or to two others"
+        SWITCH, WordKind(SCALE_UP_SHAPES), "scale-up by a switch, by links to all, or to two others"
     )
     scale_up_hosts: int = parameter(1, COUNT, "servers that share a scale-up network")
 

@@ -39,7 +39,7 @@ def parse_prefix(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ParameterKind:
     """How one kind of parameter is read and shown; ``base`` is the unit of its integers."""
 
     name: str
@@ -62,7 +62,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Choice:
+class WordKind:
     """A kind of parameter that is one of a few words."""
 
     words: tuple[str, ...]
@@ -81,9 +81,9 @@ class Choice:
         return value
 
 
-COUNT = Kind("count", "", 1, 16_384, parse_count, str)
-NUMBER = Kind("count", "", 0, 16_384, parse_count, str)
-PREFIX = Kind(
+COUNT = ParameterKind("count", "", 1, 16_384, parse_count, str)
+NUMBER = ParameterKind("count", "", 0, 16_384, parse_count, str)
+PREFIX = ParameterKind(
     "prefix length",
     "bits",
     SHORTEST_PREFIX,
@@ -91,7 +91,7 @@ PREFIX = Kind(
     parse_prefix,
     lambda length: f"/{length}",
 )
-RATE = Kind("rate", "bit/s", 1_000, 10**15, parse_rate, format_rate)
-TIME = Kind("time", "ns", 0, 10**9, parse_time_ns, format_time)
-SIZE = Kind("size", "octets", 1, 2**40, parse_size, format_size)
-MTU = Kind("size", "octets", MIN_MTU, MAX_MTU, parse_size, lambda octets: f"{octets} B")
+RATE = ParameterKind("rate", "bit/s", 1_000, 10**15, parse_rate, format_rate)
+TIME = ParameterKind("time", "ns", 0, 10**9, parse_time_ns, format_time)
+SIZE = ParameterKind("size", "octets", 1, 2**40, parse_size, format_size)
+MTU = ParameterKind("size", "octets", MIN_MTU, MAX_MTU, parse_size, lambda octets: f"{octets} B")

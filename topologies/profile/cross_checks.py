@@ -24,7 +24,7 @@ Said = Mapping[str, int | str]
 Found = Iterator[tuple[str, str]]
 
 
-def contradictions(said: Said) -> Found:
+def cross_checks(said: Said) -> Found:
     """(Key to blame, sentence) for each contradiction; ``said`` are the values that were given."""
     yield from _of_shape(said)
     yield from _of_switches(said)

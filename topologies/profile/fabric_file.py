@@ -35,7 +35,7 @@ from ruamel.yaml.comments import CommentedMap, TaggedScalar
 from topologies.designs.clos import AUTO_HOMING, PATHS, Clos
 from topologies.model import FabricProfile, Topology, TopologyError
 from topologies.parts.design_parameters import AUTO
-from topologies.profile.cross_checks import contradictions
+from topologies.profile.cross_checks import cross_checks
 from topologies.profile.fabric_keys import (
     CLASSES,
     CLOS,
@@ -126,7 +126,7 @@ def read(text: str, name: str) -> FabricFile:
     if reader.problems:
         raise TextError(reader.problems, name)
     said = reader.said
-    wrong = [Problem(reader.line(key), what) for key, what in contradictions(said)]
+    wrong = [Problem(reader.line(key), what) for key, what in cross_checks(said)]
     if wrong:
         raise TextError(wrong, name)
     try:

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 from topologies.designs.clos import Clos
 from topologies.model import EVPN, TopologyError
-from topologies.parts.design_parameters import TIME, Choice, Kind, parse_count
+from topologies.parts.design_parameters import TIME, ParameterKind, WordKind, parse_count
 from topologies.units import UnitError, format_time, parse_size, parse_time_ns
 
 
 @dataclass(frozen=True)
-class Pattern:
+class TextPattern:
     """A kind of value that is kept as text of a certain form."""
 
     name: str
@@ -55,7 +55,7 @@ def dscp(text: str) -> int | None:
 
 
 @dataclass(frozen=True)
-class Interconnect(Choice):
+class Interconnect(WordKind):
     """The kind of what GPUs speak; InfiniBand is known and refused."""
 
     def read(self, field: str, value: int | str) -> str:
@@ -93,12 +93,12 @@ class Queues:
 
 
 #: A queue's depth as the switches take it: octets, or multiples of the fabric's BDP.
-DEPTH = Pattern("depth", r"[0-9.]{1,12} ?([KMGT]i?B|B)?|[0-9.]{1,12} ?bdp", "20KiB or 0.2bdp")
-SHARE = Pattern("share above 0, at most 1", r"0?\.[0-9]*[1-9][0-9]*|1(\.0*)?", "0.2")
-ON_OFF = Choice(("on", "off"))
+DEPTH = TextPattern("depth", r"[0-9.]{1,12} ?([KMGT]i?B|B)?|[0-9.]{1,12} ?bdp", "20KiB or 0.2bdp")
+SHARE = TextPattern("share above 0, at most 1", r"0?\.[0-9]*[1-9][0-9]*|1(\.0*)?", "0.2")
+ON_OFF = WordKind(("on", "off"))
 #: What FRR takes, in whole milliseconds; its timers run in this machine's time.
-BFD_INTERVAL = Kind("time", "ns", 10 * 10**6, 60 * 10**9, parse_time_ns, format_time)
-BFD_MULTIPLIER = Kind("count", "", 2, 255, parse_count, str)
+BFD_INTERVAL = ParameterKind("time", "ns", 10 * 10**6, 60 * 10**9, parse_time_ns, format_time)
+BFD_MULTIPLIER = ParameterKind("count", "", 2, 255, parse_count, str)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Key:
     ``automatic`` whether it can be left to that (``auto``)."""
 
     name: str
-    kind: Kind | Choice | Pattern | Queues
+    kind: ParameterKind | WordKind | TextPattern | Queues
     help: str
     parameter: bool = False
     automatic: bool = False
@@ -167,21 +167,23 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
     ("global",): (
         Key(
             "control_plane",
-            Choice((STATIC, "ebgp", "ibgp", EVPN)),
+            WordKind((STATIC, "ebgp", "ibgp", EVPN)),
             "how switches learn routes; default static",
         ),
         Key("bfd", ON_OFF, "fast failure detection on links between switches"),
         Key("bfd_interval", BFD_INTERVAL, "between two BFD packets; default 300ms"),
         Key("bfd_multiplier", BFD_MULTIPLIER, "BFD packets to miss; default 3"),
-        Key("data_plane", Choice(("ethernet", "vxlan")), "what carries packets; default ethernet"),
+        Key(
+            "data_plane", WordKind(("ethernet", "vxlan")), "what carries packets; default ethernet"
+        ),
         Key(
             "switch",
-            Choice(("shallow", "deep", LOSSLESS, NO_SWITCH)),
+            WordKind(("shallow", "deep", LOSSLESS, NO_SWITCH)),
             "buffers and classes of the switches; default shallow",
         ),
         Key(
             "load_balancing",
-            Choice(("flow", "flowlet", "packet", "round-robin", "least-loaded", "kernel")),
+            WordKind(("flow", "flowlet", "packet", "round-robin", "least-loaded", "kernel")),
             "the next hop of a packet; default flow",
         ),
         Key("flowlet_gap", TIME, "pause that ends a flowlet; default one base RTT"),

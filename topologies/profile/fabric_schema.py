@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from topologies.parts.design_parameters import AUTO, PREFIX, TIME, Choice, Kind
-from topologies.profile.fabric_keys import ON_OFF, QUEUES, SECTIONS, SHARE, Key, Pattern, Queues
+from topologies.parts.design_parameters import AUTO, PREFIX, TIME, ParameterKind, WordKind
+from topologies.profile.fabric_keys import ON_OFF, QUEUES, SECTIONS, SHARE, Key, Queues, TextPattern
 from topologies.units import UNITS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -47,9 +47,9 @@ def _key(key: Key) -> dict[str, object]:
     return about | (forms[0] if len(forms) == 1 else {"anyOf": forms})
 
 
-def _forms(kind: Kind | Choice | Pattern | Queues) -> list[dict[str, object]]:
+def _forms(kind: ParameterKind | WordKind | TextPattern | Queues) -> list[dict[str, object]]:
     """What a value of ``kind`` can be."""
-    if isinstance(kind, Choice):
+    if isinstance(kind, WordKind):
         booleans = [True, False] if set(ON_OFF.words) <= set(kind.words) else []
         return [{"enum": [*kind.words, *booleans]}]
     if isinstance(kind, Queues):
@@ -61,7 +61,7 @@ def _forms(kind: Kind | Choice | Pattern | Queues) -> list[dict[str, object]]:
                 "additionalProperties": False,
             }
         ]
-    if isinstance(kind, Pattern):
+    if isinstance(kind, TextPattern):
         number = {"type": "integer", "minimum": 0}
         if kind is SHARE:
             number = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}

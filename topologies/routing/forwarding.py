@@ -8,7 +8,7 @@ from ipaddress import IPv4Network, collapse_addresses
 from itertools import islice
 from typing import NamedTuple
 
-from topologies.model import SHORTEST, End, Link, Node, Role, Topology, TopologyError
+from topologies.model import SHORTEST, CableEnd, Link, Node, Role, Topology, TopologyError
 from topologies.routing import rules
 from topologies.routing.steps import Graph, Hops, Step, Table
 from topologies.spans import NOWHERE, Span, span_from, ticks_of
@@ -24,7 +24,7 @@ _MAIN_RULES = {
 }
 
 
-class Place(NamedTuple):
+class LookupPlace(NamedTuple):
     """A packet in a switch, with the table that it is looked up in."""
 
     node: str
@@ -38,10 +38,10 @@ class Lengths(NamedTuple):
     Places stand behind all places on the ways from there.  What has no way is left out.
     """
 
-    least: dict[Place, Span]
-    most: dict[Place, Span]
+    least: dict[LookupPlace, Span]
+    most: dict[LookupPlace, Span]
 
-    def of(self, place: Place, *, longest: bool) -> Span | None:
+    def of(self, place: LookupPlace, *, longest: bool) -> Span | None:
         if longest and place in self.most:
             return self.most[place]
         return self.least.get(place)
@@ -59,7 +59,7 @@ class Forwarding:
         self.graph = Graph(topology)
         self._hops: dict[str, Mapping[Table, Hops]] = {}
         self._lengths: dict[str, Lengths] = {}
-        self._means: dict[str, dict[Place, tuple[float, float]]] = {}
+        self._means: dict[str, dict[LookupPlace, tuple[float, float]]] = {}
         self._sources: dict[int | None, tuple[IPv4Network, ...]] = {}
         bare = next((switch.name for switch in topology.switches if not switch.position), None)
         if self.routing == "dimension-order" and bare is not None:
@@ -78,7 +78,7 @@ class Forwarding:
         return self._hops[owner]
 
     @cached_property
-    def lookups(self) -> Mapping[End, Table]:
+    def lookups(self) -> Mapping[CableEnd, Table]:
         """Interfaces by which packets come that are looked up in another table than ``MAIN`` first.
 
         For ``GROUP`` these are only packets from hosts of the group, by :meth:`sources`.
@@ -87,19 +87,19 @@ class Forwarding:
             return {}
         graph = self.graph
         hosts = {
-            End(name, interface): Table.HOSTS
+            CableEnd(name, interface): Table.HOSTS
             for name, interfaces in graph.hosts.items()
             for interface in interfaces
         }
         group = {
-            End(name, step.port): Table.GROUP
+            CableEnd(name, step.port): Table.GROUP
             for name in graph.switches
             if graph.across[name]
             for step in graph.local[name]
         }
         return hosts | group
 
-    def next_steps(self, owner: str, place: Place) -> tuple[Step, ...]:
+    def next_steps(self, owner: str, place: LookupPlace) -> tuple[Step, ...]:
         """Where a packet to ``owner`` goes from ``place``; empty if there is no way."""
         tables = self.tables(owner)
         node, table = place
@@ -131,29 +131,30 @@ class Forwarding:
             return tuple(collapse_addresses(inside))
         return (whole,)
 
-    def arrival(self, place: Place, step: Step) -> Place:
+    def arrival(self, place: LookupPlace, step: Step) -> LookupPlace:
         """Where a packet is after it took ``step`` from ``place``."""
         from_own_hosts, otherwise = self._arrivals[step.number]
         return from_own_hosts if place.table is Table.HOSTS else otherwise
 
     @cached_property
-    def _arrivals(self) -> Mapping[int, tuple[Place, Place]]:
+    def _arrivals(self) -> Mapping[int, tuple[LookupPlace, LookupPlace]]:
         """Where a step leads packets that the sender's own hosts made, and all others."""
         places = {  # one object for each, which compare faster
-            (node, table): Place(node, table) for node in self.graph.steps for table in Table
+            (node, table): LookupPlace(node, table) for node in self.graph.steps for table in Table
         }
-        found: dict[int, tuple[Place, Place]] = {}
+        found: dict[int, tuple[LookupPlace, LookupPlace]] = {}
         for steps in self.graph.steps.values():
             for step in steps:
-                table = self.lookups.get(End(step.node, step.arrives), Table.MAIN)
+                table = self.lookups.get(CableEnd(step.node, step.arrives), Table.MAIN)
                 found[step.number] = places[step.node, table], places[step.node, Table.MAIN]
         return found
 
-    def entries(self, switch: str) -> frozenset[Place]:
+    def entries(self, switch: str) -> frozenset[LookupPlace]:
         """Where packets of the hosts of ``switch`` begin; empty if it has none."""
         interfaces = self.graph.hosts.get(switch, ())
         return frozenset(
-            Place(switch, self.lookups.get(End(switch, name), Table.MAIN)) for name in interfaces
+            LookupPlace(switch, self.lookups.get(CableEnd(switch, name), Table.MAIN))
+            for name in interfaces
         )
 
     # ------------------------------------------------------------------ lengths
@@ -189,7 +190,7 @@ class Forwarding:
                 found[name] = Span(hops + last[0], delay + last[1], ticks + last[2])
         return found | {source: NOWHERE}
 
-    def _way(self, place: Place, owner: str, longest: bool) -> tuple[Link, ...] | None:
+    def _way(self, place: LookupPlace, owner: str, longest: bool) -> tuple[Link, ...] | None:
         lengths = self.lengths(owner, place)
         if place not in lengths.least:
             return None
@@ -221,7 +222,7 @@ class Forwarding:
             octet + sum(8e9 / link.rate_bps for link in cables),
         )
 
-    def _mean(self, owner: str) -> Mapping[Place, tuple[float, float]]:
+    def _mean(self, owner: str) -> Mapping[LookupPlace, tuple[float, float]]:
         """By place of :meth:`lengths`, the means over all ways of delay (ns) and ns per octet."""
         places = self._lengths[owner].least
         known = self._means.setdefault(owner, {})
@@ -235,10 +236,10 @@ class Forwarding:
             known[place] = (delay / len(steps), octet / len(steps)) if steps else (0.0, 0.0)
         return known
 
-    def _begin(self, start: str, host: bool) -> Place:
+    def _begin(self, start: str, host: bool) -> LookupPlace:
         """Where packets begin of the hosts of ``start``, or of itself."""
         entries = self.entries(start) if host else frozenset()
-        return min(entries, default=Place(start, Table.MAIN))
+        return min(entries, default=LookupPlace(start, Table.MAIN))
 
     def _attachment(self, node: Node) -> tuple[str, tuple[Link, ...]]:
         """The switch that ``node`` is, or is plugged into, and the cable to it."""
@@ -262,10 +263,10 @@ class Forwarding:
             found.setdefault(switch, []).append((node.name, ticks_of(self.topology).span(cables)))
         return found
 
-    def _is_switch(self, end: End) -> bool:
+    def _is_switch(self, end: CableEnd) -> bool:
         return self.topology.node(end.node).is_switch
 
-    def lengths(self, owner: str, start: Place) -> Lengths:
+    def lengths(self, owner: str, start: LookupPlace) -> Lengths:
         """How far ``start`` and all places on ways from there are from ``owner``.
 
         Raises TopologyError if packets would go round in a circle.
@@ -279,7 +280,7 @@ class Forwarding:
 
     def _main_lengths(self, owner: str) -> Lengths:
         """Those of all places whose next hops stand before them, where there is one table."""
-        known = Lengths({Place(owner, table): NOWHERE for table in Table}, {})
+        known = Lengths({LookupPlace(owner, table): NOWHERE for table in Table}, {})
         if self.lookups:
             return known
         (least, most), places, longer = known, self._main_places, self._longer
@@ -296,13 +297,13 @@ class Forwarding:
         return known
 
     @cached_property
-    def _main_places(self) -> Mapping[str, Place]:
-        return {name: Place(name, Table.MAIN) for name in self.graph.steps}
+    def _main_places(self) -> Mapping[str, LookupPlace]:
+        return {name: LookupPlace(name, Table.MAIN) for name in self.graph.steps}
 
-    def _measure(self, owner: str, start: Place, known: Lengths) -> None:
+    def _measure(self, owner: str, start: LookupPlace, known: Lengths) -> None:
         """Put into ``known`` the places on all ways from ``start``, the near ones first."""
-        path: list[Place] = [start]
-        open_: set[Place] = set()
+        path: list[LookupPlace] = [start]
+        open_: set[LookupPlace] = set()
         while path:
             place = path[-1]
             steps = self.next_steps(owner, place)
@@ -325,7 +326,9 @@ class Forwarding:
             open_.add(place)
             path.extend(missing)
 
-    def _settle(self, place: Place, ways: Sequence[tuple[Step, Place]], known: Lengths) -> None:
+    def _settle(
+        self, place: LookupPlace, ways: Sequence[tuple[Step, LookupPlace]], known: Lengths
+    ) -> None:
         """Put ``place`` into ``known``, from where each of ``ways`` leads to a place that is."""
         least = most = None
         for step, there in ways:

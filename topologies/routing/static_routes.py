@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 
 from topologies.designs.planes import plane_networks
-from topologies.model import Bridge, End, Node, Port, Topology, TopologyError
+from topologies.model import Bridge, CableEnd, Node, Port, Topology, TopologyError
 from topologies.routing.forwarding import forwarding_of
 from topologies.routing.steps import Table
 from topologies.routing.stretch import stretch_of
@@ -157,7 +157,7 @@ def static_neighbours(topology: Topology) -> Mapping[str, tuple[Neighbour, ...]]
                 )
     for gpu in topology.gpus:
         for port in gpu.ports if gpu.loopback is not None else ():
-            member = topology.far_end(End(gpu.name, port.name))
+            member = topology.far_end(CableEnd(gpu.name, port.name))
             neighbours[member.node].append(
                 Neighbour(interface=member.port, address=_address(port), mac=port.mac)
             )
@@ -171,7 +171,7 @@ def _exits(topology: Topology, gpu: Node) -> Iterator[Hop]:
     if gpu.gateway is None:
         return
     for port in gpu.ports:
-        bridge = topology.gateway_of(End(gpu.name, port.name))
+        bridge = topology.gateway_of(CableEnd(gpu.name, port.name))
         if bridge is not None and bridge.gateway is not None:
             yield Hop(port.interface, bridge.gateway.ip)
 
@@ -268,9 +268,9 @@ def _towards_nearest(
     return found
 
 
-def _stretched_members(topology: Topology) -> Mapping[int, list[tuple[End, Port]]]:
+def _stretched_members(topology: Topology) -> Mapping[int, list[tuple[CableEnd, Port]]]:
     """VNI -> the ports of GPUs in its subnet, wherever they are plugged in."""
-    found: dict[int, list[tuple[End, Port]]] = {}
+    found: dict[int, list[tuple[CableEnd, Port]]] = {}
     for switch in topology.switches:
         for bridge in switch.bridges:
             if bridge.vni is not None:
@@ -289,7 +289,7 @@ def _next_addresses(topology: Topology) -> Mapping[int, Hop]:
         for step in steps:
             address = topology.node(step.node).port(step.arrives).address
             if address is None:
-                link, end = step.link, End(step.node, step.arrives)
+                link, end = step.link, CableEnd(step.node, step.arrives)
                 raise TopologyError(
                     f"link {link.a} - {link.b}: {end} has no address, so that no route can go "
                     "over it; join switches by ports with addresses"
@@ -298,16 +298,16 @@ def _next_addresses(topology: Topology) -> Mapping[int, Hop]:
     return hops
 
 
-def _members(topology: Topology, switch: Node, bridge: Bridge) -> Iterator[tuple[End, Port]]:
+def _members(topology: Topology, switch: Node, bridge: Bridge) -> Iterator[tuple[CableEnd, Port]]:
     """Every port with an address that is reached through a member of ``bridge``."""
     for port in switch.ports:
         if port.bridge == bridge.name:
-            for end, far in topology.beyond(End(switch.name, port.name)):
+            for end, far in topology.beyond(CableEnd(switch.name, port.name)):
                 if isinstance(far, Port) and far.address is not None:
                     yield end, far
 
 
-def _port(topology: Topology, end: End) -> Port:
+def _port(topology: Topology, end: CableEnd) -> Port:
     return topology.node(end.node).port(end.port)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from topologies.model import Bridge, End, Link, Topology
+from topologies.model import Bridge, CableEnd, Link, Topology
 
 
 class Step(NamedTuple):
@@ -139,7 +139,7 @@ def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
     table: dict[str, list[Step]] = {node.name: [] for node in topology.nodes}
     numbers = itertools.count()
 
-    def add(ours: End, theirs: End, link: Link) -> None:
+    def add(ours: CableEnd, theirs: CableEnd, link: Link) -> None:
         row = table[ours.node]
         step = Step(next(numbers), 1 << len(row), ours.port, theirs.node, theirs.port, link)
         row.append(step)
@@ -151,7 +151,7 @@ def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
     homed = [gpu for gpu in topology.gpus if gpu.loopback is not None]
     for gpu in homed:
         for port in gpu.ports:
-            end = End(gpu.name, port.name)
+            end = CableEnd(gpu.name, port.name)
             link = topology.link_at(end)
             for gateway, item in topology.beyond(end):
                 if isinstance(item, Bridge):

@@ -17,7 +17,7 @@ from topologies.elements import (
     VXLAN,
     VXLAN_OVERHEAD,
     Bridge,
-    End,
+    CableEnd,
     Link,
     Node,
     Role,
@@ -61,7 +61,7 @@ class Stretch:
         found: dict[str, tuple[tuple[str, ...], int]] = {}
         for gpu in self.topology.gpus:
             for port in gpu.ports:
-                for end, item in self.topology.beyond(End(gpu.name, port.name)):
+                for end, item in self.topology.beyond(CableEnd(gpu.name, port.name)):
                     if isinstance(item, Bridge) and item.vni is not None:
                         others, _ = found.get(gpu.name, ((), item.vni))
                         found[gpu.name] = (*others, end.node), item.vni
@@ -247,5 +247,5 @@ def _validate_switch(topology: Wiring, switch: Node) -> None:
             )
 
 
-def _switch(topology: Wiring, end: End) -> bool:
+def _switch(topology: Wiring, end: CableEnd) -> bool:
     return topology.node(end.node).is_switch

@@ -14,7 +14,7 @@ from uet.api.driver import ServedDomain
 from uet.api.flags import ApiError, EndpointType, Flag, Order
 from uet.api.memory_region import MemoryRegion
 from uet.api.posted import Posted
-from uet.profiles import Capability
+from uet.profiles import FepCapability
 from uet.ses.address import Address
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import Completion, Request
@@ -143,7 +143,7 @@ class ActiveEndpoint:
     # -- posting -------------------------------------------------------------------------------
 
     def _peer(
-        self, fi_addr: int, capability: Capability = Capability.NONE, what: str = ""
+        self, fi_addr: int, capability: FepCapability = FepCapability.NONE, what: str = ""
     ) -> ProviderAddress:
         """The address of a handle; :class:`ApiError` if either side's profiles lack something."""
         self._check_open()
@@ -153,7 +153,7 @@ class ActiveEndpoint:
         self._need(capability, what, peer)
         return peer
 
-    def _need(self, capability: Capability, what: str, peer: ProviderAddress) -> None:
+    def _need(self, capability: FepCapability, what: str, peer: ProviderAddress) -> None:
         config = self.domain.config
         if capability not in config.capabilities:
             raise ApiError(
@@ -178,7 +178,7 @@ class ActiveEndpoint:
         """The delivery mode of an operation on memory."""
         if Flag.RUDI not in flags:
             return self._delivery
-        self._need(Capability.RUDI, "the flag RUDI", peer)
+        self._need(FepCapability.RUDI, "the flag RUDI", peer)
         if not key & IDEMPOTENT_SAFE:
             raise ApiError(
                 f"RUDI may repeat what it carries, and the memory key {key:#x} is not marked"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from uet.api.flags import ApiError
-from uet.profiles import Capability, capabilities
+from uet.profiles import FepCapability, capabilities
 from uet.ses.address import Address
 
 #: ``FI_ADDR_UNSPEC``: any source, or one that is in no address vector.
@@ -50,7 +50,7 @@ class ProviderAddress:
         )
         object.__setattr__(self, "destination", destination)
 
-    def lacks(self, capability: Capability) -> bool:
+    def lacks(self, capability: FepCapability) -> bool:
         """Whether the peer is known not to be able to do this."""
         return self.profiles is not None and capability not in capabilities(self.profiles)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from uet.api.flags import ApiError, Flag
 from uet.api.posted import octets
 from uet.api.rma import RmaOperations
-from uet.profiles import Capability
+from uet.profiles import FepCapability
 from uet.ses.memory.atomic_operations import size_of, supported
-from uet.transport import Atomic
+from uet.transport import AtomicRequest
 from uet.wire.codes import CSWAP_OPCODES, AtomicOpcode, Datatype
 
 
@@ -144,12 +144,12 @@ class AtomicOperations(RmaOperations):
         fetches = result is not None
         peer = self._peer(
             dest_addr,
-            Capability.FETCHING_ATOMIC if fetches else Capability.ATOMIC,
+            FepCapability.FETCHING_ATOMIC if fetches else FepCapability.ATOMIC,
             "a fetching atomic operation" if fetches else "an atomic operation",
         )
         kind = Flag.ATOMIC | (Flag.READ if fetches else Flag.WRITE)
         self._post(
-            Atomic(
+            AtomicRequest(
                 peer=peer.address,
                 destination=peer.destination,
                 delivery=self._delivery,

@@ -141,7 +141,7 @@ class Loopback:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LoopbackEnd:
     """One side of a pair: ``peer`` is the other's handle in ``av``."""
 
     domain: Domain
@@ -157,7 +157,7 @@ def pair(
     msg_order: Order = Order.NONE,
     wire: Loopback | None = None,
     **parameters: object,
-) -> tuple[End, End]:
+) -> tuple[LoopbackEnd, LoopbackEnd]:
     """Two enabled endpoints at 10.0.0.1 and 10.0.0.2 that know each other.
 
     ``parameters`` are those of :class:`uet.config.FepConfig`, for both.
@@ -177,6 +177,6 @@ def pair(
         opened.append((domain, endpoint, av, cq))
     (_, first, _, _), (_, second, _, _) = opened
     return (
-        End(*opened[0], opened[0][2].insert(second.getname())),
-        End(*opened[1], opened[1][2].insert(first.getname())),
+        LoopbackEnd(*opened[0], opened[0][2].insert(second.getname())),
+        LoopbackEnd(*opened[1], opened[1][2].insert(first.getname())),
     )

@@ -6,8 +6,8 @@ from uet.api.active import ActiveEndpoint
 from uet.api.address_vector import ADDR_UNSPEC
 from uet.api.flags import ApiError, Flag
 from uet.api.posted import Posted, octets
-from uet.profiles import Capability
-from uet.transport import Receive, Send
+from uet.profiles import FepCapability
+from uet.transport import ReceiveRequest, SendRequest
 
 _SEND = Flag.INJECT | Flag.DELIVERY_COMPLETE
 _RECV = Flag.MULTI_RECV
@@ -203,11 +203,11 @@ class MessageOperations(ActiveEndpoint):
         tagged = tag is not None
         if tagged:
             self._need_reliable("tagged messages")
-        capability = Capability.TAGGED_SEND if tagged else Capability.NONE
+        capability = FepCapability.TAGGED_SEND if tagged else FepCapability.NONE
         peer = self._peer(dest_addr, capability, "a tagged send")
         kind = Flag.SEND | (Flag.TAGGED if tagged else Flag.MSG)
         self._post(
-            Send(
+            SendRequest(
                 peer=peer.address,
                 destination=peer.destination,
                 delivery=self._delivery,
@@ -258,7 +258,7 @@ class MessageOperations(ActiveEndpoint):
         self._receives[posted] = None
         try:
             self.domain.fep.target.post_receive(
-                Receive(
+                ReceiveRequest(
                     memory=memory,
                     tag=tag,
                     ignore=ignore,

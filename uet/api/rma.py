@@ -5,8 +5,8 @@ from __future__ import annotations
 from uet.api.flags import Flag
 from uet.api.messages import MessageOperations
 from uet.api.posted import octets
-from uet.profiles import Capability
-from uet.transport import Read, Write
+from uet.profiles import FepCapability
+from uet.transport import ReadRequest, WriteRequest
 
 _WRITE = Flag.INJECT | Flag.DELIVERY_COMPLETE | Flag.RUDI
 _READ = Flag.RUDI
@@ -104,9 +104,9 @@ class RmaOperations(MessageOperations):
         """
         self._check_flags(flags, _READ, "a read")
         self._need_reliable("remote memory access")
-        peer = self._peer(src_addr, Capability.READ, "a read")
+        peer = self._peer(src_addr, FepCapability.READ, "a read")
         self._post(
-            Read(
+            ReadRequest(
                 peer=peer.address,
                 destination=peer.destination,
                 delivery=self._rma_delivery(flags, peer, key),
@@ -133,7 +133,7 @@ class RmaOperations(MessageOperations):
         self._need_reliable("remote memory access")
         peer = self._peer(dest_addr)
         self._post(
-            Write(
+            WriteRequest(
                 peer=peer.address,
                 destination=peer.destination,
                 delivery=self._rma_delivery(flags, peer, key),

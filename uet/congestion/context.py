@@ -1,8 +1,8 @@
 """A congestion control context (CCC): what all PDCs to one peer in one traffic class share.
 
 UES 3.6.  A :class:`CongestionContext` holds the window (NSCC), the credit (RCCC) or both, and the
-choice of paths; a PDC sends through a :class:`Flow` of its own, which knows how much of what is in
-flight is that PDC's.  Sizes are nominal packet sizes in octets (UES 3.6.12), times ns.
+choice of paths; a PDC sends through a :class:`PdcFlow` of its own, which knows how much of what is
+in flight is that PDC's.  Sizes are nominal packet sizes in octets (UES 3.6.12), times ns.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class CongestionContext:
         self.line: deque[Any] = deque()
         self.offered = False
 
-    def flow(self, paths: PathSelection | None = None) -> Flow:
+    def flow(self, paths: PathSelection | None = None) -> PdcFlow:
         """For one direction of one PDC; an ordered one brings the one path it takes."""
-        return Flow(self, paths if paths is not None else self.paths)
+        return PdcFlow(self, paths if paths is not None else self.paths)
 
     def _least_room(self) -> int:
         """What credit leaves, and the window beside it if there is one."""
@@ -239,7 +239,7 @@ class CongestionContext:
         return self.credit.request_at()
 
 
-class Flow:
+class PdcFlow:
     """The packets of one direction of one PDC in their context."""
 
     __slots__ = ("_received", "_waiting", "context", "inflight", "paths", "unsettled")

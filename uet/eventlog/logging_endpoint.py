@@ -31,7 +31,7 @@ from uet.eventlog.sequence import Event, milliseconds
 from uet.fep import FabricEndpoint
 from uet.pds.pdc.life import PdcLife
 from uet.pds.semantics import Context, Outbound
-from uet.transport import Completion, Frame, Receive, Request
+from uet.transport import Completion, Frame, ReceiveRequest, Request
 from uet.tss import record
 
 Log = Callable[[Event], object]
@@ -39,7 +39,6 @@ Log = Callable[[Event], object]
 _ACKS = frozenset({"ACK", "ACK_CC", "ACK_CCX"})
 _NACKS = frozenset({"NACK", "NACK_CCX"})
 #: Names of requests, by class.
-_KINDS = {"NoOperation": "no_op"}
 #: Parameters with key material, and those that are written in another form.
 _NOT_SHOWN = frozenset({"domains", "neighbours"})
 _WIDE = frozenset({"tag", "ignore", "header_data", "key", "offset"})
@@ -145,7 +144,7 @@ class TracedEndpoint(FabricEndpoint):
         self._emit("message_posted", _request(request))
         self._release(held)
 
-    def post_receive(self, receive: Receive) -> None:
+    def post_receive(self, receive: ReceiveRequest) -> None:
         with self._holding() as held:
             super().post_receive(receive)
         data = _shown(receive)
@@ -396,8 +395,7 @@ def _exact(value: object) -> object:
 
 
 def _request(request: Request) -> Data:
-    name = type(request).__name__
-    data = {"kind": _KINDS.get(name, name.lower()), **_shown(request)}
+    data = {"kind": request.kind, **_shown(request)}
     for octets in ("payload", "memory", "result"):
         part = getattr(request, octets, None)
         if part is not None:

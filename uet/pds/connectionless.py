@@ -105,7 +105,7 @@ class Anywhere:
         raise RuntimeError("there is no PDC to respond on")
 
 
-class Connectionless:
+class ConnectionlessPds:
     """RUDI and UUD of one endpoint."""
 
     def __init__(

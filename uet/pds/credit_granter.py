@@ -15,7 +15,7 @@ from uet.tss.secure_domain import SealError
 Key = tuple[bytes, int]  # a peer and its ccc_id
 
 
-class CreditDesk:
+class CreditGranter:
     """Grants credit by what sources ask for, through a :class:`CreditPacer`.
 
     ``full`` is the nominal size of a full packet: what a trimmed one is taken to have been, as

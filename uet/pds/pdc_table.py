@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from uet.congestion.spraying.entropy_values import SinglePath
-from uet.pds.pdc.life import PdcLife, State, Surroundings
+from uet.pds.pdc.life import PdcLife, PdcState, PdcSurroundings
 from uet.pds.pdc.pdc import Pdc
 from uet.pds.psn import MASK, after, distance
 from uet.peer import Peer
@@ -42,7 +42,7 @@ class ClosedTarget:
 class PdcTable:
     """All PDCs of one endpoint, by the ids packets are found with."""
 
-    def __init__(self, around: Surroundings, rng: random.Random) -> None:
+    def __init__(self, around: PdcSurroundings, rng: random.Random) -> None:
         self.by_id: dict[int, Pdc] = {}
         self._around = around
         self._rng = rng
@@ -81,9 +81,9 @@ class PdcTable:
         way = (first.peer.key, first.ordered, first.sdi, True)
         pdc = self._initiators.get(way)
         if pdc is None or not pdc.takes_messages:
-            if first.state is not State.ESTABLISHED or self._initiating > self._plenty:
+            if first.state is not PdcState.ESTABLISHED or self._initiating > self._plenty:
                 return None
-        elif pdc.refused and pdc.state is State.CREATING:
+        elif pdc.refused and pdc.state is PdcState.CREATING:
             return None
         return self._initiator(first.peer, now, ordered=first.ordered, sdi=first.sdi, second=True)
 
@@ -237,7 +237,7 @@ class PdcTable:
             return []
         self._next_look = now + self._around.config.close_req_time
         for pdc in self._initiators.values():
-            if pdc.state is State.ESTABLISHED and not pdc.in_use:
+            if pdc.state is PdcState.ESTABLISHED and not pdc.in_use:
                 pdc.quiesce()
                 return [pdc]
         quiet = now - self._around.config.close_req_time

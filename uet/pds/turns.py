@@ -15,7 +15,7 @@ import heapq
 from collections import deque
 
 from uet.congestion.context import CongestionContext
-from uet.pds.pdc.life import PdcLife, State
+from uet.pds.pdc.life import PdcLife, PdcState
 from uet.pds.pdc.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError
@@ -98,7 +98,7 @@ class Turns:
                 pdc.attend(out, now, limit)
             except SealError as error:
                 pdc.fail(error.reason.upper(), now, tell=False)
-            if pdc.state is State.CLOSED:
+            if pdc.state is PdcState.CLOSED:
                 continue
             self._served[pdc] = None
             context = pdc.peer.congestion
@@ -129,7 +129,7 @@ class Turns:
                 stop = pdc.send(out, now, limit, EVERYTHING if alone else pdc.deficit)
             except SealError as error:
                 pdc.fail(error.reason.upper(), now, tell=False)
-            if pdc.state is State.CLOSED:
+            if pdc.state is PdcState.CLOSED:
                 continue
             if not keeps_deadline or stop == FINISHED:
                 self._served[pdc] = None

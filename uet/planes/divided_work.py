@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from uet.planes.numbered_writes import Label
-from uet.transport import Read, Request, Send, Write
+from uet.transport import ReadRequest, Request, SendRequest, WriteRequest
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class DividedWork:
     """One request.  ``left`` of its parts have not ended; ``moved`` octets have arrived."""
 
     request: Request
@@ -23,14 +23,14 @@ class Work:
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class WorkPart:
     """``length`` octets of ``work`` from ``start`` on; the whole, or one of several stripes.
 
     ``plane`` is the plane that carries it now, ``failures`` how often nobody answered;
     ``is_again``: it has been issued before.
     """
 
-    work: Work
+    work: DividedWork
     start: int
     length: int
     label: Label | None
@@ -45,11 +45,11 @@ class Part:
         key = getattr(whole, "key", 0)
         if self.label is not None:
             key = self.label.on(key)
-        if isinstance(whole, Write):
+        if isinstance(whole, WriteRequest):
             payload = whole.payload
             if not self.is_whole:
                 payload = payload[self.start : self.start + self.length]
-            return Write(
+            return WriteRequest(
                 peer=peer,
                 key=key,
                 offset=whole.offset + self.start,
@@ -61,8 +61,8 @@ class Part:
                 destination=whole.destination,
                 context=self,
             )
-        if isinstance(whole, Read) and not self.is_whole:
-            return Read(
+        if isinstance(whole, ReadRequest) and not self.is_whole:
+            return ReadRequest(
                 peer=peer,
                 key=key,
                 offset=whole.offset + self.start,
@@ -76,9 +76,9 @@ class Part:
 
 def size_of(request: Request) -> int:
     """Octets of payload, there or back."""
-    if isinstance(request, Write | Send):
+    if isinstance(request, WriteRequest | SendRequest):
         return request.payload.nbytes
-    return request.memory.nbytes if isinstance(request, Read) else 0
+    return request.memory.nbytes if isinstance(request, ReadRequest) else 0
 
 
 def stripes(length: int, count: int, unit: int) -> Iterator[tuple[int, int]]:

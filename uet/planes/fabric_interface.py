@@ -38,10 +38,10 @@ from ipaddress import ip_address
 from uet.fep import FabricEndpoint
 from uet.planes.arrived_writes import COUNTERS as WRITE_COUNTERS
 from uet.planes.arrived_writes import ArrivedWrites
-from uet.planes.divided_work import Part, Work, size_of, stripes
+from uet.planes.divided_work import DividedWork, WorkPart, size_of, stripes
 from uet.planes.hearing import Hearing
 from uet.planes.liveness import COUNTERS as LIVENESS_COUNTERS
-from uet.planes.liveness import Liveness, Probe
+from uet.planes.liveness import Liveness, PlaneProbe
 from uet.planes.numbered_writes import (
     MOST_STRIPES,
     NUMBER_BITS,
@@ -54,7 +54,15 @@ from uet.planes.shared_receives import SharedReceive, SharedReceives
 from uet.planes.sharing import InterfaceConfig, Sharing
 from uet.ses.initiator.initiator import MessageError
 from uet.ses.memory.registered_memory import MemoryRegionError
-from uet.transport import Completion, Frame, NoOperation, Read, Receive, Request, Write
+from uet.transport import (
+    Completion,
+    Frame,
+    NoOperationRequest,
+    ReadRequest,
+    ReceiveRequest,
+    Request,
+    WriteRequest,
+)
 
 PORT_DOWN = "PORT_DOWN"
 _SILENT = "RTO_RETRIES_EXHAUSTED"
@@ -71,7 +79,6 @@ _OF_THE_WAY = frozenset(
         "CLOSING_IN_ERR",
     }
 )
-_KINDS: dict[type[Request], str] = {NoOperation: "no_op"}  # of completions, if not the class's name
 #: A part is given up after so many failures for each plane.
 _TRIES = 3
 
@@ -115,16 +122,16 @@ class FabricInterface:
             self._routes[route[0]] = route
         self._names = {address: route[0] for route in config.peers for address in route}
         self._numbers = {peer: Numbers(rng.getrandbits(NUMBER_BITS)) for peer in self._routes}
-        self._waiting: dict[str, deque[Work]] = {}  # for a number
+        self._waiting: dict[str, deque[DividedWork]] = {}  # for a number
         self._liveness = Liveness(len(feps), self.counts, self._at, patience=config.patience)
         self.hearing = Hearing(self._routes, after=config.silence)
         self._writes = ArrivedWrites(self._feps, self._routes, self.counts)
         self._receives = SharedReceives(self._feps, self._address_at)
         self._sharing = Sharing(len(feps))
         self._serial = 0
-        self._open: set[Work] = set()
+        self._open: set[DividedWork] = set()
         # What is to be done at a time: by that, and in the order of posting.
-        self._later: list[tuple[int, int, int, Part | Probe | _Place | str]] = []
+        self._later: list[tuple[int, int, int, WorkPart | PlaneProbe | _Place | str]] = []
         self._sequence = 0
         self._held_until: dict[str, int] = {}  # what is ordered, by peer
         self._done: list[Completion] = []
@@ -157,12 +164,12 @@ class FabricInterface:
             raise MessageError(f"{request.peer} is not among the configured peers")
         if peer != request.peer:
             request = replace(request, peer=peer)
-        if isinstance(request, Write | Read) and not is_plain(request.key):
+        if isinstance(request, WriteRequest | ReadRequest) and not is_plain(request.key):
             raise MessageError(
                 f"memory key {request.key:#x}: bits 24 to 55 are the fabric interface's own"
             )
         self._serial += 1
-        work = Work(request, self._serial)
+        work = DividedWork(request, self._serial)
         waiting = self._waiting.get(peer)
         if waiting:
             self._open.add(work)
@@ -178,12 +185,12 @@ class FabricInterface:
 
     def _is_numbered(self, request: Request) -> bool:
         return (
-            isinstance(request, Write)
+            isinstance(request, WriteRequest)
             and request.header_data is not None
             and (request.delivery or self._delivery) in ("rud", "rod")
         )
 
-    def _start(self, work: Work) -> None:
+    def _start(self, work: DividedWork) -> None:
         """Give every part of ``work`` to a plane."""
         request = work.request
         delivery = request.delivery or self._delivery
@@ -194,13 +201,13 @@ class FabricInterface:
             len(usable) > 1
             and length > self._config.stripe_above
             and delivery == "rud"
-            and isinstance(request, Write | Read)
+            and isinstance(request, WriteRequest | ReadRequest)
             and self._is_safe(request)
         ):
             shares = list(stripes(length, len(usable), self._unit))
         count = len(shares)
         parts = [
-            Part(
+            WorkPart(
                 work,
                 start,
                 own,
@@ -224,7 +231,7 @@ class FabricInterface:
             self._forget(work)
             raise
 
-    def _issue(self, part: Part, plane: int) -> None:
+    def _issue(self, part: WorkPart, plane: int) -> None:
         work = part.work
         self._feps[plane].post(part.request(self._routes[work.request.peer][plane]))
         part.plane = plane
@@ -233,7 +240,7 @@ class FabricInterface:
         if self.hearing.opened(peer, plane, self.now, is_final=is_final):
             self._at(self.now + self.hearing.after, (peer, plane))
 
-    def post_receive(self, receive: Receive) -> None:
+    def post_receive(self, receive: ReceiveRequest) -> None:
         """Offer memory for a message; ``MessageError`` for one that nothing could match."""
         self._receives.post(receive)
 
@@ -241,9 +248,9 @@ class FabricInterface:
         """Completions since the last call."""
         for completion in self._of_feps():
             context = completion.context
-            if isinstance(context, Part):
+            if isinstance(context, WorkPart):
                 self._ended(context, completion)
-            elif isinstance(context, Probe):
+            elif isinstance(context, PlaneProbe):
                 if completion.error is None:
                     self._liveness.heard(context.peer, context.plane)
                 else:
@@ -269,7 +276,7 @@ class FabricInterface:
 
     # -- how work ends -------------------------------------------------------------------------
 
-    def _ended(self, part: Part, completion: Completion) -> None:
+    def _ended(self, part: WorkPart, completion: Completion) -> None:
         work, plane = part.work, part.plane
         self._sharing.end(plane, part.length)
         error = completion.error
@@ -295,7 +302,7 @@ class FabricInterface:
             return
         self._end(part, error)
 
-    def _end(self, part: Part, error: str | None) -> None:
+    def _end(self, part: WorkPart, error: str | None) -> None:
         work = part.work
         work.error = work.error or error
         work.left -= 1
@@ -310,17 +317,17 @@ class FabricInterface:
         delivery = request.delivery or self._delivery
         if delivery not in ("rud", "rod"):
             return False
-        if isinstance(request, Write):
+        if isinstance(request, WriteRequest):
             told = request.header_data is not None
             return request.synchronise is None and (told or delivery == "rud")
-        return isinstance(request, Read | NoOperation)
+        return isinstance(request, ReadRequest | NoOperationRequest)
 
-    def _finish(self, work: Work) -> None:
+    def _finish(self, work: DividedWork) -> None:
         self._forget(work)
         request = work.request
         self._done.append(
             Completion(
-                kind=work.kind or _KINDS.get(type(request), type(request).__name__.lower()),
+                kind=work.kind or request.kind,
                 peer=request.peer,
                 length=work.moved,
                 context=request.context,
@@ -328,7 +335,7 @@ class FabricInterface:
             )
         )
 
-    def _forget(self, work: Work) -> None:
+    def _forget(self, work: DividedWork) -> None:
         self._open.discard(work)
         if work.number is not None:
             peer = work.request.peer
@@ -359,11 +366,11 @@ class FabricInterface:
         """Planes numbered ``working`` have carrier at the NIC, from the next turn on."""
         self._liveness.announced = tuple(sorted(working))
 
-    def _ask(self, probe: Probe) -> None:
+    def _ask(self, probe: PlaneProbe) -> None:
         """Send a NOOP message, unless that is of no use any more."""
         if self._liveness.wants(probe) and not self._closing:
             address = self._address_at(probe.peer, probe.plane)
-            self._feps[probe.plane].post(NoOperation(peer=address, context=probe))
+            self._feps[probe.plane].post(NoOperationRequest(peer=address, context=probe))
 
     def _give_up(self, peer: str, plane: int) -> None:
         """Nobody answers there: what waits would each wait for as long."""
@@ -378,7 +385,7 @@ class FabricInterface:
             self._give_up(peer, plane)
         elif when == self.now and others and not self._closing:
             address = self._address_at(peer, others[0])
-            self._feps[others[0]].post(NoOperation(peer=address, context=_ALIVE))
+            self._feps[others[0]].post(NoOperationRequest(peer=address, context=_ALIVE))
         if when is not None:
             self._at(when if when > self.now else self.now + self.hearing.after, (peer, plane))
 
@@ -387,7 +394,7 @@ class FabricInterface:
         route = self._routes.get(self._names.get(peer, peer))
         return peer if route is None else route[plane]
 
-    def _again(self, part: Part) -> None:
+    def _again(self, part: WorkPart) -> None:
         """Issue a part over another plane than the one that has failed, if there is any."""
         work = part.work
         if work.error is not None:  # another part of it has failed for good
@@ -403,9 +410,9 @@ class FabricInterface:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _at(self, when: int, what: Part | Probe | _Place | str) -> None:
+    def _at(self, when: int, what: WorkPart | PlaneProbe | _Place | str) -> None:
         self._sequence += 1
-        serial = what.work.serial if isinstance(what, Part) else 0
+        serial = what.work.serial if isinstance(what, WorkPart) else 0
         heapq.heappush(self._later, (when, serial, self._sequence, what))
 
     @property
@@ -422,9 +429,9 @@ class FabricInterface:
                 self._feps[plane].abandon(PORT_DOWN)
         while self._later and self._later[0][0] <= self.now:
             what = heapq.heappop(self._later)[-1]
-            if isinstance(what, Part):
+            if isinstance(what, WorkPart):
                 self._again(what)
-            elif isinstance(what, Probe):
+            elif isinstance(what, PlaneProbe):
                 self._ask(what)
             elif isinstance(what, tuple):
                 self._look(*what)

@@ -11,7 +11,7 @@ _MOST_PATIENCE = 64
 COUNTERS = ("planes_down", "planes_up", "planes_silent", "planes_found")
 
 
-class Probe:
+class PlaneProbe:
     """A question to the endpoint of one peer in one silent plane, until that answers.
 
     ``pause`` (ns) is how long to wait before it is put again.
@@ -34,7 +34,7 @@ class Liveness:
         self,
         count: int,
         counts: Counter[str],
-        ask_at: Callable[[int, Probe], None],
+        ask_at: Callable[[int, PlaneProbe], None],
         *,
         patience: int,
     ) -> None:
@@ -44,7 +44,7 @@ class Liveness:
         #: Those with carrier, in order; and those that are to be so from the next turn on.
         self.working: Sequence[int] = tuple(range(count))
         self.announced = self.working
-        self._silent: dict[tuple[str, int], Probe] = {}
+        self._silent: dict[tuple[str, int], PlaneProbe] = {}
 
     @property
     def has_news(self) -> bool:
@@ -75,7 +75,7 @@ class Liveness:
         if (peer, plane) in self._silent:
             return False
         self._counts["planes_silent"] += 1
-        probe = self._silent[peer, plane] = Probe(peer, plane, self._patience)
+        probe = self._silent[peer, plane] = PlaneProbe(peer, plane, self._patience)
         self._ask_at(now, probe)
         return True
 
@@ -84,15 +84,15 @@ class Liveness:
         if self._silent and self._silent.pop((peer, plane), None) is not None:
             self._counts["planes_found"] += 1
 
-    def wants(self, probe: Probe) -> bool:
+    def wants(self, probe: PlaneProbe) -> bool:
         """Whether to put the question now: it is open, and the NIC's own port has carrier."""
         return probe.plane in self.working and self._is_open(probe)
 
-    def unanswered(self, probe: Probe, now: int) -> None:
+    def unanswered(self, probe: PlaneProbe, now: int) -> None:
         """The question goes to the end of its pause, and the next pause is twice as long."""
         if self._is_open(probe):
             self._ask_at(now + probe.pause, probe)
             probe.pause = min(2 * probe.pause, _MOST_PATIENCE * self._patience)
 
-    def _is_open(self, probe: Probe) -> bool:
+    def _is_open(self, probe: PlaneProbe) -> bool:
         return self._silent.get((probe.peer, probe.plane)) is probe

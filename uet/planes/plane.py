@@ -10,7 +10,7 @@ from uet.planes.hearing import Hearing
 from uet.transport import Frame
 
 
-class Interface(Protocol):
+class PlaneInterface(Protocol):
     """What a plane needs of the interface that it is part of."""
 
     #: the latest time that it was told (ns)
@@ -33,7 +33,7 @@ class Plane:
     __slots__ = ("_interface", "_is_first", "fep", "name")
 
     def __init__(
-        self, name: str, fep: FabricEndpoint, interface: Interface, *, is_first: bool
+        self, name: str, fep: FabricEndpoint, interface: PlaneInterface, *, is_first: bool
     ) -> None:
         self.name, self.fep = name, fep
         self._interface, self._is_first = interface, is_first

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from uet.fep import FabricEndpoint
 from uet.ses.initiator.initiator import MessageError
-from uet.transport import Receive
+from uet.transport import ReceiveRequest
 
 
 class SharedReceive:
@@ -19,7 +19,7 @@ class SharedReceive:
 
     __slots__ = ("at", "receive", "was_taken")
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: ReceiveRequest) -> None:
         self.receive = receive
         self.at: set[int] = set()
         self.was_taken = False
@@ -54,7 +54,7 @@ class SharedReceives:
         for place, fep in enumerate(feps):
             fep.watch_receives(_Watch(self, place))
 
-    def post(self, receive: Receive) -> None:
+    def post(self, receive: ReceiveRequest) -> None:
         """Offer memory for a message; ``MessageError`` for one that nothing could match."""
         if receive.least_space is not None:
             raise MessageError(

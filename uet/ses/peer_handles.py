@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from uet.ses.address import Address
-from uet.ses.initiator.operation import Operation, PeerReads
-from uet.ses.memory.registered_memory import MemoryRegion, MemoryTable
+from uet.ses.initiator.operation import PeerReads, PostedOperation
+from uet.ses.memory.registered_memory import MemoryTable, RegisteredRegion
 from uet.wire import headers
 
 _HIGHEST_ID = 0xFFFF
@@ -20,12 +20,12 @@ class MessageIds:
     def __init__(self, *, from_zero: bool) -> None:
         self._lowest = 0 if from_zero else 1
         self._next = self._lowest
-        self._open: dict[int, Operation] = {}
+        self._open: dict[int, PostedOperation] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def take(self, operation: Operation) -> int | None:
+    def take(self, operation: PostedOperation) -> int | None:
         """The id longest unused, or ``None`` if all are in use."""
         if len(self._open) > _HIGHEST_ID - self._lowest:
             return None
@@ -42,25 +42,25 @@ class MessageIds:
     def give_back(self, number: int) -> None:
         del self._open[number]
 
-    def find(self, number: int) -> Operation | None:
+    def find(self, number: int) -> PostedOperation | None:
         return self._open.get(number)
 
 
-class Promises:
+class PeerHandles:
     """Deferrable sends by restart token, rendezvous sends by memory key."""
 
     def __init__(self, memory: MemoryTable, home: Address, rng: random.Random) -> None:
         self._memory = memory
         self._home = home
         self._rng = rng
-        self._by_token: dict[int, Operation] = {}
-        self._by_key: dict[int, Operation] = {}
+        self._by_token: dict[int, PostedOperation] = {}
+        self._by_key: dict[int, PostedOperation] = {}
         self._next_token = 1
 
     def __len__(self) -> int:
         return len(self._by_token) + len(self._by_key)
 
-    def give_token(self, operation: Operation) -> None:
+    def give_token(self, operation: PostedOperation) -> None:
         """A restart token, unique while outstanding; 0 would say that there is none."""
         while self._next_token in self._by_token:
             self._next_token = self._next_token % _HIGHEST_TOKEN + 1
@@ -68,7 +68,7 @@ class Promises:
         self._by_token[operation.token] = operation
         self._next_token = operation.token % _HIGHEST_TOKEN + 1
 
-    def expose(self, operation: Operation) -> None:
+    def expose(self, operation: PostedOperation) -> None:
         """Let the peer read what a rendezvous send keeps back, under a key of its own.
 
         The region is the whole message, so that an octet's place in it is its place in the
@@ -84,7 +84,9 @@ class Promises:
             while self._memory.find(key) is not None:
                 key = self._rng.getrandbits(_KEY_BITS)
             self._memory.register(
-                MemoryRegion(memory=payload, key=key, writable=False, job_id=made.address.job_id)
+                RegisteredRegion(
+                    memory=payload, key=key, writable=False, job_id=made.address.job_id
+                )
             )
             operation.key = key
             operation.read_by_peer = PeerReads()
@@ -98,13 +100,13 @@ class Promises:
             read_memory_key=key,
         )
 
-    def of_token(self, token: int) -> Operation | None:
+    def of_token(self, token: int) -> PostedOperation | None:
         return self._by_token.get(token)
 
-    def of_key(self, key: int) -> Operation | None:
+    def of_key(self, key: int) -> PostedOperation | None:
         return self._by_key.get(key)
 
-    def withdraw(self, operation: Operation) -> None:
+    def withdraw(self, operation: PostedOperation) -> None:
         """The operation has ended: nobody may come back with its numbers."""
         if operation.token:
             del self._by_token[operation.token]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 
 from uet.ses.address import Address
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.matching import ReceiveQueue
 from uet.wire import headers
 from uet.wire.codes import ReturnCode
@@ -134,7 +134,7 @@ class ResourceTable:
             raise ResourceError(f"there is no resource at {address}; add it first")
         return found
 
-    def find(self, request: Arrival) -> Resource | int:
+    def find(self, request: RequestArrival) -> Resource | int:
         """Which resource a request is for, or the return code that says why none is."""
         place = (request.pid, request.index)
         if not request.relative:
@@ -144,7 +144,7 @@ class ResourceTable:
             return int(ReturnCode.UNDELIVERABLE)
         return jobs.get(request.job_id) or int(ReturnCode.BAD_JOB_ID)
 
-    def find_process(self, request: Arrival) -> Resource | int:
+    def find_process(self, request: RequestArrival) -> Resource | int:
         """The same by job and process, for a request whose index names a memory region."""
         known = False
         if not request.relative:

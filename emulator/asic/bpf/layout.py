@@ -174,19 +174,19 @@ STRUCTS: dict[str, dict[str, str | Array]] = {
 }
 
 
-class Place(NamedTuple):
+class MemberPlace(NamedTuple):
     """A member's place in its struct, in octets."""
 
     offset: int
     size: int
 
 
-def places(name: str) -> dict[str, Place]:
+def places(name: str) -> dict[str, MemberPlace]:
     """Return where each member of the struct ``name`` is, by the member's name."""
     found, offset = {}, 0
     for member, what in STRUCTS[name].items():
         size = what.number * size_of(what.of) if isinstance(what, Array) else _octets(what)
-        found[member] = Place(offset, size)
+        found[member] = MemberPlace(offset, size)
         offset += size
     return found
 

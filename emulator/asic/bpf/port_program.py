@@ -24,7 +24,7 @@ from emulator.asic.bpf.layout import (
     ROUTE_KEY,
     TAIL_AT,
 )
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.errors import UserError
 from emulator.kernel.netlink import U32, KernelRefusal, RouteSocket, attribute, nested, text
 from emulator.kernel.release import (
@@ -46,7 +46,12 @@ SWITCH_FIELD = 5  # of PORT_TAIL
 
 
 def attach(
-    kernel: RouteSocket, index: int, program: Program, *, subject: str, arrival_only: bool = False
+    kernel: RouteSocket,
+    index: int,
+    program: SwitchProgram,
+    *,
+    subject: str,
+    arrival_only: bool = False,
 ) -> None:
     """Queue what attaches both programs to port ``index`` (lab-unique); replaces older ones.
 
@@ -81,7 +86,7 @@ def detach(kernel: RouteSocket, index: int, *, subject: str) -> None:
                 raise
 
 
-def configure(program: Program, index: int, settings: bytes) -> None:
+def configure(program: SwitchProgram, index: int, settings: bytes) -> None:
     """Let port ``index`` work by ``settings``
     (:func:`~emulator.asic.switch_profile.port_settings`).
 
@@ -107,7 +112,7 @@ def with_faults_of(settings: bytes, other: bytes) -> bytes:
 
 
 def set_route(
-    program: Program,
+    program: SwitchProgram,
     switch: int,
     destination: IPv4Network | IPv6Network,
     ports: Sequence[int],
@@ -137,12 +142,14 @@ def set_route(
         ) from error
 
 
-def forget_route(program: Program, switch: int, destination: IPv4Network | IPv6Network) -> None:
+def forget_route(
+    program: SwitchProgram, switch: int, destination: IPv4Network | IPv6Network
+) -> None:
     """Take back what :func:`set_route` told; OSError (ENOENT) if it was not told."""
     program.routes.delete(_route_key(switch, destination))
 
 
-def check_index(program: Program, index: int) -> None:
+def check_index(program: SwitchProgram, index: int) -> None:
     """Raise UserError if the program has no place for interface index ``index``."""
     if not 0 < index < program.settings.entries:
         raise UserError(
@@ -151,7 +158,7 @@ def check_index(program: Program, index: int) -> None:
         )
 
 
-def check_switch(program: Program, switch: int) -> None:
+def check_switch(program: SwitchProgram, switch: int) -> None:
     """Raise UserError if the program has no place for switch number ``switch``."""
     room = program.flowlets.entries // FLOWLETS
     if not 0 <= switch < room:
@@ -170,7 +177,7 @@ def _route_key(switch: int, destination: IPv4Network | IPv6Network) -> bytes:
     return ROUTE_KEY.pack(32 + length, switch, address)
 
 
-def _places(program: Program) -> tuple[tuple[int, int, str], ...]:
+def _places(program: SwitchProgram) -> tuple[tuple[int, int, str], ...]:
     return (
         (CLSACT_EGRESS, program.egress, "egress"),
         (CLSACT_INGRESS, program.ingress, "ingress"),

@@ -61,7 +61,7 @@ class Size:
         return tuple(f"-D{name}={_power_of_two(size)}" for name, size in sizes.items())
 
 
-class Program:
+class SwitchProgram:
     """The loaded program of one lab, through its pins.  Close it, or use ``with``.
 
     ``virtual_switches`` and ``virtual_ports`` are None in the program for the host's clock.
@@ -118,7 +118,7 @@ class Program:
         while self._open:
             os.close(self._open.pop())
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> SwitchProgram:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,7 +149,7 @@ def load(
     clock: Clock = "host",
     sources: Path = SOURCES,
     cache: Path = CACHE,
-) -> Program:
+) -> SwitchProgram:
     """Bring the program for ``clock`` into the kernel for ``lab``, in place of one that it had.
 
     Raises UserError: a tool or eBPF is missing, or the compiler or the kernel refuses the program;
@@ -165,7 +165,7 @@ def load(
         command += ["type", "classifier", "pinmaps", str(directory / "maps")]
         try:
             _pin(lab, command)
-            return Program(lab)
+            return SwitchProgram(lab)
         except BaseException:
             remove(lab)
             raise

@@ -34,7 +34,7 @@ HYSTERESIS_FRAMES = 2
 MOST_OCTETS = 2**31 - 1
 
 
-class Kind(NamedTuple):
+class CableKind(NamedTuple):
     """All cables that are alike in this have the same thresholds."""
 
     rate_bps: int
@@ -43,8 +43,8 @@ class Kind(NamedTuple):
     buffer_bytes: int
 
 
-def kind_of(cable: Link) -> Kind:
-    return Kind(cable.rate_bps, cable.delay_ns, cable.mtu, cable.buffer_bytes)
+def kind_of(cable: Link) -> CableKind:
+    return CableKind(cable.rate_bps, cable.delay_ns, cable.mtu, cable.buffer_bytes)
 
 
 def priority_of(dscp: int) -> int:
@@ -58,7 +58,7 @@ def fit_pauses(
     cables: Iterable[Link],
     bdp_bytes: int,
     code_points: CodePoints,
-) -> dict[Kind, PauseRules]:
+) -> dict[CableKind, PauseRules]:
     """The rules by kind of cable; empty if ``choice`` has no PFC.  UserError if they cannot be."""
     if choice.pausing is None:
         return {}
@@ -72,7 +72,9 @@ def fit_pauses(
     }
 
 
-def _rules(choice: SwitchChoice, kind: Kind, bdp_bytes: int, priority: int, mtu: int) -> PauseRules:
+def _rules(
+    choice: SwitchChoice, kind: CableKind, bdp_bytes: int, priority: int, mtu: int
+) -> PauseRules:
     wanted = choice.pausing
     assert wanted is not None
     response = wanted.pfc_response_ns
@@ -118,7 +120,7 @@ def _rules(choice: SwitchChoice, kind: Kind, bdp_bytes: int, priority: int, mtu:
 
 
 def unlimited(
-    rules: Profile, choice: SwitchChoice, topology: Topology, pauses: Mapping[Kind, PauseRules]
+    rules: Profile, choice: SwitchChoice, topology: Topology, pauses: Mapping[CableKind, PauseRules]
 ) -> Profile:
     """``rules`` with queues for all that the buffers of a switch hold, where nothing else is said.
 
@@ -147,7 +149,7 @@ def unlimited(
     return replace(rules, **limits)
 
 
-def warnings(pauses: Mapping[Kind, PauseRules]) -> tuple[str, ...]:
+def warnings(pauses: Mapping[CableKind, PauseRules]) -> tuple[str, ...]:
     """Sentences about headroom that is less than what may still arrive."""
     return tuple(
         f"the headroom of {format_size(pause.headroom_bytes)} is less than the "

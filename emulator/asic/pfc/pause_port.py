@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.pfc import pause_counters
 from emulator.asic.pfc.pause_frame import frame
 from emulator.asic.pfc.pause_state import Gate, Pauser, PauseRules
@@ -38,7 +38,7 @@ class PausePort:
         rules: PauseRules,
         egress: Egress,
         kernel: RouteSocket,
-        program: Program,
+        program: SwitchProgram,
     ) -> None:
         self.name, self.index, self.rules = name, index, rules
         self.node = name.partition(":")[0]

@@ -7,7 +7,7 @@ from typing import IO, Protocol
 
 from emulator import lab_record
 from emulator.asic.bpf.layout import PAUSE_RULES, PAUSE_STATE, PORT_KEY, WAITING_KEY
-from emulator.asic.bpf.switch_program import FORGET, Program
+from emulator.asic.bpf.switch_program import FORGET, SwitchProgram
 from emulator.asic.pfc import pause_counters, pfc_control
 from emulator.asic.pfc.pause_counters import PauseCounters
 from emulator.asic.switch_fitting import FittedSwitch
@@ -15,13 +15,13 @@ from emulator.errors import UserError
 from emulator.kernel.bpf_syscall import run
 from emulator.lab_record import Clock
 from topologies.ethernet import HEADER_OCTETS
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 
 #: What stands in front of the two numbers that asic_forget is given.
 _ETHERNET = bytes(HEADER_OCTETS)
 
 
-def forget(program: Program, *, egress: int | None = None, origin: int | None = None) -> int:
+def forget(program: SwitchProgram, *, egress: int | None = None, origin: int | None = None) -> int:
     """Free what lossless buffers count of frames that will never arrive.
 
     ``egress`` is the interface index of the port where they wait, ``origin`` that of the one they
@@ -35,7 +35,7 @@ def forget(program: Program, *, egress: int | None = None, origin: int | None = 
     return freed
 
 
-def set_dropping(program: Program, index: int, dropping: bool) -> None:
+def set_dropping(program: SwitchProgram, index: int, dropping: bool) -> None:
     """Have lossless frames that want to leave by port ``index`` dropped, or no longer."""
     key = PORT_KEY.pack(index)
     *octets, enabled, _ = PAUSE_RULES.unpack(program.pause_rules.get(key))
@@ -51,7 +51,7 @@ class PauseKeeper(Protocol):
     def restart(self) -> None:
         """Measure the longest pause, and the latest, anew."""
 
-    def storm(self, nic: End, on: bool) -> None:
+    def storm(self, nic: CableEnd, on: bool) -> None:
         """Have this NIC pause its switch without a reason, or no longer."""
 
 
@@ -65,15 +65,15 @@ class Pauses:
         self,
         lab: str,
         topology: Topology,
-        program: Program,
-        indices: Mapping[End, int],
+        program: SwitchProgram,
+        indices: Mapping[CableEnd, int],
         clock: Clock = "host",
     ) -> None:
         self._lab, self._program = lab, program
         self._has_agent = clock == "host"
         self.keeper: PauseKeeper | None = None
         switches = {switch.name for switch in topology.switches}
-        self.cables: Mapping[End, Link] = {
+        self.cables: Mapping[CableEnd, Link] = {
             end: cable
             for cable in topology.links
             if switches & {cable.a.node, cable.b.node}
@@ -157,7 +157,7 @@ class Pauses:
         """Have lossless frames that want to leave by ``port`` dropped, or no longer."""
         set_dropping(self._program, self.indices[port], on)
 
-    def storm(self, nic: End, on: bool) -> None:
+    def storm(self, nic: CableEnd, on: bool) -> None:
         """Let this NIC pause its switch without a reason, or no longer."""
         if not self.on:
             raise UserError("a pause storm needs switches that obey pauses: take --switch lossless")

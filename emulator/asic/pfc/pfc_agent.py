@@ -40,7 +40,7 @@ from pathlib import Path
 from emulator import lab_record
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.bpf.layout import PAUSE_STATE, PORT_KEY
-from emulator.asic.bpf.switch_program import Program, pins_of
+from emulator.asic.bpf.switch_program import SwitchProgram, pins_of
 from emulator.asic.pfc import pfc_control
 from emulator.asic.pfc.pause_frame import quanta
 from emulator.asic.pfc.pause_port import PausePort
@@ -56,7 +56,7 @@ from emulator.kernel.bpf_syscall import Map
 from emulator.kernel.netlink import KernelRefusal, RouteSocket
 from emulator.kernel.shaping import Egress
 from topologies.interface_indices import interface_indices
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 #: How often (s of the machine) the program's own state is looked at, should an event be missing.
 RECONCILE_S = 0.5
@@ -72,7 +72,7 @@ class PauseAgent:
         self._lab = lab
         self._clock = Clock(record.dilation, 0)
         topology = lab_record.load_topology(lab)
-        self._program = Program(lab)
+        self._program = SwitchProgram(lab)
         self._ring = PauseRing(Map(pins_of(lab) / "maps" / "pause_events"))
         self._control = pfc_control.listen(lab)
         fitted = fitting.fit(parse(record.switch), topology, record.dilation)
@@ -112,7 +112,7 @@ class PauseAgent:
                     rules = replace(rules, watchdog_ns=0)  # it guards against NICs
 
                 def make(
-                    end: End = end, egress: Egress = egress, rules: PauseRules = rules
+                    end: CableEnd = end, egress: Egress = egress, rules: PauseRules = rules
                 ) -> PausePort:
                     return PausePort(
                         str(end),

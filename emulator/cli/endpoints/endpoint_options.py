@@ -22,7 +22,7 @@ class Number(click.ParamType):
         return number(value, param.opts[0] if param else "the value")
 
 
-class Span(click.ParamType):
+class DurationParam(click.ParamType):
     """A time in seconds, or with a unit; in ns here."""
 
     name = "time"
@@ -33,7 +33,7 @@ class Span(click.ParamType):
         return duration(value, param.opts[0] if param else "the time")
 
 
-NUMBER, SPAN = Number(), Span()
+NUMBER, SPAN = Number(), DurationParam()
 
 WHERE: tuple[Callable[[Any], Any], ...] = (
     click.option("-i", "--interface", required=True, metavar="NAME", help="Ethernet interface."),

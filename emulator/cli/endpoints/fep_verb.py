@@ -196,10 +196,13 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
     domains = domains_from(options["keys"])
     peers = peers_from(options.pop("peers"), options.pop("peer_mac"))
     require_root("run an endpoint")
-    from emulator.standalone.fep.fep_run import Wanted, run  # the stack and netlink: not for --help
+    from emulator.standalone.fep.fep_run import (  # the stack and netlink: not for --help
+        StandAloneFep,
+        run,
+    )
 
     return run(
-        Wanted(
+        StandAloneFep(
             role=role,
             limits=limits,
             values=values,

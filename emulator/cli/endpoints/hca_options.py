@@ -13,7 +13,7 @@ from emulator.rocev2.hca_config import HcaConfig
 from emulator.rocev2.wire.rocev2_codes import PATH_MTUS
 from emulator.standalone.hca.card import Card, card_from
 from emulator.standalone.hca.configuration import ELSEWHERE
-from emulator.standalone.hca.exchange import DEFAULT_PORT, Meeting, meeting
+from emulator.standalone.hca.exchange import DEFAULT_PORT, CardExchange, meeting
 from emulator.standalone.script.endpoint_parameters import describe_settings
 from emulator.standalone.script.phrases import ip
 
@@ -94,7 +94,7 @@ def config_values(options: dict[str, Any]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def peer_from(options: dict[str, Any]) -> Card | Meeting:
+def peer_from(options: dict[str, Any]) -> Card | CardExchange:
     """The peer's card, or where to get it; takes the options out.  Raises :class:`UserError`."""
     listen, connect, peer = (options.pop(name) for name in ("listen", "connect", "peer"))
     told = {there: options.pop(name) for name, there in _CARD.items()}

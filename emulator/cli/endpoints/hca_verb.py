@@ -130,10 +130,13 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
     values = config_values(options)
     peer = peer_from(options)
     require_root("run an endpoint")
-    from emulator.standalone.hca.hca_run import Wanted, run  # the stack and netlink: not for --help
+    from emulator.standalone.hca.hca_run import (  # the stack and netlink: not for --help
+        StandAloneHca,
+        run,
+    )
 
     return run(
-        Wanted(
+        StandAloneHca(
             role=role,
             limits=limits,
             values=values,

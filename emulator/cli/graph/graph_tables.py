@@ -28,7 +28,7 @@ from topologies.exports import address_table
 from topologies.exports.heat import number
 from topologies.exports.mermaid import bundle_rate, bundles
 from topologies.exports.picture import span
-from topologies.model import SHORTEST, SWITCH, Bridge, End, Port, Role, Topology
+from topologies.model import SHORTEST, SWITCH, Bridge, CableEnd, Port, Role, Topology
 from topologies.routing.path_delays import path_delays
 from topologies.units import format_rate, format_size, format_time
 
@@ -205,9 +205,9 @@ def _rails(topology: Topology) -> Table:
                 port.name
                 for port in switch.ports
                 if port.bridge == bridge.name
-                and End(switch.name, port.name) not in topology.standby_ends
+                and CableEnd(switch.name, port.name) not in topology.standby_ends
             ]
-            gpus = [far for name in members for far in topology.beyond(End(switch.name, name))]
+            gpus = [far for name in members for far in topology.beyond(CableEnd(switch.name, name))]
             addresses = [
                 str(port.address.ip)
                 for _, port in gpus

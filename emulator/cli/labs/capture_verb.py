@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from emulator.capture.fabric_capture import Tap, describe, parse_snaplen, ports_of, select
-from emulator.capture.live_stream import Stream
+from emulator.capture.live_stream import LiveStream
 from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import agreed, choose_lab, up
 from emulator.errors import UserError
@@ -104,7 +104,7 @@ def command(
             except OSError as error:
                 raise UserError(f"cannot write {target}: {error.strerror}") from None
         stream = stack.enter_context(
-            Stream(
+            LiveStream(
                 taps,
                 namespace=lambda node: running.netns(node).name,
                 out=out,

@@ -11,7 +11,7 @@ from emulator.cleanup import require_root, uninterrupted
 from emulator.errors import UserError
 from emulator.faults import grammar
 from emulator.faults.condition import SOUND, Condition
-from emulator.faults.fault_injector import Striker, recorded
+from emulator.faults.fault_injector import FaultInjector, recorded
 from emulator.lab import Lab
 from emulator.lab_record import Lock, Phase, load
 
@@ -61,7 +61,7 @@ def _inject(lab: Lab, fault: str) -> Condition:
         record = load(lab.name)
         if record is None or record.identity != lab.record.identity or record.phase is not Phase.UP:
             raise UserError(gone)
-        striker = Striker(lab)
+        striker = FaultInjector(lab)
         condition = wanted(striker.condition)
         with uninterrupted():
             striker.apply(condition)

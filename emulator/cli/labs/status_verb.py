@@ -18,7 +18,7 @@ from emulator.faults.fault_injector import recorded
 from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab, labs
 from emulator.lab_record import LabRecord
-from topologies.model import End, Link
+from topologies.model import CableEnd, Link
 from topologies.units import format_rate
 
 WIDEST = 1000  # columns: no cell is cut
@@ -138,7 +138,7 @@ def _show_ports(
         cables = {ours.port: (link, far) for link, ours, far in lab.topology.neighbours(node.name)}
         for port in node.ports:
             link, far = cables[port.name]
-            end = str(End(node.name, port.name))
+            end = str(CableEnd(node.name, port.name))
             seen, asic = counters.get(end), switches.get(end)
             if seen is None:
                 table.add_row(end, str(far), "gone")

@@ -22,7 +22,7 @@ from emulator.cli.labs.top_view import Room, view
 from emulator.errors import UserError
 from emulator.lab import Lab
 from emulator.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
-from emulator.live.sampler import LabGone, Picture, Sample, Sampler
+from emulator.live.sampler import LabGone, LabSample, LabSampler, Sample
 from topologies.units import format_time, parse_time_ns
 
 SCHEMA = "uetemu.top/1"
@@ -81,7 +81,7 @@ def command(
         Lab.attach(lab or choose_lab(None, "by its name").lab) as running,
         Attention(keys=screen) as attention,
     ):
-        watch = Watch(Sampler(running), pause_ns * 1e-9, Sort(sort), rows, attention)
+        watch = TopWatch(LabSampler(running), pause_ns * 1e-9, Sort(sort), rows, attention)
         if screen:
             watch.live(console)
         elif (picture := watch.once()) is not None:
@@ -93,12 +93,12 @@ def command(
     return 0 if ended in (None, signal.SIGINT) else 128 + ended
 
 
-class Watch:
+class TopWatch:
     """Looks at a lab every ``pause_s`` of the wall clock until told to end."""
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: LabSampler,
         pause_s: float,
         sort: Sort,
         rows: int | None,
@@ -110,7 +110,7 @@ class Watch:
         self._rows = rows
         self._attention = attention
 
-    def once(self) -> Picture | None:
+    def once(self) -> LabSample | None:
         """What one interval brought; None if it was cut short."""
         before = self._sampler.sample()
         self._attention.wait(self._pause_s)
@@ -134,7 +134,7 @@ class Watch:
     def _until_told(
         self, console: Console, draw: Callable[[list[Text]], None], before: Sample
     ) -> None:
-        picture: Picture | None = None
+        picture: LabSample | None = None
         due = time.monotonic() + min(FIRST_S, self._pause_s)
         while self._attention.ended is None:
             key = self._attention.wait(due - time.monotonic())
@@ -151,7 +151,7 @@ class Watch:
                 draw(view(picture, self.sort, _room(console, self._rows), keys=KEYS))
 
 
-def show(picture: Picture, sort: Sort, rows: int | None) -> None:
+def show(picture: LabSample, sort: Sort, rows: int | None) -> None:
     """Print: to a terminal as wide as it is, in colour; else plain, with all columns."""
     console = Console(highlight=False)
     if sys.stdout.isatty():
@@ -163,7 +163,7 @@ def show(picture: Picture, sort: Sort, rows: int | None) -> None:
             click.echo(line.plain.rstrip())
 
 
-def facts(picture: Picture, sort: Sort, rows: int | None) -> dict[str, object]:
+def facts(picture: LabSample, sort: Sort, rows: int | None) -> dict[str, object]:
     """The picture for a program: exact numbers, the busiest links first."""
     record = picture.record
     tiers = by_tier(picture.activities)
@@ -197,7 +197,7 @@ def _group(group: Group) -> dict[str, object]:
     }
 
 
-def _link(activity: Activity, picture: Picture) -> dict[str, object]:
+def _link(activity: Activity, picture: LabSample) -> dict[str, object]:
     direction, limits = activity.direction, picture.limits[activity.direction.port]
     return {
         "port": direction.port,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from emulator.live.rates import Activity, Group, Sort, busiest, by_rail, by_tier
-from emulator.live.sampler import Picture, QueueLimits
+from emulator.live.sampler import LabSample, QueueLimits
 
 GAP, WIDE_GAP = 2, 6  # columns between cells, and between sections side by side
 BAR = 12  # columns
@@ -33,7 +33,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TopColumn:
     """``importance`` 0 is always there; of the others the highest numbers go first."""
 
     heading: str
@@ -46,7 +46,7 @@ class Column:
         return max([len(self.heading), *(cell.cell_len for cell in self.cells)])
 
 
-def view(picture: Picture, sort: Sort, room: Room, keys: str = "") -> list[Text]:
+def view(picture: LabSample, sort: Sort, room: Room, keys: str = "") -> list[Text]:
     """All of it, line by line; ``keys`` is said at the end."""
     lines = [*_header(picture, room), Text(), *_summary(picture, room), Text()]
     ordered = busiest(picture.activities, sort)
@@ -63,7 +63,7 @@ def view(picture: Picture, sort: Sort, room: Room, keys: str = "") -> list[Text]
     return lines[: room.height]
 
 
-def lay(columns: Sequence[Column], width: int) -> list[Text]:
+def lay(columns: Sequence[TopColumn], width: int) -> list[Text]:
     """A heading and its rows, with as many columns as ``width`` allows."""
     chosen = list(columns)
     while sum(column.width + GAP for column in chosen) - GAP > width:
@@ -81,12 +81,12 @@ def lay(columns: Sequence[Column], width: int) -> list[Text]:
     ]
 
 
-def _padded(cell: Text, column: Column) -> Text:
+def _padded(cell: Text, column: TopColumn) -> Text:
     room = " " * (column.width - cell.cell_len)
     return cell + room if column.left else Text(room) + cell
 
 
-def _header(picture: Picture, room: Room) -> list[Text]:
+def _header(picture: LabSample, room: Room) -> list[Text]:
     record = picture.record
     facts = [
         Text(record.lab, NAME),
@@ -107,7 +107,7 @@ def _header(picture: Picture, room: Room) -> list[Text]:
     return lines
 
 
-def _summary(picture: Picture, room: Room) -> list[Text]:
+def _summary(picture: LabSample, room: Room) -> list[Text]:
     """Tiers and rails, side by side where there is room."""
     tiers = lay(_tier_columns(picture, room), room.width)
     rails = lay(_rail_columns(picture), room.width)
@@ -125,30 +125,30 @@ def _summary(picture: Picture, room: Room) -> list[Text]:
     ]
 
 
-def _tier_columns(picture: Picture, room: Room) -> list[Column]:
+def _tier_columns(picture: LabSample, room: Room) -> list[TopColumn]:
     groups = by_tier(picture.activities)
     names = [name for name in picture.tiers if name in groups]
     rows = [groups[name] for name in names]
     columns = [
-        Column("tier", [Text(name) for name in names], left=True),
-        Column("links", [Text(str(row.links)) for row in rows], 3),
-        Column("mean %", [_percent(row.mean) for row in rows]),
-        Column("max %", [_percent(row.max) for row in rows]),
+        TopColumn("tier", [Text(name) for name in names], left=True),
+        TopColumn("links", [Text(str(row.links)) for row in rows], 3),
+        TopColumn("mean %", [_percent(row.mean) for row in rows]),
+        TopColumn("max %", [_percent(row.max) for row in rows]),
     ]
     if room.bars:
         bars = [_bar(row.mean, row.max, _of_link(row.max), room) for row in rows]
-        columns.append(Column("mean to max", bars, 2, left=True))
+        columns.append(TopColumn("mean to max", bars, 2, left=True))
     columns += [
-        Column("max/mean", [_ratio(row) for row in rows]),
-        Column("deepest KB", [_kilobytes(row.deepest_bytes) for row in rows], 1),
+        TopColumn("max/mean", [_ratio(row) for row in rows]),
+        TopColumn("deepest KB", [_kilobytes(row.deepest_bytes) for row in rows], 1),
     ]
     return columns + _counts(rows, picture, 1)
 
 
-def _rail_columns(picture: Picture) -> list[Column]:
+def _rail_columns(picture: LabSample) -> list[TopColumn]:
     rails = by_rail(picture.activities)
     names = [Text(f"rail {rail}") for rail in rails]
-    columns = [Column("mean / max %", names, left=True)]
+    columns = [TopColumn("mean / max %", names, left=True)]
     for tier in picture.tiers:
         if not any(tier in groups for groups in rails.values()):
             continue
@@ -161,25 +161,29 @@ def _rail_columns(picture: Picture) -> list[Column]:
                 else Text.assemble(_percent(group.mean, 0), (" /", FAINT), _percent(group.max, 0))
             )
         # what the rail's own switch sends is what one looks for first
-        columns.append(Column(tier, cells, 0 if tier.startswith("rail") else 1))
+        columns.append(TopColumn(tier, cells, 0 if tier.startswith("rail") else 1))
     return columns
 
 
-def _link_columns(shown: Sequence[Activity], picture: Picture, room: Room) -> list[Column]:
+def _link_columns(shown: Sequence[Activity], picture: LabSample, room: Room) -> list[TopColumn]:
     columns = [
-        Column("link", [_faint_if(_idle(each), each.direction.port) for each in shown], left=True),
-        Column("to", [_faint_if(_idle(each), each.direction.to) for each in shown], 6, left=True),
-        Column("Gb/s", [_number(each.rate_bps / 1e9) for each in shown]),
-        Column("%", [_percent(each.utilisation) for each in shown]),
+        TopColumn(
+            "link", [_faint_if(_idle(each), each.direction.port) for each in shown], left=True
+        ),
+        TopColumn(
+            "to", [_faint_if(_idle(each), each.direction.to) for each in shown], 6, left=True
+        ),
+        TopColumn("Gb/s", [_number(each.rate_bps / 1e9) for each in shown]),
+        TopColumn("%", [_percent(each.utilisation) for each in shown]),
     ]
     if room.bars:
         bars = [_bar(each.utilisation, 0, _of_link(each.utilisation), room) for each in shown]
-        columns.append(Column("utilisation", bars, 3, left=True))
+        columns.append(TopColumn("utilisation", bars, 3, left=True))
     columns += _queue_columns(shown, picture, room)
     return columns + _counts(shown, picture, 2, totals=7)
 
 
-def _queue_columns(shown: Sequence[Activity], picture: Picture, room: Room) -> list[Column]:
+def _queue_columns(shown: Sequence[Activity], picture: LabSample, room: Room) -> list[TopColumn]:
     now, bars, peaks, most = [], [], [], []
     for each in shown:
         of = picture.limits[each.direction.port]
@@ -192,19 +196,19 @@ def _queue_columns(shown: Sequence[Activity], picture: Picture, room: Room) -> l
         )
         peaks.append(_kilobytes(each.peak_bytes, style))
         most.append(_kilobytes(of.limit_bytes))
-    columns = [Column("queue KB", now)]
+    columns = [TopColumn("queue KB", now)]
     if room.bars:
-        columns.append(Column("of limit", bars, 4, left=True))
+        columns.append(TopColumn("of limit", bars, 4, left=True))
     if _has_asic(picture):
-        columns.append(Column("peak KB", peaks, 5))
+        columns.append(TopColumn("peak KB", peaks, 5))
     if not room.bars:
-        columns.append(Column("limit KB", most))
+        columns.append(TopColumn("limit KB", most))
     return columns
 
 
 def _counts(
-    rows: Sequence[Activity] | Sequence[Group], picture: Picture, importance: int, totals: int = 0
-) -> list[Column]:
+    rows: Sequence[Activity] | Sequence[Group], picture: LabSample, importance: int, totals: int = 0
+) -> list[TopColumn]:
     """Marks, trims and drops of the interval and, for links, since counting began."""
     kinds = [("drops", "dropped", FULL)]
     if _has_asic(picture):
@@ -212,14 +216,14 @@ def _counts(
     columns = []
     for place, (heading, name, style) in enumerate(kinds):
         cells = [_count(getattr(row, name), style) for row in rows]
-        columns.append(Column(heading, cells, importance))
+        columns.append(TopColumn(heading, cells, importance))
         if totals:
             sums = [_count(getattr(row, f"total_{name}")) for row in rows]
-            columns.append(Column("total", sums, totals + place))
+            columns.append(TopColumn("total", sums, totals + place))
     return columns
 
 
-def _has_asic(picture: Picture) -> bool:
+def _has_asic(picture: LabSample) -> bool:
     return picture.record.switch is not None
 
 

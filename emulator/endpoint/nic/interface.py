@@ -37,7 +37,7 @@ _LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Interface:
+class NetworkInterface:
     """An interface of the current namespace; ``networks`` has those of wider scope first."""
 
     name: str
@@ -60,7 +60,7 @@ class Interface:
             raise UserError(f"{self.name} is down; bring it up: ip link set {self.name} up")
 
 
-def interface(name: str) -> Interface:
+def interface(name: str) -> NetworkInterface:
     """The interface of that name.  Raises :class:`UserError`."""
     with IPRoute() as kernel:
         try:
@@ -79,7 +79,7 @@ def interface(name: str) -> Interface:
             found.append((record["scope"] == _LINK_SCOPE, network))
         # Global addresses first, each kind in the kernel's order.
         networks = [network for _, network in sorted(found, key=lambda item: item[0])]
-        return Interface(
+        return NetworkInterface(
             name=name,
             index=index,
             mac=str(link.get_attr("IFLA_ADDRESS")),
@@ -90,7 +90,7 @@ def interface(name: str) -> Interface:
         )
 
 
-def own_address(port: Interface, wanted: str | None, version: int | None) -> str:
+def own_address(port: NetworkInterface, wanted: str | None, version: int | None) -> str:
     """The fabric address: the one that was asked for, or the interface's first of the version."""
     if wanted is not None:
         return wanted
@@ -101,7 +101,7 @@ def own_address(port: Interface, wanted: str | None, version: int | None) -> str
     raise UserError(f"{port.name} has no {what} address; give one with --address")
 
 
-def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False) -> str:
+def mac_of(port: NetworkInterface, peer: str, stop: Callable[[], bool] = lambda: False) -> str:
     """The MAC address behind ``port`` that reaches ``peer``: its own, or its route's gateway's.
 
     The kernel is asked for the route and, by its own ARP or neighbour discovery, for the
@@ -134,7 +134,7 @@ def mac_of(port: Interface, peer: str, stop: Callable[[], bool] = lambda: False)
             time.sleep(_LOOK_S)
 
 
-def _next_hop(kernel: Any, port: Interface, peer: str) -> str:
+def _next_hop(kernel: Any, port: NetworkInterface, peer: str) -> str:
     """The gateway to ``peer``, or ``peer`` itself if it is on the link."""
     mend = "add one, or give the MAC address of the next hop with the peer"
     if any(ip_address(peer) in network.network for network in port.networks):
@@ -158,7 +158,9 @@ def _next_hop(kernel: Any, port: Interface, peer: str) -> str:
     return peer
 
 
-def _neighbour(kernel: Any, family: int, port: Interface, hop: str) -> tuple[int, str | None]:
+def _neighbour(
+    kernel: Any, family: int, port: NetworkInterface, hop: str
+) -> tuple[int, str | None]:
     for entry in kernel.get_neighbours(family, ifindex=port.index):
         if ip_address(str(entry.get_attr("NDA_DST"))) == ip_address(hop):
             mac = entry.get_attr("NDA_LLADDR")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from emulator.endpoint.nic.multi_port_nic import HomedNic
+from emulator.endpoint.nic.multi_port_nic import MultiPortNic
 from emulator.endpoint.nic.packet_nic import Nic
 from uet.planes.fabric_interface import FabricInterface
 from uet.transport import Frame, Transport
 
 
-class Endpoint(Protocol):
+class FrameEndpoint(Protocol):
     """The part of a transport that has to do with frames (:class:`uet.transport.Transport`)."""
 
     def receive(self, frames: Sequence[memoryview], now: int) -> None: ...
@@ -21,9 +21,11 @@ class Endpoint(Protocol):
     def next_deadline(self) -> int | None: ...
 
 
-def lanes(transport: Transport, nic: Nic | HomedNic) -> Sequence[tuple[Endpoint, Nic | HomedNic]]:
+def lanes(
+    transport: Transport, nic: Nic | MultiPortNic
+) -> Sequence[tuple[FrameEndpoint, Nic | MultiPortNic]]:
     """The transport with its NIC; of a fabric interface each plane's endpoint with its port."""
-    if isinstance(transport, FabricInterface) and isinstance(nic, HomedNic):
+    if isinstance(transport, FabricInterface) and isinstance(nic, MultiPortNic):
         return tuple(zip(transport.planes, nic.ports, strict=True))
     return ((transport, nic),)
 

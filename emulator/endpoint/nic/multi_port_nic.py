@@ -16,9 +16,9 @@ it acknowledges, it takes the port of the same plane back.
 A port without carrier is left alone: what it would get, and what still waits for it, goes over the
 others.  What is lost farther on, the NIC cannot see; that is the transport's to find out.
 
-Where each port has a fabric endpoint of its own (``fep_per_port``), each of :attr:`HomedNic.ports`
-is a NIC for itself.  Nothing moves from one to another then: what waits at a port that has lost its
-carrier is discarded.
+Where each port has a fabric endpoint of its own (``fep_per_port``), each of
+:attr:`MultiPortNic.ports` is a NIC for itself.  Nothing moves from one to another then: what waits
+at a port that has lost its carrier is discarded.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def hash_of(header: bytes) -> int:
     return header[at] ^ header[at + 1]
 
 
-class HomedNic:
+class MultiPortNic:
     """The raw sockets of ``ports`` in the current network namespace; shows the face of a `Nic`.
 
     The first port is the one whose MACs frames have already.  The other arguments are those of

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.interface import Interface
+from emulator.endpoint.nic.interface import NetworkInterface
 from emulator.endpoint.nic.packet_nic import Nic
 from emulator.endpoint.nic.quiet import quiet
 from emulator.errors import UserError
@@ -32,14 +32,14 @@ _IFREQ = struct.Struct("=16si20x")
 _IFF_UP = 0x1
 
 
-class Port:
+class RawPort:
     """``interface``, opened for an endpoint that ``frames`` are for.
 
     ``silence`` says how it is kept quiet.  Open it in the interface's namespace.  Raises
     :class:`UserError` if that cannot be.
     """
 
-    def __init__(self, interface: Interface, frames: TransportFrames, clock: Clock) -> None:
+    def __init__(self, interface: NetworkInterface, frames: TransportFrames, clock: Clock) -> None:
         interface.must_work()
         self.clock = clock
         self._name, self._index = interface.name, interface.index

@@ -29,9 +29,9 @@ from emulator.endpoint.operations.operation_table import (
     WRITE,
 )
 from emulator.endpoint.operations.schedule import Schedule
-from emulator.endpoint.operations.schedule_program import TAG_BITS, Program, describe
+from emulator.endpoint.operations.schedule_program import TAG_BITS, ScheduleProgram, describe
 from uet.transport import Completion, Transport
-from uet.transport import Write as RmaWrite
+from uet.transport import WriteRequest as RmaWrite
 
 #: Key under which every rank registers all of its GPU's memory.
 MEMORY_KEY = 1
@@ -84,7 +84,7 @@ class Executor:
         self._rank_of = {address: peer for peer, address in peers.items()}
         self._nvlink = nvlink
         self._scale_up_memories = dict(scale_up_memories or {})
-        self._program = Program(Schedule(rank=rank, buffers={}), {})
+        self._program = ScheduleProgram(Schedule(rank=rank, buffers={}), {})
         self._begin: dict[int, Callable[[int], int]] = {
             WRITE: self._begin_write,
             COPY: self._begin_copy,
@@ -125,7 +125,7 @@ class Executor:
         self._arrivals.clear()
         self._unread.clear()
 
-    def load(self, program: Program) -> None:
+    def load(self, program: ScheduleProgram) -> None:
         """Take ``program`` for the executions to come."""
         if self.running:
             raise ValueError("an execution is running; load when it has ended")

@@ -37,7 +37,7 @@ _NO_RECEIVES = 0, memoryview(b"")
 Mask = npt.NDArray[np.bool_]
 
 
-class Program:
+class ScheduleProgram:
     """The operations of one rank, each with how many others it waits for and who waits for it.
 
     ``layouts`` has the layout of every rank that is written to, ``fabric`` the ranks reachable

@@ -24,7 +24,7 @@ from google_crc32c import extend
 
 from emulator.engine.event_queue import LEAVING, PIPELINE, PS, EventQueue, arriving, salt_of
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
-from topologies.model import End
+from topologies.model import CableEnd
 
 #: Queues of a port: MAC control before all, then those of the switch model (high, medium, low).
 MAC_CONTROL, HIGH, MEDIUM, LOW = range(4)
@@ -39,13 +39,13 @@ _stamp = struct.Struct("<QI").pack
 Waiting = tuple[bytes, int, int]
 
 
-class Watch(Protocol):
+class PortWatch(Protocol):
     """Whoever sees the frames of a port go by, both ways."""
 
     def frame(self, when_ps: int, frame: bytes) -> None: ...
 
 
-class Tally(NamedTuple):
+class LineTally(NamedTuple):
     """Numbers of :class:`LineCounts`."""
 
     frames: int
@@ -80,9 +80,9 @@ class LineCounts:
         """Frames of all queues."""
         return sum(frames for frames, _ in self.by_queue) + self.of_other
 
-    def tally(self) -> Tally:
+    def tally(self) -> LineTally:
         """The numbers that stand in a digest."""
-        return Tally(
+        return LineTally(
             self.frames, self.octets, self.arrived, self.in_queue, self.in_flight, self.no_room
         )
 
@@ -164,7 +164,7 @@ class Line:
         self,
         events: EventQueue,
         number: int,
-        end: End,
+        end: CableEnd,
         *,
         rate_bps: int,
         delay_ns: float,
@@ -202,8 +202,8 @@ class Line:
         #: the counts when the row began
         self.before = self.counts.tally()
         self._by_queue = self.counts.by_queue
-        self.departing: Watch | None = None
-        self.arriving: Watch | None = None
+        self.departing: PortWatch | None = None
+        self.arriving: PortWatch | None = None
         self.crc = 0
 
     def time_of(self, octets: int) -> int:

@@ -15,7 +15,7 @@ from emulator.engine.frames.line_state import LineStates
 from emulator.engine.frames.port_settings import LineChange
 from emulator.engine.pfc.priority_flow_control import pause_settings_of
 from emulator.lab import Lab
-from topologies.model import End, Link
+from topologies.model import CableEnd, Link
 
 
 class Lines(Protocol):
@@ -26,14 +26,14 @@ class Lines(Protocol):
 
     def states(self) -> LineStates: ...
 
-    def pull(self, ends: Sequence[End]) -> Mapping[End, tuple[int, int]]: ...
+    def pull(self, ends: Sequence[CableEnd]) -> Mapping[CableEnd, tuple[int, int]]: ...
 
-    def plug(self, ends: Sequence[End], nodes: Collection[str]) -> None: ...
+    def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None: ...
 
     def follow(self, changes: Sequence[LineChange]) -> None: ...
 
 
-class StruckLines:
+class LineFaults:
     """The ``lines`` of a fabric, for whoever strikes its cables."""
 
     def __init__(self, lines: Lines) -> None:
@@ -64,7 +64,7 @@ class StruckLines:
         whole = _ends(link for link in links if link not in dead)
         self._lines.plug(whole, sorted({end.node for end in ends}))
 
-    def _change(self, end: End) -> LineChange:
+    def _change(self, end: CableEnd) -> LineChange:
         asic, name = self._lines.lab.asic, str(end)
         assert asic is not None
         of_switch = name in asic.ports
@@ -77,5 +77,5 @@ class StruckLines:
         )
 
 
-def _ends(links: Iterable[Link]) -> list[End]:
+def _ends(links: Iterable[Link]) -> list[CableEnd]:
     return sorted(end for link in links for end in link.ends)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from emulator.engine.frames.line import QUEUES, Line, LineCounts, Tally
+from emulator.engine.frames.line import QUEUES, Line, LineCounts, LineTally
 from emulator.kernel.port_counters import QueueCounters
-from topologies.model import End
+from topologies.model import CableEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LineState:
     crc: int
     past: tuple[int, ...]
     counts: LineCounts
-    before: Tally
+    before: LineTally
     waiting: tuple[tuple[int, int], ...]
 
     @classmethod
@@ -60,7 +60,7 @@ class LineState:
 
 
 #: The state of every line by the port that it leaves.
-LineStates = Mapping[End, LineState]
+LineStates = Mapping[CableEnd, LineState]
 
 
 def joined(first: QueueCounters, second: QueueCounters) -> QueueCounters:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.engine.pfc.priority_flow_control import PauseSettings
-from topologies.model import End
+from topologies.model import CableEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class LineChange:
     """Changes of the line from ``end`` by a fault: its rate, whether frames overtake, and what
     becomes of PAUSE frames there (None: the port has none)."""
 
-    end: End
+    end: CableEnd
     rate_bps: int
     overtaking: bool
     pauses: PauseSettings | None = None
@@ -37,5 +37,5 @@ class Settings:
     """Orders of the switches to all ports: how they queue, and what they do about pauses (None:
     nothing)."""
 
-    ports: Mapping[End, PortSettings]
-    pauses: Mapping[End, PauseSettings] | None
+    ports: Mapping[CableEnd, PortSettings]
+    pauses: Mapping[CableEnd, PauseSettings] | None

@@ -9,8 +9,8 @@ from emulator.asic.fabric_asic import FabricAsic
 from emulator.asic.pfc import pause_counters
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.pfc.priority_flow_control import PauseSnapshot
-from topologies.analysis.deadlock import Channel
-from topologies.model import End, Topology
+from topologies.analysis.deadlock import SwitchChannel
+from topologies.model import CableEnd, Topology
 
 #: A deadlock in which no frame of a transport moved for so long (ns) ends the run: by then timers
 #: have had their turn, and found no way around it.
@@ -38,7 +38,7 @@ class PauseWatch:
         self._asic, self._topology, self._events = asic, topology, events
         self._workers = workers
         self.standstill: Callable[[], None] | None = None
-        self._deadlock: tuple[Channel, ...] = ()
+        self._deadlock: tuple[SwitchChannel, ...] = ()
         #: since when (ns) nothing has moved, once that has lasted long enough to end the run
         self._stood_ns: int | None = None
         self._moved, self._moved_ns = -1, 0
@@ -62,7 +62,7 @@ class PauseWatch:
             self.standstill()
 
     @property
-    def deadlock(self) -> tuple[Channel, ...]:
+    def deadlock(self) -> tuple[SwitchChannel, ...]:
         """Links each of which waits for the next, and the last for the first; empty if none do.
 
         What was found once is looked at again: a cable that is pulled may have freed a buffer.
@@ -105,7 +105,7 @@ class PauseWatch:
 
     # Deadlocks
 
-    def _circle(self, seen: PauseSnapshot) -> tuple[Channel, ...]:
+    def _circle(self, seen: PauseSnapshot) -> tuple[SwitchChannel, ...]:
         """Lines that wait for each other in a circle; empty if there is none.
 
         A line waits for the buffer at its other end.  That waits for the lines that its frames are
@@ -127,24 +127,24 @@ class PauseWatch:
         return self._walk(stuck, waiting)
 
     def _walk(
-        self, stuck: set[End], waiting: Mapping[End, Mapping[End, int]]
-    ) -> tuple[Channel, ...]:
+        self, stuck: set[CableEnd], waiting: Mapping[CableEnd, Mapping[CableEnd, int]]
+    ) -> tuple[SwitchChannel, ...]:
         """A circle of lines to ``stuck`` buffers, by way of the most octets of each buffer."""
         order = [end for end in self._asic.pauses.cables if end in stuck]
         if not order:
             return ()
         far_end = self._topology.far_end
-        way: list[End] = []  # buffers
-        lines: list[End] = []  # from the switch of each of them
+        way: list[CableEnd] = []  # buffers
+        lines: list[CableEnd] = []  # from the switch of each of them
         at = order[0]
         while at not in way:
             way.append(at)
             following = [end for end in waiting if far_end(end) in stuck and at in waiting[end]]
             lines.append(max(following, key=lambda end: waiting[end][at]))
             at = far_end(lines[-1])
-        return tuple(Channel(end, far_end(end)) for end in lines[way.index(at) :])
+        return tuple(SwitchChannel(end, far_end(end)) for end in lines[way.index(at) :])
 
-    def _xon(self, end: End) -> int:
+    def _xon(self, end: CableEnd) -> int:
         rules = self._asic.pause_rules(end)
         assert rules is not None
         return rules.xon_bytes
@@ -163,6 +163,6 @@ class PauseWatch:
         self._workers.each_of_pauses("restart")
         self.publish()
 
-    def storm(self, nic: End, on: bool) -> None:
+    def storm(self, nic: CableEnd, on: bool) -> None:
         """Let this NIC ask for pauses without a reason, or no longer."""
         self._workers.each_of_pauses("storm", nic, on)

@@ -29,7 +29,7 @@ _TYPE, _SUBTYPE = ETHERTYPE.to_bytes(2, "big")
 _UNARMED = -1
 
 
-class Surroundings(Protocol):
+class PfcSurroundings(Protocol):
     """The switches and the fabric around one end."""
 
     def swallows(self, name: str, *, arriving: bool) -> bool:
@@ -97,7 +97,7 @@ class PfcEnd:
         events: EventQueue,
         source: Source,
         buffer: Buffer,
-        around: Surroundings,
+        around: PfcSurroundings,
     ) -> None:
         self.line, self.name = line, str(line.end)
         self.deliver: Callable[[bytes], None] = _nowhere

@@ -14,7 +14,7 @@ from emulator.asic.virtual_state import DEPTH, PAUSE_WORDS, PORT_WORDS
 from emulator.engine.event_queue import EventQueue, Source
 from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, Line
 from emulator.engine.pfc.pfc_end import Buffer, PfcEnd
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 _DRAWN_OCTETS = 8
 
@@ -30,12 +30,12 @@ class PauseSettings:
     loss: tuple[float, float]
 
 
-def pause_settings(asic: FabricAsic) -> dict[End, PauseSettings]:
+def pause_settings(asic: FabricAsic) -> dict[CableEnd, PauseSettings]:
     """The settings of all ports that ``asic`` knows of, as it says now."""
     return {end: pause_settings_of(asic, end) for end in asic.pauses.cables}
 
 
-def pause_settings_of(asic: FabricAsic, end: End) -> PauseSettings:
+def pause_settings_of(asic: FabricAsic, end: CableEnd) -> PauseSettings:
     """The settings of port ``end``.
 
     The chance of loss is that of any frame on the cable; of bursts it is the mean over time.
@@ -60,9 +60,9 @@ class PauseSnapshot:
     frames.
     """
 
-    waiting: Mapping[End, Mapping[End, int]]
-    asserting: Collection[End]
-    stopped: Sequence[End]
+    waiting: Mapping[CableEnd, Mapping[CableEnd, int]]
+    asserting: Collection[CableEnd]
+    stopped: Sequence[CableEnd]
     frames: int
 
 
@@ -76,7 +76,7 @@ class PriorityFlowControl:
         self,
         asic: FabricAsic,
         topology: Topology,
-        lines: Mapping[End, Line],
+        lines: Mapping[CableEnd, Line],
         events: EventQueue,
         first_source: int,
     ) -> None:
@@ -84,7 +84,7 @@ class PriorityFlowControl:
         assert state is not None
         self._asic, self._lines, self._events = asic, lines, events
         self._depths = state.ports
-        self.ends: dict[End, PfcEnd] = {}
+        self.ends: dict[CableEnd, PfcEnd] = {}
         self._by_index: dict[int, PfcEnd] = {}
         for number, end in enumerate(asic.pauses.cables):
             if end not in lines:
@@ -113,19 +113,19 @@ class PriorityFlowControl:
         self._seed = self._seed if seed is None else seed
         self._draws.clear()
 
-    def configure(self, settings: Mapping[End, PauseSettings]) -> None:
+    def configure(self, settings: Mapping[CableEnd, PauseSettings]) -> None:
         """Have all ends work by ``settings``."""
         for end, one in self.ends.items():
             self._settings[one.name] = own = settings[end]
             one.configure(own.rules)
             one.storm(own.storming)
 
-    def strike(self, end: End, settings: PauseSettings) -> None:
+    def strike(self, end: CableEnd, settings: PauseSettings) -> None:
         """Have faults do to the PAUSE frames of ``end`` what ``settings`` say."""
         if end in self.ends:
             self._settings[self.ends[end].name] = settings
 
-    def guarded(self, end: End, take: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    def guarded(self, end: CableEnd, take: Callable[[bytes], None]) -> Callable[[bytes], None]:
         """Takes what arrives at ``end``: MAC control itself, all else by ``take``."""
         one = self.ends.get(end)
         if one is None:
@@ -133,7 +133,7 @@ class PriorityFlowControl:
         one.deliver = take
         return one.arrive
 
-    def leaves(self, end: End) -> Callable[[int, int, int], None]:
+    def leaves(self, end: CableEnd) -> Callable[[int, int, int], None]:
         """Takes a frame's octets off what the line from the switch port ``end`` has waiting, and
         off the buffer of the port that it came in by, which a pulled cable frees."""
         depths, by_index, line = self._depths, self._by_index, self._lines[end]
@@ -195,17 +195,17 @@ class PriorityFlowControl:
         """Whether a pause stops a port now."""
         return any(one.gate is not None and one.gate.closed for one in self.ends.values())
 
-    def _waiting(self) -> dict[End, dict[End, int]]:
+    def _waiting(self) -> dict[CableEnd, dict[CableEnd, int]]:
         """Octets that wait in each stopped line of a switch for ever, by port of arrival.
 
         A line that a watchdog opens some day is left out.
         """
-        found: dict[End, dict[End, int]] = {}
+        found: dict[CableEnd, dict[CableEnd, int]] = {}
         for one in self._by_index.values():
             line, rules = one.line, one.rules
             if not line.low_stopped or rules is None or rules.watchdog_ns:
                 continue
-            origins: dict[End, int] = {}
+            origins: dict[CableEnd, int] = {}
             for _, octets, origin in line.queues[LOW]:
                 if origin:
                     end = self._by_index[origin].line.end
@@ -223,7 +223,7 @@ class PriorityFlowControl:
         for one in self.ends.values():
             one.restart()
 
-    def storm(self, nic: End, on: bool) -> None:
+    def storm(self, nic: CableEnd, on: bool) -> None:
         """Let this NIC ask for pauses without a reason, or no longer, if it is one of ours."""
         if nic in self.ends:
             self.ends[nic].storm(on)

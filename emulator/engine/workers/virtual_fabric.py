@@ -33,13 +33,13 @@ from emulator.engine.workers.worker import LocalWorker, Worker, call
 from emulator.engine.workers.worker_part import (
     Crossing,
     News,
-    Report,
+    WindowReport,
     WorkerPart,
     uncollected,
 )
 from emulator.kernel.port_counters import PortCounters
 from emulator.lab import Lab
-from topologies.model import End
+from topologies.model import CableEnd
 
 #: Time (host s) that a worker has to give up its sockets and files.
 END_SECONDS = 20.0
@@ -258,7 +258,7 @@ class VirtualFabric:
     def _exchange(self, method: str, arguments: Sequence[Sequence[object]]) -> None:
         """Have all workers work at once; pass on what they report for each other, and the news."""
         news: list[News] = []
-        reports: list[Report] = []
+        reports: list[WindowReport] = []
         with self._together():
             for worker, own in zip(self.workers, arguments, strict=True):
                 worker.give(method, *own)
@@ -295,7 +295,7 @@ class VirtualFabric:
         if self.alone:
             return of_workers[0]
         owner, network = self._owner, self.network
-        found: dict[End, LineState] = {}
+        found: dict[CableEnd, LineState] = {}
         for end in network.lines:
             near, far = owner[end.node], owner[network.topology.far_end(end).node]
             state = of_workers[near][end]
@@ -329,7 +329,7 @@ class VirtualFabric:
             asic.virtual.restart_flowlets(self.events.now // PS)
             asic.reroute()
 
-    def pull(self, ends: Sequence[End]) -> dict[End, tuple[int, int]]:
+    def pull(self, ends: Sequence[CableEnd]) -> dict[CableEnd, tuple[int, int]]:
         """Take the carrier from the lines from ``ends``; what waits there and flies is lost.
 
         Returns frames and octets (on the wire) that waited, by port, of those that had carrier.
@@ -339,7 +339,7 @@ class VirtualFabric:
         of_workers = self.each(".pull", ends)
         return {end: of_workers[self._owner[end.node]][end] for end in of_workers[0]}
 
-    def plug(self, ends: Sequence[End], nodes: Collection[str]) -> None:
+    def plug(self, ends: Sequence[CableEnd], nodes: Collection[str]) -> None:
         """Give the lines from ``ends`` carrier; GPUs among ``nodes`` look which ports have it."""
         if not self.broken:
             self.each(".plug", ends, nodes)

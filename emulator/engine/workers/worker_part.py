@@ -23,12 +23,12 @@ from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.packet_ring import open_together
 from emulator.engine.frames.port_settings import Settings
-from emulator.engine.gpu_endpoint import GpuEndpoint, Surroundings
+from emulator.engine.gpu_endpoint import GpuEndpoint, WorkerSurroundings
 from emulator.engine.network import Network
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.kernel.silence import silence
 from emulator.lab import Lab
-from topologies.model import End
+from topologies.model import CableEnd
 
 #: A frame for the far end of a line, or a notice for a rank's scale-up ports: time (ps), order,
 #: number of the line or rank, and itself.
@@ -51,7 +51,7 @@ class News:
 
 
 @dataclass(slots=True)
-class Report:
+class WindowReport:
     """A worker after a window: its time and that of its next event (ps), what goes to others by
     their number, what ranks have come to, and what was captured."""
 
@@ -108,7 +108,7 @@ class WorkerPart:
         """
         self._ranks = {spec.rank: spec for spec in specs}
         self._memories = dict(memories or {})
-        around = Surroundings(
+        around = WorkerSurroundings(
             events=self.events,
             outlets=self.network.outlets,
             finished=self._finished,
@@ -134,7 +134,7 @@ class WorkerPart:
         return ports
 
     def _open(
-        self, lab: str, spec: AgentSpec, ports: Sequence[GpuPort], around: Surroundings
+        self, lab: str, spec: AgentSpec, ports: Sequence[GpuPort], around: WorkerSurroundings
     ) -> None:
         network, rank = self.network, spec.rank
         endpoint = GpuEndpoint(
@@ -265,7 +265,7 @@ class WorkerPart:
                 assert copies is not None
                 heappush(self.events.heap, (when, order, copies.arrive, what))
 
-    def advance(self, limit: int, crossings: Sequence[Crossing]) -> Report:
+    def advance(self, limit: int, crossings: Sequence[Crossing]) -> WindowReport:
         """Take what comes from others, and run all events before ``limit`` (ps)."""
         self.accept(crossings)
         self._limit = limit
@@ -273,10 +273,10 @@ class WorkerPart:
             self.events.run_before(limit)
         return self.report()
 
-    def report(self) -> Report:
+    def report(self) -> WindowReport:
         """Report the time, the news, and what is for others."""
         heap = self.events.heap
-        made = Report(self.events.now, heap[0][0] if heap else NEVER, news=self._news)
+        made = WindowReport(self.events.now, heap[0][0] if heap else NEVER, news=self._news)
         self._news = []
         outbox = self.network.outbox
         for when, order, _, frame in outbox:
@@ -308,7 +308,7 @@ class WorkerPart:
         """Call ``method`` of the ports' pauses, which are there."""
         return getattr(self.network.pauses, method)(*arguments)
 
-    def capture(self, ends: Sequence[End], snaplen: int) -> None:
+    def capture(self, ends: Sequence[CableEnd], snaplen: int) -> None:
         """Make blocks of the frames at those of the ports ``ends`` that are this worker's."""
         self.taps = PortTaps(ends, self.network, snaplen)
 

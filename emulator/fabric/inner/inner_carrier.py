@@ -31,7 +31,7 @@ from emulator.kernel.kernel_objects import (
 )
 from emulator.kernel.netlink import U32, RouteSocket, attribute, attributes
 from topologies.interface_indices import vlan_bridge_of
-from topologies.model import Bridge, End, Link, Node
+from topologies.model import Bridge, CableEnd, Link, Node
 
 BUDGET_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0001, 0.005
@@ -104,7 +104,7 @@ class InnerCables:
         kernel.flush()
         self._await(ends, up=True)
 
-    def _await(self, ends: Collection[End], *, up: bool) -> None:
+    def _await(self, ends: Collection[CableEnd], *, up: bool) -> None:
         deadline = time.monotonic() + BUDGET_S
         for end in ends:
             self._await_one(end, partial(self._has, end, up), deadline)
@@ -114,7 +114,7 @@ class InnerCables:
             for upper, lower in self._above(model, ports):
                 self._await_one(upper, partial(self._follows, upper, lower), deadline)
 
-    def _await_one(self, end: End, done: Callable[[], bool], deadline: float) -> None:
+    def _await_one(self, end: CableEnd, done: Callable[[], bool], deadline: float) -> None:
         pause = FIRST_PAUSE_S
         while not done():
             if time.monotonic() > deadline:
@@ -125,30 +125,30 @@ class InnerCables:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _state(self, end: End) -> LinkState:
+    def _state(self, end: CableEnd) -> LinkState:
         kernel = self._kernels(end.node)
         return link_state(kernel, self._wires.indices[end], subject=str(end))
 
-    def _has(self, end: End, up: bool) -> bool:
+    def _has(self, end: CableEnd, up: bool) -> bool:
         """Whether the port ``end`` is ``up``, and its bond has seen that."""
         state = self._state(end)
         bonded = self._topology.node(end.node).port(end.port).bond is not None
         return state.up is up and (not bonded or state.in_bond is up)
 
-    def _follows(self, upper: End, lower: Collection[End] | None) -> bool:
+    def _follows(self, upper: CableEnd, lower: Collection[CableEnd] | None) -> bool:
         """Whether ``upper`` has carrier exactly if one of ``lower`` has; None: it always has."""
         return self._state(upper).up is (lower is None or any(self._state(e).up for e in lower))
 
     def _above(
         self, node: Node, ports: Collection[str]
-    ) -> Iterator[tuple[End, Collection[End] | None]]:
+    ) -> Iterator[tuple[CableEnd, Collection[CableEnd] | None]]:
         """Yield the interfaces above ``ports`` of ``node`` from below, each with those it is on."""
         bonds = {
-            bond: [End(node.name, port.name) for port in members]
+            bond: [CableEnd(node.name, port.name) for port in members]
             for bond, members in node.bonds.items()
             if any(port.name in ports for port in members)
         }
-        yield from ((End(node.name, bond), members) for bond, members in bonds.items())
+        yield from ((CableEnd(node.name, bond), members) for bond, members in bonds.items())
         if not node.is_switch:
             return
         touched = {port.bridge for port in node.ports if port.name in ports and port.bridge}
@@ -156,24 +156,24 @@ class InnerCables:
         if whole is None:
             for bridge in node.bridges:
                 if bridge.name in touched:
-                    yield End(node.name, bridge.name), _members(node, [bridge])
+                    yield CableEnd(node.name, bridge.name), _members(node, [bridge])
         elif touched:
             yield whole, _members(node, node.bridges)
-            yield from ((End(node.name, bridge.name), [whole]) for bridge in node.bridges)
+            yield from ((CableEnd(node.name, bridge.name), [whole]) for bridge in node.bridges)
 
     @cached_property
     def _has_vlans(self) -> bool:
         return vlans.wanted(self._topology)
 
 
-def _ends(links: Iterable[Link]) -> list[End]:
+def _ends(links: Iterable[Link]) -> list[CableEnd]:
     return sorted(end for link in links for end in link.ends)
 
 
-def _members(node: Node, bridges: Collection[Bridge]) -> Collection[End] | None:
+def _members(node: Node, bridges: Collection[Bridge]) -> Collection[CableEnd] | None:
     """Return the members of ``bridges``; None if one is a tunnel, which always has carrier."""
     if any(bridge.vni is not None for bridge in bridges):
         return None
     names = {bridge.name for bridge in bridges}
     members = dict.fromkeys(port.interface for port in node.ports if port.bridge in names)
-    return [End(node.name, member) for member in members]
+    return [CableEnd(node.name, member) for member in members]

@@ -12,7 +12,7 @@ from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.offloads import switch_off
 from emulator.kernel.port_counters import ports_not_ready
 from emulator.kernel.sysctls import QUIET, SILENT, write_sysctl
-from topologies.model import End
+from topologies.model import CableEnd
 
 
 class InnerEnds:
@@ -38,7 +38,7 @@ class InnerEnds:
         self.kernel.close()
         self._namespace.close()
 
-    def lay(self, kernel: RouteSocket, end: End, *, mac: str, mtu: int) -> None:
+    def lay(self, kernel: RouteSocket, end: CableEnd, *, mac: str, mtu: int) -> None:
         """Queue on ``kernel``, which is in the node of ``end``, the veth pair of that port."""
         inner = self.wires.index(end)
         kernel_object.veth(
@@ -50,7 +50,7 @@ class InnerEnds:
             subject=f"cable at {end}",
         )
 
-    def configure(self, alias: Callable[[End], str]) -> None:
+    def configure(self, alias: Callable[[CableEnd], str]) -> None:
         """Bring all inner ends to work, each under the ``alias`` of its port."""
         for end in self.wires.ends.values():
             index, subject = self.wires.index(end), f"inner end of {end}"

@@ -21,7 +21,7 @@ from typing import Self
 
 from emulator.errors import UserError
 from topologies.interface_indices import interface_indices
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 NODE = "wires"  # the namespace is named as that of a node
 
@@ -38,8 +38,8 @@ class Wires:
     topology: Topology
     worker_of: Mapping[str, int]
     stride: int
-    indices: Mapping[End, int]
-    ends: Mapping[int, End]
+    indices: Mapping[CableEnd, int]
+    ends: Mapping[int, CableEnd]
 
     @classmethod
     def of(cls, topology: Topology, worker_of: Mapping[str, int] | None = None) -> Self:
@@ -57,15 +57,15 @@ class Wires:
             ends=ends,
         )
 
-    def index(self, end: End) -> int:
+    def index(self, end: CableEnd) -> int:
         """Interface index of the inner end of ``end``."""
         return (self.worker_of[end.node] + 1) * self.stride + self.indices[end]
 
-    def name(self, end: End) -> str:
+    def name(self, end: CableEnd) -> str:
         """Interface name of the inner end of ``end``."""
         return f"w{self.indices[end]}"
 
-    def end_of(self, index: int) -> End:
+    def end_of(self, index: int) -> CableEnd:
         """The port whose inner end has the interface index ``index``.  KeyError if none has."""
         return self.ends[index & (self.stride - 1)]
 

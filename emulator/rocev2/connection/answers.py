@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import ACK_UNLIMITED, PSN_MASK, Operation, Service
+from emulator.rocev2.wire.rocev2_codes import ACK_UNLIMITED, PSN_MASK, BthOperation, Service
 from uet.transport import Frame
 
-_O = Operation
+_O = BthOperation
 _MSN_SHIFT = headers.AETH.shift("syndrome")
 _OPCODE_SHIFT = headers.BTH.shift("opcode")
 _MIGREQ = headers.BTH.mask("migreq")
@@ -24,7 +24,7 @@ _MOST_WAITING = 4_096
 
 
 @dataclass(slots=True)
-class Answer:
+class ResponderAnswer:
     """An ACK, NAK or atomic acknowledge: one packet; ``again`` if it has left before."""
 
     psn: int
@@ -48,8 +48,8 @@ class ReadJob:
     again: bool = False
 
 
-def _is_atomic(answer: Answer | ReadJob) -> bool:
-    return isinstance(answer, Answer) and answer.original is not None
+def _is_atomic(answer: ResponderAnswer | ReadJob) -> bool:
+    return isinstance(answer, ResponderAnswer) and answer.original is not None
 
 
 class Answers:
@@ -60,7 +60,7 @@ class Answers:
         self._qp = qp
         self._counts = qp.host.counts
         self._mtu = config.mtu
-        self._queue: deque[Answer | ReadJob] = deque()
+        self._queue: deque[ResponderAnswer | ReadJob] = deque()
         #: READs that are not answered to their end
         self.reads = 0
         #: READs and atomics that have never been answered to their end: what the requester must
@@ -86,14 +86,14 @@ class Answers:
         aeth = ACK_UNLIMITED << _MSN_SHIFT | msn & PSN_MASK
         if answers:
             last = answers[-1]
-            if isinstance(last, Answer) and last.original is None and (
+            if isinstance(last, ResponderAnswer) and last.original is None and (
                 last.aeth >> _MSN_SHIFT == ACK_UNLIMITED
             ):  # fmt: skip
                 last.psn, last.aeth = psn, aeth
                 return
-        self.add(Answer(psn, aeth))
+        self.add(ResponderAnswer(psn, aeth))
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: ResponderAnswer) -> None:
         if answer.original is not None:
             self.owed += 1
         elif len(self._queue) >= _MOST_WAITING:
@@ -109,7 +109,7 @@ class Answers:
         self.owed += 1
         self._qp.host.activate(self._qp)
 
-    def repeat(self, again: Answer | ReadJob, limit: int) -> bool:
+    def repeat(self, again: ResponderAnswer | ReadJob, limit: int) -> bool:
         """Answer once more, before all that belongs behind it.
 
         False if ``limit`` READs wait to be answered once more already.
@@ -140,14 +140,14 @@ class Answers:
 
     def forget_reads(self) -> None:
         """Send no more data; acknowledgements still leave."""
-        self._queue = deque(answer for answer in self._queue if isinstance(answer, Answer))
+        self._queue = deque(answer for answer in self._queue if isinstance(answer, ResponderAnswer))
         self.reads = self._repeated = 0
         self.owed = sum(_is_atomic(answer) and not answer.again for answer in self._queue)
 
     def transmit(self, out: list[Frame]) -> None:
         """Everything that is not behind a READ's data."""
         answers, make, traffic_class = self._queue, self._qp.frames.frame, self._qp.ack_class
-        while answers and isinstance(answer := answers[0], Answer):
+        while answers and isinstance(answer := answers[0], ResponderAnswer):
             answers.popleft()
             extensions = answer.aeth.to_bytes(headers.AETH.size, "big")
             word = self._ack_word

@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 from emulator.rocev2.congestion.pacing import Pacer
 from emulator.rocev2.hca_config import HcaConfig
-from emulator.rocev2.hca_memory import MemoryTable
+from emulator.rocev2.hca_memory import RKeyTable
 from emulator.rocev2.wire.rocev2_frames import Frames
-from uet.transport import Completion, Receive
+from uet.transport import Completion, ReceiveRequest
 
 Q = TypeVar("Q", contravariant=True)
 
@@ -19,7 +19,7 @@ class Host(Protocol[Q]):
 
     config: HcaConfig
     counts: Counter[str]
-    memory: MemoryTable
+    memory: RKeyTable
 
     def complete(self, completion: Completion) -> None: ...
     def activate(self, qp: Q) -> None:
@@ -28,10 +28,10 @@ class Host(Protocol[Q]):
     def answers(self, qp: Q) -> None:
         """It has an answer to send, which does not wait for room."""
 
-    def take_receive(self) -> Receive | None:
+    def take_receive(self) -> ReceiveRequest | None:
         """The next posted receive."""
 
-    def return_receive(self, receive: Receive) -> None:
+    def return_receive(self, receive: ReceiveRequest) -> None:
         """It was not used."""
 
     def take_immediate(self) -> bool:

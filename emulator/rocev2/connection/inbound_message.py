@@ -9,7 +9,7 @@ from __future__ import annotations
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, Shape, Syndrome
-from uet.transport import Completion, Receive
+from uet.transport import Completion, ReceiveRequest
 
 _INVALID = int(Syndrome.NAK_INVALID_REQUEST)
 _ACCESS = int(Syndrome.NAK_REMOTE_ACCESS_ERROR)
@@ -37,7 +37,7 @@ class Inbound:
         self.open = self._send = False
         self._target = _NOWHERE
         self._at = self._left = self._length = self._key = self._offset = 0
-        self._receive: Receive | None = None
+        self._receive: ReceiveRequest | None = None
         self._direct = qp.host.config.placement == "direct"
         #: key, offset and length of WRITE Only packets in a row that belong to one message
         self._before = (0, 0, 0)

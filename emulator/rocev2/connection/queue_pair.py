@@ -15,16 +15,16 @@ from emulator.rocev2.connection.connection_end import Host
 from emulator.rocev2.connection.requester import FLUSHED, Requester
 from emulator.rocev2.connection.responder import Responder
 from emulator.rocev2.connection.unreliable import UnreliableRequester, UnreliableResponder
-from emulator.rocev2.connection.work import Work, WorkError, Workshop
+from emulator.rocev2.connection.work import WorkError, WorkRequest, Workshop
 from emulator.rocev2.hca_config import Connection
-from emulator.rocev2.hca_peer import Peer
+from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire.rocev2_codes import Service, pkeys_match
 from emulator.rocev2.wire.rocev2_frames import Frames
 from uet.peer import traffic_class
 from uet.transport import Completion, Frame, Request
 
 
-class State(Enum):
+class QpState(Enum):
     """Of a queue pair."""
 
     RESET = "RESET"
@@ -35,15 +35,15 @@ class State(Enum):
     ERR = "ERR"
 
 
-_NEXT: dict[State, frozenset[State]] = {
-    State.RESET: frozenset({State.INIT}),
-    State.INIT: frozenset({State.INIT, State.RTR, State.ERR}),
-    State.RTR: frozenset({State.RTS, State.ERR}),
-    State.RTS: frozenset({State.RTS, State.SQE, State.ERR}),
-    State.SQE: frozenset({State.RTS, State.ERR}),
-    State.ERR: frozenset({State.ERR}),
+_NEXT: dict[QpState, frozenset[QpState]] = {
+    QpState.RESET: frozenset({QpState.INIT}),
+    QpState.INIT: frozenset({QpState.INIT, QpState.RTR, QpState.ERR}),
+    QpState.RTR: frozenset({QpState.RTS, QpState.ERR}),
+    QpState.RTS: frozenset({QpState.RTS, QpState.SQE, QpState.ERR}),
+    QpState.SQE: frozenset({QpState.RTS, QpState.ERR}),
+    QpState.ERR: frozenset({QpState.ERR}),
 }
-_RECEIVING = frozenset({State.RTR, State.RTS, State.SQE})
+_RECEIVING = frozenset({QpState.RTR, QpState.RTS, QpState.SQE})
 
 
 class QueuePairError(ValueError):
@@ -67,7 +67,7 @@ class QueuePair:
         self.qpn = qpn
         self.service = service
         self.pkey = config.pkey
-        self.state = State.RESET
+        self.state = QpState.RESET
         self.receives = self.sends = False
         self.pacer = pacer
         self.notification = notification
@@ -92,7 +92,7 @@ class QueuePair:
 
     # -- states --------------------------------------------------------------------------------
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: QpState) -> None:
         if state not in _NEXT[self.state]:
             raise QueuePairError(
                 f"QP {self.qpn:#x} is in state {self.state.value}, from which {state.value} cannot"
@@ -100,15 +100,15 @@ class QueuePair:
             )
         self.state = state
         self.receives = state in _RECEIVING
-        self.sends = state is State.RTS
+        self.sends = state is QpState.RTS
 
     def to_init(self) -> None:
         """RESET to INIT: receives may be posted."""
-        self._enter(State.INIT)
+        self._enter(QpState.INIT)
 
-    def to_rtr(self, peer: Peer, remote_qpn: int, expected_psn: int) -> None:
+    def to_rtr(self, peer: HcaPeer, remote_qpn: int, expected_psn: int) -> None:
         """INIT to RTR: ready to receive from that queue pair of the peer, and to answer."""
-        self._enter(State.RTR)
+        self._enter(QpState.RTR)
         self.peer, self.peer_key, self.remote_qpn = peer.address, peer.key, remote_qpn
         self.frames = peer.frames(self.qpn, remote_qpn, self.pkey)
         if self.service is Service.RC:
@@ -118,13 +118,13 @@ class QueuePair:
 
     def to_rts(self, first_psn: int) -> None:
         """RTR to RTS: ready to send."""
-        self._enter(State.RTS)
+        self._enter(QpState.RTS)
         if self.service is Service.RC:
             self.requester = Requester(self, first_psn)
         else:
             self.requester = UnreliableRequester(self, first_psn)
 
-    def connect(self, peer: Peer, connection: Connection) -> None:
+    def connect(self, peer: HcaPeer, connection: Connection) -> None:
         """From RESET to RTS at once."""
         self.to_init()
         self.to_rtr(peer, connection.remote_qpn, connection.expected_psn)
@@ -132,11 +132,11 @@ class QueuePair:
 
     def fail(self) -> None:
         """Any state to ERR: what is to be done ends as flushed, what arrives is dropped."""
-        if self.state is State.RESET:
+        if self.state is QpState.RESET:
             raise QueuePairError(f"QP {self.qpn:#x} is in state RESET, where nothing can fail")
-        if self.state is State.ERR:
+        if self.state is QpState.ERR:
             return
-        self._enter(State.ERR)
+        self._enter(QpState.ERR)
         if self.responder is not None:
             self.responder.stop()
         if self.requester is not None:
@@ -144,16 +144,16 @@ class QueuePair:
 
     def reset(self) -> None:
         """Any state to RESET: everything is forgotten, without completions."""
-        self.state = State.RESET
+        self.state = QpState.RESET
         self.receives = self.sends = False
         self.requester = self.responder = None
         self.peer, self.peer_key = "", b""
 
     # -- the application's side ----------------------------------------------------------------
 
-    def prepare(self, request: Request) -> Work:
+    def prepare(self, request: Request) -> WorkRequest:
         """The work of a request; ``WorkError`` if it cannot be done."""
-        if self.state is State.ERR:  # flushed at once, as it would be from the queue
+        if self.state is QpState.ERR:  # flushed at once, as it would be from the queue
             return self._workshop.make(request)
         if not self.sends:
             raise WorkError(
@@ -161,7 +161,7 @@ class QueuePair:
             )
         return self._workshop.make(request)
 
-    def post(self, work: Work) -> None:
+    def post(self, work: WorkRequest) -> None:
         """Queue work that :meth:`prepare` made."""
         if not self.sends or self.requester is None:
             self.host.complete(

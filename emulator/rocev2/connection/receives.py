@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 
 from emulator.rocev2.connection.work import WorkError
-from uet.transport import Completion, Receive
+from uet.transport import Completion, ReceiveRequest
 
 
-class ReceiveQueue:
+class QpReceiveQueue:
     """Receives in the order they were posted.
 
     ``endless``: a write with immediate needs none of them, as under a library that keeps the queue
@@ -19,9 +19,9 @@ class ReceiveQueue:
     def __init__(self, complete: Callable[[Completion], None], *, endless: bool) -> None:
         self._complete = complete
         self._endless = endless
-        self._queue: deque[Receive] = deque()
+        self._queue: deque[ReceiveRequest] = deque()
 
-    def post(self, receive: Receive) -> None:
+    def post(self, receive: ReceiveRequest) -> None:
         """Offer memory; ``WorkError`` for what RoCEv2 does not have."""
         matching = receive.tag, receive.initiator, receive.peer, receive.least_space
         if any(part is not None for part in matching):
@@ -36,11 +36,11 @@ class ReceiveQueue:
             )
         self._queue.append(receive)
 
-    def take(self) -> Receive | None:
+    def take(self) -> ReceiveRequest | None:
         """The oldest one."""
         return self._queue.popleft() if self._queue else None
 
-    def put_back(self, receive: Receive) -> None:
+    def put_back(self, receive: ReceiveRequest) -> None:
         """It was not used, and is the oldest again."""
         self._queue.appendleft(receive)
 

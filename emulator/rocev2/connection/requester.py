@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.send_queue import SendQueue
-from emulator.rocev2.connection.work import Work
+from emulator.rocev2.connection.work import WorkRequest
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.psn24 import unwrap
 from emulator.rocev2.wire.rocev2_codes import (
@@ -15,7 +15,7 @@ from emulator.rocev2.wire.rocev2_codes import (
     RNR_RETRY_FOREVER,
     SYNDROME_KIND,
     SYNDROME_VALUE,
-    Operation,
+    BthOperation,
     Syndrome,
 )
 from uet.transport import Completion
@@ -151,7 +151,7 @@ class Requester(SendQueue):
             # is lost that the responder would still wait for (as RFC 6582 has it of TCP).
             self._repeat_one(upto, now)
 
-    def _complete(self, work: Work, error: str | None) -> None:
+    def _complete(self, work: WorkRequest, error: str | None) -> None:
         request = work.request
         length = len(getattr(request, "payload", b"")) or work.length
         self._qp.host.complete(
@@ -180,7 +180,7 @@ class Requester(SendQueue):
             self._acknowledge(work.first, now)
             self._gap_in_responses(now)
             return
-        atomic = operation == Operation.ATOMIC_ACKNOWLEDGE
+        atomic = operation == BthOperation.ATOMIC_ACKNOWLEDGE
         done = (psn - work.first) * self._mtu
         expected = 8 if atomic else min(self._mtu, work.length - done)
         octets = frame[at - 8 : at] if atomic else frame[at:end]

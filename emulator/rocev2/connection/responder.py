@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from emulator.rocev2.connection.answers import Answer, Answers, ReadJob
+from emulator.rocev2.connection.answers import Answers, ReadJob, ResponderAnswer
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.inbound_message import Inbound
 from emulator.rocev2.connection.selective_repeat import Early
@@ -20,12 +20,12 @@ from emulator.rocev2.wire.rocev2_codes import (
     MAX_MESSAGE,
     PSN_MASK,
     SHAPES,
-    Operation,
+    BthOperation,
     Syndrome,
 )
 from uet.transport import Frame
 
-_O = Operation
+_O = BthOperation
 _MSN_SHIFT = headers.AETH.shift("syndrome")
 _ATOMICS = frozenset({_O.COMPARE_SWAP, _O.FETCH_ADD})
 _ATOMIC_OCTETS = 8
@@ -242,7 +242,7 @@ class Responder:
         self.expected = psn + 1
         self.msn += 1
         self._executed.append(_Executed(psn, psn + 1, address, original))
-        self._answers.add(Answer(psn, self._aeth(ACK_UNLIMITED), original))
+        self._answers.add(ResponderAnswer(psn, self._aeth(ACK_UNLIMITED), original))
 
     # -- repetitions ---------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Responder:
         if known is None:
             self._counts["rx_drop_forgotten_duplicate"] += 1
         elif operation in _ATOMICS and known.original is not None:
-            self._answers.repeat(Answer(psn, self._aeth(ACK_UNLIMITED), known.original), 0)
+            self._answers.repeat(ResponderAnswer(psn, self._aeth(ACK_UNLIMITED), known.original), 0)
         elif operation == _O.READ_REQUEST and known.original is None:
             address, key, length = headers.RETH.unpack_from(frame, extensions_at)
             end = psn + max(1, -(-length // self._mtu))
@@ -279,7 +279,7 @@ class Responder:
 
     def _nak(self, syndrome: int, psn: int) -> None:
         self._counts["tx_naks"] += 1
-        self._answers.add(Answer(psn, self._aeth(syndrome)))
+        self._answers.add(ResponderAnswer(psn, self._aeth(syndrome)))
 
     def _refuse(self, syndrome: int) -> None:
         """The expected request cannot be carried out: not yet, or never."""

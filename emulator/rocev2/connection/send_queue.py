@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 from emulator.rocev2.connection.connection_end import ConnectionEnd
-from emulator.rocev2.connection.work import Work, packet_extension, read_extension
+from emulator.rocev2.connection.work import WorkRequest, packet_extension, read_extension
 from emulator.rocev2.wire.rocev2_codes import MAX_OUTSTANDING, PSN_MASK, timeout_ns
 from emulator.rocev2.wire.rocev2_frames import ACK_REQUEST
 from uet.transport import Frame
@@ -34,9 +34,9 @@ class SendQueue:
         self._timeout = timeout_ns(config.timeout)
         self._max_fetches = config.max_rd_atomic
         self.una = self.next = self.high = self._end = first_psn
-        self._todo: deque[Work] = deque()
-        self._sent: deque[Work] = deque()
-        self._fetches: deque[Work] = deque()  # requests whose responses are awaited
+        self._todo: deque[WorkRequest] = deque()
+        self._sent: deque[WorkRequest] = deque()
+        self._fetches: deque[WorkRequest] = deque()  # requests whose responses are awaited
         self._ask_at = first_psn + config.ack_interval  # from this PSN on AckReq is due
         self._asked = first_psn - 1  # the newest PSN whose answer was asked for
         self._lost: dict[int, None] = {}  # to send again by themselves, in this order
@@ -44,7 +44,7 @@ class SendQueue:
         self._held = False  # nothing may leave for the time being
         self._deadline: int | None = None  # of the retry timer
 
-    def post(self, work: Work) -> None:
+    def post(self, work: WorkRequest) -> None:
         """Queue work behind all other."""
         work.first = work.next = self._end
         self._end = work.end = work.first + work.packets(self._mtu)
@@ -93,7 +93,7 @@ class SendQueue:
                 self._sent.append(todo.popleft())
 
     def _send_data(
-        self, work: Work, psn: int, stop: int, horizon: int, out: list[Frame], now: int
+        self, work: WorkRequest, psn: int, stop: int, horizon: int, out: list[Frame], now: int
     ) -> int:
         """Packets of a SEND or WRITE from ``psn`` up to ``stop``; returns where it stopped."""
         mtu, pacer, make = self._mtu, self._qp.pacer, self._frames.frame
@@ -127,7 +127,7 @@ class SendQueue:
                     break
         return psn
 
-    def _send_fetch(self, work: Work, out: list[Frame], now: int) -> None:
+    def _send_fetch(self, work: WorkRequest, out: list[Frame], now: int) -> None:
         """The request of a READ, for what has not come yet, or of an atomic."""
         extension = read_extension(work, self._mtu) if work.kind == "read" else work.extensions[0]
         frame = self._frames.frame(self._class, work.words[0], work.next & PSN_MASK, extension)
@@ -177,7 +177,7 @@ class SendQueue:
         self._counts["tx_retransmitted_packets"] += len(frames)
         self._counts["tx_retransmitted_octets"] += sum(len(a) + len(b) for a, b in frames)
 
-    def _find(self, psn: int) -> Work | None:
+    def _find(self, psn: int) -> WorkRequest | None:
         """The work that a PSN belongs to, if it has been sent."""
         for work in self._sent:
             if psn < work.end:

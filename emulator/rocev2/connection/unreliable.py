@@ -6,7 +6,7 @@ from collections import deque
 
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.inbound_message import Inbound
-from emulator.rocev2.connection.work import Work
+from emulator.rocev2.connection.work import WorkRequest
 from emulator.rocev2.wire.rocev2_codes import PSN_MASK, SHAPES
 from uet.transport import Completion, Frame
 
@@ -22,9 +22,9 @@ class UnreliableRequester:
         self._qp = qp
         self._mtu = qp.host.config.mtu
         self._next = self._end = first_psn
-        self._todo: deque[Work] = deque()
+        self._todo: deque[WorkRequest] = deque()
 
-    def post(self, work: Work) -> None:
+    def post(self, work: WorkRequest) -> None:
         """Queue work behind all other."""
         work.first = work.next = self._end
         self._end = work.end = work.first + work.packets(self._mtu)
@@ -61,7 +61,7 @@ class UnreliableRequester:
                 self._todo.popleft()
                 self._complete(work, None)
 
-    def _complete(self, work: Work, error: str | None) -> None:
+    def _complete(self, work: WorkRequest, error: str | None) -> None:
         request = work.request
         octets = getattr(request, "payload", b"")
         self._qp.host.complete(

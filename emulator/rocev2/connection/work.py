@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from emulator.rocev2.hca_memory import ADDRESS_BITS
 from emulator.rocev2.wire import rocev2_headers as headers
-from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, Operation, Service
-from uet.transport import Atomic, Read, Request, Send, Write
+from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, BthOperation, Service
+from uet.transport import AtomicRequest, ReadRequest, Request, SendRequest, WriteRequest
 from uet.wire.codec import Header
 
-_O = Operation
+_O = BthOperation
 _OPCODE_SHIFT = headers.BTH.shift("opcode")
 _SOLICITED = headers.BTH.mask("solicited")
 _MIGREQ = headers.BTH.mask("migreq")
@@ -30,14 +30,14 @@ _SEND_IMM = (_O.SEND_ONLY_IMM, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_IMM)
 _SEND_INV = (_O.SEND_ONLY_INVALIDATE, _O.SEND_FIRST, _O.SEND_MIDDLE, _O.SEND_LAST_INVALIDATE)
 
 #: Atomics by the number that a request names them with.
-ATOMICS: Mapping[int, Operation] = {
+ATOMICS: Mapping[int, BthOperation] = {
     int(_O.COMPARE_SWAP): _O.COMPARE_SWAP,
     int(_O.FETCH_ADD): _O.FETCH_ADD,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendInvalidate(Send):
+class SendInvalidate(SendRequest):
     """A send that takes the region ``invalidate`` away from the peer that owns it."""
 
     invalidate: int
@@ -47,7 +47,7 @@ class WorkError(ValueError):
     """A request could never be carried out; the sentence says why."""
 
 
-class Work:
+class WorkRequest:
     """One work request in a send queue; its PSNs are ``first`` up to, not including, ``end``.
 
     A ``fetch`` (READ, atomic) is one request packet at ``next``, which moves on as responses come;
@@ -99,27 +99,30 @@ class Workshop:
         self._solicited = _SOLICITED if solicited else 0
         self._direct = direct and self._reliable
 
-    def make(self, request: Request) -> Work:
+    def make(self, request: Request) -> WorkRequest:
         """The work of a request.  ``WorkError`` if it cannot be done."""
         match request:
-            case Write():
+            case WriteRequest():
                 return self._write(request)
-            case Send():
+            case SendRequest():
                 return self._send(request)
-            case Read() if self._reliable:
+            case ReadRequest() if self._reliable:
                 return self._read(request)
-            case Atomic() if self._reliable:
+            case AtomicRequest() if self._reliable:
                 return self._atomic(request)
-        raise WorkError(f"this service of RoCEv2 has no {type(request).__name__}")
+        raise WorkError(f"this service of RoCEv2 has request of kind {request.kind!r}")
 
     def _words(
-        self, operations: tuple[Operation, Operation, Operation, Operation], *, notifies: bool
+        self,
+        operations: tuple[BthOperation, BthOperation, BthOperation, BthOperation],
+        *,
+        notifies: bool,
     ) -> tuple[int, int, int, int]:
         only, first, middle, last = (self._base | o << _OPCODE_SHIFT for o in operations)
         flag = self._solicited if notifies else 0
         return only | flag, first, middle, last | flag
 
-    def _write(self, request: Write) -> Work:
+    def _write(self, request: WriteRequest) -> WorkRequest:
         if request.synchronise is not None:
             raise WorkError("RoCEv2 knows no groups of operations (synchronise)")
         length = message_length(request.payload)
@@ -132,11 +135,11 @@ class Workshop:
             only, one = operations[0], _O.WRITE_ONLY
             operations, extensions = (only, one, one, only), (value, b"", b"", value)
         words = self._words(operations, notifies=notifies)
-        return Work(
+        return WorkRequest(
             "write", request, length, request.payload, words, extensions, direct=self._direct
         )
 
-    def _send(self, request: Send) -> Work:
+    def _send(self, request: SendRequest) -> WorkRequest:
         if request.tag is not None or request.protocol is not None:
             raise WorkError("RoCEv2 matches sends by order alone: leave out tag and protocol")
         length = message_length(request.payload)
@@ -149,9 +152,9 @@ class Workshop:
             operations, extension = _SEND_INV, encoded(headers.IETH, rkey=request.invalidate)
         words = self._words(operations, notifies=True)
         extensions = (extension, b"", b"", extension)
-        return Work("send", request, length, request.payload, words, extensions)
+        return WorkRequest("send", request, length, request.payload, words, extensions)
 
-    def _read(self, request: Read) -> Work:
+    def _read(self, request: ReadRequest) -> WorkRequest:
         length = message_length(request.memory)
         if request.memory.readonly:
             raise WorkError("a read needs memory that can be written")
@@ -161,9 +164,9 @@ class Workshop:
                 f"a read of {length} octets at {request.offset:#x} leaves the 64-bit address space"
             )
         words = self._words((_O.READ_REQUEST,) * 4, notifies=False)
-        return Work("read", request, length, request.memory, words, (b"",) * 4, fetch=True)
+        return WorkRequest("read", request, length, request.memory, words, (b"",) * 4, fetch=True)
 
-    def _atomic(self, request: Atomic) -> Work:
+    def _atomic(self, request: AtomicRequest) -> WorkRequest:
         operation = ATOMICS.get(request.operation)
         if operation is None:
             raise WorkError(
@@ -185,7 +188,7 @@ class Workshop:
         )
         result = b"" if request.result is None else request.result
         words = self._words((operation,) * 4, notifies=False)
-        work = Work("atomic", request, 0, result, words, (extension,) * 4, fetch=True)
+        work = WorkRequest("atomic", request, 0, result, words, (extension,) * 4, fetch=True)
         if request.result is not None and (
             message_length(request.result) != _UINT64 or request.result.readonly
         ):
@@ -193,10 +196,10 @@ class Workshop:
         return work
 
 
-def read_extension(work: Work, mtu: int) -> bytes:
+def read_extension(work: WorkRequest, mtu: int) -> bytes:
     """The RETH of a READ request for what has not come yet."""
     request = work.request
-    assert isinstance(request, Read)
+    assert isinstance(request, ReadRequest)
     come = (work.next - work.first) * mtu
     return _reth(request.offset + come, request.key, work.length - come)
 
@@ -209,10 +212,10 @@ def _immediate(header_data: int) -> bytes:
     return headers.IMM_DT.pack(header_data)
 
 
-def packet_extension(work: Work, at: int, length: int, extension: bytes) -> bytes:
+def packet_extension(work: WorkRequest, at: int, length: int, extension: bytes) -> bytes:
     """The extension headers of a packet with ``length`` octets from ``at`` on, placed directly."""
     request = work.request
-    assert isinstance(request, Write)
+    assert isinstance(request, WriteRequest)
     return headers.RETH.pack(request.offset + at, request.key, length) + extension
 
 

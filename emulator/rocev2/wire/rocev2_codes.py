@@ -53,7 +53,7 @@ class Service(IntEnum):
 SERVICE_MASK, OPERATION_MASK = 0xE0, 0x1F
 
 
-class Operation(IntEnum):
+class BthOperation(IntEnum):
     """The operation: the five lower bits of an opcode."""
 
     SEND_FIRST = 0x00
@@ -97,7 +97,7 @@ class Extension(IntEnum):
     CNP_PADDING = 7
 
 
-_O, _X = Operation, Extension
+_O, _X = BthOperation, Extension
 #: Extension headers of an operation of RC and UC, in wire order; operations not here have none.
 _EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
     _O.SEND_LAST_IMM: (_X.IMM_DT,),
@@ -124,8 +124,8 @@ _UD_EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
 
 #: Extension headers by opcode, of every opcode that this stack knows.
 EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
-    **{Service.RC | o: _EXTENSIONS.get(o, ()) for o in Operation},
-    **{Service.UC | o: _EXTENSIONS.get(o, ()) for o in Operation if o <= _O.WRITE_ONLY_IMM},
+    **{Service.RC | o: _EXTENSIONS.get(o, ()) for o in BthOperation},
+    **{Service.UC | o: _EXTENSIONS.get(o, ()) for o in BthOperation if o <= _O.WRITE_ONLY_IMM},
     **{Service.UD | o: headers for o, headers in _UD_EXTENSIONS.items()},
     CNP_OPCODE: (_X.CNP_PADDING,),
 }

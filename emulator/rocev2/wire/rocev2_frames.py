@@ -11,7 +11,7 @@ from zlib import crc32
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.icrc import seed
 from emulator.rocev2.wire.rocev2_codes import ICRC_SIZE
-from uet.carrier_codec import Envelope
+from uet.carrier_codec import PeerEnvelope
 from uet.transport import Frame
 
 _IP_AT = 14
@@ -31,7 +31,7 @@ class Frames:
 
     __slots__ = ("_dqpn", "_envelope", "_pkey", "_port", "_prefixes")
 
-    def __init__(self, envelope: Envelope, source_port: int, dqpn: int, pkey: int) -> None:
+    def __init__(self, envelope: PeerEnvelope, source_port: int, dqpn: int, pkey: int) -> None:
         self._envelope = envelope
         self._port = source_port.to_bytes(2, "big")
         self._dqpn = dqpn

@@ -17,7 +17,13 @@ from scapy.contrib.roce import BTH, CNPPadding
 from scapy.fields import BitField, XBitField, XIntField, XLongField
 from scapy.packet import Packet, Raw, bind_layers, split_layers
 
-from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, EXTENSIONS, Extension, Operation, Service
+from emulator.rocev2.wire.rocev2_codes import (
+    CNP_OPCODE,
+    EXTENSIONS,
+    BthOperation,
+    Extension,
+    Service,
+)
 
 __all__ = [
     "AETH",
@@ -110,7 +116,7 @@ LAYERS: dict[Extension, type[Packet]] = {
     Extension.CNP_PADDING: CNPPadding,
 }
 
-split_layers(BTH, _AETH, opcode=Service.RC | Operation.ACKNOWLEDGE)
+split_layers(BTH, _AETH, opcode=Service.RC | BthOperation.ACKNOWLEDGE)
 for _opcode, _headers in EXTENSIONS.items():
     if _headers and _opcode != CNP_OPCODE:  # scapy knows a CNP
         bind_layers(BTH, LAYERS[_headers[0]], opcode=int(_opcode))

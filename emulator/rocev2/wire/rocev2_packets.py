@@ -12,7 +12,7 @@ from zlib import crc32
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.icrc import RESIDUE, seed
 from emulator.rocev2.wire.rocev2_codes import ICRC_SIZE, UDP_PORT
-from uet.carrier_codec import Encapsulation, Opener
+from uet.carrier_codec import Decapsulator, Encapsulation
 
 _SEED_OCTETS = 8  # of the BTH: what stands before AckReq and PSN
 _ETHERTYPE_AT = 12
@@ -31,7 +31,7 @@ _DQPN_SHIFT, _DQPN = headers.BTH.shift("dqpn"), (1 << 24) - 1
 _REASONS = {"rx_drop_not_uet": "rx_drop_not_rocev2"}
 
 
-class Flow(NamedTuple):
+class PacketFlow(NamedTuple):
     """What all packets have in common that are alike up to the PSN.
 
     ``crc_at``, ``extensions_at``, ``payload_at``, ``payload_end`` and ``end`` are offsets in the
@@ -53,18 +53,18 @@ class Flow(NamedTuple):
     fault: str | None
 
 
-class PacketOpener:
+class PacketDecapsulator:
     """Opens the frames of one endpoint; never raises on what they hold."""
 
     def __init__(self, encapsulation: Encapsulation) -> None:
-        self._opener = Opener(encapsulation)
+        self._opener = Decapsulator(encapsulation)
         version = encapsulation.version
         self._source_at = _SOURCE_IN_IP[version]
         self._bth_at = _IP_AT + _IP_SIZE[version] + _UDP_SIZE
         self._key_end = self._bth_at + _SEED_OCTETS
-        self._flows: dict[bytes, Flow] = {}
+        self._flows: dict[bytes, PacketFlow] = {}
 
-    def open(self, frame: memoryview) -> Flow | str:
+    def open(self, frame: memoryview) -> PacketFlow | str:
         """The flow that ``frame`` belongs to; or the counter under which it is dropped.
 
         A wrong ICRC comes first: nothing in such a packet may be believed.
@@ -87,7 +87,7 @@ class PacketOpener:
             return "rx_drop_bad_icrc"
         return flow if flow.fault is None else flow.fault
 
-    def _find(self, frame: memoryview) -> Flow | str:
+    def _find(self, frame: memoryview) -> PacketFlow | str:
         """As :meth:`open`, whatever the frame looks like; the ICRC is not checked."""
         opened = self._opener.open(frame)
         if isinstance(opened, str):
@@ -105,7 +105,7 @@ class PacketOpener:
             fault = "rx_drop_bad_version"
         elif payload_end < payload_at:
             fault = "rx_drop_truncated"
-        return Flow(
+        return PacketFlow(
             crc=seed(frame[source_at - self._source_at : at], frame[at : at + _SEED_OCTETS]),
             crc_at=at + _SEED_OCTETS,
             extensions_at=extensions_at,

@@ -42,11 +42,11 @@ from emulator.endpoint.operations.schedule import (
 )
 from emulator.lab import LARGEST_DILATION, Lab
 from emulator.run.measurement import duration_ns
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.run_agents import agent_specs
 from emulator.transports import TransportChoice, fit
 from topologies import catalogue
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 from topologies.parts.attachment import way_out
 
 #: Share of the processors that agents and fabric may need on average; the rest is for bursts.
@@ -82,17 +82,17 @@ class Calibration:
 
 
 @dataclass(frozen=True)
-class Work:
+class CalibrationWork:
     """What trials of ``loads`` run on."""
 
     transport: TransportChoice
     switch: SwitchChoice | None
-    loads: Sequence[Load]
+    loads: Sequence[TrialLoad]
 
 
 def calibrate(
     topology: Topology,
-    works: Sequence[Work],
+    works: Sequence[CalibrationWork],
     *,
     seed: int,
     logged: bool = False,
@@ -127,7 +127,7 @@ def solve(probe: Sequence[dict[str, float]]) -> tuple[float, float]:
 def choose(
     topology: Topology,
     transport: TransportChoice,
-    loads: Sequence[Load],
+    loads: Sequence[TrialLoad],
     per_packet: float,
     per_operation: float,
     probe: Sequence[dict[str, float]] = (),
@@ -140,7 +140,7 @@ def choose(
         cable.a: cable.rate_bps
         for gpu in topology.gpus
         for port in gpu.ports
-        for cable in way_out(topology, End(gpu.name, port.name))[-1:]
+        for cable in way_out(topology, CableEnd(gpu.name, port.name))[-1:]
     }
     line_rate = sum(cables.values()) / frame_bits
     needs = {"all NICs at line rate": line_rate * per_packet / capacity}
@@ -181,7 +181,7 @@ def _probe(
     progress: Callable[[str], None],
 ) -> list[dict[str, float]]:
     first = topology.gpus[0]
-    nic = way_out(topology, End(first.name, first.ports[0].name))[-1]
+    nic = way_out(topology, CableEnd(first.name, first.ports[0].name))[-1]
     spec = f"rail_clos:hosts=2,gpus_per_host=2,spines=1,nic_rate={nic.rate_bps}bps,mtu={nic.mtu}"
     small_fabric = catalogue.load(spec)
     transport = fit(transport_name, small_fabric, switch=switch)
@@ -209,7 +209,7 @@ def _probe(
             runs: list[dict[str, float]] = []
             for length in (_SMALL, _LARGE):
                 schedules = probe_schedules(length)
-                load = Load.weigh(length, schedules, small_fabric, transport.wire)
+                load = TrialLoad.weigh(length, schedules, small_fabric, transport.wire)
                 pool.load(schedules)
                 if not runs:
                     pool.run()  # opens the connections, fills the caches

@@ -26,14 +26,14 @@ from emulator.measures.queue_depths import sampling_troubles
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
 from emulator.run.clocks import fidelity
-from emulator.run.clocks.calibration import Work, calibrate
+from emulator.run.clocks.calibration import CalibrationWork, calibrate
 from emulator.run.clocks.clocks import Repeat
 from emulator.run.clocks.fidelity import Evidence
 from emulator.run.clocks.losses import cable_rtt_ns, nic_losses, port_losses
 from emulator.run.clocks.row_evidence import row_evidence
 from emulator.run.measurement import HostLoad
 from emulator.run.observer import Observer
-from emulator.run.plan.run_plan import Plan
+from emulator.run.plan.run_plan import RunPlan
 from emulator.scenario import Outcome
 
 
@@ -44,7 +44,7 @@ class HostTime:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         result: Result,
         folder: RunFolder,
         observer: Observer,
@@ -70,7 +70,7 @@ class HostTime:
         calibration = calibrate(
             plan.topology,
             [
-                Work(stage.transport, stage.switch, stage.loads)
+                CalibrationWork(stage.transport, stage.switch, stage.loads)
                 for stage in plan.stages
                 if stage.seed == plan.request.seed
             ],

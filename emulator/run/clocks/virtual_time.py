@@ -16,7 +16,7 @@ from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import digest, digest_of_row
-from emulator.engine.frames.line_faults import StruckLines
+from emulator.engine.frames.line_faults import LineFaults
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.sampling import Sampling
 from emulator.engine.virtual_clock import EPOCH, VirtualClock
@@ -31,9 +31,9 @@ from emulator.run.attempt import Attempt
 from emulator.run.clocks.clocks import Repeat
 from emulator.run.measurement import HostLoad
 from emulator.run.observer import Observer
-from emulator.run.plan.run_plan import Plan
+from emulator.run.plan.run_plan import RunPlan
 from emulator.scenario import Outcome
-from topologies.model import End
+from topologies.model import CableEnd
 
 #: The capture of a run folder, and what it says of itself: no name of a lab, so that the files of
 #: equal runs are equal.
@@ -51,7 +51,7 @@ class VirtualTime:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         result: Result,
         folder: RunFolder,
         observer: Observer,
@@ -100,7 +100,7 @@ class VirtualTime:
             self._sampling.sample(self._events.now)
         if self._plan.taps:
             snaplen = self._plan.request.snaplen
-            ends = [End(tap.node, port) for tap in self._plan.taps for port in tap.ports]
+            ends = [CableEnd(tap.node, port) for tap in self._plan.taps for port in tap.ports]
             self._capture = PortCapture(
                 self._folder.path / CAPTURE, ends, snaplen=snaplen, comment=CAPTURE_COMMENT
             )
@@ -183,9 +183,9 @@ class VirtualTime:
         )
 
     @property
-    def cabling(self) -> StruckLines:
+    def cabling(self) -> LineFaults:
         """The lines, for whoever strikes cables."""
-        return StruckLines(self.fabric)
+        return LineFaults(self.fabric)
 
     def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
         """The endpoints, in the processes of the workers."""
@@ -251,7 +251,7 @@ class VirtualTime:
         }
 
 
-def _partition(plan: Plan) -> Partition:
+def _partition(plan: RunPlan) -> Partition:
     """The division of the plan's fabric among workers."""
     topology, wanted = plan.topology, plan.request.workers
     return Partition.of(topology, automatic(topology) if wanted is None else wanted)

@@ -43,7 +43,7 @@ from emulator.faults.episodes import episodes
 from emulator.faults.reach import Pair
 from emulator.measures.port_record import PortRecord
 from emulator.run.faults import restoration
-from emulator.run.faults.expectation import Expectation, some_pairs
+from emulator.run.faults.expectation import FaultExpectation, some_pairs
 from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.restoration import Curve, Goodput, Verdict
 from emulator.run.plan.pxn import Pxn
@@ -56,7 +56,7 @@ NAMED_PAIRS = 16
 
 
 def told(
-    expected: Expectation,
+    expected: FaultExpectation,
     topology: Topology,
     disturbed: Outcome,
     undisturbed: Outcome,
@@ -157,7 +157,7 @@ def _mean_us(times_ns: Sequence[int]) -> float | None:
 
 
 def _at_dead_ports(
-    expected: Expectation, disturbed: Outcome, lost: Mapping[str, int], missing: int
+    expected: FaultExpectation, disturbed: Outcome, lost: Mapping[str, int], missing: int
 ) -> dict[str, int]:
     """What of the ``missing`` frames no counter has, if there were ports without carrier."""
     if not any(moment.condition.down for moment in expected.moments):

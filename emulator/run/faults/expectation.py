@@ -44,7 +44,7 @@ def changes_of(moments: Sequence[Moment], topology: Topology) -> list[Change]:
 
 
 @dataclass(frozen=True)
-class Expectation:
+class FaultExpectation:
     """What ``moments`` leave possible for one trial.
 
     ``ideal_ns`` is the bound with them, None if the trial cannot end; ``allowed`` the share of
@@ -73,7 +73,7 @@ class Expectation:
         schedules: Sequence[Schedule],
         wire: WireCost,
         others: Sequence[Change] = (),
-    ) -> Expectation:
+    ) -> FaultExpectation:
         """``others`` are changes that the scenario itself makes."""
 
         def bound(changes: Sequence[Change], schedules: Sequence[Schedule] = schedules) -> float:

@@ -19,7 +19,7 @@ from emulator.faults.grammar import Moment
 from emulator.measures.cuts import Change, share_left
 from emulator.run.clocks.clocks import RunClock
 from emulator.scenario import FaultAt
-from topologies.model import End, Topology, TopologyError
+from topologies.model import CableEnd, Topology, TopologyError
 
 #: A moment that is later than this never comes (s of this machine).
 LONGEST_WAIT_S = 2_000_000.0
@@ -35,7 +35,7 @@ def ports_struck(fault: FaultAt, topology: Topology) -> tuple[str, ...]:
     """The switch ports that ``fault`` changes; :class:`UserError` if there is no such port."""
     node, _, port = fault.port.partition(":")
     try:
-        ours = End(node, topology.node(node).port(port).name)
+        ours = CableEnd(node, topology.node(node).port(port).name)
         link = topology.link_at(ours)
     except TopologyError as error:
         raise UserError(f"a fault of the scenario strikes {fault.port}: {error}") from None
@@ -52,7 +52,7 @@ def ports_struck(fault: FaultAt, topology: Topology) -> tuple[str, ...]:
 def link_changes(timeline: Sequence[FaultAt], topology: Topology) -> list[Change]:
     """What ``timeline`` does to the rates of the links."""
     return [
-        Change(fault.at_ns, End(*port.split(":")), share_left(fault.faults))
+        Change(fault.at_ns, CableEnd(*port.split(":")), share_left(fault.faults))
         for fault in timeline
         for port in ports_struck(fault, topology)
     ]

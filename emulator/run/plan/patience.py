@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from emulator.run.clocks.clocks import RunClock
-from emulator.run.faults.expectation import Expectation
+from emulator.run.faults.expectation import FaultExpectation
 
 #: What an iteration may take beyond what its ideal time, dilated, would be.
 TIMEOUT_S = 60.0
@@ -26,13 +26,13 @@ VIRTUAL_S = 10.0
 LONGEST_TIMEOUT_S = 2_000_000.0
 
 
-def virtual_patience_s(ideal_ns: float, expected: Expectation | None = None) -> float:
+def virtual_patience_s(ideal_ns: float, expected: FaultExpectation | None = None) -> float:
     """Fabric time (s) for an iteration with the bound ``ideal_ns`` and the faults ``expected``."""
     struck_ns = expected.moments[-1].at_ns if expected is not None else 0
     return VIRTUAL_S + (TIMEOUT_FACTOR * ideal_ns + struck_ns) * 1e-9
 
 
-def patience_s(clock: RunClock, ideal_ns: float, expected: Expectation | None = None) -> float:
+def patience_s(clock: RunClock, ideal_ns: float, expected: FaultExpectation | None = None) -> float:
     """Host seconds for an iteration with the bound ``ideal_ns`` and the faults ``expected``."""
     struck_s = clock.host_seconds(expected.moments[-1].at_ns) if expected is not None else 0.0
     if expected is not None and expected.severed:

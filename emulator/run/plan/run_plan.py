@@ -35,7 +35,7 @@ from emulator.run.plan.stages import (
     stages,
     with_customary,
 )
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.report.comparison import variants
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
@@ -50,7 +50,7 @@ NOMINAL_HOST_RATE = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RunRequest:
     """What the user asked for.
 
     ``dilation``, ``capture``, ``transport`` and ``switch`` None: the user leaves it to the run.
@@ -101,15 +101,15 @@ class PlannedStage:
     transport: TransportChoice
     switch: SwitchChoice | None
     trials: Sequence[Trial]
-    loads: Sequence[Load]
+    loads: Sequence[TrialLoad]
     seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """A validated request: what will be built and run."""
 
-    request: Request
+    request: RunRequest
     lab: str
     spec: str
     topology: Topology
@@ -130,7 +130,7 @@ class Plan:
         return [trial for stage in self.stages for trial in stage.trials]
 
     @property
-    def loads(self) -> list[Load]:
+    def loads(self) -> list[TrialLoad]:
         return [load for stage in self.stages for load in stage.loads]
 
     @property
@@ -150,7 +150,7 @@ class Plan:
         return used[0] if len(set(used)) == 1 else asked or default
 
 
-def prepare(request: Request) -> Plan:
+def prepare(request: RunRequest) -> RunPlan:
     """Validate everything; raises UserError or TopologyError with one sentence."""
     wanted: str | Topology | None = request.topology
     if wanted is None:
@@ -207,7 +207,7 @@ def prepare(request: Request) -> Plan:
         asic_program.require()
         if not (tried := capabilities["switch-asic"]).present:
             raise UserError(f"the switch ASIC does not work here: {tried.detail}")
-    plan = Plan(
+    plan = RunPlan(
         request=request,
         lab=lab,
         spec=chosen.spec,
@@ -249,7 +249,7 @@ def _planned(
     stage: Stage,
     trials: Sequence[Trial],
     topology: Topology,
-    request: Request,
+    request: RunRequest,
     fabric: FabricChoice,
 ) -> PlannedStage:
     switch = wanted_switch(stage.switch)
@@ -283,7 +283,7 @@ def _planned(
 
 def _weighed(planned: PlannedStage, relays: Pxn) -> PlannedStage:
     wire = planned.transport.wire
-    loads = [Load.of(trial, planned.topology, wire, relays) for trial in planned.trials]
+    loads = [TrialLoad.of(trial, planned.topology, wire, relays) for trial in planned.trials]
     return replace(planned, loads=loads)
 
 

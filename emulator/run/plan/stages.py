@@ -23,14 +23,14 @@ DEFAULT_TRANSPORT = "uet"
 
 
 @dataclass(frozen=True)
-class Choice:
+class StageChoice:
     """``NAME[:PARAMETER=VALUE,...]``; ``name`` is empty where only parameters are given."""
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Choice:
+    def parse(cls, text: str) -> StageChoice:
         name, colon, rest = text.partition(":")
         if not colon and "=" in name:
             name, rest = "", name
@@ -52,7 +52,7 @@ def merged(option: str, asked: str | None, own: str, default: str) -> str:
     """
     if asked is not None and not asked.strip():
         raise UserError(f"{option} is empty; leave it out, or write for example {default}")
-    user, trial = Choice.parse(asked or ""), Choice.parse(own)
+    user, trial = StageChoice.parse(asked or ""), StageChoice.parse(own)
     if user.name and trial.name and user.name != trial.name:
         raise _contradiction(option, user.name, trial.name)
     given = dict(user.options)
@@ -60,7 +60,7 @@ def merged(option: str, asked: str | None, own: str, default: str) -> str:
         if given.get(key, value) != value:
             raise _contradiction(option, f"{key}={given[key]}", f"{key}={value}")
     options = [*user.options, *((k, v) for k, v in trial.options if k not in given)]
-    return str(Choice(user.name or trial.name or default, tuple(options)))
+    return str(StageChoice(user.name or trial.name or default, tuple(options)))
 
 
 def _switch(asked: str | None, of_transport: str | None, own: str, default: str) -> str:
@@ -71,9 +71,9 @@ def _switch(asked: str | None, of_transport: str | None, own: str, default: str)
     leaves what it does not speak of as is customary.
     """
     if of_transport is not None:
-        chosen = merged("--transport", of_transport, own, Choice.parse(default).name)
+        chosen = merged("--transport", of_transport, own, StageChoice.parse(default).name)
         return with_customary(chosen, default)
-    chosen = merged("--switch", asked, own, Choice.parse(default).name)
+    chosen = merged("--switch", asked, own, StageChoice.parse(default).name)
     return chosen if asked is not None else with_customary(chosen, default)
 
 
@@ -83,18 +83,18 @@ def with_customary(switch: str, customary: str) -> str:
 
     Without priority flow control none of its parameters is left open.
     """
-    chosen, usual = Choice.parse(switch), Choice.parse(customary)
+    chosen, usual = StageChoice.parse(switch), StageChoice.parse(customary)
     if chosen.name != usual.name:
         return switch
     given = dict(chosen.options)
     closed = {*given, *(PAUSING if given.get("pfc") == "off" else ())}
     more = [(key, value) for key, value in usual.options if key not in closed]
-    return str(Choice(chosen.name, (*chosen.options, *more)))
+    return str(StageChoice(chosen.name, (*chosen.options, *more)))
 
 
 def asked_latency_ns(switch: str) -> int:
     """The pipeline latency that the choice ``switch`` asks for, 0 if it says nothing of it."""
-    return parse_latency(dict(Choice.parse(switch).options).get(LATENCY, "0"))
+    return parse_latency(dict(StageChoice.parse(switch).options).get(LATENCY, "0"))
 
 
 def _contradiction(option: str, user: str, trial: str) -> UserError:

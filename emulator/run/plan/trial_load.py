@@ -22,7 +22,7 @@ from topologies.model import Topology
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class TrialLoad:
     """One iteration of a trial.
 
     ``packets`` are data packets sent over the fabric by all ranks, ``operations`` those of all
@@ -40,7 +40,9 @@ class Load:
     chain: int = 0
 
     @classmethod
-    def of(cls, trial: Trial, topology: Topology, wire: WireCost, pxn: Pxn | None = None) -> Load:
+    def of(
+        cls, trial: Trial, topology: Topology, wire: WireCost, pxn: Pxn | None = None
+    ) -> TrialLoad:
         """Compile ``trial`` and weigh it; :class:`UserError` if it could never end."""
         schedules = compiled = trial.compile()
         if [schedule.rank for schedule in schedules] != list(range(len(topology.gpus))):
@@ -67,7 +69,7 @@ class Load:
         topology: Topology,
         wire: WireCost,
         changes: Sequence[Change] = (),
-    ) -> Load:
+    ) -> TrialLoad:
         graph = MessageGraph(schedules)
         written = graph.column("near_octets")[graph.kind == WRITE]
         return cls(

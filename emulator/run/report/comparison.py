@@ -31,7 +31,7 @@ from emulator.run.report.result_table import (
     NCCL_COLUMNS,
     TRAFFIC_COLUMNS,
     WIDTH,
-    Column,
+    TableColumn,
 )
 from emulator.run.report.spread import Range
 from emulator.scenario import Outcome
@@ -48,25 +48,25 @@ RESENT_OCTETS, CNPS = "tx_retransmitted_octets", "tx_cnps"
 
 #: What a comparison can show, in the order of a line.
 MEASURES = (
-    Column("size_bytes", "size", "(B)", 8),
-    Column(spread.TIME, "time", "(us)", 7),
-    Column("efficiency", "ideal", "(%)", 6, 1, percent=True),
-    Column("busbw_gbps", "busbw", "(GB/s)", 6),
-    Column("message_p50_us", "p50", "(us)", 6, 1),
-    Column("message_p99_us", "p99", "(us)", 6, 1),
-    Column("message_p999_us", "p99.9", "(us)", 6, 1),
-    Column("marked_packets", "marks", "", 5),
-    Column("cnps", "CNPs", "", 5),
-    Column("trimmed_packets", "trims", "", 5),
-    Column("dropped_packets", "drops", "", 5),
-    Column("retransmitted_bytes", "resent", "(KB)", 7, 1, divisor=1000),
-    Column("timeouts", "RTOs", "", 4),
-    Column("pauses", "pauses", "", 6),
-    Column("paused_us", "paused", "(us)", 7, 1),
-    Column("links_max_mean", "m/mean", "links", 6),
-    Column("jain", "Jain", "", 5, 3),
-    Column("reordered_packets", "reord", "", 6),
-    Column("wrong", "#wrong", "", 6),
+    TableColumn("size_bytes", "size", "(B)", 8),
+    TableColumn(spread.TIME, "time", "(us)", 7),
+    TableColumn("efficiency", "ideal", "(%)", 6, 1, percent=True),
+    TableColumn("busbw_gbps", "busbw", "(GB/s)", 6),
+    TableColumn("message_p50_us", "p50", "(us)", 6, 1),
+    TableColumn("message_p99_us", "p99", "(us)", 6, 1),
+    TableColumn("message_p999_us", "p99.9", "(us)", 6, 1),
+    TableColumn("marked_packets", "marks", "", 5),
+    TableColumn("cnps", "CNPs", "", 5),
+    TableColumn("trimmed_packets", "trims", "", 5),
+    TableColumn("dropped_packets", "drops", "", 5),
+    TableColumn("retransmitted_bytes", "resent", "(KB)", 7, 1, divisor=1000),
+    TableColumn("timeouts", "RTOs", "", 4),
+    TableColumn("pauses", "pauses", "", 6),
+    TableColumn("paused_us", "paused", "(us)", 7, 1),
+    TableColumn("links_max_mean", "m/mean", "links", 6),
+    TableColumn("jain", "Jain", "", 5, 3),
+    TableColumn("reordered_packets", "reord", "", 6),
+    TableColumn("wrong", "#wrong", "", 6),
 )
 #: Which of them go first where a line has not room for all; ``OWN`` is the next one of those that
 #: only the scenario measures.
@@ -86,15 +86,18 @@ _ELSEWHERE = {column.key for column in (*NCCL_COLUMNS, *FABRIC_COLUMNS, *TRAFFIC
 
 
 def columns(
-    own: Sequence[Column], transports: Sequence[str], facts: Collection[str] = (), seeds: int = 1
-) -> tuple[Column, ...]:
+    own: Sequence[TableColumn],
+    transports: Sequence[str],
+    facts: Collection[str] = (),
+    seeds: int = 1,
+) -> tuple[TableColumn, ...]:
     """The table of a comparison of ``transports`` over ``seeds``.
 
     Of the scenario's ``own`` columns it has those that nobody else's table has: ``facts`` part its
     rows, what else it measures gives way first where a line would be too long.
     """
     names = short_names(transports).values()
-    name = Column("name", "transport", "", max(map(len, ("transport", *names))))
+    name = TableColumn("name", "transport", "", max(map(len, ("transport", *names))))
     own = [column for column in own if column.key not in _ELSEWHERE]
     parting = [column for column in own if column.key in facts]
     measures = spread.columns(MEASURES) if seeds > 1 else MEASURES
@@ -107,7 +110,7 @@ def columns(
     return tuple(column for column in ordered if column in shown)
 
 
-def _fits(shown: Sequence[Column], column: Column) -> bool:
+def _fits(shown: Sequence[TableColumn], column: TableColumn) -> bool:
     return sum(1 + one.width for one in (*shown, column)) <= WIDTH
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.bpf.layout import TrafficClass
 from emulator.asic.code_points import LAB
-from emulator.run.plan.run_plan import Plan, PlannedStage
+from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.report.comparison import short_names
 from topologies.units import format_size
 
@@ -20,7 +20,7 @@ _MANY = 3
 _HELD = "data that one egress holds at most"
 
 
-def report(plan: Plan, dilation: float) -> list[str]:
+def report(plan: RunPlan, dilation: float) -> list[str]:
     """Make a line for each subject in which transports differ, and one on the application."""
     stages = plan.stages
     names = short_names([stage.stage.label for stage in stages])
@@ -54,7 +54,7 @@ def _joined(facts: Mapping[str, str]) -> str:
     return "; ".join(parts if rest is None else [*parts, f"all others {rest}"])
 
 
-def _held(stage: PlannedStage, plan: Plan, dilation: float) -> str:
+def _held(stage: PlannedStage, plan: RunPlan, dilation: float) -> str:
     """Describe how many octets of data may wait for one port of a switch."""
     if stage.switch is None:
         return "what the kernel's queues take"

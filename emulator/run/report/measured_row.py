@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from emulator.run.plan.run_plan import Plan, PlannedStage
+from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.report import comparison
 from emulator.scenario import Outcome, Trial
 
 
 def measured_row(
-    plan: Plan, stage: PlannedStage, trial: Trial, outcome: Outcome
+    plan: RunPlan, stage: PlannedStage, trial: Trial, outcome: Outcome
 ) -> dict[str, object]:
     """Make the row of ``trial`` on ``stage``; :mod:`emulator.results` has the meaning of its keys.
 

@@ -20,7 +20,7 @@ WIDTH = 120
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column: the row's key, its heading, unit, width, and decimals for a fraction.
 
     ``percent`` shows a ratio as per cent, ``divisor`` a value in a larger unit.
@@ -48,48 +48,48 @@ class Column:
 
 
 NCCL_COLUMNS = (
-    Column("size_bytes", "size", "(B)", 11),
-    Column("count", "count", "(elements)", 11),
-    Column("type", "type", "", 7),
-    Column("redop", "redop", "", 6),
-    Column("root", "root", "", 5),
-    Column("time_us", "time", "(us)"),
-    Column("algbw_gbps", "algbw", "(GB/s)", 8),
-    Column("busbw_gbps", "busbw", "(GB/s)", 8),
-    Column("wrong", "#wrong", "", 7),
+    TableColumn("size_bytes", "size", "(B)", 11),
+    TableColumn("count", "count", "(elements)", 11),
+    TableColumn("type", "type", "", 7),
+    TableColumn("redop", "redop", "", 6),
+    TableColumn("root", "root", "", 5),
+    TableColumn("time_us", "time", "(us)"),
+    TableColumn("algbw_gbps", "algbw", "(GB/s)", 8),
+    TableColumn("busbw_gbps", "busbw", "(GB/s)", 8),
+    TableColumn("wrong", "#wrong", "", 7),
 )
 FABRIC_COLUMNS = (
-    Column("ideal_us", "ideal", "(us)"),
-    Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    Column("data_packets", "packets", "(data)", 9),
-    Column("retransmitted_packets", "resent", "(data)", 7),
+    TableColumn("ideal_us", "ideal", "(us)"),
+    TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    TableColumn("data_packets", "packets", "(data)", 9),
+    TableColumn("retransmitted_packets", "resent", "(data)", 7),
 )
 #: What traffic scenarios print behind the columns of their own
 #: (:mod:`emulator.run.report.traffic`).
 TRAFFIC_COLUMNS = (
-    Column("size_bytes", "size", "(B)", 9),
-    Column("time_us", "time", "(us)", 8),
-    Column("ideal_us", "ideal", "(us)", 8),
-    Column("efficiency", "of ideal", "(%)", 8, 1, percent=True),
-    Column("goodput_gbps", "goodput", "(GB/s)", 8),
-    Column("message_p50_us", "p50", "(us)", 8),
-    Column("message_p99_us", "p99", "(us)", 8),
-    Column("jain", "Jain", "", 6, 3),
-    Column("marked_packets", "marks", "", 7),
-    Column("trimmed_packets", "trims", "", 7),
-    Column("dropped_packets", "drops", "", 6),
-    Column("pauses", "pauses", "", 6),
-    Column("paused_us", "paused", "(us)", 8, 1),
-    Column("retransmitted_packets", "resent", "", 6),
-    Column("timeouts", "RTOs", "", 5),
-    Column("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000),
-    Column("links_max_mean", "max/mean", "links", 8),
-    Column("reordered_packets", "reord", "", 6),
-    Column("wrong", "#wrong", "", 6),
+    TableColumn("size_bytes", "size", "(B)", 9),
+    TableColumn("time_us", "time", "(us)", 8),
+    TableColumn("ideal_us", "ideal", "(us)", 8),
+    TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    TableColumn("goodput_gbps", "goodput", "(GB/s)", 8),
+    TableColumn("message_p50_us", "p50", "(us)", 8),
+    TableColumn("message_p99_us", "p99", "(us)", 8),
+    TableColumn("jain", "Jain", "", 6, 3),
+    TableColumn("marked_packets", "marks", "", 7),
+    TableColumn("trimmed_packets", "trims", "", 7),
+    TableColumn("dropped_packets", "drops", "", 6),
+    TableColumn("pauses", "pauses", "", 6),
+    TableColumn("paused_us", "paused", "(us)", 8, 1),
+    TableColumn("retransmitted_packets", "resent", "", 6),
+    TableColumn("timeouts", "RTOs", "", 5),
+    TableColumn("max_queue_bytes", "queue", "(KB)", 7, 1, divisor=1000),
+    TableColumn("links_max_mean", "max/mean", "links", 8),
+    TableColumn("reordered_packets", "reord", "", 6),
+    TableColumn("wrong", "#wrong", "", 6),
 )
 
 
-def heading(columns: Sequence[Column]) -> Iterator[str]:
+def heading(columns: Sequence[TableColumn]) -> Iterator[str]:
     """The comment lines above the rows."""
     for part in ("heading", "unit"):
         cells = "".join(f" {getattr(column, part):>{column.width}}" for column in columns)
@@ -110,7 +110,7 @@ def wrapped(what: str, text: str) -> list[str]:
     return [line.replace(f"{_NO_BLANK} ", "").removesuffix(_NO_BLANK) for line in lines]
 
 
-def line(columns: Sequence[Column], row: Mapping[str, object]) -> str:
+def line(columns: Sequence[TableColumn], row: Mapping[str, object]) -> str:
     return "".join(column.cell(row) for column in columns)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from emulator.errors import UserError
 from emulator.run.report.row_ports import PAUSES, SWITCH, TRAFFIC, RecordedRun, RowPorts
 from topologies.exports.heat import Heat
-from topologies.model import End, Link
+from topologies.model import CableEnd, Link
 from topologies.units import format_size
 
 
@@ -53,11 +53,11 @@ MEASURES: Mapping[str, Measure] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Direction:
+class HeatDirection:
     """One direction of a link: what left ``port`` towards ``to``; None is what nobody counted."""
 
-    port: End
-    to: End
+    port: CableEnd
+    to: CableEnd
     utilisation: float  # share of the time
     marked: int | None
     trimmed: int | None
@@ -84,7 +84,7 @@ def heat(run: RecordedRun, number: int | None, colour: str) -> Heat:
     )
 
 
-def busiest(run: RecordedRun, number: int | None, colour: str) -> list[Direction]:
+def busiest(run: RecordedRun, number: int | None, colour: str) -> list[HeatDirection]:
     """All directions of links, those with the most of ``colour`` first; raises as :func:`heat`."""
     row, measure = run.row(number), _measure(run, number, colour)
     found = []
@@ -122,14 +122,14 @@ def _measure(run: RecordedRun, number: int | None, colour: str) -> Measure:
     return measure
 
 
-def _direction(row: RowPorts, port: End, to: End, link: Link) -> Direction:
+def _direction(row: RowPorts, port: CableEnd, to: CableEnd, link: Link) -> HeatDirection:
     counts = row.ports.get(str(port), {})
 
     def told(name: str, by: str) -> int | None:
         return counts.get(name, 0) if by in row.observes else None
 
     paused = told("paused_ns", PAUSES)
-    return Direction(
+    return HeatDirection(
         port=port,
         to=to,
         utilisation=row.utilisation(str(port), link.rate_bps),

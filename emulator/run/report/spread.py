@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from emulator.run.report.result_table import Column
+from emulator.run.report.result_table import TableColumn
 
 TIME = "time_us"
 #: Summed, for none of them may get lost in a median.
@@ -70,9 +70,9 @@ def _numbers(values: Sequence[object]) -> list[float]:
     return [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
 
 
-def columns(own: Sequence[Column]) -> list[Column]:
+def columns(own: Sequence[TableColumn]) -> list[TableColumn]:
     """The columns of a table over seeds: beside the median time the least and the most."""
-    shown: list[Column] = []
+    shown: list[TableColumn] = []
     for column in own:
         shown.append(column)
         if column.key == TIME:

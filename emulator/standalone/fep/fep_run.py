@@ -15,18 +15,18 @@ from typing import Any
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.endpoint_fitting import REAL_TIME, frames_of, payload_for
 from emulator.endpoint.first_counter import first_counter
-from emulator.endpoint.nic.interface import Interface, interface, mac_of, own_address
-from emulator.endpoint.nic.raw_port import Port
+from emulator.endpoint.nic.interface import NetworkInterface, interface, mac_of, own_address
+from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.standalone.endpoint_namespace import enter_namespace
 from emulator.standalone.fep.key_file import write_keys
 from emulator.standalone.fep.watched import Listener, WatchedEndpoint
 from emulator.standalone.output_file import make_folder
-from emulator.standalone.report import Report
+from emulator.standalone.report import EventReport
 from emulator.standalone.script import endpoint_parameters as parameters
 from emulator.standalone.script.expected_error import explanation
 from emulator.standalone.script.offers import receives, region
-from emulator.standalone.script.pds_operations import Answer
+from emulator.standalone.script.pds_operations import ProbeOutcome
 from emulator.standalone.script.phrases import ip
 from emulator.standalone.script.requested_operations import (
     DEFAULT_KEY,
@@ -35,7 +35,7 @@ from emulator.standalone.script.requested_operations import (
     messages_of,
 )
 from emulator.standalone.session import Manners, Stop
-from emulator.standalone.stand_alone import StandAlone, Work, serve
+from emulator.standalone.stand_alone import StandAlone, StandAloneWork, serve
 from emulator.transports.one_time_keys import KEY_SUFFIX
 from uet.config import FepConfig
 from uet.ses.address import Address
@@ -43,7 +43,7 @@ from uet.tss.secure_domain import SecureDomain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted(StandAlone):
+class StandAloneFep(StandAlone):
     """One endpoint as the command line describes it; times are ns.
 
     ``peers`` maps addresses to MAC addresses, or to ``None`` where the kernel is to find them.
@@ -62,7 +62,7 @@ class Wanted(StandAlone):
     with_pdcs: bool = True
 
 
-def run(wanted: Wanted) -> int:
+def run(wanted: StandAloneFep) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
     seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
     compatibility, like = parameters.compatibility(wanted.compat)
@@ -77,7 +77,7 @@ def run(wanted: Wanted) -> int:
         values.setdefault("sdi", wanted.domains[0].sdi)
     # What needs nothing of the kernel is judged first, with an address that stands for any.
     draft = parameters.endpoint({**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"})
-    work = Work(
+    work = StandAloneWork(
         seed,
         [offer for text in wanted.receives for offer in receives(text, wanted.receive_after)],
         [region(text, seed) for text in wanted.regions],
@@ -96,7 +96,7 @@ def run(wanted: Wanted) -> int:
             return _live(wanted, work, config, found, stop, stack)
 
 
-def _messages(wanted: Wanted, draft: FepConfig, seed: int) -> list[Message]:
+def _messages(wanted: StandAloneFep, draft: FepConfig, seed: int) -> list[Message]:
     if not wanted.phrases and wanted.script is None:
         return []
     home = Address(
@@ -120,7 +120,9 @@ def _messages(wanted: Wanted, draft: FepConfig, seed: int) -> list[Message]:
     return messages_of(wanted.phrases, wanted.script, around)
 
 
-def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: Stop) -> FepConfig:
+def _configured(
+    wanted: StandAloneFep, values: dict[str, Any], port: NetworkInterface, stop: Stop
+) -> FepConfig:
     version = wanted.version
     if version is None and wanted.peers:
         version = ip_address(next(iter(wanted.peers))).version
@@ -155,14 +157,14 @@ def _configured(wanted: Wanted, values: dict[str, Any], port: Interface, stop: S
 
 
 def _live(
-    wanted: Wanted,
-    work: Work,
+    wanted: StandAloneFep,
+    work: StandAloneWork,
     config: FepConfig,
-    found: Interface,
+    found: NetworkInterface,
     stop: Stop,
     stack: contextlib.ExitStack,
 ) -> int:
-    report = Report(sys.stdout, table=wanted.table)
+    report = EventReport(sys.stdout, table=wanted.table)
 
     def on_pdc(what: str, known: dict[str, object]) -> None:
         if wanted.with_pdcs:
@@ -176,7 +178,7 @@ def _live(
     if wanted.pcap is not None and wanted.pcap.is_file() and config.domains:
         keys = f"{wanted.pcap}{KEY_SUFFIX}"
         write_keys(Path(keys), config.domains)
-    port = Port(found, frames_of(config), clock)
+    port = RawPort(found, frames_of(config), clock)
     stack.callback(port.close)
     return serve(
         wanted,
@@ -191,7 +193,7 @@ def _live(
         regions=[{"key": f"{one.key:#x}", "size": len(one.memory)} for one in work.regions],
         manners=Manners(
             address=config.address,
-            control=partial(Answer, endpoint),
+            control=partial(ProbeOutcome, endpoint),
             explain=lambda request, error: explanation(request, error, config.delivery),
         ),
         capture=capture,
@@ -203,8 +205,8 @@ def _live(
 
 
 def _endpoint(
-    wanted: Wanted,
-    work: Work,
+    wanted: StandAloneFep,
+    work: StandAloneWork,
     config: FepConfig,
     listener: Listener,
     clock: Clock,

@@ -25,7 +25,7 @@ _AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class CardExchange:
     """Where cards are exchanged; ``host`` may be empty where ``listens``: any own address."""
 
     host: str
@@ -33,7 +33,7 @@ class Meeting:
     listens: bool
 
 
-def meeting(text: str, *, listens: bool) -> Meeting:
+def meeting(text: str, *, listens: bool) -> CardExchange:
     """A place from ``[HOST][:PORT]``, an IPv6 address with a port in brackets."""
     what = "--listen" if listens else "--connect"
     host, port = text.strip(), ""
@@ -46,11 +46,11 @@ def meeting(text: str, *, listens: bool) -> Meeting:
         host, port = "", host
     if not host and not listens:
         raise UserError(f"{what} {text!r} names no host; write HOST or HOST:PORT")
-    return Meeting(host, number(port or DEFAULT_PORT, f"{what}: the port", low=1, high=65535),
+    return CardExchange(host, number(port or DEFAULT_PORT, f"{what}: the port", low=1, high=65535),
                    listens)  # fmt: skip
 
 
-def exchange(own: Card, place: Meeting, stop: Stop, budget_s: float | None) -> Card:
+def exchange(own: Card, place: CardExchange, stop: Stop, budget_s: float | None) -> Card:
     """The peer's card, for one's own.
 
     Raises :class:`UserError` if there is none after ``budget_s`` (``None``: wait for ever), and
@@ -75,7 +75,7 @@ def exchange(own: Card, place: Meeting, stop: Stop, budget_s: float | None) -> C
 
 
 def _answer(
-    own: Card, place: Meeting, stop: Stop, end: float | None, opened: contextlib.ExitStack
+    own: Card, place: CardExchange, stop: Stop, end: float | None, opened: contextlib.ExitStack
 ) -> Card:
     host = place.host or ("::" if ip_address(own.address).version == 6 else "0.0.0.0")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -92,7 +92,7 @@ def _answer(
 
 
 def _ask(
-    own: Card, place: Meeting, stop: Stop, end: float | None, opened: contextlib.ExitStack
+    own: Card, place: CardExchange, stop: Stop, end: float | None, opened: contextlib.ExitStack
 ) -> Card:
     while True:
         try:

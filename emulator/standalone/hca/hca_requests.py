@@ -9,10 +9,10 @@ from typing import Final
 from emulator.advice import question
 from emulator.errors import UserError
 from emulator.rocev2.hca_memory import ADDRESS_BITS, KEY_BITS
-from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, Operation
+from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, BthOperation
 from emulator.standalone.hca.card import Card
 from emulator.standalone.script.requested_operations import Message
-from uet.transport import Atomic, Read, Request, Send, Write
+from uet.transport import AtomicRequest, ReadRequest, Request, SendRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, Datatype
 
 _COMMON = ("size", "count", "error", "after")
@@ -27,8 +27,8 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: The two atomics of IBA 9.4.5, by their names among those of UET.
 _ATOMICS: Final = {
-    AtomicOpcode.SUM: Operation.FETCH_ADD,
-    AtomicOpcode.CSWAP: Operation.COMPARE_SWAP,
+    AtomicOpcode.SUM: BthOperation.FETCH_ADD,
+    AtomicOpcode.CSWAP: BthOperation.COMPARE_SWAP,
 }
 #: How work can end, as verbs call it.
 _ERRORS: Final = (
@@ -55,10 +55,10 @@ def must_be_possible(message: Message) -> None:
     request, what = message.request, f"operation {message.number} ({message.name})"
     if message.size > MAX_MESSAGE:
         raise UserError(f"{what} has {message.size} octets; no message is longer than 2^31")
-    if isinstance(request, Atomic) and request.operation not in _ATOMICS:
+    if isinstance(request, AtomicRequest) and request.operation not in _ATOMICS:
         name = AtomicOpcode(request.operation).name.lower()
         raise UserError(f"{what}: RoCEv2 has no {name}; its atomics are fetch:sum and cswap")
-    if isinstance(request, Write | Send) and (request.header_data or 0) >> 32:
+    if isinstance(request, WriteRequest | SendRequest) and (request.header_data or 0) >> 32:
         raise UserError(
             f"{what}: header_data is {request.header_data:#x}; an immediate has 32 bits"
         )
@@ -71,7 +71,7 @@ def at_peer(message: Message, peer: Card) -> None:
     """
     aim: dict[str, object] = {"peer": peer.address, "destination": None, "delivery": None}
     request: Request = message.request
-    if isinstance(request, Write | Read | Atomic):
+    if isinstance(request, WriteRequest | ReadRequest | AtomicRequest):
         key, offset = request.key, request.offset
         if key == THE_REGION:
             if peer.rkey is None:
@@ -87,7 +87,7 @@ def at_peer(message: Message, peer: Card) -> None:
             )
         aim |= {"key": key, "offset": offset}
         message.said |= {"key": f"{key:#x}", "offset": offset}
-    if isinstance(request, Atomic):
+    if isinstance(request, AtomicRequest):
         aim |= {"operation": int(_ATOMICS[AtomicOpcode(request.operation)])}
         aim |= {"datatype": int(Datatype.UINT64)}
     message.said["peer"] = peer.address

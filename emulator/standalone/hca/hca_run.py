@@ -10,8 +10,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.interface import Interface, interface, mac_of, own_address
-from emulator.endpoint.nic.raw_port import Port
+from emulator.endpoint.nic.interface import NetworkInterface, interface, mac_of, own_address
+from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.rocev2.hca import HostChannelAdapter
@@ -20,7 +20,7 @@ from emulator.rocev2.wire.rocev2_codes import GSI_QPN, PSN_MASK, QPN_MASK, UDP_P
 from emulator.standalone.endpoint_namespace import enter_namespace
 from emulator.standalone.hca.card import Card
 from emulator.standalone.hca.configuration import ELSEWHERE, path_mtu_for
-from emulator.standalone.hca.exchange import Meeting, exchange
+from emulator.standalone.hca.exchange import CardExchange, exchange
 from emulator.standalone.hca.hca_requests import (
     ANY_PEER,
     FIELDS,
@@ -30,13 +30,13 @@ from emulator.standalone.hca.hca_requests import (
     must_be_possible,
 )
 from emulator.standalone.output_file import make_folder
-from emulator.standalone.report import Report
+from emulator.standalone.report import EventReport
 from emulator.standalone.script import endpoint_parameters as parameters
 from emulator.standalone.script.offers import receives, region
 from emulator.standalone.script.phrases import ip, number
 from emulator.standalone.script.requested_operations import Around, Message, messages_of
 from emulator.standalone.session import Manners, Stop
-from emulator.standalone.stand_alone import StandAlone, Work, serve
+from emulator.standalone.stand_alone import StandAlone, StandAloneWork, serve
 from uet.ses.address import Address
 
 #: The R_Key of a region that is offered as "default".
@@ -46,19 +46,19 @@ _FIRST_QPN = 0x100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted(StandAlone):
+class StandAloneHca(StandAlone):
     """One endpoint as the command line describes it; ``values`` are fields of HcaConfig.
 
     ``peer`` is the peer's card, or where cards are exchanged.
     """
 
-    peer: Card | Meeting
+    peer: Card | CardExchange
     qpn: int | None = None
     psn: int | None = None
     peer_mac: str | None = None
 
 
-def run(wanted: Wanted) -> int:
+def run(wanted: StandAloneHca) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
     seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
     values: dict[str, Any] = dict(wanted.values)
@@ -79,7 +79,7 @@ def run(wanted: Wanted) -> int:
         return _live(wanted, work, values, found, stop, stack)
 
 
-def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> Work:
+def _work(wanted: StandAloneHca, draft: HcaConfig, seed: int) -> StandAloneWork:
     messages: list[Message] = []
     if wanted.phrases or wanted.script is not None:
         around = Around(
@@ -94,7 +94,7 @@ def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> Work:
         messages = messages_of(wanted.phrases, wanted.script, around)
         for message in messages:
             must_be_possible(message)
-    work = Work(
+    work = StandAloneWork(
         seed,
         [
             offer
@@ -108,7 +108,7 @@ def _work(wanted: Wanted, draft: HcaConfig, seed: int) -> Work:
     return work
 
 
-def _hca(config: HcaConfig, work: Work) -> HostChannelAdapter:
+def _hca(config: HcaConfig, work: StandAloneWork) -> HostChannelAdapter:
     hca = HostChannelAdapter(config)
     try:
         for one in work.regions:
@@ -124,7 +124,9 @@ def _hca(config: HcaConfig, work: Work) -> HostChannelAdapter:
     return hca
 
 
-def _own_card(wanted: Wanted, work: Work, found: Interface, mtu: int | None) -> Card:
+def _own_card(
+    wanted: StandAloneHca, work: StandAloneWork, found: NetworkInterface, mtu: int | None
+) -> Card:
     version = wanted.version
     if version is None and isinstance(wanted.peer, Card):
         version = ip_address(wanted.peer.address).version
@@ -147,23 +149,23 @@ def _own_card(wanted: Wanted, work: Work, found: Interface, mtu: int | None) -> 
 
 
 def _live(
-    wanted: Wanted,
-    work: Work,
+    wanted: StandAloneHca,
+    work: StandAloneWork,
     values: dict[str, Any],
-    found: Interface,
+    found: NetworkInterface,
     stop: Stop,
     stack: contextlib.ExitStack,
 ) -> int:
     own = _own_card(wanted, work, found, values.get("mtu"))
-    report = Report(sys.stdout, table=wanted.table)
+    report = EventReport(sys.stdout, table=wanted.table)
     clock = Clock.start(1.0)
     capture = wanted.capture(found, f"uetemu hca {wanted.role} {own.address}", stack)
     # Before cards are exchanged: what the peer sends at once then waits in the ring.
-    port = Port(found, _FRAMES, clock)
+    port = RawPort(found, _FRAMES, clock)
     stack.callback(port.close)
     report.event("card", whose="own", **own.as_data())
     peer = wanted.peer
-    if isinstance(peer, Meeting):
+    if isinstance(peer, CardExchange):
         patience = wanted.limits.timeout or wanted.limits.duration
         peer = exchange(own, peer, stop, None if patience is None else patience / 1e9)
     report.event("card", whose="peer", **peer.as_data())
@@ -201,7 +203,12 @@ def _live(
 
 
 def _configured(
-    wanted: Wanted, values: dict[str, Any], own: Card, peer: Card, found: Interface, stop: Stop
+    wanted: StandAloneHca,
+    values: dict[str, Any],
+    own: Card,
+    peer: Card,
+    found: NetworkInterface,
+    stop: Stop,
 ) -> HcaConfig:
     if ip_address(peer.address).version != ip_address(own.address).version:
         raise UserError(

@@ -30,7 +30,7 @@ NAMED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class OctetPattern:
     """A rule for octets: one of :data:`NAMED`, or with an argument (``name:argument``).
 
     ``byte:0xNN`` one octet over and over, ``hex:...`` and ``text:...`` those octets over and over,
@@ -64,26 +64,26 @@ def _repeated(octets: bytes, length: int) -> bytes:
     return (octets * -(-length // len(octets)))[:length]
 
 
-def pattern(text: str, what: str) -> Pattern:
+def pattern(text: str, what: str) -> OctetPattern:
     """A pattern by its name.  Raises :class:`UserError`."""
     name, colon, argument = text.partition(":")
     if not colon and name in NAMED:
-        return Pattern(name)
+        return OctetPattern(name)
     if colon and name == "byte":
-        return Pattern("repeat", bytes([number(argument, what, high=255)]))
+        return OctetPattern("repeat", bytes([number(argument, what, high=255)]))
     if colon and name in ("hex", "text") and argument:
         try:
             octets = bytes.fromhex(argument) if name == "hex" else argument.encode()
         except ValueError:
             raise UserError(f"{what}: {argument!r} is not hexadecimal; check it") from None
-        return Pattern("repeat", octets)
+        return OctetPattern("repeat", octets)
     if colon and name == "file":
         try:
-            return Pattern("octets", Path(argument).read_bytes())
+            return OctetPattern("octets", Path(argument).read_bytes())
         except OSError as error:
             raise UserError(f"{what}: {argument} cannot be read: {error.strerror}") from None
     if colon and (datatype := type_of(name)) is not None:
-        return Pattern("octets", encode(datatype, [argument], what))
+        return OctetPattern("octets", encode(datatype, [argument], what))
     raise UserError(
         f"{what} is {text!r}; choose {', '.join(NAMED)}, byte:0xNN, hex:..., text:..., file:PATH"
         " or an element such as uint64:1000"

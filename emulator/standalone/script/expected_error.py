@@ -8,7 +8,7 @@ from typing import Final
 from emulator.advice import question
 from emulator.errors import UserError
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Read, Request, Write
+from uet.transport import ReadRequest, Request, WriteRequest
 from uet.wire.codes import NackCode, ReturnCode
 
 #: Errors of this end: what no peer has answered.
@@ -46,7 +46,10 @@ def error_name(text: str, what: str) -> str:
 
 def explanation(request: Request, error: str | None, delivery: str) -> str | None:
     """What a user of RUDI can do about a refusal; ``delivery`` is what the request leaves open."""
-    if not isinstance(request, Read | Write) or (request.delivery or delivery) != "rudi":
+    if (
+        not isinstance(request, ReadRequest | WriteRequest)
+        or (request.delivery or delivery) != "rudi"
+    ):
         return None
     if error == ReturnCode.OP_VIOLATION.name and not request.key & IDEMPOTENT_SAFE:
         return (

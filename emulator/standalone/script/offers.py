@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from emulator.errors import UserError
-from emulator.standalone.script.contents import Pattern, must_fit, pattern
+from emulator.standalone.script.contents import OctetPattern, must_fit, pattern
 from emulator.standalone.script.phrases import check_names, duration, ip, number, phrase, switch
 from emulator.standalone.script.requested_operations import DEFAULT_KEY
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Receive
+from uet.transport import ReceiveRequest
 
 #: Octets of a region whose size is not said, and the most that one may have.
 _DEFAULT_SIZE = 1 << 20
@@ -18,7 +18,7 @@ _ACCESS = ("rw", "r", "w")
 
 
 @dataclass(slots=True)
-class Region:
+class OfferedRegion:
     """Memory that peers reach by ``key``, from ``address`` on where they name addresses."""
 
     key: int
@@ -26,7 +26,7 @@ class Region:
     readable: bool
     writable: bool
     name: str
-    expect: Pattern | None = None
+    expect: OctetPattern | None = None
     address: int = 0
 
 
@@ -45,14 +45,14 @@ class Offer:
     initiator: int | None
     peer: str | None
     least_space: int | None
-    expect: Pattern | None
+    expect: OctetPattern | None
     index: int = 0
     memory: memoryview = field(default_factory=lambda: memoryview(b""))
 
-    def receive(self) -> Receive:
+    def receive(self) -> ReceiveRequest:
         """The receive, in fresh memory."""
         self.memory = memoryview(bytearray(self.size))
-        return Receive(
+        return ReceiveRequest(
             memory=self.memory,
             tag=self.tag,
             ignore=self.ignore,
@@ -65,7 +65,7 @@ class Offer:
 
 def region(
     text: str, seed: int, *, default_key: int = DEFAULT_KEY, more: tuple[str, ...] = ("idempotent",)
-) -> Region:
+) -> OfferedRegion:
     """A region from ``KEY[:SIZE][,fill=PATTERN][,index=N][,access=rw|r|w]``, and ``more`` fields.
 
     It is zero unless filled.  ``KEY`` may be ``default``; ``idempotent`` sets its bit 63, which
@@ -90,7 +90,7 @@ def region(
     must_fit(2 * size, where)
     memory = memoryview(bytearray(fill.octets(size, index, seed)))
     expect = told.fields.get("expect")
-    return Region(
+    return OfferedRegion(
         key=key,
         memory=memory,
         readable="r" in access,

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from emulator.errors import UserError
-from emulator.standalone.report import Report
+from emulator.standalone.report import EventReport
 from emulator.standalone.script.contents import summary
-from emulator.standalone.script.offers import Offer, Region
+from emulator.standalone.script.offers import Offer, OfferedRegion
 from emulator.standalone.script.requested_operations import Message, elements
 from uet.transport import Completion
 
 
 @dataclass(slots=True)
-class Tally:
+class OutcomeTally:
     """What has come of it so far."""
 
     posted: int = 0
@@ -29,13 +29,13 @@ class Outcomes:
     """Judges completions; ``save`` is the folder for data that arrives, if there is one."""
 
     def __init__(
-        self, report: Report, regions: Sequence[Region], *, save: Path | None, seed: int
+        self, report: EventReport, regions: Sequence[OfferedRegion], *, save: Path | None, seed: int
     ) -> None:
         self._report = report
         self._regions = {region.key: region for region in regions}
         self._save, self._seed = save, seed
         self._saved = 0
-        self.tally = Tally()
+        self.tally = OutcomeTally()
 
     def operation(
         self,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulator.standalone.fep.watched import WatchedEndpoint
-from uet.pds.pdc.life import State
+from uet.pds.pdc.life import PdcState
 from uet.pds.pdc.pdc import Pdc
 from uet.transport import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe(Request):
+class ProbeRequest(Request):
     """Send a PROBE on an open PDC to ``peer``, and have it answered within ``wait`` ns.
 
     A PROBE that is lost is not sent again (UES 3.5.16).
@@ -28,16 +28,16 @@ class Open(Request):
     negotiate: bool
 
 
-class Answer:
+class ProbeOutcome:
     """What becomes of one of them.  Raises ``ValueError`` if it cannot be sent."""
 
-    def __init__(self, endpoint: WatchedEndpoint, request: Probe | Open, now: int) -> None:
+    def __init__(self, endpoint: WatchedEndpoint, request: ProbeRequest | Open, now: int) -> None:
         self._endpoint = endpoint
         self._pdc: Pdc | None = None
         self._psn = 0
         #: ns; ``None``: its PDC knows when to give up
         self.deadline: int | None = None
-        if isinstance(request, Probe):
+        if isinstance(request, ProbeRequest):
             self._before = endpoint.counts["rx_probe_acks"]
             if not endpoint.probe(request.peer):
                 raise ValueError(
@@ -70,4 +70,4 @@ class Answer:
             return True, error
         if not pdc.source.window.is_open(self._psn) and pdc.peer_id:
             return True, None
-        return pdc.state is State.CLOSED, "PDC_CLOSED"
+        return pdc.state is PdcState.CLOSED, "PDC_CLOSED"

@@ -15,16 +15,23 @@ from typing import Any, Final
 
 from emulator.errors import UserError
 from emulator.standalone.script.atomic_elements import decode, encode, type_of
-from emulator.standalone.script.contents import Pattern, must_fit, pattern
+from emulator.standalone.script.contents import OctetPattern, must_fit, pattern
 from emulator.standalone.script.expected_error import error_name
-from emulator.standalone.script.pds_operations import Open, Probe
+from emulator.standalone.script.pds_operations import Open, ProbeRequest
 from emulator.standalone.script.phrases import check_names, duration, ip, number, phrase, switch
 from uet.config import DELIVERY_MODES
 from uet.ses.address import Address
 from uet.ses.memory.atomic_operations import size_of
 from uet.ses.memory.operands import NO_OPERAND, WITH_COMPARE
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    NoOperationRequest,
+    ReadRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codes import AtomicOpcode, Datatype
 
 #: The key under which a target registers its memory unless told otherwise.
@@ -182,7 +189,7 @@ class _Maker:
         value = self._item.get(name)
         return default if value is None else switch(value, f"{self._where}: {name}")
 
-    def _pattern(self, name: str, default: str | None) -> Pattern | None:
+    def _pattern(self, name: str, default: str | None) -> OctetPattern | None:
         text = self._item.get(name, default)
         return None if text is None else pattern(str(text), f"{self._where}: {name}")
 
@@ -262,13 +269,13 @@ class _Maker:
     def _message(self, index: int) -> Message:
         match self._verb:
             case "noop":
-                return Message("noop", NoOperation(**self._route()), 0)
+                return Message("noop", NoOperationRequest(**self._route()), 0)
             case "read":
                 return self._read(index)
             case "write":
                 size = self._size()
                 place = self._place(index, size)
-                write = Write(
+                write = WriteRequest(
                     **self._route(),
                     **place,
                     payload=self._payload(index, size),
@@ -283,7 +290,7 @@ class _Maker:
                 return self._open()
             case "probe":
                 wait = duration(self._item.get("wait", "1s"), f"{self._where}: wait")
-                return Message("probe", Probe(peer=self._peer(), wait=wait), 0)
+                return Message("probe", ProbeRequest(peer=self._peer(), wait=wait), 0)
         return self._send(index)
 
     def _open(self) -> Message:
@@ -316,7 +323,7 @@ class _Maker:
         rule = self._pattern("expect", None)
         first = self._number("index", 0, high=2**32)
         expected = None if rule is None else rule.octets(size, first + index, self._around.seed)
-        read = Read(**self._route(), **place, memory=memory)
+        read = ReadRequest(**self._route(), **place, memory=memory)
         return Message("read", read, size, memory, expected, said=_told(place, None))
 
     def _send(self, index: int) -> Message:
@@ -330,7 +337,7 @@ class _Maker:
             )
         if self._verb == "datagram":
             route["delivery"] = route["delivery"] or "uud"
-        send = Send(
+        send = SendRequest(
             **route,
             payload=self._payload(index, size),
             tag=tag,
@@ -381,7 +388,7 @@ class _Maker:
             del place["key"]
         fetches = self._verb == "fetch"
         memory = memoryview(bytearray(size)) if fetches else None
-        request = Atomic(
+        request = AtomicRequest(
             **self._route(),
             **place,
             operation=int(opcode),

@@ -18,7 +18,7 @@ import pytest
 
 from emulator.asic.bpf import layout
 from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.layout import Balancing, DropReason, Place, Queue, TrafficClass
+from emulator.asic.bpf.layout import Balancing, DropReason, MemberPlace, Queue, TrafficClass
 from emulator.asic.bpf.switch_program import Size
 from emulator.asic.pfc.pause_ring import EventKind
 from emulator.lab_record import Clock
@@ -70,10 +70,10 @@ class Btf:
             return int(one["nr_elems"]) * self._size(one["type_id"])
         return int(one["size"]) if "size" in one else self._size(one["type_id"])
 
-    def places(self, name: str) -> list[tuple[str, Place]]:
+    def places(self, name: str) -> list[tuple[str, MemberPlace]]:
         """Return the members of the struct ``name`` in C's order."""
         return [
-            (one["name"], Place(one["bits_offset"] // 8, self._size(one["type_id"])))
+            (one["name"], MemberPlace(one["bits_offset"] // 8, self._size(one["type_id"])))
             for one in self._named("STRUCT", name)["members"]
         ]
 

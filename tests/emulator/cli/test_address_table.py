@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from emulator.cli.graph import graph_verb
 from topologies import catalogue
 from topologies.exports.address_table import to_csv
-from topologies.model import End
+from topologies.model import CableEnd
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_csv_agrees_with_the_model(spec: str) -> None:
         for port in node.ports:
             count += 1
             row = rows[node.name, port.name]
-            end = End(node.name, port.name)
+            end = CableEnd(node.name, port.name)
             link = topology.link_at(end)
             (far,) = set(link.ends) - {end}
             assert row["mac"] == port.mac

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from emulator.cli.labs.top_view import Column, Room, duration, lay, view
+from emulator.cli.labs.top_view import Room, TopColumn, duration, lay, view
 from emulator.lab_record import LabRecord, Phase, this_process
 from emulator.live.rates import Activity, Sort, directions, tiers
-from emulator.live.sampler import Picture, QueueLimits
+from emulator.live.sampler import LabSample, QueueLimits
 from topologies import catalogue
 
 TOPOLOGY = catalogue.load("rail_clos")
 BUSY = "rail0:down5"
 
 
-def picture(switch: str | None = "shallow") -> Picture:
+def picture(switch: str | None = "shallow") -> LabSample:
     """Nothing going on but at one port, of a queue that is at 276.5 of 553.2 KB."""
     record = LabRecord(
         lab="demo",
@@ -56,7 +56,7 @@ def picture(switch: str | None = "shallow") -> Picture:
             )
         )
     limits = QueueLimits(limit_bytes=553_200, kmin_bytes=55_320, kmax_bytes=221_280)
-    return Picture(
+    return LabSample(
         record=record,
         interval_us=25,
         up_us=1234,
@@ -72,9 +72,9 @@ def drawn(room: Room, **choice: object) -> list[str]:
 
 def test_the_important_columns_stay() -> None:
     columns = [
-        Column("name", [Text("a")], left=True),
-        Column("least", [Text("1")], 2),
-        Column("more", [Text("2")], 1),
+        TopColumn("name", [Text("a")], left=True),
+        TopColumn("least", [Text("1")], 2),
+        TopColumn("more", [Text("2")], 1),
     ]
     for width, heading in ((17, "name  least  more"), (16, "name  more"), (9, "name"), (1, "name")):
         assert lay(columns, width)[0].plain == heading

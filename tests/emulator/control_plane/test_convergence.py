@@ -8,11 +8,11 @@ from ipaddress import IPv4Network
 import pytest
 
 from emulator.control_plane.control_plane_choice import ControlPlane, parse
-from emulator.control_plane.convergence import Expectation
+from emulator.control_plane.convergence import ConvergedState
 from emulator.control_plane.failure import expected_without, without
 from emulator.control_plane.kernel_routes import Hops, NextHop
 from topologies import catalogue
-from topologies.model import End
+from topologies.model import CableEnd
 from topologies.routing.static_routes import static_routes
 
 SMALL = catalogue.load("rail_clos:hosts=2,gpus_per_host=2")
@@ -31,7 +31,7 @@ def as_static(switch: str) -> dict[IPv4Network, Hops]:
 
 
 def told(switch: str, routes: Mapping[IPv4Network, Hops]) -> list[str]:
-    return [str(one) for one in Expectation(SMALL, EBGP).differences(switch, routes)]
+    return [str(one) for one in ConvergedState(SMALL, EBGP).differences(switch, routes)]
 
 
 @pytest.mark.parametrize("switch", ["rail0", "rail1", "spine0", "spine1"])
@@ -80,34 +80,34 @@ def test_a_summary_stands_for_what_it_holds() -> None:
         for route in static_routes(DIVIDED)["spine0"]
     }
     assert IPv4Network("10.0.1.0/24") in summed
-    assert not list(Expectation(DIVIDED, EBGP).differences("spine0", summed))
+    assert not list(ConvergedState(DIVIDED, EBGP).differences("spine0", summed))
     plain = ControlPlane(name="ebgp", summaries=False)
-    lacking = {d.destination for d in Expectation(DIVIDED, plain).differences("spine0", summed)}
+    lacking = {d.destination for d in ConvergedState(DIVIDED, plain).differences("spine0", summed)}
     assert IPv4Network("10.0.1.128/25") in lacking
 
 
 def test_switches_of_one_as_do_not_hear_of_each_other() -> None:
     plane = parse("ebgp:as=tier")
     assert plane is not None
-    wanted = Expectation(SMALL, plane).wanted
+    wanted = ConvergedState(SMALL, plane).wanted
     spines = {s.name: s.loopback for s in SMALL.switches if s.role.value == "spine"}
     for name in spines:
         for other, loopback in spines.items():
             assert loopback is not None
             assert IPv4Network(loopback) not in wanted[name], other
     assert TARGET in wanted["spine0"]
-    assert wanted["rail0"] == Expectation(SMALL, EBGP).wanted["rail0"]
+    assert wanted["rail0"] == ConvergedState(SMALL, EBGP).wanted["rail0"]
 
 
 def test_a_spine_that_lost_a_rail_does_not_go_down_and_up_for_it() -> None:
     """With an AS per tier; with one per switch it does, as the topology allows."""
-    broken = without(SMALL, SMALL.link_at(End("rail1", "up0")))
+    broken = without(SMALL, SMALL.link_at(CableEnd("rail1", "up0")))
     plane = parse("ebgp:as=tier")
     assert plane is not None
-    assert TARGET not in Expectation(broken, plane).wanted["spine0"]
-    valley = Expectation(broken, EBGP).wanted["spine0"][TARGET]
+    assert TARGET not in ConvergedState(broken, plane).wanted["spine0"]
+    valley = ConvergedState(broken, EBGP).wanted["spine0"][TARGET]
     assert [hop.port for hop in valley] == ["down0"]
-    only = Expectation(broken, plane).wanted["rail0"][TARGET]
+    only = ConvergedState(broken, plane).wanted["rail0"][TARGET]
     assert [hop.port for hop in only] == ["up1"]
 
 
@@ -123,5 +123,5 @@ def test_spines_keep_their_as_when_a_failure_parts_them() -> None:
     spine = next(end.node for end in cable.ends if end.node != rail.name)
     assert rail.bridges[0].gateway is not None
     network = rail.bridges[0].gateway.network
-    assert network in Expectation(without(pods, cable), plane).wanted[spine]
+    assert network in ConvergedState(without(pods, cable), plane).wanted[spine]
     assert network not in expected_without(pods, cable, plane).wanted[spine]

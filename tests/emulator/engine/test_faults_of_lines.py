@@ -9,7 +9,7 @@ import pytest
 
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.line import HIGH, LOW, Line
-from topologies.model import End
+from topologies.model import CableEnd
 
 GBPS = 10**9
 #: On a link of 8 Gb/s an octet lasts 1 ns; the frame is 1000 octets on the wire.
@@ -27,7 +27,7 @@ class Cable:
     asked: int = 0
 
     def __post_init__(self) -> None:
-        self.line = Line(self.events, 1, End("s0", "p0"), rate_bps=RATE, delay_ns=DELAY_NS)
+        self.line = Line(self.events, 1, CableEnd("s0", "p0"), rate_bps=RATE, delay_ns=DELAY_NS)
         self.line.far = lambda frame: self.arrived.append(self.events.now // PS)
         self.line.leaves = lambda *item: self.left.append(item)
 

@@ -9,7 +9,7 @@ from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from topologies.catalogue import load
-from topologies.model import End
+from topologies.model import CableEnd
 from topologies.parts.attachment import nic_rate_bps, switch_ends, way_out
 from topologies.routing.fabric_paths import paths_from
 from topologies.routing.path_delays import octet_times, path_delays
@@ -36,7 +36,7 @@ def test_rates_and_switch_ports(spec: str, rate: int, ends: list[str]) -> None:
 
 def test_the_way_out_of_a_shared_nic_has_two_cables() -> None:
     topology = load(SHARED)
-    inside, outside = way_out(topology, End("h0g1", "eth0"))
+    inside, outside = way_out(topology, CableEnd("h0g1", "eth0"))
     assert {str(end) for end in inside.ends} == {"h0g1:eth0", "h0n0:pcie1"}
     assert {str(end) for end in outside.ends} == {"h0n0:port0", "rail0:down0"}
 

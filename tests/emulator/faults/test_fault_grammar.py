@@ -12,14 +12,14 @@ from emulator.faults import grammar
 from emulator.faults.condition import SOUND, Condition, from_data
 from emulator.faults.grammar import timeline
 from topologies import catalogue
-from topologies.model import End, Link
+from topologies.model import CableEnd, Link
 
 FABRIC = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=2")
 SHARED = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,gpus_per_nic=2")
 
 
 def link(name: str) -> Link:
-    return FABRIC.link_at(End(*name.split(":")))
+    return FABRIC.link_at(CableEnd(*name.split(":")))
 
 
 def said(*texts: str) -> list[tuple[int, list[str]]]:

@@ -10,7 +10,7 @@ from emulator.faults.grammar import timeline
 from emulator.faults.reach import Reach, reached
 from emulator.faults.ways import ways_of
 from topologies import catalogue
-from topologies.model import End, FabricProfile, Link, Node, Topology
+from topologies.model import CableEnd, FabricProfile, Link, Node, Topology
 
 PLAIN = catalogue.load("rail_clos:hosts=3,gpus_per_host=2,spines=2,uplinks_per_spine=1")
 DUAL = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,nic_ports=2")
@@ -95,14 +95,14 @@ def test_valiants_table_gives_way_to_the_minimal_one_where_its_hops_have_no_carr
         return next(link for link in fabric.links if {link.a.node, link.b.node} == {a, b})
 
     def outwards(router: str) -> Link:
-        return fabric.link_at(End(router, "global0"))
+        return fabric.link_at(CableEnd(router, "global0"))
 
     def leads(gpu: Node, dead: list[Link], black: list[Link]) -> bool:
         router = next(far.node for _, _, far in fabric.neighbours(gpu.name))
         return "g0-r0" in ways_of(fabric, dead, black).leading(gpu.name, frozenset({router}))
 
     only_over_r1 = [outwards("g0-r0"), cable("g0-r0", "g0-r2")]
-    beyond_r2 = fabric.node(fabric.far_end(End("g0-r2", "global0")).node).pod
+    beyond_r2 = fabric.node(fabric.far_end(CableEnd("g0-r2", "global0")).node).pod
     for gpu in fabric.gpus[3:]:
         assert leads(gpu, [*only_over_r1, outwards("g0-r1")], []) is (gpu.pod == beyond_r2)
         assert not leads(gpu, only_over_r1, [outwards("g0-r1")])

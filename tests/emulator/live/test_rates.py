@@ -8,8 +8,8 @@ import pytest
 
 from emulator.live.rates import (
     Activity,
-    Direction,
     Group,
+    LinkDirection,
     Reading,
     Sort,
     activities,
@@ -22,11 +22,13 @@ from emulator.live.rates import (
 from topologies import catalogue
 
 G = 10**9
-DOWN = Direction(
+DOWN = LinkDirection(
     port="rail0:down0", to="h0g0:eth0", tier="rail to gpu", rails=(0,), rate_bps=400 * G
 )
-UP = Direction(port="rail0:up0", to="spine0:down0", tier="rail to spine", rails=(0,), rate_bps=G)
-NIC = Direction(port="h0g0:eth0", to="rail0:down0", tier="gpu to rail", rails=(0,), rate_bps=G)
+UP = LinkDirection(
+    port="rail0:up0", to="spine0:down0", tier="rail to spine", rails=(0,), rate_bps=G
+)
+NIC = LinkDirection(port="h0g0:eth0", to="rail0:down0", tier="gpu to rail", rails=(0,), rate_bps=G)
 
 SWITCH = Reading(
     at_ns=1_000,
@@ -42,13 +44,13 @@ PLAIN = Reading(at_ns=1_000, sent_bytes=0, queue_bytes=0, overflowed=0)
 
 
 def between(
-    direction: Direction, before: Reading, after: Reading, dilation: float = 1000
+    direction: LinkDirection, before: Reading, after: Reading, dilation: float = 1000
 ) -> Activity:
     (found,) = activities([direction], {direction.port: before}, {direction.port: after}, dilation)
     return found
 
 
-def active(direction: Direction, share: float, **others: object) -> Activity:
+def active(direction: LinkDirection, share: float, **others: object) -> Activity:
     values = {
         "queue_bytes": 0,
         "peak_bytes": 0,
@@ -161,7 +163,7 @@ def test_an_idle_group_has_no_ratio_and_a_plain_one_no_marks() -> None:
 def test_tiers_and_rails_have_their_links() -> None:
     shared = replace(UP, port="rail0:up1", rails=(0, 1))
     other = replace(DOWN, port="rail1:down0", rails=(1,))
-    top = Direction(
+    top = LinkDirection(
         port="spine0:up0", to="x:y", tier="spine to super-spine", rails=(), rate_bps=400 * G
     )
     shares = {DOWN: 0.5, other: 0.1, UP: 0.2, shared: 0.4, top: 0.9}

@@ -9,11 +9,11 @@ from emulator.errors import UserError
 from emulator.measures.cuts import Change, crossed_by
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.run.faults.fault_timeline import link_changes
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import FaultAt
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from topologies.catalogue import load
-from topologies.model import End
+from topologies.model import CableEnd
 
 WIRE = WireCost(around_bytes=104, payload_mtu=4096)
 ONE = 4096  # octets of a message that take 84 ns at 400 Gb/s
@@ -74,7 +74,7 @@ def test_what_can_only_go_by_a_tunnel_takes_more_of_the_links(
 
 def test_routes_that_may_change_leave_only_tunnels_that_begin_at_once() -> None:
     """Were the rail's own switch in the pod cut off, packets would go to the other pod's plain."""
-    later = [Change(10**9, End("rail0", "up0"), 0.5)]
+    later = [Change(10**9, CableEnd("rail0", "up0"), 0.5)]
     for pair, each, shortest in (((0, 4), LARGE, 6), ((0, 5), 84, 8)):
         schedules = traffic(PODS, [pair], MANY * ONE).schedules()
         least = MANY * each + shortest * 600
@@ -87,7 +87,7 @@ def test_other_directions_have_capacities_of_their_own() -> None:
 
 
 def test_a_fault_takes_capacity_from_its_time_on() -> None:
-    (up0, up1) = (End("rail0", "up0"), End("rail0", "up1"))
+    (up0, up1) = (CableEnd("rail0", "up0"), CableEnd("rail0", "up1"))
     # 40 messages of 84 ns; they reach the uplinks at 600. From 1000 on only one is left.
     black = [Change(1000, up0, 0.0)]
     crossed = 2 * 400 / 84
@@ -105,7 +105,7 @@ def test_a_fault_takes_capacity_from_its_time_on() -> None:
 def test_pipelines_delay_what_reaches_the_uplinks() -> None:
     latency = 1000
     slower = NARROW.with_switch_latency(latency)
-    up0 = End("rail0", "up0")
+    up0 = CableEnd("rail0", "up0")
 
     def least(changes: list[Change]) -> float:
         return ideal_ns(slower, traffic(slower, CROSSING, 10 * ONE).schedules(), WIRE, changes)
@@ -119,7 +119,7 @@ def test_pipelines_delay_what_reaches_the_uplinks() -> None:
 
 
 def test_a_fault_at_a_gpus_own_cable() -> None:
-    slow = [Change(0, End("rail0", "down1"), 0.5)]
+    slow = [Change(0, CableEnd("rail0", "down1"), 0.5)]
     assert bound([(0, 2)], 10 * ONE, slow) == pytest.approx(2 * 10 * 84 + 1200)
     assert bound([(2, 0)], 10 * ONE, slow) == pytest.approx(10 * 84 + 1200)  # the other way
 
@@ -136,7 +136,7 @@ def test_a_timeline_strikes_both_ends_of_a_cable() -> None:
     assert [str(change.end) for change in struck] == ["rail0:up0", "spine0:down0"]
     assert {change.share for change in struck} == {0.0}
     healed = FaultAt(at_ns=9, port="rail0:up0", faults=NONE)
-    assert link_changes([healed], NARROW) == [Change(9, End("rail0", "up0"), 1.0)]
+    assert link_changes([healed], NARROW) == [Change(9, CableEnd("rail0", "up0"), 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_faults_that_leave_no_way_are_refused() -> None:
     pattern = traffic(NARROW, CROSSING, ONE)
     trial = pattern.trial("p", TrafficParameters(), faults=dead)
     with pytest.raises(UserError, match="without any link"):
-        Load.of(trial, NARROW, WIRE)
+        TrialLoad.of(trial, NARROW, WIRE)

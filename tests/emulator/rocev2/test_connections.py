@@ -14,7 +14,7 @@ from emulator.transports.rocev2_transport import FREE, OPTIONS, rocev2_endpoint
 from emulator.transports.transport_choice import RTO_BASE_RTTS
 from topologies import catalogue
 from topologies.analysis.round_trip import base_rtt_ns
-from uet.transport import Write
+from uet.transport import WriteRequest
 
 TOPOLOGY = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
 ADDRESSES = [f"10.0.0.{n}" for n in range(1, 17)]
@@ -53,7 +53,7 @@ def test_the_endpoints_of_a_run_understand_each_other(seed: int) -> None:
     data = memoryview(bytes(n % 251 for n in range(20_000)))
     for _ in range(2):
         one.post(
-            Write(
+            WriteRequest(
                 peer=other.config.address, key=1, offset=0, payload=data, header_data=(1 << 32) - 2
             )
         )

@@ -9,7 +9,7 @@ from emulator.rocev2.datagrams import UdAddress
 from emulator.rocev2.wire.rocev2_codes import GRH_SIZE
 from tests.harness.rocev2.ends import HERE, KEY, THERE, THERE6, done, ends, pair
 from tests.harness.rocev2.lone import PSN_MASK, Lone
-from uet.transport import Receive, Send, Write
+from uet.transport import ReceiveRequest, SendRequest, WriteRequest
 
 MTU = 1024
 
@@ -43,7 +43,7 @@ def test_uc_after_a_gap() -> None:
 def test_uc_keeps_the_receive_of_a_broken_send() -> None:
     end = Lone(service="uc")
     buffer = memoryview(bytearray(3 * MTU))
-    end.hca.post_receive(Receive(memory=buffer, context="only one"))
+    end.hca.post_receive(ReceiveRequest(memory=buffer, context="only one"))
     first = end.frame(0x20, end.psn, payload=bytes(MTU))
     late = end.frame(0x22, end.psn + 2, payload=b"end")
     end.ask(first, late)
@@ -58,7 +58,7 @@ def test_uc_has_no_send_with_invalidate(operation: int) -> None:
     """Whose key would be the first octets of what is payload here."""
     end = Lone(service="uc")
     end.hca.register(memoryview(bytearray(8)), key=KEY)
-    end.hca.post_receive(Receive(memory=memoryview(bytearray(3 * MTU))))
+    end.hca.post_receive(ReceiveRequest(memory=memoryview(bytearray(3 * MTU))))
     end.give(end.frame(0x20, end.psn, payload=bytes(MTU)))
     end.give(end.frame(0x20 | operation, end.psn + 1, payload=KEY.to_bytes(4, "big")))
     assert KEY in end.hca.memory
@@ -75,9 +75,9 @@ def test_header_data_over_uc_is_an_immediate() -> None:
         end.give(only)
     assert [c.header_data for c in end.done()] == [0, 2, 3]
 
-    def write(header_data: int) -> Write:
+    def write(header_data: int) -> WriteRequest:
         payload = memoryview(b"x")
-        return Write(peer=THERE, key=KEY, offset=0, payload=payload, delivery="uc",
+        return WriteRequest(peer=THERE, key=KEY, offset=0, payload=payload, delivery="uc",
                      header_data=header_data)  # fmt: skip
 
     with pytest.raises(WorkError, match="32 bits"):
@@ -92,10 +92,10 @@ def test_datagrams(ipv6: bool) -> None:
     here, there = ends(network)
     peer = THERE6 if ipv6 else THERE
     buffer = memoryview(bytearray(GRH_SIZE + MTU))
-    there.post_receive(Receive(memory=buffer, context="r"), datagram=True)
+    there.post_receive(ReceiveRequest(memory=buffer, context="r"), datagram=True)
     payload = memoryview(bytes(n % 251 for n in range(MTU)))
     to = UdAddress(there.config.ud_qpn)
-    here.post(Send(peer=peer, delivery="ud", destination=to, payload=payload, header_data=7))
+    here.post(SendRequest(peer=peer, delivery="ud", destination=to, payload=payload, header_data=7))
     network.settle()
     (got,) = done(network, 1, "receive")
     assert (got.context, got.length, got.offset, got.header_data) == ("r", MTU, GRH_SIZE, 7)
@@ -111,22 +111,24 @@ def test_datagrams(ipv6: bool) -> None:
 def test_what_is_wrong_with_a_datagram() -> None:
     network = pair()
     here, there = ends(network)
-    there.post_receive(Receive(memory=memoryview(bytearray(2_000))), datagram=True)
+    there.post_receive(ReceiveRequest(memory=memoryview(bytearray(2_000))), datagram=True)
     to = UdAddress(there.config.ud_qpn)
     with pytest.raises(WorkError, match="longer than the MTU of 1024"):
         here.post(
-            Send(peer=THERE, delivery="ud", destination=to, payload=memoryview(bytes(MTU + 1)))
+            SendRequest(
+                peer=THERE, delivery="ud", destination=to, payload=memoryview(bytes(MTU + 1))
+            )
         )
     wrong = UdAddress(there.config.ud_qpn, qkey=5)
-    here.post(Send(peer=THERE, delivery="ud", destination=wrong, payload=memoryview(b"x")))
+    here.post(SendRequest(peer=THERE, delivery="ud", destination=wrong, payload=memoryview(b"x")))
     network.settle()
     assert there.counts["rx_drop_bad_qkey"] == 1
     assert done(network, 1, "receive") == []
     for _ in range(2):
-        here.post(Send(peer=THERE, delivery="ud", destination=to, payload=memoryview(b"x")))
+        here.post(SendRequest(peer=THERE, delivery="ud", destination=to, payload=memoryview(b"x")))
     network.settle()
     assert there.counts["rx_drop_no_receive"] == 1
     assert there.transmit(network.now, 10) == []
     assert there.config.address == THERE != HERE
     with pytest.raises(WorkError, match="40 octets"):
-        there.post_receive(Receive(memory=memoryview(bytearray(8))), datagram=True)
+        there.post_receive(ReceiveRequest(memory=memoryview(bytearray(8))), datagram=True)

@@ -9,10 +9,10 @@ import random
 
 import pytest
 
-from emulator.rocev2.wire.rocev2_codes import Operation
+from emulator.rocev2.wire.rocev2_codes import BthOperation
 from tests.harness.rocev2.ends import KEY, done, ends, pair
 from tests.harness.uet.network import Impairment, Network
-from uet.transport import Atomic, Read, Receive, Send, Write
+from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, SendRequest, WriteRequest
 
 AREA = 20_000
 COUNTER = 8
@@ -77,23 +77,23 @@ def test_whatever_is_drawn(seed: int) -> None:
         at = AREA * place
         if kind in ("write", "told"):
             told = place << 24 | length if kind == "told" else None
-            here.post(Write(peer=peer, key=KEY, offset=at, payload=data, header_data=told))
+            here.post(WriteRequest(peer=peer, key=KEY, offset=at, payload=data, header_data=told))
             expected.append((memory[at : at + length], data))
         elif kind == "send":
-            here.post(Send(peer=peer, payload=data))
+            here.post(SendRequest(peer=peer, payload=data))
         elif kind == "read":
             into = memoryview(bytearray(length))
-            here.post(Read(peer=peer, key=KEY + 1, offset=0, memory=into))
+            here.post(ReadRequest(peer=peer, key=KEY + 1, offset=0, memory=into))
             expected.append((into, source[:length]))
         else:
             here.post(
-                Atomic(peer=peer, key=KEY, offset=AREA * len(kinds), datatype=0,
-                       operation=Operation.FETCH_ADD, operand=(1).to_bytes(COUNTER, "little"))
+                AtomicRequest(peer=peer, key=KEY, offset=AREA * len(kinds), datatype=0,
+                       operation=BthOperation.FETCH_ADD, operand=(1).to_bytes(COUNTER, "little"))
             )  # fmt: skip
     if rng.random() < 0.5:  # some find no receive at first
         network.run(lambda: network.now > 50_000, horizon_ns=100_000)
     for _ in range(2 * len(kinds)):
-        there.post_receive(Receive(memory=memoryview(bytearray(AREA))))
+        there.post_receive(ReceiveRequest(memory=memoryview(bytearray(AREA))))
     assert network.run(
         lambda: sum(len(done(network, 0, kind)) for kind in OWN) == len(kinds),
         horizon_ns=10**11,

@@ -13,7 +13,7 @@ from emulator.rocev2.wire.rocev2_codes import EXTENSIONS
 from tests.harness.rocev2.ends import FIRST_PSN, KEY, THERE, qpn
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import flip
-from uet.transport import Atomic, Read, Receive, Write
+from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, WriteRequest
 
 MTU = 1024
 FLAVOURS = [
@@ -29,15 +29,17 @@ def busy(**parameters: object) -> Lone:
     end = Lone(max_dest_rd_atomic=4, **parameters)
     end.hca.register(memoryview(bytearray(8 * MTU)), key=KEY)
     for _ in range(4):
-        end.hca.post_receive(Receive(memory=memoryview(bytearray(2 * MTU))))
-        end.hca.post_receive(Receive(memory=memoryview(bytearray(2 * MTU))), datagram=True)
+        end.hca.post_receive(ReceiveRequest(memory=memoryview(bytearray(2 * MTU))))
+        end.hca.post_receive(ReceiveRequest(memory=memoryview(bytearray(2 * MTU))), datagram=True)
     if parameters.get("service") != "uc":
-        end.hca.post(Read(peer=THERE, key=1, offset=0, memory=memoryview(bytearray(3 * MTU))))
         end.hca.post(
-            Atomic(peer=THERE, offset=0, operation=0x14, datatype=0, operand=bytes(8),
+            ReadRequest(peer=THERE, key=1, offset=0, memory=memoryview(bytearray(3 * MTU)))
+        )
+        end.hca.post(
+            AtomicRequest(peer=THERE, offset=0, operation=0x14, datatype=0, operand=bytes(8),
                    result=memoryview(bytearray(8)))
         )  # fmt: skip
-        end.hca.post(Write(peer=THERE, key=1, offset=0, payload=memoryview(bytes(3 * MTU))))
+        end.hca.post(WriteRequest(peer=THERE, key=1, offset=0, payload=memoryview(bytes(3 * MTU))))
         end.hca.transmit(0, 100)
     return end
 

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from emulator.rocev2.connection.work import SendInvalidate
-from emulator.rocev2.wire.rocev2_codes import Operation
+from emulator.rocev2.wire.rocev2_codes import BthOperation
 from tests.harness.rocev2.ends import HERE, HERE6, KEY, THERE, THERE6, done, ends, pair
 from tests.harness.uet.network import Impairment
-from uet.transport import Atomic, Read, Receive, Send, Write
+from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, SendRequest, WriteRequest
 
 WIRES = {
     "clean": Impairment(),
@@ -55,7 +55,7 @@ def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -
         sources.append(readable)
         received.append([memoryview(bytearray(area)) for _ in LENGTHS])
         for number, buffer in enumerate(received[end]):
-            hca.post_receive(Receive(memory=buffer, context=number))
+            hca.post_receive(ReceiveRequest(memory=buffer, context=number))
     posted: list[dict[object, tuple[str, int]]] = [{}, {}]
     for end, hca in enumerate(ends(network)):
         peer = addresses[1 - end]
@@ -64,18 +64,18 @@ def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -
         for number, length in enumerate(LENGTHS):
             payload = blob(length, seed=10 + end)
             requests.append(
-                Write(peer=peer, key=KEY, offset=number * area, payload=payload,
+                WriteRequest(peer=peer, key=KEY, offset=number * area, payload=payload,
                       header_data=number << 16 | length, context=("w", number))
             )  # fmt: skip
             into = memoryview(bytearray(length))
             results.append(into)
             requests.append(
-                Read(peer=peer, key=KEY + 1, offset=7, memory=into, context=("r", number))
+                ReadRequest(peer=peer, key=KEY + 1, offset=7, memory=into, context=("r", number))
             )
-            requests.append(Send(peer=peer, payload=payload, context=("s", number)))
+            requests.append(SendRequest(peer=peer, payload=payload, context=("s", number)))
             requests.append(
-                Atomic(peer=peer, key=KEY, offset=len(LENGTHS) * area, datatype=0,
-                       operation=Operation.FETCH_ADD, operand=(1).to_bytes(8, "little"),
+                AtomicRequest(peer=peer, key=KEY, offset=len(LENGTHS) * area, datatype=0,
+                       operation=BthOperation.FETCH_ADD, operand=(1).to_bytes(8, "little"),
                        result=memoryview(bytearray(8)), context=("a", number))
             )  # fmt: skip
         fetched.append(results)
@@ -83,7 +83,7 @@ def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -
         for request in requests:
             hca.post(request)  # type: ignore[arg-type]
             posted[end][request.context] = ("", 0)  # type: ignore[attr-defined]
-        counters.append([r.result for r in requests if isinstance(r, Atomic)])
+        counters.append([r.result for r in requests if isinstance(r, AtomicRequest)])
     wanted = len(LENGTHS) * 4
     own = ("write", "read", "send", "atomic")
     assert network.run(
@@ -120,7 +120,7 @@ def test_over_ipv6() -> None:
     here, there = ends(network)
     memory = memoryview(bytearray(5000))
     there.register(memory, key=KEY)
-    here.post(Write(peer=THERE6, key=KEY, offset=0, payload=blob(5000)))
+    here.post(WriteRequest(peer=THERE6, key=KEY, offset=0, payload=blob(5000)))
     network.settle()
     assert [c.error for c in done(network, 0, "write")] == [None]
     assert memory == blob(5000)
@@ -132,7 +132,7 @@ def test_a_send_with_invalidate() -> None:
     here, there = ends(network)
     there.register(memoryview(bytearray(100)), key=KEY)
     buffer = memoryview(bytearray(10))
-    there.post_receive(Receive(memory=buffer))
+    there.post_receive(ReceiveRequest(memory=buffer))
     here.post(SendInvalidate(peer=THERE, payload=memoryview(b"gone"), invalidate=KEY))
     network.settle()
     assert buffer[:4] == b"gone"
@@ -148,9 +148,15 @@ def test_unreliable_connections_lose_whole_messages_only(wire: str) -> None:
     there.register(memory, key=KEY)
     for number in range(count):
         here.post(
-            Write(peer=THERE, key=KEY, offset=number * area, delivery="uc", header_data=number,
-                  payload=blob(3_000, seed=number))
-        )  # fmt: skip
+            WriteRequest(
+                peer=THERE,
+                key=KEY,
+                offset=number * area,
+                delivery="uc",
+                header_data=number,
+                payload=blob(3_000, seed=number),
+            )
+        )
     network.settle()
     assert [c.error for c in done(network, 0, "write")] == [None] * count
     numbers = [c.header_data for c in done(network, 1, "remote_write")]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.rocev2.ends import HERE, KEY, THERE, done, ends, pair
 from tests.harness.uet.network import Impairment
-from uet.transport import Write
+from uet.transport import WriteRequest
 
 MTU = 4096
 FRAME = MTU + 82
@@ -33,7 +33,9 @@ def time_of(seed: int, loss: float, recovery: str) -> int:
     memory = bytearray(len(data))
     there.register(memoryview(memory), key=KEY)
     for at in range(0, len(data), size):
-        here.post(Write(peer=THERE, key=KEY, offset=at, payload=memoryview(data)[at : at + size]))
+        here.post(
+            WriteRequest(peer=THERE, key=KEY, offset=at, payload=memoryview(data)[at : at + size])
+        )
     assert network.run(lambda: len(done(network, 0, "write")) >= MESSAGES - 2)
     time = network.now
     assert network.run(lambda: len(done(network, 0, "write")) == MESSAGES)

@@ -13,7 +13,7 @@ from emulator import scenario
 from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.errors import UserError
 from emulator.run.measurement import check_contents
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.run_agents import agent_specs
 from emulator.scenario import Outcome, Scenario, Trial
 from emulator.transports import fit
@@ -159,7 +159,7 @@ def test_schedules_that_cannot_end_are_refused_before_anything_is_built(
     schedules: list[Schedule], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        Load.of(trial(schedules), SMALL, WIRE)
+        TrialLoad.of(trial(schedules), SMALL, WIRE)
 
 
 def test_contents_fill_the_buffers_of_the_schedule() -> None:

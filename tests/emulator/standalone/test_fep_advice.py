@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from emulator.cli.main import cli
 from emulator.errors import UserError
 from emulator.standalone.refusals import Refusals
-from emulator.standalone.report import Report
+from emulator.standalone.report import EventReport
 from emulator.standalone.script import endpoint_parameters as parameters
 from emulator.standalone.script.expected_error import error_name, explanation, known_errors
 from emulator.standalone.script.offers import region
@@ -63,7 +63,7 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
 def test_each_kind_of_refusal_is_told_once() -> None:
     counts = {"rx_requests_refused": 0, "rx_packets": 1}
     out = io.StringIO()
-    refusals = Refusals(counts, Report(out, table=False))
+    refusals = Refusals(counts, EventReport(out, table=False))
     frame = memoryview(bytes(12) + b"\x08\x00" + bytes(12) + bytes([10, 0, 0, 7]) + bytes(20))
     refusals.look([frame])
     assert not out.getvalue()

@@ -27,7 +27,7 @@ from emulator.standalone.script import endpoint_parameters as parameters
 from emulator.standalone.script.atomic_elements import decode, encode
 from emulator.standalone.script.contents import pattern, summary
 from emulator.standalone.script.offers import receives, region
-from emulator.standalone.script.pds_operations import Open, Probe
+from emulator.standalone.script.pds_operations import Open, ProbeRequest
 from emulator.standalone.script.phrases import duration, number, phrase, switch
 from emulator.standalone.script.requested_operations import (
     DEFAULT_KEY,
@@ -41,7 +41,7 @@ from uet.compatibility import REFERENCE_PROVIDER, Compatibility
 from uet.config import FepConfig
 from uet.eventlog.sequence import read
 from uet.ses.address import Address
-from uet.transport import Atomic, Read, Send, Write
+from uet.transport import AtomicRequest, ReadRequest, SendRequest, WriteRequest
 from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import AtomicOpcode, Datatype
 
@@ -162,8 +162,8 @@ def test_elements_that_do_not_fit(datatype: Datatype, value: str) -> None:
 
 def test_writes_lie_one_after_the_other() -> None:
     first, second = (message.request for message in made("write:3000,count=2,offset=4k,hd=0x11"))
-    assert isinstance(first, Write)
-    assert isinstance(second, Write)
+    assert isinstance(first, WriteRequest)
+    assert isinstance(second, WriteRequest)
     assert (first.key, first.offset, second.offset) == (DEFAULT_KEY, 4096, 7096)
     assert bytes(second.payload) == pattern("reference", "").octets(3000, 1)
     assert first.header_data == 0x11
@@ -172,7 +172,7 @@ def test_writes_lie_one_after_the_other() -> None:
 
 def test_reads_know_what_they_expect() -> None:
     (message,) = made("read:16,expect=uint64:1000,delivery=rod,peer=10.0.0.3")
-    assert isinstance(message.request, Read)
+    assert isinstance(message.request, ReadRequest)
     assert message.request.memory is message.memory
     assert message.expected == b"\xe8\x03" + bytes(14)
     assert (message.request.peer, message.request.delivery) == ("10.0.0.3", "rod")
@@ -182,7 +182,7 @@ def test_sends() -> None:
     plain, first, second, datagram = made(
         "send:10,protocol=rendezvous,dc", "tsend:10,tag=0x10,count=2", "datagram:5"
     )
-    assert isinstance(plain.request, Send)
+    assert isinstance(plain.request, SendRequest)
     assert (plain.request.protocol, plain.request.delivery_complete) == ("rendezvous", True)
     tags = [message.request.tag for message in (first, second)]  # type: ignore[attr-defined]
     assert tags == [0x10, 0x11]
@@ -194,13 +194,13 @@ def test_atomics() -> None:
         "atomic:sum,operand=1/2,type=uint32", "fetch:sum,operand=5,count=2,expect=1000/1005",
         "cswap,operand=5,compare=1000,type=int16",
     )  # fmt: skip
-    assert isinstance(add.request, Atomic)
+    assert isinstance(add.request, AtomicRequest)
     assert add.request.operand == b"\1\0\0\0\2\0\0\0"
     assert add.request.result is None
     assert [message.expected for message in fetches] == [
         value.to_bytes(8, "little") for value in (1000, 1005)
     ]
-    assert isinstance(swap.request, Atomic)
+    assert isinstance(swap.request, AtomicRequest)
     assert (swap.request.operation, swap.request.compare) == (AtomicOpcode.CSWAP, b"\xe8\x03")
     assert elements(swap) == [0]
 
@@ -222,9 +222,9 @@ def test_members_of_a_group_and_tagged_atomics() -> None:
     write, add, fetch = made(
         "write:30,synchronise=7/0", "atomic:sum,operand=5,sync=0x7/2", "fetch:sum,operand=5,tag=9"
     )
-    assert isinstance(write.request, Write)
-    assert isinstance(add.request, Atomic)
-    assert isinstance(fetch.request, Atomic)
+    assert isinstance(write.request, WriteRequest)
+    assert isinstance(add.request, AtomicRequest)
+    assert isinstance(fetch.request, AtomicRequest)
     assert (write.request.synchronise, add.request.synchronise) == ((7, 0), (7, 2))
     assert (add.request.tag, add.request.key) == (None, DEFAULT_KEY)
     assert (fetch.request.tag, fetch.request.key) == (9, 0)
@@ -238,7 +238,7 @@ def test_control_packets_are_operations_too() -> None:
     )
     assert noop == Open(peer=PEERS[0], ordered=False, negotiate=False)
     assert negotiation == Open(peer=PEERS[0], ordered=True, negotiate=True)
-    assert probe == Probe(peer=PEERS[0], wait=5_000_000)
+    assert probe == ProbeRequest(peer=PEERS[0], wait=5_000_000)
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from emulator.cli.main import cli
 from emulator.errors import UserError
-from emulator.rocev2.wire.rocev2_codes import Operation
+from emulator.rocev2.wire.rocev2_codes import BthOperation
 from emulator.standalone.hca.card import Card, card_of, gid_of
 from emulator.standalone.hca.configuration import path_mtu_for
-from emulator.standalone.hca.exchange import DEFAULT_PORT, Meeting, exchange, meeting
+from emulator.standalone.hca.exchange import DEFAULT_PORT, CardExchange, exchange, meeting
 from emulator.standalone.hca.hca_requests import ANY_PEER, FIELDS, THE_REGION, at_peer, error_name
 from emulator.standalone.script.requested_operations import Around, Message, messages_of
 from emulator.standalone.session import Stop
 from uet.ses.address import Address
-from uet.transport import Atomic, Write
+from uet.transport import AtomicRequest, WriteRequest
 
 OWN = Card(address="10.0.0.1", qpn=0x11, psn=0xFFFFFF, mtu=1024, rkey=7, vaddr=1 << 40, length=9)
 PEER = Card(address="10.0.0.2", qpn=0x12, psn=0, rkey=0x99, vaddr=0x1000)
@@ -103,7 +103,7 @@ def test_what_is_no_card_is_told_in_a_sentence(line: bytes, said: str) -> None:
     ],
 )
 def test_places_to_meet(text: str, listens: bool, place: tuple[str, int]) -> None:
-    assert meeting(text, listens=listens) == Meeting(*place, listens)
+    assert meeting(text, listens=listens) == CardExchange(*place, listens)
 
 
 def free_port() -> int:
@@ -115,17 +115,17 @@ def free_port() -> int:
 def test_cards_are_exchanged_whoever_comes_first() -> None:
     port = free_port()
     found: list[Card] = []
-    ask = Meeting("127.0.0.1", port, False)
+    ask = CardExchange("127.0.0.1", port, False)
     asking = threading.Thread(target=lambda: found.append(exchange(OWN, ask, Stop(), 20)))
     asking.start()
-    assert exchange(PEER, Meeting("127.0.0.1", port, True), Stop(), 20) == OWN
+    assert exchange(PEER, CardExchange("127.0.0.1", port, True), Stop(), 20) == OWN
     asking.join()
     assert found == [PEER]
 
 
 def test_a_peer_that_says_something_else() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        place = Meeting("127.0.0.1", server.getsockname()[1], False)
+        place = CardExchange("127.0.0.1", server.getsockname()[1], False)
 
         def answer() -> None:
             there, _ = server.accept()
@@ -149,27 +149,27 @@ def test_a_peer_that_says_something_else() -> None:
 def test_operations_are_aimed_at_the_region_on_the_card() -> None:
     write = message("write:10,offset=4k")
     at_peer(write, PEER)
-    assert isinstance(write.request, Write)
+    assert isinstance(write.request, WriteRequest)
     assert (write.request.peer, write.request.key, write.request.offset) == (
         "10.0.0.2", 0x99, 0x2000,
     )  # fmt: skip
     named = message("write:10,key=0x55,offset=4k")
     at_peer(named, PEER)
-    assert isinstance(named.request, Write)
+    assert isinstance(named.request, WriteRequest)
     assert (named.request.key, named.request.offset) == (0x55, 0x1000)
 
 
 @pytest.mark.parametrize(
     ("phrase", "operation"),
     [
-        ("fetch:sum,operand=1", Operation.FETCH_ADD),
-        ("cswap,operand=1,compare=2", Operation.COMPARE_SWAP),
+        ("fetch:sum,operand=1", BthOperation.FETCH_ADD),
+        ("cswap,operand=1,compare=2", BthOperation.COMPARE_SWAP),
     ],
 )
-def test_the_two_atomics(phrase: str, operation: Operation) -> None:
+def test_the_two_atomics(phrase: str, operation: BthOperation) -> None:
     made = message(phrase)
     at_peer(made, PEER)
-    assert isinstance(made.request, Atomic)
+    assert isinstance(made.request, AtomicRequest)
     assert made.request.operation == operation
 
 

@@ -26,7 +26,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
 from emulator.asic.bpf import port_program as ports
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.switch_counters import AsicCounters, read
 from emulator.asic.switch_profile import CodePoints, Profile, named, port_settings
 from emulator.kernel import kernel_objects as kernel_object
@@ -178,7 +178,7 @@ def within(condition: Callable[[], bool], what: str) -> None:
 class Bench:
     """The port, its far end, and the program."""
 
-    def __init__(self, program: Program, stack: ExitStack) -> None:
+    def __init__(self, program: SwitchProgram, stack: ExitStack) -> None:
         self.program = program
         self.near, self.far = Namespace(), Namespace()
         stack.callback(self.near.close)

@@ -19,7 +19,7 @@ from emulator.lab import Lab
 from emulator.run.run_agents import agent_specs
 from emulator.transports import fit
 from topologies import catalogue
-from topologies.model import End
+from topologies.model import CableEnd
 
 
 @dataclass
@@ -50,13 +50,13 @@ class GpuBench:
     def departures(self, node: str, port: str) -> Seen:
         """The frames that a port begins to send from now on."""
         seen = Seen()
-        self.network.lines[End(node, port)].departing = seen
+        self.network.lines[CableEnd(node, port)].departing = seen
         return seen
 
     def arrivals(self, node: str, port: str) -> Seen:
         """The frames that have come over the cable from ``node:port``, at their last octet."""
         seen = Seen()
-        self.network.lines[End(node, port)].arriving = seen
+        self.network.lines[CableEnd(node, port)].arriving = seen
         return seen
 
     def run(self, schedules: Sequence[Schedule], start_in_ns: int = 1000) -> list[RankResult]:

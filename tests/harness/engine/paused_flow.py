@@ -18,14 +18,14 @@ from emulator.engine.pfc.priority_flow_control import pause_settings_of
 from emulator.engine.workers.virtual_fabric import VirtualFabric
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
-from topologies.model import End
+from topologies.model import CableEnd
 
 FABRIC = "rail_clos:hosts=2,gpus_per_host=1,nic_rate=400G,uplink_rate=400G,nic_delay=200ns"
 FRAME_OCTETS, FRAME_NS, SLOW_NS = 4200, 84, 448
 PAUSE_NS, CABLE_NS = 1.68, 200
 SLOW_BPS = 75 * 10**9
-SENDER, RECEIVER = End("h0g0", "eth0"), End("h1g0", "eth0")
-INGRESS, EGRESS = End("rail0", "down0"), End("rail0", "down1")
+SENDER, RECEIVER = CableEnd("h0g0", "eth0"), CableEnd("h1g0", "eth0")
+INGRESS, EGRESS = CableEnd("rail0", "down0"), CableEnd("rail0", "down1")
 _UDP_AND_BELOW = 42
 
 
@@ -70,13 +70,13 @@ class PausedFlow:
         self._source = Source()
         self.at(start_ns, self._feed)
 
-    def _datagram(self, source: End, destination: End) -> bytes:
+    def _datagram(self, source: CableEnd, destination: CableEnd) -> bytes:
         payload = FRAME_OCTETS - 24 - _UDP_AND_BELOW
         made = datagram(self.lab, source.node, destination.node, octets=payload)
         assert octets_on_wire(made) == FRAME_OCTETS
         return made
 
-    def line(self, end: End) -> Line:
+    def line(self, end: CableEnd) -> Line:
         return self.network.lines[end]
 
     def at(self, when_ns: float, act) -> None:  # type: ignore[no-untyped-def]
@@ -97,18 +97,18 @@ class PausedFlow:
         """Let time pass up to and with ``until_ns``."""
         self.events.run(round(until_ns * 1000))
 
-    def strike(self, end: End, faults: Faults) -> None:
+    def strike(self, end: CableEnd, faults: Faults) -> None:
         """Have ``faults`` strike switch port ``end``, and the PAUSE frames there."""
         asic = self.lab.asic
         assert asic is not None
         asic.inject(str(end), faults)
         self.fabric.each_of_pauses("strike", end, pause_settings_of(asic, end))
 
-    def counters(self, end: End) -> AsicCounters:
+    def counters(self, end: CableEnd) -> AsicCounters:
         assert self.lab.asic is not None
         return self.lab.asic.counters()[str(end)]
 
-    def drops(self, end: End, reason: DropReason) -> int:
+    def drops(self, end: CableEnd, reason: DropReason) -> int:
         return sum(row.drops[reason] for row in self.counters(end).classes.values())
 
     def close(self) -> None:

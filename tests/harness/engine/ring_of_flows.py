@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.run.report import traffic
-from emulator.run.report.result_table import TRAFFIC_COLUMNS, Column
+from emulator.run.report.result_table import TRAFFIC_COLUMNS, TableColumn
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from topologies.model import Topology
 from topologies.parts.design_parameters import SIZE
 
-COLUMNS = (Column("flows", "flows", "", 6), *TRAFFIC_COLUMNS)
+COLUMNS = (TableColumn("flows", "flows", "", 6), *TRAFFIC_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from emulator.control_plane.members import EVERYBODY
 from emulator.lab import Lab
 from tests.harness.lab.traffic import within
 from topologies.addressing import gpu_address
-from topologies.model import Bridge, End, Link
+from topologies.model import Bridge, CableEnd, Link
 from topologies.routing.stretch import stretch_of
 
 BUDGET_S = 60.0
@@ -115,7 +115,7 @@ class Kernels:
 
     def _routed(self, source: str, owner: str, here: IPv4Address, there: IPv4Address) -> bool:
         """Whether what ``source`` sends itself gets to ``owner``, whose address is ``there``."""
-        front = [End(source, "lo")]
+        front = [CableEnd(source, "lo")]
         seen = set(front)
         for end in front:  # which grows
             for hop in self._hops(end.node, end.port, here, there):
@@ -125,7 +125,7 @@ class Kernels:
                         front.append(far)
         return any(end.node == owner for end in front)
 
-    def _cables(self, node: str) -> Iterator[tuple[End, End]]:
+    def _cables(self, node: str) -> Iterator[tuple[CableEnd, CableEnd]]:
         """Our and their ends of cables that carry."""
         for link, ours, theirs in self._topology.neighbours(node):
             ends = {ours.node: ours.port, theirs.node: theirs.port}

@@ -14,7 +14,7 @@ from emulator.fabric.inner.passage import ring_filter
 from emulator.kernel import namespaces
 from emulator.lab import Lab
 from tests.system.conftest import LabFactory
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 ETH_P_ALL = 0x0003
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
@@ -40,7 +40,7 @@ class WireTap:
         if worker is not None:
             ring_filter(self._ear, lab.wires, worker)
         self._ear.setblocking(False)
-        self._mouths: dict[End, socket.socket] = {}
+        self._mouths: dict[CableEnd, socket.socket] = {}
         self.heard()  # what came before the filter was there
 
     def _socket(self, protocol: int = 0) -> socket.socket:
@@ -48,7 +48,7 @@ class WireTap:
             self._path, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, protocol)
         )
 
-    def send(self, end: End, frame: bytes) -> list[tuple[End, bytes]]:
+    def send(self, end: CableEnd, frame: bytes) -> list[tuple[CableEnd, bytes]]:
         """Send on the inner end of ``end``; return what is out elsewhere when ``send`` returns.
 
         Kernels before 6.5 hand a softirq to ksoftirqd while that runs: there, what is out soon.
@@ -62,7 +62,7 @@ class WireTap:
             found = self.heard()
         return found
 
-    def heard(self) -> list[tuple[End, bytes]]:
+    def heard(self) -> list[tuple[CableEnd, bytes]]:
         """Return the frames that came to inner ends since the last call."""
         found = []
         while True:
@@ -87,7 +87,7 @@ def virtual(lab: LabFactory, spec: str | Topology, **settings: object) -> Lab:
     return lab(spec, dilation=1, clock="virtual", **settings)
 
 
-def ear(lab: Lab, end: End) -> socket.socket:
+def ear(lab: Lab, end: CableEnd) -> socket.socket:
     """A packet socket on the port ``end``, in its node, that hears what arrives there."""
 
     def bound() -> socket.socket:
@@ -120,12 +120,12 @@ def tapped(lab: Lab, worker: int | None = None) -> Iterator[WireTap]:
         tap.close()
 
 
-def carried(tap: WireTap, lab: Lab, sender: str, frame: bytes) -> tuple[list[End], bytes]:
+def carried(tap: WireTap, lab: Lab, sender: str, frame: bytes) -> tuple[list[CableEnd], bytes]:
     """Pass a frame of the GPU ``sender`` from cable to cable until it is at a GPU.
 
     Return the far ends of the cables behind the first, and the frame as it arrives.
     """
-    end, path = lab.topology.far_end(End(sender, "eth0")), []
+    end, path = lab.topology.far_end(CableEnd(sender, "eth0")), []
     while lab.topology.node(end.node).is_switch:
         ((port, frame),) = tap.send(end, frame)
         assert port.node == end.node
@@ -143,7 +143,7 @@ def datagram(
     assert ours.address is not None
     assert theirs.address is not None
     near = theirs.address.ip in ours.address.network
-    gateway = lab.topology.gateway_of(End(source, ours.name))
+    gateway = lab.topology.gateway_of(CableEnd(source, ours.name))
     assert gateway is not None
     mac = theirs.mac if near else gateway.mac
     ethernet = _mac(mac) + _mac(ours.mac) + b"\x08\x00"

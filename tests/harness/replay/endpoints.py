@@ -10,7 +10,14 @@ from tests.harness.replay.outcomes import results
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
-from uet.transport import Atomic, Read, Receive, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    ReadRequest,
+    ReceiveRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codes import AtomicOpcode, Datatype
 
 #: Derived captures whose target did what only a secured PDC does: it hears them secured again.
@@ -56,12 +63,12 @@ def endpoint(name: str, side: str) -> FabricEndpoint:
     return FabricEndpoint(config, seed=7, first_counter=0)
 
 
-def receives(case: Case) -> list[Receive]:
+def receives(case: Case) -> list[ReceiveRequest]:
     """What the target posts, one for each send."""
     if case.operation != "send":
         return []
     return [
-        Receive(
+        ReceiveRequest(
             memory=memoryview(bytearray(case.size)),
             tag=TAG + index if case.tagged else None,
             context=index,
@@ -90,7 +97,7 @@ def requests(name: str) -> tuple[list[Request], list[bytearray]]:
         if case.operation in ("write", "write_sync") or (
             case.operation == "atomic_sync" and index < case.count - 1
         ):
-            request: Request = Write(
+            request: Request = WriteRequest(
                 key=case.key,
                 offset=at,
                 payload=data,
@@ -100,13 +107,15 @@ def requests(name: str) -> tuple[list[Request], list[bytearray]]:
             )
         elif case.operation == "send":
             tag = TAG + index if case.tagged else None
-            request = Send(payload=data, tag=tag, header_data=header_data, **shared)
+            request = SendRequest(payload=data, tag=tag, header_data=header_data, **shared)
         elif case.operation == "read":
-            request = Read(key=case.key, offset=0, memory=memoryview(returned[index]), **shared)
+            request = ReadRequest(
+                key=case.key, offset=0, memory=memoryview(returned[index]), **shared
+            )
         else:
             swaps = case.operation == "cswap"
             fetches = case.operation in ("cswap", "fetch")
-            request = Atomic(
+            request = AtomicRequest(
                 key=case.key,
                 offset=0,
                 operation=AtomicOpcode.CSWAP if swaps else AtomicOpcode.SUM,

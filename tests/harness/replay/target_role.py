@@ -10,7 +10,7 @@ from tests.harness.replay.conversation import Canonical, Conversation
 from tests.harness.replay.endpoints import SEALED_AGAIN, endpoint, receives
 from tests.harness.replay.outcomes import memory_before
 from tests.harness.replay.translation import Translator, sealed
-from uet.transport import Completion, Receive
+from uet.transport import Completion, ReceiveRequest
 from uet.tss.record import SecureRecords
 
 
@@ -21,7 +21,7 @@ class Replay:
     expected: list[Canonical] = field(default_factory=list)
     answers: list[Canonical] = field(default_factory=list)
     memory: bytearray = field(default_factory=bytearray)
-    receives: list[Receive] = field(default_factory=list)
+    receives: list[ReceiveRequest] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     open_pdcs: int = 0

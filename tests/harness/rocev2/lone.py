@@ -8,10 +8,10 @@ from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import EXTENSIONS, Extension, flow_label, source_port
 from emulator.rocev2.wire.rocev2_frames import ACK_REQUEST, Frames
-from emulator.rocev2.wire.rocev2_packets import PacketOpener, encapsulation
+from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, encapsulation
 from tests.harness.rocev2.ends import FIRST_PSN, HERE, THERE, adapter, qpn
 from tests.harness.uet.network import MACS, joined
-from uet.carrier_codec import Envelope
+from uet.carrier_codec import PeerEnvelope
 from uet.transport import Completion
 
 PSN_MASK = 0xFF_FFFF
@@ -39,7 +39,7 @@ class Packet:
 
 def read(frame: bytes) -> Packet:
     """An IPv4 frame that the endpoint made, its ICRC checked as a receiver would."""
-    opener = PacketOpener(
+    opener = PacketDecapsulator(
         encapsulation(".".join(map(str, frame[30:34])), ":".join(f"{o:02x}" for o in frame[:6]))
     )
     flow = opener.open(memoryview(frame))
@@ -63,7 +63,7 @@ class Lone:
         self.now = 0
         self.psn = FIRST_PSN + 1  # the next one that the endpoint expects
         self.first = FIRST_PSN  # the first one that it sends
-        envelope = Envelope(encapsulation(THERE, MACS[THERE]), HERE, MACS[HERE])
+        envelope = PeerEnvelope(encapsulation(THERE, MACS[THERE]), HERE, MACS[HERE])
         port = source_port(flow_label(qpn(0), qpn(1)))
         self._envelope, self._port = envelope, port
         self._frames = Frames(envelope, port, qpn(0), 0xFFFF)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topologies.model import Topology
-from topologies.routing.forwarding import Place, forwarding_of
+from topologies.routing.forwarding import LookupPlace, forwarding_of
 from topologies.routing.steps import Step
 
 Walk = tuple[Step, ...]
@@ -16,7 +16,7 @@ ENDLESS = 40
 def walks(topology: Topology, source: str, owner: str) -> Iterator[Walk]:
     """All ways from the hosts of switch ``source`` to switch ``owner``."""
     forwarding = forwarding_of(topology)
-    open_: list[tuple[Place, Walk]] = [(place, ()) for place in forwarding.entries(source)]
+    open_: list[tuple[LookupPlace, Walk]] = [(place, ()) for place in forwarding.entries(source)]
     while open_:
         place, walk = open_.pop()
         if place.node == owner:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from uet.api import CqEntry, CqErrEntry, ErrorAvailable
-from uet.api.loopback import End
+from uet.api.loopback import LoopbackEnd
 from uet.wire import headers
 
 PDS_AT = 14 + 20 + 8
@@ -29,14 +29,14 @@ class Tap:
         return {frame[PDS_AT] >> 3 for frame in self.frames}
 
 
-def one(end: End) -> CqEntry:
+def one(end: LoopbackEnd) -> CqEntry:
     """The next completion, which must be a good one."""
     entries = end.cq.wait(count=1)
     assert entries
     return entries[0]
 
 
-def error(end: End) -> CqErrEntry:
+def error(end: LoopbackEnd) -> CqErrEntry:
     """The next completion, which must be an error."""
     with pytest.raises(ErrorAvailable):
         end.cq.wait()
@@ -45,6 +45,6 @@ def error(end: End) -> CqErrEntry:
     return entry
 
 
-def key_of(end: End, *, idempotent: bool = False) -> int:
+def key_of(end: LoopbackEnd, *, idempotent: bool = False) -> int:
     """The key of 64 octets that peers may read and write."""
     return end.domain.mr_reg(bytearray(64), idempotent=idempotent).key

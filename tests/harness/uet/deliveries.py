@@ -21,11 +21,11 @@ from uet.pds.semantics import ACCEPTED, Answer, Outbound, Response
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
 from uet.ses.memory.operands import pack_operands
-from uet.ses.memory.registered_memory import MemoryRegion, MemoryTable
-from uet.ses.memory.return_data import Readback
+from uet.ses.memory.registered_memory import MemoryTable, RegisteredRegion
+from uet.ses.memory.return_data import ReturnData
 from uet.ses.target.target import Target
 from uet.timekeeper import Timekeeper
-from uet.transport import Completion, Receive
+from uet.transport import Completion, ReceiveRequest
 from uet.wire import headers
 from uet.wire.codes import (
     DEFERRABLE_OPCODES,
@@ -287,7 +287,7 @@ class TargetBench:
 
     def register(self, memory: bytearray, key: int, **rights: Any) -> None:
         rights.setdefault("writable", True)
-        self.table.register(MemoryRegion(memory=memoryview(memory), key=key, **rights))
+        self.table.register(RegisteredRegion(memory=memoryview(memory), key=key, **rights))
 
     def give(self, packet: Packet, pdc: FakePdc | None = None) -> Answer:
         """Deliver a packet, with something before it that is not SES."""
@@ -306,7 +306,7 @@ class TargetBench:
     def receive(self, size: int = 4096, **fields: Any) -> bytearray:
         """Post a receive; its memory."""
         memory = bytearray(size)
-        self.target.post_receive(Receive(memory=memoryview(memory), **fields))
+        self.target.post_receive(ReceiveRequest(memory=memoryview(memory), **fields))
         return memory
 
     def wait(self, ns: int) -> None:
@@ -323,7 +323,7 @@ class TargetBench:
         """What was sent back on the PDC, and taken from it now."""
         found = []
         for message in self.pdc.posted:
-            assert isinstance(message, Readback)
+            assert isinstance(message, ReturnData)
             assert message.packets == 1
             header, data = message.packet(0)
             assert message.packet(0) == (header, data)

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Impairment, Network, endpoint
-from uet.pds.pdc.life import State
+from uet.pds.pdc.life import PdcState
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
-from uet.transport import Completion, Receive, Request
+from uet.transport import Completion, ReceiveRequest, Request
 from uet.tss.secure_domain import SecureDomain
 
 US, MS = 1_000, 1_000_000
@@ -255,7 +255,7 @@ class Exchange:
             side.expected[context] += messages
         else:
             side.hoped.add(context)
-        side.fep.post_receive(Receive(memory=memoryview(memory), context=context, **fields))
+        side.fep.post_receive(ReceiveRequest(memory=memoryview(memory), context=context, **fields))
         return Posted(side, context, memory)
 
     # -- the proof
@@ -318,7 +318,7 @@ class Exchange:
             lambda: all(side.fep.closed and not side.fep.table.by_id for side in self.sides),
             horizon_ns=network.now + _HORIZON,
         ), self.story()
-        assert {pdc.state for pdc in pdcs} <= {State.CLOSED}
+        assert {pdc.state for pdc in pdcs} <= {PdcState.CLOSED}
         for side in self.sides:
             assert not side.fep.counters()["pdcs_open"]
             assert not side.fep.counters().get("pdc_errors"), self.story()

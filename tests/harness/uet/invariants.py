@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.life import State
+from uet.pds.pdc.life import PdcState
 from uet.pds.psn import MASK
 from uet.pds.recovery.repair import RING
 from uet.wire.codes import BYTE_COUNT_UNIT
@@ -24,7 +24,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
     for number, pdc in table.by_id.items():
         source, destination = pdc.source, pdc.destination
         assert pdc.id == number != 0
-        assert pdc.state is not State.CLOSED
+        assert pdc.state is not PdcState.CLOSED
         assert 0 <= source.window.outstanding <= RING
         assert source.window.done.bit_length() <= source.window.outstanding
         assert source.window.delivered.bit_length() <= source.window.outstanding

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tests.harness.uet.exchange import KEY, LENGTHS, MTU, Exchange, Posted, Side
-from uet.transport import Atomic, NoOperation, Read, Send, Write
+from uet.transport import AtomicRequest, NoOperationRequest, ReadRequest, SendRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, Datatype
 
 Operation = Callable[[Exchange, Side, str], None]
@@ -30,7 +30,13 @@ def write_one(exchange: Exchange, side: Side, delivery: str, length: int, **fiel
     there, data = other(exchange, side), exchange.data(length)
     offset = there.room(length)
     exchange.post(
-        side, Write, delivery=delivery, key=KEY, offset=offset, payload=memoryview(data), **fields
+        side,
+        WriteRequest,
+        delivery=delivery,
+        key=KEY,
+        offset=offset,
+        payload=memoryview(data),
+        **fields,
     )
 
     def placed() -> None:
@@ -63,7 +69,9 @@ def _read(exchange: Exchange, side: Side, delivery: str, length: int) -> None:
     there, data, memory = other(exchange, side), exchange.data(length), bytearray(length)
     offset = there.room(length)
     there.region[offset : offset + length] = data
-    exchange.post(side, Read, delivery=delivery, key=KEY, offset=offset, memory=memoryview(memory))
+    exchange.post(
+        side, ReadRequest, delivery=delivery, key=KEY, offset=offset, memory=memoryview(memory)
+    )
 
     def fetched() -> None:
         assert memory == data
@@ -87,7 +95,13 @@ def read_large(exchange: Exchange, side: Side, delivery: str) -> None:
 
 def _atomic(exchange: Exchange, side: Side, delivery: str, offset: int, **fields: Any) -> None:
     exchange.post(
-        side, Atomic, delivery=delivery, key=KEY, offset=offset, datatype=Datatype.UINT64, **fields
+        side,
+        AtomicRequest,
+        delivery=delivery,
+        key=KEY,
+        offset=offset,
+        datatype=Datatype.UINT64,
+        **fields,
     )
 
 
@@ -172,7 +186,7 @@ def compare_and_swap(exchange: Exchange, side: Side, delivery: str) -> None:
 
 def no_operation(exchange: Exchange, side: Side, delivery: str) -> None:
     for _ in range(4):
-        exchange.post(side, NoOperation, delivery=delivery)
+        exchange.post(side, NoOperationRequest, delivery=delivery)
 
 
 # -- sends -----------------------------------------------------------------------------------------
@@ -185,7 +199,7 @@ def send(exchange: Exchange, side: Side, delivery: str) -> None:
     posted = [exchange.receive(there, 3_000) for _ in sent]
     for number, data in enumerate(sent):
         exchange.post(
-            side, Send, delivery=delivery, payload=memoryview(data), protocol="eager",
+            side, SendRequest, delivery=delivery, payload=memoryview(data), protocol="eager",
             header_data=number or None,
         )  # fmt: skip
 
@@ -223,8 +237,8 @@ def _tagged(
         else:
             _expect(exchange, side, data, tag)
         exchange.post(
-            side, Send, delivery=delivery, payload=memoryview(data), tag=tag, protocol=protocol,
-            **fields,
+            side, SendRequest, delivery=delivery, payload=memoryview(data), tag=tag,
+            protocol=protocol, **fields,
         )  # fmt: skip
 
 
@@ -249,7 +263,12 @@ def wildcard(exchange: Exchange, side: Side, delivery: str) -> None:
     posted = [exchange.receive(there, 3_000, tag=tag, ignore=0xFF) for _ in sent]
     for each, data in sent.items():
         exchange.post(
-            side, Send, delivery=delivery, payload=memoryview(data), tag=each, protocol="eager"
+            side,
+            SendRequest,
+            delivery=delivery,
+            payload=memoryview(data),
+            tag=each,
+            protocol="eager",
         )
 
     def received() -> None:
@@ -270,7 +289,12 @@ def multi_receive(exchange: Exchange, side: Side, delivery: str) -> None:
     posted = exchange.receive(there, 7_100, len(sent), tag=tag, least_space=200)
     for data in sent:
         exchange.post(
-            side, Send, delivery=delivery, payload=memoryview(data), tag=tag, protocol="eager"
+            side,
+            SendRequest,
+            delivery=delivery,
+            payload=memoryview(data),
+            tag=tag,
+            protocol="eager",
         )
 
     def received() -> None:
@@ -305,7 +329,7 @@ def datagram(exchange: Exchange, side: Side, delivery: str) -> None:
     sent = [exchange.data(100 + k) for k in range(20)]
     posted = [exchange.receive(there, MTU, 0) for _ in range(3 * len(sent))]
     for data in sent:
-        exchange.post(side, Send, delivery=delivery, payload=memoryview(data))
+        exchange.post(side, SendRequest, delivery=delivery, payload=memoryview(data))
 
     def received() -> None:
         messages = [r.message for r in posted if there.of(r.context)]

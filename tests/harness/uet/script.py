@@ -23,7 +23,7 @@ from scapy.packet import Packet
 from tests.harness.uet.network import MACS, endpoint, joined
 from uet.pds.pdc.pdc import Pdc
 from uet.pds.psn import distance
-from uet.transport import Completion, Frame, Write
+from uet.transport import Completion, Frame, WriteRequest
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import DecodedPacket, decode_frame
 from uet.wire.layers import (
@@ -134,7 +134,7 @@ class Script:
         """Post a write to ``peer``."""
         more.setdefault("key", KEY)
         more.setdefault("offset", 0)
-        self.fep.post(Write(peer=peer, payload=memoryview(data), context=context, **more))
+        self.fep.post(WriteRequest(peer=peer, payload=memoryview(data), context=context, **more))
 
     def take(self, limit: int = 64) -> list[Seen]:
         """All that may leave now."""

@@ -23,7 +23,7 @@ from topologies.ethernet import FRAMING_OCTETS
 from uet.config import FepConfig
 from uet.congestion.congestion_parameters import bandwidth_delay_product
 from uet.fep import FabricEndpoint
-from uet.transport import Write
+from uet.transport import WriteRequest
 
 GBIT = 10**9
 US = 1_000
@@ -231,7 +231,7 @@ class Fabric:
     def write(self, source: int, to: int, octets: int, *, offset: int = 0) -> None:
         """Post a write; endpoint ``to`` must have memory (:meth:`register`)."""
         self.nodes[source].fep.post(
-            Write(
+            WriteRequest(
                 peer=self.addresses[to],
                 key=KEY,
                 offset=offset,

@@ -14,7 +14,7 @@ from uet.eventlog.logging_endpoint import create
 from uet.eventlog.schema import violations
 from uet.eventlog.sequence import Event
 from uet.fep import FabricEndpoint
-from uet.transport import Read, Receive, Request, Send, Write
+from uet.transport import ReadRequest, ReceiveRequest, Request, SendRequest, WriteRequest
 
 KEY = 7
 
@@ -86,9 +86,9 @@ def pair(
     return Pair(network, logs)
 
 
-def write(peer: str, octets: int, **more: Any) -> Write:
+def write(peer: str, octets: int, **more: Any) -> WriteRequest:
     payload = memoryview(random.Random(octets).randbytes(octets))
-    return Write(peer=peer, key=KEY, offset=0, payload=payload, **more)
+    return WriteRequest(peer=peer, key=KEY, offset=0, payload=payload, **more)
 
 
 def exchange(impairment: Impairment, **parameters: Any) -> Pair:
@@ -96,11 +96,14 @@ def exchange(impairment: Impairment, **parameters: Any) -> Pair:
     both = pair(impairment, **parameters)
     peer = both.there.config.address
     for k in range(3):
-        both.there.post_receive(Receive(memory=memoryview(bytearray(9_000)), context=k))
+        both.there.post_receive(ReceiveRequest(memory=memoryview(bytearray(9_000)), context=k))
     both.post(
         write(peer, 40_000, header_data=5, context="first"),
-        Read(peer=peer, key=KEY, offset=0, memory=memoryview(bytearray(5_000))),
-        *(Send(peer=peer, payload=memoryview(bytes(9_000 - k)), context=k) for k in range(3)),
+        ReadRequest(peer=peer, key=KEY, offset=0, memory=memoryview(bytearray(5_000))),
+        *(
+            SendRequest(peer=peer, payload=memoryview(bytes(9_000 - k)), context=k)
+            for k in range(3)
+        ),
     )
     both.finish()
     done = both.network.completions[both.here.config.address]

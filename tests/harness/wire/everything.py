@@ -36,7 +36,7 @@ from tests.harness.uet.operations import (
 )
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.pds.control_packets import control_packet, nack_packet
-from uet.transport import Atomic, Send, Write
+from uet.transport import AtomicRequest, SendRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, ControlType, Datatype, NackCode
 from uet.wire.frame import DecodedPacket, OpenSecure, decode_frame
 
@@ -103,7 +103,7 @@ def _untagged(exchange: Exchange, side: Side, delivery: str) -> None:
         data = exchange.data(9_000)
         exchange.receive(there, len(data))
         exchange.post(
-            side, Send, delivery=delivery, payload=memoryview(data), protocol=protocol,
+            side, SendRequest, delivery=delivery, payload=memoryview(data), protocol=protocol,
             header_data=7,
         )  # fmt: skip
 
@@ -114,7 +114,7 @@ def _tagged_atomics(exchange: Exchange, side: Side, delivery: str) -> None:
         tag = exchange.tag
         exchange.receive(there, 8, tag=tag)
         exchange.post(
-            side, Atomic, delivery=delivery, tag=tag, offset=0, operation=AtomicOpcode.SUM,
+            side, AtomicRequest, delivery=delivery, tag=tag, offset=0, operation=AtomicOpcode.SUM,
             datatype=Datatype.UINT64, operand=octets(5),
             result=memoryview(bytearray(8)) if fetched else None,
         )  # fmt: skip
@@ -124,12 +124,15 @@ def _synchronised(exchange: Exchange, side: Side, delivery: str) -> None:
     """Groups of the reference provider: a write of several packets, two atomics."""
     there = other(exchange, side)
     members = [
-        (Write, {"payload": memoryview(exchange.data(3_000))}),
-        (Atomic, {"operation": AtomicOpcode.SUM, "operand": octets(5)}),
-        (Atomic, {"operation": AtomicOpcode.CSWAP, "operand": octets(5), "compare": octets(0)}),
+        (WriteRequest, {"payload": memoryview(exchange.data(3_000))}),
+        (AtomicRequest, {"operation": AtomicOpcode.SUM, "operand": octets(5)}),
+        (
+            AtomicRequest,
+            {"operation": AtomicOpcode.CSWAP, "operand": octets(5), "compare": octets(0)},
+        ),
     ]
     for make, fields in members:
-        typed = {"datatype": Datatype.UINT64} if make is Atomic else {}
+        typed = {"datatype": Datatype.UINT64} if make is AtomicRequest else {}
         exchange.post(
             side, make, delivery=delivery, key=KEY, offset=there.room(3_000), synchronise=(7, 0),
             **fields, **typed,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from emulator.asic.bpf import switch_program as asic_program
-from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from tests.harness.asic.port_bench import Bench
 
 
@@ -27,12 +27,12 @@ def program_lab() -> Iterator[str]:
 
 
 @pytest.fixture
-def program(program_lab: str, cache: Path) -> Iterator[Program]:
+def program(program_lab: str, cache: Path) -> Iterator[SwitchProgram]:
     with asic_program.load(program_lab, Size(ports=64), cache=cache) as loaded:
         yield loaded
 
 
 @pytest.fixture
-def bench(program: Program) -> Iterator[Bench]:
+def bench(program: SwitchProgram) -> Iterator[Bench]:
     with ExitStack() as stack:
         yield Bench(program, stack)

@@ -19,7 +19,7 @@ import pytest
 from emulator.asic.balancing import LoadBalancing
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf.layout import Balancing
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.switch_profile import port_settings
 from emulator.errors import UserError
 from emulator.kernel import kernel_objects as kernel_object
@@ -47,7 +47,7 @@ SWITCH = 3
 class Router:
     """A switch of one arrival and four equal departures, with the program on all five ports."""
 
-    def __init__(self, program: Program, stack: ExitStack) -> None:
+    def __init__(self, program: SwitchProgram, stack: ExitStack) -> None:
         self.program = program
         self.source, self.router, self.sink = (Namespace() for _ in range(3))
         for namespace in (self.source, self.router, self.sink):
@@ -135,7 +135,7 @@ class Router:
 
 
 @pytest.fixture
-def router(program: Program) -> Iterator[Router]:
+def router(program: SwitchProgram) -> Iterator[Router]:
     with ExitStack() as stack:
         yield Router(program, stack)
 
@@ -284,7 +284,7 @@ def test_flowlets(router: Router) -> None:
     assert len(set(router.paths(frames))) == HOPS  # always one
 
 
-def test_routes_that_cannot_be(program: Program) -> None:
+def test_routes_that_cannot_be(program: SwitchProgram) -> None:
     with pytest.raises(UserError, match="0 next hops"):
         ports.set_route(program, 0, DESTINATION, [])
     with pytest.raises(UserError, match="65 next hops"):

@@ -14,7 +14,7 @@ import pytest
 
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf.layout import TrafficClass
-from emulator.asic.bpf.switch_program import Program
+from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.port_faults import Faults
 from emulator.asic.switch_counters import AsicCounters, read
 from emulator.asic.switch_profile import Profile, port_settings
@@ -44,7 +44,7 @@ OCTETS = SIZE + 28 + WIRE
 class BridgedPort:
     """A bridge of two ports as a rail switch has it: HTB, release program, and ours behind it."""
 
-    def __init__(self, program: Program, stack: ExitStack) -> None:
+    def __init__(self, program: SwitchProgram, stack: ExitStack) -> None:
         self.program = program
         self.source, self.switch, self.sink = (Namespace() for _ in range(3))
         for namespace in (self.source, self.switch, self.sink):
@@ -84,7 +84,7 @@ class BridgedPort:
 
 
 @pytest.fixture
-def bridged(program: Program) -> Iterator[BridgedPort]:
+def bridged(program: SwitchProgram) -> Iterator[BridgedPort]:
     with ExitStack() as stack:
         yield BridgedPort(program, stack)
 

@@ -41,7 +41,7 @@ from tests.system.fabric.test_lab import (
 )
 from topologies import catalogue
 from topologies.addressing import gpu_address
-from topologies.model import End
+from topologies.model import CableEnd
 from uet.wire.codes import NackCode, PacketType
 from uet.wire.frame import decode_frame
 
@@ -69,15 +69,15 @@ def asic_of(lab: Lab) -> FabricAsic:
     return lab.asic
 
 
-def seen_at(lab: Lab, end: End | str) -> AsicCounters:
+def seen_at(lab: Lab, end: CableEnd | str) -> AsicCounters:
     return asic_of(lab).counters()[str(end)]
 
 
-def data_at(lab: Lab, end: End | str) -> ClassCounters:
+def data_at(lab: Lab, end: CableEnd | str) -> ClassCounters:
     return seen_at(lab, end).classes[TrafficClass.DATA]
 
 
-def port_to(lab: Lab, node: str) -> End:
+def port_to(lab: Lab, node: str) -> CableEnd:
     """The switch port that ``node`` is plugged into."""
     ((_, _, theirs),) = lab.topology.neighbours(node)
     return theirs

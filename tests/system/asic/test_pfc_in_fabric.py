@@ -23,14 +23,14 @@ from emulator.endpoint.nic.packet_nic import Nic
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.fault_elements import element
-from emulator.faults.fault_injector import Striker
+from emulator.faults.fault_injector import FaultInjector
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.lab import Lab
 from tests.harness.lab.traffic import blast, kill, within
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
 from topologies.catalogue import load
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = [pytest.mark.root, pytest.mark.alone]  # how late a pause is depends on who else runs
 
@@ -122,7 +122,7 @@ def send(lab: Lab, node: str, to: str, count: int, *, tos: int = ECT) -> None:
     kill(process)
 
 
-def sniffer(lab: Lab, port: End) -> socket.socket:
+def sniffer(lab: Lab, port: CableEnd) -> socket.socket:
     """Hears what arrives at a port, in front of the switch program."""
 
     def make() -> socket.socket:
@@ -276,8 +276,10 @@ def test_pause_frames_stay_on_their_link(
 ) -> None:
     lab = pausing()
     hot, nic = port_to(lab, "h0g0"), nic_of(lab, "h1g0")
-    heard = {gpu.name: sniffer(lab, End(gpu.name, gpu.ports[0].name)) for gpu in lab.topology.gpus}
-    at_switch = sniffer(lab, End(*hot.split(":")))
+    heard = {
+        gpu.name: sniffer(lab, CableEnd(gpu.name, gpu.ports[0].name)) for gpu in lab.topology.gpus
+    }
+    at_switch = sniffer(lab, CableEnd(*hot.split(":")))
     asic_of(lab).inject(hot, STORM)
     blasting(lab, "h1g0", "h0g0")
     within(BUDGET_S, is_paused(lab, nic), "sender paused")
@@ -303,7 +305,7 @@ def test_only_what_means_the_class_pauses_it(pausing: Pausing) -> None:
     noise = other[:14] + b"\xff" * 46
     elsewhere = lab.topology.node("h1g0").ports[0].mac
     to_a_station = bytes.fromhex(elsewhere.replace(":", "")) + frame(source, {0: LONGEST})[6:]
-    heard = sniffer(lab, End("h1g0", "eth0"))
+    heard = sniffer(lab, CableEnd("h1g0", "eth0"))
 
     def make() -> socket.socket:
         made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -427,7 +429,7 @@ def test_a_pulled_cable_frees_the_buffers_of_what_waited_for_it_at_once(pausing:
     """What waits for another port stays counted, until it has left."""
     lab = pausing("lossless:xoff=20KiB")
     hot, other, source = (port_to(lab, gpu) for gpu in ("h0g0", "h2g0", "h1g0"))
-    striker = Striker(lab)
+    striker = FaultInjector(lab)
     for port in (hot, other):
         asic_of(lab).inject(port, STORM)
         within(BUDGET_S, is_paused(lab, port), "paused")

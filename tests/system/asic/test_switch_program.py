@@ -17,7 +17,7 @@ from emulator.asic.balancing import LoadBalancing
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import VALUE_BYTES, Balancing
-from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from emulator.asic.switch_profile import port_settings
 from emulator.errors import UserError
 from emulator.kernel import bpf_syscall as kernel
@@ -46,7 +46,7 @@ def filters(kernel: RouteSocket, index: int) -> int:
     )
 
 
-def test_layouts_agree_with_the_object(program: Program) -> None:
+def test_layouts_agree_with_the_object(program: SwitchProgram) -> None:
     directory = asic_program.pins_of(program.lab) / "maps"
     for name, octets in VALUE_BYTES.items():
         opened = kernel.Map(directory / name)
@@ -54,18 +54,18 @@ def test_layouts_agree_with_the_object(program: Program) -> None:
         opened.close()
 
 
-def test_other_process_opens_the_pins_and_remove_takes_them(program: Program) -> None:
+def test_other_process_opens_the_pins_and_remove_takes_them(program: SwitchProgram) -> None:
     assert program.lab in asic_program.labs()
-    with Program(program.lab) as other:
+    with SwitchProgram(program.lab) as other:
         assert other.settings.entries == 64
     assert asic_program.remove(program.lab)
     assert not asic_program.remove(program.lab)
     assert program.lab not in asic_program.labs()
     with pytest.raises(UserError, match="has no switch program"):
-        Program(program.lab)
+        SwitchProgram(program.lab)
 
 
-def test_attach_twice_and_detach(program: Program) -> None:
+def test_attach_twice_and_detach(program: SwitchProgram) -> None:
     with ExitStack() as stack:
         bench = Bench(program, stack)
         ports.attach(bench.near.kernel, NEAR, program, subject="near")
@@ -171,12 +171,12 @@ def test_no_ebpf(program_lab: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "cache").exists()
 
 
-def test_index_beyond_the_tables(program: Program) -> None:
+def test_index_beyond_the_tables(program: SwitchProgram) -> None:
     with pytest.raises(UserError, match="interface index 64 is outside the 64 ports"):
         ports.configure(program, 64, b"")
 
 
-def test_switch_beyond_the_tables(program: Program) -> None:
+def test_switch_beyond_the_tables(program: SwitchProgram) -> None:
     way = LoadBalancing(method=Balancing.FLOW, switch=16)
     settings = port_settings(profile(), rate_bps=1e9, dilation=1, seed=1, balancing=way)
     with pytest.raises(UserError, match="switch number 16 is outside the 16 switches"):

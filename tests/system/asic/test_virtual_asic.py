@@ -11,12 +11,12 @@ from emulator.asic.fabric_asic import FabricAsic
 from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import DEPTH, DROPPED, PASSED, PORT_WORDS, SWITCH_WORDS
 from emulator.faults.condition import SOUND, from_data
-from emulator.faults.fault_injector import Striker
+from emulator.faults.fault_injector import FaultInjector
 from emulator.lab import Lab
 from tests.harness.lab.traffic import within
 from tests.harness.lab.wire_tap import WireTap, datagram, tapped, virtual
 from tests.system.conftest import LabFactory
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = pytest.mark.root
 
@@ -45,7 +45,9 @@ def test_bursts_fill_the_port_until_it_trims_and_drops(lab: LabFactory) -> None:
     asic = asic_of(made)
     assert asic.virtual is not None
 
-    def is_accounted(sent: int, before: int, out: list[tuple[End, bytes]], ring: WireTap) -> bool:
+    def is_accounted(
+        sent: int, before: int, out: list[tuple[CableEnd, bytes]], ring: WireTap
+    ) -> bool:
         """Whether what was ``sent`` is done with; before 6.5 kernels may still be at it."""
         passed, dropped = account(asic, "rail0")
         out += ring.heard()
@@ -55,10 +57,10 @@ def test_bursts_fill_the_port_until_it_trims_and_drops(lab: LabFactory) -> None:
         whole = cut = 0
         for count in range(1, 200):
             source = ("h0g0", "h1g0")[count % 2]
-            port = End("rail0", f"down{count % 2}")
+            port = CableEnd("rail0", f"down{count % 2}")
             out = ring.send(port, datagram(made, source, "h2g0", octets=4000))
             within(BUDGET_S, partial(is_accounted, count, whole + cut, out, ring), "accounted")
-            assert {end for end, _ in out} <= {End("rail0", "down2")}
+            assert {end for end, _ in out} <= {CableEnd("rail0", "down2")}
             whole += sum(len(frame) > 4000 for _, frame in out)
             cut += sum(len(frame) < 100 for _, frame in out)
             assert account(asic, "rail0") == (whole + cut, count - whole - cut)
@@ -91,7 +93,7 @@ def test_struck_cable_loses_what_passes_in_the_kernel_too(lab: LabFactory) -> No
     address = made.topology.node("h1g0").ports[0].address
     assert address is not None
     ping = ["ping", "-c1", "-W1", str(address.ip)]
-    striker = Striker(made)
+    striker = FaultInjector(made)
     hole = {"down": [], "faults": {"h1g0:eth0": {"black_hole": True}}}
     striker.apply(from_data(hole, made.topology))
     assert "0 received" in made.exec("h0g0", ping).stdout

@@ -25,7 +25,7 @@ from emulator.kernel.netlink import RouteSocket
 from emulator.lab_record import LabRecord, Phase
 from tests.harness.asic.port_bench import needs_root, root
 from topologies import catalogue
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 pytestmark = [root, needs_root]
 
@@ -171,7 +171,7 @@ class Keeper:
     def restart(self) -> None:
         self.restarted += 1
 
-    def storm(self, nic: End, on: bool) -> None:
+    def storm(self, nic: CableEnd, on: bool) -> None:
         self.storms.append((str(nic), on))
 
 
@@ -192,7 +192,7 @@ def test_watchdogs_guard_switches_against_nics(asic: FabricAsic) -> None:
     times = {}
     for name in ("rail0:down0", "rail0:up0", "h0g0:eth0"):
         node, _, port = name.partition(":")
-        rules = asic.pause_rules(End(node, port))
+        rules = asic.pause_rules(CableEnd(node, port))
         assert rules is not None
         assert rules.reaction_ns == 100  # the cable delays the frame itself
         times[name] = rules.watchdog_ns

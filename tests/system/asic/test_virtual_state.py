@@ -10,7 +10,7 @@ import pytest
 
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import VIRTUAL_VALUE_BYTES, DropReason, Queue, TrafficClass
-from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from emulator.asic.port_faults import Faults
 from emulator.asic.switch_counters import read, read_all, reset
 from emulator.asic.virtual_state import (
@@ -49,13 +49,13 @@ HIGH = NEAR * PORT_WORDS + DEPTH + Queue.HIGH
 
 
 @pytest.fixture
-def program(program_lab: str, cache: Path) -> Iterator[Program]:
+def program(program_lab: str, cache: Path) -> Iterator[SwitchProgram]:
     with asic_program.load(program_lab, Size(ports=64), clock="virtual", cache=cache) as loaded:
         yield loaded
 
 
 @pytest.fixture
-def state(program: Program) -> VirtualState:
+def state(program: SwitchProgram) -> VirtualState:
     return VirtualState(program)
 
 
@@ -65,7 +65,7 @@ def account(state: VirtualState, switch: int = 0) -> tuple[int, int]:
     return state.switches[at + PASSED], state.switches[at + DROPPED]
 
 
-def test_layouts_agree_with_the_object(program: Program) -> None:
+def test_layouts_agree_with_the_object(program: SwitchProgram) -> None:
     directory = asic_program.pins_of(program.lab) / "maps"
     for name, octets in VIRTUAL_VALUE_BYTES.items():
         opened = kernel.Map(directory / name)

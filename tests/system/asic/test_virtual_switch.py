@@ -14,7 +14,7 @@ from emulator.asic.balancing import LoadBalancing
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
-from emulator.asic.bpf.switch_program import Program, Size
+from emulator.asic.bpf.switch_program import Size, SwitchProgram
 from emulator.asic.pfc.pause_counters import read as read_pauses
 from emulator.asic.pfc.pauses import set_dropping
 from emulator.asic.port_faults import Faults
@@ -50,18 +50,18 @@ GAP_NS = 1_000
 
 
 @pytest.fixture
-def program(program_lab: str, cache: Path) -> Iterator[Program]:
+def program(program_lab: str, cache: Path) -> Iterator[SwitchProgram]:
     with asic_program.load(program_lab, Size(ports=64), clock="virtual", cache=cache) as loaded:
         yield loaded
 
 
 @pytest.fixture
-def state(program: Program) -> VirtualState:
+def state(program: SwitchProgram) -> VirtualState:
     return VirtualState(program)
 
 
 @pytest.fixture
-def router(program: Program) -> Iterator[Router]:
+def router(program: SwitchProgram) -> Iterator[Router]:
     with ExitStack() as stack:
         yield Router(program, stack)
 
@@ -134,7 +134,7 @@ def test_frames_in_the_kernel_do_not_take_turns(router: Router, state: VirtualSt
     assert account(state) == (12, 0)
 
 
-def pause(program: Program, *, xoff: int, ceiling: int) -> None:
+def pause(program: SwitchProgram, *, xoff: int, ceiling: int) -> None:
     for index in (ARRIVAL, *DEPARTURES):
         rules = PAUSE_RULES.pack(xoff, xoff // 2, ceiling, True, False)
         program.pause_rules.put(PORT_KEY.pack(index), rules)

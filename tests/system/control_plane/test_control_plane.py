@@ -31,7 +31,7 @@ from tests.system.conftest import LabFactory
 from tests.system.fabric.test_lab import kill_after, nothing_left, uetemu
 from topologies import catalogue
 from topologies.addressing import gpu_address
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 
 pytestmark = pytest.mark.root
 
@@ -201,7 +201,7 @@ def healthy(alert: Lab) -> Iterator[Lab]:
 
 
 def first_link(lab: Lab) -> Link:
-    return lab.topology.link_at(End("rail0", "up0"))
+    return lab.topology.link_at(CableEnd("rail0", "up0"))
 
 
 def inject(lab: Lab, link: Link, faults: Faults) -> None:
@@ -249,7 +249,7 @@ def test_a_lost_carrier_is_found_by_the_interface(healthy: Lab) -> None:
 
 
 def test_only_links_between_switches_can_be_timed(healthy: Lab) -> None:
-    link = healthy.topology.link_at(End("h0g0", "eth0"))
+    link = healthy.topology.link_at(CableEnd("h0g0", "eth0"))
     with pytest.raises(UserError, match="ends at h0g0, which has no routes to change"):
         time_failure(routing_of(healthy), link, lambda: None)
 

@@ -9,7 +9,7 @@ import pytest
 from emulator.control_plane.control_plane_choice import chosen
 from emulator.faults.condition import SOUND
 from emulator.faults.fault_elements import element
-from emulator.faults.fault_injector import Striker
+from emulator.faults.fault_injector import FaultInjector
 from emulator.faults.reach import reached
 from tests.harness.lab.kernels import await_kernels
 from tests.harness.lab.traffic import pings
@@ -37,7 +37,7 @@ APART = ("link rail0:up0", "link rail1:up1")
 @pytest.mark.parametrize("spec", STATIC)
 def test_static_routes_lead_where_they_are_said_to(lab: LabFactory, spec: str) -> None:
     made = lab(spec)
-    topology, striker, rng = made.topology, Striker(made), random.Random(spec)
+    topology, striker, rng = made.topology, FaultInjector(made), random.Random(spec)
     cut = 0
     for _ in range(4):
         *dead, black = rng.sample(topology.links, 4)
@@ -57,7 +57,7 @@ def test_a_pair_that_is_cut_off_does_not_ping_and_others_do(lab: LabFactory) -> 
     made = lab("torus:x=3,y=3")
     topology = made.topology
     struck = element("link", "r0-0:xplus0", topology)
-    Striker(made).apply(SOUND.lowered(struck))
+    FaultInjector(made).apply(SOUND.lowered(struck))
     left = reached(topology, struck.links)
     names = [gpu.name for gpu in topology.gpus]
     assert {len(others) for others in left.values()} > {len(names) - 1}
@@ -85,7 +85,7 @@ def test_what_a_routing_protocol_finds_is_what_it_is_said_to(
     condition = SOUND
     for said in down:
         condition = condition.lowered(element(*said.split(), topology))
-    Striker(made).apply(condition)
+    FaultInjector(made).apply(condition)
     expected = reached(topology, condition.dead)
     assert whole is all(len(others) == len(topology.gpus) - 1 for others in expected.values())
     await_kernels(made, expected)

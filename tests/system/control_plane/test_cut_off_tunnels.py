@@ -21,7 +21,7 @@ from emulator import cleanup
 from emulator.asic import switch_choice as choice
 from emulator.cli.labs import inject_verb
 from emulator.control_plane.control_plane_choice import chosen
-from emulator.control_plane.convergence import Expectation
+from emulator.control_plane.convergence import ConvergedState
 from emulator.control_plane.failure import without
 from emulator.faults.fault_injector import recorded
 from emulator.faults.reach import reached
@@ -97,7 +97,7 @@ def joined(lab: Lab) -> int:
         if all(topology.node(end.node).is_switch for end in link.ends)
     ]
     routing = routing_of(lab)
-    left = Expectation(reduce(without, between, topology), routing.plane)
+    left = ConvergedState(reduce(without, between, topology), routing.plane)
     within(60, lambda: not routing.differences(None, left), f"routes without {condition.words()}")
     expected = reached(topology, condition.dead, black)
     await_kernels(lab, expected, black)

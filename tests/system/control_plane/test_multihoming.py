@@ -21,7 +21,7 @@ from topologies import catalogue
 from topologies.addressing import gpu_address
 from topologies.analysis.failure_domain import failure_domains
 from topologies.interface_indices import interface_indices
-from topologies.model import End, FabricProfile, Topology, TopologyError
+from topologies.model import CableEnd, FabricProfile, Topology, TopologyError
 from topologies.multihoming import Segment, segments_of
 from topologies.profile import fabric_file
 from topologies.routing.path_delays import path_delays
@@ -47,10 +47,10 @@ def homed() -> Topology:
 def test_switches_of_a_gpu_pose_as_one_system_and_number_their_segments(homed: Topology) -> None:
     first, second, third, _ = segments_of(homed)
     assert first == Segment(
-        gpu=End("h0g0", "bond0"),
+        gpu=CableEnd("h0g0", "bond0"),
         number=1,
         system_mac="02:20:00:00:00:00",
-        ports=(End("rail0", "down0"), End("rail1", "down0")),
+        ports=(CableEnd("rail0", "down0"), CableEnd("rail1", "down0")),
     )
     assert (second.gpu.node, second.number, second.system_mac) == ("h0g1", 2, first.system_mac)
     assert (third.gpu.node, third.number, third.system_mac) == ("h1g0", 3, "02:20:00:02:00:00")
@@ -201,7 +201,7 @@ class TestWithSegments:
             assert min(ports) > 0
             assert sum(ports) == self.FLOWS
 
-        cable = made.topology.link_at(End("h0g0", "eth0"))
+        cable = made.topology.link_at(CableEnd("h0g0", "eth0"))
         made.cables.pull([cable])
         self._until(made, {"10.255.0.2"})
         assert self._reach(made) == {0}
@@ -217,7 +217,7 @@ class TestWithSegments:
             for link, _, far in made.topology.neighbours("rail0")
             if made.topology.node(far.node).is_switch
         ]
-        struck = [*uplinks, made.topology.link_at(End("h0g0", "eth1"))]
+        struck = [*uplinks, made.topology.link_at(CableEnd("h0g0", "eth1"))]
         made.cables.pull(struck)
         left = reached(made.topology, struck)
         assert (left["h0g0"], left["h1g0"]) == ({"h0g1"}, {"h0g1", "h1g1"})

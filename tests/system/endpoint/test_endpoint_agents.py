@@ -33,7 +33,7 @@ from emulator.endpoint.operations.schedule import (
 from emulator.errors import UserError
 from emulator.faults.condition import SOUND
 from emulator.faults.fault_elements import element
-from emulator.faults.fault_injector import Striker
+from emulator.faults.fault_injector import FaultInjector
 from emulator.lab import Lab
 from tests import CHECKOUT
 from tests.harness.lab.endpoint_lab import needs_root, pool_of, root, small_lab, specs_of, within
@@ -273,7 +273,7 @@ def test_rank_whose_retries_are_over_fails_then_and_not_at_the_timeout(
     lab: Lab, transport: str
 ) -> None:
     """Its peer is gone, so that no frame wakes it: only the transport's own timers do."""
-    striker, timeout = Striker(lab), 20.0
+    striker, timeout = FaultInjector(lab), 20.0
     specs = specs_of(lab, transport=transport)
     try:
         with pool_of(lab, specs) as pool:

@@ -19,7 +19,7 @@ from tests.system.runs.test_attachment_runs import SHORT
 from tests.system.runs.test_traffic_runs import run
 from topologies.catalogue import load
 from topologies.designs.planes import fep_addresses, fep_number
-from topologies.model import End, Link, Topology
+from topologies.model import CableEnd, Link, Topology
 
 pytestmark = [root, needs_root]
 
@@ -61,7 +61,7 @@ def test_the_kernel_has_a_way_in_each_plane_and_none_between_them() -> None:
 
 def test_a_fep_talks_over_its_own_leaf_to_the_feps_in_its_plane() -> None:
     with fabric(SPEC) as lab, Job(lab, "uet") as job, ExitStack() as stack:
-        ports = [End("rail0", "down0"), End("rail1", "down0")]  # those of h0g0
+        ports = [CableEnd("rail0", "down0"), CableEnd("rail1", "down0")]  # those of h0g0
         seen = [stack.enter_context(seen_at(lab, port)) for port in ports]
         job.run()
         mac = lab.topology.node("h0g0").ports[0].mac

@@ -16,7 +16,7 @@ from emulator.asic.port_faults import Faults
 from emulator.asic.switch_choice import wanted
 from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.clock import Clock
-from emulator.endpoint.nic.multi_port_nic import HomedNic, PortSpec, hash_of
+from emulator.endpoint.nic.multi_port_nic import MultiPortNic, PortSpec, hash_of
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.lab import Lab
 from emulator.run.run_agents import agent_specs
@@ -24,7 +24,7 @@ from emulator.transports import fit
 from scenarios import allreduce
 from tests.harness.lab.endpoint_lab import needs_root, root, small_lab, within
 from topologies.addressing import gateway_mac
-from topologies.model import End, Link
+from topologies.model import CableEnd, Link
 from topologies.parts.attachment import switch_ends
 from uet.congestion.spraying.port_entropy import choices
 
@@ -118,7 +118,7 @@ def fabric(
 
 def cable(lab: Lab) -> list[Link]:
     """That of h0g0's first port."""
-    return [lab.topology.link_at(End("h0g0", "eth0"))]
+    return [lab.topology.link_at(CableEnd("h0g0", "eth0"))]
 
 
 def pull(lab: Lab) -> None:
@@ -205,7 +205,7 @@ def test_frames_that_wait_leave_by_the_other_port(down: int) -> None:
             for port in gpu.ports
         ]
         clock = Clock.start(lab.dilation)
-        nic = lab.inside("h0g0", lambda: HomedNic(ports, clock, frames=TransportFrames()))
+        nic = lab.inside("h0g0", lambda: MultiPortNic(ports, clock, frames=TransportFrames()))
         stack.callback(nic.close)
         seen = stack.enter_context(seen_at(lab, switch_ends(lab.topology, "h0g0")[1 - down]))
         frames = [(frame_with(entropy, ports[0].macs), bytes(4000)) for entropy in range(64)]
@@ -244,7 +244,7 @@ def test_frames_that_wait_leave_by_the_other_port(down: int) -> None:
 
 
 @contextmanager
-def seen_at(lab: Lab, port: End) -> Iterator[socket.socket]:
+def seen_at(lab: Lab, port: CableEnd) -> Iterator[socket.socket]:
     """A socket that has a copy of every frame at ``port``, as long as there is room for them."""
     seen = lab.inside(port.node, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
     with seen:

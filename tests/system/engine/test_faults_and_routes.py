@@ -19,7 +19,7 @@ from emulator.faults.condition import SOUND
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import Bench
 from topologies import catalogue
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 #: With 200 ms of detection by BFD.
 BGP = "ebgp:interval=50ms,multiplier=4"
@@ -31,7 +31,7 @@ def speaking(plane: str = BGP) -> Topology:
 
 
 def broken(topology: Topology, port: str, *, black: bool = False) -> Broken:
-    links = frozenset({topology.link_at(End(*port.split(":")))})
+    links = frozenset({topology.link_at(CableEnd(*port.split(":")))})
     return Broken(black=links) if black else Broken(dead=links)
 
 

@@ -13,15 +13,15 @@ from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import DEPTH, PORT_WORDS
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.line import LOW
-from emulator.engine.frames.line_faults import StruckLines
+from emulator.engine.frames.line_faults import LineFaults
 from emulator.engine.network import Network
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.fault_elements import Element, element
-from emulator.faults.fault_injector import Striker
+from emulator.faults.fault_injector import FaultInjector
 from emulator.lab import Lab
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = pytest.mark.root
 
@@ -38,7 +38,7 @@ class Bench:
 
     def __init__(self, lab: Lab, network: Network) -> None:
         self.lab, self.network, self.events = lab, network, network.events
-        self.striker = Striker(lab, StruckLines(network))
+        self.striker = FaultInjector(lab, LineFaults(network))
         self.arrived: list[tuple[int, str]] = []
         for link in lab.topology.links:
             for end, other in (link.ends, link.ends[::-1]):
@@ -50,7 +50,7 @@ class Bench:
     def send(self, source: str, destination: str, count: int = 1, port: int = 4793) -> None:
         frame = datagram(self.lab, source, destination, octets=OCTETS, port=port)
         for _ in range(count):
-            self.network.lines[End(source, "eth0")].enqueue(frame, LOW)
+            self.network.lines[CableEnd(source, "eth0")].enqueue(frame, LOW)
 
     def at(self, ns: int, wanted: Condition) -> None:
         self.events.at(ns * PS, 0, lambda _: self.striker.apply(wanted), None)
@@ -105,7 +105,7 @@ def test_queue_goes_with_its_cable_and_the_account_says_so(lab: LabFactory) -> N
         cut_ns = 3 * TOOK_NS + 100
         bench.at(cut_ns + 1, bench.down("link", "rail0:down2"))
         bench.events.run(cut_ns * PS)
-        line = bench.network.lines[End("rail0", "down2")]
+        line = bench.network.lines[CableEnd("rail0", "down2")]
         assert bench.depth("rail0:down2") == (line.queued + 1) * TOOK_NS
         waiting = line.queued
         assert waiting == 3

@@ -14,7 +14,7 @@ from emulator.faults.condition import SOUND
 from tests.harness.lab.wire_tap import datagram, ear, received
 from tests.system.conftest import LabFactory
 from tests.system.engine.test_faults_in_labs import ARRIVES_NS, OCTETS, RAIL, SPINES, Bench, benched
-from topologies.model import VXLAN_OVERHEAD, End
+from topologies.model import VXLAN_OVERHEAD, CableEnd
 
 pytestmark = pytest.mark.root
 
@@ -43,7 +43,7 @@ def test_flood_is_whole_at_one_instant(lab: LabFactory, switch: str | None, busy
     floods = 100
     with benched(lab, WIDE, switch) as bench:
         frame = datagram(bench.lab, "h0g0", "h1g0", octets=OCTETS)
-        line = bench.network.lines[End("h0g0", "eth0")]
+        line = bench.network.lines[CableEnd("h0g0", "eth0")]
         for number in range(floods):
             address = (BROADCAST, GROUP, NOBODY)[number % 3]
             line.enqueue(bytes.fromhex(address) + frame[6:], LOW)
@@ -60,13 +60,13 @@ def test_frame_that_goes_back_where_it_came_from_is_alone(
 ) -> None:
     """A router would tell the sender of the shorter way (RFC 1122, 3.2.2.2), at no virtual time."""
     with benched(lab, RAIL, switch) as bench:
-        rail = bench.lab.topology.gateway_of(End("h0g0", "eth0"))
+        rail = bench.lab.topology.gateway_of(CableEnd("h0g0", "eth0"))
         assert rail is not None
         frame = datagram(bench.lab, "h0g0", "h1g0", octets=OCTETS)
-        hears = ear(bench.lab, End("h0g0", "eth0"))
+        hears = ear(bench.lab, CableEnd("h0g0", "eth0"))
         for _ in range(50):
             redirected = bytes.fromhex(rail.mac.replace(":", "")) + frame[6:]
-            bench.network.lines[End("h0g0", "eth0")].enqueue(redirected, LOW)
+            bench.network.lines[CableEnd("h0g0", "eth0")].enqueue(redirected, LOW)
         bench.events.run()
         assert Counter(gpu for _, gpu in bench.arrived) == {"h1g0": 50}
         assert bench.arrived[0][0] == ARRIVES_NS
@@ -80,7 +80,7 @@ def test_packets_without_a_way_get_no_answer_by_the_hosts_clock(lab: LabFactory)
     with benched(lab, SPINES) as bench:
         down = bench.down("switch", "spine0").lowered(bench.element("switch", "spine1"))
         bench.at(0, down)
-        hears = ear(bench.lab, End("h0g0", "eth0"))
+        hears = ear(bench.lab, CableEnd("h0g0", "eth0"))
         bench.send("h0g0", "h0g1", 20)
         bench.events.run()
         assert account(bench).dropped == {"rail0: no route": 20}
@@ -153,7 +153,7 @@ def test_two_thousand_ends_share_one_ring(lab: LabFactory) -> None:
                 bench.send(gpu, gpus[(number + step) % len(gpus)])
             bench.events.run()
             assert Counter(gpu for _, gpu in bench.arrived) == dict.fromkeys(gpus, rounds)
-        first = bench.network.lines[End(gpus[0], "eth0")]
+        first = bench.network.lines[CableEnd(gpus[0], "eth0")]
         frame = datagram(bench.lab, gpus[0], gpus[8], octets=OCTETS)
         first.enqueue(bytes.fromhex(BROADCAST) + frame[6:], LOW)
         bench.arrived.clear()

@@ -16,7 +16,7 @@ from emulator.engine.network import Network
 from emulator.lab import Lab
 from tests.harness.lab.wire_tap import datagram, virtual
 from tests.system.conftest import LabFactory
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = pytest.mark.root
 
@@ -50,7 +50,7 @@ def changed(frame: bytes, at: int, octets: bytes) -> bytes:
 def send(network: Network, *frames: bytes) -> dict[str, int]:
     """The drops of the account after ``frames`` of the first GPU."""
     for frame in frames:
-        network.lines[End("h0g0", "eth0")].enqueue(frame, LOW)
+        network.lines[CableEnd("h0g0", "eth0")].enqueue(frame, LOW)
     network.events.run()
     return dict(network.outlets.account.dropped)
 
@@ -61,7 +61,7 @@ def across(lab: Lab) -> bytes:
 
 def test_a_frame_at_the_end_of_its_life(network: Network) -> None:
     frame = across(network.lab)
-    network.arrives(End("h0g1", "eth0"), lambda _: None)
+    network.arrives(CableEnd("h0g1", "eth0"), lambda _: None)
     last = changed(frame, _TTL_AT, bytes([1]))
     dropped = send(network, last, frame, changed(frame, _TTL_AT, bytes([2])))
     assert dropped == {

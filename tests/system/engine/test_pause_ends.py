@@ -12,13 +12,13 @@ from emulator.asic.port_faults import NONE, Faults
 from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
-from emulator.engine.frames.line_faults import StruckLines
+from emulator.engine.frames.line_faults import LineFaults
 from emulator.engine.pfc.pause_watch import STANDSTILL_NS
 from tests.harness.engine.bench_of_gpus import GpuBench, gpu_bench
 from tests.harness.engine.paused_flow import EGRESS, RECEIVER, PausedFlow
 from tests.system.conftest import LabFactory
 from topologies.ethernet import FRAMING_OCTETS
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = [
     pytest.mark.root,
@@ -39,7 +39,7 @@ def test_a_paused_port_keeps_nobody_from_the_other(lab_name: str) -> None:
         lab_name, TWO_PORTS, switch="lossless", transport="rocev2:qps=4,cc=none"
     ) as bench:
         assert bench.lab.asic is not None
-        paused, free = End("h0g0", "eth0"), bench.departures("h0g0", "eth1")
+        paused, free = CableEnd("h0g0", "eth0"), bench.departures("h0g0", "eth1")
         stopped = bench.network.lines[paused]
         bench.events.at(0, 0, lambda _: setattr(stopped, "low_stopped", True), None)
         halves = [Region("x", at << 15, 1 << 15) for at in range(8)]
@@ -118,9 +118,9 @@ def test_paused_time_of_a_deadlock_has_not_the_patience_with_it(lab_name: str) -
 def test_a_deadlock_ends_with_a_cable_of_its_circle(lab_name: str) -> None:
     with gpu_bench(lab_name, "torus:x=5,y=1", transport="uet:cc=none", switch=CIRCLE) as bench:
         deadlocked(bench)
-        lines = StruckLines(bench.fabric)
+        lines = LineFaults(bench.fabric)
         seen: list[bool] = []
-        cable = bench.lab.topology.link_at(End(bench.lab.topology.switches[0].name, "xplus0"))
+        cable = bench.lab.topology.link_at(CableEnd(bench.lab.topology.switches[0].name, "xplus0"))
 
         def pull(_: object) -> None:
             seen.append(bench.fabric.deadlocked)

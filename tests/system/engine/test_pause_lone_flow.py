@@ -13,7 +13,7 @@ import pytest
 from emulator.asic.bpf.layout import DropReason
 from emulator.asic.pfc.pause_frame import LONGEST
 from emulator.asic.switch_choice import parse
-from emulator.engine.frames.line_faults import StruckLines
+from emulator.engine.frames.line_faults import LineFaults
 from tests.harness.engine.paused_flow import (
     CABLE_NS,
     EGRESS,
@@ -168,7 +168,7 @@ def test_two_frames_of_headroom_lose_three(flow: Flow) -> None:
 
 def test_a_pulled_cable_frees_what_waited_for_it(flow: Flow) -> None:
     one = flow(frames=18)
-    lines = StruckLines(one.fabric)
+    lines = LineFaults(one.fabric)
     one.at(2_000, lambda: lines.pull([one.lab.topology.link_at(EGRESS)]))
     one.run(1_000_000)
     # three of 18 have left by then, and the fourth is lost as it leaves

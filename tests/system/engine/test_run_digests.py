@@ -15,7 +15,7 @@ from emulator.engine.frames.line import Line
 from emulator.engine.frames.line_state import LineState
 from tests import DATA
 from tests.harness.runs.processes import SMALL, Run, refused
-from topologies.model import End
+from topologies.model import CableEnd
 
 VIRTUAL = ("--clock", "virtual")
 RUNS = tomllib.loads((DATA / "run_digests.toml").read_text())["run"]
@@ -96,7 +96,7 @@ class TestDigest:
         """Lines that have carried ``frames``, which come to them at times in ps."""
         events = EventQueue()
         made = [
-            Line(events, number, End(name, "eth0"), rate_bps=10**9, delay_ns=5)
+            Line(events, number, CableEnd(name, "eth0"), rate_bps=10**9, delay_ns=5)
             for number, name in enumerate(names, start=1)
         ]
         source = Source()

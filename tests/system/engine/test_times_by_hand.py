@@ -15,7 +15,7 @@ from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
 from tests.harness.engine.bench_of_gpus import gpu_bench
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = [
     pytest.mark.root,
@@ -86,7 +86,7 @@ def test_frames_in_a_pipeline_are_lost_with_the_port_that_they_came_by(lab_name:
     two = Region("x", 0, 8192)
     with gpu_bench(lab_name, RAIL, switch="shallow:latency=650ns") as bench:
         passed = bench.departures("rail0", "down0")
-        line = bench.network.lines[End("h1g0", "eth0")]
+        line = bench.network.lines[CableEnd("h1g0", "eth0")]
         last_arrival = START_PS + 2 * ON_WIRE_PS + CABLE_PS
         inside: list[int] = []
 

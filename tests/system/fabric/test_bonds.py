@@ -33,7 +33,7 @@ from topologies.addressing import gpu_address
 from topologies.analysis.capacity import bisection_bandwidth
 from topologies.analysis.failure_domain import failure_domains
 from topologies.interface_indices import interface_indices
-from topologies.model import End, FabricProfile, Topology, TopologyError
+from topologies.model import CableEnd, FabricProfile, Topology, TopologyError
 from topologies.profile import fabric_file
 from topologies.routing.fabric_paths import paths_from
 from topologies.routing.static_routes import Hop, Route, static_neighbours, static_routes
@@ -59,7 +59,7 @@ def test_gpu_has_one_address_and_one_mac_on_both_ports(bonded: Topology) -> None
     assert (eth0.mac, eth0.address) == (eth1.mac, eth1.address)
     assert gpu.loopback is None
     assert gpu_address(gpu) == eth0.address
-    assert {bonded.far_end(End("h0g1", port)).node for port in ("eth0", "eth1")} == {
+    assert {bonded.far_end(CableEnd("h0g1", port)).node for port in ("eth0", "eth1")} == {
         "rail0",
         "rail1",
     }
@@ -78,7 +78,7 @@ def test_pair_has_one_gateway_for_each_rail_and_addresses_of_its_own(bonded: Top
 def test_others_reach_a_rail_over_both_switches_of_its_pair(bonded: Topology) -> None:
     routes = static_routes(bonded)
     spine = {route.destination: route for route in routes["spine0"]}
-    ways = {bonded.far_end(End("spine0", hop.port)).node for hop in spine[RAIL0].hops}
+    ways = {bonded.far_end(CableEnd("spine0", hop.port)).node for hop in spine[RAIL0].hops}
     assert ways == {"rail0", "rail1"}
     for switch in ("rail0", "rail1"):
         assert RAIL0 not in {route.destination for route in routes[switch]}
@@ -100,9 +100,9 @@ def test_neighbours_are_on_the_bond_and_each_once(bonded: Topology) -> None:
 def test_each_switch_knows_a_gpu_behind_its_own_port(bonded: Topology) -> None:
     plan = FabricPlan(bonded, lab="x", dilation=1)
     (mac,) = {port.mac for port in bonded.node("h0g0").ports}
-    assert list(plan.behind(bonded.far_end(End("h0g0", "eth0")))) == [mac]
-    assert list(plan.behind(bonded.far_end(End("h0g0", "eth1")))) == [mac]
-    assert list(plan.behind(End("rail0", "peer0"))) == []
+    assert list(plan.behind(bonded.far_end(CableEnd("h0g0", "eth0")))) == [mac]
+    assert list(plan.behind(bonded.far_end(CableEnd("h0g0", "eth1")))) == [mac]
+    assert list(plan.behind(CableEnd("rail0", "peer0"))) == []
     assert len(set(interface_indices(bonded).values())) == len(interface_indices(bonded))
 
 
@@ -127,7 +127,7 @@ def test_standby_links_carry_nothing_that_others_could(bonded: Topology) -> None
 def test_every_gpu_has_one_gateway_and_reaches_whom_it_would_over_two_paths(spec: str) -> None:
     found, apart = catalogue.load(spec), catalogue.load(spec.replace("bond", "paths"))
     for gpu in found.gpus:
-        gateways = {found.gateway_of(End(gpu.name, port.name)) for port in gpu.ports}
+        gateways = {found.gateway_of(CableEnd(gpu.name, port.name)) for port in gpu.ports}
         assert len({gateway and (gateway.gateway, gateway.mac) for gateway in gateways}) == 1
         assert set(paths_from(found, gpu.name)) == set(paths_from(apart, gpu.name))
     for routes in static_routes(found).values():
@@ -326,7 +326,7 @@ class TestWithBonds:
             assert ports["h0g0:eth0"] + ports["h0g0:eth1"] == self.FLOWS
             assert ports["rail0:peer0"] == ports["rail1:peer0"] == 0
 
-        own = made.topology.far_end(End("h0g0", "eth0"))
+        own = made.topology.far_end(CableEnd("h0g0", "eth0"))
         made.exec(own.node, ["ip", "link", "set", own.port, "down"])
         within(30, lambda: self._status(made, "h0g0", "eth0") == "DOWN", "the bond saw it")
         assert self._reach(made) == {0}

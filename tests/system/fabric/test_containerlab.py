@@ -32,7 +32,7 @@ from emulator.kernel import namespaces
 from tests.harness.lab.traffic import within
 from topologies import catalogue
 from topologies.addressing import gpu_address
-from topologies.model import End, Topology
+from topologies.model import CableEnd, Topology
 
 SPECS = (
     "rail_clos",
@@ -306,7 +306,7 @@ class TestWithVlansAndBonds:
         spec = "clos:hosts=3,gpus_per_host=1,nic_ports=2,spines=0,homing=bond"
         topology = deployed(f"{spec},vlans={vlans}", prefix)
         assert unreached(topology, prefix) == []
-        dead = topology.far_end(End("h0g0", "eth0"))
+        dead = topology.far_end(CableEnd("h0g0", "eth0"))
         inside(prefix, dead.node, ["ip", "link", "set", dead.port, "down"])
         within(30, lambda: mii_status(prefix, "h0g0", "eth0") == "DOWN", "the bond saw it")
         assert unreached(topology, prefix) == []

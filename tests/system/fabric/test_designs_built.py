@@ -12,7 +12,7 @@ from emulator.lab import Lab
 from tests.harness.lab.echoes import Asker, listen
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
-from topologies.model import End, Node, Topology
+from topologies.model import CableEnd, Node, Topology
 from topologies.routing.fabric_paths import paths_from
 
 pytestmark = pytest.mark.root
@@ -125,7 +125,7 @@ def test_a_plane_does_not_lead_to_the_subnets_of_the_other(lab: LabFactory, spec
             listen(askers, due)
         for asker in askers:
             assert asker.answers.heard == due[asker.node]
-            gateway = topology.gateway_of(End(asker.node, port))
+            gateway = topology.gateway_of(CableEnd(asker.node, port))
             assert gateway is not None
             assert gateway.gateway is not None
             assert set(asker.answers.refused.values()) == {gateway.gateway.ip}

@@ -14,7 +14,7 @@ from tests.harness.lab.traffic import pings, send_flows, within
 from tests.system.conftest import LabFactory
 from topologies.addressing import gpu_address
 from topologies.model import Topology
-from topologies.routing.forwarding import Place, forwarding_of
+from topologies.routing.forwarding import LookupPlace, forwarding_of
 from topologies.routing.static_routes import static_routes
 from topologies.routing.steps import Table
 
@@ -62,7 +62,7 @@ def follow(lab: Lab, source: str, destination: str) -> None:
     owner = router_of(topology, destination)
     start = router_of(topology, source)
     (entry,) = forwarding.entries(start)
-    front: list[tuple[Place, str]] = [(entry, forwarding.graph.hosts[start][0])]
+    front: list[tuple[LookupPlace, str]] = [(entry, forwarding.graph.hosts[start][0])]
     seen = set(front)
     for place, interface in front:  # which grows
         if place.node == owner:

@@ -38,7 +38,7 @@ from emulator.capture.fabric_capture import (
     select,
 )
 from emulator.errors import UserError
-from topologies.model import End, Link, Node, Port, Role, Server, Topology
+from topologies.model import CableEnd, Link, Node, Port, Role, Server, Topology
 
 root = pytest.mark.root
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="builds namespaces: needs root")
@@ -107,8 +107,8 @@ def small_topology() -> Topology:
     rail = Node(name="rail0", role=Role.RAIL, ports=(port("up0", 0, 1), port("up1", 1, 1)))
     cables = [
         Link(
-            a=End(f"h{n}g0", "eth0"),
-            b=End("rail0", f"up{n}"),
+            a=CableEnd(f"h{n}g0", "eth0"),
+            b=CableEnd("rail0", f"up{n}"),
             rate_bps=10**9,
             delay_ns=0,
             mtu=1500,

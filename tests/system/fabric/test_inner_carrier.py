@@ -11,7 +11,7 @@ from emulator.doctor import capabilities
 from emulator.lab import Lab
 from tests.harness.lab.wire_tap import UET_PORT, datagram, tapped, virtual
 from tests.system.conftest import LabFactory
-from topologies.model import End, Link
+from topologies.model import CableEnd, Link
 
 pytestmark = pytest.mark.root
 
@@ -23,7 +23,7 @@ FLOWS = range(50_000, 50_016)
 
 
 def link_at(lab: Lab, node: str, port: str) -> Link:
-    return lab.topology.link_at(End(node, port))
+    return lab.topology.link_at(CableEnd(node, port))
 
 
 def shown(lab: Lab, node: str, *what: str) -> list[dict[str, object]]:
@@ -70,14 +70,14 @@ def test_multipath_route_avoids_a_pulled_cable_at_once(lab: LabFactory) -> None:
     frame = datagram(made, "h0g0", "h1g1")
     with tapped(made, 0) as tap:
         for _ in range(TIMES):
-            ((port, _),) = tap.send(End("rail0", "down0"), frame)
+            ((port, _),) = tap.send(CableEnd("rail0", "down0"), frame)
             cable = made.topology.link_at(port)
             made.cables.pull([cable])
-            ((other, _),) = tap.send(End("rail0", "down0"), frame)
+            ((other, _),) = tap.send(CableEnd("rail0", "down0"), frame)
             assert other != port
             assert other.port.startswith("up")
             made.cables.plug([cable])
-            assert [end for end, _ in tap.send(End("rail0", "down0"), frame)] == [port]
+            assert [end for end, _ in tap.send(CableEnd("rail0", "down0"), frame)] == [port]
 
 
 def test_switch_without_a_way_sends_nothing(lab: LabFactory) -> None:
@@ -86,9 +86,11 @@ def test_switch_without_a_way_sends_nothing(lab: LabFactory) -> None:
     frame = datagram(made, "h0g0", "h1g1")
     with tapped(made, 0) as tap:
         made.cables.pull(uplinks)
-        assert tap.send(End("rail0", "down0"), frame) == []
+        assert tap.send(CableEnd("rail0", "down0"), frame) == []
         made.cables.plug(uplinks, out=uplinks[:1])
-        assert [end for end, _ in tap.send(End("rail0", "down0"), frame)] == [End("rail0", "up1")]
+        assert [end for end, _ in tap.send(CableEnd("rail0", "down0"), frame)] == [
+            CableEnd("rail0", "up1")
+        ]
         made.cables.plug(uplinks[:1])
 
 
@@ -102,9 +104,11 @@ def test_bridge_avoids_a_pulled_cable_at_once(lab: LabFactory, spec: str) -> Non
     with tapped(made, 0) as tap:
         for _ in range(TIMES):
             made.cables.pull([cable])
-            assert tap.send(End("rail0", "down0"), frame) == []
+            assert tap.send(CableEnd("rail0", "down0"), frame) == []
             made.cables.plug([cable])
-            assert tap.send(End("rail0", "down0"), frame) == [(End("rail0", "down1"), frame)]
+            assert tap.send(CableEnd("rail0", "down0"), frame) == [
+                (CableEnd("rail0", "down1"), frame)
+            ]
 
 
 @pytest.mark.parametrize("spec", [RAIL, VLANS])
@@ -132,7 +136,7 @@ def test_bond_has_heard_of_a_pulled_cable(lab: LabFactory) -> None:
 
         def used() -> set[str]:
             """The ports by which flows of the GPU leave."""
-            found: list[End] = []
+            found: list[CableEnd] = []
             for flow in FLOWS:
                 with made.inside("h0g0", lambda: socket.socket(type=socket.SOCK_DGRAM)) as sender:
                     sender.bind(("", flow))

@@ -13,7 +13,7 @@ pytest.importorskip("mininet", reason="Mininet is not installed")
 from tests import CHECKOUT
 from topologies.designs.rail_clos import rail_clos
 from topologies.mininet_topo import FabricTopo, topos
-from topologies.model import SWITCH_ROLES, End, Topology
+from topologies.model import SWITCH_ROLES, CableEnd, Topology
 
 TOPO_FILE = CHECKOUT / "topologies" / "mininet_topo.py"
 
@@ -46,7 +46,7 @@ def test_links_carry_their_model_and_port_positions(topo: FabricTopo, topology: 
             node = topology.node(end.node)
             assert info[f"node{side}"] == end.node
             position = info[f"port{side}"] - (1 if node.is_switch else 0)
-            assert End(node.name, node.ports[position].name) == end
+            assert CableEnd(node.name, node.ports[position].name) == end
 
 
 def test_parallel_links_stay_apart(topo: FabricTopo) -> None:

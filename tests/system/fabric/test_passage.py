@@ -23,13 +23,13 @@ from tests.harness.lab.wire_tap import (
     virtual,
 )
 from tests.system.conftest import LabFactory
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = pytest.mark.root
 
 RAIL = "rail_clos:hosts=2,gpus_per_host=2"
 STRETCHED = "clos:segments=2,hosts=1,gpus_per_host=2,spines=1,rails_per_switch=2,subnets=stretched"
-GPU, SWITCH = End("h0g0", "eth0"), End("rail0", "down0")  # the two ends of a cable
+GPU, SWITCH = CableEnd("h0g0", "eth0"), CableEnd("rail0", "down0")  # the two ends of a cable
 OURS, THEIRS = IPv4Address("10.0.1.2"), IPv4Address("10.0.1.3")
 IP, IPV6 = b"\x08\x00", b"\x86\xdd"
 TCP = 6
@@ -118,7 +118,7 @@ def test_switch_program_sorts_packets_alike(lab: LabFactory) -> None:
             before = words[first + PASSED]
             heard = [end for end, _ in tap.send(SWITCH, addresses + rest)]
             if not name.startswith("ipv6-") or not name.endswith("-cut"):  # bridges may drop those
-                assert heard == [End("rail0", "down1")], name
+                assert heard == [CableEnd("rail0", "down1")], name
             is_packet = name in TRANSPORT and name != "pause"  # which no switch forwards
             assert words[first + PASSED] - before == is_packet, name
 
@@ -130,7 +130,7 @@ def test_ring_takes_what_arrives_at_its_workers_nodes(lab: LabFactory) -> None:
         gpu.send(frame)
         assert (first.heard(), second.heard()) == ([(GPU, frame)], [])
         assert first.send(SWITCH, frame) == []
-        assert second.heard() == [(End("rail0", "down1"), frame)]
+        assert second.heard() == [(CableEnd("rail0", "down1"), frame)]
 
 
 @pytest.mark.parametrize("spec", [RAIL, STRETCHED])

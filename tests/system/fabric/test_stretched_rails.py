@@ -34,7 +34,7 @@ from tests.system.endpoint.test_endpoint_nic import SIZE, header, open_nic
 from tests.system.fabric.test_lab import nothing_left, uetemu
 from topologies import catalogue
 from topologies.addressing import next_hops
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = pytest.mark.root
 
@@ -340,7 +340,7 @@ def tell(routing: Routing, switch: str, command: str) -> None:
 
 
 def test_a_lost_uplink_cuts_no_tunnel(pods: Lab) -> None:
-    link = pods.topology.link_at(End("rail0", "up0"))
+    link = pods.topology.link_at(CableEnd("rail0", "up0"))
 
     def pull() -> None:
         pods.exec(link.b.node, ["ip", "link", "set", link.b.port, "down"])

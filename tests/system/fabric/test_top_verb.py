@@ -22,7 +22,7 @@ import pytest
 from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import NOW, SWITCH_WORDS
 from emulator.lab import Lab
-from emulator.live.sampler import Sampler
+from emulator.live.sampler import LabSampler
 from tests import CHECKOUT
 from tests.harness.lab.traffic import blast, kill
 from tests.system.conftest import LabFactory
@@ -69,7 +69,7 @@ def test_the_time_of_a_virtual_clock_is_that_of_its_switches(lab: LabFactory) ->
     assert made.asic is not None
     assert made.asic.virtual is not None
     words = made.asic.virtual.switches
-    sampler = Sampler(made)
+    sampler = LabSampler(made)
     words[NOW] = 5_000
     before = sampler.sample()
     words[SWITCH_WORDS + NOW] = 12_500

@@ -19,7 +19,7 @@ from tests.harness.lab.wire_tap import (
     with_source_port,
 )
 from tests.system.conftest import LabFactory
-from topologies.model import End
+from topologies.model import CableEnd
 
 pytestmark = pytest.mark.root
 
@@ -28,13 +28,13 @@ SOURCE_PORTS = 32_768, 60_999  # net.ipv4.ip_local_port_range
 FLOWS = range(49_152, 49_168)
 
 
-def outside(lab: Lab, sender: str, receiver: str) -> dict[int, tuple[End, bytes]]:
+def outside(lab: Lab, sender: str, receiver: str) -> dict[int, tuple[CableEnd, bytes]]:
     """For each flow, where the first switch sends its packet, and the frame there."""
     found = {}
     with tapped(lab, 0) as tap:
         for flow in FLOWS:
             frame = with_source_port(datagram(lab, sender, receiver), flow)
-            (found[flow],) = tap.send(lab.topology.far_end(End(sender, "eth0")), frame)
+            (found[flow],) = tap.send(lab.topology.far_end(CableEnd(sender, "eth0")), frame)
     return found
 
 
@@ -62,7 +62,7 @@ def test_switch_asic_gives_the_hash_where_it_balances(lab: LabFactory) -> None:
     frames = []
     with tapped(made, 0) as tap:
         for _ in range(8):
-            end = made.topology.far_end(End("h0g0", "eth0"))
+            end = made.topology.far_end(CableEnd("h0g0", "eth0"))
             ((_, frame),) = tap.send(end, datagram(made, "h0g0", "h1g0"))
             frames.append(frame)
     assert len({frame[34:36] for frame in frames}) > 4  # one flow, many source ports
@@ -75,6 +75,6 @@ def test_frame_reaches_its_gpu_through_tunnels(lab: LabFactory) -> None:
         frame = datagram(made, sender, receiver)
         with tapped(made, 0) as tap:
             path, arrived = carried(tap, made, sender, frame)
-        assert path[-1] == End(receiver, "eth0")
+        assert path[-1] == CableEnd(receiver, "eth0")
         assert len(path) == 3  # leaf, spine, leaf: a cable each
         assert arrived[26:] == frame[26:]

@@ -14,7 +14,7 @@ from tests.harness.lab.traffic import pings
 from tests.system.conftest import LabFactory
 from topologies import catalogue
 from topologies.interface_indices import VLAN_BRIDGE, interface_indices
-from topologies.model import End, FabricProfile, TopologyError
+from topologies.model import CableEnd, FabricProfile, TopologyError
 from topologies.profile import fabric_file
 from topologies.routing.static_routes import static_routes
 
@@ -24,7 +24,7 @@ SHAPE = "dual_rail_per_switch:hosts=2,gpus_per_host=4,spines=2"
 def test_interfaces_and_routes_are_those_of_bridges() -> None:
     apart, tagged = catalogue.load(SHAPE), catalogue.load(f"{SHAPE},vlans=on")
     before, after = interface_indices(apart), interface_indices(tagged)
-    added = {End("rail0", VLAN_BRIDGE), End("rail1", VLAN_BRIDGE)}
+    added = {CableEnd("rail0", VLAN_BRIDGE), CableEnd("rail1", VLAN_BRIDGE)}
     assert {end: index for end, index in after.items() if end not in added} == before
     assert len(set(after.values())) == len(after) == len(before) + len(added)
     assert static_routes(tagged) == static_routes(apart)
@@ -99,7 +99,7 @@ class TestWithVlans:
         shown = json.loads(made.exec("rail0", ["ip", "-j", "-d", "link"]).stdout)
         found = {row["ifname"]: row for row in shown}
         assert found["rail1"]["link"] == "br0"
-        assert found["rail1"]["ifindex"] == indices[End("rail0", "rail1")]
+        assert found["rail1"]["ifindex"] == indices[CableEnd("rail0", "rail1")]
         assert {found[name]["mtu"] for name in ("br0", "rail0", "rail1", "down0")} == {9000}
         # or every frame that it forwards would be copied to the switch itself
         assert found["br0"]["promiscuity"] == 0

@@ -21,7 +21,7 @@ from tests.system.conftest import LabFactory
 from tests.system.fabric.test_lab import AT_STEP, python, uetemu
 from topologies import catalogue
 from topologies.interface_indices import interface_indices
-from topologies.model import End
+from topologies.model import CableEnd
 
 RAIL = "rail_clos:hosts=2,gpus_per_host=2"
 
@@ -77,7 +77,7 @@ def test_another_process_finds_the_same_wires(lab: LabFactory) -> None:
     with Lab.attach(made.name) as found:
         assert found.record.clock == "virtual"
         assert found.wires is not None
-        end = End("rail0", "down0")
+        end = CableEnd("rail0", "down0")
         assert found.wires.index(end) == made.wires.index(end)
         assert found.wires_namespace == made.wires_namespace
         assert all(port.data.packets == 0 for port in found.counters().values())
@@ -99,7 +99,9 @@ def test_switch_has_forwarded_when_send_returns(lab: LabFactory) -> None:
     with tapped(made) as tap:
         for _ in range(200):
             frame = datagram(made, "h0g0", "h1g0")
-            assert tap.send(End("rail0", "down0"), frame) == [(End("rail0", "down1"), frame)]
+            assert tap.send(CableEnd("rail0", "down0"), frame) == [
+                (CableEnd("rail0", "down1"), frame)
+            ]
 
 
 def test_clean_removes_the_wires(lab_name: str) -> None:
@@ -164,7 +166,7 @@ def test_nobody_sends_unasked(lab: LabFactory, spec: str) -> None:
         made.cables.plug([cable])
         for other in gpus[1:]:
             frame = datagram(made, gpus[0], other)
-            assert tap.send(made.topology.far_end(End(gpus[0], "eth0")), frame)
+            assert tap.send(made.topology.far_end(CableEnd(gpus[0], "eth0")), frame)
         assert not tap.hears_within(3)
     for node in made.topology.switches:  # and nothing is known for a while only
         entries = json.loads(made.exec(node.name, ["bridge", "-j", "fdb", "show"]).stdout)
@@ -175,14 +177,14 @@ def test_nobody_sends_unasked(lab: LabFactory, spec: str) -> None:
 
 def test_bgp_converges_over_wires_and_hears_of_a_pulled_cable(lab: LabFactory) -> None:
     made = virtual(lab, chosen(catalogue.load(RAIL), "ebgp"))
-    cable = made.topology.link_at(End("rail0", "up0"))
+    cable = made.topology.link_at(CableEnd("rail0", "up0"))
     with tapped(made, 0) as tap:
         frames = [
             with_source_port(datagram(made, "h0g0", "h1g1"), port) for port in range(5000, 5016)
         ]
 
         def uplinks() -> set[str]:
-            return {tap.send(End("rail0", "down0"), frame)[0][0].port for frame in frames}
+            return {tap.send(CableEnd("rail0", "down0"), frame)[0][0].port for frame in frames}
 
         assert len(uplinks()) > 1
         made.cables.pull([cable])

@@ -17,7 +17,7 @@ from emulator.errors import UserError
 from emulator.faults import grammar
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.fault_elements import element
-from emulator.faults.fault_injector import Striker, recorded
+from emulator.faults.fault_injector import FaultInjector, recorded
 from emulator.lab import Lab
 from tests.harness.lab.traffic import blast, kill, pings, send_flows, within
 from tests.system.conftest import SMALL, LabFactory
@@ -65,7 +65,7 @@ def test_whatever_was_pulled_comes_back_as_it_was(lab: LabFactory, topology: str
     balance = "packet" if topology == TABLES else "round-robin"
     made = lab(topology, switch=choice.parse(f"shallow:balance={balance}"))
     before = dump(made)
-    striker, rng = Striker(made), random.Random(topology)
+    striker, rng = FaultInjector(made), random.Random(topology)
     for _ in range(4):
         condition = striker.condition
         for cable in rng.sample(made.topology.links, 4):
@@ -83,7 +83,7 @@ def test_whatever_was_pulled_comes_back_as_it_was(lab: LabFactory, topology: str
 
 def test_the_other_hops_carry_what_a_dead_one_did(lab: LabFactory) -> None:
     made = lab(switch=choice.parse("shallow"))
-    striker = Striker(made)
+    striker = FaultInjector(made)
     striker.apply(struck(made, "link rail0:up0 down"))
     alive = [line for line in routes(made, "rail0", "10.0.2.0/24") if "dead" not in line]
     assert [line.split()[4] for line in alive if "nexthop" in line] == ["up1"]
@@ -99,7 +99,7 @@ def test_the_other_hops_carry_what_a_dead_one_did(lab: LabFactory) -> None:
 
 def test_a_switch_that_is_down_is_nobodys(lab: LabFactory) -> None:
     made = lab()  # without ASIC, too
-    striker = Striker(made)
+    striker = FaultInjector(made)
     striker.apply(struck(made, "switch rail0 down"))
     assert routes(made, "rail0", "10.0.2.0/24") == []
     ping = ["ping", "-c1", "-W1", "10.0.1.3"]
@@ -110,7 +110,7 @@ def test_a_switch_that_is_down_is_nobodys(lab: LabFactory) -> None:
 
 def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFactory) -> None:
     made = lab(dilation=100_000, switch=choice.parse("deep"))
-    asic, striker = made.asic, Striker(made)
+    asic, striker = made.asic, FaultInjector(made)
     assert asic is not None
 
     def depth() -> int:
@@ -139,7 +139,7 @@ def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFacto
 
 def test_silent_faults_of_a_nics_cable_strike_both_ways(lab: LabFactory) -> None:
     made = lab(switch=choice.parse("shallow"))
-    asic, striker = made.asic, Striker(made)
+    asic, striker = made.asic, FaultInjector(made)
     assert asic is not None
     before = dump(made)
     striker.apply(struck(made, "link h0g0:eth0 blackhole; link h1g0:eth0 loss=100% rate=100Gbps"))
@@ -161,12 +161,12 @@ def test_silent_faults_of_a_nics_cable_strike_both_ways(lab: LabFactory) -> None
 def test_what_cannot_be_changes_nothing(lab: LabFactory) -> None:
     plain = lab()
     with pytest.raises(UserError, match="no switch ASIC, which injects"):
-        Striker(plain).apply(struck(plain, "link rail0:up0 down; link rail0:up1 loss=1%"))
+        FaultInjector(plain).apply(struck(plain, "link rail0:up0 down; link rail0:up1 loss=1%"))
     assert recorded(plain.name, plain.topology) == SOUND
     assert without_carrier(plain) == set()
     made = lab(dilation=100_000, switch=choice.parse("shallow"))
     with pytest.raises(UserError, match="link rail0:up1, too little to count in"):
-        Striker(made).apply(struck(made, "link rail0:up0 down; link rail0:up1 rate=1Mbps"))
+        FaultInjector(made).apply(struck(made, "link rail0:up0 down; link rail0:up1 rate=1Mbps"))
     assert without_carrier(made) == set()
 
 

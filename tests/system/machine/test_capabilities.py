@@ -18,7 +18,7 @@ from emulator.cli import doctor_verb
 from emulator.cli.main import cli
 from emulator.doctor import capabilities
 from emulator.doctor import probes as trials
-from emulator.doctor.capabilities import FEATURES, SUBSTITUTES, Capabilities, Kind, probe
+from emulator.doctor.capabilities import FEATURES, SUBSTITUTES, Capabilities, CapabilityKind, probe
 from emulator.errors import UserError
 from tests import CHECKOUT
 
@@ -61,7 +61,9 @@ def everything() -> Capabilities:
 
 
 def test_every_kernel_feature_has_its_trial() -> None:
-    in_kernel = {name for name, feature in FEATURES.items() if feature.kind is Kind.KERNEL}
+    in_kernel = {
+        name for name, feature in FEATURES.items() if feature.kind is CapabilityKind.KERNEL
+    }
     assert in_kernel == set(trials.TRIALS)
 
 
@@ -228,7 +230,7 @@ def test_trial_of_the_switch_program_pins_nothing_that_others_see(
     elsewhere = ThreadPoolExecutor(1)  # the trial's own thread has mounts of its own
     elsewhere.submit(os.getpid).result()
 
-    def loaded(lab: str, size: Size) -> asic_program.Program:
+    def loaded(lab: str, size: Size) -> asic_program.SwitchProgram:
         program = load(lab, size)
         assert lab in asic_program.labs()
         seen.append([lab, *elsewhere.submit(asic_program.labs).result()])

@@ -13,7 +13,7 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator.asic.code_points import LAB
-from emulator.rocev2.wire.rocev2_packets import Flow, PacketOpener, encapsulation
+from emulator.rocev2.wire.rocev2_packets import PacketFlow, PacketDecapsulator, encapsulation
 from tests.harness.runs.processes import SMALL, Run, uetemu
 
 TSHARK = shutil.which("tshark")
@@ -24,13 +24,13 @@ on_a_fabric = [
 pytestmark = on_a_fabric
 
 
-def flows(capture: Path) -> list[Flow]:
+def flows(capture: Path) -> list[PacketFlow]:
     """Every frame of a capture, opened by whom it is for: its ICRC is right."""
     found = []
     for frame, _ in RawPcapNgReader(str(capture)):
         mac = ":".join(f"{octet:02x}" for octet in frame[:6])
         address = ".".join(map(str, frame[30:34]))
-        flow = PacketOpener(encapsulation(address, mac)).open(memoryview(frame))
+        flow = PacketDecapsulator(encapsulation(address, mac)).open(memoryview(frame))
         assert not isinstance(flow, str), flow
         found.append(flow)
     return found

@@ -15,7 +15,7 @@ from emulator import scenario
 from emulator.errors import UserError
 from emulator.run.plan import preflight
 from emulator.run.plan.preflight import Need
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.trial_load import TrialLoad
 from emulator.transports import fit
 from tests.harness.runs.processes import Run
 from topologies import catalogue
@@ -23,10 +23,10 @@ from topologies import catalogue
 GIB = 2**30
 
 
-def _load(spec: str, **given: str) -> Load:
+def _load(spec: str, **given: str) -> TrialLoad:
     topology, allreduce = catalogue.load(spec), scenario.load("allreduce")
     (trial,) = allreduce.schedules(allreduce.parameters(given), topology, 1)
-    return Load.of(trial, topology, fit("uet", topology, seed=1, switch=None).wire)
+    return TrialLoad.of(trial, topology, fit("uet", topology, seed=1, switch=None).wire)
 
 
 def _own_memory(process: psutil.Process) -> int:

@@ -12,16 +12,16 @@ from emulator import scenario as scenarios
 from emulator.cli import run_verb
 from emulator.errors import UserError
 from emulator.run.measurement import Start
-from emulator.run.plan.run_plan import Plan, Request, prepare
+from emulator.run.plan.run_plan import RunPlan, RunRequest, prepare
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="capabilities are tried as root")
 
 
-def planned(transport: str, **changes: Any) -> Plan:
+def planned(transport: str, **changes: Any) -> RunPlan:
     scenario = scenarios.load("incast")
     parameters = scenario.parameters({"senders": "2,3", "size": "64KiB"})
     return prepare(
-        Request(scenario=scenario, parameters=parameters, transport=transport, **changes)
+        RunRequest(scenario=scenario, parameters=parameters, transport=transport, **changes)
     )
 
 
@@ -67,9 +67,9 @@ def test_a_start_in_words() -> None:
 def test_options(
     arguments: tuple[str, ...], start: Start, seeds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Request] = []
+    asked: list[RunRequest] = []
 
-    def stop(request: Request) -> None:
+    def stop(request: RunRequest) -> None:
         asked.append(request)
         raise UserError("that is all")
 

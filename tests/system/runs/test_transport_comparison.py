@@ -171,12 +171,12 @@ def test_presets_stand_on_what_they_are_sold_with() -> None:
         fit("rocev2:adaptiv", fabric)
 
 
-def width(columns: Sequence[table.Column]) -> int:
+def width(columns: Sequence[table.TableColumn]) -> int:
     return max(map(len, table.heading(columns)))
 
 
 def test_the_table_keeps_what_only_the_scenario_tells() -> None:
-    own = (table.Column("senders", "senders"), *table.TRAFFIC_COLUMNS)
+    own = (table.TableColumn("senders", "senders"), *table.TRAFFIC_COLUMNS)
     columns = comparison.columns(own, ["uet", "rocev2:qps=4,mtu=1024"], ["senders"])
     keys = [column.key for column in columns]
     assert keys[:3] == ["name", "senders", "size_bytes"]

@@ -18,7 +18,7 @@ from emulator.cli import run_verb
 from emulator.cli.decode.decode_source import opener, read_domains
 from emulator.errors import UserError
 from emulator.run.run_secret import run_secret
-from emulator.run.runner import Request, prepare
+from emulator.run.runner import RunRequest, prepare
 from emulator.transports import fit
 from emulator.transports.uet_transport import (
     COUNTERS_PER_LIFE,
@@ -137,7 +137,7 @@ def test_every_life_of_a_secured_runs_endpoints_has_a_key_of_its_own(
 def secret(seed: int = 1, life: int = 0, started: int | None = 7, **changes: object) -> bytes:
     scenario = scenarios.load("allreduce")
     texts = {"sizes": changes.pop("sizes", "16KiB")}
-    request = Request(
+    request = RunRequest(
         scenario=scenario,
         parameters=scenario.parameters(texts),  # type: ignore[arg-type]
         topology="clos:hosts=2,gpus_per_host=1,spines=0",
@@ -236,7 +236,7 @@ def test_frames_are_captured_whole_where_nothing_less_can_be_decrypted(
 ) -> None:
     asked = []
 
-    def prepare(request: Request) -> None:
+    def prepare(request: RunRequest) -> None:
         asked.append(request.snaplen)
         raise UserError("that is all")
 

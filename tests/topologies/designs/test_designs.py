@@ -17,7 +17,7 @@ from topologies.analysis.capacity import (
     switch_ports,
 )
 from topologies.analysis.failure_domain import failure_domains
-from topologies.model import Bridge, End, Role, Topology, TopologyError
+from topologies.model import Bridge, CableEnd, Role, Topology, TopologyError
 from topologies.units import format_rate
 
 NAMED = [
@@ -72,10 +72,10 @@ def members(topology: Topology, switch: str, bridge: str) -> list[tuple[int, str
     return [
         (
             int(port.name.removeprefix("down")) + 1,
-            next(far.node for far, _ in topology.beyond(End(switch, port.name))),
+            next(far.node for far, _ in topology.beyond(CableEnd(switch, port.name))),
         )
         for port in node.ports
-        if port.bridge == bridge and End(switch, port.name) not in topology.standby_ends
+        if port.bridge == bridge and CableEnd(switch, port.name) not in topology.standby_ends
     ]
 
 
@@ -93,7 +93,7 @@ def summaries(topology: Topology, switch: str) -> list[str]:
 
 def behind(topology: Topology, gpu: str, port: str = "eth0") -> str:
     """The switch behind a port of a GPU, through its NIC if that is shared."""
-    far = topology.far_end(End(gpu, port)).node
+    far = topology.far_end(CableEnd(gpu, port)).node
     if topology.node(far).role is Role.NIC:
         (far,) = (
             end.node for _, _, end in topology.neighbours(far) if topology.node(end.node).is_switch
@@ -104,7 +104,7 @@ def behind(topology: Topology, gpu: str, port: str = "eth0") -> str:
 def test_single_rail_switch_groups_its_interfaces_by_server() -> None:
     topology = catalogue.load("single_rail_switch")
     (switch,) = topology.switches
-    assert [topology.far_end(End("rail0", port.name)).node for port in switch.ports] == [
+    assert [topology.far_end(CableEnd("rail0", port.name)).node for port in switch.ports] == [
         f"h{host}g{rank}" for host in range(3) for rank in range(8)
     ]
     assert rails(topology, "rail0") == [(f"10.0.{rail + 1}.0/24", 101 + rail) for rail in range(8)]
@@ -275,7 +275,7 @@ def test_single_rail_per_switch_needs_no_summary() -> None:
 def test_four_gpus_share_a_nic_of_200_gbps() -> None:
     topology = catalogue.load("shared_nic")
     for server in topology.servers:
-        nics = {topology.far_end(End(gpu, "eth0")).node: gpu for gpu in server.gpus}
+        nics = {topology.far_end(CableEnd(gpu, "eth0")).node: gpu for gpu in server.gpus}
         assert len(nics) == 2
         for nic in nics:
             rates = sorted(link.rate_bps for link, _, _ in topology.neighbours(nic))

@@ -12,7 +12,7 @@ from topologies import addressing
 from topologies.analysis.capacity import bisection_bandwidth, max_flow, oversubscription, rates
 from topologies.catalogue import load, spec_of
 from topologies.designs.global_links import ARRANGEMENTS, global_links, rounds
-from topologies.model import End, Role, Topology, TopologyError
+from topologies.model import CableEnd, Role, Topology, TopologyError
 from topologies.routing.fabric_paths import paths_from
 from topologies.routing.forwarding import forwarding_of
 
@@ -68,7 +68,7 @@ def test_each_gpu_of_a_server_is_at_a_leaf_of_its_own(spec: str) -> None:
     topology = load(f"fat_tree:{spec}")
     each = len(topology.servers[0].gpus)
     for server in topology.servers:
-        leaves = [topology.far_end(End(gpu, "eth0")).node for gpu in server.gpus]
+        leaves = [topology.far_end(CableEnd(gpu, "eth0")).node for gpu in server.gpus]
         numbers = [int(leaf.removeprefix("leaf")) for leaf in leaves]
         assert numbers == list(range(numbers[0], numbers[0] + each))
         assert numbers[0] % each == 0
@@ -79,7 +79,7 @@ def test_each_gpu_of_a_server_is_at_a_leaf_of_its_own(spec: str) -> None:
 def test_at_the_top_of_a_rack_all_gpus_of_a_server_are_at_one_leaf(spec: str) -> None:
     topology = load(f"tor:{spec}")
     for server in topology.servers:
-        assert len({topology.far_end(End(gpu, "eth0")).node for gpu in server.gpus}) == 1
+        assert len({topology.far_end(CableEnd(gpu, "eth0")).node for gpu in server.gpus}) == 1
     if "leaves" not in spec:
         assert census(topology) == census(load(f"fat_tree:{spec}"))
 

@@ -14,7 +14,7 @@ from topologies.designs.planes import fep_addresses, fep_number, plane_networks
 from topologies.exports.address_table import to_csv
 from topologies.exports.dot import to_dot
 from topologies.exports.mermaid import as_data
-from topologies.model import End, TopologyError
+from topologies.model import CableEnd, TopologyError
 from topologies.routing.path_delays import path_delays
 
 FEPS = {
@@ -49,7 +49,7 @@ def test_a_plane_is_a_leaf() -> None:
     topology = catalogue.load("fabric_planes")
     for gpu in topology.gpus:
         for port, leaf in zip(gpu.ports, ("rail0", "rail1"), strict=True):
-            assert topology.far_end(End(gpu.name, port.name)).node == leaf
+            assert topology.far_end(CableEnd(gpu.name, port.name)).node == leaf
     assert [switch.plane for switch in topology.switches] == [0, 1]
 
 

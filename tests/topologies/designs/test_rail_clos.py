@@ -16,7 +16,7 @@ from topologies.analysis.capacity import (
     oversubscription,
 )
 from topologies.designs.rail_clos import rail_clos
-from topologies.model import End, Node, Port, Role, ScaleUp, Server, Topology, TopologyError
+from topologies.model import CableEnd, Node, Port, Role, ScaleUp, Server, Topology, TopologyError
 from topologies.parts.assembly import Assembly
 from topologies.routing.fabric_paths import path_delay_ns, paths_from
 from topologies.routing.path_delays import path_delays
@@ -221,7 +221,7 @@ def _with_node(topology: Topology, which: str, /, **changes: object) -> Topology
     return dataclasses.replace(topology, nodes=tuple(nodes))
 
 
-def _with_port(topology: Topology, end: End, **changes: object) -> Topology:
+def _with_port(topology: Topology, end: CableEnd, **changes: object) -> Topology:
     ports = [
         dataclasses.replace(p, **changes) if p.name == end.port else p  # type: ignore[arg-type]
         for p in topology.node(end.node).ports
@@ -237,7 +237,7 @@ def _with_first_link(topology: Topology, **changes: object) -> Topology:
     )
 
 
-GPU_PORT, UPLINK = End("h0g0", "eth0"), End("rail0", "up0")
+GPU_PORT, UPLINK = CableEnd("h0g0", "eth0"), CableEnd("rail0", "up0")
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ GPU_PORT, UPLINK = End("h0g0", "eth0"), End("rail0", "up0")
         (lambda t: _with_first_link(t, delay_ns=-1), r"rail0:down0: the delay"),
         (lambda t: _with_first_link(t, mtu=10), r"rail0:down0: the MTU"),
         (lambda t: _with_first_link(t, buffer_bytes=10), r"rail0:down0: a buffer"),
-        (lambda t: _with_first_link(t, a=End("h9g0", "eth0")), r"there is no node 'h9g0'"),
-        (lambda t: _with_first_link(t, a=End("h0g0", "eth7")), r"h0g0 has no port 'eth7'"),
-        (lambda t: _with_first_link(t, a=End("h1g0", "eth0")), r"two cables .* h1g0:eth0"),
+        (lambda t: _with_first_link(t, a=CableEnd("h9g0", "eth0")), r"there is no node 'h9g0'"),
+        (lambda t: _with_first_link(t, a=CableEnd("h0g0", "eth7")), r"h0g0 has no port 'eth7'"),
+        (lambda t: _with_first_link(t, a=CableEnd("h1g0", "eth0")), r"two cables .* h1g0:eth0"),
         (lambda t: dataclasses.replace(t, links=t.links[1:]), r"h0g0:eth0 has no cable"),
         (lambda t: dataclasses.replace(t, servers=t.servers[1:]), r"h0g0 stands in no server"),
         (
@@ -334,7 +334,7 @@ def test_overlapping_subnets_of_cables_are_refused(
     for node in reference.nodes:
         ports = tuple(
             dataclasses.replace(port, address=IPv4Interface(addresses[ends.index(end)]))
-            if (end := End(node.name, port.name)) in ends
+            if (end := CableEnd(node.name, port.name)) in ends
             else port
             for port in node.ports
         )

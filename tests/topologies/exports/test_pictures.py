@@ -18,7 +18,7 @@ from topologies import catalogue
 from topologies.exports import dot
 from topologies.exports.heat import COLOURS, STEPS, Heat, number, round_above
 from topologies.exports.picture import LONGEST_ROW, MOST_LINES, Picture, picture
-from topologies.model import End, Link, Node, Port, Role, Server, Topology
+from topologies.model import CableEnd, Link, Node, Port, Role, Server, Topology
 
 SMALL = (
     "rail_clos",
@@ -51,7 +51,7 @@ def fabric(cables: Iterable[tuple[str, str]], **pods: int) -> Topology:
             mac = f"02:00:00:{count >> 8:02x}:{count & 255:02x}:{side:02x}"
             address = IPv4Interface(f"172.16.{count // 128}.{count % 128 * 2 + side}/31")
             own.append(Port(name=f"p{len(own)}", mac=mac, address=address))
-            ends.append(End(name, own[-1].name))
+            ends.append(CableEnd(name, own[-1].name))
         links.append(
             Link(
                 a=ends[0],

@@ -22,7 +22,7 @@ from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import UserError
 from emulator.fabric_choice import choose, shipped
 from topologies import catalogue
-from topologies.parts.design_parameters import Kind
+from topologies.parts.design_parameters import ParameterKind
 from topologies.profile import fabric_file
 from topologies.profile.fabric_keys import CLOS, KEYS, SECTIONS
 from topologies.profile.fabric_schema import schema
@@ -69,8 +69,8 @@ def test_what_a_computed_parameter_is_may_be_left_to_the_fabric() -> None:
 
 def test_times_are_those_of_the_control_planes() -> None:
     interval, multiplier = KEYS["bfd_interval"].kind, KEYS["bfd_multiplier"].kind
-    assert isinstance(interval, Kind)
-    assert isinstance(multiplier, Kind)
+    assert isinstance(interval, ParameterKind)
+    assert isinstance(multiplier, ParameterKind)
     ms = control_plane.INTERVAL_MS
     assert (interval.minimum, interval.maximum) == (ms[0] * 10**6, ms[-1] * 10**6)
     assert range(multiplier.minimum, multiplier.maximum + 1) == control_plane.MULTIPLIER

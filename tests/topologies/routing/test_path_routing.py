@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.harness.topologies.walks import Walk, all_walks, walks
 from topologies import addressing
-from topologies.analysis.deadlock import Channel, waiting_circle
+from topologies.analysis.deadlock import SwitchChannel, waiting_circle
 from topologies.analysis.round_trip import base_rtt_ns
 from topologies.catalogue import load
-from topologies.model import End, FabricProfile, Role, ScaleUp, Topology, TopologyError
+from topologies.model import CableEnd, FabricProfile, Role, ScaleUp, Topology, TopologyError
 from topologies.parts.assembly import Assembly
 from topologies.routing.fabric_paths import longest_paths_from, paths_from
 from topologies.routing.forwarding import forwarding_of
@@ -231,13 +231,13 @@ def test_a_circle_is_found_and_is_one(spec: str, links: int) -> None:
     circle = waiting_circle(topology)
     assert len(circle) == links
     cables = {frozenset(link.ends) for link in topology.links}
-    taken: set[tuple[End, End]] = set()
+    taken: set[tuple[CableEnd, CableEnd]] = set()
     for source, _, walk in all_walks(topology):
         names = [source, *(step.node for step in walk)]
-        outs = [End(name, step.port) for name, step in zip(names, walk, strict=False)]
+        outs = [CableEnd(name, step.port) for name, step in zip(names, walk, strict=False)]
         taken.update(pairwise(outs))
     for one, following in zip(circle, (*circle[1:], circle[0]), strict=True):
-        assert isinstance(one, Channel)
+        assert isinstance(one, SwitchChannel)
         assert frozenset((one.sender, one.receiver)) in cables
         assert one.receiver.node == following.sender.node
         assert (one.sender, following.sender) in taken  # some packet does take one after the other
@@ -280,7 +280,7 @@ def test_a_routing_that_the_topology_cannot_have_is_refused() -> None:
     cut = [link for link in dragonfly.links if {link.a.node[:2], link.b.node[:2]} != {"g0", "g2"}]
     ends = {end for link in cut for end in link.ends}
     nodes = [
-        replace(node, ports=tuple(p for p in node.ports if End(node.name, p.name) in ends))
+        replace(node, ports=tuple(p for p in node.ports if CableEnd(node.name, p.name) in ends))
         for node in dragonfly.nodes
     ]
     apart = replace(dragonfly, links=tuple(cut), nodes=tuple(nodes))

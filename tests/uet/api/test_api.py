@@ -21,7 +21,7 @@ from uet.api import (
     Order,
     ProviderAddress,
 )
-from uet.api.loopback import End, Loopback, pair
+from uet.api.loopback import Loopback, LoopbackEnd, pair
 from uet.config import FepConfig
 from uet.tss.secure_domain import SecureDomain
 from uet.wire import headers
@@ -204,7 +204,7 @@ def test_a_domain_that_begins_again_repeats_nothing() -> None:
         endpoint.bind(av)
         endpoint.bind(cq, Flag.TRANSMIT | Flag.RECV)
         endpoint.enable()
-        a = End(domain, endpoint, av, cq, av.insert(b.endpoint.getname()))
+        a = LoopbackEnd(domain, endpoint, av, cq, av.insert(b.endpoint.getname()))
     own = [frame for frame in tap.frames if frame[26:30] == bytes([10, 0, 0, 1])]
     stamps = [frame[42:54] for frame in own]
     assert len(set(stamps)) == len(stamps) > 3

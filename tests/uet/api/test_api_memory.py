@@ -19,7 +19,7 @@ from uet.api import (
     Order,
     ProviderAddress,
 )
-from uet.api.loopback import End, Loopback, pair
+from uet.api.loopback import Loopback, LoopbackEnd, pair
 from uet.api.memory_region import MemoryKeys
 from uet.wire import headers
 from uet.wire.codes import ReturnCode
@@ -178,7 +178,7 @@ def test_a_buffer_may_be_any_flat_memory() -> None:
     ],
 )
 def test_what_cannot_be_is_one_sentence(
-    profiles: tuple[str, ...], call: Callable[[End, End], object], words: str
+    profiles: tuple[str, ...], call: Callable[[LoopbackEnd, LoopbackEnd], object], words: str
 ) -> None:
     a, b = pair(profiles=profiles)
     with pytest.raises(ValueError, match=words) as refusal:
@@ -210,7 +210,7 @@ def test_a_peer_of_unknown_profiles_refuses_by_itself() -> None:
         lambda a: a.endpoint.atomic(bytes(8), a.peer, 0, 1, *ADD),
     ],
 )
-def test_a_datagram_endpoint_has_datagrams_only(call: Callable[[End], object]) -> None:
+def test_a_datagram_endpoint_has_datagrams_only(call: Callable[[LoopbackEnd], object]) -> None:
     a, _ = pair(EndpointType.DGRAM)
     with pytest.raises(ApiError, match="datagrams only"):
         call(a)

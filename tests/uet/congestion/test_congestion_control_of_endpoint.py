@@ -35,7 +35,7 @@ from uet.config import ConfigurationError, FepConfig
 from uet.congestion.congestion_profile import ALGORITHMS, SPRAYING
 from uet.congestion.nscc import Nscc
 from uet.pds.recovery.repair import RING
-from uet.transport import Receive, Send
+from uet.transport import ReceiveRequest, SendRequest
 from uet.wire.codes import ControlType, NackCode, PacketType
 from uet.wire.frame import decode_frame
 from uet.wire.layers import UET_ACK_CC, UET_REQ_CC_STATE
@@ -421,7 +421,7 @@ def test_memory_that_fills_asks_the_source_to_hold_back() -> None:
     penalties: list[int] = []
     for kept in range(1, 33):
         network.sent.clear()
-        ends[HERE].post(Send(peer=THERE, payload=memoryview(bytes(MTU))))
+        ends[HERE].post(SendRequest(peer=THERE, payload=memoryview(bytes(MTU))))
         network.settle()
         (fields,) = acks_of(network.sent)
         penalties.append(fields["rcv_cwnd_pend"])
@@ -433,10 +433,10 @@ def test_memory_that_fills_asks_the_source_to_hold_back() -> None:
     assert isinstance(window, Nscc)
     assert window.cwnd < window.max_wnd / 2
     for _ in range(32):
-        ends[THERE].post_receive(Receive(memory=memoryview(bytearray(MTU))))
+        ends[THERE].post_receive(ReceiveRequest(memory=memoryview(bytearray(MTU))))
     network.sent.clear()
-    ends[THERE].post_receive(Receive(memory=memoryview(bytearray(MTU))))
-    ends[HERE].post(Send(peer=THERE, payload=memoryview(bytes(MTU))))
+    ends[THERE].post_receive(ReceiveRequest(memory=memoryview(bytearray(MTU))))
+    ends[HERE].post(SendRequest(peer=THERE, payload=memoryview(bytes(MTU))))
     network.settle()
     last = acks_of(network.sent)[-1]
     assert (last["rcv_cwnd_pend"], last["restore_cwnd"]) == (0, 1)

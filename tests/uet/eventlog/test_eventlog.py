@@ -20,7 +20,7 @@ from uet.eventlog.logging_endpoint import TracedEndpoint, create
 from uet.eventlog.sequence import Event
 from uet.fep import FabricEndpoint
 from uet.ses.initiator.requests import MessageError
-from uet.transport import Receive, Send
+from uet.transport import ReceiveRequest, SendRequest
 from uet.tss.keys import provision_client
 from uet.tss.secure_domain import SecureDomain
 from uet.wire.frame import decode_frame
@@ -266,9 +266,9 @@ def test_silence_is_a_row_of_timeouts_and_an_error() -> None:
 
 def test_packets_without_a_pdc() -> None:
     both = pair(Impairment(loss=0.3))
-    both.there.post_receive(Receive(memory=memoryview(bytearray(100))))
+    both.there.post_receive(ReceiveRequest(memory=memoryview(bytearray(100))))
     both.post(*(write("10.0.1.2", 3_000 + k, delivery="rudi") for k in range(5)))
-    both.post(Send(peer="10.0.1.2", payload=memoryview(b"hello"), delivery="uud"))
+    both.post(SendRequest(peer="10.0.1.2", payload=memoryview(b"hello"), delivery="uud"))
     both.finish()
     for log in both.logs.values():
         assert_valid(log)

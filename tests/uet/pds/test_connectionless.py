@@ -13,7 +13,7 @@ from tests.harness.uet.network import Impairment, Network, endpoint
 from tests.harness.uet.script import ELSEWHERE, HERE, KEY, MS, MTU, THERE, US, Script, Seen, write
 from uet.pds.connectionless import MOST_OUTSTANDING, MOST_OUTSTANDING_OF_A_PEER
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Read, Receive, Send, Write
+from uet.transport import ReadRequest, ReceiveRequest, SendRequest, WriteRequest
 from uet.wire.codes import Opcode, ReturnCode
 from uet.wire.layers import (
     UET_NACK,
@@ -228,7 +228,7 @@ def test_peers_that_do_not_answer_leave_room_for_others(dead: int) -> None:
     here = feps[addresses[0]]
     for peer in (*addresses[2:], addresses[1]):
         payload = memoryview(bytes([1]) * (8 if peer == addresses[1] else 1 << 20))
-        here.post(Write(peer=peer, key=SAFE, offset=0, payload=payload, delivery="rudi"))
+        here.post(WriteRequest(peer=peer, key=SAFE, offset=0, payload=payload, delivery="rudi"))
     done = network.completions[addresses[0]]
     assert network.run(lambda: bool(done), horizon_ns=5 * MS)
     assert [(c.peer, c.error) for c in done] == [(addresses[1], None)]
@@ -254,10 +254,10 @@ def test_idempotent_reads_and_writes_over_a_bad_network(seed: int) -> None:
     data = random.Random(seed + 9).randbytes(10_000)
     mine = bytearray(9_000)
     feps[HERE].post(
-        Write(peer=THERE, key=SAFE, offset=0, payload=memoryview(data), delivery="rudi")
+        WriteRequest(peer=THERE, key=SAFE, offset=0, payload=memoryview(data), delivery="rudi")
     )
     feps[HERE].post(
-        Read(peer=THERE, key=SAFE, offset=20_000, memory=memoryview(mine), delivery="rudi")
+        ReadRequest(peer=THERE, key=SAFE, offset=20_000, memory=memoryview(mine), delivery="rudi")
     )
     network.settle()
     assert sorted((c.kind, c.error) for c in network.completions[HERE]) == [
@@ -277,19 +277,19 @@ def test_idempotent_reads_and_writes_over_a_bad_network(seed: int) -> None:
 @pytest.mark.conformance("C-060")
 def test_a_datagram_is_one_packet_with_message_id_0() -> None:
     script = Script()
-    script.fep.post(Send(peer=THERE, payload=memoryview(b"gram"), delivery="uud", context=1))
+    script.fep.post(SendRequest(peer=THERE, payload=memoryview(b"gram"), delivery="uud", context=1))
     (seen,) = script.take()
     assert (seen.name, seen.payload) == ("uud_req", b"gram")
     assert (seen.ses.opcode, seen.ses.message_id) == (Opcode.DATAGRAM_SEND, 0)
     assert (seen.ses.som, seen.ses.eom, seen.ses.request_length) == (1, 1, 4)
     with pytest.raises(ValueError, match="exceeds the payload MTU"):
-        script.fep.post(Send(peer=THERE, payload=memoryview(bytes(MTU + 1)), delivery="uud"))
+        script.fep.post(SendRequest(peer=THERE, payload=memoryview(bytes(MTU + 1)), delivery="uud"))
 
 
 @pytest.mark.conformance("C-059")
 def test_a_datagram_is_sent_once_and_forgotten() -> None:
     script = Script()
-    script.fep.post(Send(peer=THERE, payload=memoryview(b"gram"), delivery="uud", context=1))
+    script.fep.post(SendRequest(peer=THERE, payload=memoryview(b"gram"), delivery="uud", context=1))
     assert len(script.take()) == 1
     assert [(c.context, c.error) for c in script.completions] == [(1, None)]
     assert script.fep.next_deadline() is None
@@ -307,7 +307,7 @@ def test_a_datagram_draws_no_answer() -> None:
     """Whether it is taken, finds no buffer, is wrong, or comes twice."""
     script = Script()
     room = bytearray(100)
-    script.fep.post_receive(Receive(memory=memoryview(room), context="r"))
+    script.fep.post_receive(ReceiveRequest(memory=memoryview(room), context="r"))
     assert script.give(datagram(b"gram")) == []
     assert [(c.context, c.length, c.error) for c in script.completions] == [("r", 4, None)]
     assert room[:4] == b"gram"

@@ -32,7 +32,7 @@ from tests.harness.uet.script import (
 from tests.harness.uet.stub import StubSemantics, guaranteed
 from uet.compatibility import Compatibility
 from uet.pds.negotiation import SYN_RETX_TRANSFER, agreed_features, feature_request
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 from uet.wire.frame import decode_frame
 from uet.wire.layers import UET_ACK, UET_ACK_CC, UET_CP
@@ -478,7 +478,7 @@ def test_each_may_be_lost_or_doubled(kind: ControlType, copies: int, ordered: bo
     assert here.open_pdc(THERE, ordered=ordered, negotiate=kind is ControlType.NEGOTIATION)
     network.settle()
     for k in range(3):  # refusals, which are kept until they are cleared
-        here.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x"), context=k))
+        here.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x"), context=k))
         network.settle()
     assert [c.error for c in network.completions[HERE]] == ["BAD_MKEY"] * 3
     (pdc,) = there.table.by_id.values()

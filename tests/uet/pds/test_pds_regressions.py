@@ -32,7 +32,7 @@ from uet.config import ConfigurationError
 from uet.pds.pdc.pdc import MOST_RENUMBERINGS
 from uet.pds.pdc.window import SendWindow
 from uet.pds.recovery.inference import LossInference
-from uet.transport import Read, Receive, Send
+from uet.transport import ReadRequest, ReceiveRequest, SendRequest
 from uet.tss.keys import provision_client
 from uet.tss.record import SecureRecords
 from uet.tss.secure_domain import SecureDomain
@@ -268,7 +268,7 @@ def test_a_failed_pdc_closes_although_data_came_before_its_close() -> None:
     script.establish_initiator()
     memory = bytearray(2 * MTU)
     script.fep.post(
-        Read(peer=THERE, key=KEY, offset=0, memory=memoryview(memory)[:100], context="read")
+        ReadRequest(peer=THERE, key=KEY, offset=0, memory=memoryview(memory)[:100], context="read")
     )
     (request,) = script.take()
     script.give(ack(request))
@@ -304,12 +304,16 @@ def test_an_address_may_be_spelled_in_any_way() -> None:
     network = Network(feps, random.Random(1))
     here, there = feps
     feps[here].post(
-        Send(peer=there.replace("::", ":0:0:0:0:0:0:"), payload=memoryview(b"abc"), context="s")
+        SendRequest(
+            peer=there.replace("::", ":0:0:0:0:0:0:"), payload=memoryview(b"abc"), context="s"
+        )
     )
     network.run(lambda: False, horizon_ns=10 * MS)
     memory = bytearray(3)
     feps[there].post_receive(
-        Receive(memory=memoryview(memory), peer=here.replace("::", ":0:0:0:0:0:0:"), context="r")
+        ReceiveRequest(
+            memory=memoryview(memory), peer=here.replace("::", ":0:0:0:0:0:0:"), context="r"
+        )
     )
     network.run(lambda: bool(network.completions[here]))
     assert [c.error for c in network.completions[here]] == [None]

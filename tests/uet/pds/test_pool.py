@@ -21,7 +21,7 @@ from tests.harness.uet.script import (
     rud,
     write,
 )
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.wire.codes import ControlType
 
 
@@ -111,7 +111,9 @@ def test_more_peers_than_pdcs(max_pdcs: int) -> None:
         peer = rng.choice([a for a in feps if a != HERE])
         expected[peer] = rng.randbytes(20_000)
         feps[HERE].post(
-            Write(peer=peer, key=KEY, offset=0, payload=memoryview(expected[peer]), context=number)
+            WriteRequest(
+                peer=peer, key=KEY, offset=0, payload=memoryview(expected[peer]), context=number
+            )
         )
     network.settle()
     assert sorted(c.context for c in network.completions[HERE]) == list(range(60))  # type: ignore[type-var]
@@ -141,7 +143,7 @@ def test_everybody_writes_to_everybody_with_few_pdcs() -> None:
         source, target = rng.sample(list(feps), 2)
         posted[source] += 1
         payload = memoryview(bytes(rng.choice((0, 100, 10_000))))
-        feps[source].post(Write(peer=target, key=KEY, offset=0, payload=payload))
+        feps[source].post(WriteRequest(peer=target, key=KEY, offset=0, payload=payload))
     assert network.run(lambda: all(len(network.completions[a]) == posted[a] for a in feps))
     errors = [c.error for a in feps for c in network.completions[a]]
     assert set(errors) <= {None, "CLOSING", "INV_DPDCID"}

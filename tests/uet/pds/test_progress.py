@@ -16,7 +16,7 @@ from tests.harness.uet.exchange import KEY, MS, MTU, US, Exchange, Side, Wire, t
 from tests.harness.uet.invariants import check, check_alive
 from tests.harness.uet.operations import other
 from uet.pds.semantics import NO_ROOM, Answer
-from uet.transport import Read, Write
+from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import PacketType
 
 RUD = (PacketType.RUD_REQ, PacketType.RUD_CC_REQ)
@@ -71,10 +71,10 @@ def post_at_random(exchange: Exchange, rng: random.Random, deliveries: tuple[str
                 if reads:
                     there.region[at:end] = data
                     memory = bytearray(len(data))
-                    exchange.post(side, Read, memory=memoryview(memory), **fields)
+                    exchange.post(side, ReadRequest, memory=memoryview(memory), **fields)
                     exchange.checks.append(lambda: _same(memory, data))
                 else:
-                    exchange.post(side, Write, payload=memoryview(data), **fields)
+                    exchange.post(side, WriteRequest, payload=memoryview(data), **fields)
                     exchange.checks.append(lambda: _same(there.region[at:end], data))
 
             if rng.random() < 0.5:
@@ -159,9 +159,11 @@ def test_refusals_of_ordered_packets_do_not_fill_the_window(control: str) -> Non
     lively(exchange)
     fields = {"peer": there.address, "key": KEY}
     data = memoryview(exchange.data(8 * MTU))
-    here.fep.post(Write(offset=0, payload=data, delivery="rod", context="rod", **fields))
+    here.fep.post(WriteRequest(offset=0, payload=data, delivery="rod", context="rod", **fields))
     network.run(lambda: False, horizon_ns=20 * US)
-    here.fep.post(Write(offset=16_384, payload=data[:MTU], delivery="rud", context="rud", **fields))
+    here.fep.post(
+        WriteRequest(offset=16_384, payload=data[:MTU], delivery="rud", context="rud", **fields)
+    )
     network.run(lambda: False, horizon_ns=20 * MS)  # far more than it takes
     assert cut
     assert {(c.context, c.error) for c in network.completions[here.address]} == {

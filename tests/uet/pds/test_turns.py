@@ -13,9 +13,9 @@ from tests.harness.uet.network import MACS, endpoint
 from tests.harness.uet.script import ELSEWHERE, HERE, THERE, Script, ack, refusal
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.life import State
+from uet.pds.pdc.life import PdcState
 from uet.pds.turns import QUANTUM_PACKETS
-from uet.transport import Read, Write
+from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import NackCode, PacketType
 
 #: 10 Gb/s, and a window of 64 full packets: 215 us of the link.
@@ -42,7 +42,7 @@ def loaded(control: str, delivery: str, **parameters: Any) -> tuple[Exchange, Ca
         done = sum(c.context == "bulk" for c in exchange.network.completions[here.address])
         for _ in range(4 if not ended and not done else done - ended):
             here.fep.post(
-                Write(
+                WriteRequest(
                     peer=there.address, key=KEY, offset=0, payload=data, delivery=delivery,
                     context="bulk",
                 )
@@ -76,7 +76,7 @@ def test_a_short_write_does_not_wait_for_bulk_to_end(control: str, bulk: str, sm
     """It waits for the window that is in flight, and for a turn; a write of bulk takes 840 us."""
     exchange, ended = loaded(control, bulk)
     here, there = exchange.sides
-    request = Write(
+    request = WriteRequest(
         peer=there.address, key=KEY, offset=0, payload=memoryview(b"x" * 8), delivery=small,
         context="small",
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_read_of_a_peer_gets_its_data_while_bulk_goes_the_same_way(
     exchange, _ = loaded(control, "rud", inbound_message_idle_time=5 * MS)
     here, there = exchange.sides
     memory = bytearray(65_536)
-    request = Read(
+    request = ReadRequest(
         peer=here.address, key=KEY, offset=0, memory=memoryview(memory), delivery=delivery,
         context="small",
     )  # fmt: skip
@@ -121,10 +121,14 @@ def test_pdcs_of_one_context_get_equal_shares_of_octets() -> None:
     exchange.network.tap = count
     large = memoryview(bytes(BULK))
     for _ in range(8):
-        here.fep.post(Write(peer=there.address, key=KEY, offset=0, payload=large, delivery="rud"))
+        here.fep.post(
+            WriteRequest(peer=there.address, key=KEY, offset=0, payload=large, delivery="rud")
+        )
     for _ in range(8_000):
         here.fep.post(
-            Write(peer=there.address, key=KEY, offset=0, payload=large[:1024], delivery="rod")
+            WriteRequest(
+                peer=there.address, key=KEY, offset=0, payload=large[:1024], delivery="rod"
+            )
         )
     exchange.network.run(lambda: False, horizon_ns=5 * MS)
     rud, rod = octets[PacketType.RUD_REQ], octets[PacketType.ROD_REQ]
@@ -140,7 +144,7 @@ def test_peers_get_equal_shares_whatever_a_call_may_send(limit: int) -> None:
     peers = [address for address in MACS if address != HERE][:5]
     data = memoryview(bytes(900 * 4096))
     for peer in peers:
-        fep.post(Write(peer=peer, key=KEY, offset=0, payload=data))
+        fep.post(WriteRequest(peer=peer, key=KEY, offset=0, payload=data))
     sent: list[bytes] = []
     while len(sent) < 640:
         sent += [frame[0][30:34] for frame in fep.transmit(1, limit)]
@@ -249,7 +253,7 @@ def test_a_peer_without_room_for_a_second_pdc() -> None:
     script.post(b"taken back", context="taken back")
     request = psn_of(second)
     script.give(refusal(psn=request, dpdcid=second.id, spdcid=0, code=NackCode.NO_PDC_AVAIL))
-    assert second.state is State.CREATING
+    assert second.state is PdcState.CREATING
     script.post(b"later", context="later")
     script.take()
     assert not second.source.queue
@@ -275,7 +279,7 @@ def test_a_turn_looks_at_nobody_who_waits(monkeypatch: pytest.MonkeyPatch) -> No
     fep = endpoint(HERE, window_bytes=10_000, rto_init_time=1_000 * MS)
     for peer in MACS:
         if peer != HERE:
-            fep.post(Write(peer=peer, key=KEY, offset=0, payload=memoryview(bytes(100_000))))
+            fep.post(WriteRequest(peer=peer, key=KEY, offset=0, payload=memoryview(bytes(100_000))))
     while fep.transmit(1, 64):
         pass
     looked = count_looks(fep, monkeypatch)

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from uet.pds.pdc.window import SACK_BITS, Arrival, ReceiveWindow, SendWindow
+from uet.pds.pdc.window import SACK_BITS, PsnArrival, ReceiveWindow, SendWindow
 from uet.pds.psn import HALF, MASK, add, after, distance
 from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
 from uet.ses.target.inbound import InboundMessage
@@ -80,11 +80,11 @@ class ReceiveWindowModel(RuleBasedStateMachine):
         arrival = self.window.classify(self.wrapped(n))
         d = n - (self.cack + 1)
         if d >= self.size or d < -self.size:
-            assert arrival is Arrival.OUTSIDE
+            assert arrival is PsnArrival.OUTSIDE
         elif d < 0 or n in self.arrived:
-            assert arrival is Arrival.DUPLICATE
+            assert arrival is PsnArrival.DUPLICATE
         else:
-            assert arrival is Arrival.NEW
+            assert arrival is PsnArrival.NEW
             self.window.accept(self.wrapped(n), guaranteed=guaranteed)
             self.arrived.add(n)
             if guaranteed:
@@ -114,7 +114,7 @@ class ReceiveWindowModel(RuleBasedStateMachine):
 
     @rule(far=st.integers(2**31, 2**32 - 400))
     def far_away(self, far: int) -> None:
-        assert self.window.classify(self.wrapped(self.cack + far)) is Arrival.OUTSIDE
+        assert self.window.classify(self.wrapped(self.cack + far)) is PsnArrival.OUTSIDE
 
     @rule(base=st.integers(-100, 300))
     def sack(self, base: int) -> None:

@@ -12,7 +12,7 @@ from tests.harness.uet.planes import KEY, MTU, REGION, US, Planes, plane_of, rou
 from uet.planes import numbered_writes
 from uet.ses.initiator.initiator import MessageError
 from uet.ses.memory.registered_memory import MemoryRegionError
-from uet.transport import Atomic, Read, Receive, Send, Write
+from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, SendRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, Datatype
 
 A, B = 1, 2
@@ -22,7 +22,7 @@ STRIPED = 40 * MTU + 17
 
 def write(planes: Planes, offset: int, payload: bytes, *, tag: int, to: int = B) -> None:
     planes.interfaces[0].post(
-        Write(
+        WriteRequest(
             peer=route(to, planes.planes)[0],
             key=KEY,
             offset=offset,
@@ -81,7 +81,7 @@ def test_a_long_read_is_striped() -> None:
     planes.memories[1][:STRIPED] = wanted = planes.octets(STRIPED)
     into = bytearray(STRIPED)
     planes.interfaces[0].post(
-        Read(peer=TO_B, key=KEY, offset=0, memory=memoryview(into), context="read")
+        ReadRequest(peer=TO_B, key=KEY, offset=0, memory=memoryview(into), context="read")
     )
     assert planes.run(lambda: bool(ended(planes)))
     assert ended(planes) == {("read", None): 1}
@@ -151,7 +151,7 @@ def test_a_write_that_was_reported_is_not_placed_again(length: int) -> None:
     payloads = [bytearray(planes.octets(length)) for _ in range(2)]  # one by each plane, if whole
     for tag, payload in enumerate(payloads):
         planes.interfaces[0].post(
-            Write(
+            WriteRequest(
                 peer=TO_B,
                 key=KEY,
                 offset=tag * length,
@@ -263,15 +263,15 @@ def test_a_receive_takes_one_message_by_whichever_plane_it_comes() -> None:
     receiver = planes.interfaces[1]
     memories = [bytearray(64) for _ in range(6)]
     for place in range(3):  # three before the messages, three behind
-        receiver.post_receive(Receive(memory=memoryview(memories[place]), context=place))
+        receiver.post_receive(ReceiveRequest(memory=memoryview(memories[place]), context=place))
     for number in range(6):
         planes.interfaces[0].post(
-            Send(peer=TO_B, payload=memoryview(bytes([number] * 64)), context=number)
+            SendRequest(peer=TO_B, payload=memoryview(bytes([number] * 64)), context=number)
         )
     sends = lambda: [c for c in planes.completions(A) if c.kind == "send"]  # noqa: E731
     assert planes.run(lambda: len(sends()) >= 3)
     for place in range(3, 6):
-        receiver.post_receive(Receive(memory=memoryview(memories[place]), context=place))
+        receiver.post_receive(ReceiveRequest(memory=memoryview(memories[place]), context=place))
     assert planes.run(lambda: len(planes.completions(B)) == 6 and len(sends()) == 6)
     assert sorted(memory[0] for memory in memories) == list(range(6))
     assert sorted(str(c.context) for c in planes.completions(B)) == list("012345")
@@ -284,11 +284,11 @@ def test_a_tagged_receive_from_one_peer_waits_for_that_one() -> None:
     planes = Planes(nics=3)
     memory = bytearray(16)
     planes.interfaces[1].post_receive(
-        Receive(memory=memoryview(memory), tag=9, peer=route(3)[0], context="mine")
+        ReceiveRequest(memory=memoryview(memory), tag=9, peer=route(3)[0], context="mine")
     )
     for nic in (0, 2):
         planes.interfaces[nic].post(
-            Send(peer=TO_B, payload=memoryview(bytes([nic] * 16)), tag=9, context=nic)
+            SendRequest(peer=TO_B, payload=memoryview(bytes([nic] * 16)), tag=9, context=nic)
         )
     assert planes.run(lambda: bool(planes.completions(B)))
     assert memory == bytes([2] * 16)
@@ -300,7 +300,7 @@ def test_what_may_not_be_done_twice_ends_with_the_planes_error() -> None:
     planes.swallows = lambda frame: frame[33] == A  # nothing is answered
     for number in range(4):
         sender.post(
-            Atomic(
+            AtomicRequest(
                 peer=TO_B,
                 key=KEY,
                 offset=0,
@@ -390,13 +390,15 @@ def test_keys_that_numbers_need_are_refused() -> None:
         planes.interfaces[0].register(memoryview(bytearray(8)), key=1 << 30)
     with pytest.raises(MessageError, match="bits 24 to 55"):
         planes.interfaces[0].post(
-            Write(peer=TO_B, key=1 << 30, offset=0, payload=memoryview(b"x"), header_data=1)
+            WriteRequest(peer=TO_B, key=1 << 30, offset=0, payload=memoryview(b"x"), header_data=1)
         )
     with pytest.raises(MessageError, match="multi-receives"):
-        planes.interfaces[0].post_receive(Receive(memory=memoryview(bytearray(8)), least_space=1))
+        planes.interfaces[0].post_receive(
+            ReceiveRequest(memory=memoryview(bytearray(8)), least_space=1)
+        )
     with pytest.raises(MessageError, match="not among"):
         planes.interfaces[0].post(
-            Write(peer="10.9.9.9", key=KEY, offset=0, payload=memoryview(b"x"))
+            WriteRequest(peer="10.9.9.9", key=KEY, offset=0, payload=memoryview(b"x"))
         )
 
 

@@ -13,7 +13,7 @@ from uet.compatibility import REFERENCE_PROVIDER
 from uet.ses.initiator.reading import READ_AHEAD
 from uet.ses.initiator.requests import MessageError
 from uet.ses.memory.rma_target import MOST_READBACKS
-from uet.transport import Atomic, Read, Receive, Write
+from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, Datatype, NackCode, Opcode
 from uet.wire.frame import decode_frame
 
@@ -40,11 +40,11 @@ def test_an_atomic_on_the_memory_of_a_receive(delivery: str) -> None:
     result = bytearray(8)
     for index in range(2):
         there.post_receive(
-            Receive(memory=memoryview(memory)[8 * index : 8 * index + 8], tag=7 + index)
+            ReceiveRequest(memory=memoryview(memory)[8 * index : 8 * index + 8], tag=7 + index)
         )
-    here.post(Atomic(peer=B, offset=0, tag=7, operand=number(5), delivery=delivery, **SUM))
+    here.post(AtomicRequest(peer=B, offset=0, tag=7, operand=number(5), delivery=delivery, **SUM))
     here.post(
-        Atomic(
+        AtomicRequest(
             peer=B, offset=0, tag=8, operand=number(6), result=memoryview(result),
             delivery=delivery, **SUM,
         )
@@ -60,7 +60,7 @@ def test_an_atomic_on_the_memory_of_a_receive(delivery: str) -> None:
 def test_a_tagged_atomic_needs_the_profile() -> None:
     net = network(1, profiles=("ai_full",))
     with pytest.raises(MessageError, match="tagged atomic operation"):
-        net.endpoints[A].post(Atomic(peer=B, offset=0, tag=7, operand=number(5), **SUM))
+        net.endpoints[A].post(AtomicRequest(peer=B, offset=0, tag=7, operand=number(5), **SUM))
 
 
 def test_the_end_of_a_group_is_reported_once() -> None:
@@ -72,9 +72,13 @@ def test_the_end_of_a_group_is_reported_once() -> None:
     data = random.Random(2).randbytes(900)
     for offset in (100, 1100):
         here.post(
-            Write(peer=B, key=KEY, offset=offset, payload=memoryview(data), synchronise=(3, 0))
+            WriteRequest(
+                peer=B, key=KEY, offset=offset, payload=memoryview(data), synchronise=(3, 0)
+            )
         )
-    here.post(Atomic(peer=B, key=KEY, offset=8, operand=number(5), synchronise=(3, 3), **SUM))
+    here.post(
+        AtomicRequest(peer=B, key=KEY, offset=8, operand=number(5), synchronise=(3, 3), **SUM)
+    )
     done = net.completions
     assert net.run(lambda: len(done[A]) == 3 and bool(done[B]))
     net.settle()
@@ -89,7 +93,7 @@ def test_synchronised_operations_are_asked_for() -> None:
     net = network(3)
     with pytest.raises(MessageError, match="sync_operations"):
         net.endpoints[A].post(
-            Write(peer=B, key=KEY, offset=0, payload=memoryview(b"x"), synchronise=(1, 1))
+            WriteRequest(peer=B, key=KEY, offset=0, payload=memoryview(b"x"), synchronise=(1, 1))
         )
 
 
@@ -114,7 +118,9 @@ def test_a_copy_of_a_fetching_atomic_gets_the_first_answer() -> None:
 
     net.tap = tap
     net.endpoints[A].post(
-        Atomic(peer=B, key=KEY, offset=0, operand=number(5), result=memoryview(result), **SUM)
+        AtomicRequest(
+            peer=B, key=KEY, offset=0, operand=number(5), result=memoryview(result), **SUM
+        )
     )
     assert net.run(lambda: bool(net.completions[A]))
     assert [c.error for c in net.completions[A]] == [None]
@@ -131,7 +137,7 @@ def test_a_large_read_asks_for_no_more_than_is_on_its_way() -> None:
     memory, mine = bytearray(random.Random(5).randbytes(4 << 20)), bytearray(4 << 20)
     there = net.endpoints[B]
     there.register(memoryview(memory), key=KEY)
-    net.endpoints[A].post(Read(peer=B, key=KEY, offset=0, memory=memoryview(mine)))
+    net.endpoints[A].post(ReadRequest(peer=B, key=KEY, offset=0, memory=memoryview(mine)))
     most = 0
 
     def watch() -> bool:

@@ -14,11 +14,20 @@ from uet.pds.semantics import LATER, NO_ROOM, Answer, Outbound, Response
 from uet.ses.facilities import Facilities
 from uet.ses.initiator.initiator import Initiator
 from uet.ses.initiator.outbound import OutboundMessage
-from uet.ses.memory.registered_memory import OPTIMIZED, MemoryRegion, MemoryTable
-from uet.ses.memory.return_data import Readback
+from uet.ses.memory.registered_memory import OPTIMIZED, MemoryTable, RegisteredRegion
+from uet.ses.memory.return_data import ReturnData
 from uet.ses.target.target import Target
 from uet.timekeeper import Timekeeper
-from uet.transport import Atomic, Completion, NoOperation, Read, Receive, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    Completion,
+    NoOperationRequest,
+    ReadRequest,
+    ReceiveRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codes import AtomicOpcode, Datatype
 
 A, B = "10.0.1.1", "10.0.1.2"
@@ -69,7 +78,7 @@ class Side:
         self.counters: Counter[str] = Counter()
         self.memory = MemoryTable()
         self.region = bytearray(SIZE)
-        region = MemoryRegion(memory=memoryview(self.region), key=KEY, writable=True, job_id=1)
+        region = RegisteredRegion(memory=memoryview(self.region), key=KEY, writable=True, job_id=1)
         self.memory.register(region)
         self.ends: dict[str, End] = {}
         self.time = Timekeeper()
@@ -188,7 +197,7 @@ class Wire:
             if end.queue and end.queue[0] is message:
                 end.queue.popleft()
             here = self.sides[end.other.address]
-            if isinstance(message, Readback):
+            if isinstance(message, ReturnData):
                 here.target.message_end(end, message, self.now)
             else:
                 here.initiator.message_end(end, message, self.now)
@@ -218,13 +227,15 @@ def test_writes_and_reads(seed: int, delivery: str, optimized: bool) -> None:
     key = KEY
     if delivery == "rudi":
         key = KEY | 1 << 63
-        region = MemoryRegion(memory=memoryview(wire.b.region), key=key, writable=True, job_id=1)
+        region = RegisteredRegion(
+            memory=memoryview(wire.b.region), key=key, writable=True, job_id=1
+        )
         wire.b.memory.unregister(KEY)
         wire.b.memory.register(region)
     data = octets(7_000)
     where: dict[str, Any] = {"peer": B, "key": key, "delivery": delivery}
-    wire.a.initiator.post(Write(payload=memoryview(data), offset=100, **where))
-    wire.a.initiator.post(Write(payload=memoryview(data)[:50], offset=9_000, **where))
+    wire.a.initiator.post(WriteRequest(payload=memoryview(data), offset=100, **where))
+    wire.a.initiator.post(WriteRequest(payload=memoryview(data)[:50], offset=9_000, **where))
     wire.run()
     assert outcome(wire.a) == [("write", 7_000, None), ("write", 50, None)] or (
         outcome(wire.a) == [("write", 50, None), ("write", 7_000, None)]
@@ -232,7 +243,7 @@ def test_writes_and_reads(seed: int, delivery: str, optimized: bool) -> None:
     assert bytes(wire.b.region[100:7_100]) == data
     memories = [memoryview(bytearray(n)) for n in (7_000, 900, 12, 0)]
     for memory in memories:
-        wire.a.initiator.post(Read(memory=memory, offset=100, **where))
+        wire.a.initiator.post(ReadRequest(memory=memory, offset=100, **where))
     wire.run()
     assert all(error is None for _, _, error in outcome(wire.a, "read"))
     assert [bytes(memory) for memory in memories] == [data[: m.nbytes] for m in memories]
@@ -253,18 +264,18 @@ def test_atomics_are_fetched_as_they_lie_in_memory(seed: int, optimized: bool) -
         "operand": (5).to_bytes(8, "little"),
     }
     post = wire.a.initiator.post
-    post(Atomic(operation=AtomicOpcode.SUM, **fields))
-    post(Atomic(operation=AtomicOpcode.SUM, result=results[0], **fields))
+    post(AtomicRequest(operation=AtomicOpcode.SUM, **fields))
+    post(AtomicRequest(operation=AtomicOpcode.SUM, result=results[0], **fields))
     compare = (1010).to_bytes(8, "little")
-    post(Atomic(operation=AtomicOpcode.CSWAP, compare=compare, result=results[1], **fields))
+    post(AtomicRequest(operation=AtomicOpcode.CSWAP, compare=compare, result=results[1], **fields))
     many = memoryview(bytearray(64))
     post(
-        Atomic(
+        AtomicRequest(
             peer=B, key=KEY, offset=0, operation=AtomicOpcode.READ, datatype=Datatype.UINT64,
             operand=b"", result=many,
         )
     )  # fmt: skip
-    post(NoOperation(peer=B))
+    post(NoOperationRequest(peer=B))
     wire.run()
     assert sorted(outcome(wire.a)) == [
         ("atomic", 8, None),
@@ -304,13 +315,13 @@ def test_sends(seed: int, delivery: str, protocol: str, posted: str, unexpected:
     def receive() -> None:
         for tag, length in ((1, 7_000), (2, 300)):
             wire.b.target.post_receive(
-                Receive(memory=memoryview(memories[length]), tag=tag, context=length)
+                ReceiveRequest(memory=memoryview(memories[length]), tag=tag, context=length)
             )
 
     def send() -> None:
         for tag, length in ((1, 7_000), (2, 300)):
             wire.a.initiator.post(
-                Send(
+                SendRequest(
                     peer=B, payload=memoryview(data)[:length], tag=tag, header_data=length,
                     protocol=protocol, context=length,
                 )
@@ -349,11 +360,11 @@ def test_ordered_sends_stay_in_order_through_refusals(seed: int) -> None:
     """No receive is posted at first; then one at a time, to whose first message comes next."""
     wire = Wire(seed, delivery="rod", restart_time=10 * MS, max_restarts=30)
     for k in range(6):
-        wire.a.initiator.post(Send(peer=B, payload=memoryview(bytes([k]) * (k * 700 + 1))))
+        wire.a.initiator.post(SendRequest(peer=B, payload=memoryview(bytes([k]) * (k * 700 + 1))))
     memories = [bytearray(SIZE) for _ in range(6)]
     wire.run(horizon=5 * MS)
     for k, memory in enumerate(memories):
-        wire.b.target.post_receive(Receive(memory=memoryview(memory), context=k))
+        wire.b.target.post_receive(ReceiveRequest(memory=memoryview(memory), context=k))
         wire.run(horizon=(k + 1) * 10 * MS)
     wire.run(horizon=10_000 * MS)
     assert [c.error for c in wire.a.done] == [None] * 6
@@ -366,7 +377,7 @@ def test_ordered_sends_stay_in_order_through_refusals(seed: int) -> None:
 def test_a_receive_that_never_comes() -> None:
     wire = Wire(1, delivery="rod", max_restarts=2)
     for k in range(3):
-        wire.a.initiator.post(Send(peer=B, payload=memoryview(bytes(3_000)), context=k))
+        wire.a.initiator.post(SendRequest(peer=B, payload=memoryview(bytes(3_000)), context=k))
     wire.run()
     assert [c.context for c in wire.a.done] == [0, 1, 2]
     assert {c.error for c in wire.a.done} <= {"NO_MATCH", "DISABLED_GEN"}
@@ -377,9 +388,9 @@ def test_a_receive_that_never_comes() -> None:
 def test_datagrams() -> None:
     wire = Wire(3)
     memory = bytearray(MTU)
-    wire.b.target.post_receive(Receive(memory=memoryview(memory)))
+    wire.b.target.post_receive(ReceiveRequest(memory=memoryview(memory)))
     requests: list[Request] = [
-        Send(peer=B, payload=memoryview(octets(MTU)), delivery="uud") for _ in range(3)
+        SendRequest(peer=B, payload=memoryview(octets(MTU)), delivery="uud") for _ in range(3)
     ]
     for request in requests:
         wire.a.initiator.post(request)
@@ -394,11 +405,11 @@ def test_refused_accesses() -> None:
     wire = Wire(2)
     post = wire.a.initiator.post
     data = memoryview(bytes(3_000))
-    post(Write(peer=B, key=1, offset=0, payload=data, context="BAD_MKEY"))
-    post(Write(peer=B, key=KEY, offset=SIZE - 1_500, payload=data, context="BAD_ADDR"))
+    post(WriteRequest(peer=B, key=1, offset=0, payload=data, context="BAD_MKEY"))
+    post(WriteRequest(peer=B, key=KEY, offset=SIZE - 1_500, payload=data, context="BAD_ADDR"))
     memory = memoryview(bytearray(3_000))
-    post(Read(peer=B, key=1, offset=0, memory=memory, context="BAD_MKEY"))
-    post(Read(peer=B, key=KEY, offset=SIZE - 1_500, memory=memory, context="BAD_ADDR"))
+    post(ReadRequest(peer=B, key=1, offset=0, memory=memory, context="BAD_MKEY"))
+    post(ReadRequest(peer=B, key=KEY, offset=SIZE - 1_500, memory=memory, context="BAD_ADDR"))
     wire.run()
     assert [c.error for c in wire.a.done] == [c.context for c in wire.a.done]
     assert len(wire.a.done) == 4

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.uet.exchange import ENDS, KEY, MTU, PROTECTIONS, WIRES, Exchange
 from tests.harness.uet.operations import CARRIED, TOGETHER, Operation, fetch, send, write_one
 from uet.ses.initiator.operation import PeerReads
-from uet.transport import Atomic, NoOperation
+from uet.transport import AtomicRequest, NoOperationRequest
 from uet.wire.codes import AtomicOpcode, Datatype
 
 Case = tuple[tuple[Operation, str], str, tuple[str, bool], str, bool]
@@ -161,16 +161,16 @@ def test_a_used_up_range_that_no_request_can_report() -> None:
     first = bytearray(8)
     offset = there.room(8)
     exchange.post(
-        side, Atomic, key=KEY, offset=offset, operation=AtomicOpcode.SUM, datatype=Datatype.UINT64,
-        operand=b"1" * 8, result=memoryview(first),
+        side, AtomicRequest, key=KEY, offset=offset, operation=AtomicOpcode.SUM,
+        datatype=Datatype.UINT64, operand=b"1" * 8, result=memoryview(first),
     )  # fmt: skip
     for _ in range(127):
-        exchange.post(side, NoOperation)
+        exchange.post(side, NoOperationRequest)
     exchange.prove(close=False)
     (pdc,) = side.fep.table.by_id.values()
     assert pdc.source.window.outstanding == 0
     assert (pdc.source.window.next - pdc.source.max_cack) == 129, "the range must be used up"
-    exchange.post(side, NoOperation)
+    exchange.post(side, NoOperationRequest)
     exchange.prove()
 
 

@@ -9,7 +9,16 @@ import pytest
 
 from tests.harness.uet.network import Impairment, Network, endpoint
 from uet.ses.memory.registered_memory import OPTIMIZED
-from uet.transport import Atomic, Completion, NoOperation, Read, Receive, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    Completion,
+    NoOperationRequest,
+    ReadRequest,
+    ReceiveRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codes import AtomicOpcode, Datatype
 
 A, B = "10.0.1.1", "10.0.1.2"
@@ -60,23 +69,23 @@ def test_memory(impairment: Impairment, delivery: str, optimized: bool, seed: in
     pair = Pair(impairment, seed, optimized_headers=optimized)
     data = octets(9_000)
     where: dict[str, Any] = {"peer": B, "key": KEY, "delivery": delivery}
-    pair.a.post(Write(payload=memoryview(data), offset=8, **where))
-    pair.a.post(Write(payload=memoryview(data)[:700], offset=20_000, **where))
+    pair.a.post(WriteRequest(payload=memoryview(data), offset=8, **where))
+    pair.a.post(WriteRequest(payload=memoryview(data)[:700], offset=20_000, **where))
     assert [c.error for c in pair.run(2)] == [None] * 2
     assert bytes(pair.region[8:9_008]) == data
     assert bytes(pair.region[20_000:20_700]) == data[:700]
     memories = [memoryview(bytearray(n)) for n in (9_000, 900, 12, 0)]
     for memory in memories:
-        pair.a.post(Read(memory=memory, offset=8, **where))
+        pair.a.post(ReadRequest(memory=memory, offset=8, **where))
     results = [memoryview(bytearray(8)) for _ in range(20)]
     for result in results:
         pair.a.post(
-            Atomic(
+            AtomicRequest(
                 offset=40_000, operation=AtomicOpcode.SUM, datatype=Datatype.UINT64,
                 operand=(5).to_bytes(8, "little"), result=result, **where,
             )
         )  # fmt: skip
-    pair.a.post(NoOperation(peer=B, delivery=delivery))
+    pair.a.post(NoOperationRequest(peer=B, delivery=delivery))
     assert [c.error for c in pair.run(27)] == [None] * 27
     assert [bytes(memory) for memory in memories] == [data[: m.nbytes] for m in memories]
     fetched = [int.from_bytes(result, "little") for result in results]
@@ -106,7 +115,7 @@ def test_sends(
     lengths = (9_000, 700, 1)
     memories = [bytearray(length) for length in lengths]
     sends: list[Request] = [
-        Send(
+        SendRequest(
             peer=B, payload=memoryview(data)[:length], tag=length, header_data=length,
             protocol=protocol,
         )
@@ -117,7 +126,7 @@ def test_sends(
             pair.a.post(send)
         pair.network.run(lambda: False, horizon_ns=MS)
     for memory in memories:
-        pair.b.post_receive(Receive(memory=memoryview(memory), tag=len(memory)))
+        pair.b.post_receive(ReceiveRequest(memory=memoryview(memory), tag=len(memory)))
     if early:
         for send in sends:
             pair.a.post(send)

@@ -274,12 +274,12 @@ def test_memory() -> None:
 @pytest.mark.conformance("C-078")
 def test_memory_of_another_job() -> None:
     """A region may be open to one job only (registered below the endpoint's own interface)."""
-    from uet.ses.memory.registered_memory import MemoryRegion
+    from uet.ses.memory.registered_memory import RegisteredRegion
 
     script = Script()
     other = bytearray(10)
     script.fep._memory.register(
-        MemoryRegion(memory=memoryview(other), key=9, writable=True, job_id=2)
+        RegisteredRegion(memory=memoryview(other), key=9, writable=True, job_id=2)
     )
     (answer,) = script.give(rud(START, syn=0) / write(b"x", match_bits=9))
     assert answer.answer is ReturnCode.BAD_MKEY

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness.uet.exchange import MS, Exchange, Wire
-from uet.transport import Atomic, Completion, Receive, Send
+from uet.transport import AtomicRequest, Completion, ReceiveRequest, SendRequest
 from uet.wire.codes import AtomicOpcode, Datatype
 
 LONG, SHORT = 3_000, 100
@@ -45,7 +45,9 @@ def test_the_receive_ends_with_the_true_length(
 
     def post_receives() -> None:
         for number, into in enumerate(memory):
-            b.fep.post_receive(Receive(memory=memoryview(into), tag=tag, context=f"R{number}"))
+            b.fep.post_receive(
+                ReceiveRequest(memory=memoryview(into), tag=tag, context=f"R{number}")
+            )
 
     if not message_first:
         post_receives()
@@ -53,9 +55,15 @@ def test_the_receive_ends_with_the_true_length(
         payload = memoryview(context.encode() * length)[:length]
         fields: dict[str, Any] = {"protocol": protocol if context == "long" else "eager"}
         a.fep.post(
-            Send(peer=b.address, payload=payload, tag=tag, context=context, delivery=delivery,
-                 **fields)
-        )  # fmt: skip
+            SendRequest(
+                peer=b.address,
+                payload=payload,
+                tag=tag,
+                context=context,
+                delivery=delivery,
+                **fields,
+            )
+        )
         run(exchange, 3)
     if message_first:
         post_receives()
@@ -81,10 +89,10 @@ def test_what_is_still_coming_of_a_kept_message_is_refused() -> None:
     a, b = exchange.sides
     exchange.network.ns_per_octet = 8  # it takes a while to arrive
     payload = memoryview(bytes(64 * 1024))
-    a.fep.post(Send(peer=b.address, payload=payload, context="S"))
+    a.fep.post(SendRequest(peer=b.address, payload=payload, context="S"))
     network = exchange.network
     assert network.run(lambda: bool(b.fep.target._sends._kept), horizon_ns=10 * MS)
-    b.fep.post_receive(Receive(memory=memoryview(bytearray(SHORT)), context="R"))
+    b.fep.post_receive(ReceiveRequest(memory=memoryview(bytearray(SHORT)), context="R"))
     run(exchange, 100)
     assert ends(exchange, 1) == [("R", 64 * 1024, "UNSUPPORTED_SIZE")]
     assert ends(exchange, 0) == [("S", 64 * 1024, "UNSUPPORTED_SIZE")]
@@ -97,12 +105,12 @@ def test_a_multi_receive_goes_on(message_first: bool) -> None:
     exchange = Exchange(Wire(), 1, unexpected="keep")
     a, b = exchange.sides
     memory = bytearray(250)
-    multi = Receive(memory=memoryview(memory), least_space=100, context="M")
+    multi = ReceiveRequest(memory=memoryview(memory), least_space=100, context="M")
     if not message_first:
         b.fep.post_receive(multi)
     for context, length in (("a", 100), ("b", 200), ("c", 60)):
         payload = memoryview(context.encode() * length)
-        a.fep.post(Send(peer=b.address, payload=payload, context=context))
+        a.fep.post(SendRequest(peer=b.address, payload=payload, context=context))
         run(exchange, 3)
     if message_first:
         b.fep.post_receive(multi)
@@ -118,10 +126,10 @@ def test_a_tagged_atomic_longer_than_its_receive(fetch: bool) -> None:
     a, b = exchange.sides
     memory = [bytearray(8), bytearray(16)]
     for number, into in enumerate(memory):
-        b.fep.post_receive(Receive(memory=memoryview(into), tag=3, context=f"R{number}"))
+        b.fep.post_receive(ReceiveRequest(memory=memoryview(into), tag=3, context=f"R{number}"))
     for context in ("long", "again"):
         a.fep.post(
-            Atomic(peer=b.address, operation=AtomicOpcode.SUM, datatype=Datatype.UINT64,
+            AtomicRequest(peer=b.address, operation=AtomicOpcode.SUM, datatype=Datatype.UINT64,
                    operand=bytes([1]) + bytes(7) + bytes([2]) + bytes(7), key=0, offset=0, tag=3,
                    result=memoryview(bytearray(16)) if fetch else None, context=context)
         )  # fmt: skip
@@ -136,9 +144,9 @@ def test_a_datagram_that_does_not_fit_leaves_the_receive() -> None:
     exchange = Exchange(Wire(), 1)
     a, b = exchange.sides
     memory = bytearray(SHORT)
-    b.fep.post_receive(Receive(memory=memoryview(memory), context="R"))
+    b.fep.post_receive(ReceiveRequest(memory=memoryview(memory), context="R"))
     for length in (SHORT + 1, SHORT):
-        a.fep.post(Send(peer=b.address, payload=memoryview(b"x" * length), delivery="uud"))
+        a.fep.post(SendRequest(peer=b.address, payload=memoryview(b"x" * length), delivery="uud"))
         run(exchange, 3)
     assert ends(exchange, 1) == [("R", SHORT, None)]
     assert b.fep.counters()["rx_datagrams_dropped"] == 1

@@ -13,15 +13,17 @@ from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.fep import FabricEndpoint
 from uet.pds.pdc_table import START_END
-from uet.transport import Atomic, Write
+from uet.transport import AtomicRequest, WriteRequest
 from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import AtomicOpcode, ControlType, Datatype, NackCode
 
 _SECURED = {"domains": DOMAINS, "sdi": SDI}
 
 
-def write(context: object) -> Write:
-    return Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x" * 100), context=context)
+def write(context: object) -> WriteRequest:
+    return WriteRequest(
+        peer=THERE, key=KEY, offset=0, payload=memoryview(b"x" * 100), context=context
+    )
 
 
 def network(here: FabricEndpoint, there: FabricEndpoint) -> Network:
@@ -79,7 +81,7 @@ def test_one_key_in_two_domains_is_refused() -> None:
 def test_a_restarted_target_carries_out_no_replay(secure_start: str) -> None:
     """Neither before its first PDC nor after one has closed, wherever the old ones began."""
     parameters = {**_SECURED, "secure_start": secure_start}
-    add = Atomic(
+    add = AtomicRequest(
         peer=THERE,
         key=KEY,
         offset=0,

@@ -26,7 +26,7 @@ from tests.harness.uet.secured import DOMAINS, OTHER, SDI, SecureScript, counter
 from tests.harness.uet.tss_vectors import sealed_frame
 from tests.uet.pds.pdc.test_return_direction import read_request
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Send, Write
+from uet.transport import SendRequest, WriteRequest
 from uet.tss.record import SecureDomains
 from uet.tss.secure_domain import COUNTER_LIMIT, SecureDomain
 from uet.wire.codes import ControlType, NackCode
@@ -94,7 +94,7 @@ def test_keys_change_under_traffic() -> None:
         for source, target in ((HERE, THERE), (THERE, HERE)):
             for _ in range(messages):
                 network.endpoints[source].post(
-                    Write(peer=target, key=KEY, offset=0, payload=memoryview(data))
+                    WriteRequest(peer=target, key=KEY, offset=0, payload=memoryview(data))
                 )
         end = network.now + 5 * US
         network.run(lambda: network.now >= end)
@@ -190,7 +190,7 @@ def test_an_exhausted_counter_without_a_pdc(delivery: str) -> None:
             script.post(b"x", key=KEY | IDEMPOTENT_SAFE, delivery="rudi", context=context)
         else:
             script.fep.post(
-                Send(peer=THERE, payload=memoryview(b"x"), delivery="uud", context=context)
+                SendRequest(peer=THERE, payload=memoryview(b"x"), delivery="uud", context=context)
             )
     assert len(script.take()) == 1
     ended = {c.context: c.error for c in script.completions}

@@ -33,7 +33,7 @@ from tests.uet.pds.pdc.test_return_direction import data as return_data
 from tests.uet.pds.pdc.test_return_direction import read_request
 from uet.compatibility import Compatibility
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Read, Write
+from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode
 from uet.wire.layers import UET_RUDI_REQ
 
@@ -267,7 +267,7 @@ def test_the_next_pdc_begins_where_the_target_said() -> None:
     here, there = network.endpoints[HERE], network.endpoints[THERE]
     starts = []
     for _ in range(3):
-        here.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x")))
+        here.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x")))
         network.settle()
         starts.append(next(iter(there.table.by_id.values())).start_psn)
         here.table.quiesce()
@@ -299,8 +299,8 @@ def test_transfers_over_a_bad_network(secure_start: str, delivery: str) -> None:
         mine = bytearray(3_000)
         for source, target in ((HERE, THERE), (THERE, HERE)):
             fep = network.endpoints[source]
-            fep.post(Write(peer=target, key=KEY, offset=0, payload=memoryview(data)))
-            fep.post(Read(peer=target, key=KEY, offset=17_000, memory=memoryview(mine)))
+            fep.post(WriteRequest(peer=target, key=KEY, offset=0, payload=memoryview(data)))
+            fep.post(ReadRequest(peer=target, key=KEY, offset=17_000, memory=memoryview(mine)))
             network.settle()
             assert [c.error for c in network.completions[source]] == [None] * 2
             network.completions[source].clear()
@@ -326,7 +326,7 @@ def test_replayed_frames_change_nothing(delivery: str) -> None:
     """While the PDC stands, and after it has closed: nothing is executed twice, or opened."""
     network, memory = pair(4, delivery=delivery)
     here, there = network.endpoints[HERE], network.endpoints[THERE]
-    here.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"w" * 5_000)))
+    here.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(b"w" * 5_000)))
     network.settle()
     recorded = [frame for frame in network.sent if frame[30:34] == bytes([10, 0, 1, 2])]
     messages = there.counters()["rx_messages"]
@@ -419,7 +419,7 @@ def test_data_of_another_domain_does_not_name_the_target() -> None:
     """Nor does it end the PDC: it might be anybody's."""
     script = SecureScript()
     memory = bytearray(MTU)
-    script.fep.post(Read(peer=THERE, key=KEY, offset=0, memory=memoryview(memory)))
+    script.fep.post(ReadRequest(peer=THERE, key=KEY, offset=0, memory=memoryview(memory)))
     (request,) = script.take()
     packet = rud(
         request.psn, dpdcid=request.spdcid, spdcid=TARGET, clear=request.psn - 1, ar=1

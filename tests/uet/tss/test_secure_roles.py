@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from tests.harness.uet.network import Impairment, Network, destination, endpoint
-from uet.transport import Read, Receive, Send, Write
+from uet.transport import ReadRequest, ReceiveRequest, SendRequest, WriteRequest
 from uet.tss.keys import provision_client
 from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import PacketType
@@ -66,14 +66,16 @@ def test_both_ways(addresses: tuple[str, str, str], with_ssi: bool) -> None:
     for number, client in enumerate(clients):
         fep = net.endpoints[client]
         payload = memoryview(data[client])
-        fep.post(Write(peer=server, key=KEY, offset=10_000 * number, payload=payload))
-        fep.post_receive(Receive(memory=memoryview(got[client])))
+        fep.post(WriteRequest(peer=server, key=KEY, offset=10_000 * number, payload=payload))
+        fep.post_receive(ReceiveRequest(memory=memoryview(got[client])))
     assert net.run(lambda: all(net.completions[client] for client in clients))
     for number, client in enumerate(clients):
         mine = memoryview(back[client])
-        net.endpoints[client].post(Read(peer=server, key=KEY, offset=10_000 * number, memory=mine))
+        net.endpoints[client].post(
+            ReadRequest(peer=server, key=KEY, offset=10_000 * number, memory=mine)
+        )
         payload = memoryview(data[client])[:2_500]
-        net.endpoints[server].post(Send(peer=client, payload=payload))
+        net.endpoints[server].post(SendRequest(peer=client, payload=payload))
     assert net.run(
         lambda: (
             all(len(net.completions[client]) == 3 for client in clients)
@@ -102,7 +104,9 @@ def test_a_client_is_not_served_under_the_key_of_another() -> None:
     net.endpoints[client] = endpoint(client, seed=9, domains=(stolen,), sdi=SDI)
     memory = bytearray(64)
     net.endpoints[server].register(memoryview(memory), key=KEY)
-    net.endpoints[client].post(Write(peer=server, key=KEY, offset=0, payload=memoryview(b"forged")))
+    net.endpoints[client].post(
+        WriteRequest(peer=server, key=KEY, offset=0, payload=memoryview(b"forged"))
+    )
     assert net.run(lambda: bool(net.completions[client]))
     assert [c.error for c in net.completions[client]] == ["RTO_RETRIES_EXHAUSTED"]
     assert memory == bytes(64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from uet.pds.pdc.window import SACK_BITS, Arrival, ReceiveWindow
+from uet.pds.pdc.window import SACK_BITS, PsnArrival, ReceiveWindow
 from uet.pds.psn import HALF, MASK
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
 from uet.wire import headers
@@ -165,7 +165,7 @@ class RequestDestination:
         window = self.window
         ahead = (psn - window.base) & MASK
         if ahead >= window.size or window.received >> ahead & 1:
-            if window.classify(psn) is Arrival.OUTSIDE:
+            if window.classify(psn) is PsnArrival.OUTSIDE:
                 code = NackCode.INVALID_SYN if syn else NackCode.PSN_OOR_WINDOW
                 self._out.nack(code, psn, resent, entropy, marked)
                 return
@@ -378,9 +378,9 @@ class RequestDestination:
     ) -> None:
         """ACK_REQ: outside the window silence, unseen a NACK, else the ACK again (UES 3.5.16)."""
         arrival = self.window.classify(psn)
-        if arrival is Arrival.OUTSIDE:
+        if arrival is PsnArrival.OUTSIDE:
             self._counters["rx_ack_request_outside_window"] += 1
-        elif arrival is Arrival.NEW:
+        elif arrival is PsnArrival.NEW:
             self._out.nack(NackCode.PKT_NOT_RCVD, psn, resent, entropy, marked)
         elif psn in self.busy or psn in self._early:
             self._out.nack(NackCode.RCVD_SES_PROCG, psn, resent, entropy, marked)
@@ -413,9 +413,9 @@ class RequestDestination:
         """
         window = self.window
         arrival = window.classify(psn)
-        if arrival is Arrival.OUTSIDE:
+        if arrival is PsnArrival.OUTSIDE:
             return NackCode.PSN_OOR_WINDOW
-        if arrival is Arrival.NEW:
+        if arrival is PsnArrival.NEW:
             if self._ordered and psn != window.first_missing:
                 return NackCode.ROD_OOO
             if self._early:
@@ -436,7 +436,7 @@ class RequestDestination:
         if psn == window.first_missing:
             window.accept(psn)
         return psn == (window.base + window.size) & MASK or (
-            window.classify(psn) is not Arrival.OUTSIDE
+            window.classify(psn) is not PsnArrival.OUTSIDE
         )
 
     def quiet_since(self, now: int) -> int:

@@ -29,7 +29,7 @@ from uet.transport import Frame
 from uet.wire.codes import MPR_UNIT, ControlType, NackCode
 
 
-class State(enum.Enum):
+class PdcState(enum.Enum):
     """UES 3.5.8; an initiator passes them in order, a target begins in ESTABLISHED.
 
     In QUIESCE no new message is taken and the last requests are waited for (UES: QUIESCE and
@@ -43,7 +43,7 @@ class State(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Surroundings(Protocol):
+class PdcSurroundings(Protocol):
     """What a PDC needs of its endpoint."""
 
     config: FepConfig
@@ -93,7 +93,7 @@ class PdcLife:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: PdcSurroundings,
         peer: Peer,
         *,
         local_id: int,
@@ -132,7 +132,7 @@ class PdcLife:
         self._job_id = config.job_id
         self._config = config
         #: changed by this class alone
-        self.state = State.CREATING if initiator else State.ESTABLISHED
+        self.state = PdcState.CREATING if initiator else PdcState.ESTABLISHED
         self._close_due: int | None = None  # target: when its CLOSE_REQ counts as refused
         self._octets_when_asked = 0
         self._probes = 0
@@ -224,7 +224,7 @@ class PdcLife:
     def address(self) -> str:
         return self.peer.address
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: PdcState) -> None:
         if state is not self.state:
             self.state = state
             self._around.pdc_changed(self)
@@ -233,7 +233,7 @@ class PdcLife:
 
     def post(self, message: Outbound) -> None:
         """Queue a message: requests of an initiator, return data of a target."""
-        if self.state is State.CLOSED:
+        if self.state is PdcState.CLOSED:
             self.message_unsent(message)
             return
         self.source.post(message)
@@ -241,9 +241,9 @@ class PdcLife:
 
     def respond(self, psn: int, response: Answer) -> None:
         """SES answers a request that it had answered LATER."""
-        if self.state is not State.CLOSED:
+        if self.state is not PdcState.CLOSED:
             self.destination.respond(psn, response)
-            if self.state is State.QUIESCE:
+            if self.state is PdcState.QUIESCE:
                 self._around.activate(self)
 
     def message_end(self, message: Outbound, now: int) -> None:
@@ -270,7 +270,7 @@ class PdcLife:
                 self._clear.consider(now)
             if self._close_due is not None and self._close_due <= now:
                 self._close_is_missing(now)
-        if self.state is State.CLOSED:
+        if self.state is PdcState.CLOSED:
             return
         congestion, peer_id = self.peer.congestion, self.writer.peer_id
         if source.retransmit.members:
@@ -292,13 +292,13 @@ class PdcLife:
             if not self._clear.transmit(out, now):
                 self.fail("RTO_RETRIES_EXHAUSTED", now)
         if (
-            self.state is State.QUIESCE
+            self.state is PdcState.QUIESCE
             and source.idle
             and self._locks <= 0  # those of a PDC that failed are taken off twice
             and not self.destination.busy
             and len(out) < limit
         ):
-            self._enter(State.CLOSING)
+            self._enter(PdcState.CLOSING)
             out.append(source.send_control(ControlType.CLOSE_CMD, now))
 
     def send(self, out: list[Frame], now: int, limit: int, octets: int) -> int:
@@ -370,11 +370,11 @@ class PdcLife:
     @property
     def has_work(self) -> bool:
         """Whether there may ever be something to do without new input."""
-        return self.state is not State.CLOSED and (
+        return self.state is not PdcState.CLOSED and (
             not self.source.idle
             or self._clear.due is not None
             or self._close_due is not None
-            or self.state is State.QUIESCE
+            or self.state is PdcState.QUIESCE
         )
 
     @property
@@ -385,7 +385,7 @@ class PdcLife:
     @locks.setter
     def locks(self, number: int) -> None:
         self._locks = number
-        if self.state is State.QUIESCE:
+        if self.state is PdcState.QUIESCE:
             self._around.activate(self)
 
     # -- answers --------------------------------------------------------------------------
@@ -445,7 +445,7 @@ class PdcLife:
     @property
     def takes_messages(self) -> bool:
         """No new message is put on a PDC whose close has begun (UES 3.5.8.3)."""
-        return self.state in (State.CREATING, State.ESTABLISHED)
+        return self.state in (PdcState.CREATING, PdcState.ESTABLISHED)
 
     @property
     def in_use(self) -> bool:
@@ -455,10 +455,10 @@ class PdcLife:
     def quiesce(self) -> None:
         """Close once everything posted is answered."""
         if self.takes_messages:
-            if self.state is State.CREATING and self.source.idle:
+            if self.state is PdcState.CREATING and self.source.idle:
                 self._closed()  # the target has never heard of it
             else:
-                self._enter(State.QUIESCE)
+                self._enter(PdcState.QUIESCE)
 
     def _wear_out(self) -> None:
         """With Limit_PSN_Range the PDC must not use more than 2^31 PSNs (UES Table 3-28).
@@ -500,8 +500,8 @@ class PdcLife:
             self.condemned = Condemned(
                 code, self.source, now + self._config.rto_init_time, ordered=self.ordered
             )
-            if self.state in (State.CREATING, State.ESTABLISHED):
-                self._enter(State.QUIESCE)
+            if self.state in (PdcState.CREATING, PdcState.ESTABLISHED):
+                self._enter(PdcState.QUIESCE)
             self.source.give_up_window()
             for message in self.source.take_back():
                 self.message_unsent(message)
@@ -537,16 +537,16 @@ class PdcLife:
         self.failure = error
         self._around.pdc_event(self, "failed", error=error)
         self.peer.congestion.restart_credit()
-        if self.state is State.CLOSING:
+        if self.state is PdcState.CLOSING:
             self._counts["pdcs_closed_unanswered"] += 1
             tell = False
         else:
             self._counts["pdc_errors"] += 1
         tell = tell and self.initiator and bool(self.peer_id)
         if tell:
-            self._enter(State.QUIESCE)  # takes no more messages, least of all those that fail
-        elif self.state is not State.CLOSED:
-            self.state = State.QUIESCE
+            self._enter(PdcState.QUIESCE)  # takes no more messages, least of all those that fail
+        elif self.state is not PdcState.CLOSED:
+            self.state = PdcState.QUIESCE
         self.source.abandon(error, now, untouched)
         self._clear.due = None
         self._locks = 0
@@ -555,4 +555,4 @@ class PdcLife:
 
     def _closed(self) -> None:
         self.source.closed()
-        self._enter(State.CLOSED)
+        self._enter(PdcState.CLOSED)

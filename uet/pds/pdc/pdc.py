@@ -9,8 +9,8 @@ from __future__ import annotations
 from uet.congestion.signals import NO_SAMPLE, out_of_order, rtt_sample
 from uet.pds.control_packets import MAX_PSN_OFFSET
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
-from uet.pds.pdc.life import PdcLife, State
-from uet.pds.pdc.window import Arrival
+from uet.pds.pdc.life import PdcLife, PdcState
+from uet.pds.pdc.window import PsnArrival
 from uet.pds.psn import HALF, MASK
 from uet.pds.recovery.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
 from uet.wire import headers
@@ -107,8 +107,8 @@ class Pdc(PdcLife):
                 response = packet[end:]
         if not writer.peer_id:
             writer.peer_id = spdcid
-            if self.state is State.CREATING:
-                self._enter(State.ESTABLISHED)
+            if self.state is PdcState.CREATING:
+                self._enter(PdcState.ESTABLISHED)
         if kind != _PLAIN_ACK:
             mpr = cc & _MPR
             if not mpr:
@@ -141,7 +141,7 @@ class Pdc(PdcLife):
             elif word & _ACK_REQ == _ACK_REQ_CLOSE and self.initiator:
                 self.quiesce()
         self._clear.consider(now)
-        if self.state is State.CLOSING and (
+        if self.state is PdcState.CLOSING and (
             source.idle or (ack_psn == source.close_psn and not source.window.is_open(ack_psn))
         ):
             if word & _ACK_EPSN and len(packet) >= end + 4 and self.sdi is not None:
@@ -208,7 +208,7 @@ class Pdc(PdcLife):
         if what is Reaction.IGNORE:
             return
         if what is Reaction.END:
-            closing = self.state is State.CLOSING or not self.initiator
+            closing = self.state is PdcState.CLOSING or not self.initiator
             if closing and code is NackCode.INV_DPDCID:
                 # The other end has closed; only its ACK or CLOSE was lost, or data is unwanted.
                 source.abandon(code.name, now)
@@ -229,7 +229,7 @@ class Pdc(PdcLife):
                 return
         elif code is NackCode.PKT_NOT_RCVD:
             source.window.withdraw(psn)
-        if self.second and code in NO_ROOM_FOR_A_PDC and self.state is State.CREATING:
+        if self.second and code in NO_ROOM_FOR_A_PDC and self.state is PdcState.CREATING:
             self._leave_it_to_the_first()
         at_once = what is Reaction.RESEND_AT_ONCE
         trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
@@ -248,7 +248,7 @@ class Pdc(PdcLife):
 
     def _renumber(self, start_psn: int, now: int) -> None:
         """NEW_START_PSN: the target decides where the PDC begins (UES 3.5.8, secured PDCs)."""
-        if self.state is not State.CREATING or start_psn == self.start_psn:
+        if self.state is not PdcState.CREATING or start_psn == self.start_psn:
             self._counts["rx_nacks_of_settled_psn"] += 1
             return
         self._renumberings += 1
@@ -274,7 +274,7 @@ class Pdc(PdcLife):
         """
         if (psn - (info_and_offset & MAX_PSN_OFFSET)) & MASK == self.start_psn:
             return False
-        if self.sdi is not None and self.destination.window.classify(psn) is not Arrival.OUTSIDE:
+        if self.sdi is not None and self.destination.window.classify(psn) is not PsnArrival.OUTSIDE:
             self._counts["rx_drop_syn_of_other_start"] += 1
         else:
             self.nack(NackCode.INVALID_SYN, psn, word & _REQ_RETX, entropy, marked)
@@ -287,15 +287,15 @@ class Pdc(PdcLife):
         this id lies outside.
         """
         if (
-            self.state is not State.CREATING
+            self.state is not PdcState.CREATING
             or self.writer.peer_id
             or next_header not in _RETURN_DATA
             or not spdcid
-            or self.destination.window.classify(psn) is not Arrival.NEW
+            or self.destination.window.classify(psn) is not PsnArrival.NEW
         ):
             return False
         self.writer.peer_id = spdcid
-        self._enter(State.ESTABLISHED)
+        self._enter(PdcState.ESTABLISHED)
         return True
 
     def takes_return_data(
@@ -307,7 +307,7 @@ class Pdc(PdcLife):
         """
         if next_header not in _RETURN_DATA:
             self.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _REQ_RETX, entropy, marked)
-        elif self.state is State.CLOSING:
+        elif self.state is PdcState.CLOSING:
             self.nack(NackCode.CLOSING, psn, word & _REQ_RETX, entropy, marked)
         else:
             return True
@@ -352,7 +352,7 @@ class Pdc(PdcLife):
         elif kind in (ControlType.NOOP, ControlType.NEGOTIATION) or (
             kind == ControlType.CLOSE_REQ and self.initiator
         ):
-            again = destination.window.classify(psn) is Arrival.DUPLICATE
+            again = destination.window.classify(psn) is PsnArrival.DUPLICATE
             code = destination.accept_control(psn)
             if code is not None:
                 expected = destination.window.first_missing if code is NackCode.ROD_OOO else 0

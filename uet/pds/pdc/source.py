@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import cast
 
-from uet.congestion.context import Flow
+from uet.congestion.context import PdcFlow
 from uet.congestion.signals import NO_SAMPLE, rtt_sample
 from uet.congestion.spraying.paths import TIMEOUT
 from uet.pds.pds_packets import PacketWriter
@@ -48,7 +48,7 @@ class RequestSource(LossRecovery):
         messages: Messages,
         start_psn: int,
         ordered: bool,
-        flow: Flow,
+        flow: PdcFlow,
         full_size: int,
         default_range: int,
         rto_init_time: int,

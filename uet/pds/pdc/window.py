@@ -21,7 +21,7 @@ def _run(bits: int) -> int:
     return (~bits & (bits + 1)).bit_length() - 1
 
 
-class Arrival(enum.Enum):
+class PsnArrival(enum.Enum):
     """What a request's PSN means to the receive window."""
 
     NEW = enum.auto()
@@ -50,14 +50,14 @@ class ReceiveWindow:
     def cack(self) -> int:
         return (self.base - 1) & MASK
 
-    def classify(self, psn: int) -> Arrival:
+    def classify(self, psn: int) -> PsnArrival:
         """Where ``psn`` lies (UES 3.5.12, receive rules)."""
         ahead = (psn - self.base) & MASK
         if ahead < self.size:
-            return Arrival.DUPLICATE if self.received >> ahead & 1 else Arrival.NEW
+            return PsnArrival.DUPLICATE if self.received >> ahead & 1 else PsnArrival.NEW
         if ahead >= HALF and MASK + 1 - ahead <= self.size:
-            return Arrival.DUPLICATE
-        return Arrival.OUTSIDE
+            return PsnArrival.DUPLICATE
+        return PsnArrival.OUTSIDE
 
     def accept(self, psn: int, *, guaranteed: bool = False) -> None:
         """Record a PSN that :meth:`classify` called new, and move CACK if it can."""

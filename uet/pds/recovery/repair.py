@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from uet.congestion.context import Flow
+from uet.congestion.context import PdcFlow
 from uet.congestion.signals import rtt_sample
 from uet.congestion.spraying.paths import LOST, TIMEOUT
 from uet.pds.pdc.window import SACK_BITS, SendWindow
@@ -65,7 +65,7 @@ class LossRecovery:
         messages: Messages,
         start_psn: int,
         ordered: bool,
-        flow: Flow,
+        flow: PdcFlow,
         rto_init_time: int,
         constant_rto: bool,
         max_rto_retx_cnt: int,

@@ -12,12 +12,12 @@ from uet.pds.semantics import ACCEPTED, REISSUABLE_ERRORS, Answer, Context, Outb
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
 from uet.ses.initiator.delivery import Carrier
-from uet.ses.initiator.operation import Ended, Operation, Stream
+from uet.ses.initiator.operation import Ended, OperationStream, PostedOperation
 from uet.ses.initiator.outbound import OutboundMessage
 from uet.ses.initiator.replies import RELIABLE, Replies, code_name, refusal
-from uet.ses.initiator.requests import MessageError, Plan, plan, read_plan, restart_plan
+from uet.ses.initiator.requests import MessageError, MessagePlan, plan, read_plan, restart_plan
 from uet.ses.initiator.waits import Timers, Waits
-from uet.ses.peer_handles import MessageIds, Promises
+from uet.ses.peer_handles import MessageIds, PeerHandles
 from uet.transport import Completion, Request
 from uet.wire.codes import DEFERRABLE_OPCODES, RENDEZVOUS_OPCODES, ReturnCode
 
@@ -76,14 +76,14 @@ class Initiator:
             relative=config.relative,
         )
         self._serial = 0
-        self._open: dict[int, Operation] = {}  # by serial number
-        self._streams: dict[tuple[str, str], Stream] = {}
-        self._blocked: dict[Stream, None] = {}  # waiting for a PDC
-        self._starved: dict[Stream, None] = {}  # waiting for a message id
-        self._asking: dict[Stream, None] = {}  # waiting for data to come, to ask for more
+        self._open: dict[int, PostedOperation] = {}  # by serial number
+        self._streams: dict[tuple[str, str], OperationStream] = {}
+        self._blocked: dict[OperationStream, None] = {}  # waiting for a PDC
+        self._starved: dict[OperationStream, None] = {}  # waiting for a message id
+        self._asking: dict[OperationStream, None] = {}  # waiting for data to come, to ask for more
         self._ids = MessageIds(from_zero=config.compatibility.message_ids_from_zero)
-        self._promises = Promises(facilities.memory, self._home, rng)
-        self._timers: Timers[Operation] = Timers(facilities.time)
+        self._promises = PeerHandles(facilities.memory, self._home, rng)
+        self._timers: Timers[PostedOperation] = Timers(facilities.time)
         facilities.time.watch(self._timers.next_deadline)
         self._replies = Replies(self._ids, self._mtu, self._on_data, counters)
         self._answered = self._replies.answered
@@ -95,15 +95,15 @@ class Initiator:
         """Queue a request; :class:`MessageError` for one that could never be carried out."""
         self._begin(plan(request, self._config, self._capabilities, self._home), None)
 
-    def _begin(self, made: Plan, ended: Ended | None) -> None:
+    def _begin(self, made: MessagePlan, ended: Ended | None) -> None:
         key = (made.peer, made.delivery)
         stream = self._streams.get(key)
         if stream is None:
-            stream = self._streams[key] = Stream(
+            stream = self._streams[key] = OperationStream(
                 *key, mtu=self._mtu, max_read_octets=self._config.max_read_octets
             )
         self._serial += 1
-        operation = Operation(made, self._serial, stream, ended)
+        operation = PostedOperation(made, self._serial, stream, ended)
         self._open[operation.serial] = operation
         if made.opcode in _DEFERRABLE:
             self._promises.give_token(operation)
@@ -137,7 +137,7 @@ class Initiator:
         for stream in (*starved, *asking):
             self._start(stream)
 
-    def _start(self, stream: Stream) -> None:
+    def _start(self, stream: OperationStream) -> None:
         """Give what waits a message id and a PDC, in the order of posting."""
         if stream in self._blocked or stream in self._starved:
             return
@@ -218,7 +218,7 @@ class Initiator:
             self._finish(operation, operation.refused or message.error)
         self._blocked[operation.stream] = None
 
-    def _reissue(self, operation: Operation, error: str) -> bool:
+    def _reissue(self, operation: PostedOperation, error: str) -> bool:
         """Let it begin again on another PDC; false if it may not, or has too often."""
         limit = self._config.max_nack_retx_cnt
         if error not in REISSUABLE_ERRORS or operation.reissues >= limit != UNLIMITED_NACK:
@@ -234,11 +234,11 @@ class Initiator:
         return True
 
     @staticmethod
-    def _landed(message: Outbound) -> Operation | None:
+    def _landed(message: Outbound) -> PostedOperation | None:
         """Whose message PDS gives back; ``None`` if that is over and done with."""
         operation = message.operation if isinstance(message, OutboundMessage) else None
         if (
-            not isinstance(operation, Operation)
+            not isinstance(operation, PostedOperation)
             or operation.message is not message
             or not operation.is_out
         ):
@@ -271,14 +271,14 @@ class Initiator:
             if peer in (None, operation.plan.peer):
                 self._finish(operation, error)
 
-    def _on_data(self, operation: Operation) -> None:
+    def _on_data(self, operation: PostedOperation) -> None:
         operation.touched = self._time.now
         if not operation.missing and not operation.is_out:
             self._advance(operation)
         if self._starved or self._asking:
             self._start_freed()
 
-    def _advance(self, operation: Operation) -> None:
+    def _advance(self, operation: PostedOperation) -> None:
         """Its message has ended: what comes next?"""
         config = self._config
         if operation.missing:
@@ -300,7 +300,7 @@ class Initiator:
         else:
             self._finish(operation, None)
 
-    def _begin_again(self, operation: Operation) -> None:
+    def _begin_again(self, operation: PostedOperation) -> None:
         """A refusal that a new generation, or time, may mend (UES 3.4.1)."""
         code, operation.code = operation.code, 0
         operation.accepted = None
@@ -336,7 +336,7 @@ class Initiator:
         else:
             self._start(stream)
 
-    def _restart(self, operation: Operation) -> None:
+    def _restart(self, operation: PostedOperation) -> None:
         """The target has a buffer for a deferred send now: from offset 0, as a new message."""
         operation.deferred = operation.permitted = False
         operation.accepted = None
@@ -345,14 +345,14 @@ class Initiator:
         operation.stream.push(operation)
         self._start(operation.stream)
 
-    def _release(self, operation: Operation) -> None:
+    def _release(self, operation: PostedOperation) -> None:
         """Give back what one attempt holds: message id, lock, place among the expected."""
         self._replies.forget(operation)
         message, operation.message, operation.pdc = operation.message, None, None
         if message is not None and operation.plan.has_id:
             self._ids.give_back(message.id)
 
-    def _finish(self, operation: Operation, error: str | None) -> None:
+    def _finish(self, operation: PostedOperation, error: str | None) -> None:
         """The one end of an operation."""
         self._release(operation)
         self._promises.withdraw(operation)
@@ -470,7 +470,7 @@ class Initiator:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _wait(self, operation: Operation, for_what: Waits, time: int) -> None:
+    def _wait(self, operation: PostedOperation, for_what: Waits, time: int) -> None:
         self._timers.start(operation, for_what, self._time.now + time)
 
     def next_deadline(self) -> int | None:

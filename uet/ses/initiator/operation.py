@@ -9,7 +9,7 @@ from collections.abc import Callable
 from uet.pds.semantics import Context
 from uet.ses.initiator.outbound import OutboundMessage
 from uet.ses.initiator.reading import OutstandingReads
-from uet.ses.initiator.requests import Plan
+from uet.ses.initiator.requests import MessagePlan
 from uet.ses.initiator.waits import Waits
 
 #: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
@@ -89,7 +89,7 @@ class PeerReads:
         return union.covers(start, end)
 
 
-class Operation:
+class PostedOperation:
     """A posted request.  Each attempt to carry it out is an :class:`OutboundMessage`."""
 
     __slots__ = (
@@ -122,7 +122,9 @@ class Operation:
         "wants_data",
     )
 
-    def __init__(self, plan: Plan, serial: int, stream: Stream, ended: Ended | None) -> None:
+    def __init__(
+        self, plan: MessagePlan, serial: int, stream: OperationStream, ended: Ended | None
+    ) -> None:
         self.plan = plan
         #: whether something comes back: a read, or a fetching atomic operation
         self.wants_data = plan.memory is not None
@@ -179,7 +181,7 @@ class Operation:
                 self.message.ready += 1
 
 
-class Stream:
+class OperationStream:
     """What goes to one peer in one delivery mode, in the order of posting.
 
     Without order, what asks for data lets others pass while as much as may be is under way.
@@ -212,10 +214,10 @@ class Stream:
         self.flying = 0  # messages with PDS
         self.recovering = False
         self.hold = 0
-        self.probe: Operation | None = None
-        self._queue: list[tuple[int, Operation]] = []
+        self.probe: PostedOperation | None = None
+        self._queue: list[tuple[int, PostedOperation]] = []
         # Where order does not count: what asks for data, and may be passed by.
-        self._asking: list[tuple[int, Operation]] = []
+        self._asking: list[tuple[int, PostedOperation]] = []
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._asking)
@@ -225,19 +227,19 @@ class Stream:
         """Whether something has been posted and has not begun."""
         return bool(self._queue or self._asking)
 
-    def push(self, operation: Operation) -> None:
+    def push(self, operation: PostedOperation) -> None:
         heapq.heappush(self._heap(operation), (operation.serial, operation))
 
-    def _heap(self, operation: Operation) -> list[tuple[int, Operation]]:
+    def _heap(self, operation: PostedOperation) -> list[tuple[int, PostedOperation]]:
         return self._asking if operation.wants_data and not self.ordered else self._queue
 
     @property
-    def head(self) -> Operation:
+    def head(self) -> PostedOperation:
         """The first in the order of posting."""
         queue, asking = self._queue, self._asking
         return (asking if not queue or (asking and asking[0] < queue[0]) else queue)[0][1]
 
-    def next(self, now: int) -> Operation | None:
+    def next(self, now: int) -> PostedOperation | None:
         """What may start now, if anything: not what recovery holds back, or its data."""
         if self.recovering and (self.flying > 0 or now < self.hold):
             return None
@@ -262,6 +264,6 @@ class Stream:
         """Whether something may wait for data that others have asked for."""
         return bool(self._asking or (self.ordered and self._queue))
 
-    def pop(self, operation: Operation) -> None:
+    def pop(self, operation: PostedOperation) -> None:
         """Take what :meth:`next` showed."""
         heapq.heappop(self._heap(operation))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from uet.ses.initiator.requests import Plan
+from uet.ses.initiator.requests import MessagePlan
 from uet.wire import headers
 from uet.wire.codes import DEFERRABLE_OPCODES, NextHeader, Opcode
 
@@ -62,7 +62,7 @@ class OutboundMessage:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: MessagePlan,
         message_id: int,
         mtu: int,
         on_answer: OnAnswer,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from uet.pds.semantics import ACCEPTED, Answer, Context, Response
 from uet.ses.address import Address
-from uet.ses.initiator.operation import Operation
+from uet.ses.initiator.operation import PostedOperation
 from uet.ses.initiator.outbound import OutboundMessage
 from uet.ses.memory.atomic_operations import reverse_order
 from uet.ses.peer_handles import MessageIds
@@ -64,7 +64,7 @@ class Replies:
         self,
         ids: MessageIds,
         mtu: int,
-        on_data: Callable[[Operation], None],
+        on_data: Callable[[PostedOperation], None],
         counters: dict[str, int],
     ) -> None:
         self._ids = ids
@@ -74,11 +74,11 @@ class Replies:
         #: what targets have said of their generations (UES 3.4.1)
         self.generations: dict[tuple[str, Address], int] = {}
         #: by PDC: what waits for data and has no message id, in the order of posting
-        self._unnamed: dict[int, dict[Operation, None]] = {}
+        self._unnamed: dict[int, dict[PostedOperation, None]] = {}
 
     # -- what is expected ----------------------------------------------------------------------
 
-    def expect(self, operation: Operation, pdc: Context, packets: int) -> None:
+    def expect(self, operation: PostedOperation, pdc: Context, packets: int) -> None:
         """An attempt of an operation that wants data begins."""
         made = operation.plan
         assert made.memory is not None
@@ -96,7 +96,7 @@ class Replies:
         if not made.has_id:
             self._unnamed.setdefault(pdc.id, {})[operation] = None
 
-    def forget(self, operation: Operation) -> None:
+    def forget(self, operation: PostedOperation) -> None:
         """The attempt is over, however it went."""
         if not operation.wants_data:
             return
@@ -122,7 +122,7 @@ class Replies:
     ) -> None:
         """Packet ``index`` drew a response that is more than the default one."""
         operation = message.operation
-        assert isinstance(operation, Operation)
+        assert isinstance(operation, PostedOperation)
         if operation.message is not message or not operation.is_out:
             self._counters["rx_responses_of_ended_message"] += 1
             return
@@ -146,7 +146,9 @@ class Replies:
             accepted = operation.accepted
             operation.accepted = modified if accepted is None else min(accepted, modified)
 
-    def _refused(self, operation: Operation, index: int, code: int, generation: int | None) -> None:
+    def _refused(
+        self, operation: PostedOperation, index: int, code: int, generation: int | None
+    ) -> None:
         """The target refused the message: send no more of it (UES 3.4.1, error responses)."""
         made = operation.plan
         if code == _BAD_GENERATION and generation is not None:
@@ -159,13 +161,13 @@ class Replies:
             operation.refused = code_name(code)
         self._give_up(operation, index)
 
-    def _malformed(self, operation: Operation, index: int) -> None:
+    def _malformed(self, operation: PostedOperation, index: int) -> None:
         self._counters["rx_responses_malformed"] += 1
         operation.refused = operation.refused or MALFORMED
         self._give_up(operation, index)
 
     @staticmethod
-    def _give_up(operation: Operation, index: int) -> None:
+    def _give_up(operation: PostedOperation, index: int) -> None:
         operation.settle(index)
         # Without a PDC each packet stands for itself: there is no message to take back.
         if operation.message is not None and operation.plan.delivery in RELIABLE:
@@ -205,7 +207,7 @@ class Replies:
         self._on_data(operation)
         return ACCEPTED
 
-    def _of_psn(self, pdc: Context, psn: int) -> Operation | None:
+    def _of_psn(self, pdc: Context, psn: int) -> PostedOperation | None:
         """Data comes nearly in the order of the requests, so the first is mostly the one."""
         for operation in self._unnamed.get(pdc.id, ()):
             if operation.message is not None and operation.message.psn == psn:
@@ -213,7 +215,7 @@ class Replies:
         return None
 
     def _data_in_answer(
-        self, operation: Operation, index: int, next_header: int, response: memoryview
+        self, operation: PostedOperation, index: int, next_header: int, response: memoryview
     ) -> None:
         small = next_header == _WITH_SMALL_DATA
         header = _SMALL_DATA if small else _DATA
@@ -235,7 +237,7 @@ class Replies:
         ):
             self._malformed(operation, index)
 
-    def _place(self, operation: Operation, offset: int, data: memoryview) -> bool:
+    def _place(self, operation: PostedOperation, offset: int, data: memoryview) -> bool:
         """Put a packet's data in its place; false if it cannot be what was asked for."""
         made, mtu = operation.plan, self._mtu
         memory = made.memory

@@ -13,14 +13,21 @@ from operator import index
 from typing import Any, Final
 
 from uet.config import DELIVERY_MODES, FepConfig
-from uet.profiles import Capability
+from uet.profiles import FepCapability
 from uet.ses.address import Address
 from uet.ses.memory.atomic_operations import AtomicError, size_of
 from uet.ses.memory.operands import pack_operands
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
 from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE
 from uet.ses.target.sync import SYNC_HEADER
-from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    NoOperationRequest,
+    ReadRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codes import (
     CSWAP_OPCODES,
     DEFERRABLE_OPCODES,
@@ -72,7 +79,7 @@ class MessageError(ValueError):
 
 
 @dataclass(slots=True, kw_only=True)
-class Plan:
+class MessagePlan:
     """What every packet of a message says, whichever attempt it belongs to.
 
     ``length`` is the request length of the header, ``span`` how many octets its packets share
@@ -158,7 +165,7 @@ def _check_numbers(request: Any, *names: str) -> None:
             raise MessageError(f"{name} is {value!r}; it must be a number that fits into 64 bits")
 
 
-def _need(config: FepConfig, held: Capability, capability: Capability, what: str) -> None:
+def _need(config: FepConfig, held: FepCapability, capability: FepCapability, what: str) -> None:
     if capability not in held:
         profiles = " + ".join(config.profiles) or "(none)"
         raise MessageError(
@@ -167,7 +174,7 @@ def _need(config: FepConfig, held: Capability, capability: Capability, what: str
         )
 
 
-def plan(request: Request, config: FepConfig, held: Capability, home: Address) -> Plan:
+def plan(request: Request, config: FepConfig, held: FepCapability, home: Address) -> MessagePlan:
     """How ``request`` goes out; ``home`` is the resource of requests that name none.
 
     Raises :class:`MessageError`.
@@ -178,31 +185,31 @@ def plan(request: Request, config: FepConfig, held: Capability, home: Address) -
     address = home if request.destination is None else request.destination
     if not isinstance(address, Address):
         raise MessageError(f"destination is {address!r}; give a uet.ses.address.Address")
-    if delivery == "uud" and not isinstance(request, Send):
+    if delivery == "uud" and not isinstance(request, SendRequest):
         raise MessageError("delivery 'uud' carries datagrams only: post a Send, or use 'rud'")
     if delivery == "rudi":
-        _need(config, held, Capability.RUDI, "delivery 'rudi'")
-        if not isinstance(request, Write | Read):
+        _need(config, held, FepCapability.RUDI, "delivery 'rudi'")
+        if not isinstance(request, WriteRequest | ReadRequest):
             raise MessageError("delivery 'rudi' repeats what it carries: post a Write or a Read")
     maker = _MAKERS.get(type(request))
     if maker is None:
         raise MessageError(f"{type(request).__name__} is no request that this endpoint knows")
     made = maker(request, config, held, delivery, address)
-    if config.optimized_headers and Capability.OPTIMIZED_HEADERS in held:
+    if config.optimized_headers and FepCapability.OPTIMIZED_HEADERS in held:
         _optimize(made, config.payload_mtu)
     return made
 
 
 def _write(
-    request: Write, config: FepConfig, held: Capability, delivery: str, address: Address
-) -> Plan:
+    request: WriteRequest, config: FepConfig, held: FepCapability, delivery: str, address: Address
+) -> MessagePlan:
     check_octets(request.payload, "payload")
     _check_numbers(request, "key", "offset", "header_data")
     if delivery == "rudi" and request.header_data is not None:
         raise MessageError("a write with header data is not idempotent: use 'rud', not 'rudi'")
     length = request.payload.nbytes
     group = _synchronisation(request.synchronise, config)
-    return Plan(
+    return MessagePlan(
         kind="write",
         peer=request.peer,
         delivery=delivery,
@@ -222,9 +229,9 @@ def _write(
 
 
 def _read(
-    request: Read, config: FepConfig, held: Capability, delivery: str, address: Address
-) -> Plan:
-    _need(config, held, Capability.READ, "a read")
+    request: ReadRequest, config: FepConfig, held: FepCapability, delivery: str, address: Address
+) -> MessagePlan:
+    _need(config, held, FepCapability.READ, "a read")
     check_octets(request.memory, "memory", writable=True)
     _check_numbers(request, "key", "offset")
     return read_plan(
@@ -243,9 +250,9 @@ def read_plan(
     config: FepConfig,
     *,
     context: object = None,
-) -> Plan:
+) -> MessagePlan:
     """A read, whoever asked for it: the application or a rendezvous (UES 3.4)."""
-    return Plan(
+    return MessagePlan(
         kind="read",
         peer=peer,
         delivery=delivery,
@@ -263,8 +270,8 @@ def read_plan(
 
 
 def _send(
-    request: Send, config: FepConfig, held: Capability, delivery: str, address: Address
-) -> Plan:
+    request: SendRequest, config: FepConfig, held: FepCapability, delivery: str, address: Address
+) -> MessagePlan:
     check_octets(request.payload, "payload")
     _check_numbers(request, "tag", "header_data")
     length = request.payload.nbytes
@@ -282,19 +289,19 @@ def _send(
     else:
         tagged = request.tag is not None
         if tagged:
-            _need(config, held, Capability.TAGGED_SEND, "a tagged send")
+            _need(config, held, FepCapability.TAGGED_SEND, "a tagged send")
         protocol = request.protocol or _choose(length, config, held, delivery)
         if protocol == "rendezvous":
-            _need(config, held, Capability.RENDEZVOUS, "a rendezvous send")
+            _need(config, held, FepCapability.RENDEZVOUS, "a rendezvous send")
             span = min(length, config.eager_size)
         elif protocol == "deferrable":
-            _need(config, held, Capability.DEFERRABLE, "a deferrable send")
+            _need(config, held, FepCapability.DEFERRABLE, "a deferrable send")
             if delivery != "rud":
                 raise MessageError("a deferrable send restarts out of order: use delivery 'rud'")
         if not length:
             protocol = "eager"  # there is nothing to keep back
         opcode = _SENDS[protocol][tagged]
-    return Plan(
+    return MessagePlan(
         kind=kind,
         peer=request.peer,
         delivery=delivery,
@@ -312,7 +319,7 @@ def _send(
     )
 
 
-def _check_datagram(request: Send, config: FepConfig) -> None:
+def _check_datagram(request: SendRequest, config: FepConfig) -> None:
     if request.tag is not None:
         raise MessageError("a datagram has no tag: use delivery 'rud' for tagged sends")
     if request.protocol not in (None, "eager"):
@@ -326,12 +333,12 @@ def _check_datagram(request: Send, config: FepConfig) -> None:
         )
 
 
-def _choose(length: int, config: FepConfig, held: Capability, delivery: str) -> str:
+def _choose(length: int, config: FepConfig, held: FepCapability, delivery: str) -> str:
     """The protocol of a send that does not say: the highest threshold reached decides."""
     best, protocol = -1, "eager"
     for name, threshold, possible in (
-        ("deferrable", config.deferrable_threshold, Capability.DEFERRABLE in held),
-        ("rendezvous", config.rendezvous_threshold, Capability.RENDEZVOUS in held),
+        ("deferrable", config.deferrable_threshold, FepCapability.DEFERRABLE in held),
+        ("rendezvous", config.rendezvous_threshold, FepCapability.RENDEZVOUS in held),
     ):
         if not possible or threshold is None or not best < threshold <= length:
             continue
@@ -367,16 +374,16 @@ _ATOMIC_OPCODES: Final = {
 
 
 def _atomic(
-    request: Atomic, config: FepConfig, held: Capability, delivery: str, address: Address
-) -> Plan:
+    request: AtomicRequest, config: FepConfig, held: FepCapability, delivery: str, address: Address
+) -> MessagePlan:
     result = request.result
     if result is None:
-        _need(config, held, Capability.ATOMIC, "an atomic operation")
+        _need(config, held, FepCapability.ATOMIC, "an atomic operation")
     else:
-        _need(config, held, Capability.FETCHING_ATOMIC, "a fetching atomic operation")
+        _need(config, held, FepCapability.FETCHING_ATOMIC, "a fetching atomic operation")
         check_octets(result, "result", writable=True)
     if request.tag is not None:
-        _need(config, held, Capability.TSEND_ATOMIC, "a tagged atomic operation")
+        _need(config, held, FepCapability.TSEND_ATOMIC, "a tagged atomic operation")
     _check_numbers(request, "key", "offset", "tag")
     size = size_of(request.datatype) or 1
     try:
@@ -403,7 +410,7 @@ def _atomic(
             raise MessageError("synchronise is for atomics without result and tag, and for writes")
         opcode, extension = SYNC_ATOMIC, group + extension
     length = _CSWAP_LENGTH if request.operation in CSWAP_OPCODES else len(payload) or touched
-    return Plan(
+    return MessagePlan(
         kind="atomic",
         peer=request.peer,
         delivery=delivery,
@@ -424,9 +431,13 @@ def _atomic(
 
 
 def _no_operation(
-    request: NoOperation, config: FepConfig, held: Capability, delivery: str, address: Address
-) -> Plan:
-    return Plan(
+    request: NoOperationRequest,
+    config: FepConfig,
+    held: FepCapability,
+    delivery: str,
+    address: Address,
+) -> MessagePlan:
+    return MessagePlan(
         kind="no_op",
         peer=request.peer,
         delivery=delivery,
@@ -440,14 +451,14 @@ def _no_operation(
 
 def restart_plan(
     peer: str, delivery: str, address: Address, tokens: tuple[int, int], config: FepConfig
-) -> Plan:
+) -> MessagePlan:
     """DEFERRABLE_RTR: the message of these (initiator's, target's) tokens has a buffer now.
 
     UES 3.4; the plan has them in the order of the wire.
     """
     if config.compatibility.target_restart_token_first:
         tokens = tokens[::-1]
-    return Plan(
+    return MessagePlan(
         kind="restart_request",
         peer=peer,
         delivery=delivery,
@@ -459,7 +470,7 @@ def restart_plan(
     )
 
 
-def _optimize(made: Plan, mtu: int) -> None:
+def _optimize(made: MessagePlan, mtu: int) -> None:
     """Choose the smallest header that says everything (UES 3.4, optimized headers)."""
     if (
         made.span > mtu
@@ -476,10 +487,10 @@ def _optimize(made: Plan, mtu: int) -> None:
         made.next_header = _MEDIUM  # header data has the place of the buffer offset
 
 
-_MAKERS: Final[dict[type, Callable[..., Plan]]] = {
-    Write: _write,
-    Read: _read,
-    Send: _send,
-    Atomic: _atomic,
-    NoOperation: _no_operation,
+_MAKERS: Final[dict[type, Callable[..., MessagePlan]]] = {
+    WriteRequest: _write,
+    ReadRequest: _read,
+    SendRequest: _send,
+    AtomicRequest: _atomic,
+    NoOperationRequest: _no_operation,
 }

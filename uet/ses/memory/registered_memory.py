@@ -19,7 +19,7 @@ class MemoryRegionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRegion:
+class RegisteredRegion:
     """Registered memory, and what peers may do with it.
 
     ``job_id`` restricts it to one job, ``None`` leaves it open to all.
@@ -40,10 +40,10 @@ class MemoryTable:
     """
 
     def __init__(self, *, region_bits: int = FLAGS_AT) -> None:
-        self._regions: dict[int, MemoryRegion] = {}
+        self._regions: dict[int, RegisteredRegion] = {}
         self._naming = (1 << KEY_BITS) - (1 << FLAGS_AT) + (1 << region_bits) - 1
 
-    def register(self, region: MemoryRegion) -> None:
+    def register(self, region: RegisteredRegion) -> None:
         """Raises :class:`MemoryRegionError` for a bad or taken key or unsuitable memory."""
         if not 0 <= region.key < 1 << KEY_BITS:
             raise MemoryRegionError(f"memory key {region.key:#x} does not fit into 64 bits")
@@ -61,7 +61,7 @@ class MemoryTable:
         if self._regions.pop(key, None) is None:
             raise MemoryRegionError(f"memory key {key:#x} is not registered")
 
-    def find(self, key: int) -> MemoryRegion | None:
+    def find(self, key: int) -> RegisteredRegion | None:
         """The region that this key names."""
         return self._regions.get(key & self._naming)
 

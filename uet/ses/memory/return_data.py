@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.responses import data_header
 from uet.wire.codes import NextHeader
 
@@ -10,7 +10,7 @@ _RESPONSE_DATA = int(NextHeader.RESPONSE_DATA)
 _RESPONSE_DATA_SMALL = int(NextHeader.RESPONSE_DATA_SMALL)
 
 
-class Readback:
+class ReturnData:
     """What one request packet asked for: one packet, an :class:`uet.pds.semantics.Outbound`.
 
     A READ of several packets is asked for packet by packet, each of which draws one of these.
@@ -33,7 +33,7 @@ class Readback:
 
     def __init__(
         self,
-        request: Arrival,
+        request: RequestArrival,
         data: memoryview | bytes,
         *,
         key: int | None = None,

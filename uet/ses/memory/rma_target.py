@@ -12,13 +12,13 @@ from functools import partial
 from typing import Final
 
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
-from uet.profiles import Capability
+from uet.profiles import FepCapability
 from uet.ses.facilities import Facilities
 from uet.ses.memory.atomic_operations import execute
 from uet.ses.memory.operands import unpack_operands
-from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, MemoryRegion
-from uet.ses.memory.return_data import Readback
-from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, Arrival
+from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, RegisteredRegion
+from uet.ses.memory.return_data import ReturnData
+from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, RequestArrival
 from uet.ses.target.responses import data_response, response
 from uet.ses.target.sync import SyncGroups
 from uet.transport import Completion
@@ -53,7 +53,7 @@ class MemoryAccess:
         self._counters = facilities.counters
         self._mtu = config.payload_mtu
         self._inline = config.max_ack_data_size
-        self._swaps = Capability.FETCHING_ATOMIC in config.capabilities
+        self._swaps = FepCapability.FETCHING_ATOMIC in config.capabilities
         self._overrun = int(
             ReturnCode.UNSUPPORTED_SIZE
             if config.compatibility.region_overrun_is_unsupported_size
@@ -62,8 +62,8 @@ class MemoryAccess:
         self.sync = SyncGroups(facilities.complete, facilities.time)
 
     def region(
-        self, request: Arrival, length: int, *, write: bool, read: bool
-    ) -> MemoryRegion | int:
+        self, request: RequestArrival, length: int, *, write: bool, read: bool
+    ) -> RegisteredRegion | int:
         """The region in question, or the code of the first check that fails."""
         for key in request.keys:
             region = self._memory.find(key)
@@ -79,7 +79,7 @@ class MemoryAccess:
             return self._overrun if write else _BAD_ADDR
         return region
 
-    def is_unsafe(self, request: Arrival) -> bool:
+    def is_unsafe(self, request: RequestArrival) -> bool:
         """Whether the request means a region of its job that is not safe for idempotent requests.
 
         Its key says that the region is (bit 63), and that of the region does not.
@@ -120,7 +120,7 @@ class MemoryAccess:
 
     # -- read --------------------------------------------------------------------------------
 
-    def read(self, pdc: Context, request: Arrival) -> Answer:
+    def read(self, pdc: Context, request: RequestArrival) -> Answer:
         """A READ packet: its data in the answer, or on the return direction (UES 3.5.20.1).
 
         Where it goes depends on the whole message's length, so that all of it goes one way.
@@ -139,30 +139,30 @@ class MemoryAccess:
             answer = data_response(request, data)
             answer.known = partial(self._served, region.key, offset, len(data), by)
             return answer
-        pdc.post(Readback(request, data, key=region.key, offset=offset, by=by))
+        pdc.post(ReturnData(request, data, key=region.key, offset=offset, by=by))
         return ACCEPTED
 
-    def _data(self, region: MemoryRegion, request: Arrival) -> memoryview:
+    def _data(self, region: RegisteredRegion, request: RequestArrival) -> memoryview:
         asked = request.asked(self._mtu)
         begin = request.buffer_offset + request.start
         self._counters["tx_read_octets"] += asked
         return region.memory[begin : begin + asked]
 
-    def read_inline(self, request: Arrival) -> Response:
+    def read_inline(self, request: RequestArrival) -> Response:
         """A READ packet without a PDC: always in the answer, up to one payload MTU (UES 3.5.3)."""
         region = self.region(request, request.length, write=False, read=True)
         if isinstance(region, int):
             return response(request, region)
         return data_response(request, self._data(region, request))
 
-    def readback_end(self, message: Readback) -> None:
+    def readback_end(self, message: ReturnData) -> None:
         """The initiator has what it asked for, or its PDC has failed."""
         if message.error is None and message.key is not None:
             self._served(message.key, message.offset, len(message), message.by)
 
     # -- atomic ------------------------------------------------------------------------------
 
-    def atomic(self, pdc: Context, request: Arrival) -> Answer:
+    def atomic(self, pdc: Context, request: RequestArrival) -> Answer:
         """An atomic operation, executed here and now; PDS sees to it that it is only once."""
         extension = request.extension
         assert extension is not None  # the checks have seen to it
@@ -194,17 +194,17 @@ class MemoryAccess:
         self.written(pdc.address, region.key, offset, length, request.header_data, group)
         return self.executed(pdc, request, before)
 
-    def executed(self, pdc: Context, request: Arrival, before: bytes) -> Answer:
+    def executed(self, pdc: Context, request: RequestArrival, before: bytes) -> Answer:
         """The answer to an atomic operation: the original value, if it is fetched."""
         if request.opcode not in _FETCHING:
             return ACCEPTED
         if len(before) <= self._inline:
             return data_response(request, before)
-        pdc.post(Readback(request, before))
+        pdc.post(ReturnData(request, before))
         return ACCEPTED
 
     @staticmethod
-    def group(request: Arrival) -> tuple[int, int, int] | None:
+    def group(request: RequestArrival) -> tuple[int, int, int] | None:
         """The group that a synchronised write belongs to."""
         if request.opcode != SYNC_WRITE or request.extension is None:
             return None

@@ -7,7 +7,7 @@ from uet.ses.memory.atomic_operations import execute, supported
 from uet.ses.memory.operands import unpack_operands
 from uet.ses.memory.rma_target import MemoryAccess
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.sends import Sends
 from uet.wire.codes import AtomicOpcode, ReturnCode
 
@@ -15,7 +15,7 @@ _OK = int(ReturnCode.OK)
 
 
 def tagged_atomic(
-    pdc: Context, request: Arrival, resource: Resource, sends: Sends, access: MemoryAccess
+    pdc: Context, request: RequestArrival, resource: Resource, sends: Sends, access: MemoryAccess
 ) -> Answer:
     """Match a receive and operate on its memory; a positive number is a return code.
 

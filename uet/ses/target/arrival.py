@@ -63,7 +63,7 @@ _PLACED = frozenset(
 )
 
 
-class Arrival:
+class RequestArrival:
     """The fields of a request packet, and what follows its base header."""
 
     __slots__ = (
@@ -220,7 +220,9 @@ class Arrival:
         return min(self.length, mtu) if self.octets is None else self.octets
 
 
-def parse(next_header: int, packet: memoryview, at: int, psn: int, *, sync: bool) -> Arrival | None:
+def parse(
+    next_header: int, packet: memoryview, at: int, psn: int, *, sync: bool
+) -> RequestArrival | None:
     """The request whose header begins at ``at``; ``None`` if its base header is not all there.
 
     ``sync``: the extension of synchronised operations is understood.
@@ -231,14 +233,14 @@ def parse(next_header: int, packet: memoryview, at: int, psn: int, *, sync: bool
             return None
         if packet[at + 1] & _SOM_BIT:
             word, number, to, offset, initiator, bits, data, length = _SOM.unpack_from(packet, at)
-            arrival = Arrival(word, to, psn, length)
+            arrival = RequestArrival(word, to, psn, length)
             if word & _HD_BIT:
                 arrival.header_data = data
         else:
             word, number, to, offset, initiator, bits, octets, start, length = _NOSOM.unpack_from(
                 packet, at
             )
-            arrival = Arrival(word, to, psn, length)
+            arrival = RequestArrival(word, to, psn, length)
             arrival.octets = octets & _PAYLOAD_LENGTH
             arrival.start = start
         arrival.has_id = True
@@ -251,7 +253,7 @@ def parse(next_header: int, packet: memoryview, at: int, psn: int, *, sync: bool
         if left < _MEDIUM.size:
             return None
         word, to, offset, initiator, bits = _MEDIUM.unpack_from(packet, at)
-        arrival = Arrival(word >> _SHORT, to, psn, word & _SHORT_LENGTH)
+        arrival = RequestArrival(word >> _SHORT, to, psn, word & _SHORT_LENGTH)
         if arrival.word & _HD_BIT:
             arrival.header_data = offset
         else:
@@ -263,7 +265,7 @@ def parse(next_header: int, packet: memoryview, at: int, psn: int, *, sync: bool
         if left < _SMALL.size:
             return None
         word, to, offset = _SMALL.unpack_from(packet, at)
-        arrival = Arrival(word >> _SHORT, to, psn, word & _SHORT_LENGTH)
+        arrival = RequestArrival(word >> _SHORT, to, psn, word & _SHORT_LENGTH)
         arrival.small = True
         arrival.buffer_offset = offset
         at += _SMALL.size

@@ -7,29 +7,29 @@ receive match, is the memory registered) are made by what carries it out.
 from __future__ import annotations
 
 from uet.compatibility import Compatibility
-from uet.profiles import Capability
+from uet.profiles import FepCapability
 from uet.ses.resources import Resource, ResourceTable
-from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE, Arrival
+from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE, RequestArrival
 from uet.wire.codes import Opcode, ReturnCode
 
-_NEEDED: dict[int, Capability] = {
-    Opcode.NO_OP: Capability.NONE,
-    Opcode.WRITE: Capability.NONE,
-    Opcode.READ: Capability.READ,
-    Opcode.ATOMIC: Capability.ATOMIC,
-    Opcode.FETCHING_ATOMIC: Capability.FETCHING_ATOMIC,
-    Opcode.SEND: Capability.NONE,
-    Opcode.RENDEZVOUS_SEND: Capability.RENDEZVOUS,
-    Opcode.DEFERRABLE_SEND: Capability.NONE,  # without the capability it is a plain send
-    Opcode.TAGGED_SEND: Capability.TAGGED_SEND,
-    Opcode.RENDEZVOUS_TSEND: Capability.RENDEZVOUS | Capability.TAGGED_SEND,
-    Opcode.DEFERRABLE_TSEND: Capability.TAGGED_SEND,
-    Opcode.DEFERRABLE_RTR: Capability.DEFERRABLE,
-    Opcode.TSEND_ATOMIC: Capability.TSEND_ATOMIC,
-    Opcode.TSEND_FETCH_ATOMIC: Capability.TSEND_ATOMIC,
-    Opcode.MSG_ERROR: Capability.NONE,
+_NEEDED: dict[int, FepCapability] = {
+    Opcode.NO_OP: FepCapability.NONE,
+    Opcode.WRITE: FepCapability.NONE,
+    Opcode.READ: FepCapability.READ,
+    Opcode.ATOMIC: FepCapability.ATOMIC,
+    Opcode.FETCHING_ATOMIC: FepCapability.FETCHING_ATOMIC,
+    Opcode.SEND: FepCapability.NONE,
+    Opcode.RENDEZVOUS_SEND: FepCapability.RENDEZVOUS,
+    Opcode.DEFERRABLE_SEND: FepCapability.NONE,  # without the capability it is a plain send
+    Opcode.TAGGED_SEND: FepCapability.TAGGED_SEND,
+    Opcode.RENDEZVOUS_TSEND: FepCapability.RENDEZVOUS | FepCapability.TAGGED_SEND,
+    Opcode.DEFERRABLE_TSEND: FepCapability.TAGGED_SEND,
+    Opcode.DEFERRABLE_RTR: FepCapability.DEFERRABLE,
+    Opcode.TSEND_ATOMIC: FepCapability.TSEND_ATOMIC,
+    Opcode.TSEND_FETCH_ATOMIC: FepCapability.TSEND_ATOMIC,
+    Opcode.MSG_ERROR: FepCapability.NONE,
 }
-_SYNC = {SYNC_WRITE: Capability.NONE, SYNC_ATOMIC: Capability.ATOMIC}
+_SYNC = {SYNC_WRITE: FepCapability.NONE, SYNC_ATOMIC: FepCapability.ATOMIC}
 #: What a small request may carry: memory named by the resource index.
 SMALL_OPCODES = frozenset(
     {int(Opcode.WRITE), int(Opcode.READ), int(Opcode.ATOMIC), int(Opcode.FETCHING_ATOMIC)}
@@ -39,7 +39,7 @@ SMALL_OPCODES = frozenset(
 DATAGRAM_OPCODES = frozenset({int(Opcode.SEND), int(Opcode.DATAGRAM_SEND)})
 
 
-def supported_opcodes(capabilities: Capability, compatibility: Compatibility) -> frozenset[int]:
+def supported_opcodes(capabilities: FepCapability, compatibility: Compatibility) -> frozenset[int]:
     """Opcodes that an endpoint with these profiles carries out on a PDC."""
     needed = _NEEDED | (_SYNC if compatibility.sync_operations else {})
     return frozenset(int(opcode) for opcode, what in needed.items() if capabilities & what == what)
@@ -51,16 +51,16 @@ class Checks:
     def __init__(
         self,
         resources: ResourceTable,
-        capabilities: Capability,
+        capabilities: FepCapability,
         compatibility: Compatibility,
         payload_mtu: int,
     ) -> None:
         self._resources = resources
         self._opcodes = supported_opcodes(capabilities, compatibility)
-        self._short = Capability.OPTIMIZED_HEADERS in capabilities
+        self._short = FepCapability.OPTIMIZED_HEADERS in capabilities
         self._mtu = payload_mtu
 
-    def restart(self, request: Arrival) -> int:
+    def restart(self, request: RequestArrival) -> int:
         """The code of the first check that DEFERRABLE_RTR fails, or 0.
 
         Its token names a message of this endpoint.  Where that was posted, the message did not
@@ -76,7 +76,7 @@ class Checks:
         return 0 if known else ReturnCode.UNSUPPORTED_OP
 
     def common(
-        self, request: Arrival, peer: str, *, ordered: bool = False, datagram: bool = False
+        self, request: RequestArrival, peer: str, *, ordered: bool = False, datagram: bool = False
     ) -> tuple[int, Resource | None]:
         """The checks up to the opcode: (0, the resource), or the code of the first that fails.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uet.config import FepConfig
 from uet.pds.semantics import Response
-from uet.profiles import Capability
+from uet.profiles import FepCapability
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.ses.memory.rma_target import MemoryAccess
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.checks import Checks
 from uet.ses.target.responses import default_response, malformed, response
 from uet.ses.target.sends import Sends
@@ -16,7 +16,7 @@ from uet.wire.codes import Opcode, ReturnCode
 _OP_VIOLATION = int(ReturnCode.OP_VIOLATION)
 
 
-class Connectionless:
+class ConnectionlessTarget:
     """Carries out what may be executed any number of times, or not at all."""
 
     def __init__(
@@ -31,10 +31,10 @@ class Connectionless:
         self._access = access
         self._sends = sends
         self._counters = counters
-        self._able = Capability.RUDI in config.capabilities
+        self._able = FepCapability.RUDI in config.capabilities
         self._says_length = config.compatibility.modified_length_in_default_response
 
-    def idempotent(self, peer: str, request: Arrival | None) -> Response:
+    def idempotent(self, peer: str, request: RequestArrival | None) -> Response:
         """A RUDI packet: executed at every arrival, with no memory of the last one.
 
         Only READ, and WRITE without header data, of a region whose key says that this is safe.
@@ -48,7 +48,7 @@ class Connectionless:
             return response(request, code)
         return code
 
-    def _execute(self, peer: str, request: Arrival) -> Response | int:
+    def _execute(self, peer: str, request: RequestArrival) -> Response | int:
         if not self._able:
             return int(ReturnCode.UNSUPPORTED_OP)
         code, resource = self._checks.common(request, peer)
@@ -73,7 +73,7 @@ class Connectionless:
         region.memory[begin : begin + len(request.payload)] = request.payload
         return default_response(request, request.length if self._says_length else 0)
 
-    def datagram(self, peer: str, request: Arrival | None) -> None:
+    def datagram(self, peer: str, request: RequestArrival | None) -> None:
         """A UUD packet: into a posted receive, or nowhere, and nobody is told (UES 3.5.3)."""
         if request is None:
             self._counters["rx_malformed_requests"] += 1

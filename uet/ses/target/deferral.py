@@ -15,7 +15,7 @@ from typing import Protocol
 from uet.config import FepConfig
 from uet.ses.address import Address
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.matching import Match, PostedReceive, UnexpectedMessage
 from uet.timekeeper import Timekeeper
 from uet.wire.codes import ReturnCode
@@ -49,7 +49,7 @@ class Deferred:
     )
 
     def __init__(
-        self, entry: UnexpectedMessage, request: Arrival, resource: Resource, token: int
+        self, entry: UnexpectedMessage, request: RequestArrival, resource: Resource, token: int
     ) -> None:
         self.entry: UnexpectedMessage | None = entry
         self.resource = resource
@@ -99,7 +99,7 @@ class Deferrals:
         return len(self._by_token)
 
     def hold(
-        self, entry: UnexpectedMessage, request: Arrival, resource: Resource, now: int
+        self, entry: UnexpectedMessage, request: RequestArrival, resource: Resource, now: int
     ) -> bool:
         """Remember a message that found no receive; false if there are too many."""
         if len(self._by_token) >= self._limit:
@@ -137,7 +137,7 @@ class Deferrals:
             deferred.peer, address, deferred.initiator_token, deferred.token, "rud"
         )
 
-    def take(self, peer: str, request: Arrival) -> Match | int | None:
+    def take(self, peer: str, request: RequestArrival) -> Match | int | None:
         """The memory reserved for a message that begins again, or why it has none."""
         initiator_token, token = request.tokens
         deferred = self._by_token.get(token)

@@ -13,7 +13,7 @@ from uet.ses.facilities import Facilities
 from uet.ses.memory.rma_target import MemoryAccess
 from uet.ses.memory.tagged_atomic import tagged_atomic
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE, Arrival, parse
+from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE, RequestArrival, parse
 from uet.ses.target.checks import Checks
 from uet.ses.target.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
 from uet.ses.target.inbound_send import InboundSend
@@ -85,7 +85,7 @@ class Execution:
             return self._refuse(key, request, answer, 0)
         return answer
 
-    def _known(self, pdc: Context, key: MessageKey, request: Arrival) -> Answer | None:
+    def _known(self, pdc: Context, key: MessageKey, request: RequestArrival) -> Answer | None:
         """A packet of a message that is being received, or has been refused."""
         inbound = self._inbound
         message = inbound.messages.get(key)
@@ -107,7 +107,7 @@ class Execution:
             return ACCEPTED
         return self._place(pdc, key, message, request)
 
-    def _refused_before(self, key: MessageKey, request: Arrival) -> Answer | None:
+    def _refused_before(self, key: MessageKey, request: RequestArrival) -> Answer | None:
         octets = request.weight(self._mtu)
         refused = self._inbound.count(key, request, octets)
         if refused is None:
@@ -122,7 +122,7 @@ class Execution:
         return response(request, refused.code, generation=refused.generation, guaranteed=not plain)
 
     def _begin(
-        self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource
+        self, pdc: Context, key: MessageKey | None, request: RequestArrival, resource: Resource
     ) -> Answer:
         """Carry out what has passed the common checks; a positive number is a return code."""
         opcode = request.opcode
@@ -150,7 +150,7 @@ class Execution:
         return ACCEPTED if self._inbound.keep_early(key, request, self._time.now) else NO_ROOM
 
     def _send(
-        self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource
+        self, pdc: Context, key: MessageKey | None, request: RequestArrival, resource: Resource
     ) -> Answer:
         """The packet of a send that takes a receive: the one with SOM."""
         message = self._sends.begin(pdc, key, request, resource, self._time.now)
@@ -164,7 +164,7 @@ class Execution:
         answer = self._place(pdc, key, message, request)
         return self._sends.kept_answer(request) if kept else answer
 
-    def _restart(self, pdc: Context, request: Arrival) -> Answer:
+    def _restart(self, pdc: Context, request: RequestArrival) -> Answer:
         initiator_token, target_token = request.tokens
         if self._target_token_first:
             initiator_token, target_token = target_token, initiator_token
@@ -172,7 +172,7 @@ class Execution:
             pdc.address, initiator_token, target_token, request.message_id, request.job_id
         )
 
-    def _write(self, pdc: Context, key: MessageKey | None, request: Arrival) -> Answer:
+    def _write(self, pdc: Context, key: MessageKey | None, request: RequestArrival) -> Answer:
         region = self._access.region(request, request.length, write=True, read=False)
         if isinstance(region, int):
             return region
@@ -195,7 +195,7 @@ class Execution:
         return self._place(pdc, key, message, request)
 
     def _place(
-        self, pdc: Context, key: MessageKey | None, message: InboundMessage, request: Arrival
+        self, pdc: Context, key: MessageKey | None, message: InboundMessage, request: RequestArrival
     ) -> Answer:
         """Put the packet's payload into its message, which may be new."""
         if not message.place(request.start, request.payload):
@@ -228,7 +228,7 @@ class Execution:
         )
         return True
 
-    def _confirm(self, request: Arrival, answer: Answer) -> Answer:
+    def _confirm(self, request: RequestArrival, answer: Answer) -> Answer:
         """Delivery complete: success is said in so many words (UES 3.4.1)."""
         if answer == ACCEPTED and request.delivery_complete:
             return response(request, _OK, modified=request.length)
@@ -237,7 +237,7 @@ class Execution:
     def _refuse(
         self,
         key: MessageKey | None,
-        request: Arrival,
+        request: RequestArrival,
         code: int,
         generation: int,
         seen: int = 0,

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from uet.config import FepConfig
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.timekeeper import Timekeeper
 from uet.wire.codes import MPR_UNIT, ReturnCode
 
@@ -68,8 +68,9 @@ class InboundMessage:
         length: int,
         awaited: int | None = None,
     ) -> None:
-        #: what all its packets have in common (:attr:`uet.ses.target.arrival.Arrival.signature`):
-        #: first header word without the flags that differ, addressing, match bits or memory key,
+        #: what all its packets have in common
+        #: (:attr:`uet.ses.target.arrival.RequestArrival.signature`): first header word without the
+        #: flags that differ, addressing, match bits or memory key,
         #: buffer offset (or tokens), length
         self.signature = (word, to, key, offset, length)
         self.key = key
@@ -159,7 +160,7 @@ class EarlyPackets:
 
     __slots__ = ("expected", "octets", "pieces", "signature", "touched")
 
-    def __init__(self, request: Arrival, now: int) -> None:
+    def __init__(self, request: RequestArrival, now: int) -> None:
         self.signature = request.signature
         self.expected = request.awaited
         self.pieces: list[tuple[int, bytes]] = []  # (message offset, payload)
@@ -223,7 +224,7 @@ class InboundTable:
 
     # -- sends that have not begun -----------------------------------------------------------
 
-    def keep_early(self, key: MessageKey, request: Arrival, now: int) -> bool:
+    def keep_early(self, key: MessageKey, request: RequestArrival, now: int) -> bool:
         """Keep a packet of a send until the one with SOM is there; false if there is no room."""
         early = self.early.get(key)
         octets = len(request.payload)
@@ -264,7 +265,7 @@ class InboundTable:
         if refused.identity is None and self._sweep is None:
             self._sweep_at(refused.touched + self._idle_time)
 
-    def count(self, key: MessageKey, request: Arrival, octets: int) -> RefusedMessage | None:
+    def count(self, key: MessageKey, request: RequestArrival, octets: int) -> RefusedMessage | None:
         """One more packet of a refused message, if it is one; the last packet ends it."""
         refused = self.refused.get(key)
         if refused is None:

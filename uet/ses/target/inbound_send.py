@@ -6,7 +6,7 @@ from typing import Final
 
 from uet.ses.address import Address
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.inbound import InboundMessage, MessageKey
 from uet.ses.target.matching import Match, UnexpectedMessage
 from uet.wire import headers
@@ -32,7 +32,7 @@ class Rest:
 
     __slots__ = ("address", "key", "offset")
 
-    def __init__(self, request: Arrival) -> None:
+    def __init__(self, request: RequestArrival) -> None:
         assert request.extension is not None
         _, place, self.offset, self.key = headers.SES_RENDEZVOUS.unpack_from(request.extension)
         self.address = Address(
@@ -65,7 +65,7 @@ class InboundSend(InboundMessage):
 
     def __init__(
         self,
-        request: Arrival,
+        request: RequestArrival,
         peer: str,
         awaited: int,
         *,

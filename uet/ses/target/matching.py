@@ -97,7 +97,7 @@ class Match(NamedTuple):
     released: bool
 
 
-class Meeting(NamedTuple):
+class MatchedMessage(NamedTuple):
     """What became of a held message when a receive was posted: it is held no longer."""
 
     message: UnexpectedMessage
@@ -135,7 +135,7 @@ class ReceiveQueue:
 
     # -- receives ------------------------------------------------------------------------------
 
-    def post(self, receive: PostedReceive) -> list[Meeting]:
+    def post(self, receive: PostedReceive) -> list[MatchedMessage]:
         """Queue a receive, after it has met the unexpected messages that it matches.
 
         A message may be refused, as at its arrival: with UNSUPPORTED_SIZE, which uses the receive
@@ -146,15 +146,15 @@ class ReceiveQueue:
         receive.place = next(self._sequence)
         return self.post_again(receive)
 
-    def post_again(self, receive: PostedReceive) -> list[Meeting]:
+    def post_again(self, receive: PostedReceive) -> list[MatchedMessage]:
         """Queue a receive that was posted before, at the place that it had then."""
         receive.used = 0
-        meetings: list[Meeting] = []
+        meetings: list[MatchedMessage] = []
         waiting = self._waiting_untagged if receive.tag is None else self._waiting_tagged
         while (message := waiting.first(receive)) is not None:
             code, match = _take(receive, message.length, message.job_id)
             self.discard(message)
-            meetings.append(Meeting(message, code, match))
+            meetings.append(MatchedMessage(message, code, match))
             if match is not None and match.released:
                 if self.watcher is not None:
                     self.watcher.taken(receive.context)

@@ -7,7 +7,7 @@ has it (UES 3.5.20.2).
 from __future__ import annotations
 
 from uet.pds.semantics import Response
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.wire import headers
 from uet.wire.codes import NextHeader, ResponseOpcode, ReturnCode
 
@@ -26,7 +26,7 @@ _RESPONSE_DATA_SMALL = int(NextHeader.RESPONSE_DATA_SMALL)
 
 
 def response(
-    to: Arrival,
+    to: RequestArrival,
     code: int,
     *,
     generation: int = 0,
@@ -55,14 +55,14 @@ def malformed() -> Response:
     return Response(_RESPONSE.pack(_PLAIN | ReturnCode.OP_VIOLATION, 0, 0, 0))
 
 
-def default_response(to: Arrival, modified: int) -> Response:
+def default_response(to: RequestArrival, modified: int) -> Response:
     """The default response, where PDS does not make it (RUDI)."""
     return Response(
         _RESPONSE.pack(_DEFAULT_WORD, to.message_id, to.job_id, modified), guaranteed=False
     )
 
 
-def data_header(to: Arrival, octets: int) -> bytes:
+def data_header(to: RequestArrival, octets: int) -> bytes:
     """What stands before data that answers a request (UES Tables 3-12, 3-13).
 
     A request without message identifier is named by its PSN.
@@ -74,7 +74,7 @@ def data_header(to: Arrival, octets: int) -> bytes:
     return _DATA.pack(_DATA_WORD, number, to.job_id, number, octets, to.length, to.start)
 
 
-def data_response(to: Arrival, data: bytes | memoryview) -> Response:
+def data_response(to: RequestArrival, data: bytes | memoryview) -> Response:
     """Data within the response itself."""
     kind = _RESPONSE_DATA if to.has_id else _RESPONSE_DATA_SMALL
     return Response(data_header(to, len(data)) + bytes(data), next_header=kind)

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from uet.pds.semantics import NO_ROOM, Answer, Context
-from uet.profiles import Capability
+from uet.profiles import FepCapability
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
 from uet.ses.resources import Resource, ResourceError
-from uet.ses.target.arrival import Arrival
+from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.deferral import Deferrals
 from uet.ses.target.inbound import InboundTable, MessageKey, RefusedMessage
 from uet.ses.target.inbound_send import RENDEZVOUS, TAGGED_OPCODES, InboundSend
-from uet.ses.target.matching import Match, Meeting, PostedReceive, UnexpectedMessage
+from uet.ses.target.matching import Match, MatchedMessage, PostedReceive, UnexpectedMessage
 from uet.ses.target.responses import response
-from uet.transport import Completion, Receive
+from uet.transport import Completion, ReceiveRequest
 from uet.wire.codes import DEFERRABLE_OPCODES, ReturnCode
 
 _OK = int(ReturnCode.OK)
@@ -92,16 +92,16 @@ class Sends:
 
     # -- receives ----------------------------------------------------------------------------
 
-    def post(self, receive: Receive, resource: Resource) -> None:
+    def post(self, receive: ReceiveRequest, resource: Resource) -> None:
         """Offer memory; messages that wait for it take it at once.
 
         Raises :class:`uet.ses.target.matching.MatchingError`, or :class:`ResourceError` for what
         the endpoint's profiles do not have.
         """
         held = self._capabilities
-        if receive.tag is not None and Capability.TAGGED_SEND not in held:
+        if receive.tag is not None and FepCapability.TAGGED_SEND not in held:
             raise ResourceError("a tagged receive needs a profile with TAGGED_SEND; add 'ai_full'")
-        if receive.ignore and Capability.WILDCARD not in held:
+        if receive.ignore and FepCapability.WILDCARD not in held:
             raise ResourceError("ignore bits need a profile with WILDCARD; add 'hpc'")
         posted = PostedReceive(
             receive.memory,
@@ -119,7 +119,7 @@ class Sends:
         if receive.min_multi is None:
             self._meet(resource, resource.queue.post_again(receive))
 
-    def _meet(self, resource: Resource, meetings: list[Meeting]) -> None:
+    def _meet(self, resource: Resource, meetings: list[MatchedMessage]) -> None:
         """What becomes of the messages that a receive has met."""
         for entry, code, match in meetings:
             message = entry.token
@@ -195,7 +195,7 @@ class Sends:
         return True
 
     def match(
-        self, request: Arrival, peer: str, resource: Resource, length: int
+        self, request: RequestArrival, peer: str, resource: Resource, length: int
     ) -> tuple[int, Match | None]:
         """A posted receive for a message, or why there is none.
 
@@ -214,7 +214,9 @@ class Sends:
             return code, None
         return code, match
 
-    def match_datagram(self, request: Arrival, peer: str, resource: Resource) -> Match | None:
+    def match_datagram(
+        self, request: RequestArrival, peer: str, resource: Resource
+    ) -> Match | None:
         """A posted receive for a datagram; one that is too small stays posted (UES 3.5.3)."""
         _, match = resource.queue.match_untagged(
             request.length, request.initiator, peer, request.job_id, must_fit=True
@@ -224,7 +226,12 @@ class Sends:
     # -- messages ----------------------------------------------------------------------------
 
     def begin(
-        self, pdc: Context, key: MessageKey | None, request: Arrival, resource: Resource, now: int
+        self,
+        pdc: Context,
+        key: MessageKey | None,
+        request: RequestArrival,
+        resource: Resource,
+        now: int,
     ) -> InboundSend | Answer:
         """Find memory for a message whose packet with SOM is this one.
 
@@ -237,7 +244,7 @@ class Sends:
         peer = pdc.address
         deferrable = (
             request.opcode in _DEFERRABLE
-            and Capability.DEFERRABLE in self._capabilities
+            and FepCapability.DEFERRABLE in self._capabilities
             and not pdc.ordered  # there it would be overtaken
         )
         found = self.deferrals.take(peer, request) if deferrable else None
@@ -259,7 +266,7 @@ class Sends:
         self,
         pdc: Context,
         key: MessageKey | None,
-        request: Arrival,
+        request: RequestArrival,
         resource: Resource,
         awaited: int,
         deferrable: bool,
@@ -304,7 +311,7 @@ class Sends:
             resource.disable_generation(pdc.address)
         return _NO_MATCH
 
-    def kept_answer(self, request: Arrival) -> Answer:
+    def kept_answer(self, request: RequestArrival) -> Answer:
         """To the packet that began a message which had to be kept."""
         return response(
             request,
@@ -395,7 +402,7 @@ class Sends:
         )
 
     def report(
-        self, request: Arrival, peer: str, match: Match, length: int, error: str | None
+        self, request: RequestArrival, peer: str, match: Match, length: int, error: str | None
     ) -> None:
         """A receive has been used by a message of one packet that was never tracked."""
         self._complete(

@@ -15,19 +15,19 @@ from uet.congestion.signals import congestion_penalty
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.ses.address import Address
 from uet.ses.facilities import Facilities
-from uet.ses.memory.return_data import Readback
+from uet.ses.memory.return_data import ReturnData
 from uet.ses.memory.rma_target import Guard, MemoryAccess
 from uet.ses.resources import Resource, ResourceTable
 from uet.ses.target.arrival import FREE, parse
 from uet.ses.target.checks import Checks
-from uet.ses.target.connectionless_target import Connectionless
+from uet.ses.target.connectionless_target import ConnectionlessTarget
 from uet.ses.target.execution import Execution
 from uet.ses.target.inbound import InboundMessage, InboundTable
 from uet.ses.target.inbound_send import InboundSend
 from uet.ses.target.matching import ReceiveQueue, Watcher
 from uet.ses.target.responses import response
 from uet.ses.target.sends import OwnInitiator, Sends
-from uet.transport import Receive
+from uet.transport import ReceiveRequest
 from uet.wire import headers
 from uet.wire.codes import NextHeader, Opcode, ReturnCode
 
@@ -72,7 +72,7 @@ class Target:
         self._execution = Execution(
             facilities, self._checks, self._inbound, self._access, self._sends, initiator
         )
-        self._connectionless = Connectionless(
+        self._connectionless = ConnectionlessTarget(
             config, self._checks, self._access, self._sends, counters
         )
         self._home = self._resource(
@@ -125,7 +125,7 @@ class Target:
     def _at(self, address: Address | None) -> Resource:
         return self._home if address is None else self._resources.at(address)
 
-    def post_receive(self, receive: Receive, address: Address | None = None) -> None:
+    def post_receive(self, receive: ReceiveRequest, address: Address | None = None) -> None:
         """Offer memory to sends; messages that wait for it take it at once.
 
         Raises :class:`uet.ses.target.matching.MatchingError` for impossible memory or tags, and
@@ -258,7 +258,7 @@ class Target:
 
     # -- what ends, and time -----------------------------------------------------------------
 
-    def message_end(self, pdc: Context, message: Readback, now: int) -> None:
+    def message_end(self, pdc: Context, message: ReturnData, now: int) -> None:
         """Data that was sent back has been acknowledged, or its PDC has failed."""
         self._access.readback_end(message)
 

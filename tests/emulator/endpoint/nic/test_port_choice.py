@@ -9,7 +9,7 @@ import pytest
 from emulator.endpoint.nic.multi_port_nic import hash_of
 from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.wire.rocev2_codes import flow_label, source_port
-from uet.carrier_codec import Encapsulation, Envelope
+from uet.carrier_codec import Encapsulation, PeerEnvelope
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
 from uet.congestion.spraying.port_entropy import Ports, choices, remaining
 from uet.congestion.spraying.port_entropy import hash_of as hash_of_ev
@@ -24,7 +24,7 @@ def test_the_entropy_value_of_every_encapsulation_is_found(
     addresses: tuple[str, str], native: bool
 ) -> None:
     own = Encapsulation(address=addresses[0], mac="02:00:00:00:00:01", native=native)
-    envelope = Envelope(own, addresses[1], "02:00:00:00:00:02")
+    envelope = PeerEnvelope(own, addresses[1], "02:00:00:00:00:02")
     header, _ = envelope.wrap(0, 0xC0A5, b"head", b"payload")
     assert hash_of(header) == hash_of_ev(0xC0A5)
     assert hash_of(envelope.wrap(0, 0xC0A6, b"head", b"payload")[0]) == hash_of_ev(0xC0A6)

@@ -25,9 +25,9 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.endpoint.operations.schedule_program import Program
+from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from uet.transport import Completion, Frame
-from uet.transport import Write as RmaWrite
+from uet.transport import WriteRequest as RmaWrite
 
 BUFFERS = {"a": 1 << 20, "b": 1 << 20}
 LAYOUT = Layout(BUFFERS)
@@ -149,7 +149,9 @@ class TwoRanks:
         for rank, executor in self.executors.items():
             schedule = Schedule(rank=rank, buffers=BUFFERS, operations=tuple(operations[rank]))
             layouts = {0: LAYOUT, 1: LAYOUT}
-            executor.load(Program(schedule, layouts, fabric={1 - rank}, scale_up={1 - rank}))
+            executor.load(
+                ScheduleProgram(schedule, layouts, fabric={1 - rank}, scale_up={1 - rank})
+            )
 
     def run(self, execution: int = 1, budget_ns: int = 10_000_000) -> list[RankResult]:
         for executor in self.executors.values():

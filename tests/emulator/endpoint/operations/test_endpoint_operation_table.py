@@ -21,7 +21,7 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
-from emulator.endpoint.operations.schedule_program import Program
+from emulator.endpoint.operations.schedule_program import ScheduleProgram
 
 number = st.integers(0, 2**40)
 regions = st.builds(Region, st.sampled_from(["a", "b", "c"]), number, number)
@@ -76,7 +76,7 @@ def test_receives_are_found_by_peer_and_tag(gap: int) -> None:
         buffers={"a": 8},
         operations=tuple(Receive(peer=peer, tag=tag, into=into) for peer, tag in awaited),
     )
-    program = Program(schedule, {0: Layout({"a": 8})})
+    program = ScheduleProgram(schedule, {0: Layout({"a": 8})})
     found = {
         (peer, tag): program.receive_of(peer, tag)
         for peer in range(4)

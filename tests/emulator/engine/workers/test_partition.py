@@ -9,7 +9,7 @@ import pytest
 from emulator.engine.workers import partition
 from emulator.engine.workers.partition import LEAST_GPUS, Partition, automatic, lookahead_ps
 from topologies import catalogue
-from topologies.model import End, Role, Topology
+from topologies.model import CableEnd, Role, Topology
 
 SPECS = (
     "rail_clos",
@@ -49,7 +49,7 @@ def test_gpus_are_with_their_switch_or_shared_nic(spec: str) -> None:
                 assert owner[node] == owner[gpu.name]
 
 
-def _ends(topology: Topology, node: str) -> list[End]:
+def _ends(topology: Topology, node: str) -> list[CableEnd]:
     return [end for link in topology.links for end in link.ends if end.node == node]
 
 

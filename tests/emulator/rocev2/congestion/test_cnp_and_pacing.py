@@ -13,7 +13,7 @@ from emulator.rocev2.wire.rocev2_codes import timeout_ns
 from tests.harness.rocev2.ends import KEY, THERE, adapter, qpn
 from tests.harness.rocev2.lone import Lone
 from topologies.ethernet import FRAMING_OCTETS
-from uet.transport import Write
+from uet.transport import WriteRequest
 
 MTU = 1024
 LINE = 10 * 10**9
@@ -74,7 +74,7 @@ def test_marks_on_what_is_out_of_sequence_count_too() -> None:
 def test_a_marked_acknowledgement_draws_no_cnp() -> None:
     """Who sent it has no rate to reduce; its mark is counted."""
     end = dcqcn()
-    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x")))
+    end.hca.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(b"x")))
     end.take()
     end.give(end.frame(0x11, end.first, {"syndrome": 0x1F, "msn": 1}, tos=26 << 2 | CE))
     assert [c.error for c in end.done()] == [None]
@@ -135,7 +135,9 @@ def leave(end: Lone, until: int) -> list[int]:
 def test_requests_leave_at_the_rate(burst: int) -> None:
     rate = 10**9
     end, limiter = paced(rate, burst)
-    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(2_000 * MTU))))
+    end.hca.post(
+        WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(2_000 * MTU)))
+    )
     spacing = (FRAME + FRAMING_OCTETS) * 8 * 10**9 // rate
     times = leave(end, 100 * spacing)
     assert len(times) == pytest.approx(100, abs=burst / FRAME + 2)
@@ -148,7 +150,7 @@ def test_requests_leave_at_the_rate(burst: int) -> None:
 def test_a_cnp_puts_off_the_frame_that_waits() -> None:
     rate = 10**9
     end, _ = paced(rate, 1)
-    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
+    end.hca.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
     leave(end, 1)
     before = end.hca.next_deadline()
     end.give(end.frame(0x81, 0, {}))
@@ -180,7 +182,7 @@ def test_timers_that_are_put_off_do_not_pile_up() -> None:
     assert qp is not None
     qp.pacer = Pacer(Fixed(10**9), 1)
     for number in range(300):
-        end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(MTU))))
+        end.hca.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(MTU))))
         end.take()
         end.now = end.hca.next_deadline() or end.now
         end.take()
@@ -199,7 +201,7 @@ def test_what_waits_for_the_rate_does_not_use_up_retries(recovery: str, trouble:
     qp = end.hca.queue_pair(qpn(0))
     assert qp is not None
     qp.pacer = Pacer(limiter, 1)
-    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(4 * MTU))))
+    end.hca.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(4 * MTU))))
     assert len(leave(end, 10_000)) == 4
     limiter.rate_bps = 10**6
     qp.pacer.sent(FRAME, end.now)
@@ -223,7 +225,7 @@ def test_what_waits_for_the_rate_does_not_use_up_retries(recovery: str, trouble:
 def test_a_pause_does_not_become_a_burst() -> None:
     rate = 10**9
     end, _ = paced(rate, 3 * FRAME)
-    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
+    end.hca.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
     end.take()
     end.now = 10**9
     assert len(end.take()) <= 5
@@ -231,7 +233,9 @@ def test_a_pause_does_not_become_a_burst() -> None:
 
 def test_a_sender_under_cnps_slows_down_and_recovers() -> None:
     end = dcqcn(dcqcn_set="paper", timeout=0)
-    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(20_000 * MTU))))
+    end.hca.post(
+        WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(20_000 * MTU)))
+    )
     assert len(end.take(50)) == 50  # nothing limits before the first CNP
     qp = end.hca.queue_pair(qpn(0))
     assert qp is not None

@@ -10,7 +10,7 @@ from emulator.rocev2.hca_config import ConfigurationError
 from tests.harness.rocev2.ends import KEY, THERE, adapter, done, ends, pair
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import Impairment
-from uet.transport import Write
+from uet.transport import WriteRequest
 
 MTU = 1024
 PACKETS = 500
@@ -33,7 +33,7 @@ def transfer(seed: int, loss: float = 0.0, **parameters: object) -> tuple[dict[s
     size = PACKETS * MTU
     messages = [(at, memoryview(data)[at : at + size]) for at in range(0, len(data), size)]
     for number, (at, part) in enumerate(messages):
-        here.post(Write(peer=THERE, key=KEY, offset=at, payload=part, header_data=number))
+        here.post(WriteRequest(peer=THERE, key=KEY, offset=at, payload=part, header_data=number))
     assert network.run(lambda: len(done(network, 0, "write")) == len(messages))
     assert {one.error for one in done(network, 0, "write")} == {None}
     assert memory == data
@@ -100,7 +100,7 @@ def test_a_place_that_is_not_the_peer_s_is_refused_in_its_turn() -> None:
 def test_every_packet_says_where_its_data_go() -> None:
     end = Lone(**DIRECT)
     data = memoryview(bytes(2 * MTU + 5))
-    end.hca.post(Write(peer=THERE, key=KEY, offset=100, payload=data, header_data=9))
+    end.hca.post(WriteRequest(peer=THERE, key=KEY, offset=100, payload=data, header_data=9))
     sent = end.take()
     assert [packet.opcode for packet in sent] == [0x0A, 0x0A, 0x0B]
     places = [(packet.fields["va"], packet.fields["dmalen"]) for packet in sent]

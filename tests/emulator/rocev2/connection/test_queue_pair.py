@@ -6,23 +6,23 @@ from collections import Counter
 
 import pytest
 
-from emulator.rocev2.connection.queue_pair import QueuePair, QueuePairError, State
+from emulator.rocev2.connection.queue_pair import QpState, QueuePair, QueuePairError
 from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.hca_config import Connection
-from emulator.rocev2.hca_memory import MemoryRegion, MemoryRegionError, MemoryTable
-from emulator.rocev2.hca_peer import Peer
+from emulator.rocev2.hca_memory import HcaMemoryRegion, HcaMemoryRegionError, RKeyTable
+from emulator.rocev2.hca_peer import HcaPeer
 from tests.harness.rocev2.ends import KEY, THERE, qpn
 from tests.harness.rocev2.lone import Lone
 from tests.harness.uet.network import MACS
-from uet.transport import Send, Write
+from uet.transport import SendRequest, WriteRequest
 
 NEW = 0x4242
 MTU = 1024
 
 
-def fresh() -> tuple[Lone, QueuePair, Peer]:
+def fresh() -> tuple[Lone, QueuePair, HcaPeer]:
     end = Lone()
-    peer = Peer(end.hca._encapsulation, THERE, MACS[THERE])
+    peer = HcaPeer(end.hca._encapsulation, THERE, MACS[THERE])
     return end, end.hca.add_queue_pair(NEW), peer
 
 
@@ -31,7 +31,7 @@ def test_the_way_up() -> None:
     memory = memoryview(bytearray(8))
     end.hca.register(memory, key=KEY)
     packet = end.write(7, b"data", key=KEY, dqpn=NEW)
-    work = Send(peer=THERE, payload=memoryview(b"x"))
+    work = SendRequest(peer=THERE, payload=memoryview(b"x"))
     for up in (None, qp.to_init):
         if up is not None:
             up()
@@ -65,15 +65,15 @@ def test_ways_that_there_are_not() -> None:
     with pytest.raises(QueuePairError, match="state ERR, from which INIT"):
         qp.to_init()
     qp.reset()
-    assert qp.state is State.RESET
+    assert qp.state is QpState.RESET
     qp.connect(peer, Connection(local_qpn=NEW, remote_qpn=qpn(1)))
-    assert qp.state is State.RTS
+    assert qp.state is QpState.RTS
 
 
 def test_reset_forgets() -> None:
     end, qp, peer = fresh()
     qp.connect(peer, Connection(local_qpn=NEW, remote_qpn=qpn(1)))
-    qp.post(qp.prepare(Send(peer=THERE, payload=memoryview(b"x"))))
+    qp.post(qp.prepare(SendRequest(peer=THERE, payload=memoryview(b"x"))))
     qp.reset()
     assert end.take() == []
     assert end.done() == []
@@ -83,7 +83,9 @@ def test_reset_forgets() -> None:
 def test_queue_pairs_take_turns() -> None:
     end = Lone(qps=4)
     for _ in range(4):
-        end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(1024 * 1_000))))
+        end.hca.post(
+            WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(1024 * 1_000)))
+        )
     sent: Counter[int] = Counter()
     for _ in range(40):
         for packet in end.take(8):
@@ -97,7 +99,7 @@ def test_requests_do_not_wait_for_all_the_data_of_a_read(limit: int) -> None:
     end = Lone()
     end.hca.register(memoryview(bytearray(100 * MTU)), key=KEY)
     end.give(end.frame(0x0C, end.psn, {"va": 0, "rkey": KEY, "dmalen": 100 * MTU}))
-    end.hca.post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
+    end.hca.post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(bytes(100 * MTU))))
     first = [packet.opcode for _ in range(40 // limit + 1) for packet in end.take(limit)]
     reads = sum(opcode in (0x0D, 0x0E) for opcode in first)
     assert 0.3 * len(first) < reads < 0.7 * len(first)
@@ -113,24 +115,24 @@ def test_a_number_that_is_taken() -> None:
 
 
 def test_memory_regions() -> None:
-    table = MemoryTable()
+    table = RKeyTable()
     memory = memoryview(bytearray(100))
-    table.register(MemoryRegion(memory, 5, address=0x7000))
-    table.register(MemoryRegion(memory, 6, writable=False))
+    table.register(HcaMemoryRegion(memory, 5, address=0x7000))
+    table.register(HcaMemoryRegion(memory, 6, writable=False))
     assert table.reach(5, 0x7000 + 90, 10, write=True) == memory[90:]
     assert table.reach(5, 0x7000 + 91, 10) is None
     assert table.reach(5, 0x6FFF, 1) is None
     assert table.reach(6, 0, 1, write=True) is None
     assert table.reach(6, 0, 1, read=True) == memory[:1]
     for region, complaint in (
-        (MemoryRegion(memory, 5), "in use"),
-        (MemoryRegion(memory, 1 << 32), "32 bits"),
-        (MemoryRegion(memoryview(b"x"), 7), "read-only memory"),
-        (MemoryRegion(memory, 7, address=(1 << 64) - 50), "leaves the 64-bit"),
-        (MemoryRegion(memory.cast("I"), 7), "flat view"),
+        (HcaMemoryRegion(memory, 5), "in use"),
+        (HcaMemoryRegion(memory, 1 << 32), "32 bits"),
+        (HcaMemoryRegion(memoryview(b"x"), 7), "read-only memory"),
+        (HcaMemoryRegion(memory, 7, address=(1 << 64) - 50), "leaves the 64-bit"),
+        (HcaMemoryRegion(memory.cast("I"), 7), "flat view"),
     ):
-        with pytest.raises(MemoryRegionError, match=complaint):
+        with pytest.raises(HcaMemoryRegionError, match=complaint):
             table.register(region)
     table.unregister(5)
-    with pytest.raises(MemoryRegionError, match="not registered"):
+    with pytest.raises(HcaMemoryRegionError, match="not registered"):
         table.unregister(5)

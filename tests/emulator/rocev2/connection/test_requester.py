@@ -15,25 +15,25 @@ from emulator.rocev2.wire import psn24 as psn
 from emulator.rocev2.wire.rocev2_codes import (
     PATH_MTUS,
     RNR_MICROSECONDS,
-    Operation,
+    BthOperation,
     flow_label,
     source_port,
     timeout_ns,
 )
 from tests.harness.rocev2.ends import KEY, THERE, qpn
 from tests.harness.rocev2.lone import PSN_MASK, Lone, Packet
-from uet.transport import Atomic, Read, Send, Write
+from uet.transport import AtomicRequest, ReadRequest, SendRequest, WriteRequest
 
 MTU = 1024
 
 
-def write(length: int, context: object = None, **more: object) -> Write:
+def write(length: int, context: object = None, **more: object) -> WriteRequest:
     payload = memoryview(bytes(n % 251 for n in range(length)))
-    return Write(peer=THERE, key=KEY, offset=64, payload=payload, context=context, **more)  # type: ignore[arg-type]
+    return WriteRequest(peer=THERE, key=KEY, offset=64, payload=payload, context=context, **more)  # type: ignore[arg-type]
 
 
-def read(length: int, context: object = None) -> Read:
-    return Read(
+def read(length: int, context: object = None) -> ReadRequest:
+    return ReadRequest(
         peer=THERE, key=KEY, offset=0, memory=memoryview(bytearray(length)), context=context
     )
 
@@ -101,13 +101,13 @@ def test_segmentation(mtu: int, service: str, kind: str) -> None:
         payload = memoryview(bytes(n % 251 for n in range(length)))
         imm = 0xDEADBEEF if kind.endswith("imm") else None
         if kind.startswith("write"):
-            request: Write | Send = write(length, header_data=imm, delivery=service)
+            request: WriteRequest | SendRequest = write(length, header_data=imm, delivery=service)
             opcodes = WRITES_IMM if imm else WRITES
         elif kind == "send inv":
             request = SendInvalidate(peer=THERE, payload=payload, invalidate=9)
             opcodes = SENDS_INV
         else:
-            request = Send(peer=THERE, payload=payload, header_data=imm, delivery=service)
+            request = SendRequest(peer=THERE, payload=payload, header_data=imm, delivery=service)
             opcodes = SENDS_IMM if imm else SENDS
         end.hca.post(request)
         packets = end.take()
@@ -295,7 +295,7 @@ def test_exponent_zero_waits_for_ever() -> None:
 @pytest.mark.parametrize("code", [0, 1, 12, 31])
 def test_rnr_delay(code: int) -> None:
     end = Lone(rnr_retry=7)
-    end.hca.post(Send(peer=THERE, payload=memoryview(bytes(2 * MTU))))
+    end.hca.post(SendRequest(peer=THERE, payload=memoryview(bytes(2 * MTU))))
     end.take()
     for _ in range(20):
         assert end.ask(end.ack(end.first, 0x20 | code)) == []
@@ -310,7 +310,7 @@ def test_rnr_delay(code: int) -> None:
 @pytest.mark.parametrize("retries", [0, 1, 6])
 def test_rnr_gives_up(retries: int) -> None:
     end = Lone(rnr_retry=retries)
-    end.hca.post(Send(peer=THERE, payload=memoryview(b"x")))
+    end.hca.post(SendRequest(peer=THERE, payload=memoryview(b"x")))
     for _ in range(retries):
         end.take()
         end.give(end.ack(end.first, 0x21))
@@ -383,26 +383,34 @@ def test_selective_repeat_sends_single_packets() -> None:
 
 
 BAD: dict[str, tuple[object, str]] = {
-    "tag": (Send(peer=THERE, payload=memoryview(b""), tag=1), "leave out tag"),
+    "tag": (SendRequest(peer=THERE, payload=memoryview(b""), tag=1), "leave out tag"),
     "header data": (write(1, header_data=1 << 32), "32 bits"),
     "operation": (
-        Atomic(peer=THERE, offset=0, operation=99, datatype=0, operand=bytes(8)),
+        AtomicRequest(peer=THERE, offset=0, operation=99, datatype=0, operand=bytes(8)),
         "COMPARE_SWAP",
     ),
     "operand": (
-        Atomic(peer=THERE, offset=0, operation=Operation.FETCH_ADD, datatype=0, operand=bytes(4)),
+        AtomicRequest(
+            peer=THERE, offset=0, operation=BthOperation.FETCH_ADD, datatype=0, operand=bytes(4)
+        ),
         "8 octets",
     ),
-    "peer": (Send(peer="10.0.1.9", payload=memoryview(b"")), "neighbours"),
+    "peer": (SendRequest(peer="10.0.1.9", payload=memoryview(b"")), "neighbours"),
     "delivery": (write(1, delivery="uc"), "it has rc"),
-    "key": (Write(peer=THERE, key=1 << 32, offset=0, payload=memoryview(b"x")), "32 bits"),
-    "view": (Send(peer=THERE, payload=memoryview(bytes(8)).cast("I")), "flat view of octets"),
-    "read-only": (Read(peer=THERE, key=1, offset=0, memory=memoryview(b"x")), "can be written"),
+    "key": (WriteRequest(peer=THERE, key=1 << 32, offset=0, payload=memoryview(b"x")), "32 bits"),
+    "view": (
+        SendRequest(peer=THERE, payload=memoryview(bytes(8)).cast("I")),
+        "flat view of octets",
+    ),
+    "read-only": (
+        ReadRequest(peer=THERE, key=1, offset=0, memory=memoryview(b"x")),
+        "can be written",
+    ),
     "result": (
-        Atomic(
+        AtomicRequest(
             peer=THERE,
             offset=0,
-            operation=Operation.FETCH_ADD,
+            operation=BthOperation.FETCH_ADD,
             datatype=0,
             operand=bytes(8),
             result=memoryview(bytearray(4)),
@@ -412,8 +420,12 @@ BAD: dict[str, tuple[object, str]] = {
     "read's key": (replace(read(1), key=1 << 32), "32 bits"),
     "read's address": (replace(read(2), offset=(1 << 64) - 1), "leaves the 64-bit address space"),
     "atomic's address": (
-        Atomic(
-            peer=THERE, offset=1 << 64, operation=Operation.FETCH_ADD, datatype=0, operand=bytes(8)
+        AtomicRequest(
+            peer=THERE,
+            offset=1 << 64,
+            operation=BthOperation.FETCH_ADD,
+            datatype=0,
+            operand=bytes(8),
         ),
         "64 bits",
     ),
@@ -422,7 +434,7 @@ BAD: dict[str, tuple[object, str]] = {
         "32 bits",
     ),
     "datagram's QP": (
-        Send(
+        SendRequest(
             peer=THERE,
             payload=memoryview(b""),
             delivery="ud",
@@ -431,7 +443,7 @@ BAD: dict[str, tuple[object, str]] = {
         "QP number 0x1000000",
     ),
     "datagram's header data": (
-        Send(
+        SendRequest(
             peer=THERE,
             payload=memoryview(b""),
             delivery="ud",
@@ -440,7 +452,7 @@ BAD: dict[str, tuple[object, str]] = {
         ),
         "32 bits",
     ),
-    "datagram": (Send(peer=THERE, payload=memoryview(b""), delivery="ud"), "UdAddress"),
+    "datagram": (SendRequest(peer=THERE, payload=memoryview(b""), delivery="ud"), "UdAddress"),
 }
 
 

@@ -9,7 +9,7 @@ from emulator.rocev2.wire.rocev2_codes import RNR_MICROSECONDS, pkeys_match
 from tests.harness.rocev2.ends import KEY, qpn
 from tests.harness.rocev2.lone import PSN_MASK, Lone
 from tests.harness.uet.network import flip
-from uet.transport import Receive
+from uet.transport import ReceiveRequest
 
 MTU = 1024
 
@@ -71,7 +71,7 @@ def test_a_duplicate_is_acknowledged_and_not_executed(send: bool) -> None:
     end, memory = lone()
     buffers = [memoryview(bytearray(MTU)) for _ in range(2)]
     for buffer in buffers:
-        end.hca.post_receive(Receive(memory=buffer))
+        end.hca.post_receive(ReceiveRequest(memory=buffer))
     first = (
         end.frame(0x04, end.psn, payload=b"once", ask=True)
         if send
@@ -161,7 +161,7 @@ def test_no_receive(opcode: int) -> None:
     assert end.done() == []
     assert RNR_MICROSECONDS[14] == 1_280
     assert end.ask(end.write(end.psn + 1, b"later", key=KEY)) == []
-    end.hca.post_receive(Receive(memory=memoryview(bytearray(10)), context="c"))
+    end.hca.post_receive(ReceiveRequest(memory=memoryview(bytearray(10)), context="c"))
     (ack,) = end.ask(packet)
     assert (ack.syndrome, ack.fields["msn"]) == (0x1F, 1)
     kinds = {completion.kind for completion in end.done()}
@@ -191,7 +191,7 @@ FAULTS: dict[str, tuple[int, int]] = {
 def test_faults_end_the_connection(fault: str) -> None:
     end, memory = lone()
     end.hca.register(memoryview(bytes(100)), key=KEY + 1, writable=False)
-    end.hca.post_receive(Receive(memory=memoryview(bytearray(10)), context="short"))
+    end.hca.post_receive(ReceiveRequest(memory=memoryview(bytearray(10)), context="short"))
     first = end.frame(0x06, end.psn, {"va": 0, "rkey": KEY, "dmalen": 3 * MTU}, payload=bytes(MTU))
     before: list[bytes] = []
     match FAULTS[fault][1]:
@@ -217,7 +217,7 @@ def test_faults_end_the_connection(fault: str) -> None:
         case 10:
             bad = end.frame(0x04, end.psn, payload=bytes(11))
         case 11:
-            end.hca.post_receive(Receive(memory=memoryview(bytearray(MTU * 2))))
+            end.hca.post_receive(ReceiveRequest(memory=memoryview(bytearray(MTU * 2))))
             before = [first]
             bad = end.frame(0x01, end.psn + 1, payload=bytes(MTU))
         case 12:
@@ -353,7 +353,7 @@ def test_answers_behind_a_read_do_not_pile_up() -> None:
         end.give(not_ready)
     assert end.hca.counts["tx_drop_answers"] > 0
     assert len(end.take(1)) <= 4_097
-    end.hca.post_receive(Receive(memory=memoryview(bytearray(1))))
+    end.hca.post_receive(ReceiveRequest(memory=memoryview(bytearray(1))))
     (ack,) = end.ask(end.frame(0x04, end.psn + 1, payload=b"x", ask=True))
     assert (ack.opcode, ack.syndrome) == (0x11, 0x1F)
 

@@ -15,9 +15,9 @@ from emulator.rocev2.wire import rocev2_layers as wire
 from emulator.rocev2.wire.icrc import icrc
 from emulator.rocev2.wire.rocev2_codes import EXTENSIONS, Extension
 from emulator.rocev2.wire.rocev2_frames import Frames
-from emulator.rocev2.wire.rocev2_packets import PacketOpener, encapsulation
+from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, encapsulation
 from tests.harness.rocev2.rocev2_golden import CONNECTX, GOLDEN, Golden
-from uet.carrier_codec import Envelope
+from uet.carrier_codec import PeerEnvelope
 
 MACS = ("02:00:00:00:00:01", "02:00:00:00:00:02")
 PEERS4, PEERS6 = ("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")
@@ -71,7 +71,7 @@ def test_the_data_path_builds_the_packet(golden: Golden) -> None:
     """All of it but the IP header, whose identification (and flow label) is 0 here: one can
     tell by the ICRC, which must be that of what was built."""
     peers = PEERS6 if golden.ipv6 else PEERS4
-    envelope = Envelope(encapsulation(peers[0], MACS[0]), peers[1], MACS[1])
+    envelope = PeerEnvelope(encapsulation(peers[0], MACS[0]), peers[1], MACS[1])
     bth = values(golden)
     frames = Frames(envelope, 0xC123, bth["dqpn"], 0xFFFF)
     word = headers.BTH.word(
@@ -85,7 +85,7 @@ def test_the_data_path_builds_the_packet(golden: Golden) -> None:
     at = udp_at(golden.frame)
     assert made[at:-4] == golden.frame[at:-4]
     assert made[-4:] == icrc(made[14:-4], at - 14)
-    opener = PacketOpener(encapsulation(peers[1], MACS[1]))
+    opener = PacketDecapsulator(encapsulation(peers[1], MACS[1]))
     for _ in range(2):  # the second time from what the first one left
         flow = opener.open(memoryview(made))
         assert not isinstance(flow, str), flow
@@ -119,7 +119,7 @@ def test_both_codecs_read_the_frame(golden: Golden) -> None:
 @pytest.mark.conformance("R-008")
 def test_the_icrc_of_a_nic() -> None:
     assert icrc(CONNECTX[14:-4], 20).hex() == "82fd002a"
-    opener = PacketOpener(encapsulation("10.0.18.1", "e4:1d:2d:ab:2b:c2"))
+    opener = PacketDecapsulator(encapsulation("10.0.18.1", "e4:1d:2d:ab:2b:c2"))
     assert not isinstance(opener.open(memoryview(CONNECTX)), str)
 
 
@@ -205,7 +205,7 @@ def test_whole_packets_both_ways(opcode: int, data: st.DataObject, v6: bool) -> 
     psn = data.draw(st.integers(0, 0xFFFFFF))
     dqpn = data.draw(st.integers(0, 0xFFFFFF))
     port = data.draw(st.integers(0xC000, 0xFFFF))
-    envelope = Envelope(encapsulation(peers[0], MACS[0]), peers[1], MACS[1])
+    envelope = PeerEnvelope(encapsulation(peers[0], MACS[0]), peers[1], MACS[1])
     frame = b"".join(
         Frames(envelope, port, dqpn, 0xFFFF).frame(
             data.draw(st.integers(0, 255)),

@@ -10,12 +10,12 @@ import pytest
 
 from emulator.rocev2.connection.work import SendInvalidate
 from emulator.rocev2.datagrams import UdAddress
-from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, Extension, Operation
+from emulator.rocev2.wire.rocev2_codes import CNP_OPCODE, BthOperation, Extension
 from tests.harness.rocev2.ends import HERE, HERE6, KEY, THERE, THERE6, ends, pair
 from tests.harness.rocev2.rocev2_golden import GOLDEN
 from tests.harness.uet.network import Impairment
 from tests.harness.wire.tshark import write as write_pcap
-from uet.transport import Atomic, Read, Receive, Send, Write
+from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, SendRequest, WriteRequest
 
 TSHARK = shutil.which("tshark")
 needs_tshark = pytest.mark.skipif(TSHARK is None, reason="tshark is not installed")
@@ -122,25 +122,27 @@ def test_a_conversation_with_loss(tmp_path: Path, recovery: str, ipv6: bool) -> 
     data = memoryview(bytes([0xA5]) * 5_001)
     for header_data in (None, 1 << 31 | 77):
         for part in (data, data[:3]):
-            here.post(Write(peer=peer, key=KEY, offset=8, payload=part, header_data=header_data))
+            here.post(
+                WriteRequest(peer=peer, key=KEY, offset=8, payload=part, header_data=header_data)
+            )
     for length in (5_000, 101):  # in a few octets of a SEND, Wireshark looks for RPC and complains
-        here.post(Read(peer=peer, key=KEY, offset=0, memory=memoryview(bytearray(length))))
-        here.post(Send(peer=peer, payload=data[:length]))
-        here.post(Send(peer=peer, payload=data[:length], header_data=5))
+        here.post(ReadRequest(peer=peer, key=KEY, offset=0, memory=memoryview(bytearray(length))))
+        here.post(SendRequest(peer=peer, payload=data[:length]))
+        here.post(SendRequest(peer=peer, payload=data[:length], header_data=5))
     here.post(SendInvalidate(peer=peer, payload=data[:2_000], invalidate=KEY + 1))
-    for operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD):
+    for operation in (BthOperation.COMPARE_SWAP, BthOperation.FETCH_ADD):
         here.post(
-            Atomic(peer=peer, key=KEY, offset=0, operation=operation, datatype=0,
+            AtomicRequest(peer=peer, key=KEY, offset=0, operation=operation, datatype=0,
                    operand=bytes(8), compare=bytes(8), result=memoryview(bytearray(8)))
         )  # fmt: skip
     here.post(
-        Send(
+        SendRequest(
             peer=peer, delivery="ud", destination=UdAddress(there.config.ud_qpn), payload=data[:99]
         )
     )
     network.run(lambda: network.now > 100_000, horizon_ns=200_000)  # RNR NAKs so far
     for _ in range(12):
-        there.post_receive(Receive(memory=memoryview(bytearray(6_000))))
+        there.post_receive(ReceiveRequest(memory=memoryview(bytearray(6_000))))
     network.settle()
     capture = write_pcap(tmp_path / "conversation.pcap", network.sent)
     assert complaints(capture) == []

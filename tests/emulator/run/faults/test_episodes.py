@@ -14,7 +14,7 @@ from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration
 from emulator.measures.queue_depths import QueueSeries
 from emulator.run.faults import disturbance
-from emulator.run.faults.expectation import Expectation
+from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.restoration import WINDOW_RTTS, Goodput
 from emulator.run.plan.pxn import Pxn
@@ -76,7 +76,7 @@ def rows(text: str, disturbed: Outcome, came: int | None = None) -> list[Mapping
     schedules = Traffic(FABRIC, flows, 4096, 1000, 1).schedules()
     moments: Sequence[Moment] = timeline([text], FABRIC)
     found = disturbance.told(
-        Expectation.of(moments, FABRIC, schedules, WIRE),
+        FaultExpectation.of(moments, FABRIC, schedules, WIRE),
         FABRIC,
         disturbed,
         outcome((100, 1.0)),

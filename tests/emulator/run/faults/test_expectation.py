@@ -11,7 +11,7 @@ from emulator.endpoint.clock import Clock
 from emulator.faults.grammar import timeline
 from emulator.measures.ideal import WireCost
 from emulator.run.faults import disturbance
-from emulator.run.faults.expectation import Expectation, changes_of
+from emulator.run.faults.expectation import FaultExpectation, changes_of
 from emulator.run.faults.restoration import Goodput
 from emulator.run.plan.patience import FORLORN_NS, TIMEOUT_S, patience_s
 from scenarios.workloads.flows import Flow, Traffic
@@ -27,10 +27,10 @@ CROSSING = [(0, 3), (2, 1)]
 ALONG = [(1, 3), (3, 1)]
 
 
-def expected(fault: str, pairs: list[tuple[int, int]] = CROSSING) -> Expectation:
+def expected(fault: str, pairs: list[tuple[int, int]] = CROSSING) -> FaultExpectation:
     flows = tuple(Flow(source=a, destination=b, length=100 * MESSAGE) for a, b in pairs)
     schedules = Traffic(FABRIC, flows, MESSAGE, 1000, 1).schedules()
-    return Expectation.of(timeline([fault], FABRIC), FABRIC, schedules, WIRE)
+    return FaultExpectation.of(timeline([fault], FABRIC), FABRIC, schedules, WIRE)
 
 
 def test_half_of_the_uplinks_allow_half_of_the_goodput() -> None:
@@ -53,7 +53,7 @@ def test_a_job_that_fails_though_there_is_a_way_is_told_with_its_fault(
     fabric = dataclasses.replace(FABRIC, profile=profile)
     first = f"t=1us link rail0:up0 {struck}"
     moments = timeline([f"t=0 link rail0:up1 loss=1%; {first}"], fabric)
-    words = Expectation.of(moments, fabric, [], WIRE).sentence(AgentError("rank 1 failed"))
+    words = FaultExpectation.of(moments, fabric, [], WIRE).sentence(AgentError("rank 1 failed"))
     assert words == f"rank 1 failed; the first fault that nothing came through was {first!r}"
 
 
@@ -94,10 +94,10 @@ THIRD = load("rail_clos:hosts=2,gpus_per_host=3,spines=2,uplinks_per_spine=1")
 NEIGHBOURS = [(0, 1), (1, 0), (2, 3), (3, 2)]
 
 
-def on(fabric: Topology, fault: str, pairs: list[tuple[int, int]]) -> Expectation:
+def on(fabric: Topology, fault: str, pairs: list[tuple[int, int]]) -> FaultExpectation:
     flows = tuple(Flow(source=a, destination=b, length=100 * MESSAGE) for a, b in pairs)
     schedules = Traffic(fabric, flows, MESSAGE, 1000, 1).schedules()
-    return Expectation.of(timeline([fault], fabric), fabric, schedules, WIRE)
+    return FaultExpectation.of(timeline([fault], fabric), fabric, schedules, WIRE)
 
 
 def test_a_pair_that_needs_a_dead_cable_is_told_with_it() -> None:

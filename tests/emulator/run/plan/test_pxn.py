@@ -11,7 +11,7 @@ from emulator.endpoint.operations.schedule import Copy, Receive, Region, Schedul
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.run.plan.pxn import BUFFER, Pxn
-from emulator.run.plan.trial_load import Load
+from emulator.run.plan.trial_load import TrialLoad
 from scenarios import allreduce
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails
@@ -210,7 +210,7 @@ def test_the_ideal_time_counts_the_way_over_nvlink() -> None:
         expected
     )
     trial = traffic.trial("one", TrafficParameters())
-    assert Load.of(trial, fabric, WIRE).ideal_ns == pytest.approx(expected)
+    assert TrialLoad.of(trial, fabric, WIRE).ideal_ns == pytest.approx(expected)
 
 
 def test_a_permutation_across_rails_is_relayed_whole() -> None:

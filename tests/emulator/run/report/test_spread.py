@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emulator.run.report import spread
-from emulator.run.report.result_table import Column
+from emulator.run.report.result_table import TableColumn
 from emulator.run.report.spread import Range
 
 
@@ -65,9 +65,9 @@ def test_what_one_seed_lacks_has_no_median() -> None:
 
 def test_beside_the_median_stand_the_least_and_the_most() -> None:
     own = (
-        Column("size_bytes", "size"),
-        Column("time_us", "time", "(us)"),
-        Column("wrong", "#wrong"),
+        TableColumn("size_bytes", "size"),
+        TableColumn("time_us", "time", "(us)"),
+        TableColumn("wrong", "#wrong"),
     )
     found = spread.columns(own)
     assert [column.key for column in found] == [

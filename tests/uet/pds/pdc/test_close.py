@@ -26,7 +26,7 @@ from tests.harness.uet.script import (
     write,
 )
 from uet.ses.initiator.requests import MessageError
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.wire.codes import AckRequest, ControlType, NackCode, ReturnCode
 
 # -- the initiator -------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def test_nothing_is_carried_out_twice_around_a_close(block: int) -> None:
         for number in range(6):
             payload = memoryview(rng.randbytes(rng.choice((0, 1, 5_000))))
             feps[HERE].post(
-                Write(
+                WriteRequest(
                     peer=THERE,
                     key=KEY,
                     offset=0,
@@ -458,12 +458,12 @@ def test_pdcs_of_an_initiator_that_vanished_are_taken_back() -> None:
     feps[HERE].register(memoryview(memory), key=KEY)
     for generation in range(12):
         feps[THERE] = endpoint(THERE, seed=100 + generation)
-        feps[THERE].post(Write(peer=HERE, key=KEY, offset=0, payload=memoryview(b"a")))
+        feps[THERE].post(WriteRequest(peer=HERE, key=KEY, offset=0, payload=memoryview(b"a")))
         network.settle()
     assert [c.error for c in network.completions[THERE]] == [None] * 12
     del network.endpoints[THERE]
     for _ in range(3):
-        feps[ELSEWHERE].post(Write(peer=HERE, key=KEY, offset=0, payload=memoryview(b"b")))
+        feps[ELSEWHERE].post(WriteRequest(peer=HERE, key=KEY, offset=0, payload=memoryview(b"b")))
         network.settle()
     assert [c.error for c in network.completions[ELSEWHERE]] == [None] * 3
     assert len(feps[HERE].table) <= 4

@@ -27,7 +27,7 @@ from tests.harness.uet.script import (
     write,
 )
 from uet.pds.psn import distance
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 
 
@@ -349,7 +349,9 @@ def test_both_sides_initiate_at_once() -> None:
         fep.register(memoryview(memory[address]), key=KEY)
     data = {HERE: bytes([1]) * 20_000, THERE: bytes([2]) * 30_000}
     for address, peer in ((HERE, THERE), (THERE, HERE)):
-        feps[address].post(Write(peer=peer, key=KEY, offset=0, payload=memoryview(data[address])))
+        feps[address].post(
+            WriteRequest(peer=peer, key=KEY, offset=0, payload=memoryview(data[address]))
+        )
     network.settle()
     assert all([c.error for c in network.completions[a]] == [None] for a in feps)
     assert memory[THERE][:20_000] == data[HERE]
@@ -366,7 +368,9 @@ def test_a_peer_that_has_restarted() -> None:
 
     def send(context: str) -> None:
         payload = memoryview(context.encode() * 1000)
-        feps[HERE].post(Write(peer=THERE, key=KEY, offset=0, payload=payload, context=context))
+        feps[HERE].post(
+            WriteRequest(peer=THERE, key=KEY, offset=0, payload=payload, context=context)
+        )
         network.settle()
 
     send("a")
@@ -392,7 +396,7 @@ def test_an_initiator_that_has_restarted() -> None:
     feps[THERE].register(memoryview(memory), key=KEY)
     for generation in (b"a", b"b"):
         payload = memoryview(generation * 10_000)
-        feps[HERE].post(Write(peer=THERE, key=KEY, offset=0, payload=payload))
+        feps[HERE].post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=payload))
         network.settle()
         assert memory[:10_000] == generation * 10_000
         feps[HERE] = endpoint(HERE, seed=50, payload_mtu=MTU)

@@ -24,9 +24,9 @@ from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Network, destination, endpoint, joined
 from tests.harness.uet.script import HERE, KEY, START, THERE, Script, control, rod, write
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.life import State
+from uet.pds.pdc.life import PdcState
 from uet.pds.semantics import LATER, NO_ROOM, Answer
-from uet.transport import NoOperation, Read, Write
+from uet.transport import NoOperationRequest, ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode
 
 MACHINE = settings(
@@ -100,16 +100,16 @@ class Conversation(RuleBasedStateMachine):
         octets = packets * 1_000
         if kind == "write":
             fep.post(
-                Write(
+                WriteRequest(
                     peer=peer, key=KEY, offset=0, payload=memoryview(bytes(octets)),
                     delivery=delivery, header_data=1,
                 )
             )  # fmt: skip
         elif kind == "read":
             mine = memoryview(bytearray(octets + 1))
-            fep.post(Read(peer=peer, key=KEY, offset=0, memory=mine, delivery=delivery))
+            fep.post(ReadRequest(peer=peer, key=KEY, offset=0, memory=mine, delivery=delivery))
         else:
-            fep.post(NoOperation(peer=peer, delivery=delivery))
+            fep.post(NoOperationRequest(peer=peer, delivery=delivery))
         self.posted[end] += 1
         self.pump()
 
@@ -206,7 +206,7 @@ class Conversation(RuleBasedStateMachine):
         for address, fep in self.feps.items():
             assert len(self.ended[address]) == self.posted[address]
             assert fep.closed
-            assert not [pdc for pdc in fep.table.by_id.values() if pdc.state is not State.CLOSED]
+            assert not [pdc for pdc in fep.table.by_id.values() if pdc.state is not PdcState.CLOSED]
             check_idle(fep)
             errors = [c.error for c in self.ended[address] if c.error is not None]
             if self.lawful:

@@ -13,9 +13,9 @@ from tests.harness.uet.script import HERE, KEY, MASK, MTU, TARGET, THERE, US, Sc
 from tests.harness.uet.secured import DOMAINS, SDI
 from tests.harness.uet.stub import watch
 from uet.pds.pdc import source as source_module
-from uet.pds.pdc.life import PdcLife, State
+from uet.pds.pdc.life import PdcLife, PdcState
 from uet.pds.pdc.source import PSN_LIMIT, PSN_LIMIT_MARGIN, RequestSource
-from uet.transport import Read, Write
+from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType
 
 
@@ -43,7 +43,7 @@ def test_a_pdc_takes_no_more_messages_near_its_last_psn() -> None:
     script.post(bytes(2 * MTU), context="the last")
     last = script.take()
     assert [s.spdcid for s in last] == [own] * 2
-    assert script.pdc.state is State.QUIESCE
+    assert script.pdc.state is PdcState.QUIESCE
     script.post(b"x", context="the next")
     (fresh,) = script.take()
     assert (fresh.syn, fresh.spdcid != own) == (1, True)
@@ -124,18 +124,20 @@ def test_pdc_after_pdc_under_traffic(
     reads = []
     for k in range(60):
         part = memoryview(data)[k * 1_000 : (k + 1) * 1_000]
-        feps[HERE].post(Write(peer=THERE, key=KEY, offset=k * 1_000, payload=part, context=k))
+        feps[HERE].post(
+            WriteRequest(peer=THERE, key=KEY, offset=k * 1_000, payload=part, context=k)
+        )
         if k % 5 == 0:
             mine = bytearray(3_000)
             reads.append(mine)
             feps[HERE].post(
-                Read(peer=THERE, key=KEY, offset=70_000, memory=memoryview(mine), context=k)
+                ReadRequest(peer=THERE, key=KEY, offset=70_000, memory=memoryview(mine), context=k)
             )
     for _ in range(3):
         network.settle()
         for k in range(20):
             part = memoryview(data)[k * 1_000 : (k + 1) * 1_000]
-            feps[HERE].post(Write(peer=THERE, key=KEY, offset=k * 1_000, payload=part))
+            feps[HERE].post(WriteRequest(peer=THERE, key=KEY, offset=k * 1_000, payload=part))
     network.settle()
     assert {c.error for c in network.completions[HERE]} == {None}
     assert len(network.completions[HERE]) == 60 + 12 + 60

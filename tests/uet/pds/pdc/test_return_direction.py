@@ -31,8 +31,8 @@ from tests.harness.uet.script import (
     rud,
     write,
 )
-from uet.pds.pdc.life import State
-from uet.transport import Read, Write
+from uet.pds.pdc.life import PdcState
+from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode, Opcode, ReturnCode
 from uet.wire.frame import decode_frame
 from uet.wire.layers import UET_SES_RESPONSE_DATA, UET_SES_STD
@@ -64,7 +64,9 @@ def data(octets: bytes, *, of: int, at: int = 0, total: int | None = None) -> Pa
 def post_read(script: Script, octets: int, *, context: object = None, **more: Any) -> bytearray:
     memory = bytearray(octets)
     script.fep.post(
-        Read(peer=THERE, key=KEY, offset=0, memory=memoryview(memory), context=context, **more)
+        ReadRequest(
+            peer=THERE, key=KEY, offset=0, memory=memoryview(memory), context=context, **more
+        )
     )
     return memory
 
@@ -348,7 +350,9 @@ def test_data_of_a_request_without_message_id() -> None:
     network.endpoints[THERE].register(memoryview(memory[THERE]), key=OPTIMIZED_KEY)
     mine = [bytearray(600) for _ in range(5)]
     for k, each in enumerate(mine):
-        here.post(Read(peer=THERE, key=OPTIMIZED_KEY, offset=k * 700, memory=memoryview(each)))
+        here.post(
+            ReadRequest(peer=THERE, key=OPTIMIZED_KEY, offset=k * 700, memory=memoryview(each))
+        )
     network.settle()
     assert [c.error for c in network.completions[HERE]] == [None] * 5
     for k, each in enumerate(mine):
@@ -418,7 +422,7 @@ def test_the_loss_of_one_packet(lost: str, delivery: str) -> None:
     network.tap = tap
     mine = bytearray(2_500)
     network.endpoints[HERE].post(
-        Read(peer=THERE, key=KEY, offset=100, memory=memoryview(mine), delivery=delivery)
+        ReadRequest(peer=THERE, key=KEY, offset=100, memory=memoryview(mine), delivery=delivery)
     )
     network.run(lambda: bool(network.completions[HERE]))
     network.endpoints[HERE].close()
@@ -448,10 +452,10 @@ def test_reads_and_writes_both_ways_over_a_bad_network(delivery: str, seed: int)
             mine = bytearray(octets)
             reads.append((mine, memory[target][offset : offset + octets]))
             network.endpoints[source].post(
-                Read(peer=target, key=KEY, offset=offset, memory=memoryview(mine))
+                ReadRequest(peer=target, key=KEY, offset=offset, memory=memoryview(mine))
             )
             network.endpoints[source].post(
-                Write(peer=target, key=KEY, offset=40_000, payload=memoryview(bytes(octets)))
+                WriteRequest(peer=target, key=KEY, offset=40_000, payload=memoryview(bytes(octets)))
             )
     network.settle()
     for address, fep in network.endpoints.items():
@@ -464,5 +468,5 @@ def test_reads_and_writes_both_ways_over_a_bad_network(delivery: str, seed: int)
     network.settle()
     for fep in network.endpoints.values():
         assert fep.closed
-        assert all(pdc.state is not State.CREATING for pdc in fep.table.by_id.values())
+        assert all(pdc.state is not PdcState.CREATING for pdc in fep.table.by_id.values())
         assert fep.counters()["pdcs_open"] == 0

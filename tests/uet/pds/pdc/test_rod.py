@@ -29,9 +29,9 @@ from tests.harness.uet.script import (
     write,
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.life import State
+from uet.pds.pdc.life import PdcState
 from uet.pds.semantics import LATER, NO_ROOM
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 
 ROD: dict[str, Any] = {"delivery": "rod"}
@@ -526,7 +526,7 @@ def test_everything_arrives_in_order_both_ways(reorder: bool, seed: int) -> None
         for k in range(16):
             part = memoryview(data[source])[k * 3 * 1024 : (k + 1) * 3 * 1024]
             network.endpoints[source].post(
-                Write(peer=target, key=KEY, offset=k * 3 * 1024, payload=part)
+                WriteRequest(peer=target, key=KEY, offset=k * 3 * 1024, payload=part)
             )
     network.settle()
     for source, target in ((HERE, THERE), (THERE, HERE)):
@@ -553,7 +553,7 @@ def test_both_modes_side_by_side() -> None:
     data = random.Random(9).randbytes(60 * 1024)
     for k in range(20):
         network.endpoints[HERE].post(
-            Write(
+            WriteRequest(
                 peer=THERE,
                 key=KEY,
                 offset=k * 3 * 1024,
@@ -567,7 +567,7 @@ def test_both_modes_side_by_side() -> None:
     pdcs = network.endpoints[THERE].table.by_id.values()
     assert sorted(pdc.ordered for pdc in pdcs) == [False, True]
     for pdc in pdcs:
-        assert pdc.state is State.ESTABLISHED
+        assert pdc.state is PdcState.ESTABLISHED
         psns = [psn for number, psn in taken if number == pdc.id]
         assert (psns == sorted(psns)) is pdc.ordered
         assert sorted(psns) == list(range(pdc.start_psn, pdc.start_psn + len(psns)))

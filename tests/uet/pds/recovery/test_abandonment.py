@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.uet.exchange import KEY, MS, MTU, Exchange, Side, Wire
-from uet.transport import Completion, Receive, Send, Write
+from uet.transport import Completion, ReceiveRequest, SendRequest, WriteRequest
 from uet.wire.codes import Opcode
 
 IDLE = 500 * MS
@@ -32,7 +32,7 @@ def test_the_rest_of_an_abandoned_message_is_an_error_at_its_initiator(
     a, b = exchange.sides
     memory = [bytearray(3 * MTU) for _ in range(2)]
     for number, into in enumerate(memory):
-        b.fep.post_receive(Receive(memory=memoryview(into), context=f"R{number}"))
+        b.fep.post_receive(ReceiveRequest(memory=memoryview(into), context=f"R{number}"))
     data_packets = 0
 
     def third_is_lost(frame: bytes, now: int) -> list[bytes]:
@@ -45,15 +45,15 @@ def test_the_rest_of_an_abandoned_message_is_an_error_at_its_initiator(
     exchange.network.tap = third_is_lost
     payload = memoryview(bytes([1]) * 3 * MTU)
     if kind == "send":
-        a.fep.post(Send(peer=b.address, payload=payload, delivery=delivery, context="first"))
+        a.fep.post(SendRequest(peer=b.address, payload=payload, delivery=delivery, context="first"))
     else:
         a.fep.post(
-            Write(peer=b.address, key=KEY, offset=0, payload=payload, header_data=7,
+            WriteRequest(peer=b.address, key=KEY, offset=0, payload=payload, header_data=7,
                   delivery=delivery, context="first")
         )  # fmt: skip
     run(exchange, 5_000)
     a.fep.post(
-        Send(peer=b.address, payload=memoryview(bytes([2]) * 3 * MTU), delivery=delivery,
+        SendRequest(peer=b.address, payload=memoryview(bytes([2]) * 3 * MTU), delivery=delivery,
              context="second")
     )  # fmt: skip
     run(exchange, 5_000)
@@ -74,7 +74,7 @@ def test_a_rendezvous_is_complete_when_its_rest_is_confirmed(beyond: int) -> Non
     a, b = exchange.sides
     length = 2_500 + beyond
     memory = bytearray(length)
-    b.fep.post_receive(Receive(memory=memoryview(memory), context="R"))
+    b.fep.post_receive(ReceiveRequest(memory=memoryview(memory), context="R"))
     read = False
 
     def answers_to_the_read_are_lost(frame: bytes, now: int) -> list[bytes]:
@@ -86,9 +86,13 @@ def test_a_rendezvous_is_complete_when_its_rest_is_confirmed(beyond: int) -> Non
 
     exchange.network.tap = answers_to_the_read_are_lost
     a.fep.post(
-        Send(peer=b.address, payload=memoryview(exchange.data(length)), protocol="rendezvous",
-             context="S")
-    )  # fmt: skip
+        SendRequest(
+            peer=b.address,
+            payload=memoryview(exchange.data(length)),
+            protocol="rendezvous",
+            context="S",
+        )
+    )
     run(exchange, 20_000)
     assert ends(exchange, a) == [("S", length, "INITIATOR_ERR")]
     assert ends(exchange, b) == [("R", 2_500, "RTO_RETRIES_EXHAUSTED")]
@@ -102,8 +106,10 @@ def test_a_rendezvous_whose_rest_is_confirmed_late(beyond: int) -> None:
     a, b = exchange.sides
     length = 2_500 + beyond
     memory, data = bytearray(length), exchange.data(length)
-    b.fep.post_receive(Receive(memory=memoryview(memory), context="R"))
-    a.fep.post(Send(peer=b.address, payload=memoryview(data), protocol="rendezvous", context="S"))
+    b.fep.post_receive(ReceiveRequest(memory=memoryview(memory), context="R"))
+    a.fep.post(
+        SendRequest(peer=b.address, payload=memoryview(data), protocol="rendezvous", context="S")
+    )
     network = exchange.network
     assert network.run(lambda: bool(network.completions[b.address]), horizon_ns=100 * MS)
     assert memory == data

@@ -15,7 +15,7 @@ from tests.harness.uet.network import Impairment, Network, endpoint
 from tests.harness.uet.script import KEY, MS, Script, Seen, ack, refusal
 from uet.pds.recovery.nacks import PROVES_NOTHING, REISSUED
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Read, Receive, Send
+from uet.transport import ReadRequest, ReceiveRequest, SendRequest
 from uet.wire.codes import ErrorClass, NackCode
 
 SAFE = IDEMPOTENT_SAFE | KEY
@@ -144,7 +144,7 @@ def test_what_may_be_repeated(delivery: str) -> None:
     line.write(8, "safe", key=SAFE)
     line.write(9, "announced", key=SAFE, header_data=1)
     line.script.fep.post(
-        Read(peer=THERE, key=KEY, offset=0, memory=memoryview(bytearray(10)), context="read",
+        ReadRequest(peer=THERE, key=KEY, offset=0, memory=memoryview(bytearray(10)), context="read",
              delivery=delivery)
     )  # fmt: skip
     line.script.take()
@@ -188,15 +188,17 @@ def test_a_target_that_was_restarted(seed: int, delivery: str) -> None:
     def send(count: int) -> None:
         for number in range(count):
             payload = memoryview(bytes([number]) * 9_000)
-            feps[HERE].post(Send(peer=THERE, payload=payload, delivery=delivery, context=number))
+            feps[HERE].post(
+                SendRequest(peer=THERE, payload=payload, delivery=delivery, context=number)
+            )
 
     memory = [bytearray(9_000) for _ in range(5)]
-    feps[THERE].post_receive(Receive(memory=memoryview(memory[0])))
+    feps[THERE].post_receive(ReceiveRequest(memory=memoryview(memory[0])))
     send(1)
     assert network.run(lambda: len(done[HERE]) == 1, horizon_ns=10 * MS)
     feps[THERE] = endpoint(THERE, seed=seed + 9)
     for number, into in enumerate(memory):
-        feps[THERE].post_receive(Receive(memory=memoryview(into), context=number))
+        feps[THERE].post_receive(ReceiveRequest(memory=memoryview(into), context=number))
     send(5)
     assert network.run(lambda: len(done[HERE]) == 6, horizon_ns=1_000 * MS)
     assert [c.error for c in done[HERE]] == [None] * 6

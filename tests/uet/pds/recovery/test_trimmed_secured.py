@@ -11,7 +11,7 @@ from tests.harness.uet.script import INITIATOR, KEY, MS, START, Script, rud, wri
 from tests.harness.uet.secured import OTHER, SDI, SecureScript, opening
 from uet.pds.connectionless import MOST_TRIMS
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.tss.record import PEEKED
 from uet.tss.secure_domain import SecureDomain
 from uet.wire.codes import NackCode
@@ -117,7 +117,7 @@ def test_trimming_costs_rudi_no_timeout() -> None:
 def _transfer(exchange: Exchange, key: int) -> None:
     here, there = exchange.sides
     data = exchange.data(200 * MTU)
-    here.fep.post(Write(peer=there.address, key=key, offset=0, payload=memoryview(data)))
+    here.fep.post(WriteRequest(peer=there.address, key=key, offset=0, payload=memoryview(data)))
     net = exchange.network
     assert net.run(lambda: bool(net.completions[here.address]), horizon_ns=50 * MS)
     assert [c.error for c in net.completions[here.address]] == [None]

@@ -25,9 +25,9 @@ from tests.harness.uet.script import (
     write,
 )
 from uet.compatibility import Compatibility
-from uet.pds.pdc.life import State
+from uet.pds.pdc.life import PdcState
 from uet.pds.recovery import repair
-from uet.transport import Write
+from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
 
 TRIMMED, LASTHOP = 4, 5  # the script's code points
@@ -56,7 +56,7 @@ def test_trims_of_one_packet_are_bounded(ordered: bool, monkeypatch: pytest.Monk
     script.post(b"x")
     (request,) = script.take()
     copies = 1
-    while script.pdc.state is State.ESTABLISHED:
+    while script.pdc.state is PdcState.ESTABLISHED:
         again = script.give(refusal(request, code=NackCode.TRIMMED))
         copies += [p.psn for p in again].count(request.psn)
         assert copies <= 61
@@ -167,7 +167,7 @@ def test_a_transfer_through_a_trimming_switch(crc: bool) -> None:
     memory = bytearray(100_000)
     feps[THERE].register(memoryview(memory), key=KEY)
     data = rng.randbytes(100_000)
-    feps[HERE].post(Write(peer=THERE, key=KEY, offset=0, payload=memoryview(data)))
+    feps[HERE].post(WriteRequest(peer=THERE, key=KEY, offset=0, payload=memoryview(data)))
     assert network.run(lambda: bool(network.completions[HERE]))
     assert network.completions[HERE][0].error is None
     assert memory == data

@@ -18,7 +18,7 @@ from tests.harness.uet.carriage import (
 )
 from tests.uet.ses.initiator.test_outbound import KEY, atomic, cswap, read, send, write
 from uet.compatibility import REFERENCE_PROVIDER
-from uet.transport import NoOperation
+from uet.transport import NoOperationRequest
 from uet.wire.codes import NextHeader, ResponseList, ReturnCode
 
 NO_MATCH, DISABLED_GEN = ReturnCode.NO_MATCH, ReturnCode.DISABLED_GEN
@@ -30,7 +30,7 @@ SECOND = 1_000 * MS
 
 def test_default_responses_complete_everything_without_data() -> None:
     bench = Bench()
-    bench.post(write(context=1), send(context=2), atomic(context=3), NoOperation(peer=THERE))
+    bench.post(write(context=1), send(context=2), atomic(context=3), NoOperationRequest(peer=THERE))
     assert bench.initiator.open_messages == 4
     for _ in range(4):
         bench.end(bench.take())
@@ -117,7 +117,7 @@ def test_message_ids_are_unique_over_all_pdcs() -> None:
 def test_ids_run_out_and_come_back() -> None:
     bench = Bench()
     for _ in range(65_535):
-        bench.post(NoOperation(peer=THERE))
+        bench.post(NoOperationRequest(peer=THERE))
     assert {message.id for message in bench.waiting} == set(range(1, 65_536))
     bench.post(write(peer=ELSEWHERE, context="late"), send(delivery="uud"))
     assert len(bench.waiting) == 65_536  # a datagram needs none
@@ -133,7 +133,7 @@ def test_ids_run_out_and_come_back() -> None:
 def test_an_id_comes_back_however_its_message_ends() -> None:
     bench = Bench(inbound_message_idle_time=1_000)
     for _ in range(65_534):
-        bench.post(NoOperation(peer=ELSEWHERE))
+        bench.post(NoOperationRequest(peer=ELSEWHERE))
     bench.waiting.clear()
     for ending in ("data", "time", "pdc"):
         bench.post(read(5))

@@ -22,7 +22,14 @@ from tests.harness.uet.carriage import (
 )
 from uet.pds.semantics import Response
 from uet.ses.initiator.outbound import OutboundMessage
-from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    NoOperationRequest,
+    ReadRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire import headers
 from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, ResponseList, ReturnCode
 
@@ -67,7 +74,7 @@ class Initiator(RuleBasedStateMachine):
     @rule(peer=st.sampled_from(PEERS), delivery=st.sampled_from(RELIABLE), size=octets)
     def write(self, peer: str, delivery: str, size: int) -> None:
         self._post(
-            Write, peer=peer, delivery=delivery, key=OPTIMIZED_KEY, offset=0,
+            WriteRequest, peer=peer, delivery=delivery, key=OPTIMIZED_KEY, offset=0,
             payload=memoryview(bytes(size)),
         )  # fmt: skip
 
@@ -79,7 +86,7 @@ class Initiator(RuleBasedStateMachine):
     )
     def read(self, peer: str, delivery: str, size: int, key: int) -> None:
         memory = memoryview(bytearray(size))
-        self._post(Read, peer=peer, delivery=delivery, key=key, offset=0, memory=memory)
+        self._post(ReadRequest, peer=peer, delivery=delivery, key=key, offset=0, memory=memory)
 
     @rule(
         peer=st.sampled_from(PEERS),
@@ -93,20 +100,24 @@ class Initiator(RuleBasedStateMachine):
         elif delivery == "rod" and protocol == "deferrable":
             delivery = "rud"
         self._post(
-            Send, peer=peer, delivery=delivery, payload=memoryview(bytes(size)), protocol=protocol
+            SendRequest,
+            peer=peer,
+            delivery=delivery,
+            payload=memoryview(bytes(size)),
+            protocol=protocol,
         )
 
     @rule(peer=st.sampled_from(PEERS), delivery=st.sampled_from(RELIABLE))
     def fetch(self, peer: str, delivery: str) -> None:
         self._post(
-            Atomic, peer=peer, delivery=delivery, key=OPTIMIZED_KEY, offset=0,
+            AtomicRequest, peer=peer, delivery=delivery, key=OPTIMIZED_KEY, offset=0,
             operation=AtomicOpcode.SUM, datatype=Datatype.UINT64, operand=bytes(8),
             result=memoryview(bytearray(8)),
         )  # fmt: skip
 
     @rule(peer=st.sampled_from(PEERS))
     def no_operation(self, peer: str) -> None:
-        self._post(NoOperation, peer=peer)
+        self._post(NoOperationRequest, peer=peer)
 
     # -- what PDS does
 

@@ -19,7 +19,14 @@ from tests.harness.uet.carriage import (
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD
 from uet.ses.address import Address
 from uet.ses.initiator.requests import MessageError
-from uet.transport import Atomic, NoOperation, Read, Request, Send, Write
+from uet.transport import (
+    AtomicRequest,
+    NoOperationRequest,
+    ReadRequest,
+    Request,
+    SendRequest,
+    WriteRequest,
+)
 from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, Opcode, ReturnCode
 
 KEY = 0x1234
@@ -28,20 +35,22 @@ STD, MEDIUM, SMALL = NextHeader.REQUEST_STD, NextHeader.REQUEST_MEDIUM, NextHead
 TAG = 0x1122_3344_5566_7788
 
 
-def write(data: bytes = b"hello", **more: Any) -> Write:
-    return Write(**{"peer": THERE, "key": KEY, "offset": 77, "payload": memoryview(data), **more})
+def write(data: bytes = b"hello", **more: Any) -> WriteRequest:
+    return WriteRequest(
+        **{"peer": THERE, "key": KEY, "offset": 77, "payload": memoryview(data), **more}
+    )
 
 
-def read(octets: int, **more: Any) -> Read:
+def read(octets: int, **more: Any) -> ReadRequest:
     memory = memoryview(bytearray(octets))
-    return Read(**{"peer": THERE, "key": KEY, "offset": 77, "memory": memory, **more})
+    return ReadRequest(**{"peer": THERE, "key": KEY, "offset": 77, "memory": memory, **more})
 
 
-def send(data: bytes = b"hello", **more: Any) -> Send:
-    return Send(**{"peer": THERE, "payload": memoryview(data), **more})
+def send(data: bytes = b"hello", **more: Any) -> SendRequest:
+    return SendRequest(**{"peer": THERE, "payload": memoryview(data), **more})
 
 
-def atomic(**more: Any) -> Atomic:
+def atomic(**more: Any) -> AtomicRequest:
     fields: dict[str, Any] = {
         "peer": THERE,
         "key": KEY,
@@ -50,10 +59,10 @@ def atomic(**more: Any) -> Atomic:
         "datatype": Datatype.UINT64,
         "operand": (5).to_bytes(8, "little"),
     }
-    return Atomic(**{**fields, **more})
+    return AtomicRequest(**{**fields, **more})
 
 
-def cswap(**more: Any) -> Atomic:
+def cswap(**more: Any) -> AtomicRequest:
     return atomic(
         operation=AtomicOpcode.CSWAP,
         compare=(1000).to_bytes(8, "little"),
@@ -178,7 +187,7 @@ def test_atomics() -> None:
 
 
 def test_no_operation() -> None:
-    p = first(NoOperation(peer=THERE))
+    p = first(NoOperationRequest(peer=THERE))
     assert (p.opcode, p.som, p.eom, p.request_length, p.payload) == (Opcode.NO_OP, 1, 1, 0, b"")
 
 
@@ -309,7 +318,7 @@ def test_short_headers_where_they_say_everything() -> None:
         (write(header_data=5, offset=0, **small), MEDIUM),
         (send(header_data=5), MEDIUM),
         (send(tag=TAG), MEDIUM),
-        (NoOperation(peer=THERE), MEDIUM),
+        (NoOperationRequest(peer=THERE), MEDIUM),
         (write(bytes(MTU + 1), **small), STD),
         (read(MTU + 1, **small), STD),
         (send(protocol="deferrable"), STD),
@@ -326,7 +335,7 @@ def test_short_headers_where_they_say_everything() -> None:
             assert message.id == 0
             assert (p.som, p.eom) == (1, 1)
         if kind == SMALL:
-            assert isinstance(request, Write | Read | Atomic)
+            assert isinstance(request, WriteRequest | ReadRequest | AtomicRequest)
             assert p.resource_index == request.key & 0xFFF
             assert p.buffer_offset == request.offset
         elif kind == MEDIUM:
@@ -477,5 +486,5 @@ def test_what_cannot_be_carried_out(
 
 def test_datagrams_work_in_every_profile() -> None:
     bench = Bench(profiles=("ai_base",))
-    bench.post(send(delivery="uud"), write(), send(), atomic(), NoOperation(peer=ELSEWHERE))
+    bench.post(send(delivery="uud"), write(), send(), atomic(), NoOperationRequest(peer=ELSEWHERE))
     assert len(bench.waiting) == 5

@@ -7,8 +7,8 @@ import pytest
 from tests.harness.uet.exchange import KEY, MS, Exchange, Side, Wire
 from uet.pds.semantics import NO_ROOM, Answer, Context
 from uet.ses.initiator.reading import READ_AHEAD, OutstandingReads
-from uet.ses.memory.registered_memory import MemoryRegion
-from uet.transport import Completion, Read, Write
+from uet.ses.memory.registered_memory import RegisteredRegion
+from uet.transport import Completion, ReadRequest, WriteRequest
 
 SIZE = 16_384
 
@@ -20,7 +20,9 @@ def read_all(exchange: Exchange, reads: int, size: int, **fields: str) -> list[C
     done = network.completions[a.address]
     for number in range(reads):
         memory = memoryview(bytearray(size))
-        a.fep.post(Read(peer=b.address, key=KEY, offset=0, memory=memory, context=number, **fields))
+        a.fep.post(
+            ReadRequest(peer=b.address, key=KEY, offset=0, memory=memory, context=number, **fields)
+        )
     assert network.run(lambda: len(done) == reads, horizon_ns=60_000 * MS), exchange.story()
     return done
 
@@ -82,12 +84,12 @@ def test_what_asks_for_nothing_need_not_wait(delivery: str) -> None:
     for number in range(50):
         memory = memoryview(bytearray(SIZE))
         a.fep.post(
-            Read(peer=b.address, key=KEY, offset=0, memory=memory, context=number,
+            ReadRequest(peer=b.address, key=KEY, offset=0, memory=memory, context=number,
                  delivery=delivery)
         )  # fmt: skip
     payload = memoryview(b"short")
     a.fep.post(
-        Write(peer=b.address, key=KEY, offset=0, payload=payload, context="write",
+        WriteRequest(peer=b.address, key=KEY, offset=0, payload=payload, context="write",
               delivery=delivery)
     )  # fmt: skip
     network = exchange.network
@@ -102,12 +104,12 @@ def test_reads_that_fail_make_room_for_others() -> None:
     exchange = Exchange(Wire(), 1, max_read_octets=SIZE)
     a, b = exchange.sides
     b.fep._memory.register(
-        MemoryRegion(memory=memoryview(bytearray(SIZE)), key=9, writable=True, readable=False)
+        RegisteredRegion(memory=memoryview(bytearray(SIZE)), key=9, writable=True, readable=False)
     )
     for number in range(40):
         memory = memoryview(bytearray(SIZE))
         key = 9 if number % 2 else KEY
-        a.fep.post(Read(peer=b.address, key=key, offset=0, memory=memory, context=number))
+        a.fep.post(ReadRequest(peer=b.address, key=key, offset=0, memory=memory, context=number))
     network = exchange.network
     done = network.completions[a.address]
     assert network.run(lambda: len(done) == 40, horizon_ns=60_000 * MS), exchange.story()
@@ -158,7 +160,7 @@ def test_a_busy_target_has_time(busy: int, delivery: str) -> None:
 
     b.fep.deliver = refuse_while_busy  # type: ignore[method-assign]
     payload = memoryview(b"x" * 100)
-    a.fep.post(Write(peer=b.address, key=KEY, offset=0, payload=payload, delivery=delivery))
+    a.fep.post(WriteRequest(peer=b.address, key=KEY, offset=0, payload=payload, delivery=delivery))
     done = network.completions[a.address]
     assert network.run(lambda: bool(done), horizon_ns=1_000 * MS)
     assert [c.error for c in done] == [None if busy == 15 else "NACK_RETRIES_EXHAUSTED"]

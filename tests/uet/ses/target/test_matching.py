@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from uet.ses.target.matching import (
     Match,
+    MatchedMessage,
     MatchingError,
-    Meeting,
     PostedReceive,
     ReceiveQueue,
     UnexpectedMessage,
@@ -435,7 +435,7 @@ class QueueModel(RuleBasedStateMachine):
             )
             for meeting in meetings
         ]
-        assert all(isinstance(meeting, Meeting) for meeting in meetings)
+        assert all(isinstance(meeting, MatchedMessage) for meeting in meetings)
 
     @rule(
         tag=st.one_of(st.none(), TAGS),

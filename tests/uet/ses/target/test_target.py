@@ -26,7 +26,7 @@ from uet.pds.semantics import ACCEPTED, Response
 from uet.ses.address import Address
 from uet.ses.resources import ResourceError
 from uet.ses.target.matching import MatchingError
-from uet.transport import Receive
+from uet.transport import ReceiveRequest
 from uet.wire.codes import AtomicOpcode, NextHeader, Opcode, ReturnCode
 
 # -- the checks and their order ------------------------------------------------------------------
@@ -248,7 +248,9 @@ def test_resources_beside_the_first() -> None:
     with pytest.raises(ResourceError, match="in use"):  # there the job does not address
         target.add_resource(Address(job_id=5, pid_on_fep=3, resource_index=20, relative=False))
     with pytest.raises(ResourceError, match="no resource"):
-        target.post_receive(Receive(memory=memoryview(bytearray(4))), Address(resource_index=1))
+        target.post_receive(
+            ReceiveRequest(memory=memoryview(bytearray(4))), Address(resource_index=1)
+        )
     place = {"pid_on_fep": 3, "resource_index": 20}
     buffers = {}
     for name, address in (
@@ -257,7 +259,7 @@ def test_resources_beside_the_first() -> None:
         ("absolute", Address(job_id=0, pid_on_fep=3, resource_index=20, relative=False)),
     ):
         buffers[name] = bytearray(8)
-        target.post_receive(Receive(memory=memoryview(buffers[name]), context=name), address)
+        target.post_receive(ReceiveRequest(memory=memoryview(buffers[name]), context=name), address)
     assert bench.give(std(Opcode.SEND, b"two", job_id=2, **place)) == ACCEPTED
     assert bench.give(std(Opcode.SEND, b"abs", job_id=77, rel=0, **place)) == ACCEPTED
     assert bench.give(std(Opcode.SEND, b"one", **place)) == ACCEPTED
@@ -294,11 +296,11 @@ def test_receives_that_cannot_be() -> None:
     with pytest.raises(ResourceError, match="WILDCARD"):
         full.receive(tag=1, ignore=1)
     with pytest.raises(MatchingError, match="read-only"):
-        full.target.post_receive(Receive(memory=memoryview(b"constant")))
+        full.target.post_receive(ReceiveRequest(memory=memoryview(b"constant")))
     full.pdc.ordered = True
     full.give(std(Opcode.SEND, b"x"))
     with pytest.raises(MatchingError):
-        full.target.post_receive(Receive(memory=memoryview(b"constant")))
+        full.target.post_receive(ReceiveRequest(memory=memoryview(b"constant")))
     assert full.target.generation(full.pdc.address) == 0  # it is still disabled
     refused(full, std(Opcode.SEND, b"x"), ReturnCode.DISABLED_GEN, full.pdc)
 

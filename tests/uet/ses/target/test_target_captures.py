@@ -12,7 +12,7 @@ from tests.harness.replay.capture import NAMES, TARGET, Packet, packets
 from tests.harness.uet.deliveries import SMALL_KEY, TargetBench
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.pds.semantics import ACCEPTED, Answer
-from uet.ses.memory.return_data import Readback
+from uet.ses.memory.return_data import ReturnData
 from uet.wire import headers
 from uet.wire.codes import ResponseOpcode, ReturnCode
 
@@ -104,7 +104,7 @@ def test_every_answer(name: str) -> None:
     assert compared or name.startswith("uud")
     sent = []
     for message in bench.pdc.posted:
-        assert isinstance(message, Readback)
+        assert isinstance(message, ReturnData)
         header, data = message.packet(0)
         sent.append(header + bytes(data))
     assert sent == returned

@@ -26,8 +26,8 @@ from tests.harness.uet.deliveries import (
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Response
 from uet.ses.memory.operands import pack_operands
-from uet.ses.memory.registered_memory import MemoryRegion
-from uet.transport import Receive
+from uet.ses.memory.registered_memory import RegisteredRegion
+from uet.transport import ReceiveRequest
 from uet.wire import headers
 from uet.wire.codes import AtomicOpcode, Datatype, NextHeader, Opcode, ReturnCode
 
@@ -75,9 +75,9 @@ class Guarded:
         table = self.bench.table
         for key in (KEY, SAFE_KEY):
             table.unregister(key)
-            table.register(MemoryRegion(memory=view[GUARD : 2 * GUARD], key=key, writable=True))
+            table.register(RegisteredRegion(memory=view[GUARD : 2 * GUARD], key=key, writable=True))
         for low, tag in ((3 * GUARD, None), (5 * GUARD, 9)):
-            receive = Receive(memory=view[low : low + GUARD], tag=tag, least_space=1)
+            receive = ReceiveRequest(memory=view[low : low + GUARD], tag=tag, least_space=1)
             self.bench.target.post_receive(receive)
 
     def give(self, packet: Packet) -> None:
@@ -200,7 +200,7 @@ class Matching(RuleBasedStateMachine):
         memory = bytearray(40)
         receive = (self.number, tag, 0 if tag is None else ignore, peer, memory)
         self.bench.target.post_receive(
-            Receive(
+            ReceiveRequest(
                 memory=memoryview(memory),
                 tag=tag,
                 ignore=receive[2],

@@ -23,7 +23,7 @@ from tests.harness.uet.deliveries import (
 from uet.compatibility import Compatibility
 from uet.pds.semantics import ACCEPTED, Response
 from uet.ses.address import Address
-from uet.transport import Receive
+from uet.transport import ReceiveRequest
 from uet.wire import headers
 from uet.wire.codes import Opcode, ReturnCode
 
@@ -235,7 +235,7 @@ def test_kept_messages_have_limits() -> None:
     assert bench.receive()[:1] == b"a"
     assert code(bench, std(Opcode.SEND, bytes(61), resource_index=20)) == ReturnCode.NO_MATCH
     assert code(bench, std(Opcode.SEND, b"", resource_index=20)) == ReturnCode.OK
-    bench.target.post_receive(Receive(memory=memoryview(bytearray(1))), second)
+    bench.target.post_receive(ReceiveRequest(memory=memoryview(bytearray(1))), second)
     assert bench.receive()[:1] == b"b"
     assert code(bench, std(Opcode.SEND, bytes(100))) == ReturnCode.OK
 
