@@ -93,7 +93,7 @@ def _inhabited(lab: str) -> bool:
 
 
 def exists(lab: str) -> bool:
-    """Whether anything carries the lab's name."""
+    """Return whether anything carries the lab's name."""
     return (
         lab_record.directory_of(lab).exists()
         or bool(namespaces.of_lab(lab))

@@ -70,7 +70,7 @@ class FabricChoice:
 
 
 def is_file(what: str) -> bool:
-    """Whether ``what`` is the name of a profile's file, there or not."""
+    """Return whether ``what`` is the name of a profile's file, there or not."""
     return what.strip().lower().endswith(SUFFIXES)
 
 

@@ -258,7 +258,7 @@ class Lab:
 
     @property
     def cable_delay(self) -> str:
-        """Who delays frames by the cable's length: ``netem``, or the receiving ``nic``."""
+        """Return who delays frames by the cable's length: ``netem``, or the receiving ``nic``."""
         return self.record.cable_delay
 
     @property

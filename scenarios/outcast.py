@@ -135,7 +135,7 @@ def measures(
     shares = fair_shares(topology, [*own, *incast], wire)
 
     def share(pairs: list[Pair]) -> float | None:
-        """What the receivers' ports carried, split as the messages of their flows came."""
+        """Return what the receivers' ports carried, split as the messages of their flows came."""
         got = traffic.carried_gbps(topology, outcome, {to for _, to in pairs})
         part = traffic.steady_part(outcome, pairs)
         if got is None or part is None or wire is None:

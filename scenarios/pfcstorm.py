@@ -208,7 +208,7 @@ def measures(
 
 
 def _finished_us(outcome: Outcome, pairs: list[Pair]) -> float | None:
-    """When the last of these flows was there whole, in the slowest iteration."""
+    """Return when the last of these flows was there whole, in the slowest iteration."""
     ends = [
         iteration.flows()[pair].points[-1][0] for iteration in outcome.iterations for pair in pairs
     ]

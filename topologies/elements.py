@@ -64,7 +64,7 @@ class Port:
 
     @property
     def interface(self) -> str:
-        """What has the address or is the bridge's member: the port, or its bond."""
+        """Return what has the address or is the bridge's member: the port, or its bond."""
         return self.bond or self.name
 
 
@@ -123,12 +123,12 @@ class Node:
 
     @property
     def forwards(self) -> bool:
-        """Whether frames pass through it from one port to another."""
+        """Return whether frames pass through it from one port to another."""
         return self.is_switch or self.role is Role.NIC
 
     @property
     def transparent(self) -> bool:
-        """Whether it is seen by nobody: a bridge without an address of its own."""
+        """Return whether it is seen by nobody: a bridge without an address of its own."""
         return bool(self.bridges) and all(bridge.gateway is None for bridge in self.bridges)
 
     def bridge_of(self, port: Port) -> Bridge | None:

@@ -56,7 +56,7 @@ class Ticks:
         return self._at_rate[link.rate_bps]
 
     def span(self, path: Iterable[Link]) -> Span:
-        """How long the cables of ``path`` are, without any switch."""
+        """Return how long the cables of ``path`` are, without any switch."""
         hops = delay = ticks = 0
         for link in path:
             hops += 1
@@ -72,7 +72,7 @@ def ticks_of(topology: Wiring) -> Ticks:
 
 
 def span_from(topology: Wiring, source: str, path: Iterable[Link]) -> Span:
-    """How long ``path`` is, which begins at ``source``."""
+    """Return how long ``path`` is, which begins at ``source``."""
     cables = list(path)
     span = ticks_of(topology).span(cables)
     if not topology.switch_latency_ns:
@@ -133,7 +133,7 @@ def shortest_paths(
 
 
 def shortest_spans(topology: Wiring, source: str) -> Mapping[str, Span]:
-    """How long the paths of :func:`shortest_paths` are."""
+    """Return how long the paths of :func:`shortest_paths` are."""
     ticks = ticks_of(topology)
     found = {source: NOWHERE}
     known: dict[Span, Span] = {}  # most are equal, and kept once

@@ -49,7 +49,7 @@ class Wiring(ABC):
 
     @cached_property
     def results(self) -> dict[str, Any]:
-        """What functions under :func:`once_per_topology` have computed, by function."""
+        """Return what functions under :func:`once_per_topology` have computed, by function."""
         return {}
 
     @cached_property

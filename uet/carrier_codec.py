@@ -252,7 +252,7 @@ class PeerEnvelope:
         return header, sealed
 
     def _prefix(self, traffic_class: int, uet_octets: int) -> tuple[bytes, bytes]:
-        """What stands before and after the entropy value, in front of ``uet_octets``."""
+        """Return what stands before and after the entropy value, in front of ``uet_octets``."""
         key = uet_octets << 8 | traffic_class
         pair = self._prefixes.get(key)
         if pair is not None:
@@ -355,7 +355,10 @@ class Decapsulator:
         )
 
     def sealed_prefix(self, frame: memoryview, source_at: int, uet_at: int) -> bytes:
-        """What ``wrap_sealed`` gave to ``seal`` for this frame: any UDP checksum counts as zero."""
+        """Return what ``wrap_sealed`` gave to ``seal`` for this frame.
+
+        Any UDP checksum counts as zero.
+        """
         octets = bytes(frame[source_at:uet_at])
         return octets if self._native else octets[: -len(_ZERO)] + _ZERO
 

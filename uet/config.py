@@ -287,10 +287,10 @@ class FepConfig:
 
     @property
     def second_pdc_packets(self) -> int:
-        """How many packets a message may have that takes a second PDC; 0: none does."""
+        """Return how many packets a message may have that takes a second PDC; 0: none does."""
         return 0 if self.compatibility.one_pdc_for_each_mode else self.short_message_packets
 
     @property
     def capabilities(self) -> FepCapability:
-        """What its profiles let it do."""
+        """Return what its profiles let it do."""
         return capabilities(self.profiles)

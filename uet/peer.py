@@ -52,7 +52,7 @@ class Peer:
             self._ways[sdi] = (_sealing(envelope, records), around + records.overhead)
 
     def way(self, sdi: int | None) -> tuple[Wrap, int]:
-        """How packets are made in a secure domain, or in clear (``None``).
+        """Return how packets are made in a secure domain, or in clear (``None``).
 
         The number is what a packet's nominal size (UES 3.6.12) has beyond its UET octets.
         """

@@ -63,7 +63,7 @@ PROFILES: Final[dict[str, FepCapability]] = {
 
 
 def capabilities(profiles: Iterable[str]) -> FepCapability:
-    """What an endpoint with these profiles can do; ``ValueError`` names an unknown one."""
+    """Return what an endpoint with these profiles can do; ``ValueError`` names an unknown one."""
     together = FepCapability.NONE
     for name in profiles:
         try:

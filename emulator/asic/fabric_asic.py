@@ -171,7 +171,7 @@ class FabricAsic:
 
     @property
     def choice(self) -> SwitchChoice:
-        """What the switches do now, whoever chose it."""
+        """Return what the switches do now, whoever chose it."""
         return self.fitted.choice
 
     @property
@@ -257,20 +257,23 @@ class FabricAsic:
         kernel.flush()
 
     def struck(self, port: str) -> Faults:
-        """What strikes switch port ``port``, of that which was injected here."""
+        """Return what strikes switch port ``port``, of that which was injected here."""
         return self._struck.get(port, NONE)
 
     def rate_share(self, port: str) -> float:
-        """What faults leave of the rate at switch port ``port``: those that were injected here."""
+        """Return what faults leave of the rate at switch port ``port``.
+
+        Those that were injected here.
+        """
         return self.struck(port).rate
 
     def nic_rate_share(self, nic: str) -> float:
-        """What faults that strike both directions leave of the rate at the port of a NIC."""
+        """Return what faults that strike both directions leave of the rate at the port of a NIC."""
         struck = self._struck.get(self._port_at.get(nic, ""), NONE)
         return struck.rate if struck.arriving else 1.0
 
     def storming(self, nic: str) -> bool:
-        """Whether the port of a NIC asks for pauses all the time, without a reason."""
+        """Return whether the port of a NIC asks for pauses all the time, without a reason."""
         return self._storms.get(self._port_at.get(nic, ""), False)
 
     def swallows(self, port: str, *, arriving: bool) -> bool:
@@ -279,7 +282,7 @@ class FabricAsic:
         return struck.swallows and (struck.arriving or not arriving)
 
     def pause_rules(self, end: CableEnd) -> PauseRules | None:
-        """What port ``end`` of a switch or NIC does about pauses; None: nothing.
+        """Return what port ``end`` of a switch or NIC does about pauses; None: nothing.
 
         For an engine whose PAUSE frames travel: a pause takes effect one device response after its
         frame has come.  The watchdog guards switches against NICs, and the other ports have none.
@@ -397,7 +400,7 @@ class FabricAsic:
         )
 
     def _settings(self, port: SwitchPort) -> bytes:
-        """What the port works by now."""
+        """Return what the port works by now."""
         return self.program.settings.get(PORT_KEY.pack(port.index))
 
     def _egress(self, fitted: FittedSwitch, port: SwitchPort, share: float = 1.0) -> Egress:

@@ -100,7 +100,7 @@ class Faults:
 
     @property
     def swallows(self) -> bool:
-        """Whether nothing comes over the cable."""
+        """Return whether nothing comes over the cable."""
         return self.black_hole or self.unplugged
 
     def packed(self) -> bytes:

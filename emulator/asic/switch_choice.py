@@ -147,7 +147,7 @@ class SwitchChoice:
 
     @property
     def trims(self) -> bool:
-        """Whether a data packet that finds its queue full is cut to its headers."""
+        """Return whether a data packet that finds its queue full is cut to its headers."""
         rules = PROFILES[self.profile](1)
         key = "data.trim_bytes"
         return self.changes.get(key, rules["data"].trim_bytes) is not None

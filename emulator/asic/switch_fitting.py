@@ -76,7 +76,7 @@ class FittedSwitch:
     warnings: tuple[str, ...] = ()
 
     def pause(self, cable: Link) -> PauseRules | None:
-        """What both ends of ``cable`` do about pauses; None: nothing."""
+        """Return what both ends of ``cable`` do about pauses; None: nothing."""
         return self.pauses.get(kind_of(cable))
 
     def profile(self, cable: Link) -> Profile:
@@ -195,7 +195,7 @@ def fit(
 
 
 def size_of(topology: Topology) -> Size:
-    """How large the program's tables must be for ``topology``."""
+    """Return how large the program's tables must be for ``topology``."""
     return Size(
         ports=max(interface_indices(topology).values()) + 1,
         switches=max(1, len(topology.switches)),
@@ -259,7 +259,7 @@ def _within(
 
 
 def _paused(choice: SwitchChoice, name: str, changes: Mapping[str, Any]) -> bool:
-    """Whether class ``name`` is bound by the buffers of the ports that it comes in by."""
+    """Return whether class ``name`` is bound by the buffers of the ports that it comes in by."""
     return (
         choice.pausing is not None
         and name in LOSSLESS_CLASSES

@@ -361,7 +361,7 @@ def port_settings(
     peer: int = 0,
     timed: bool = True,
 ) -> bytes:
-    """What one port of a switch does, as its program reads it.
+    """Return what one port of a switch does, as its program reads it.
 
     ``rate_bps`` is the link's in the fabric, before ``faults`` reduce it; ``seed`` (any integer)
     fixes all that the port draws; ``balancing`` is that of the switch, for what arrives at this

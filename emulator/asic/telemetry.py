@@ -345,7 +345,10 @@ class Series:
 
 
 def _table_of(virtual: VirtualState | None) -> Numbers | None:
-    """What a virtual clock's engine shares of all ports: a row each, which is the memory itself."""
+    """Return what a virtual clock's engine shares of all ports.
+
+    A row each, which is the memory itself.
+    """
     if virtual is None:
         return None
     return np.frombuffer(virtual.ports, np.uint64).reshape(-1, PORT_WORDS)

@@ -355,7 +355,7 @@ def progress_bar() -> Iterator[Bar]:
 
 
 def _switch(plan: RunPlan, result: Result) -> str:
-    """What the switches do, or how it differs."""
+    """Return what the switches do, or how it differs."""
     used = {stage.stage.switch for stage in plan.stages}
     if len(used) == 1:
         return str(result.switch) if None in used else str(*used)

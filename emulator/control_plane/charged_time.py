@@ -58,11 +58,11 @@ class Convergence:
 
     @property
     def repeatable(self) -> bool:
-        """Whether another run of the same command has the same times."""
+        """Return whether another run of the same command has the same times."""
         return self.mode != MEASURED
 
     def words(self, plane: ControlPlane) -> str:
-        """What is charged, for the table."""
+        """Return what is charged, for the table."""
         if self.given_ns is not None:
             return f"{format_time(self.given_ns)} for every change of routes, as given"
         if self.mode == MEASURED:

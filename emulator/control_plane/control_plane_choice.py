@@ -108,7 +108,7 @@ def parse(text: str) -> ControlPlane | None:
 
 
 def of(topology: Topology) -> ControlPlane | None:
-    """What the switches of ``topology`` speak; None where routes are static."""
+    """Return what the switches of ``topology`` speak; None where routes are static."""
     return parse(topology.profile.control_plane)
 
 

@@ -67,7 +67,7 @@ class ConvergedState:
             }
 
     def differences(self, switch: str, routes: Routes) -> Iterator[Difference]:
-        """Where ``routes``, the kernel's, are not what ``switch`` is to have."""
+        """Yield where ``routes``, the kernel's, are not what ``switch`` is to have."""
         for destination, wanted in self.wanted[switch].items():
             found = routes.get(destination)
             if found is None:
@@ -114,7 +114,7 @@ def _unheard(
 
 
 def _hearing(topology: Topology, origin: str, systems: Mapping[str, int]) -> Collection[str]:
-    """Who hears of what ``origin`` owns: nobody takes a path with its own AS in it."""
+    """Return who hears of what ``origin`` owns: nobody takes a path with its own AS in it."""
     path = {origin: frozenset({systems[origin]})}
     front = [origin]
     while front:

@@ -63,12 +63,12 @@ LAST_WORDS = 3  # lines of its log, of a daemon that died
 
 
 def directory_of(lab: Path, switch: str) -> Path:
-    """Where the files of ``switch`` are, given the lab's own directory."""
+    """Return where the files of ``switch`` are, given the lab's own directory."""
     return lab / DIRECTORY / switch
 
 
 def shown_at(lab: Path, switch: str) -> dict[Path, Path]:
-    """Where a command in ``switch`` is to see its directory: ``vtysh`` looks nowhere else.
+    """Return where a command in ``switch`` is to see its directory: ``vtysh`` looks nowhere else.
 
     Empty for a node without daemons.
     """
@@ -77,7 +77,7 @@ def shown_at(lab: Path, switch: str) -> dict[Path, Path]:
 
 
 def is_managed() -> bool:
-    """Whether this FRR has a management daemon, as releases after Debian 12's have."""
+    """Return whether this FRR has a management daemon, as releases after Debian 12's have."""
     return (PROGRAMS / MANAGEMENT).exists()
 
 
@@ -105,7 +105,7 @@ def require(plane: ControlPlane) -> None:
 
 
 def given_up(neighbour: str = r"[\w.:-]+") -> re.Pattern[str]:
-    """What BGP or OSPF logs when it no longer counts on ``neighbour``, and why.
+    """Return what BGP or OSPF logs when it no longer counts on ``neighbour``, and why.
 
     ``neighbour`` is an expression for its address, or the port of an unnumbered session.
     """
@@ -189,7 +189,7 @@ class SwitchDaemons:
         return [str(VTYSH), "--vty_socket", where, "--config_dir", where]
 
     def vtysh(self, command: str) -> str:
-        """What FRR answers to ``command``, such as ``show bgp summary json``.
+        """Return what FRR answers to ``command``, such as ``show bgp summary json``.
 
         Raises UserError if it refuses.
         """
@@ -212,7 +212,7 @@ class SwitchDaemons:
         return answer.stdout
 
     def neighbours_alive(self) -> int:
-        """How many neighbours BFD hears.  Raises UserError if nobody can tell."""
+        """Return how many neighbours BFD hears.  Raises UserError if nobody can tell."""
         peers = json.loads(self.vtysh("show bfd peers brief json"))
         return sum(peer["status"] == "up" for peer in peers)
 
@@ -230,7 +230,7 @@ class SwitchDaemons:
         return (self.log() or printed).strip().splitlines()[-LAST_WORDS:]
 
     def log(self) -> str:
-        """What the daemons have logged."""
+        """Return what the daemons have logged."""
         try:
             return (self.directory / LOG).read_text(errors="replace")
         except FileNotFoundError:

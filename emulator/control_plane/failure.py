@@ -55,7 +55,10 @@ class Reroute:
 
     @property
     def detected_s(self) -> float | None:
-        """When the first of both ends knew; None if no route had to change before either did."""
+        """Return when the first of both ends knew.
+
+        None if no route had to change before either did.
+        """
         return min((found.after_s for found in self.detected.values()), default=None)
 
 
@@ -124,7 +127,7 @@ def without(topology: Topology, link: Link) -> Topology:
 
 
 def _neighbour(routing: Routing, end: CableEnd) -> str:
-    """What the switch at ``end`` calls the one at the other end, as a regular expression."""
+    """Return what the switch at ``end`` calls the one at the other end, as a regular expression."""
     far = routing.topology.far_end(end)
     address = routing.topology.node(far.node).port(far.port).address
     assert address is not None

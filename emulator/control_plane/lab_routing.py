@@ -154,7 +154,7 @@ class Routing:
     # ------------------------------------------------------------------ routes
 
     def routes(self, switch: str) -> Routes:
-        """What the kernel of ``switch`` has now."""
+        """Return what the kernel of ``switch`` has now."""
         return read_routes(self._kernels(switch), self._ports[switch])
 
     def differences(
@@ -170,7 +170,7 @@ class Routing:
 
     @property
     def has_members(self) -> bool:
-        """Whether switches are to know who is behind which tunnel."""
+        """Return whether switches are to know who is behind which tunnel."""
         return bool(self._members.wanted)
 
     def member_differences(self) -> list[str]:
@@ -233,14 +233,14 @@ class Routing:
     # ------------------------------------------------------------------ looking inside
 
     def vtysh(self, switch: str, command: str) -> str:
-        """What FRR of ``switch`` answers to ``command``.  Raises UserError if it refuses."""
+        """Return what FRR of ``switch`` answers to ``command``.  Raises UserError if it refuses."""
         self.topology.node(switch)
         if switch not in self.switches:
             raise UserError(f"{switch} is no switch: only switches speak {self.plane.name}")
         return self.switches[switch].vtysh(command)
 
     def neighbours_lost(self) -> int:
-        """How often a switch gave up a neighbour since the fabric was up: each end counts.
+        """Return how often a switch gave up a neighbour since the fabric was up: each end counts.
 
         In the process that started it; in another, since the daemons began.
         """

@@ -111,7 +111,7 @@ class Members:
         return {port.mac: gpu.name for gpu in self._topology.gpus for port in gpu.ports}
 
     def _of(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
-        """What ``switch`` is to know, with the sentence for its absence."""
+        """Yield what ``switch`` is to know, with the sentence for its absence."""
         assert bridge.vni is not None
         stretch = stretch_of(self._topology)
         assert stretch is not None
@@ -152,7 +152,7 @@ class Members:
                     )
 
     def _partners(self, switch: str) -> Iterator[tuple[MemberEntry, str]]:
-        """Who else is on the Ethernet segments of ``switch``."""
+        """Yield who else is on the Ethernet segments of ``switch``."""
         for segment in segments_of(self._topology):
             others = [end.node for end in segment.ports if end.node != switch]
             if len(others) == len(segment.ports):

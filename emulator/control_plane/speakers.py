@@ -143,7 +143,7 @@ def as_numbers(topology: Topology, plane: ControlPlane) -> dict[str, int]:
 
 
 def reflectors(switches: Iterable[Node]) -> tuple[str, ...]:
-    """Who reflects iBGP's routes: the highest tier, or where all are alike the first two."""
+    """Return who reflects iBGP's routes: the highest tier, or where all are alike the first two."""
     by_role: dict[Role, list[str]] = {}
     for switch in switches:
         by_role.setdefault(switch.role, []).append(switch.name)

@@ -80,7 +80,7 @@ class Capabilities(Mapping[str, MachineCapability]):
         return len(self._found)
 
     def lacking(self) -> tuple[MachineCapability, ...]:
-        """What is needed, absent, and not stood in for."""
+        """Return what is needed, absent, and not stood in for."""
         return tuple(
             found
             for found in self.values()
@@ -116,7 +116,7 @@ def probe() -> Capabilities:
 
 @cache
 def has(name: str) -> bool:
-    """Whether the machine offers feature ``name``; asked once per process."""
+    """Return whether the machine offers feature ``name``; asked once per process."""
     present, _ = FEATURES[name].look()
     return present
 

@@ -206,7 +206,7 @@ class Agent:
         return self._run.execution if self._run is not None else 0
 
     def _next_timer(self, now: int) -> int | None:
-        """When the loop must turn again whatever the NIC holds (ns), or ``None``."""
+        """Return when the loop must turn again whatever the NIC holds (ns), or ``None``."""
         deadlines: list[int | None] = []
         for endpoint, nic in self._lanes:
             if nic.room():

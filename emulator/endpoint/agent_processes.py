@@ -108,7 +108,7 @@ class AgentProcesses:
 
     @property
     def anyone_dead(self) -> bool:
-        """Whether an agent is known to have ended or to answer no more."""
+        """Return whether an agent is known to have ended or to answer no more."""
         return bool(self._deaths)
 
     def end(self) -> None:

@@ -48,7 +48,7 @@ class Clock:
         return int((monotonic_ns - self.epoch_ns) * self._rate)
 
     def host_seconds(self, fabric_duration_ns: int) -> float:
-        """How long a span of fabric time lasts on this machine, in seconds."""
+        """Return how long a span of fabric time lasts on this machine, in seconds."""
         return fabric_duration_ns * self.dilation * 1e-9
 
     def fabric_duration(self, host_duration_ns: int) -> int:

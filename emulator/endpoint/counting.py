@@ -25,5 +25,5 @@ def of_the_past(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def is_extreme(name: str) -> bool:
-    """Whether a counter is a largest or typical value, which is not to be added up."""
+    """Return whether a counter is a largest or typical value, which is not to be added up."""
     return any(part in _EXTREMES for part in name.split("_"))

@@ -122,7 +122,7 @@ class Device:
         self._interrupt = -1
 
     def poll(self) -> bool:
-        """What can be done without waiting; whether that was anything."""
+        """Return what can be done without waiting; whether that was anything."""
         return self._turn(self._clock.now())
 
     def progress(self, timeout: int | None) -> bool:

@@ -25,7 +25,7 @@ _LARGEST_EXTENSION = max(headers.SES_RENDEZVOUS.size, headers.SES_CSWAP.size)
 
 
 def frames_of(config: FepConfig) -> TransportFrames:
-    """What an endpoint takes from its interface.
+    """Return what an endpoint takes from its interface.
 
     Both encapsulations' frames are kept from the kernel: a peer may have chosen the other.
     """

@@ -70,7 +70,7 @@ class _Lane:
 
     @property
     def room(self) -> int:
-        """How many frames of data the lines behind take now: none while they are busy."""
+        """Return how many frames of data the lines behind take now: none while they are busy."""
         line = self.line
         if line is not None:
             return 0 if line.busy or line.queued or line.low_stopped else 1
@@ -95,7 +95,7 @@ class _Lane:
 
     @property
     def stopped(self) -> bool:
-        """Whether a line is idle and only data may not leave, so that control may."""
+        """Return whether a line is idle and only data may not leave, so that control may."""
         line = self.line
         if line is not None and not line.low_stopped:
             return False
@@ -360,7 +360,7 @@ class GpuEndpoint:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing of the transport is open."""
+        """Return whether nothing of the transport is open."""
         return self._transport.closed
 
     def fail(self, error: str, detail: str) -> None:

@@ -148,7 +148,7 @@ class Network:
         self.reconfigure()
 
     def owns(self, node: str) -> bool:
-        """Whether ``node`` is this worker's."""
+        """Return whether ``node`` is this worker's."""
         return self._wires.worker_of[node] == self.worker
 
     def arrives(self, end: CableEnd, take: Callable[[bytes], None]) -> None:
@@ -375,7 +375,7 @@ class Network:
         return {end: LineState.of(line) for end, line in self.lines.items()}
 
     def moving(self) -> bool:
-        """Whether :meth:`under_way` has any: looked for first where one was last."""
+        """Return whether :meth:`under_way` has any: looked for first where one was last."""
         lines = self._every_line
         for _ in range(len(lines)):
             if self._under_way(lines[0]):
@@ -409,7 +409,7 @@ class Network:
 
 
 def has_tunnels(topology: Topology) -> bool:
-    """Whether switches put packets into tunnels."""
+    """Return whether switches put packets into tunnels."""
     return any(bridge.vni is not None for node in topology.switches for bridge in node.bridges)
 
 

@@ -34,7 +34,7 @@ LOOK_MS = 10
 
 
 def any_in(topology: Topology) -> bool:
-    """Whether GPUs of ``topology`` have bonds."""
+    """Return whether GPUs of ``topology`` have bonds."""
     return any(port.bond for gpu in topology.gpus for port in gpu.ports)
 
 

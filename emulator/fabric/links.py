@@ -25,7 +25,7 @@ from topologies.model import CableEnd, Link, Node, Port
 
 
 def alias_of(lab: str, end: CableEnd) -> str:
-    """What ``ip link`` shows as the alias of an interface of a fabric."""
+    """Return what ``ip link`` shows as the alias of an interface of a fabric."""
     return f"{PREFIX}:{lab}:{end.node}:{end.port}"
 
 

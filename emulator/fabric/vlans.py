@@ -27,6 +27,6 @@ def check(topology: Topology) -> None:
 
 
 def wanted(topology: Topology) -> bool:
-    """Whether the rails of ``topology`` are VLANs on this machine."""
+    """Return whether the rails of ``topology`` are VLANs on this machine."""
     use = topology.profile.vlans
     return use == "on" or (use == "auto" and capabilities.has("vlan"))

@@ -40,7 +40,10 @@ class Condition:
         return self.dead | black
 
     def of(self, link: Link) -> Faults:
-        """What strikes ``link`` at the switch ports at its ends: a dead cable swallows all."""
+        """Return what strikes ``link`` at the switch ports at its ends.
+
+        A dead cable swallows all.
+        """
         faults = self.faults.get(link, NONE)
         return replace(faults, unplugged=True) if link in self.dead else faults
 
@@ -87,7 +90,7 @@ SOUND = Condition()
 
 
 def from_data(data: Mapping[str, Any], topology: Topology) -> Condition:
-    """What :meth:`Condition.as_data` wrote.  Raises :class:`UserError` if it is not that."""
+    """Return what :meth:`Condition.as_data` wrote.  Raises :class:`UserError` if it is not that."""
     try:
         return Condition(
             tuple(element(kind, name, topology) for kind, name in data["down"]),

@@ -122,7 +122,7 @@ class FaultInjector:
         self._lab.cables.plug(before.dead - wanted.dead, out=wanted.dead)
 
     def injected(self, port: str) -> Faults:
-        """What strikes switch port ``port`` now."""
+        """Return what strikes switch port ``port`` now."""
         return NONE if self._lab.asic is None else self._lab.asic.struck(port)
 
     def inject(self, port: str, faults: Faults) -> None:

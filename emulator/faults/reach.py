@@ -50,7 +50,7 @@ class Reach:
         self._left: dict[Condition, Mapping[str, Set[str]]] = {}
 
     def cut(self, condition: Condition) -> Cut:
-        """What ``condition`` cuts off."""
+        """Return what ``condition`` cuts off."""
         if not condition.impassable:
             return NOTHING
         before, now = self._sound, self.left(condition)
@@ -143,5 +143,5 @@ def _cut_off(
 
 
 def _plugged(topology: Topology, gpu: str, dead: Collection[Link]) -> int:
-    """How many switches ``gpu`` is still plugged into."""
+    """Return how many switches ``gpu`` is still plugged into."""
     return sum(topology.node(name).is_switch for name in plugged_into(topology, gpu, dead))

@@ -169,7 +169,7 @@ def remove(path: Path) -> None:
 
 
 def inode(path: Path) -> tuple[int, int] | None:
-    """What identifies the namespace at ``path``; None if the name leads to none (yet)."""
+    """Return what identifies the namespace at ``path``; None if the name leads to none (yet)."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

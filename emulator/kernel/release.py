@@ -75,7 +75,7 @@ FOR_TUNNELS = (
 
 @cache
 def release_requests(*, tunnel: bool = False) -> tuple[TcRequest, ...]:
-    """What makes a port let go of the senders of the frames it sends.
+    """Return what makes a port let go of the senders of the frames it sends.
 
     That of a ``tunnel`` has each of them looked up on its own, so that equal next hops share them,
     and its class and mark seen.

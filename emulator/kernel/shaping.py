@@ -125,13 +125,13 @@ class TcRequest:
 
 @lru_cache(maxsize=256)
 def egress_requests(egress: Egress) -> tuple[TcRequest, ...]:
-    """What configures the egress of any one port; links of a kind share one encoding."""
+    """Return what configures the egress of any one port; links of a kind share one encoding."""
     return tuple(_requests(egress))
 
 
 @lru_cache(maxsize=256)
 def rate_requests(egress: Egress) -> tuple[TcRequest, ...]:
-    """What gives a port that has its queues already the rate and the share of ``egress``.
+    """Return what gives a port that has its queues already the rate and the share of ``egress``.
 
     The classes are changed where they are: what waits in them stays, and leaves at the new rate
     as soon as the frame ahead of it has had its time at the old one.
@@ -150,7 +150,7 @@ def size_requests(egress: Egress) -> tuple[TcRequest, ...]:
 
 @lru_cache(maxsize=256)
 def gate_request(egress: Egress, *, closed: bool) -> TcRequest:
-    """What stops or lets go the data of a port that has a gate; what waits there stays."""
+    """Return what stops or lets go the data of a port that has a gate; what waits there stays."""
     return _gate(egress, closed=closed, flags=0)
 
 

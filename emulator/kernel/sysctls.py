@@ -46,7 +46,7 @@ OPTIONAL = frozenset(
 
 
 def kernel_seed(switch: Node) -> int:
-    """What ``HASH_SEED`` of ``switch`` is set to: the kernel's seed has 32 bits."""
+    """Return what ``HASH_SEED`` of ``switch`` is set to: the kernel's seed has 32 bits."""
     return switch.hash_seed & 0xFFFF_FFFF
 
 

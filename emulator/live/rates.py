@@ -53,7 +53,7 @@ class Reading:
 
     @property
     def admitted_bytes(self) -> int:
-        """What found room in a queue: sent, or waiting."""
+        """Return what found room in a queue: sent, or waiting."""
         return self.sent_bytes + self.queue_bytes + self.control_queue_bytes
 
 
@@ -184,7 +184,7 @@ def activities(
     after: Mapping[str, Reading],
     dilation: float,
 ) -> list[Activity]:
-    """What every direction did that has both readings (by port), in the order given.
+    """Return what every direction did that has both readings (by port), in the order given.
 
     When the switches have begun to count anew in between, what they tell is all of the interval.
     """
@@ -251,7 +251,7 @@ def _activity(
 
 
 def _restarted(before: Reading, after: Reading) -> bool:
-    """Whether an ASIC's count has gone back."""
+    """Return whether an ASIC's count has gone back."""
     if before.marked is None or after.marked is None:
         return False
     return (

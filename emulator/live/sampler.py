@@ -93,7 +93,7 @@ class LabSampler:
         return Sample(at_ns=at_ns, record=self._record, readings=readings, limits=self._limits)
 
     def between(self, before: Sample, after: Sample) -> LabSample:
-        """What the fabric did from one sample to the other."""
+        """Return what the fabric did from one sample to the other."""
         dilation = self._lab.dilation
         created = datetime.fromisoformat(after.record.created).timestamp()
         return LabSample(
@@ -147,7 +147,7 @@ class LabSampler:
         return readings
 
     def _switches(self) -> dict[str, Reading]:
-        """What the ASICs tell."""
+        """Return what the ASICs tell."""
         if self._asic is None or self._series is None:
             return {}
         at_ns = self._now()

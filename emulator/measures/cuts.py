@@ -50,7 +50,7 @@ class Change:
 
 
 def share_left(faults: Faults) -> float:
-    """How much of a link's rate is left under ``faults`` (0..1)."""
+    """Return how much of a link's rate is left under ``faults`` (0..1)."""
     return 0.0 if faults.swallows else faults.rate
 
 

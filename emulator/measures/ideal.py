@@ -57,12 +57,12 @@ class WireCost:
     payload_mtu: int
 
     def octets(self, length: int) -> int:
-        """What a message of ``length`` octets puts on the wire."""
+        """Return what a message of ``length`` octets puts on the wire."""
         return length + self.packets(length) * self.around_bytes
 
     @property
     def full_octets(self) -> int:
-        """What a full packet takes on the wire."""
+        """Return what a full packet takes on the wire."""
         return self.payload_mtu + self.around_bytes
 
     @property
@@ -154,7 +154,7 @@ class _Bound:
         return max(longest, busiest, self._fabric(begins, rests))
 
     def _earliest(self) -> tuple[Floats, Floats]:
-        """When each operation starts at the earliest, and when it ends."""
+        """Return when each operation starts at the earliest, and when it ends."""
         graph = self.graph
         head, end = np.zeros(len(graph)), np.zeros(len(graph))
         arrival = np.full(len(graph), -1, np.int64)  # the message that an operation waits for
@@ -193,7 +193,7 @@ class _Bound:
         return tail
 
     def _own(self) -> Floats:
-        """How long each operation takes by itself."""
+        """Return how long each operation takes by itself."""
         number = self.graph.column("number")
         return np.where(self.graph.kind == COMPUTE, number, 0).astype(np.float64)
 

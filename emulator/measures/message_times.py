@@ -111,7 +111,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _by_rank(ranks: Numbers) -> dict[int, npt.NDArray[np.intp]]:
-    """Where each of ``ranks`` stands."""
+    """Return where each of ``ranks`` stands."""
     order = np.argsort(ranks, kind="stable")
     found, begins = np.unique(ranks[order], return_index=True)
     return dict(zip(found.tolist(), np.split(order, begins[1:]), strict=True))

@@ -70,7 +70,7 @@ class RKeyTable:
         return region.memory[at : at + length]
 
     def address_of(self, key: int) -> int | None:
-        """Where a region begins for peers."""
+        """Return where a region begins for peers."""
         region = self._regions.get(key)
         return None if region is None else region.address
 

@@ -53,7 +53,7 @@ class Attempt:
     _lost: Mapping[str, int] = field(default_factory=dict)
 
     def run(self) -> tuple[Measured, Mapping[str, object]]:
-        """What was measured, and what the row says of the user's faults.
+        """Return what was measured, and what the row says of the user's faults.
 
         With such faults an iteration without them comes first.  Raises
         :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
@@ -96,7 +96,7 @@ class Attempt:
         )
 
     def sentence(self, error: AgentError) -> str:
-        """What to say of ``error``: first of all who is cut off, if that may be why.
+        """Return what to say of ``error``: first of all who is cut off, if that may be why.
 
         Where transports are compared, the one that it befell stands in front.
         """
@@ -104,7 +104,7 @@ class Attempt:
         return f"{self.stage.stage.label}: {sentence}" if self.plan.compares else sentence
 
     def unfinished(self, results: Sequence[RankResult]) -> Mapping[str, object]:
-        """What had been done when it failed, by the ranks that still answered."""
+        """Return what had been done when it failed, by the ranks that still answered."""
         told = {
             "transport": self.stage.stage.label,
             "seed": self.stage.seed,

@@ -22,7 +22,7 @@ class Interrupted(BaseException):
 
     @property
     def exit_status(self) -> int:
-        """What a shell reports for a process ended by this signal."""
+        """Return what a shell reports for a process ended by this signal."""
         return 128 + self.number
 
 

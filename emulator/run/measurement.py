@@ -291,7 +291,10 @@ def _socket_losses(counters: Counts) -> dict[tuple[int, str], int]:
 
 
 def differences(before: Counts, after: Counts) -> dict[int, dict[str, int]]:
-    """What each rank's transport counted in between; extremes (``..._max``) are the later ones."""
+    """Return what each rank's transport counted in between.
+
+    Extremes (``..._max``) are the later ones.
+    """
     return {
         rank: {
             name: value if is_extreme(name) else value - before[rank]["transport"].get(name, 0)

@@ -51,7 +51,7 @@ class PortObserver:
         self._before = (self.kernel(), self._asic(), self._pauses())
 
     def end(self) -> dict[str, PortRecord]:
-        """What every port has seen since :meth:`begin`, by ``node:port``."""
+        """Return what every port has seen since :meth:`begin`, by ``node:port``."""
         kernel, asic, pauses = self._before
         return changes((kernel, self.kernel()), (asic, self._asic()), (pauses, self._pauses()))
 

@@ -26,7 +26,7 @@ RINGS_OCTETS = 256 << 20
 
 
 def receive_slots(topology: Topology, frame_octets: int) -> int:
-    """How many frames the ring of each agent holds: what its peers may have under way to it.
+    """Return how many frames the ring of each agent holds: what its peers may have under way to it.
 
     All others may send a GPU their first windows, 1.5 bandwidth-delay products each (UES 3.6.13).
     Every packet takes a slot, trimmed or not, and what was trimmed comes again while its header

@@ -20,7 +20,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 def _default(field: dataclasses.Field[object]) -> object:
-    """What a field of a request has unless the user says otherwise.
+    """Return what a field of a request has unless the user says otherwise.
 
     Options at their default stay out of the secret, or each new one would give every run new keys.
     """

@@ -172,7 +172,7 @@ class _Run:
         return self.pool
 
     def _event_logs(self, stage: int) -> Mapping[str, Path]:
-        """Where the endpoints that are to do so write what they do, from ``stage`` on."""
+        """Return where the endpoints that are to do so write what they do, from ``stage`` on."""
         if not self.plan.logged:
             return {}
         self.environment["event_logs"] = list(self.plan.logged)

@@ -21,7 +21,7 @@ _NAMES = frozenset(
 
 
 def is_refusal(name: str) -> bool:
-    """Whether a counter of that name counts what was refused or dropped."""
+    """Return whether a counter of that name counts what was refused or dropped."""
     return name in _NAMES or name.startswith(_PREFIXES)
 
 
@@ -47,7 +47,7 @@ class Refusals:
 
 
 def _only_source(frames: Sequence[memoryview]) -> str | None:
-    """Whose the frames are, if they are all of one."""
+    """Return whose the frames are, if they are all of one."""
     sources = {
         bytes(frame[26:30] if frame[12:14] == b"\x08\x00" else frame[22:38]) for frame in frames
     }

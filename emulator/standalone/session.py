@@ -276,7 +276,7 @@ class EndpointSession:
             outcomes.remote_write(completion)
 
     def _answered(self, now: int) -> bool:
-        """Whether a PROBE, or what opens a PDC, has ended."""
+        """Return whether a PROBE, or what opens a PDC, has ended."""
         assert self._answer is not None
         message, answer = self._answer
         ended, error = answer.outcome(now)

@@ -50,7 +50,7 @@ def default_switch(wanted: str, topology: Topology) -> str:
 
 
 def is_secured(wanted: str) -> bool:
-    """Whether the transport ``wanted`` encrypts, so that captures of headers show nothing.
+    """Return whether the transport ``wanted`` encrypts, so that captures of headers show nothing.
 
     :class:`UserError` as for :func:`fit`.
     """

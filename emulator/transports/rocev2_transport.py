@@ -188,7 +188,7 @@ def _fit(
 
 
 def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
-    """How it works where another transport may work otherwise, by subject."""
+    """Return how it works where another transport may work otherwise, by subject."""
     paths = "as switches choose by packet" if chosen["placement"] == "direct" else "hashed"
     pairs = "one queue pair" if qps == 1 else f"{qps} queue pairs"
     control = chosen["cc"]
@@ -251,7 +251,7 @@ def _timeout(wanted: str, options: Options, base_rtt: int) -> int:
 
 
 def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> int:
-    """How far packets may be out of order without being taken for lost.
+    """Return how far packets may be out of order without being taken for lost.
 
     Under direct placement paths are taken by packet: one may meet a queue that is marked whole, as
     deep as a fabric without loss has them, while others go on at full rate.
@@ -270,7 +270,7 @@ def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> 
 
 
 def _tuning(wanted: str, options: Options) -> dict[str, float]:
-    """What was said of the parameters of DCQCN."""
+    """Return what was said of the parameters of DCQCN."""
     named = {option: _TUNING.fullmatch(option) for option in options}
     return {
         match[1]: number(wanted, option, options[option])

@@ -139,7 +139,7 @@ class RunTransport:
         return found
 
     def switch(self, options: Options, topology: Topology) -> str:
-        """What it runs on with ``options`` where the user names no switch."""
+        """Return what it runs on with ``options`` where the user names no switch."""
         customary = self.default_switch(options, topology)
         preset = self.presets.get(options.get(PRESET, ""))
         more = [f"{key}={value}" for key, value in preset.switch.items()] if preset else []

@@ -272,7 +272,7 @@ def _trimmed_octets(chosen: Mapping[str, str]) -> int:
 
 
 def _traits(chosen: Options, rto: int, base_rtt: int) -> dict[str, str]:
-    """How it works where another transport may work otherwise, by subject."""
+    """Return how it works where another transport may work otherwise, by subject."""
     ordered = chosen["delivery"] == "rod"
     return {
         "paths": "one to a peer" if ordered else f"by packet, {chosen['spray']}",

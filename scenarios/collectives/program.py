@@ -98,11 +98,11 @@ class Program:
         return tag
 
     def joins(self, rank: int, other: int) -> bool:
-        """Whether a scale-up network joins the two."""
+        """Return whether a scale-up network joins the two."""
         return self._joins(rank, other)
 
     def operations(self, rank: int) -> int:
-        """How many operations ``rank`` has so far, which is the index of the next one."""
+        """Return how many operations ``rank`` has so far, which is the index of the next one."""
         return self._counts[rank]
 
     def extend(self, rank: int, table: OperationTable) -> None:

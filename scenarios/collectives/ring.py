@@ -122,7 +122,7 @@ def shuffled_rings(
 
 
 def joined_in_rings(topology: Topology) -> bool:
-    """Whether scale-up links lead from each GPU to its neighbours only."""
+    """Return whether scale-up links lead from each GPU to its neighbours only."""
     return all(server.scale_up.shape == RING for server in topology.servers)
 
 
@@ -133,7 +133,7 @@ def servers_of(topology: Topology) -> list[list[int]]:
 
 
 def cross_rail_hops(rings: Sequence[Ring], topology: Topology) -> int:
-    """How many hops of all rings go from one rail to another over the fabric."""
+    """Return how many hops of all rings go from one rail to another over the fabric."""
     gpus = topology.gpus
     hops = (
         (gpus[rank], gpus[successor])

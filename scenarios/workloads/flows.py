@@ -90,7 +90,7 @@ class Traffic:
 
     @property
     def octets(self) -> int:
-        """What all flows carry together."""
+        """Return what all flows carry together."""
         return sum(flow.length for flow in self.flows)
 
     def _message(self, flow: Flow) -> int:

@@ -92,7 +92,7 @@ class Shares:
 def fair_shares(
     topology: Topology, pairs: Sequence[tuple[int, int]], wire: WireCost | None = None
 ) -> Shares:
-    """What is fair if load balancing were perfect.
+    """Return what is fair if load balancing were perfect.
 
     Flows share the NICs of their ends (and whoever shares these does) and, where they change the
     rail switch, all uplinks of the one switch upwards and all of the other downwards; with several

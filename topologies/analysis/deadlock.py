@@ -113,7 +113,7 @@ def _by_place(
 
 
 def _owners(forwarding: Forwarding) -> Iterator[str]:
-    """Where packets to GPUs go: switches with hosts, and GPUs with a fabric address."""
+    """Yield where packets to GPUs go: switches with hosts, and GPUs with a fabric address."""
     yield from forwarding.graph.hosts
     yield from (gpu.name for gpu in forwarding.topology.gpus if gpu.loopback is not None)
 

@@ -141,14 +141,14 @@ class _Fabric:
         return frozenset(found)
 
     def _nic(self, gpu: str) -> str:
-        """What stands for the NIC of a GPU: the shared one, or the GPU itself."""
+        """Return what stands for the NIC of a GPU: the shared one, or the GPU itself."""
         shared = (name for name in self.ports[gpu] if self.roles[name] is Role.NIC)
         return next(shared, gpu)
 
     def bounds(
         self, levels: Sequence[Sequence[Group]], among: Group
     ) -> tuple[dict[str, Fraction], Group]:
-        """What each GPU of ``among`` can send (bit/s) to the others, and which are apart."""
+        """Return what each GPU of ``among`` can send (bit/s) to the others, and which are apart."""
         bound = {gpu: Fraction(sum(self.ports[gpu].values())) for gpu in among}
         apart: set[str] = set()
         for groups in levels:

@@ -157,7 +157,7 @@ class Clos(CabledDesign):
 
     @property
     def stretched(self) -> bool:
-        """Whether a rail is one subnet over all segments and pods."""
+        """Return whether a rail is one subnet over all segments and pods."""
         return self.subnets == STRETCHED
 
     @property
@@ -169,7 +169,7 @@ class Clos(CabledDesign):
 
     @property
     def bonded(self) -> bool:
-        """Whether the two ports of a GPU are one interface."""
+        """Return whether the two ports of a GPU are one interface."""
         return self.drawn_homing in (PAIR, SEGMENT)
 
     @property

@@ -32,7 +32,7 @@ def fep_addresses(gpu: Node) -> tuple[str, ...]:
 
 
 def plane_networks(topology: Topology, gpu: Node, port: str) -> tuple[IPv4Network, ...]:
-    """What the FEP on ``port`` of ``gpu`` reaches: a /16 for each pod of its plane."""
+    """Return what the FEP on ``port`` of ``gpu`` reaches: a /16 for each pod of its plane."""
     plane = topology.node(topology.far_end(CableEnd(gpu.name, port)).node).plane
     found = {
         bridge.gateway.network.supernet(new_prefix=16)

@@ -113,7 +113,7 @@ class Parts:
 
     @cached_property
     def direct(self) -> bool:
-        """Whether cables join switches of one tier."""
+        """Return whether cables join switches of one tier."""
         return any(
             a.row == b.row for link, a, b in self.links if not a.is_server and not link.standby
         )
@@ -127,7 +127,10 @@ class Parts:
 
     @cached_property
     def cells(self) -> Mapping[str, int]:
-        """How many places of each part, by name, lead to others: what it takes to draw it."""
+        """Return how many places of each part, by name, lead to others.
+
+        What it takes to draw it.
+        """
         places = {(here.name, end.node, there.name) for here, end, there in self._directions()}
         return Counter(name for name, _, _ in places)
 

@@ -161,7 +161,7 @@ class _Tree:
         return found
 
     def _one(self, what: str, values: Mapping[str, int]) -> int:
-        """What all of ``values`` are."""
+        """Return what all of ``values`` are."""
         different = list(dict.fromkeys(values.values()))
         if len(different) > 1:
             first, second = (
@@ -266,7 +266,7 @@ class _Tree:
         return "\n".join([*lines, ""])
 
     def _advice(self) -> Iterator[str]:
-        """What to give on the command line, since it is not read from the file."""
+        """Yield what to give on the command line, since it is not read from the file."""
         nic_mbps = self.below[0].rate_gbps * 1000
         packet = packet_bytes(self.topology)
         bdp = plane_bdp_bytes(self.topology, mtu_frame_bytes(self.topology))

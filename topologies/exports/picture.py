@@ -287,7 +287,7 @@ class _Drawing:
         )
 
     def _start(self, box: str, links: list[Link]) -> list[str]:
-        """What the cell says besides the rate: GPU and address; nothing for a switch."""
+        """Return what the cell says besides the rate: GPU and address; nothing for a switch."""
         group = self.groups[box]
         if not group[0].is_server:
             return []
@@ -327,13 +327,13 @@ class _Drawing:
         return [far for _, _, far in around if self.box_of[far.node] == box]
 
     def _attached(self, box: str, links: list[Link]) -> list[str]:
-        """What the box of a switch says of the servers that are plugged into it."""
+        """Return what the box of a switch says of the servers that are plugged into it."""
         ends = [end.node for link in links for end in link.ends if self.box_of[end.node] != box]
         names = list(dict.fromkeys(ends))
         return [span(names), bundle_rate(links), *self._seen(links, box)]
 
     def _seen(self, links: list[Link], upper: str) -> list[str]:
-        """What left towards the box ``upper`` and from it, over the busiest of ``links``.
+        """Return what left towards the box ``upper`` and from it, over the busiest of ``links``.
 
         Within a row neither direction is up, and only the busier is told.
         """

@@ -386,7 +386,10 @@ class Assembly:
 
     @property
     def profile(self) -> FabricProfile:
-        """What the fabric takes unless its designer says otherwise: tunnels come with EVPN."""
+        """Return what the fabric takes unless its designer says otherwise.
+
+        Tunnels come with EVPN.
+        """
         if self.tunnels:
             return FabricProfile(control_plane=EVPN, data_plane=VXLAN)
         return FabricProfile()

@@ -44,7 +44,7 @@ def switch_ends(topology: Topology, gpu: str) -> tuple[CableEnd, ...]:
 
 
 def port_rate_bps(topology: Topology, port: CableEnd) -> int:
-    """What a GPU that has its NIC for itself sends through ``port``, in bit/s."""
+    """Return what a GPU that has its NIC for itself sends through ``port``, in bit/s."""
     return min(cable.rate_bps for cable in way_out(topology, port))
 
 

@@ -100,7 +100,7 @@ class Forwarding:
         return hosts | group
 
     def next_steps(self, owner: str, place: LookupPlace) -> tuple[Step, ...]:
-        """Where a packet to ``owner`` goes from ``place``; empty if there is no way."""
+        """Return where a packet to ``owner`` goes from ``place``; empty if there is no way."""
         tables = self.tables(owner)
         node, table = place
         if table is not Table.MAIN:
@@ -132,13 +132,13 @@ class Forwarding:
         return (whole,)
 
     def arrival(self, place: LookupPlace, step: Step) -> LookupPlace:
-        """Where a packet is after it took ``step`` from ``place``."""
+        """Return where a packet is after it took ``step`` from ``place``."""
         from_own_hosts, otherwise = self._arrivals[step.number]
         return from_own_hosts if place.table is Table.HOSTS else otherwise
 
     @cached_property
     def _arrivals(self) -> Mapping[int, tuple[LookupPlace, LookupPlace]]:
-        """Where a step leads packets that the sender's own hosts made, and all others."""
+        """Return where a step leads packets that the sender's own hosts made, and all others."""
         places = {  # one object for each, which compare faster
             (node, table): LookupPlace(node, table) for node in self.graph.steps for table in Table
         }
@@ -150,7 +150,7 @@ class Forwarding:
         return found
 
     def entries(self, switch: str) -> frozenset[LookupPlace]:
-        """Where packets of the hosts of ``switch`` begin; empty if it has none."""
+        """Return where packets of the hosts of ``switch`` begin; empty if it has none."""
         interfaces = self.graph.hosts.get(switch, ())
         return frozenset(
             LookupPlace(switch, self.lookups.get(CableEnd(switch, name), Table.MAIN))
@@ -176,7 +176,7 @@ class Forwarding:
         return found | {source: ()}
 
     def spans(self, source: str, *, longest: bool = False) -> Mapping[str, Span]:
-        """How long the ways of :meth:`paths` are."""
+        """Return how long the ways of :meth:`paths` are."""
         start, first = self._attachment(self.topology.node(source))
         begin = self._begin(start, source != start)
         near = span_from(self.topology, source, first)
@@ -237,7 +237,7 @@ class Forwarding:
         return known
 
     def _begin(self, start: str, host: bool) -> LookupPlace:
-        """Where packets begin of the hosts of ``start``, or of itself."""
+        """Return where packets begin of the hosts of ``start``, or of itself."""
         entries = self.entries(start) if host else frozenset()
         return min(entries, default=LookupPlace(start, Table.MAIN))
 
@@ -267,7 +267,7 @@ class Forwarding:
         return self.topology.node(end.node).is_switch
 
     def lengths(self, owner: str, start: LookupPlace) -> Lengths:
-        """How far ``start`` and all places on ways from there are from ``owner``.
+        """Return how far ``start`` and all places on ways from there are from ``owner``.
 
         Raises TopologyError if packets would go round in a circle.
         """

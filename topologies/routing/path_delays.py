@@ -26,7 +26,7 @@ def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[s
 
 
 def octet_times(topology: Topology, gpu: str, port: str | None = None) -> dict[str, float]:
-    """How long (ns) one octet takes to be sent by every port on the way, added up, by peer.
+    """Return how long (ns) one octet takes to be sent by every port on the way, added up, by peer.
 
     That many times the length of a frame is what store-and-forward adds to its path's delay.
     Of ways of several lengths it is the mean, as in :func:`path_delays`.

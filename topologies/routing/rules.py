@@ -121,7 +121,7 @@ def minimal(graph: Graph, owner: str) -> Hops:
 
 
 def valiant(graph: Graph, owner: str) -> Mapping[Table, Hops]:
-    """What the tables ``HOSTS`` and ``GROUP`` add to :func:`minimal`.
+    """Return what the tables ``HOSTS`` and ``GROUP`` add to :func:`minimal`.
 
     Packets of a switch's hosts to another group leave by any global link of the switch, or go to
     any switch of the group that has one; that takes any of its global links.  From there on they

@@ -112,7 +112,7 @@ def static_routes(topology: Topology) -> Mapping[str, tuple[Route, ...]]:
 
 
 def static_rules(topology: Topology) -> Mapping[str, tuple[Rule, ...]]:
-    """Which tables switches look packets up in, by node name."""
+    """Return which tables switches look packets up in, by node name."""
     rules: dict[str, list[Rule]] = {node.name: [] for node in topology.nodes}
     for end, table in forwarding_of(topology).lookups.items():
         sources = forwarding_of(topology).sources(end.node) if table is Table.GROUP else [None]

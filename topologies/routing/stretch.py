@@ -115,7 +115,7 @@ class Stretch:
         return found
 
     def spans(self, source: str, *, longest: bool = False) -> Mapping[str, Span]:
-        """How long the ways of :meth:`paths` are."""
+        """Return how long the ways of :meth:`paths` are."""
         ticks = ticks_of(self.topology)
         return {
             name: span_from(self.topology, source, way)._replace(

@@ -84,7 +84,7 @@ class ActiveEndpoint:
         self.domain.fep.target.set_enabled(True, self.address)
 
     def getname(self) -> ProviderAddress:
-        """What peers insert into their address vectors: ``fi_getname``."""
+        """Return what peers insert into their address vectors: ``fi_getname``."""
         config, address = self.domain.config, self.address
         return ProviderAddress(
             address=config.address,

@@ -51,7 +51,7 @@ class ProviderAddress:
         object.__setattr__(self, "destination", destination)
 
     def lacks(self, capability: FepCapability) -> bool:
-        """Whether the peer is known not to be able to do this."""
+        """Return whether the peer is known not to be able to do this."""
         return self.profiles is not None and capability not in capabilities(self.profiles)
 
 

@@ -108,7 +108,7 @@ class AtomicOperations(RmaOperations):
         self._atomic(buf, compare, result, dest_addr, addr, key, datatype, op, context)
 
     def atomicvalid(self, datatype: Datatype, op: AtomicOpcode) -> int:
-        """How many elements one operation takes, 0 if there is none: ``fi_atomicvalid``.
+        """Return how many elements one operation takes, 0 if there is none: ``fi_atomicvalid``.
 
         >>> from uet.api import AtomicOpcode, Datatype
         >>> from uet.api.loopback import pair

@@ -48,7 +48,7 @@ class Driver(Protocol):
     """Carries frames between a domain's FEP and the network, and tells the time."""
 
     def beginning(self) -> Beginning:
-        """How a domain that is made now begins.
+        """Return how a domain that is made now begins.
 
         ``seed`` is ``None``, which takes the operating system's randomness, unless the driver
         simulates.  ``first_counter`` is beyond what any earlier domain has reached: a clock's.

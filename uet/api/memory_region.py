@@ -96,12 +96,12 @@ class MemoryRegion:
 
     @property
     def idempotent(self) -> bool:
-        """Whether it may be reached by RUDI."""
+        """Return whether it may be reached by RUDI."""
         return self.key & IDEMPOTENT_SAFE != 0
 
     @property
     def optimized(self) -> bool:
-        """Whether its key fits into a small request header."""
+        """Return whether its key fits into a small request header."""
         return self.key & OPTIMIZED != 0
 
     def bind(self, endpoint: WriteReporter) -> None:

@@ -31,7 +31,7 @@ class Window(Protocol):
 
     @property
     def window_octets(self) -> int:
-        """How many octets may be in flight."""
+        """Return how many octets may be in flight."""
         ...
 
     def room(self) -> int:
@@ -153,7 +153,7 @@ class CongestionContext:
         return PdcFlow(self, paths if paths is not None else self.paths)
 
     def _least_room(self) -> int:
-        """What credit leaves, and the window beside it if there is one."""
+        """Return what credit leaves, and the window beside it if there is one."""
         window, credit = self.window, self.credit
         assert credit is not None
         if window is None:
@@ -170,12 +170,12 @@ class CongestionContext:
 
     @property
     def inflight(self) -> int:
-        """How many octets of all flows are in flight; below 0 by what counters round up."""
+        """Return how many octets of all flows are in flight; below 0 by what counters round up."""
         return 0 if self.window is None else self.window.inflight
 
     @property
     def window_octets(self) -> int:
-        """How many octets may be in flight."""
+        """Return how many octets may be in flight."""
         if self.window is not None:
             return self.window.window_octets
         return self.credit.max_wnd if self.credit is not None else 0
@@ -209,7 +209,7 @@ class CongestionContext:
 
     @property
     def lacks_credit(self) -> bool:
-        """Whether nothing but credit keeps packets from leaving."""
+        """Return whether nothing but credit keeps packets from leaving."""
         credit, window = self.credit, self.window
         return credit is not None and credit.credit <= 0 and (window is None or window.room() > 0)
 
@@ -233,7 +233,7 @@ class CongestionContext:
             self.credit.on_credit(granted)
 
     def next_deadline(self) -> int | None:
-        """When a CREDIT_REQ is due that no packet from the peer would cause."""
+        """Return when a CREDIT_REQ is due that no packet from the peer would cause."""
         if self.credit is None or self.backlog <= 0:
             return None
         return self.credit.request_at()
@@ -302,7 +302,7 @@ class PdcFlow:
             self.context.window.on_report(octets)
 
     def _arrived(self, counter: int | None, settled: int) -> int:
-        """How many octets are known now to have arrived, which were in flight before."""
+        """Return how many octets are known now to have arrived, which were in flight before."""
         inflight = self.inflight
         self.unsettled -= settled
         octets = 0 if counter is None else self._received.advance(counter)

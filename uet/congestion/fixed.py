@@ -19,11 +19,11 @@ class FixedWindow:
         self.inflight = 0
 
     def room(self) -> int:
-        """How many octets may be sent now; the last packet may go beyond it."""
+        """Return how many octets may be sent now; the last packet may go beyond it."""
         return self.window_octets - self.inflight
 
     def wants_ack(self, trigger: int) -> bool:
-        """Whether the window is too small to wait until ``trigger`` octets are coalesced."""
+        """Return whether the window is too small to wait until ``trigger`` octets are coalesced."""
         return self.window_octets < 2 * trigger
 
     def on_ack(

@@ -122,11 +122,11 @@ class Nscc:
 
     @property
     def window_octets(self) -> int:
-        """How many octets may be in flight."""
+        """Return how many octets may be in flight."""
         return int(self.cwnd)
 
     def wants_ack(self, trigger: int) -> bool:
-        """Whether what was just sent has used up the window, so that an ACK must open it.
+        """Return whether what was just sent has used up the window, so that an ACK must open it.
 
         Or the window is smaller than ``trigger``, the octets that destinations coalesce.
         """

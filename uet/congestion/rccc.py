@@ -122,7 +122,7 @@ class CreditSource:
         return (self.granted - (-wanted // _UNIT)) & COUNT_MASK
 
     def request_at(self) -> int | None:
-        """When a source with a backlog asks for credit, while it has none (ns).
+        """Return when a source with a backlog asks for credit, while it has none (ns).
 
         An RTT after it asked, then after twice as long each time: its turn comes by itself, and
         questions take the same link as data.
@@ -261,7 +261,7 @@ class CreditPacer(Generic[K]):
         return due
 
     def next_deadline(self) -> int | None:
-        """When :meth:`grants` has something to say, or ``None`` if nobody wants anything."""
+        """Return when :meth:`grants` has something to say, or ``None`` if nobody wants anything."""
         if self._repeats:
             return 0
         if self._active or self._idle:
@@ -286,7 +286,7 @@ class CreditPacer(Generic[K]):
             self._idle.setdefault(key, source)
 
     def _turn(self) -> tuple[_Grantee[K], int] | None:
-        """Whose turn it is, taken off its list, and how many units it gets."""
+        """Return whose turn it is, taken off its list, and how many units it gets."""
         if self._active:
             _, source = self._active.popitem(last=False)
             return source, min(self._grant, ahead(source.target, source.granted))

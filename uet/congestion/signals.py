@@ -27,7 +27,7 @@ def units(octets: int) -> int:
 
 
 def ahead(a: int, b: int) -> int:
-    """How many units the counter ``a`` lies after ``b``: signed, -2^23 .. 2^23 - 1."""
+    """Return how many units the counter ``a`` lies after ``b``: signed, -2^23 .. 2^23 - 1."""
     difference = (a - b) & COUNT_MASK
     return difference - COUNT_MASK - 1 if difference & COUNT_HALF else difference
 

@@ -79,7 +79,7 @@ def field_name(header: Header, label: str) -> str:
 
 
 def is_flag(label: str, field: Field) -> bool:
-    """Whether the field is one of the bits that stand together in ``flags``."""
+    """Return whether the field is one of the bits that stand together in ``flags``."""
     return label.startswith("pds.flags.") and field.width == 1
 
 
@@ -160,7 +160,7 @@ def sack_ranges(base: int, bitmap: int) -> list[list[int]]:
 
 
 def ack_data(data: Data) -> Data:
-    """What an ACK says, from its packet's :func:`describe`."""
+    """Return what an ACK says, from its packet's :func:`describe`."""
     header = data["header"]
     ack: Data = {"pdc": header["dpdcid"], "peer": data["peer"], "cack": header["cack_psn"]}
     if "ack_psn" in header:
@@ -177,7 +177,7 @@ def ack_data(data: Data) -> Data:
 
 
 def nack_data(data: Data, *, sent: bool) -> Data:
-    """What a NACK refuses, and why."""
+    """Return what a NACK refuses, and why."""
     header = data["header"]
     nack: Data = {"pdc": header["spdcid" if sent else "dpdcid"], "peer": data["peer"]}
     for name, key in (("nack_psn", "psn"), ("nack_pkt_id", "pkt_id")):

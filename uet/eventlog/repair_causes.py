@@ -54,7 +54,7 @@ class Repairs:
                 del causes[psn]
 
     def sent(self, header: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What and why, if the packet with this header was sent before."""
+        """Return what and why, if the packet with this header was sent before."""
         again = "retx" in header.get("flags", ())
         kind = header["type"]
         if kind == "RUDI_REQ":

@@ -56,7 +56,10 @@ _ENDED: Schema = {"error": _TEXT}
 
 
 def _value(header: Header, field: Field, label: str) -> Schema:
-    """What a header field may be: the name of its value, a number, or a hexadecimal string."""
+    """Return what a header field may be.
+
+    The name of its value, a number, or a hexadecimal string.
+    """
     shown = presented(label, 0)
     if isinstance(shown, str):
         return {"type": "string", "pattern": f"^0x[0-9a-f]{{{len(shown) - 2}}}$"}
@@ -266,7 +269,7 @@ def json_schema() -> Schema:
 
 
 def violations(event: Event) -> list[str]:
-    """What is wrong with an event, one sentence each."""
+    """Return what is wrong with an event, one sentence each."""
     namespace, _, name = str(event.get("name")).partition(":")
     if namespace != NAMESPACE or name not in EVENTS:
         return [f"there is no event {event.get('name')!r}"]

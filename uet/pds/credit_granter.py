@@ -90,5 +90,5 @@ class CreditGranter:
                 continue  # counted; the source asks again
 
     def next_deadline(self) -> int | None:
-        """When a CREDIT is due, or ``None`` if nobody wants anything."""
+        """Return when a CREDIT is due, or ``None`` if nobody wants anything."""
         return self._pacer.next_deadline() if self.asked else None

@@ -32,7 +32,7 @@ def feature_request(compatibility: Compatibility) -> bytes:
 
 
 def agreed_features(octets: bytes, compatibility: Compatibility) -> int | None:
-    """What both ends have, or ``None`` for a payload that is not understood."""
+    """Return what both ends have, or ``None`` for a payload that is not understood."""
     if len(octets) < FEATURES_OCTETS:
         return None
     kind, words, _, mask = _FEATURES.unpack_from(octets)

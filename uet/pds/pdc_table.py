@@ -35,7 +35,7 @@ class ClosedTarget:
     closed_by: int | None
 
     def is_beyond(self, psn: int) -> bool:
-        """Whether ``psn`` was sent after the CLOSE, or answered never."""
+        """Return whether ``psn`` was sent after the CLOSE, or answered never."""
         return self.closed_by is None or after(psn, self.closed_by)
 
 

@@ -12,11 +12,11 @@ def add(psn: int, n: int) -> int:
 
 
 def distance(a: int, b: int) -> int:
-    """How far ``a`` lies after ``b``: signed, -2^31 .. 2^31 - 1."""
+    """Return how far ``a`` lies after ``b``: signed, -2^31 .. 2^31 - 1."""
     d = (a - b) & MASK
     return d - 0x1_0000_0000 if d & HALF else d
 
 
 def after(a: int, b: int) -> bool:
-    """Whether ``a`` is newer than ``b``."""
+    """Return whether ``a`` is newer than ``b``."""
     return 0 < ((a - b) & MASK) < HALF

@@ -108,7 +108,7 @@ class Context(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """Whether the PDC is a ROD one."""
+        """Return whether the PDC is a ROD one."""
         ...
 
     @property

@@ -32,7 +32,10 @@ class ArrivedWrites:
             fep.guard_writes(partial(self._begin, plane))
 
     def _begin(self, plane: int, address: str, key: int, memory: memoryview) -> memoryview:
-        """Where a write goes that begins to arrive: nowhere, if it has been placed before."""
+        """Return where a write goes that begins to arrive.
+
+        Nowhere, if it has been placed before.
+        """
         peer = self._names.get(address)
         if peer is None or is_plain(key):
             return memory
@@ -42,7 +45,7 @@ class ArrivedWrites:
         return memoryview(bytearray(len(memory)))
 
     def placed(self, completion: Completion) -> list[Completion]:
-        """What the application hears of a write with header data that has been placed."""
+        """Return what the application hears of a write with header data that has been placed."""
         peer = self._names.get(completion.peer)
         key, offset = completion.key, completion.offset
         if peer is None or key is None or offset is None or is_plain(key):

@@ -310,7 +310,7 @@ class FabricInterface:
             self._finish(work)
 
     def _is_safe(self, request: Request) -> bool:
-        """Whether it may be issued twice.
+        """Return whether it may be issued twice.
 
         An ordered write without header data may not: a write behind it may have told its target.
         """
@@ -417,7 +417,7 @@ class FabricInterface:
 
     @property
     def due(self) -> int | None:
-        """When :meth:`run_timers` has something to do (ns), or ``None``."""
+        """Return when :meth:`run_timers` has something to do (ns), or ``None``."""
         if self._liveness.has_news:
             return self.now
         return self._later[0][0] if self._later else None
@@ -459,7 +459,10 @@ class FabricInterface:
             self.planes[plane].receive(own, now)
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
-        """What may leave by all planes: all answers, and at most ``limit`` frames more of each."""
+        """Return what may leave by all planes.
+
+        All answers, and at most ``limit`` frames more of each.
+        """
         return [frame for plane in self.planes for frame in plane.transmit(now, limit)]
 
     # -- the end, and what was counted ---------------------------------------------------------

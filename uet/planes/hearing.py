@@ -79,6 +79,6 @@ class Hearing:
         return any(self._heard.get(self._address[peer, other], -1) > last for other in others)
 
     def _last(self, peer: str, plane: int) -> int:
-        """When ``plane`` fell silent."""
+        """Return when ``plane`` fell silent."""
         since = self._waiting[peer, plane].since
         return max(since, self._heard.get(self._address[peer, plane], since))

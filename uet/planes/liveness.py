@@ -48,7 +48,7 @@ class Liveness:
 
     @property
     def has_news(self) -> bool:
-        """Whether carriers have changed since :meth:`settle`."""
+        """Return whether carriers have changed since :meth:`settle`."""
         return self.announced != self.working
 
     def settle(self, now: int) -> list[int]:
@@ -85,7 +85,10 @@ class Liveness:
             self._counts["planes_found"] += 1
 
     def wants(self, probe: PlaneProbe) -> bool:
-        """Whether to put the question now: it is open, and the NIC's own port has carrier."""
+        """Return whether to put the question now.
+
+        It is open, and the NIC's own port has carrier.
+        """
         return probe.plane in self.working and self._is_open(probe)
 
     def unanswered(self, probe: PlaneProbe, now: int) -> None:

@@ -40,7 +40,7 @@ _OURS = (1 << 56) - (1 << REGION_BITS)
 
 
 def is_plain(key: int) -> bool:
-    """Whether the bits are free that number a write."""
+    """Return whether the bits are free that number a write."""
     return not key & _OURS
 
 
@@ -157,7 +157,7 @@ class Reported:
         return self._attempts.pop((label.number, label.stripe), ())
 
     def has(self, label: Label) -> bool:
-        """Whether the stripe has been placed before."""
+        """Return whether the stripe has been placed before."""
         write = self._partial.get(label.number)
         return label.number in self._done or (
             write is not None and bool(write.arrived >> label.stripe & 1)

@@ -21,7 +21,7 @@ class PlaneInterface(Protocol):
 
     @property
     def due(self) -> int | None:
-        """When :meth:`run_timers` has something to do (ns), or ``None``."""
+        """Return when :meth:`run_timers` has something to do (ns), or ``None``."""
         ...
 
     def run_timers(self) -> None: ...
@@ -45,14 +45,14 @@ class Plane:
         self.fep.receive(frames, now)
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
-        """What may leave by the plane's port.  Planes are called in their order."""
+        """Return what may leave by the plane's port.  Planes are called in their order."""
         self._interface.now = now
         if self._is_first:
             self._interface.run_timers()
         return self.fep.transmit(now, limit)
 
     def next_deadline(self) -> int | None:
-        """When planes must transmit again even if nothing arrives (ns), or ``None``."""
+        """Return when planes must transmit again even if nothing arrives (ns), or ``None``."""
         return _earlier(self.fep.next_deadline(), self._interface.due)
 
 

@@ -60,7 +60,7 @@ class Resource:
         return bool(self._generations)
 
     def is_disabled(self, peer: str) -> bool:
-        """Whether the generation of the peer's ordered stream is disabled."""
+        """Return whether the generation of the peer's ordered stream is disabled."""
         return peer in self._disabled
 
     def disable_generation(self, peer: str) -> None:
@@ -135,7 +135,7 @@ class ResourceTable:
         return found
 
     def find(self, request: RequestArrival) -> Resource | int:
-        """Which resource a request is for, or the return code that says why none is."""
+        """Return which resource a request is for, or the return code that says why none is."""
         place = (request.pid, request.index)
         if not request.relative:
             return self._absolute.get(place) or int(ReturnCode.UNDELIVERABLE)

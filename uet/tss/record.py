@@ -295,13 +295,13 @@ class SecureRecords:
         return way
 
     def _identity(self, ssi: int | None, address: bytes) -> bytes:
-        """What packet keys are derived from."""
+        """Return what packet keys are derived from."""
         if ssi is None or (len(address) == _IPV6_SIZE and self.domain.address_in_ipv6_kdf):
             return address
         return ssi.to_bytes(_SSI_SIZE, "big")
 
     def _iv_word(self, ssi: int | None, source: bytes) -> int:
-        """What the initialisation vector begins with, above the TSC."""
+        """Return what the initialisation vector begins with, above the TSC."""
         if ssi is None:
             ssi = int.from_bytes(source, "big") if len(source) == _IPV4_SIZE else self.domain.sdi
         return ssi << _TSC_BITS

@@ -209,7 +209,7 @@ class NackCode(IntEnum):
 
     @property
     def error_class(self) -> ErrorClass:
-        """What the code means for the PDC."""
+        """Return what the code means for the PDC."""
         if self in _PDC_FATAL:
             return ErrorClass.PDC_FATAL
         return ErrorClass.PDC_ERR if self in _PDC_ERR else ErrorClass.NORMAL

@@ -159,7 +159,7 @@ def _enter_tunnel(env: Envelope, name: str) -> bool:
 
 
 def _is_vxlan(env: Envelope, frame: bytes | memoryview, at: int, udp_port: int) -> bool:
-    """Whether the UDP header at ``at`` leads to VXLAN, which ``udp_port`` does not."""
+    """Return whether the UDP header at ``at`` leads to VXLAN, which ``udp_port`` does not."""
     start = at + headers.UDP_HEADER.size
     if env.end < start + _VXLAN_SIZE or udp_port == VXLAN_PORT:
         return False

@@ -334,7 +334,7 @@ class _Decoder:
         self.rest("payload")
 
     def crc_hint(self, surplus: int) -> str:
-        """What ``surplus`` octets more than the headers account for may be."""
+        """Return what ``surplus`` octets more than the headers account for may be."""
         return " (a CRC that does not verify?)" if surplus == CRC_SIZE and not self.has_crc else ""
 
     def tss(self) -> None:

@@ -79,7 +79,7 @@ def larger(one: PauseCounters | None, other: PauseCounters) -> PauseCounters:
 
 
 def change(before: PauseCounters | None, after: PauseCounters) -> PauseCounters:
-    """What came between two readings; of the largest ones, what they were at the end."""
+    """Return what came between two readings; of the largest ones, what they were at the end."""
     if before is None:
         return after
     return PauseCounters(

@@ -48,7 +48,10 @@ def kind_of(cable: Link) -> CableKind:
 
 
 def priority_of(dscp: int) -> int:
-    """What switches take for the priority of a code point: its class selector (RFC 2474 4.2.2)."""
+    """Return what switches take for the priority of a code point.
+
+    Its class selector (RFC 2474 4.2.2).
+    """
     return dscp >> 3
 
 

@@ -53,5 +53,5 @@ def quanta(destination: bytes, control: bytes) -> dict[int, int] | None:
 
 
 def duration_ns(quanta: int, rate_bps: int) -> int:
-    """How long ``quanta`` last on a link of ``rate_bps``; ns of the link's own time."""
+    """Return how long ``quanta`` last on a link of ``rate_bps``; ns of the link's own time."""
     return -(-quanta * QUANTUM_BITS * 10**9 // rate_bps)

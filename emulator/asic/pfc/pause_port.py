@@ -55,7 +55,7 @@ class PausePort:
         self._knock = _sender(interface, KNOCK_CLASS, MARK_KNOCK)
 
     def next_deadline(self) -> int | None:
-        """When :meth:`advance` has something to do (ns of fabric time)."""
+        """Return when :meth:`advance` has something to do (ns of fabric time)."""
         asked, gate = self.pauser.next_deadline(), self.gate.next_deadline()
         if asked is None or gate is None:
             return gate if asked is None else asked

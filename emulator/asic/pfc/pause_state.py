@@ -57,7 +57,7 @@ class Pauser:
         return self._next is not None
 
     def next_deadline(self) -> int | None:
-        """When the request has to be made again."""
+        """Return when the request has to be made again."""
         return self._next
 
     def ask(self, now: int) -> int | None:
@@ -100,7 +100,7 @@ class Gate:
 
     @property
     def closed_at(self) -> int:
-        """When the last pause took effect, or should have."""
+        """Return when the last pause took effect, or should have."""
         return self._closed_at
 
     @property
@@ -119,7 +119,7 @@ class Gate:
             self._coming.append((now + self._rules.reaction_ns, quanta))
 
     def next_deadline(self) -> int | None:
-        """When :attr:`closed` or :attr:`ignoring` may change by itself."""
+        """Return when :attr:`closed` or :attr:`ignoring` may change by itself."""
         times = [self._coming[0][0]] if self._coming else []
         if self._open_at is not None:
             times.append(self._open_at)

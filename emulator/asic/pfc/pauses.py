@@ -84,7 +84,7 @@ class Pauses:
 
     @property
     def on(self) -> bool:
-        """Whether the switches pause."""
+        """Return whether the switches pause."""
         first = next(iter(self.indices.values()), None)
         if first is None:
             return False

@@ -33,7 +33,7 @@ def place(lab: str) -> Path:
 
 
 def log_of(lab: str) -> Path:
-    """What an agent that came to grief says; goes with the lab."""
+    """Return what an agent that came to grief says; goes with the lab."""
     return lab_record.directory_of(lab) / "pfc.log"
 
 

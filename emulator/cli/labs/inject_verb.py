@@ -71,7 +71,7 @@ def _inject(lab: Lab, fault: str) -> Condition:
 
 
 def _reader(lab: Lab, fault: str) -> Callable[[Condition], Condition]:
-    """What ``fault`` makes of the lab's condition; it is read before anything is locked."""
+    """Return what ``fault`` makes of the lab's condition; it is read before anything is locked."""
     if fault.strip() == "heal":
         return lambda _: SOUND
     clauses = grammar.parse(fault, lab.topology)

@@ -166,7 +166,7 @@ def _rate(link: Link, struck: Condition) -> str:
 
 
 def _dropped(asic: AsicCounters | None) -> int:
-    """What the ASIC dropped, faults included, before the kernel's queues saw it."""
+    """Return what the ASIC dropped, faults included, before the kernel's queues saw it."""
     return sum(row.dropped for row in asic.classes.values()) if asic is not None else 0
 
 

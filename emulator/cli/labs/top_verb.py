@@ -111,7 +111,7 @@ class TopWatch:
         self._attention = attention
 
     def once(self) -> LabSample | None:
-        """What one interval brought; None if it was cut short."""
+        """Return what one interval brought; None if it was cut short."""
         before = self._sampler.sample()
         self._attention.wait(self._pause_s)
         if self._attention.ended is not None:

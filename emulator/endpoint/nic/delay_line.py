@@ -86,7 +86,7 @@ class DelayLine(Generic[Source, Item]):
         return out
 
     def next_due(self) -> int | None:
-        """When the next item is due, or ``None`` when nothing is held."""
+        """Return when the next item is due, or ``None`` when nothing is held."""
         return min((queue[0][0] for queue in self._queues if queue), default=None)
 
 

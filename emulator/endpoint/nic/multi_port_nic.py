@@ -53,7 +53,7 @@ class PortSpec:
 
     @property
     def macs(self) -> bytes:
-        """What a frame that leaves here begins with."""
+        """Return what a frame that leaves here begins with."""
         return bytes.fromhex((self.gateway_mac + self.mac).replace(":", ""))
 
 
@@ -133,7 +133,7 @@ class MultiPortNic:
     # Sending
 
     def room(self) -> int:
-        """How many full frames of data the ports' queues take now, whichever they choose."""
+        """Return how many full frames of data the ports' queues take now, whichever they choose."""
         ports = [self._ports[number] for number in self.usable]
         return max(0, sum(port.room() for port in ports) - sum(port.backlog for port in ports))
 

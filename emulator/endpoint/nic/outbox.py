@@ -45,7 +45,7 @@ class Outbox:
         return self._socket.fileno()
 
     def room(self) -> int:
-        """How many full frames the port's queue takes now (0: wait until it is writable)."""
+        """Return how many full frames the port's queue takes now (0: wait until it is writable)."""
         if self._pending:
             return 0
         (queued,) = struct.unpack("=i", fcntl.ioctl(self._socket, _SIOCOUTQ, b"\0\0\0\0"))
@@ -106,7 +106,7 @@ class Outbox:
 
 
 def is_control(frame: Frame) -> bool:
-    """Whether the port queues the frame as control (:mod:`emulator.kernel.shaping`)."""
+    """Return whether the port queues the frame as control (:mod:`emulator.kernel.shaping`)."""
     header = frame[0]
     four = header[14] >> 4 == 4
     traffic = header[15] if four else (header[14] & 0xF) << 4 | header[15] >> 4
@@ -114,6 +114,9 @@ def is_control(frame: Frame) -> bool:
 
 
 def _charge(frame_octets: int) -> int:
-    """What the kernel accounts for one queued frame: whole pages of data, and its descriptor."""
+    """Return what the kernel accounts for one queued frame.
+
+    Whole pages of data, and its descriptor.
+    """
     page = mmap.PAGESIZE
     return -(-(frame_octets - HEADER_OCTETS) // page) * page + _BELOW_THE_SOCKET

@@ -105,12 +105,12 @@ class Nic:
 
     @property
     def handles(self) -> Sequence[int]:
-        """What becomes readable when frames have come in, or when the link has gone down."""
+        """Return what becomes readable when frames have come in, or when the link has gone down."""
         return (self._socket.fileno(),)
 
     @property
     def events(self) -> Sequence[int]:
-        """What else is to be waited for, whether or not frames are held."""
+        """Return what else is to be waited for, whether or not frames are held."""
         return ()
 
     # Sending
@@ -135,7 +135,7 @@ class Nic:
 
     @property
     def by_class(self) -> bool:
-        """Whether control leaves while data cannot."""
+        """Return whether control leaves while data cannot."""
         return self._control is not None
 
     def send(self, frames: Sequence[Frame]) -> int:
@@ -242,7 +242,7 @@ class Nic:
         self._counters["octets_in"] += octets
 
     def _age(self, at: int) -> int:
-        """How long ago (ns of fabric time) the frame in the slot at ``at`` arrived."""
+        """Return how long ago (ns of fabric time) the frame in the slot at ``at`` arrived."""
         host_now = time.monotonic_ns()
         *_, seconds, nanoseconds, _, _ = _SLOT.unpack_from(self._octets, at)
         arrived = seconds * 1_000_000_000 + nanoseconds - self._monotonic_zero(host_now)
@@ -259,7 +259,7 @@ class Nic:
 
     @property
     def pollable(self) -> bool:
-        """Whether waiting for the socket to become readable makes sense.
+        """Return whether waiting for the socket to become readable makes sense.
 
         While frames are held, their slots make the kernel report it readable all the time; then
         :meth:`next_deadline` bounds the sleep so that no arrival is seen too late.
@@ -275,7 +275,7 @@ class Nic:
 
     @property
     def shortest_ns(self) -> int:
-        """How long every frame is held at least."""
+        """Return how long every frame is held at least."""
         return self._delay.shortest_ns if self._delay else 0
 
     def acknowledge(self, handle: int) -> None:

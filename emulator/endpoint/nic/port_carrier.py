@@ -16,7 +16,10 @@ _IFF_UP, _IFF_RUNNING = 0x1, 0x40
 
 
 def has_carrier(any_socket: socket.socket, interface: str) -> bool:
-    """Whether ``interface`` is up and so is the other end of its cable; False if it is gone."""
+    """Return whether ``interface`` is up and so is the other end of its cable.
+
+    False if it is gone.
+    """
     try:
         answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _IFREQ.pack(interface.encode(), 0))
     except OSError:

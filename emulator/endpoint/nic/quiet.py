@@ -100,7 +100,7 @@ def _silence(index: int, name: str, guard: int, frames: TransportFrames) -> str:
 
 
 def _make_qdisc(netlink: RouteSocket, index: int) -> bool:
-    """Whether there was no clsact qdisc before."""
+    """Return whether there was no clsact qdisc before."""
     header = _TCMSG.pack(socket.AF_UNSPEC, index, _CLSACT_HANDLE, _CLSACT, 0)
     netlink.queue(_NEW_QDISC, _CREATE | _EXCL, header + attribute(_TCA_KIND, b"clsact\0"), "clsact")
     try:

@@ -151,7 +151,7 @@ class Executor:
 
     @property
     def finished(self) -> bool:
-        """Whether the execution has ended, well or not, and its result waits to be taken."""
+        """Return whether the execution has ended, well or not, and its result waits to be taken."""
         return self.running and (self._error is not None or self._left == 0)
 
     def take_result(self, cpu_ns: int = 0, loop: Mapping[str, int] | None = None) -> RankResult:
@@ -213,7 +213,7 @@ class Executor:
         return 0
 
     def next_deadline(self) -> int | None:
-        """When :meth:`advance` has something to do without any arrival (ns), or ``None``."""
+        """Return when :meth:`advance` has something to do without any arrival (ns), or ``None``."""
         if not self.running:
             return None
         if self._work or self._ready or not self._left or self._error is not None:

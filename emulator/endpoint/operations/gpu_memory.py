@@ -26,7 +26,7 @@ DIRECTORY = Path("/dev/shm")
 
 
 def memory_path(lab: str, node: str) -> Path:
-    """Where the memory of GPU ``node`` of ``lab`` lives."""
+    """Return where the memory of GPU ``node`` of ``lab`` lives."""
     return DIRECTORY / f"uetemu.{lab}.{node}"
 
 

@@ -62,7 +62,7 @@ class ScaleUpLink:
     shared: bool = True
 
     def octets_ps(self, octets: int) -> int:
-        """How long ``octets`` take."""
+        """Return how long ``octets`` take."""
         return -(-octets * _BITS_PS // self.rate_bps)
 
 

@@ -129,7 +129,7 @@ class ScheduleProgram:
             raise
 
     def _places(self, octets: npt.NDArray[np.integer]) -> tuple[np.ndarray, np.ndarray]:
-        """Where the near and the far region of each operation begin in their memories."""
+        """Return where the near and the far region of each operation begin in their memories."""
         columns, kind = self.operations.columns, self.operations.columns["kind"]
         at = np.zeros(len(kind), np.int64)
         far = np.zeros(len(kind), np.int64)

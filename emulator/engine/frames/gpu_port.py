@@ -65,7 +65,7 @@ class GpuPort:
 
     @property
     def carrier(self) -> bool:
-        """Whether a line has carrier."""
+        """Return whether a line has carrier."""
         for line in self.lines:  # noqa: SIM110  asked for every frame
             if not line.cut:
                 return True

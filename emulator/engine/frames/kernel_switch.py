@@ -68,7 +68,7 @@ class _Overtakes:
         self._known = words[at]
 
     def counted(self) -> bool:
-        """Whether the word has counted since it was asked last."""
+        """Return whether the word has counted since it was asked last."""
         now = self._words[self._at]
         more = now != self._known
         self._known = now

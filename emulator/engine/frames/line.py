@@ -108,7 +108,7 @@ def _overtake(queue: deque[Waiting], one: _Overtaking) -> None:
 
 
 def octets_on_wire(frame: bytes) -> int:
-    """What ``frame``, without its FCS, takes of a link."""
+    """Return what ``frame``, without its FCS, takes of a link."""
     return max(SHORTEST_OCTETS, len(frame) + FRAMING_OCTETS)
 
 
@@ -207,7 +207,7 @@ class Line:
         self.crc = 0
 
     def time_of(self, octets: int) -> int:
-        """How long the line takes for ``octets`` (ps, rounded up)."""
+        """Return how long the line takes for ``octets`` (ps, rounded up)."""
         known = self._times.get(octets)
         if known is None:
             known = self._times[octets] = -(-octets * _BITS_PS // self.rate_bps)
@@ -352,7 +352,7 @@ class Line:
         return LOW if low else None
 
     def _owed(self, octets: int) -> bool:
-        """Whether the low queue's share is due before ``octets`` of a queue above it."""
+        """Return whether the low queue's share is due before ``octets`` of a queue above it."""
         needed = self.queues[LOW][0][1] * (1.0 - self.low_share)
         if self.low_share and self._low_credit >= needed:
             self._low_credit -= needed

@@ -73,7 +73,7 @@ class PauseWatch:
 
     @property
     def in_force(self) -> bool:
-        """Whether a pause stops a port now."""
+        """Return whether a pause stops a port now."""
         return any(self._workers.each_of_pauses("in_force"))
 
     def standing(self) -> str:

@@ -212,7 +212,7 @@ class PfcEnd:
             self.line.enqueue(frame(self._mac, {self.rules.priority: times}), MAC_CONTROL)
 
     def _lost(self, *, arriving: bool) -> bool:
-        """Whether a fault of the cable takes a PAUSE frame."""
+        """Return whether a fault of the cable takes a PAUSE frame."""
         around, name = self._around, self.name
         return around.swallows(name, arriving=arriving) or around.loses(name, arriving=arriving)
 

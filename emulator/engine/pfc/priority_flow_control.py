@@ -182,7 +182,7 @@ class PriorityFlowControl:
     # For those who look at all ports
 
     def snapshot(self) -> PauseSnapshot:
-        """Where pauses hold frames up now."""
+        """Return where pauses hold frames up now."""
         sent = sum(one.counters.xoff_sent + one.counters.xon_sent for one in self.ends.values())
         return PauseSnapshot(
             self._waiting(),
@@ -192,7 +192,7 @@ class PriorityFlowControl:
         )
 
     def in_force(self) -> bool:
-        """Whether a pause stops a port now."""
+        """Return whether a pause stops a port now."""
         return any(one.gate is not None and one.gate.closed for one in self.ends.values())
 
     def _waiting(self) -> dict[CableEnd, dict[CableEnd, int]]:

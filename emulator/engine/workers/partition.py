@@ -35,7 +35,7 @@ class Partition:
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Return how many workers there are."""
         return 1 + max(self.worker_of.values(), default=0)
 
     @classmethod
@@ -68,7 +68,7 @@ class Partition:
 
 
 def automatic(topology: Topology) -> int:
-    """How many workers suit ``topology`` on this machine now: one for each idle processor.
+    """Return how many workers suit ``topology`` on this machine now: one for each idle processor.
 
     Workers wait for each other at the end of each window, so that one which has to share its
     processor with somebody else holds up all.

@@ -89,7 +89,7 @@ class VirtualFabric:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one worker."""
+        """Return whether there is one worker."""
         return len(self.workers) == 1
 
     @property
@@ -128,12 +128,12 @@ class VirtualFabric:
         return self.each("of_pauses", method, arguments)
 
     def paused(self) -> bool:
-        """Whether a pause is in force at a port."""
+        """Return whether a pause is in force at a port."""
         return self.pauses is not None and self.pauses.in_force
 
     @property
     def deadlocked(self) -> bool:
-        """Whether lines have stopped each other in a circle."""
+        """Return whether lines have stopped each other in a circle."""
         return self.pauses is not None and bool(self.pauses.deadlock)
 
     def standing(self) -> str:
@@ -210,7 +210,7 @@ class VirtualFabric:
     # Time
 
     def following(self) -> int:
-        """When something happens next (ps), as far as all workers know."""
+        """Return when something happens next (ps), as far as all workers know."""
         own = self.events.heap[0][0] if self.events.heap else NEVER
         if self.alone:
             return own
@@ -285,7 +285,7 @@ class VirtualFabric:
         return sum(self.each(".under_way"))
 
     def moving(self) -> bool:
-        """Whether a frame waits at a port, is on a cable or in a pipeline."""
+        """Return whether a frame waits at a port, is on a cable or in a pipeline."""
         self.following()  # others hear of what was sent to them
         return any(self.each(".moving"))
 

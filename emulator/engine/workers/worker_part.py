@@ -218,7 +218,7 @@ class WorkerPart:
             endpoint.close()
 
     def closed(self) -> bool:
-        """Whether no transport has anything open."""
+        """Return whether no transport has anything open."""
         return all(endpoint.closed for endpoint in self._endpoints.values())
 
     def retire(self) -> None:

@@ -130,13 +130,16 @@ class InnerCables:
         return link_state(kernel, self._wires.indices[end], subject=str(end))
 
     def _has(self, end: CableEnd, up: bool) -> bool:
-        """Whether the port ``end`` is ``up``, and its bond has seen that."""
+        """Return whether the port ``end`` is ``up``, and its bond has seen that."""
         state = self._state(end)
         bonded = self._topology.node(end.node).port(end.port).bond is not None
         return state.up is up and (not bonded or state.in_bond is up)
 
     def _follows(self, upper: CableEnd, lower: Collection[CableEnd] | None) -> bool:
-        """Whether ``upper`` has carrier exactly if one of ``lower`` has; None: it always has."""
+        """Return whether ``upper`` has carrier exactly if one of ``lower`` has; None.
+
+        It always has.
+        """
         return self._state(upper).up is (lower is None or any(self._state(e).up for e in lower))
 
     def _above(

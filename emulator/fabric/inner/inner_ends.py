@@ -61,7 +61,7 @@ class InnerEnds:
         passage.add_filters(self.kernel, self.wires)
 
     def ready(self) -> bool:
-        """Whether every inner end can send."""
+        """Return whether every inner end can send."""
         return not ports_not_ready(self.kernel)
 
 

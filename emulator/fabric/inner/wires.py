@@ -71,7 +71,7 @@ class Wires:
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Return how many workers there are."""
         return 1 + max(self.worker_of.values(), default=0)
 
 

@@ -91,17 +91,17 @@ class ReactionPoint:
 
     @property
     def rate_bps(self) -> float:
-        """What may be sent now [R_C]; the line rate if nothing limits."""
+        """Return what may be sent now [R_C]; the line rate if nothing limits."""
         return self._rate
 
     @property
     def target_bps(self) -> float:
-        """What the rate recovers to [R_T]."""
+        """Return what the rate recovers to [R_T]."""
         return self._target
 
     @property
     def limited(self) -> bool:
-        """Whether the rate is kept below the line's, or rises and falls with timers."""
+        """Return whether the rate is kept below the line's, or rises and falls with timers."""
         return self._rate_at is not None or self._decrease_at is not None
 
     def alpha(self, now: int) -> float:
@@ -111,7 +111,7 @@ class ReactionPoint:
         return self._alpha
 
     def next_deadline(self) -> int | None:
-        """When the rate next changes by itself; None if it does not."""
+        """Return when the rate next changes by itself; None if it does not."""
         decrease, rate = self._decrease_at, self._rate_at
         if decrease is None or (rate is not None and rate < decrease):
             return rate

@@ -14,11 +14,11 @@ class RateLimiter(Protocol):
 
     @property
     def rate_bps(self) -> float:
-        """What it may send now, in bit/s of the wire."""
+        """Return what it may send now, in bit/s of the wire."""
 
     @property
     def limited(self) -> bool:
-        """Whether that is less than the port's rate, or about to change."""
+        """Return whether that is less than the port's rate, or about to change."""
 
     def on_cnp(self, now: int) -> None:
         """The receiver has seen marked packets."""
@@ -27,7 +27,7 @@ class RateLimiter(Protocol):
         """So many octets of frames have left."""
 
     def next_deadline(self) -> int | None:
-        """When :meth:`advance` must be called (ns), or ``None``."""
+        """Return when :meth:`advance` must be called (ns), or ``None``."""
 
     def advance(self, now: int) -> None:
         """Run the timers that are due."""
@@ -60,7 +60,7 @@ class Pacer:
 
     @property
     def rate_bps(self) -> float:
-        """What may leave now."""
+        """Return what may leave now."""
         return self._limiter.rate_bps
 
     def sent(self, octets: int, now: int) -> None:
@@ -85,7 +85,7 @@ class Pacer:
         self._again()
 
     def next_deadline(self) -> int | None:
-        """When the rate changes by itself (ns), or ``None``."""
+        """Return when the rate changes by itself (ns), or ``None``."""
         return self._limiter.next_deadline()
 
     def advance(self, now: int) -> None:

@@ -233,5 +233,5 @@ class QueuePair:
             self.requester.on_timer(now)
 
     def takes(self, pkey: int) -> bool:
-        """Whether a packet with this P_Key is for its partition."""
+        """Return whether a packet with this P_Key is for its partition."""
         return pkeys_match(pkey, self.pkey)

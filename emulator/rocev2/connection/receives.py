@@ -45,7 +45,7 @@ class QpReceiveQueue:
         self._queue.appendleft(receive)
 
     def take_immediate(self) -> bool:
-        """Whether there is one for a write with immediate; its memory is not touched."""
+        """Return whether there is one for a write with immediate; its memory is not touched."""
         if self._endless:
             return True
         if not self._queue:

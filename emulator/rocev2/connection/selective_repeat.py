@@ -32,7 +32,7 @@ class Early:
         self.highest = -1
 
     def fits(self, expected: int, psn: int) -> bool:
-        """Whether a packet lies in the window."""
+        """Return whether a packet lies in the window."""
         return psn < expected + self._window
 
     def keep(self, psn: int, packet: Kept) -> None:

@@ -18,13 +18,16 @@ def add(psn: int, n: int) -> int:
 
 
 def distance(a: int, b: int) -> int:
-    """How far ``a`` lies after ``b``: signed, -2^23 .. 2^23 - 1; half of the space is behind."""
+    """Return how far ``a`` lies after ``b``: signed, -2^23 .. 2^23 - 1.
+
+    Half of the space is behind.
+    """
     d = (a - b) & PSN_MASK
     return d - _SPACE if d & _HALF else d
 
 
 def after(a: int, b: int) -> bool:
-    """Whether ``a`` is newer than ``b``."""
+    """Return whether ``a`` is newer than ``b``."""
     return 0 < ((a - b) & PSN_MASK) < _HALF
 
 

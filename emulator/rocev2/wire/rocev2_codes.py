@@ -202,7 +202,10 @@ def source_port(label: int) -> int:
 
 
 def pkeys_match(one: int, other: int) -> bool:
-    """Whether two partition keys let their owners talk: one of them is a full member (IBA 10.9)."""
+    """Return whether two partition keys let their owners talk.
+
+    One of them is a full member (IBA 10.9).
+    """
     base = one & 0x7FFF
     return base != 0 and base == other & 0x7FFF and bool((one | other) & FULL_MEMBER)
 

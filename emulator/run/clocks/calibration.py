@@ -224,7 +224,7 @@ def _probe(
 
 
 def _once(pool: AgentPool) -> dict[str, float]:
-    """What one run of the loaded schedules costs the agents.
+    """Return what one run of the loaded schedules costs the agents.
 
     Forwarding runs in the context of whoever sends, so it is in there; the few per cent that the
     kernel spends in other contexts are covered by :data:`UTILISATION`.

@@ -136,7 +136,7 @@ class HostTime:
         return AgentPool(self._plan.lab, specs, self.clock)
 
     def counters(self, lab: Lab) -> Callable[[], Mapping[str, PortCounters]]:
-        """What reads the counters of all ports of ``lab``."""
+        """Return what reads the counters of all ports of ``lab``."""
         return lab.counters
 
     def switches_changed(self, seed: int) -> None:
@@ -148,7 +148,7 @@ class HostTime:
         return None
 
     def row_verdict(self, attempt: Attempt, outcome: Outcome) -> Mapping[str, object]:
-        """What the machine did to a row."""
+        """Return what the machine did to a row."""
         evidence = row_evidence(attempt, outcome)
         self._evidence.append(evidence)
         self.late_fault_ns = max(self.late_fault_ns, attempt.late_fault_ns)
@@ -160,7 +160,7 @@ class HostTime:
         asic: Mapping[str, AsicCounters],
         pauses: Mapping[str, PauseCounters],
     ) -> dict[str, object]:
-        """What the machine did to the whole run."""
+        """Return what the machine did to the whole run."""
         assert self.host is not None
         pulled = {
             str(end)

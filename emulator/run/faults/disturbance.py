@@ -159,7 +159,7 @@ def _mean_us(times_ns: Sequence[int]) -> float | None:
 def _at_dead_ports(
     expected: FaultExpectation, disturbed: Outcome, lost: Mapping[str, int], missing: int
 ) -> dict[str, int]:
-    """What of the ``missing`` frames no counter has, if there were ports without carrier."""
+    """Return what of the ``missing`` frames no counter has, if there were ports without carrier."""
     if not any(moment.condition.down for moment in expected.moments):
         return {}
     counted = sum(lost.values())
@@ -235,7 +235,7 @@ def _moment(fault: Mapping[str, object]) -> str:
 
 
 def pairs_said(told: object) -> list[str]:
-    """What :func:`pairs_told` has, in words; nothing where there are none."""
+    """Return what :func:`pairs_told` has, in words; nothing where there are none."""
     if not isinstance(told, Mapping) or not told["count"]:
         return []
     return [some_pairs([(a, b) for a, b in told["named"]], told["count"])]

@@ -31,7 +31,7 @@ _CORRUPTED = frozenset({"checksum", "misplaced"})
 
 
 def changes_of(moments: Sequence[Moment], topology: Topology) -> list[Change]:
-    """What ``moments`` do to the rates of the links."""
+    """Return what ``moments`` do to the rates of the links."""
     found = []
     before = SOUND
     for moment in moments:
@@ -160,7 +160,7 @@ class FaultExpectation:
         return str(error)
 
     def _forlorn(self) -> str:
-        """Who is cut off for good, and by what."""
+        """Return who is cut off for good, and by what."""
         gone = self.cut_off[-1]
         alone = [pair for pair in self.severed if not set(pair).isdisjoint(gone)]
         apart = self._undirected(pair for pair in self.severed if set(pair).isdisjoint(gone))
@@ -185,7 +185,7 @@ class FaultExpectation:
         return sorted(once, key=lambda pair: (rank[pair[0]], rank[pair[1]]))
 
     def _causes(self, pairs: Iterable[Pair]) -> list[str]:
-        """What cut off each of ``pairs`` for good, all together, as it was said."""
+        """Return what cut off each of ``pairs`` for good, all together, as it was said."""
         last = self.moments[-1].condition
         found: dict[str, None] = {}
         for a, b in pairs:
@@ -220,7 +220,10 @@ def _telling(episode: Episode) -> Sequence[int]:
 
 
 def _any(parts: Iterable[Sequence[T]]) -> list[T]:
-    """What is in any of ``parts``, once; a flap has a thousand of them, and two different ones."""
+    """Return what is in any of ``parts``, once.
+
+    A flap has a thousand of them, and two different ones.
+    """
     different = {id(part): part for part in parts}.values()
     return list(dict.fromkeys(one for part in different for one in part))
 

@@ -50,7 +50,7 @@ def ports_struck(fault: FaultAt, topology: Topology) -> tuple[str, ...]:
 
 
 def link_changes(timeline: Sequence[FaultAt], topology: Topology) -> list[Change]:
-    """What ``timeline`` does to the rates of the links."""
+    """Return what ``timeline`` does to the rates of the links."""
     return [
         Change(fault.at_ns, CableEnd(*port.split(":")), share_left(fault.faults))
         for fault in timeline
@@ -59,7 +59,7 @@ def link_changes(timeline: Sequence[FaultAt], topology: Topology) -> list[Change
 
 
 def _differing(faults: Faults) -> dict[str, float]:
-    """What of ``faults`` is not as on a sound port, as JSON has it."""
+    """Return what of ``faults`` is not as on a sound port, as JSON has it."""
     sound = asdict(NONE)
     return {name: value for name, value in asdict(faults).items() if value != sound[name]}
 

@@ -181,6 +181,6 @@ def _when(curve: Curve, shares: Curve) -> Curve:
 
 
 def _from(curve: Curve, begins: Curve, steps: float | Curve) -> Curve:
-    """What ``curve`` delivers in so many ``steps`` from the steps ``begins`` on."""
+    """Return what ``curve`` delivers in so many ``steps`` from the steps ``begins`` on."""
     places = np.arange(len(curve))
     return np.interp(begins + steps, places, curve) - np.interp(begins, places, curve)

@@ -39,7 +39,10 @@ SPARE_BYTES = 256 * 2**20
 def check(
     lab: str, taps: Sequence[Tap], trials: Sequence[Trial], ranks: int, clock: Clock
 ) -> Capabilities:
-    """What the machine offers; :class:`UserError` unless a run can be expected to succeed on it."""
+    """Return what the machine offers.
+
+    :class:`UserError` unless a run can be expected to succeed on it.
+    """
     cleanup.require_root("run a scenario")
     check_name(lab)
     found = probe()
@@ -121,7 +124,7 @@ class Need:
 
 
 def agents_bytes(ranks: int, clock: Clock) -> int:
-    """What the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
+    """Return what the endpoints of ``ranks`` GPUs take, whatever they have to do (octets)."""
     return ranks * (AGENT_BYTES if clock == "host" else ENDPOINT_BYTES + PEER_BYTES * ranks)
 
 

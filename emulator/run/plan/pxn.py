@@ -116,7 +116,7 @@ class Pxn:
 
 
 def changed(before: Sequence[Schedule], after: Sequence[Schedule]) -> int:
-    """How many writes of the schedules ``before`` are no longer writes in ``after``."""
+    """Return how many writes of the schedules ``before`` are no longer writes in ``after``."""
     return sum(
         isinstance(one, Write) and not isinstance(other, Write)
         for old, new in zip(before, after, strict=True)

@@ -135,7 +135,7 @@ class RunPlan:
 
     @property
     def transport(self) -> str:
-        """What all stages use, or what they have in common: the user's choice."""
+        """Return what all stages use, or what they have in common: the user's choice."""
         return self._common([stage.stage.label for stage in self.stages], "transport", "uet")
 
     @property

@@ -115,7 +115,10 @@ def _fits(shown: Sequence[TableColumn], column: TableColumn) -> bool:
 
 
 def short_names(transports: Sequence[str]) -> dict[str, str]:
-    """What the table calls each transport: its name, or with a number in place of parameters."""
+    """Return what the table calls each transport.
+
+    Its name, or with a number in place of parameters.
+    """
     found: dict[str, str] = {}
     for number, name in enumerate(dict.fromkeys(transports), 1):
         short = name.partition(":")[0].partition(ON)[0]
@@ -203,7 +206,7 @@ def measured(topology: Topology, outcome: Outcome) -> dict[str, object]:
 
 
 def summary(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """How long each transport took beside the first one, a line for each other one.
+    """Return how long each transport took beside the first one, a line for each other one.
 
     ``rows`` are of all seeds.  One that took longer or less with every seed than the first one did
     with any gets a ratio with its spread; the ranges of others overlap.

@@ -156,7 +156,7 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
 
 
 def _accounted(account: Mapping[str, object]) -> str:
-    """What became of all frames that went into a namespace of the kernel."""
+    """Return what became of all frames that went into a namespace of the kernel."""
     dropped = account["dropped"]
     assert isinstance(dropped, Mapping)
     lost = sum(dropped.values())

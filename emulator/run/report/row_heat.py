@@ -99,7 +99,7 @@ def busiest(run: RecordedRun, number: int | None, colour: str) -> list[HeatDirec
 
 
 def describe(run: RecordedRun, row: RowPorts) -> str:
-    """Which row it is, as the title of a drawing."""
+    """Return which row it is, as the title of a drawing."""
     facts = run.rows[row.row - 1]
     size = facts.get("size_bytes")
     what = [

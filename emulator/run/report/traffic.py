@@ -89,7 +89,7 @@ def measured(
 
 
 def _durations(iterations: Iterable[Iteration]) -> list[int]:
-    """How long each message took (ns)."""
+    """Return how long each message took (ns)."""
     return [
         duration
         for iteration in iterations

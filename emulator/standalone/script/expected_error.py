@@ -45,7 +45,10 @@ def error_name(text: str, what: str) -> str:
 
 
 def explanation(request: Request, error: str | None, delivery: str) -> str | None:
-    """What a user of RUDI can do about a refusal; ``delivery`` is what the request leaves open."""
+    """Return what a user of RUDI can do about a refusal.
+
+    ``delivery`` is what the request leaves open.
+    """
     if (
         not isinstance(request, ReadRequest | WriteRequest)
         or (request.delivery or delivery) != "rudi"

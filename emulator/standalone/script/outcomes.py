@@ -139,7 +139,7 @@ class Outcomes:
         return str(path)
 
     def regions_at_end(self) -> Iterator[dict[str, object]]:
-        """What the regions hold now; a region that is not as expected counts as failed."""
+        """Yield what the regions hold now; a region that is not as expected counts as failed."""
         for region in self._regions.values():
             said: dict[str, object] = {"key": f"{region.key:#x}", "size": len(region.memory)}
             said |= summary(region.memory)

@@ -58,7 +58,7 @@ class ProbeOutcome:
         self._psn = self._pdc.source.window.next - 1 & 0xFFFF_FFFF
 
     def outcome(self, now: int) -> tuple[bool, str | None]:
-        """Whether it has ended, and by which error."""
+        """Return whether it has ended, and by which error."""
         pdc = self._pdc
         if pdc is None:
             if self._endpoint.counts["rx_probe_acks"] > self._before:

@@ -426,7 +426,7 @@ def _told(place: Mapping[str, int], header_data: int | None) -> dict[str, object
 
 
 def elements(message: Message) -> list[int | float | str]:
-    """What a fetching atomic brought, as numbers."""
+    """Return what a fetching atomic brought, as numbers."""
     assert message.datatype is not None
     assert message.memory is not None
     return decode(message.datatype, message.memory)

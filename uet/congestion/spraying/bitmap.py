@@ -90,7 +90,7 @@ class PenaltySpraying:
         return self._evs[position]
 
     def _passed_over(self, ev: int) -> bool:
-        """Whether it is too early to use ``ev``; it is one round less early then."""
+        """Return whether it is too early to use ``ev``; it is one round less early then."""
         penalty = self._penalty[ev]
         if not penalty:
             return False

@@ -40,7 +40,7 @@ class PathSelection(Protocol):
 
 
 def ev_set_size(bdp: int, mtu: int, most: int = EV_SET_SIZE) -> int:
-    """How many EVs come round within about two RTTs at full rate (UES 3.6.16)."""
+    """Return how many EVs come round within about two RTTs at full rate (UES 3.6.16)."""
     return max(_LEAST_EVS, min(most, 2 * bdp // mtu))
 
 

@@ -149,7 +149,7 @@ class PerPort:
         return working[turn]
 
     def _is_tried(self, port: int) -> bool:
-        """Whether ``port``, which does not answer, is to have a packet for once."""
+        """Return whether ``port``, which does not answer, is to have a packet for once."""
         self._turns[port] += 1
         if self._turns[port] < self._try_after[port]:
             return False

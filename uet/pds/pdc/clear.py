@@ -53,7 +53,7 @@ class ClearDuty:
 
     @property
     def _is_asked(self) -> bool:
-        """Whether the target asks for more than the last CLEAR sent."""
+        """Return whether the target asks for more than the last CLEAR sent."""
         return 0 < ((self._asked - self._source.clear_sent) & MASK) < HALF
 
     def consider(self, now: int) -> None:

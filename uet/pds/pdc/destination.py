@@ -36,7 +36,7 @@ _TINY = 12  # octets that every SES header has at least
 
 
 def default_response(message_id: int, job_id: int, *, word: int = _DEFAULT_OK) -> bytes:
-    """What PDS answers when SES has nothing to say: success (UES 3.5.17)."""
+    """Return what PDS answers when SES has nothing to say: success (UES 3.5.17)."""
     return _RESPONSE.pack(word, message_id, job_id, 0)
 
 
@@ -395,7 +395,7 @@ class RequestDestination:
                 self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
 
     def _is_first_ask(self, psn: int) -> bool:
-        """Whether ``psn`` lies below CACK and is asked about for the first time.
+        """Return whether ``psn`` lies below CACK and is asked about for the first time.
 
         An ACK that covers it has left already; if it is asked about again that ACK was lost.
         """

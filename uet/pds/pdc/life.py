@@ -68,7 +68,7 @@ class PdcSurroundings(Protocol):
         ...
 
     def pressure(self) -> int:
-        """How much the peers should hold back, as memory fills (rcv_cwnd_pend, 0 to 127)."""
+        """Return how much the peers should hold back, as memory fills (rcv_cwnd_pend, 0 to 127)."""
         ...
 
     def credit_wanted(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
@@ -76,7 +76,7 @@ class PdcSurroundings(Protocol):
         ...
 
     def next_start(self, peer: Peer, sdi: int | None) -> int | None:
-        """Where a secured PDC of ours must begin, as its target has said; else ``None``."""
+        """Return where a secured PDC of ours must begin, as its target has said; else ``None``."""
         ...
 
     def expected_psn(self, pdc: PdcLife) -> int | None:
@@ -369,7 +369,7 @@ class PdcLife:
 
     @property
     def has_work(self) -> bool:
-        """Whether there may ever be something to do without new input."""
+        """Return whether there may ever be something to do without new input."""
         return self.state is not PdcState.CLOSED and (
             not self.source.idle
             or self._clear.due is not None
@@ -449,7 +449,7 @@ class PdcLife:
 
     @property
     def in_use(self) -> bool:
-        """Whether something is queued, unanswered or still to come."""
+        """Return whether something is queued, unanswered or still to come."""
         return not self.source.idle or self._locks > 0 or bool(self.destination.busy)
 
     def quiesce(self) -> None:

@@ -96,7 +96,7 @@ class SecureStarts:
             self._counts["pending_pdcs_expired"] += 1
 
     def next_deadline(self) -> int | None:
-        """When the oldest half-open PDC is forgotten (ns)."""
+        """Return when the oldest half-open PDC is forgotten (ns)."""
         return next(iter(self._pending.values()))[1] if self._pending else None
 
     # -- the initiator's side ------------------------------------------------------------------
@@ -110,5 +110,5 @@ class SecureStarts:
             self._told[peer_key, sdi] = psn
 
     def next_start(self, peer_key: bytes, sdi: int | None) -> int | None:
-        """Where the next secured PDC must begin, if the target has said so."""
+        """Return where the next secured PDC must begin, if the target has said so."""
         return None if sdi is None else self._told.get((peer_key, sdi))

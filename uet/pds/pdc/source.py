@@ -141,7 +141,7 @@ class RequestSource(LossRecovery):
 
     @property
     def longer_unsent(self) -> bool:
-        """Whether a message that is not short has still to leave, in part or as a whole."""
+        """Return whether a message that is not short has still to leave, in part or as a whole."""
         current = self._current
         return self._longer > 0 or (current is not None and current.packets > self._most_short)
 
@@ -152,17 +152,17 @@ class RequestSource(LossRecovery):
 
     @property
     def is_full(self) -> bool:
-        """Whether no more PSNs can be remembered."""
+        """Return whether no more PSNs can be remembered."""
         return self.window.outstanding >= RING
 
     @property
     def has_unsent(self) -> bool:
-        """Whether requests wait that will carry CLEAR_PSN when they leave."""
+        """Return whether requests wait that will carry CLEAR_PSN when they leave."""
         return self._current is not None or bool(self.queue) or bool(self.retransmit.members)
 
     @property
     def worn_out(self) -> bool:
-        """Whether the PSN range is nearly used up (UES Table 3-28, Limit_PSN_Range)."""
+        """Return whether the PSN range is nearly used up (UES Table 3-28, Limit_PSN_Range)."""
         return ((self.window.next - self.start_psn) & MASK) >= PSN_LIMIT - PSN_LIMIT_MARGIN
 
     def stalled(self, now: int) -> bool:
@@ -181,18 +181,18 @@ class RequestSource(LossRecovery):
         return waiting not in self._controls and self._beyond_range(waiting)
 
     def _waiting(self) -> int:
-        """How many packets wait to be sent, again or for the first time."""
+        """Return how many packets wait to be sent, again or for the first time."""
         current = self._current
         unsent = 0 if current is None else current.packets - current.sent
         return unsent + self._queued + len(self.retransmit)
 
     @property
     def _awaits_answer(self) -> bool:
-        """Whether a packet that asked for an ACK has not been covered by CACK."""
+        """Return whether a packet that asked for an ACK has not been covered by CACK."""
         return self._asked is not None and 0 < ((self._asked - self.max_cack) & MASK) < HALF
 
     def _beyond_range(self, psn: int) -> bool:
-        """Whether the peer does not track ``psn`` yet."""
+        """Return whether the peer does not track ``psn`` yet."""
         return ((psn - self.max_cack) & MASK) > self.peer_range
 
     # -- what may be sent --------------------------------------------------------------------
@@ -385,7 +385,7 @@ class RequestSource(LossRecovery):
         return FINISHED if len(out) < limit else USED_UP
 
     def _stands_alone(self, psn: int) -> bool:
-        """Whether ``psn`` is the oldest open request, and nothing of this PDC is in flight.
+        """Return whether ``psn`` is the oldest open request, and nothing of this PDC is in flight.
 
         It may leave although others have used up the window of the context: no timer and no
         answer would bring it on.
@@ -395,7 +395,7 @@ class RequestSource(LossRecovery):
         )
 
     def _asks(self, psn: int, now: int) -> bool:
-        """Whether ``psn`` may leave without credit, to ask for some (UES 3.6.14).
+        """Return whether ``psn`` may leave without credit, to ask for some (UES 3.6.14).
 
         A CREDIT_REQ needs a PDC at the peer.  Before that only the oldest packet asks, once in a
         round trip: all that is sent without credit fills the queue that trims it.
@@ -406,7 +406,7 @@ class RequestSource(LossRecovery):
         return due is not None and due <= now
 
     def asks_at(self) -> int | None:
-        """When the oldest packet may leave to ask for credit (ns), if it waits for that."""
+        """Return when the oldest packet may leave to ask for credit (ns), if it waits for that."""
         window = self.window
         if not self.credited or self._writer.peer_id or not self._context.lacks_credit:
             return None
@@ -417,7 +417,10 @@ class RequestSource(LossRecovery):
         return self.timer.sent_at[window.base & _SLOT] + self._context.base_rtt
 
     def _with_syn(self, psn: int) -> bool:
-        """Whether a resend goes out with SYN: the target is not known, or as it was built."""
+        """Return whether a resend goes out with SYN.
+
+        The target is not known, or as it was built.
+        """
         return not self._writer.peer_id or (
             self._keep_syn and ((self._syn_end - 1 - psn) & MASK) < HALF
         )
@@ -533,7 +536,7 @@ class RequestSource(LossRecovery):
         return rtt
 
     def unheard(self) -> bool:
-        """Whether packets wait for a window that nobody has been asked to open.
+        """Return whether packets wait for a window that nobody has been asked to open.
 
         Those that asked for an ACK were refused or lost, the window has shrunk below what else is
         in flight, and that is too little to be acknowledged by itself.
@@ -682,7 +685,7 @@ class RequestSource(LossRecovery):
             psn = (psn + 1) & MASK
 
     def was_sent_once(self, psn: int) -> bool:
-        """Whether an open request has left once, and nobody has said that it arrived."""
+        """Return whether an open request has left once, and nobody has said that it arrived."""
         return self._copies[psn & _SLOT] == 1 and not self.window.is_delivered(psn)
 
     def message_of(self, psn: int) -> Outbound | None:

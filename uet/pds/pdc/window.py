@@ -17,7 +17,7 @@ _SACK_MASK = (1 << SACK_BITS) - 1
 
 
 def _run(bits: int) -> int:
-    """How many of the lowest bits are set without a gap."""
+    """Return how many of the lowest bits are set without a gap."""
     return (~bits & (bits + 1)).bit_length() - 1
 
 
@@ -51,7 +51,7 @@ class ReceiveWindow:
         return (self.base - 1) & MASK
 
     def classify(self, psn: int) -> PsnArrival:
-        """Where ``psn`` lies (UES 3.5.12, receive rules)."""
+        """Return where ``psn`` lies (UES 3.5.12, receive rules)."""
         ahead = (psn - self.base) & MASK
         if ahead < self.size:
             return PsnArrival.DUPLICATE if self.received >> ahead & 1 else PsnArrival.NEW
@@ -165,7 +165,7 @@ class SendWindow:
         return (self.next - self.base) & MASK
 
     def is_open(self, psn: int) -> bool:
-        """Whether ``psn`` was sent and its response is not known."""
+        """Return whether ``psn`` was sent and its response is not known."""
         ahead = (psn - self.base) & MASK
         return ahead < ((self.next - self.base) & MASK) and not self.done >> ahead & 1
 

@@ -40,7 +40,7 @@ class Condemned:
 
     @property
     def is_decided(self) -> bool:
-        """Whether nothing is left to wait for."""
+        """Return whether nothing is left to wait for."""
         window = self._source.window
         if self._ordered and window.base in self._never:
             return True

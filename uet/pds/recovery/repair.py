@@ -239,7 +239,7 @@ class LossRecovery:
     # -- what silence tells --------------------------------------------------------------------
 
     def tail_deadline(self) -> int | None:
-        """When a PROBE asks for what is in flight, should nothing be heard before (ns)."""
+        """Return when a PROBE asks for what is in flight, should nothing be heard before (ns)."""
         window = self.window
         if (
             not self._tail_loss_time

@@ -218,7 +218,7 @@ class RetransmissionQueue:
         return len(self.members)
 
     def next_deadline(self) -> int | None:
-        """When a delayed PSN falls due; ``None`` if :meth:`head` shows one already."""
+        """Return when a delayed PSN falls due; ``None`` if :meth:`head` shows one already."""
         if self._due and self._ready:
             return self._due.get((self._start + self._ready[0]) & MASK)
         return self._delayed[0][0] if self._delayed else None

@@ -119,7 +119,7 @@ class Initiator:
 
     @property
     def waiting(self) -> bool:
-        """Whether something has not started for want of a PDC or a message id."""
+        """Return whether something has not started for want of a PDC or a message id."""
         return bool(self._blocked or self._starved)
 
     # -- how messages start --------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Initiator:
 
     @staticmethod
     def _landed(message: Outbound) -> PostedOperation | None:
-        """Whose message PDS gives back; ``None`` if that is over and done with."""
+        """Return whose message PDS gives back; ``None`` if that is over and done with."""
         operation = message.operation if isinstance(message, OutboundMessage) else None
         if (
             not isinstance(operation, PostedOperation)
@@ -474,7 +474,7 @@ class Initiator:
         self._timers.start(operation, for_what, self._time.now + time)
 
     def next_deadline(self) -> int | None:
-        """When :meth:`on_timer` must be called (ns), or ``None``."""
+        """Return when :meth:`on_timer` must be called (ns), or ``None``."""
         return self._timers.next_deadline()
 
     def on_timer(self, now: int) -> None:

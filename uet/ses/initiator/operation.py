@@ -44,7 +44,7 @@ class Coverage:
             self.add(start, end)
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of ``start`` to ``end`` is there."""
+        """Return whether all of ``start`` to ``end`` is there."""
         at = bisect_right(self._starts, start) - 1
         return end <= start or (at >= 0 and self._ends[at] >= end)
 
@@ -82,7 +82,7 @@ class PeerReads:
             del self._refused[next(iter(self._refused))]
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of ``start`` to ``end`` has been read."""
+        """Return whether all of ``start`` to ``end`` has been read."""
         union = Coverage()
         for coverage in (self._older, *self._read.values()):
             union.include(coverage)
@@ -224,7 +224,7 @@ class OperationStream:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether something has been posted and has not begun."""
+        """Return whether something has been posted and has not begun."""
         return bool(self._queue or self._asking)
 
     def push(self, operation: PostedOperation) -> None:
@@ -240,7 +240,7 @@ class OperationStream:
         return (asking if not queue or (asking and asking[0] < queue[0]) else queue)[0][1]
 
     def next(self, now: int) -> PostedOperation | None:
-        """What may start now, if anything: not what recovery holds back, or its data."""
+        """Return what may start now, if anything: not what recovery holds back, or its data."""
         if self.recovering and (self.flying > 0 or now < self.hold):
             return None
         queue, asking = self._queue, self._asking
@@ -261,7 +261,7 @@ class OperationStream:
 
     @property
     def is_asking(self) -> bool:
-        """Whether something may wait for data that others have asked for."""
+        """Return whether something may wait for data that others have asked for."""
         return bool(self._asking or (self.ordered and self._queue))
 
     def pop(self, operation: PostedOperation) -> None:

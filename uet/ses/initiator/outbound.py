@@ -138,7 +138,7 @@ class OutboundMessage:
 
     @property
     def requested(self) -> int:
-        """How many of its packets are requests proper: not the one that ended it early."""
+        """Return how many of its packets are requests proper: not the one that ended it early."""
         return self.packets - self._ended_early
 
     # -- headers -------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class MessagePlan:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether nobody notices if it is carried out twice: where order does not count.
+        """Return whether nobody notices if it is carried out twice: where order does not count.
 
         So it is with what changes nothing, and with WRITEs to a region whose key says so, unless
         they are announced.
@@ -136,7 +136,7 @@ class MessagePlan:
 
     @property
     def has_id(self) -> bool:
-        """Whether its header holds a message id that must be one of its own (UES 3.4.1)."""
+        """Return whether its header holds a message id that must be one of its own (UES 3.4.1)."""
         return self.next_header == _STD and self.opcode != Opcode.DATAGRAM_SEND
 
 
@@ -175,7 +175,7 @@ def _need(config: FepConfig, held: FepCapability, capability: FepCapability, wha
 
 
 def plan(request: Request, config: FepConfig, held: FepCapability, home: Address) -> MessagePlan:
-    """How ``request`` goes out; ``home`` is the resource of requests that name none.
+    """Return how ``request`` goes out; ``home`` is the resource of requests that name none.
 
     Raises :class:`MessageError`.
     """

@@ -124,7 +124,10 @@ _MEANS_EQUAL = (operator.eq, operator.ne)
 
 
 def supported(operation: int, datatype: int) -> bool:
-    """Whether there is such an operation on such a type: what :func:`execute` carries out."""
+    """Return whether there is such an operation on such a type.
+
+    What :func:`execute` carries out.
+    """
     kind = _TYPES.get(datatype)
     if kind is None:
         return False

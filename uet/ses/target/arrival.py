@@ -126,7 +126,7 @@ class RequestArrival:
 
     @property
     def signature(self) -> tuple[int, ...]:
-        """What all packets of one message have in common."""
+        """Return what all packets of one message have in common."""
         return (self.identity, self.to, self.match_bits, self.buffer_offset, self.length)
 
     @property
@@ -178,7 +178,7 @@ class RequestArrival:
         return self.asked(mtu) if self.opcode == Opcode.READ else len(self.payload)
 
     def consistent(self, mtu: int) -> bool:
-        """Whether the lengths agree with each other (UES 3.4.1, receive checks).
+        """Return whether the lengths agree with each other (UES 3.4.1, receive checks).
 
         ``mtu`` bounds what one packet may ask for.
         """

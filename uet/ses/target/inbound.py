@@ -212,7 +212,10 @@ class InboundTable:
         self._time.started(when)
 
     def make_room(self, now: int) -> bool:
-        """Whether one more message can be tracked; drops those idle for too long if need be."""
+        """Return whether one more message can be tracked.
+
+        Drops those idle for too long if need be.
+        """
         if len(self.messages) < self._limit:
             return True
         if now < self._full_until:
@@ -243,7 +246,7 @@ class InboundTable:
         return True
 
     def take_early(self, key: MessageKey) -> EarlyPackets | None:
-        """What has arrived of a send before its SOM; it is kept no longer."""
+        """Return what has arrived of a send before its SOM; it is kept no longer."""
         early = self.early.pop(key, None)
         if early is not None:
             self._early_octets -= early.octets

@@ -266,12 +266,12 @@ class ReceiveQueue:
 
     @property
     def unexpected(self) -> int:
-        """How many messages are held."""
+        """Return how many messages are held."""
         return len(self._waiting_untagged) + len(self._waiting_tagged)
 
     @property
     def unexpected_octets(self) -> int:
-        """How much buffered data they have."""
+        """Return how much buffered data they have."""
         return self._octets
 
 

@@ -63,7 +63,7 @@ def default_response(to: RequestArrival, modified: int) -> Response:
 
 
 def data_header(to: RequestArrival, octets: int) -> bytes:
-    """What stands before data that answers a request (UES Tables 3-12, 3-13).
+    """Return what stands before data that answers a request (UES Tables 3-12, 3-13).
 
     A request without message identifier is named by its PSN.
     """

@@ -271,7 +271,7 @@ class Target:
         self._inbound.forget(pdc_id)
 
     def next_deadline(self) -> int | None:
-        """When :meth:`on_timer` must be called (ns), or ``None``."""
+        """Return when :meth:`on_timer` must be called (ns), or ``None``."""
         first, second = self._inbound.next_deadline(), self._sends.deferrals.next_deadline()
         if first is None or second is None:
             return second if first is None else first

@@ -51,7 +51,7 @@ def decoder(header: Header) -> str:
 
 
 def key(field: Field) -> str:
-    """What the dissector calls ``field``: tokens have one name wherever they stand."""
+    """Return what the dissector calls ``field``: tokens have one name wherever they stand."""
     return field.name.removeprefix("rtr_")
 
 

@@ -314,7 +314,10 @@ _LABELS = {
 
 
 def upstream(header: str) -> tuple[str, dict[str, str]]:
-    """Where Wireshark's own dissector has the fields of ``header``: longest name that fits."""
+    """Return where Wireshark's own dissector has the fields of ``header``.
+
+    Longest name that fits.
+    """
     fits = [name for name in UPSTREAM if header == name or header.startswith(name)]
     return UPSTREAM[max(fits, key=len)] if fits else ("", {})
 
@@ -342,7 +345,7 @@ def shared_name(header: Header, field: Field) -> str | None:
 
 
 def words(name: str) -> str:
-    """How a field is called in the packet details."""
+    """Return how a field is called in the packet details."""
     if name in _LABELS:
         return _LABELS[name]
     spoken = " ".join(filter(None, (_WORDS.get(word, word) for word in name.split("_"))))
