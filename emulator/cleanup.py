@@ -42,7 +42,7 @@ KILL_BUDGET_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """How much of a lab was found and removed."""
+    """The parts of a lab that were removed, by kind."""
 
     lab: str
     namespaces: int

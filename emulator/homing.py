@@ -1,4 +1,4 @@
-"""How GPUs with two ports hang on their switches where that is left to the machine (homing=auto).
+"""The attachment of GPUs with two ports where the machine decides (homing=auto).
 
 Drawn are two switches that look like one, to which a GPU has a bond.  That takes a kernel with
 bonding, and static routes.  Elsewhere the GPU has two paths, and an address of its own over both.

@@ -256,7 +256,7 @@ def add_process(lab: str, pid: int) -> None:
 
 
 def processes(lab: str) -> list[Process]:
-    """Those helper processes of ``lab`` that still run."""
+    """Return the helper processes of ``lab`` that still run."""
     found = []
     with suppress(FileNotFoundError):
         for entry in (directory_of(lab) / "processes").iterdir():

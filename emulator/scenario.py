@@ -1,4 +1,4 @@
-"""What a scenario is, and how one is loaded by name or from a user's own file.
+"""Scenarios: their form, and how one is loaded by name or from a user's own file.
 
 A scenario is a Python module with a docstring that reads like a lab sheet and these four names:
 
@@ -59,8 +59,9 @@ Contents = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class FaultAt:
-    """From ``at_ns`` after the common start on, the switch port ``port`` (``node:port``) has
-    ``faults``; :data:`emulator.asic.port_faults.NONE` heals it.
+    """Faults of a switch port from ``at_ns`` after the common start on.
+
+    The switch port is ``port`` (``node:port``); :data:`emulator.asic.port_faults.NONE` heals it.
 
     Faults strike what leaves through the port; ``both_ways``: also what comes back over its cable.
     """
@@ -125,7 +126,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What was measured over the iterations of a trial (warm-ups excluded).
+    """The measurements of a trial's iterations (warm-ups excluded).
 
     ``times_ns`` holds each iteration's fabric time from the common start until the last rank was
     done; ``ideal_ns`` is the lower bound of :mod:`emulator.measures.ideal`; ``counters`` are the

@@ -103,7 +103,7 @@ class Parameters(TrafficParameters):
 
 
 def topology(parameters: Parameters) -> str:
-    """That of the incast, or four hosts with two rails."""
+    """Return the topology of the incast, or four hosts with two rails."""
     if parameters.pattern == "permutation":
         return "rail_clos:hosts=4,gpus_per_host=2"
     return incast_topology(parameters.senders, parameters.placement)

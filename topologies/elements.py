@@ -1,4 +1,4 @@
-"""What a fabric is made of, as plain data: ports, bridges, nodes, cables, servers.
+"""The elements of a fabric as plain data: ports, bridges, nodes, cables, servers.
 
 Units are in the field names: ``_bps`` is bits per second, ``_ns`` nanoseconds, ``_bytes`` octets,
 all in the real fabric's own terms (time dilation is the emulator's business, not the topology's).
@@ -31,9 +31,12 @@ class TopologyError(ValueError):
 
 
 class Role(enum.StrEnum):
-    """What a node is.  ``NIC`` is one that several GPUs share: a bridge inside the server that
-    holds its senders back instead of dropping.  ``LEAF`` is a bottom switch whose subnet is not a
-    rail's, ``ROUTER`` one of a direct network (torus, dragonfly)."""
+    """The role of a node.
+
+    ``NIC`` is one that several GPUs share: a bridge inside the server that holds its senders back
+    instead of dropping.  ``LEAF`` is a bottom switch whose subnet is not a rail's, ``ROUTER`` one
+    of a direct network (torus, dragonfly).
+    """
 
     GPU = "gpu"
     SERVER = "server"
@@ -220,7 +223,7 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class FabricProfile:
-    """What holds for the whole fabric.
+    """The settings of the whole fabric.
 
     ``routing`` says which paths its routes take: ``shortest`` (all of them), or another way of
     :mod:`topologies.routing`.  ``control_plane`` is ``NAME[:PARAMETER=VALUE,...]``, ``data_plane``

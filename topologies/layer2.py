@@ -1,4 +1,4 @@
-"""What bridges, VLANs, bonds and pairs of switches must agree on."""
+"""Checks of the second layer: bridges, VLANs, bonds and pairs of switches must agree."""
 
 from __future__ import annotations
 

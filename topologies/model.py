@@ -87,7 +87,7 @@ class Topology(Wiring):
         validate(self)
 
     def with_switch_latency(self, latency_ns: int) -> Topology:
-        """This fabric with switches whose pipeline takes ``latency_ns``."""
+        """Return this fabric with switches whose pipeline takes ``latency_ns``."""
         if latency_ns == self.switch_latency_ns:
             return self
         return replace(self, switch_latency_ns=latency_ns)

@@ -1,4 +1,4 @@
-"""How long ways are, and the shortest paths of a graph of cables.
+"""Lengths of paths, and the shortest paths of a graph of cables.
 
 What lengths of many ways are compared by is added up cable by cable on the way there, so that the
 ways themselves, of which a fabric has one for every two nodes, need not be written down.
@@ -16,7 +16,7 @@ from topologies.wiring import Wiring, once_per_topology
 
 
 class Span(NamedTuple):
-    """How long a way is.
+    """The length of a path.
 
     ``hops`` are its cables, ``delay_ns`` the sum of their delays and of the latency of each switch
     that it comes to, ``ticks`` the time that one octet takes to be sent by a port of each cable, in
@@ -30,8 +30,10 @@ class Span(NamedTuple):
     tunnel_ticks: int = 0
 
     def serialisation_ns(self, octets: int, ticks: Ticks, *, tunnel_octets: int = 0) -> Fraction:
-        """What store-and-forward of ``octets`` at every port adds to the delay; in tunnels there
-        are ``tunnel_octets`` more of them."""
+        """Return the delay that store-and-forward of ``octets`` adds at all ports.
+
+        In tunnels there are ``tunnel_octets`` more of them.
+        """
         return (octets * self.ticks + tunnel_octets * self.tunnel_ticks) * ticks.ns
 
 
@@ -85,7 +87,7 @@ def span_from(topology: Wiring, source: str, path: Iterable[Link]) -> Span:
 
 
 def tree(topology: Wiring, source: str, port: str | None = None) -> Mapping[str, tuple[str, Link]]:
-    """By node that ``source`` reaches, the node before it on a shortest path, and the cable.
+    """Return the previous node and cable on a shortest path, for each node in reach of ``source``.
 
     That is a path of the fewest hops, and of those one of the least delay.  Nodes come in the order
     of their distance, each after the one before it.  GPUs do not forward; standby links carry

@@ -1,4 +1,4 @@
-"""Whether a topology agrees with itself: names, addresses, cables, servers."""
+"""Consistency of a topology: names, addresses, cables, servers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _validate_gateways(topology: Wiring) -> None:
 
 
 def _is_stretched(item: Bridge | Port, stretched: Mapping[int, Bridge]) -> bool:
-    """Whether ``item`` is one more bridge of a network that another switch has, and is like it."""
+    """Return whether ``item`` is another bridge of a stretched network, and like it."""
     if isinstance(item, Port) or item.vni is None:
         return False
     first = stretched.get(item.vni)
@@ -144,7 +144,7 @@ def _validate_profile(profile: FabricProfile) -> None:
 
 
 def _validate_subnets(topology: Wiring) -> dict[IPv4Network, str]:
-    """Those of bridges, which stand apart from each other, with their names."""
+    """Return the subnets of bridges, which do not overlap, with the bridges' names."""
     subnets: dict[IPv4Network, str] = {}
     _claim_subnets(subnets, _bridged(topology))
     for node in topology.nodes:

@@ -1,4 +1,4 @@
-"""What arrives at a fabric endpoint, sorted: whose is it, and which PDC's (UES 3.5.8, 3.5.12).
+"""Arriving frames of a fabric endpoint, sorted by PDC and kind (UES 3.5.8, 3.5.12).
 
 In order: frames and packets, requests, acknowledgements and refusals, control packets, packets
 without a PDC; trimmed ones are in :mod:`uet.trimmed`.  Everything that is wrong with a packet is
@@ -91,7 +91,7 @@ _BEGINNING = frozenset(
 
 
 class ReceivingEndpoint(Protocol):
-    """What sorting needs of the endpoint."""
+    """The parts of an endpoint that sorting of arrivals uses."""
 
     config: FepConfig
     counts: Counter[str]

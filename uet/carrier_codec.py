@@ -1,4 +1,4 @@
-"""What carries UET on the fast path: Ethernet, IPv4 or IPv6, and UDP or the entropy header.
+"""Carriers of UET on the fast path: Ethernet, IPv4 or IPv6, and UDP or the entropy header.
 
 :class:`PeerEnvelope` makes the frames to one peer, :class:`Decapsulator` finds the UET part of a
 frame that arrived (UES 3.5.10).  Which of the encapsulations an endpoint speaks, and whether its
@@ -93,7 +93,7 @@ class EncapsulationError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Encapsulation:
-    """How one endpoint's packets are carried.  ``EncapsulationError`` for bad values.
+    """The encapsulation of one endpoint's packets.  ``EncapsulationError`` for bad values.
 
     ``address`` is the fabric address (FA), and decides between IPv4 and IPv6.  ``native`` takes
     the entropy header and the IP ``protocol`` number in place of UDP (UES Table 3-31).  ``crc``
@@ -131,7 +131,7 @@ class Encapsulation:
 
     @property
     def version(self) -> int:
-        """Of IP: 4 or 6."""
+        """Return the version of IP: 4 or 6."""
         return ip_of(self.address).version
 
     @property
@@ -441,7 +441,7 @@ class Decapsulator:
     # -- all others ----------------------------------------------------------------------------
 
     def open_any(self, frame: memoryview) -> Opened | str:
-        """As ``open``, for every frame: one header after the other."""
+        """Decapsulate any frame as ``open`` does: one header after the other."""
         if len(frame) < _IP_AT:
             return _TRUNCATED
         _, _, ethertype = headers.ETHERNET.unpack_from(frame)

@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, kw_only=True)
 class Compatibility:
-    """How to differ from UES 1.0.3 for the sake of a peer."""
+    """The deviations from UES 1.0.3 for the sake of a peer."""
 
     #: Answer a trimmed ACK that carried read data with NACK TRIMMED_ACK, and send the request
     #: again when that NACK comes (UES 1.0 to 1.0.2; code reserved since 1.0.3).

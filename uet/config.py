@@ -1,4 +1,4 @@
-"""What is configured rather than signalled: one frozen class per endpoint.
+"""Configuration of an endpoint that no packet signals: one frozen class.
 
 Defaults are those of the UE Specification's parameter table (UES Table 3-28) unless the comment
 says otherwise.  Times are ns of fabric time, sizes octets.
@@ -270,7 +270,7 @@ class FepConfig:
             )
 
     def congestion(self, full_size: int) -> CongestionProfile:
-        """Of what its congestion control is made; a full packet's nominal size is ``full_size``."""
+        """Return the parts of congestion control; ``full_size`` is a full packet's nominal size."""
         return profile(
             self.congestion_control,
             spraying=self.spraying,

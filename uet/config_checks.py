@@ -1,4 +1,4 @@
-"""What the configurations of endpoints are checked for, each with one sentence that names it."""
+"""Checks of endpoints' configurations, each with one sentence that names the field."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class FabricEndpoint:
         self.target.guard_writes(guard)
 
     def divert(self, peer: str, key: int) -> None:
-        """What ``peer`` is writing under ``key`` is taken, and goes nowhere."""
+        """Accept what ``peer`` writes under ``key`` and discard it."""
         pdcs = {pdc.id for pdc in self.table.by_id.values() if pdc.address == peer}
         self.target.divert(key, pdcs)
 
@@ -402,7 +402,7 @@ class FabricEndpoint:
     # -- what PDCs ask of their endpoint -------------------------------------------------------
 
     def activate(self, pdc: PdcLife) -> None:
-        """It has, or may have, something to send."""
+        """Note that ``pdc`` has, or may have, something to send."""
         self.turns.wake(pdc)
 
     def pdc_changed(self, pdc: PdcLife) -> None:

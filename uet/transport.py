@@ -27,7 +27,7 @@ Frame = tuple[bytes, "memoryview | bytes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What every request has.
+    """A request of any kind to a peer.
 
     ``kind`` is its name in completions and event logs.  ``peer`` is the address of the endpoint it
     goes to.  ``delivery`` chooses a delivery mode by name (``"rud"``, ``"rod"``, ``"rudi"``,
@@ -165,7 +165,7 @@ class Completion:
 
 
 class Transport(Protocol):
-    """What an event loop needs to know of a transport."""
+    """The interface of a transport for an event loop."""
 
     def register(
         self, memory: memoryview, *, key: int, writable: bool = True, readable: bool = True
@@ -182,17 +182,17 @@ class Transport(Protocol):
         """Take whole Ethernet frames.  Hostile ones are counted, never raised."""
 
     def transmit(self, now: int, limit: int) -> list[Frame]:
-        """What may leave now: all answers to what arrived, and at most ``limit`` frames more.
+        """Return frames that may leave: all answers to arrivals, and at most ``limit`` more.
 
         Answers are small and must not wait behind requests for room in the NIC's data queue.
         Runs the timers that are due.
         """
 
     def use_ports(self, working: Sequence[int]) -> None:
-        """Of the NIC's ports those numbered ``working``, at least one, take frames from now on."""
+        """Use the NIC's ports numbered ``working``, at least one, from now on."""
 
     def next_deadline(self) -> int | None:
-        """When :meth:`transmit` must be called again even if nothing arrives (ns), or ``None``."""
+        """Return when :meth:`transmit` is due even without arrivals (ns), or ``None``."""
 
     def completions(self) -> list[Completion]:
         """Completions since the last call.  Both :meth:`receive` and :meth:`transmit` bring some:

@@ -1,4 +1,4 @@
-"""How a switch chooses among equal next hops.
+"""Load balancing: the ways in which a switch chooses among equal next hops.
 
 ``flow``
     one hop per flow: addresses, protocol, and ports or entropy, hashed with the switch's seed.

@@ -20,7 +20,9 @@ LAB = CodePoints(
 
 
 def endpoint_fields(points: CodePoints = LAB) -> dict[str, int | None]:
-    """What of :class:`uet.config.FepConfig` an endpoint behind switches of ``points`` must have.
+    """Return the fields of ``FepConfig`` that an endpoint behind these switches must have.
+
+    See :class:`uet.config.FepConfig`.
 
     A trimmed packet is known by its code point alone, and the NACK it draws says by it whether
     the last hop was the one that trimmed (UES 3.5.15: TRIMMED, TRIMMED_LASTHOP).
@@ -34,7 +36,9 @@ def endpoint_fields(points: CodePoints = LAB) -> dict[str, int | None]:
 
 
 def rocev2_fields(points: CodePoints = LAB) -> dict[str, int]:
-    """What of :class:`emulator.rocev2.hca_config.HcaConfig` an endpoint in the same lab must have.
+    """Return the fields of ``HcaConfig`` that an endpoint in the same lab must have.
+
+    See :class:`emulator.rocev2.hca_config.HcaConfig`.
 
     Data keep the code point that NICs come with: one that belongs to no role, so that switches
     never trim them.  CNPs have the class of control packets, as NICs give them one of their own.

@@ -149,7 +149,7 @@ class FabricAsic:
         kernels: Kernels,
         clock: Clock = "host",
     ) -> Self:
-        """That of a running lab.  Raises UserError if its program is gone."""
+        """Open the switches of a running lab.  Raises UserError if its program is gone."""
         return cls(
             lab,
             topology,
@@ -218,7 +218,7 @@ class FabricAsic:
             counting.reset(self.program, port.index)
 
     def counters(self) -> dict[str, AsicCounters]:
-        """Of every switch port, by ``node:port``; since the lab's start or the last reset."""
+        """Return the counters of every switch port by ``node:port``, since the last reset."""
         indices = [port.index for port in self.ports.values()]
         return dict(zip(self.ports, counting.read_all(self.program, indices), strict=True))
 
@@ -277,7 +277,10 @@ class FabricAsic:
         return self._storms.get(self._port_at.get(nic, ""), False)
 
     def swallows(self, port: str, *, arriving: bool) -> bool:
-        """Whether faults at switch port ``port`` take all that leaves it, or that arrives there."""
+        """Return whether faults at switch port ``port`` drop all frames of one direction.
+
+        ``arriving`` selects the frames that arrive there; the others leave.
+        """
         struck = self.struck(port)
         return struck.swallows and (struck.arriving or not arriving)
 
@@ -300,7 +303,10 @@ class FabricAsic:
         return bytes(rules.queue(TrafficClass(number)) for number in rules.classes())
 
     def empty(self, port: str) -> None:
-        """What waited at ``port`` is lost: its cable was pulled.  It must be black meanwhile."""
+        """Drop the frames that wait at ``port``, whose cable was pulled.
+
+        The port must be black meanwhile.
+        """
         counting.empty(self.program, self.port(port).index)
 
     def lose(self, port: str, octets: int) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong on a port and its cable.
+"""Faults of a port and of its cable: loss, corruption, delay, rate and carrier.
 
 Faults strike frames that leave through the port and have found room in its queue: the model has
 charged the link for them.  Lost ones do not reach the kernel's queue below, which is that much
@@ -104,7 +104,7 @@ class Faults:
         return self.black_hole or self.unplugged
 
     def packed(self) -> bytes:
-        """As the program wants it."""
+        """Return the settings in the layout that the switch program reads."""
         chances = (
             self.loss,
             self.burst_begin,

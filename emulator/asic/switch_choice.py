@@ -82,7 +82,7 @@ class PauseChoice:
     pfc_deadlock: str = "refuse"
 
     def written(self) -> dict[str, str]:
-        """As :func:`parse` reads it."""
+        """Return the parameters in the form that :func:`parse` reads."""
         depths = {"xoff": self.xoff, "xon": self.xon, "headroom": self.headroom}
         parts = {key: str(depth) for key, depth in depths.items() if depth is not None}
         if self.pfc_priority is not None:
@@ -99,7 +99,7 @@ class PauseChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchChoice:
-    """What all switches of a lab do.
+    """The behaviour that all switches of a lab share.
 
     ``name`` is the choice as the user wrote it.  ``balance`` is one of
     :data:`~emulator.asic.balancing.METHODS`; ``flowlet_gap_ns`` (fabric time) is for flowlets, 0
@@ -153,7 +153,7 @@ class SwitchChoice:
         return self.changes.get(key, rules["data"].trim_bytes) is not None
 
     def leaving(self, octets: int) -> SwitchChoice:
-        """This choice, with at least ``octets`` of IP payload left of what is trimmed.
+        """Return this choice with at least ``octets`` of IP payload left in trimmed packets.
 
         What the user said of ``trim_size`` stays.
         """
@@ -259,7 +259,10 @@ def parse_latency(text: str) -> int:
 
 
 def wanted(text: str) -> SwitchChoice | None:
-    """As :func:`parse`; ``none`` is None: no ASIC, what the kernel's own queues do and no more."""
+    """Return the choice that ``text`` names; ``none`` gives None: the kernel's own queues alone.
+
+    See :func:`parse` for the form.
+    """
     return None if text.strip() == NONE else parse(text)
 
 

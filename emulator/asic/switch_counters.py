@@ -1,4 +1,4 @@
-"""What the model of a port's queues has seen."""
+"""Counters of the model of a port's queues."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class AsicCounters:
     queues: Mapping[Queue, QueueDepth]
 
     def as_dict(self) -> dict[str, object]:
-        """For a result file: names in lower case instead of numbers."""
+        """Return the counters for a result file: names in lower case instead of numbers."""
         classes = {}
         for traffic_class, row in self.classes.items():
             drops = {reason.name.lower(): count for reason, count in row.drops.items()}
@@ -112,7 +112,7 @@ def read(program: SwitchProgram, index: int) -> AsicCounters:
 
 
 def read_all(program: SwitchProgram, indices: Sequence[int]) -> list[AsicCounters]:
-    """As :func:`read` for all of ``indices``, in a few system calls."""
+    """Return the result of :func:`read` for all of ``indices`` in a few system calls."""
     for index in indices:
         check_index(program, index)
     count = max(indices, default=-1) + 1
@@ -169,7 +169,10 @@ def _counted(
 
 
 def _drained(depths: Mapping[Queue, int], served: int, owned: int) -> dict[Queue, int]:
-    """What ``served`` octets leave, ``owned`` of which are the low queue's (queue.h, drain)."""
+    """Return the depths after ``served`` octets, of which ``owned`` belong to the low queue.
+
+    See drain in queue.h.
+    """
     left = dict(depths)
     for queue, most in ((Queue.LOW, owned), *((queue, served) for queue in Queue)):
         taken = min(left[queue], most, served)

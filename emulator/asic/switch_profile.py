@@ -1,4 +1,4 @@
-"""What a switch does, as an engineer writes it: thresholds in octets, times in fabric ns.
+"""Switch profiles as an engineer writes them: thresholds in octets, times in fabric ns.
 
 A :class:`Profile` is the same for all ports of a switch; :func:`port_settings` makes of it what
 one port's program reads, and is the only place that knows the dilation.  Octets are counted as on
@@ -100,7 +100,7 @@ class CodePoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRules:
-    """What happens to a packet of one class, by the depth of its queue in octets.
+    """The treatment of packets of one class by the depth of their queue in octets.
 
     ECN-capable packets are marked with a probability that grows from 0 at ``kmin_bytes`` to
     ``pmax`` at ``kmax_bytes`` and is 1 from there on; None never marks.  A packet that would make
@@ -232,8 +232,11 @@ class Profile:
         return any(getattr(self, name).trim_bytes is not None for name in TRIMMED_NAMES)
 
     def without_trimming(self) -> Profile:
-        """This switch where it only drops: nobody can cut a packet that is in a tunnel, and the
-        packet cut around it is one that the end of the tunnel has to refuse."""
+        """Return this switch as one that only drops, for ports where packets are in tunnels.
+
+        No switch can cut a packet inside a tunnel: the end of the tunnel has to refuse the packet
+        around it.
+        """
         kept = {name: replace(getattr(self, name), trim_bytes=None) for name in TRIMMED_NAMES}
         return replace(self, **kept)
 
@@ -408,7 +411,7 @@ def port_settings(
 
 
 def arrival_settings(peer: int) -> bytes:
-    """For a port that is no switch's: tell port ``peer``, which measures, what has arrived."""
+    """Return settings for a port of a GPU that report arrivals to port ``peer``, which measures."""
     numbers = (0, 0, 0, Balancing.KERNEL, 0, 0, False, peer)
     tail = PORT_TAIL.pack(bytes(CODE_POINTS), *numbers, 0, 0, 0)
     return bytes(PORT_SETTINGS_BYTES - PORT_TAIL.size) + tail

@@ -1,4 +1,4 @@
-"""What the switches of a lab with a virtual clock share with the engine that holds their frames.
+"""Memory that switches with a virtual clock share with the engine that holds their frames.
 
 The tables are memory of the kernel, mapped: the program sees a write at once, and nothing here is a
 system call.  A value is found by its place: ``ports[index * PORT_WORDS + DEPTH + Queue.LOW]`` is

@@ -50,7 +50,7 @@ class Tap:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureRecord:
-    """What a capture came to.  ``path`` is None if nothing could be saved.
+    """The outcome of a capture.  ``path`` is None if nothing could be saved.
 
     ``errors`` are sentences about parts that are missing; ``warnings`` about frames that the
     sniffers saw too late, which the network did carry.

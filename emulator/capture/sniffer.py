@@ -41,7 +41,7 @@ _TCPDUMP_DROPPED = re.compile(r"^(\d+) packets? dropped by (?:kernel|interface)"
 
 @dataclass(frozen=True)
 class PortCount:
-    """What a sniffer says it did at ``port`` (``node:port``): frames written, frames missed."""
+    """The frames that a sniffer reports for ``port`` (``node:port``): written and missed."""
 
     port: str
     received: int
@@ -137,7 +137,10 @@ class Sniffer:
         return True
 
     def _asleep(self) -> bool:
-        """Whether every thread waits for the next frame (neither runs nor waits for the disk)."""
+        """Return whether every thread waits for the next frame.
+
+        A thread that runs, or that waits for the disk, does not.
+        """
         try:
             for task in Path(f"/proc/{self.pid}/task").iterdir():
                 # The state follows the command name, which stands in parentheses.
@@ -153,7 +156,7 @@ class Sniffer:
             self._process.send_signal(signal.SIGINT)
 
     def wait(self, timeout_s: float = 30.0) -> int:
-        """Its exit status (negative: the signal that killed it); by force after ``timeout_s``."""
+        """Return the exit status (negative: a signal); kill the process after ``timeout_s``."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:

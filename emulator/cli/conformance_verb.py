@@ -175,7 +175,7 @@ def drawn(
 
 
 def _tests(row: Mapping[str, Any], tests: Mapping[str, Mapping[str, Any]], verbose: bool) -> str:
-    """How many tests name the statement, or which, with what they came to unless it passed."""
+    """Return the number or the names of the statement's tests, with results other than passed."""
     if not verbose:
         return str(len(row["tests"]))
     lines = []

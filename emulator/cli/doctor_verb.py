@@ -67,7 +67,7 @@ def problem_of(found: Capabilities) -> str | None:
 
 
 def facts(found: Capabilities, problem: str | None) -> dict[str, object]:
-    """The same as JSON types."""
+    """Return the capabilities and the problem as JSON types."""
     return {
         "schema": "uetemu.doctor/1",
         "ready": problem is None,

@@ -38,7 +38,7 @@ COMPUTED, MEASURED = "computed", "measured"
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """How long routes take to change: ``given_ns``, or as ``mode`` says (computed, measured)."""
+    """The time that routes take to change: ``given_ns``, computed or measured, by ``mode``."""
 
     mode: str = COMPUTED
     given_ns: int | None = None

@@ -34,7 +34,7 @@ PER_SWITCH, PER_TIER = "switch", "tier"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
-    """What all switches of a fabric speak.
+    """The routing protocols that all switches of a fabric run.
 
     With ``bfd`` a neighbour is gone after ``multiplier`` packets, ``interval_ms`` apart, that did
     not come; without, when it has been silent for ``hold_s`` (BGP's hold time, OSPF's dead
@@ -55,7 +55,7 @@ class ControlPlane:
 
     @property
     def detection_s(self) -> float:
-        """How long a neighbour may be silent before it is taken for dead (s of this machine)."""
+        """Return the silence after which a neighbour counts as dead (s of this machine)."""
         return self.interval_ms * self.multiplier / 1000 if self.bfd else self.hold_s
 
     @property

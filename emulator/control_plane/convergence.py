@@ -1,4 +1,4 @@
-"""Whether the kernel's routes are what the topology asks for, switch by switch, hop by hop."""
+"""Comparison of the kernel's routes with those of the topology, switch by switch, hop by hop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Difference:
 
 
 class ConvergedState:
-    """What every switch of ``topology`` has when ``plane`` has converged.
+    """The routes that every switch of ``topology`` has when ``plane`` has converged.
 
     All shortest paths to every endpoint subnet, loopback and fabric address, as
     :func:`~topologies.routing.static_routes.static_routes` computes them; but no switch hears of

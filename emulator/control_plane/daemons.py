@@ -147,7 +147,9 @@ class SwitchDaemons:
     def start_command(
         self, link_local: Iterable[str] = (), library: Path | None = None
     ) -> list[str]:
-        """What starts them, in the switch's namespace; it ends when all have their configuration.
+        """Return the command that starts the daemons in the switch's namespace.
+
+        It ends when all have their configuration.
 
         Each daemon goes to the background by itself, when it is ready.  The ports ``link_local``
         get an IPv6 address first, which no other port of a fabric has.  Zebra has ``library``

@@ -1,4 +1,4 @@
-"""How long the fabric takes to find that a link is dead, and to find the way around it.
+"""Measurement of how long the fabric takes to detect a dead link and to route around it.
 
 ::
 
@@ -34,7 +34,7 @@ NOTIFICATION = re.compile(r"NOTIFICATION.* \d+/\d+ \((.*?)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detection:
-    """When a switch gave its neighbour up, in seconds after the failure, and what it said."""
+    """The time at which a switch gave up its neighbour (s after the failure), and its reason."""
 
     after_s: float
     reason: str
@@ -42,7 +42,7 @@ class Detection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reroute:
-    """What a failure of ``link`` cost, in seconds of this machine.
+    """The duration of detection and of rerouting after the failure of ``link`` (s of this machine).
 
     ``detected`` is by the switches at its ends that had given up their neighbour by the time of
     ``rerouted_s`` (OSPF needs but one of them: nobody uses a link that only one end tells of).
@@ -106,7 +106,7 @@ def time_failure(
 
 
 def expected_without(topology: Topology, link: Link, plane: ControlPlane) -> ConvergedState:
-    """What every switch of ``topology`` has once ``plane`` has found the way around ``link``.
+    """Return the routes of every switch once ``plane`` has routed around ``link``.
 
     Spines keep the AS that they share though the link may have been all that joined them.
     """

@@ -59,7 +59,7 @@ def check(topology: Topology, switch: SwitchChoice | None) -> None:
 
 
 class Routing:
-    """What the switches of one lab speak.
+    """The control plane of the switches of one lab.
 
     ``directory`` is the lab's, ``indices`` the kernel's number of each port, ``kernels`` opens a
     netlink socket in a node's namespace, ``popen`` starts a process there.  ``converged_s`` is how
@@ -160,7 +160,10 @@ class Routing:
     def differences(
         self, switches: Iterable[str] | None = None, expectation: ConvergedState | None = None
     ) -> list[Difference]:
-        """Where the kernel's routes are not what the topology, or ``expectation``, asks for."""
+        """Return the differences between the kernel's routes and those expected, a sentence each.
+
+        The expectation is that of the topology unless ``expectation`` is given.
+        """
         wanted = expectation or self.expectation
         return [
             difference
@@ -174,8 +177,7 @@ class Routing:
         return bool(self._members.wanted)
 
     def member_differences(self) -> list[str]:
-        """What switches do not know of who is behind which tunnel, or take to be behind one where
-        it is not, a sentence each."""
+        """Return the wrong or missing members behind tunnels, a sentence each."""
         return [
             said
             for name in self.switches
@@ -220,7 +222,7 @@ class Routing:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _unheard(self, switches: Iterable[str]) -> dict[str, str]:
-        """Those of ``switches`` some of whose neighbours BFD does not hear, and a sentence each."""
+        """Return the switches with neighbours that BFD does not hear, with a sentence for each."""
         if not self.plane.bfd:
             return {}
         found = {}
@@ -251,7 +253,7 @@ class Routing:
         )
 
     def facts(self) -> dict[str, object]:
-        """For the record of a run; times are this machine's (s)."""
+        """Return facts for the record of a run; times are this machine's (s)."""
         return {
             "spec": self.plane.spec,
             "converged_s": self.converged_s,

@@ -1,4 +1,4 @@
-"""Whether every switch knows who is behind which tunnel of its stretched rails.
+"""Comparison of the members that switches know behind tunnels of stretched rails with the topology.
 
 BGP EVPN tells it (RFC 8365): type 3 routes who has a VNI at all, where frames for everybody go;
 type 2 routes which MAC and IPv4 address is behind whom.  zebra writes that into the tables of the
@@ -53,7 +53,7 @@ class MemberEntry:
 
 
 class Members:
-    """What every switch of ``topology`` is to know of the members of its stretched rails.
+    """The members of stretched rails that every switch of ``topology`` has to know.
 
     It is to know nothing else of who is behind a tunnel.
     """
@@ -136,7 +136,7 @@ class Members:
                 yield MemberEntry(interface=inside, mac=port.mac, address=port.address.ip), lacks
 
     def _plugged_in(self, switch: str, bridge: Bridge) -> Iterator[tuple[MemberEntry, str]]:
-        """What ``switch`` is to know of members of its own, whoever else says where they are."""
+        """Yield the members of its own that ``switch`` must know, whatever others advertise."""
         inside = self._indices[CableEnd(switch, bridge.name)]
         for port in self._topology.node(switch).ports:
             if port.bridge != bridge.name:
@@ -162,8 +162,11 @@ class Members:
                 yield MemberEntry(interface=0, mac=EVERYBODY, address=self._loopback(other)), lacks
 
     def _shared(self, switch: str) -> Iterator[MemberEntry]:
-        """What ``switch`` may keep of a time when its own port to a GPU was dead: by which tunnel
-        it sent on.  Now its bridge has the GPU behind the port, and sends nothing there."""
+        """Yield entries that ``switch`` may keep from a time when its own port to a GPU was dead.
+
+        They name the tunnel by which it sent on.  Now its bridge has the GPU behind the port, and
+        sends nothing there.
+        """
         stretch = stretch_of(self._topology)
         assert stretch is not None
         for gpu, (owners, vni) in stretch.homes.items():

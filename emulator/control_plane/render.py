@@ -1,4 +1,4 @@
-"""What each switch is to do, in FRR's own words, from the templates beside this file."""
+"""FRR configurations of each switch, rendered from the templates beside this file."""
 
 from __future__ import annotations
 

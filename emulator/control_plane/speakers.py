@@ -1,4 +1,4 @@
-"""Who speaks with whom: the BGP sessions of every switch, from the topology alone.
+"""The BGP sessions of every switch, computed from the topology alone.
 
 Nothing here knows FRR's language; that is :mod:`emulator.control_plane.render`.
 """

@@ -33,7 +33,7 @@ REMEDY = (
 
 
 def needed(topology: Topology) -> bool:
-    """Whether zebra is to have the library in the switches of ``topology`` on this kernel."""
+    """Return whether zebra needs the library in the switches of ``topology`` on this kernel."""
     return bool(segments_of(topology)) and not capabilities.has("fdb-nexthop-learned")
 
 

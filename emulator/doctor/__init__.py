@@ -1,1 +1,1 @@
-"""What the kernel of this machine can do, and what stands in for what it lacks."""
+"""Capabilities of this machine's kernel, and substitutes for those it lacks."""

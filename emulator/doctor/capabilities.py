@@ -1,4 +1,4 @@
-"""What this machine and its kernel offer, and what stands in for what they lack.
+"""Capabilities of this machine and its kernel, and substitutes for those they lack.
 
 :func:`probe` answers for everything at once, :func:`has` for one thing; both find out by trying
 (:mod:`emulator.doctor.probes`), take some milliseconds and leave nothing behind.

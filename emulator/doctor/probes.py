@@ -1,4 +1,4 @@
-"""What the kernel can do, found out by doing it.
+"""Probes of the kernel: each tries a feature by using it.
 
 Each trial makes, in a network namespace that ends with it, the object that a fabric would make;
 where the fabric has a function for that, the trial calls the same one.  A kernel's version or its
@@ -212,7 +212,7 @@ def switch_asic(bench: Bench) -> None:
 
 
 def _leave_mounts() -> None:
-    """What the calling thread mounts from here on goes with it."""
+    """Unmount the calling thread's later mounts together with the thread."""
     if _libc.unshare(namespaces.CLONE_NEWNS) != 0:
         raise Refused(os.strerror(ctypes.get_errno()))
     try:
@@ -222,7 +222,7 @@ def _leave_mounts() -> None:
 
 
 def bpf_filesystem(bench: Bench) -> None:
-    """Where the switch program's maps are kept: mounted, or to be mounted."""
+    """Check where maps of the switch program are kept: a file system that is or can be mounted."""
     _leave_mounts()
     try:
         asic_program.mount()

@@ -165,7 +165,9 @@ class AgentProcesses:
     def receive(
         self, give_up: float, heard: Mapping[int, object], otherwise: str
     ) -> list[tuple[int, object]]:
-        """What agents say next, by rank; blames the first that is not in ``heard`` at ``give_up``.
+        """Return the next message of each agent by rank; report ranks silent until ``give_up``.
+
+        ``heard`` has the ranks that have answered before.
 
         ``give_up`` is on the monotonic clock, in seconds.
         """
@@ -200,7 +202,7 @@ class AgentProcesses:
         return message
 
     def check_late(self, rank: int, message: object) -> None:
-        """What an execution that was given up still says is no surprise; all else is."""
+        """Ignore a late message of an execution that was given up; report any other message."""
         if not isinstance(message, (Finished, AtBarrier)):
             self._blame(rank, f"sent {type(message).__name__} unasked")
 
@@ -257,7 +259,7 @@ class AgentProcesses:
 
 
 def _bound(stream: socket.socket, seconds: float) -> None:
-    """No send or receive on ``stream`` may block longer than ``seconds``."""
+    """Limit every send and receive on ``stream`` to ``seconds``."""
     whole, part = divmod(seconds, 1)
     span = struct.pack("@ll", int(whole), int(part * 1e6))
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)

@@ -1,4 +1,4 @@
-"""What the runner and its agents tell each other, as plain data that can be pickled."""
+"""Messages between the runner and its agents, as plain data that can be pickled."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AgentStart:
 
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """What one rank did in one execution.  Times are ns of fabric time, -1 where never reached.
+    """The results of one rank in one execution.  Times are fabric ns, -1 where never reached.
 
     ``operation_start[i]`` is when operation i began (all before it were done) and
     ``operation_end[i]`` when it completed.  ``cpu_ns`` is the processor time (host ns) it took,

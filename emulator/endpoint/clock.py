@@ -52,5 +52,5 @@ class Clock:
         return fabric_duration_ns * self.dilation * 1e-9
 
     def fabric_duration(self, host_duration_ns: int) -> int:
-        """How much fabric time (ns) passes during ``host_duration_ns`` of this machine's time."""
+        """Return the fabric time (ns) that passes in ``host_duration_ns``, this machine's time."""
         return int(host_duration_ns * self._rate)

@@ -1,4 +1,4 @@
-"""What of an endpoint's configuration depends on its interface, and on being software."""
+"""The endpoint's configuration as far as its interface and a software stack decide it."""
 
 from __future__ import annotations
 

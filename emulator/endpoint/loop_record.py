@@ -1,4 +1,4 @@
-"""How well an agent kept up: what the fidelity verdict is made of.
+"""The lateness of an agent's event loop, from which the fidelity verdict is made.
 
 Two things are recorded, both in fabric time, because that is what they cost the emulation: how
 late the loop came to a timer or to a frame that was due (timer slip), and how long one turn of

@@ -107,7 +107,7 @@ class _Lane:
 
 
 def _asks_when_idle(line: Line | None) -> bool:
-    """Whether ``line``, the one of a lane, is busy and will ask for the next frame by itself."""
+    """Return whether ``line`` of a lane is busy and requests the next frame by itself."""
     return line is not None and line.busy and not line.low_stopped
 
 

@@ -127,7 +127,7 @@ class Network:
             raise
 
     def _open_wires(self) -> PacketRing:
-        """In the namespace of the inner ends: the ring, and a socket for each end."""
+        """Open the ring and a socket for each end in the namespace of the inner ends."""
         longest = max(link.mtu for link in self.topology.links) + _ETHERNET + _TUNNEL
         for end in self.lines:
             if self.owns(end.node):

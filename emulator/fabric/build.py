@@ -1,4 +1,4 @@
-"""From a topology to a working fabric in the kernel, by Mininet's own lifecycle.
+"""Building a fabric: from a topology to nodes and cables in the kernel, in Mininet's lifecycle.
 
 Order: every namespace; every cable between them; the GPUs (Mininet's ``configHosts``); the
 switches (``start``); then wait until every port can send.  Nothing is undone here: all objects

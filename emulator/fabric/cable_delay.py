@@ -1,4 +1,4 @@
-"""Who delays frames by the length of a cable: settled once for a lab, when it is made.
+"""The choice of what delays frames by the length of a cable, made once for a lab.
 
 ``nic``: the delay line of the receiving endpoint (:mod:`emulator.endpoint.nic.delay_line`).
 For endpoints this is the one to have on every kernel:

@@ -165,7 +165,10 @@ def _vlan(node: Node, port: Port, vlans: bool) -> int | None:
 
 
 def _bond(bond: str, members: Sequence[Port], mtu: int) -> Iterator[str]:
-    """Its ports must be down when it takes them, and containerlab has set them up."""
+    """Yield commands for a bond, whose ports must be down when it takes them.
+
+    containerlab has set them up.
+    """
     kind = f"type bond mode balance-xor miimon {bonds.LOOK_MS} xmit_hash_policy layer3+4"
     yield f"ip link add name {bond} address {members[0].mac} mtu {mtu} {kind}"
     for port in members:
@@ -195,7 +198,7 @@ def _backups(node: Node, topology: Topology, vlans: bool) -> Iterator[str]:
 
 
 def _neighbours(node: Node, known: Iterable[Neighbour], bonded: bool) -> Iterator[str]:
-    """Those that ARP does not find, in place of what a frame may have told by now.
+    """Yield permanent neighbours in place of those that ARP may have learned from frames.
 
     An answer to a bridge's member would be the bridge's; one to a pair of switches that look like
     one may come to the other.

@@ -27,7 +27,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class FabricPlan:
-    """What the nodes of one lab have to configure, computed before the kernel is touched.
+    """The configuration of a lab's nodes, computed before the kernel is touched.
 
     ``cable_delay`` says who delays frames by the length of a cable: ``netem`` at each port, or
     ``nic``, the delay line of the receiving endpoint (then nothing is done here); the choice is

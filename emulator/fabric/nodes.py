@@ -160,8 +160,10 @@ class NamespaceNode(MininetNode):
         return ports
 
     def ready(self) -> bool:
-        """Whether every interface can send.  A bridge without a cable has nobody to send to, and a
-        tunnel port has no carrier to wait for."""
+        """Return whether every interface can send.
+
+        A bridge without a cable has no receiver, and a tunnel port has no carrier to wait for.
+        """
         cabled = {port.model.bridge for port in self.ports_in_order()}
         empty = {bridge.name for bridge in self.model.bridges} - cabled
         tunnels = {tunnel_port(b.vni) for b in self.model.bridges if b.vni is not None}
@@ -214,7 +216,7 @@ class NamespaceNode(MininetNode):
         return output
 
     def read(self, size: int = 1024) -> str:
-        """As Mininet's; the end of the output stands for Mininet's end mark."""
+        """Return output as Mininet's ``read`` does; the stream's end stands for its end mark."""
         if len(self.readbuf) < size:
             data = os.read(self.stdout.fileno(), size - len(self.readbuf))
             self.readbuf += self.decoder.decode(data) if data else SENTINEL

@@ -1,4 +1,4 @@
-"""In what condition the cables of a fabric are: without carrier, or with silent faults.
+"""The condition of a fabric's cables: without carrier, or with silent faults.
 
 A cable is dead while anything holds it down: itself, a switch at one of its ends, a NIC.  So a
 switch that comes up again does not revive a cable that was pulled for itself.
@@ -57,7 +57,7 @@ class Condition:
         return replace(self, down=tuple(other for other in self.down if other != one))
 
     def struck(self, links: tuple[Link, ...], **changes: Any) -> Condition:
-        """With ``changes`` to what silently strikes ``links``."""
+        """Return this condition with ``changes`` to the silent faults of ``links``."""
         faults = dict(self.faults)
         for link in links:
             after = replace(faults.pop(link, NONE), **changes)
@@ -79,7 +79,7 @@ class Condition:
         return lines
 
     def as_data(self) -> dict[str, object]:
-        """As JSON has it; :func:`from_data` reads it."""
+        """Return the condition as JSON has it; :func:`from_data` reads it."""
         return {
             "down": [[one.kind, one.name] for one in self.down],
             "faults": {str(link.a): asdict(faults) for link, faults in self.faults.items()},

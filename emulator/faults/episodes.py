@@ -1,4 +1,4 @@
-"""Which moments of a timeline are told of as one.
+"""Episodes: moments of a timeline that the report takes together.
 
 Goodput can be judged between two moments only if there is time between them.  Clauses of the same
 instant are one episode, therefore, and so are all steps of a flap, which has ended with the last.

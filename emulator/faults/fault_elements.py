@@ -1,4 +1,4 @@
-"""What a user's fault may strike: a cable, a switch, or a NIC.
+"""Elements that a fault can hit: a cable, a switch, or a NIC.
 
 ::
 

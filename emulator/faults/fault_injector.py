@@ -26,7 +26,7 @@ RECORD = "faults.json"
 
 
 def recorded(lab: str, topology: Topology) -> Condition:
-    """In what condition the cables of ``lab`` are."""
+    """Return the condition of the cables of ``lab``."""
     try:
         text = _record(lab).read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""How a user says what goes wrong, and when.
+"""The grammar of faults: what goes wrong, where, and when.
 
 ::
 
@@ -61,7 +61,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Moment:
-    """From ``at_ns`` after the common start on the fabric is in ``condition``.
+    """The condition of the fabric from ``at_ns`` after the common start on.
 
     ``text`` says what happens then, as a clause could; ``clause`` is the one that said so, which
     has several moments if it is a flap.

@@ -1,4 +1,4 @@
-"""Who can still reach whom over a fabric with dead cables.
+"""Reachability between GPUs over a fabric with dead cables.
 
 With static routes, of whatever routing, a switch leaves out hops whose cables are dead at its own
 ports, and learns nothing of those farther away: a way exists if some packet that is sprayed over
@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Cut:
-    """What faults keep from each other, in the order of the topology.
+    """The pairs of GPUs that faults separate, in the order of the topology.
 
     ``gpus`` are those that have lost most of the GPUs that the fabric joined them with.  Of two
     that only had each other it is the one that has lost its own cables, or both.  ``pairs`` are the
@@ -42,7 +42,7 @@ NOTHING = Cut()
 
 
 class Reach:
-    """Who reaches whom over ``topology`` in one condition of its cables or another."""
+    """Reachability over ``topology`` by the condition of its cables."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -67,7 +67,7 @@ class Reach:
         )
 
     def left(self, condition: Condition) -> Mapping[str, Set[str]]:
-        """By GPU, the others that it reaches and that reach it in ``condition``."""
+        """Return the GPUs that each GPU reaches and that reach it in ``condition``."""
         if condition not in self._left:
             dead = condition.dead
             self._left[condition] = reached(self.topology, dead, condition.impassable - dead)
@@ -92,8 +92,11 @@ class Reach:
         return found[::-1]
 
     def rerouted(self) -> Reach | None:
-        """The same cables between switches that find another way if there is one; None where two
-        switches look like one, which takes static routes."""
+        """Return reachability with rerouting; None where two switches look like one.
+
+        The cables between switches are the same and find another way if there is one.  Two switches
+        that look like one take static routes.
+        """
         if bonds.any_in(self.topology):
             return None
         profile = replace(self.topology.profile, control_plane=EBGP, routing=SHORTEST)
@@ -103,7 +106,7 @@ class Reach:
 def reached(
     topology: Topology, dead: Collection[Link], black: Collection[Link] = ()
 ) -> Mapping[str, Set[str]]:
-    """By GPU, the other GPUs that it reaches and that reach it.
+    """Return the GPUs that each GPU reaches and that reach it.
 
     ``dead`` cables have no carrier; ``black`` ones have, and swallow everything.
     """

@@ -1,4 +1,4 @@
-"""Which switches packets to a GPU get through from, over a fabric with dead cables.
+"""The switches from which packets reach a GPU over a fabric with dead cables.
 
 One class for each way in which switches know their routes.
 """
@@ -19,7 +19,7 @@ from topologies.routing.steps import Step, Table
 
 
 class Ways(Protocol):
-    """How packets find their way while some cables are dead."""
+    """The next hops of packets while some cables are dead."""
 
     def leading(self, gpu: str, ends: frozenset[str]) -> Set[str]:
         """The switches from whose own hosts packets to ``gpu`` arrive, at least some of them.
@@ -29,7 +29,7 @@ class Ways(Protocol):
 
 
 def ways_of(topology: Topology, dead: Collection[Link], black: Collection[Link]) -> Ways:
-    """Those of the control plane of ``topology``, once it has heard of the faults.
+    """Return the next hops after the control plane of ``topology`` has learned of the faults.
 
     ``dead`` cables have no carrier, ``black`` ones have, and nothing comes over them.
     """

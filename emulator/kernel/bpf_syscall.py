@@ -94,7 +94,7 @@ class Map:
         return values
 
     def read_first(self, count: int, values: bytearray, *, flags: int = 0) -> None:
-        """As :meth:`first`, into ``values``."""
+        """Read entries into ``values`` as :meth:`first` does."""
         if len(values) != count * self.value_bytes:
             raise ValueError(f"{len(values)} octets for {count} values of map {self.name}")
         if self._batch:

@@ -1,4 +1,4 @@
-"""What clang makes of the C sources in this package, kept from one lab to the next.
+"""Compilation of the C sources in this package with clang, cached from lab to lab.
 
 Objects are cached by what determines them: sources, flags, and the compiler's own version.
 """

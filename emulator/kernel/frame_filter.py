@@ -1,4 +1,4 @@
-"""Which frames belong to the transport: one classic BPF program for socket and for ingress.
+"""The frames of the transport: one classic BPF program for socket and for ingress.
 
 The kernel runs the same classifier in two places with different verdicts: as a socket filter it
 lets transport frames (and nothing else) into the endpoint's ring, and on the port's ingress it

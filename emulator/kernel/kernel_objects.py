@@ -199,7 +199,7 @@ def keep_quiet(kernel: RouteSocket, index: int, *, subject: str) -> None:
 
 
 def backup_port(kernel: RouteSocket, index: int, backup: int, *, subject: str) -> None:
-    """Where the port ``index`` has no carrier its bridge takes the port ``backup`` instead."""
+    """Let the bridge use port ``backup`` while port ``index`` has no carrier."""
     _bridge_port(kernel, index, [attribute(IFLA_BRPORT_BACKUP_PORT, U32(backup))], subject)
 
 
@@ -359,8 +359,10 @@ def lookup_rule(
     source: IPv4Network | None = None,
     subject: str,
 ) -> None:
-    """What comes in by ``interface``, from ``source`` only if given, is looked up in ``table``
-    before the main one."""
+    """Look up what comes in by ``interface`` in ``table`` before the main one.
+
+    With ``source`` only packets from there.
+    """
     length = 0 if source is None else source.prefixlen
     body = RTMSG.pack(AF_INET, 0, length, 0, table, 0, 0, FR_ACT_TO_TBL, 0)  # a fib_rule_hdr
     body += text(FRA_IIFNAME, interface) + attribute(FRA_PRIORITY, U32(RULE_PRIORITY))

@@ -268,7 +268,7 @@ _visitor_lock = threading.Lock()
 
 
 def visitor() -> Visitor:
-    """This process's visitor (made anew after a fork, since threads do not survive one)."""
+    """Return this process's visitor, made anew after a fork, which threads do not survive."""
     global _visitor
     with _visitor_lock:
         if _visitor is None:

@@ -1,4 +1,4 @@
-"""What the ports of a namespace have counted, read by netlink in two dumps."""
+"""Counters of a namespace's ports, read by netlink in two dumps."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def rate_requests(egress: Egress) -> tuple[TcRequest, ...]:
 
 @lru_cache(maxsize=256)
 def size_requests(egress: Egress) -> tuple[TcRequest, ...]:
-    """What gives both queues of a port that is there the size of ``egress``; what is in them stays.
+    """Return requests that give both queues of a port the size of ``egress`` and keep their frames.
 
     One that holds more than its new size lets nothing in until it holds less.
     """
@@ -156,7 +156,7 @@ def gate_request(egress: Egress, *, closed: bool) -> TcRequest:
 
 @lru_cache(maxsize=256)
 def gating_requests(egress: Egress) -> tuple[TcRequest, ...]:
-    """What gives the data queue of a port that is there a gate, or takes it, as ``egress`` says.
+    """Return requests that give the data queue of a port a gate, or remove it, by ``egress``.
 
     Data that wait are lost.
     """

@@ -77,7 +77,7 @@ def _classifier(index: int, frames: TransportFrames) -> bytes:
 
 
 def dropping(frames: TransportFrames) -> bytes:
-    """What a classifier that drops ``frames`` is, as the attributes of a request (cls_bpf)."""
+    """Return the attributes of a classifier (cls_bpf) that drops ``frames``."""
     program = frames.program(matching=_TC_ACT_SHOT, other=_TC_ACT_UNSPEC, only_for_us=False)
     options = (
         _attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(program)))

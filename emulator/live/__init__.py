@@ -1,1 +1,1 @@
-"""What a running fabric is doing right now: rates and queues of every link direction."""
+"""The present state of a fabric: rates and queues of every link direction."""

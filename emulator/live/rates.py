@@ -1,4 +1,4 @@
-"""From two readings of every port: rates, their balance over tiers and rails, the busiest links.
+"""Rates between two readings of every port, their balance over tiers and rails, and the busiest.
 
 Plain numbers, no kernel: :mod:`emulator.live.sampler` reads, ``uetemu top`` draws.  A link has two
 directions; each is the egress of one port and is called by it (``rail0:up1``).  Octets are those on
@@ -59,7 +59,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What one direction did between two readings.
+    """The traffic of one direction between two readings.
 
     ``utilisation`` is the share of the link's rate, 1 when it is full.  Queues are those of data at
     the end of the interval, ``peak_bytes`` the deepest in it.  ``marked``, ``trimmed`` and
@@ -104,7 +104,7 @@ class Group:
 
     @classmethod
     def of(cls, members: Sequence[Activity]) -> Group:
-        """At least one member is needed."""
+        """Return the group of ``members``, of which there must be at least one."""
         shares = [member.utilisation for member in members]
         return cls(
             links=len(members),
@@ -119,7 +119,7 @@ class Group:
 
 
 class Sort(enum.StrEnum):
-    """What the busiest links are the busiest by."""
+    """The order in which the busiest links are listed."""
 
     UTILISATION = "utilisation"
     QUEUE = "queue"
@@ -215,7 +215,7 @@ def by_tier(all_of: Iterable[Activity]) -> dict[str, Group]:
 
 
 def by_rail(all_of: Sequence[Activity]) -> dict[int, dict[str, Group]]:
-    """For each rail its tiers.  Links that several rails share count in each of them."""
+    """Return the tiers of each rail.  Links that several rails share count in each of them."""
     members: dict[int, list[Activity]] = {}
     for activity in all_of:
         for rail in activity.direction.rails:

@@ -30,7 +30,7 @@ class LabGone(UserError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimits:
-    """Of a port's data queue, in octets: where marking begins, where it is certain, its end.
+    """Limits of a port's data queue in octets: where marking begins, where it is certain, its end.
 
     ``kmin_bytes`` and ``kmax_bytes`` are None where nothing is marked.
     """
@@ -53,7 +53,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabSample:
-    """What a lab did in an interval of ``interval_us`` fabric time, ``up_us`` after its start.
+    """The traffic of a lab in an interval of ``interval_us``, ``up_us`` after its start.
+
+    Both are fabric time.
 
     ``tiers`` are all of the fabric in the order in which a packet passes them.  The start is known
     to a second of host time.
@@ -183,7 +185,7 @@ class LabSampler:
 
 
 def _by_asic(told: Mapping[str, int], at_ns: int) -> Reading:
-    """From a row of the telemetry; what overflowed below is not in it."""
+    """Return a reading from a row of the telemetry, without what overflowed below."""
     return Reading(
         at_ns=at_ns,
         sent_bytes=told["tx_bytes"] - told["queue_bytes"] - told["control_queue_bytes"],

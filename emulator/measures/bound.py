@@ -1,4 +1,4 @@
-"""No iteration is faster than its lower bound: where one is, the emulator has a defect.
+"""The lower bound of an iteration's time: an iteration faster than it shows a defect.
 
 A time may fall short of the bound by rounding: that of the clock and of each packet's delay.  By
 the host's clock the queue of a port may catch up after a late timer, once for the port that is the
@@ -18,7 +18,7 @@ ROUNDING = 1e-4
 
 
 def rounding_ns(ideal_ns: float, dilation: float | None) -> float:
-    """By how much (ns of fabric time) a time may fall short of its bound.
+    """Return how far a time may fall short of its bound by rounding (ns of fabric time).
 
     ``dilation`` None: the clock is virtual, and no timer late.
     """

@@ -1,4 +1,4 @@
-"""How many messages of a schedule wait for each other, one after the other."""
+"""The longest chain of a schedule's messages that wait for each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the fabric between the NICs needs at least: the bound of its cuts.
+"""The bound of the fabric's cuts: the least time that the fabric between the NICs needs.
 
 Take any set of nodes, such as a rail switch with its GPUs.  Whatever a schedule sends from inside
 to outside has to cross the links that leave the set, at their rates and no faster.  Message m,
@@ -42,7 +42,7 @@ from topologies.routing.stretch import stretch_of
 
 @dataclass(frozen=True)
 class Change:
-    """From ``at_ns`` on the port ``end`` sends at ``share`` of its link's rate."""
+    """A change of rate: from ``at_ns`` on port ``end`` sends at ``share`` of its link's rate."""
 
     at_ns: int
     end: CableEnd
@@ -104,7 +104,9 @@ def cut_bound_ns(
 def _tunnel_octets(
     topology: Topology, message: Crossing, inside: frozenset[str], *, rerouted: bool
 ) -> int:
-    """What tunnels add to ``message`` on the border of ``inside``, 0 if it may pass that without.
+    """Return the octets that tunnels add to ``message`` on the border of ``inside``.
+
+    0 if it may pass that without a tunnel.
 
     Where routes can change (``rerouted``) it may get onto the rail of its destination at another
     switch, unless that is the one which it enters by.
@@ -197,7 +199,7 @@ def _capacity(topology: Topology, ends: Sequence[CableEnd], changes: Sequence[Ch
 
 
 def crossed_by(octets: float, begin: float, capacity: Capacity) -> float:
-    """When ``octets`` have crossed, if they start at ``begin`` and ``capacity`` is all used."""
+    """Return when ``octets`` have crossed from ``begin`` on, with all of ``capacity`` in use."""
     for place, (since, rate) in enumerate(capacity):
         until = capacity[place + 1][0] if place + 1 < len(capacity) else math.inf
         start = max(begin, since)

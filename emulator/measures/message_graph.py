@@ -30,13 +30,13 @@ _RANK_BITS = 20
 
 @dataclass(frozen=True)
 class Edges:
-    """From operation ``i`` to each of ``flat[begin[i]:begin[i + 1]]``."""
+    """Edges from operation ``i`` to each of ``flat[begin[i]:begin[i + 1]]``."""
 
     begin: Numbers
     flat: Numbers
 
     def of(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        """Where the edges of ``numbers`` lead, one after the other, and how many each has."""
+        """Return the targets of all edges of ``numbers`` in a row, and the count of each."""
         low = self.begin[numbers]
         counts = self.begin[numbers + 1] - low
         before = np.cumsum(counts) - counts
@@ -95,7 +95,7 @@ class MessageGraph:
         return self._rank[numbers]
 
     def index(self, numbers: Numbers) -> Numbers:
-        """Their indices in the schedules of these ranks."""
+        """Return the indices of operations in the schedules of these ranks."""
         place = np.searchsorted(self._firsts, numbers, side="right") - 1
         return numbers - self._firsts[place]
 
@@ -107,7 +107,7 @@ class MessageGraph:
 
     @cached_property
     def needs(self) -> Edges:
-        """From each operation to those of its rank that it waits for."""
+        """Return edges from each operation to those of its rank that it waits for."""
         flat = [
             table.after + np.int64(first)
             for table, first in zip(self.tables, self._firsts, strict=False)
@@ -124,7 +124,7 @@ class MessageGraph:
 
     @cached_property
     def followers(self) -> Edges:
-        """From each operation to those of its rank that wait for it."""
+        """Return edges from each operation to those of its rank that wait for it."""
         needs = self.needs
         later = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(needs.begin))
         counts = np.bincount(needs.flat, minlength=len(self))

@@ -57,7 +57,7 @@ class Iteration:
         )
 
     def flows(self) -> dict[tuple[int, int], Progress]:
-        """What went from each rank to each other, as it was delivered, by (source, destination)."""
+        """Return the delivered octets from each rank to each other, by (source, destination)."""
         starts: dict[tuple[int, int], int] = {}
         deliveries: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
         columns = (self.source, self.destination, self.length, self.start_ns, self.end_ns)

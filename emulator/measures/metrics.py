@@ -50,7 +50,7 @@ def payload_rate(rate_bps: float, payload_mtu: int, around_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class Progress:
-    """How a flow was delivered: octets there, in order of time.
+    """The delivery of a flow: octets that arrived, in order of time.
 
     ``points`` are (time, octets delivered by then), both growing; the first is the flow's start
     with 0 octets.  Between two points delivery is taken to be even.
@@ -60,7 +60,7 @@ class Progress:
 
     @classmethod
     def of(cls, start: float, deliveries: Sequence[tuple[float, float]]) -> Progress:
-        """From the flow's start and its messages as (end, octets), in any order."""
+        """Return the progress of a flow from its start and its messages (end, octets), unordered."""
         points = [(start, 0.0)]
         for end, octets in sorted(deliveries):
             points.append((end, points[-1][1] + octets))

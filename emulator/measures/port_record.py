@@ -1,4 +1,4 @@
-"""What the ports of the fabric saw during the measured iterations of a trial.
+"""Counters and queue depths of the fabric's ports in the measured iterations of a trial.
 
 Two observers count at each port of a switch: the kernel (frames on the veth, the queues of the HTB
 below) and the model of the ASIC (classes, marks, trims, drops and the depth of its queue).
@@ -68,8 +68,9 @@ class PortRecord:
         return self.asic.queues[Queue.LOW].max_bytes if self.asic else 0
 
     def as_dict(self) -> dict[str, int]:
-        """What a run folder keeps of the port for each row; counts that are 0 are left out, those
-        of what the port does not have, too.
+        """Return the port's counters for a run folder; counts of 0 are left out.
+
+        Counters that the port does not have are left out, too.
         """
         found = {"tx_packets": self.kernel.tx_packets, "tx_bytes": self.kernel.tx_bytes}
         if self.asic is not None:
@@ -87,7 +88,7 @@ def changes(
     asic: tuple[Mapping[str, AsicCounters], Mapping[str, AsicCounters]],
     pauses: tuple[Mapping[str, PauseCounters], Mapping[str, PauseCounters]] = ({}, {}),
 ) -> dict[str, PortRecord]:
-    """What was counted between two readings (before, after) of all ports, by ``node:port``."""
+    """Return what all ports counted between two readings (before, after), by ``node:port``."""
     return {
         name: PortRecord(
             kernel=_kernel_change(kernel[0][name], port),
@@ -162,7 +163,7 @@ def failures(asic: Mapping[str, AsicCounters]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Balance:
-    """How even the loads of parallel links were: over the uplinks of the switches of one tier.
+    """The balance of loads over parallel links: the uplinks of the switches of one tier.
 
     ``max_mean`` is the worst switch's: its busiest uplink over the mean of its uplinks.  ``jain``
     is the least of the switches' Jain's indices.

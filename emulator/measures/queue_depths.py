@@ -1,4 +1,4 @@
-"""How deep the queues were, moment by moment: what the telemetry of a run wrote, read back.
+"""Queue depths over time, read back from the telemetry of a run.
 
 The file is read on as it grows, so that a trial sees its own samples and nothing is read twice.
 """

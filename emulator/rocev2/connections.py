@@ -1,4 +1,4 @@
-"""Who talks to whom over which queue pairs, when nobody exchanges it: worked out at every end.
+"""The queue pairs between GPUs, computed alike at every end, as nobody exchanges them.
 
 Stands for the exchange that connection managers, or a job's launcher, do out of band.  All ends are
 given the same list of addresses and the same seed.

@@ -28,7 +28,7 @@ _ORDINARY, _WITH_IMMEDIATE = (
 
 @dataclass(frozen=True, slots=True)
 class UdAddress:
-    """Where a datagram goes at a peer; a Q_Key with its highest bit set means the sender's own."""
+    """The address of a datagram; a Q_Key with its highest bit set means the sender's own."""
 
     qpn: int
     qkey: int = _FROM_QP

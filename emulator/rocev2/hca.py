@@ -268,7 +268,7 @@ class HostChannelAdapter:
         self._done.append(completion)
 
     def owe_cnp(self, qp: QueuePair) -> None:
-        """Its peer must hear of congestion with what leaves next."""
+        """Note that the peer of ``qp`` must receive a CNP with what leaves next."""
         self._cnps.append(qp)
 
     def activate(self, qp: QueuePair) -> None:

@@ -1,4 +1,4 @@
-"""What arrives at one endpoint: found, checked, and handed to its queue pair (IBA 9.6).
+"""Arriving packets of one endpoint: matched, checked, and passed to a queue pair (IBA 9.6).
 
 A packet is dropped silently, whatever it asks for, when it is for no queue pair that receives,
 from another peer than that one's, of another partition or of another service.

@@ -1,4 +1,4 @@
-"""What is configured rather than signalled: one frozen class per endpoint.
+"""Configuration of an endpoint that no packet signals: one frozen class.
 
 Times are ns of fabric time, sizes octets.  Where no other source is named, defaults are those of
 NCCL or of Linux's verbs.
@@ -38,7 +38,7 @@ ACCESSES = ("write", "read", "atomic")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What two ends agree on out of band about one pair of queue pairs, as seen from one of them.
+    """The agreement of two ends about one pair of queue pairs, as seen from one end.
 
     ``first_psn`` is that of the first request sent from here, ``expected_psn`` that of the first
     one to arrive.

@@ -20,6 +20,6 @@ class HcaPeer:
         self._envelope = PeerEnvelope(encapsulation, address, mac)
 
     def frames(self, local_qpn: int, remote_qpn: int, pkey: int) -> Frames:
-        """Those of one pair of queue pairs, which share a UDP source port (annex A17.9.4)."""
+        """Return the frames of one pair of queue pairs, which share a UDP port (annex A17.9.4)."""
         port = source_port(flow_label(local_qpn, remote_qpn))
         return Frames(self._envelope, port, remote_qpn, pkey)

@@ -1,4 +1,4 @@
-"""On what a run was made: machine, kernel, versions.  What another person needs to repeat it."""
+"""The machine, kernel and versions that a run was made on, for whoever repeats it."""
 
 from __future__ import annotations
 

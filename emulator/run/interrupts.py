@@ -67,7 +67,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _unwinding() -> bool:
-    """Whether the interrupted code runs because of an :class:`Interrupted` (``finally``, ...)."""
+    """Return whether the interrupted code runs because of an :class:`Interrupted` (``finally``)."""
     error = sys.exception()
     while error is not None:
         if isinstance(error, Interrupted):

@@ -251,7 +251,7 @@ def check_contents(schedule: Schedule, what: str, contents: Contents) -> None:
 
 
 def duration_ns(results: Sequence[RankResult]) -> int:
-    """From the common start until the last rank was done."""
+    """Return the time from the common start until the last rank was done."""
     return max(result.end_ns for result in results) - min(result.start_ns for result in results)
 
 

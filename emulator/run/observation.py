@@ -66,13 +66,13 @@ class PortObserver:
             self._lab.asic.reset()
 
     def totals(self) -> dict[str, AsicCounters]:
-        """Of every switch port since the fabric was built."""
+        """Return the counters of every switch port since the fabric was built."""
         return {
             name: total(self._totals.get(name), counters) for name, counters in self._asic().items()
         }
 
     def pauses(self) -> Pauses:
-        """Of all ports since the fabric was built; empty where the switches do not pause."""
+        """Return pauses of all ports since the fabric was built; empty without PFC."""
         return {
             name: larger(self._totals_of_pauses.get(name), port)
             for name, port in self._pauses().items()

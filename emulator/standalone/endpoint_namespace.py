@@ -1,4 +1,4 @@
-"""Which network namespace the endpoint lives in."""
+"""The network namespace that the endpoint lives in."""
 
 from __future__ import annotations
 

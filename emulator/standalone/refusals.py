@@ -1,4 +1,4 @@
-"""What an endpoint refuses or drops: told when each kind of it happens for the first time.
+"""Reports of what an endpoint refuses or drops, at the first occurrence of each kind.
 
 The numbers at the end say how often.  Nothing here is on the path of packets: counters are looked
 at once a turn, and a counter that stands at zero costs one comparison.

@@ -1,4 +1,4 @@
-"""What an endpoint tells while it runs: one JSON object a line, or lines for people.
+"""The report of a running endpoint: one JSON object a line, or lines for people.
 
 Every event has ``event`` and ``time`` (seconds since the endpoint began).
 """

@@ -36,7 +36,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """Whether a signal has asked for the end, and a descriptor that becomes readable then."""
+    """The request of a signal to end, with a descriptor that becomes readable then."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -64,7 +64,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When to end (ns; ``None``: not for that reason).
+    """The limits after which a session ends (ns; ``None``: not for that reason).
 
     ``duration`` after the start; ``timeout`` after it with an error; after ``count`` completions
     of receives and announced writes; ``linger`` after the last thing to do, so that a peer that
@@ -93,7 +93,7 @@ class PeerLearner(Transport, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manners:
-    """What is particular to a transport.
+    """The behaviour that is particular to a transport.
 
     ``address`` is the endpoint's own, at which peers are learnt that speak first; ``None``: none
     are.  ``control`` carries out what no request asks for.  ``explain`` says what a user can do

@@ -1,4 +1,4 @@
-"""What every endpoint that runs by itself has in common, whatever its transport."""
+"""Options and steps that all stand-alone endpoints share, whatever their transport."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StandAlone:
 
 @dataclass(frozen=True, slots=True)
 class StandAloneWork:
-    """What there is to do, and the seed of all that is random in it."""
+    """The operations to run, and the seed of all random choices in them."""
 
     seed: int
     offers: Sequence[Offer]
@@ -70,7 +70,7 @@ class StandAloneWork:
 
 
 class Configuration(Protocol):
-    """What the configurations of all transports have."""
+    """The fields that configurations of all transports have."""
 
     @property
     def address(self) -> str: ...

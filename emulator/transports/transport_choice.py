@@ -1,4 +1,4 @@
-"""What a transport needs to know about a fabric, and how a user says what it shall be like."""
+"""Transports of a run: their facts about a fabric, and the user's parameters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TransportChoice:
     traits: Mapping[str, str] = field(default_factory=dict)
 
     def keyed(self, secret: bytes) -> TransportChoice:
-        """This transport with keys that follow from ``secret``, if it needs any."""
+        """Return this transport with keys derived from ``secret``, if it needs any."""
         if self.keys is None:
             return self
         more = self.keys.config(secret)
@@ -154,7 +154,7 @@ class RunTransport:
         }
 
     def describe(self) -> str:
-        """Its parameters and their values, the default first, a line each."""
+        """Return the parameters and their values, the default first, a line each."""
         lines = [
             f"  {name + '=' + '|'.join(values):<46}{self.meanings[name]}"
             for name, values in self.options.items()

@@ -325,7 +325,10 @@ def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:
 
 
 def _default_switch(options: Options, topology: Topology) -> str:
-    """With RCCC the receiver answers for the last hop, and nothing is marked there (UES 3.6.14)."""
+    """Return the default switch; with RCCC one without marking on the last hop (UES 3.6.14).
+
+    The receiver's credit governs that hop.
+    """
     credited = options.get("cc") in ("rccc", "both")
     return f"{DEFAULT}:last_hop_ecn=off" if credited else DEFAULT
 

@@ -33,7 +33,7 @@ MAX_MESSAGES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficParameters:
-    """What all traffic scenarios can be told; ``Parameters`` of a scenario adds its own."""
+    """The parameters of all traffic scenarios; ``Parameters`` of a scenario adds its own."""
 
     size: int = parameter(512 * 2**10, SIZE, help="octets of each flow")
     message: int = parameter(32 * 2**10, SIZE, help="octets of each write")
@@ -163,7 +163,7 @@ class Traffic:
         switch: str = "",
         faults: Sequence[FaultAt] = (),
     ) -> Trial:
-        """This traffic as a row of the table; ``size_bytes`` is that of a flow unless given."""
+        """Return this traffic as a row of the table; ``size_bytes`` defaults to that of a flow."""
         return Trial(
             collective=pattern,
             size_bytes=parameters.size if size_bytes is None else size_bytes,

@@ -1,4 +1,4 @@
-"""Where things stand in a fabric: which port a GPU hangs on, what flows share."""
+"""Places in a fabric: the port of a GPU, and the cables that flows share."""
 
 from __future__ import annotations
 

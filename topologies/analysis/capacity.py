@@ -1,4 +1,4 @@
-"""What a fabric can carry, computed from its links: oversubscription and bisection bandwidth."""
+"""The capacity of a fabric, computed from its links: oversubscription, bisection bandwidth."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def bisection_bandwidth(topology: Topology) -> dict[str, int]:
 
 
 def _slices(topology: Topology) -> dict[str, list[tuple[str, ...]]]:
-    """Of a torus, the GPUs at each place along each dimension."""
+    """Return the GPUs at each place along each dimension of a torus."""
     at: dict[tuple[int, ...], list[str]] = {}
     for gpu in topology.gpus:
         for end in switch_ends(topology, gpu.name)[:1]:

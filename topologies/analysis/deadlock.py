@@ -1,4 +1,4 @@
-"""Whether packets of a fabric can wait for each other in a circle, found from its routes.
+"""Circular waits: whether a fabric's routes let packets wait for each other in a circle.
 
 A switch that never drops (PFC) holds a packet until there is room behind the next link.  So each
 link waits for the links that its packets take next.  If these dependencies form a circle, all its
@@ -92,7 +92,7 @@ def _by_switch(
 def _by_place(
     forwarding: Forwarding, owner: str, sources: Sequence[str], waits: dict[int, int]
 ) -> None:
-    """As :func:`_by_switch`, where the next hop depends on where a packet comes from."""
+    """Return the waits as :func:`_by_switch`, where next hops depend on a packet's origin."""
     front = [place for name in sources for place in forwarding.entries(name)]
     leaving = dict.fromkeys(front, 0)
     came: list[tuple[int, LookupPlace]] = []
@@ -119,8 +119,10 @@ def _owners(forwarding: Forwarding) -> Iterator[str]:
 
 
 def _left_over(waits: Waits) -> list[int]:
-    """What remains when channels that wait for none of the others are taken away, again and again:
-    the channels of all circles, and those that lead to one."""
+    """Return the channels of all circles, and those that lead to one.
+
+    Channels that wait for none of the others are taken away, again and again.
+    """
     waiting: dict[int, list[int]] = {number: [] for number in waits}
     for number, others in waits.items():
         for other in others:

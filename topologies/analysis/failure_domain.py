@@ -1,4 +1,4 @@
-"""What a failure takes with it: for each kind of switch, NIC and link, how many GPUs lose how much.
+"""Failure domains: the GPUs and the capacity lost with each kind of switch, NIC and link.
 
 One of each kind is taken away, the first, and the fabric without it compared with the whole.  What
 a GPU can send is bounded three times, the last two by a maximum flow:
@@ -29,7 +29,7 @@ Group = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class FailureDomain:
-    """What happens when one element of ``kind`` fails, such as ``example``.
+    """The loss when one element of ``kind`` fails, such as ``example``.
 
     ``cut_off`` GPUs reach nothing any more, ``apart`` none outside of their switches or pod.
     ``slower`` are the others, counted by the share of their bandwidth that they lose, above 0.
@@ -51,7 +51,7 @@ class FailureDomain:
         return "; ".join(parts) or "nothing"
 
     def as_data(self) -> dict[str, object]:
-        """As JSON types."""
+        """Return the failure domain as JSON types."""
         return {
             "kind": self.kind,
             "example": self.example,
@@ -65,7 +65,7 @@ class FailureDomain:
 
 
 def failure_domains(topology: Topology) -> list[FailureDomain]:
-    """Of every kind of element that ``topology`` has, from the servers upwards."""
+    """Return the failure domain of every kind of element, from the servers upwards."""
     whole = _Fabric(topology)
     levels = _levels(topology)
     found = []

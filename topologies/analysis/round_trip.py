@@ -1,4 +1,4 @@
-"""How long a packet and its acknowledgement take through an idle fabric, and what fits into that.
+"""The round trip of a packet through an idle fabric, and the octets in flight meanwhile.
 
 Transports and switches size their windows and thresholds by these numbers, so both must have them
 from here.  They differ from a sum of cable delays in counting what store-and-forward adds: each

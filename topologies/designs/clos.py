@@ -204,7 +204,7 @@ class Clos(CabledDesign):
         return ROWS * self.hosts
 
     def second_octet(self, pod: int, plane: int) -> int:
-        """Of the rails' subnets in ``plane`` of ``pod``, both counted from 0."""
+        """Return the second octet of the rails' subnets in ``plane`` of ``pod``, counted from 0."""
         return plan.plane_octet(pod, plane) if self.homing == PLANES else pod
 
     def parameters(self) -> dict[str, object]:
@@ -317,7 +317,7 @@ class Clos(CabledDesign):
             )
 
     def _check_numbers(self, gpus: int) -> None:
-        """Of what has addresses, before any of it is made."""
+        """Check the number of elements with addresses, before any of them is made."""
         rails = self.pods * self.segments * self.nic_ports * self.switches
         spines = self.pods * self.spines * (self.nic_ports if self.planes == "own" else 1)
         if self.subnet_planes > 1:
@@ -369,7 +369,7 @@ class Clos(CabledDesign):
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a rail switch stands, with its number among all and within its plane's segment."""
+    """The place of a rail switch, with its number among all and within its plane's segment."""
 
     name: str
     pod: int

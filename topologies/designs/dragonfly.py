@@ -56,7 +56,7 @@ ROUTINGS = ("minimal", "valiant", "shortest", "up-down")
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped(CabledDesign):
-    """What both kinds of dragonfly ask for; see :class:`Dragonfly`."""
+    """The parameters of both kinds of dragonfly; see :class:`Dragonfly`."""
 
     hosts: int = parameter(1, COUNT, "servers at each router that has any")
     gpus_per_host: int = parameter(2, COUNT, "GPUs of each server")

@@ -86,7 +86,7 @@ class FatTree(CabledDesign):
 
     @property
     def pods(self) -> int:
-        """That are there."""
+        """Return the number of pods that exist."""
         return -(-self.leaf_count // self.leaves_per_pod)
 
     @property

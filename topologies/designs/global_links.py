@@ -1,4 +1,4 @@
-"""Which global ports of a dragonfly's groups are joined.
+"""The cables between a dragonfly's groups: which global ports they join.
 
 A group has ``ports`` global ports, counted over its routers in their order (h each: port q stands
 at router q // h).  With g groups they are used in rounds of g - 1, one port for each other group;

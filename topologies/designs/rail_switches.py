@@ -1,4 +1,4 @@
-"""How many rails stand on one rail switch: several, two, or one.
+"""The number of rails on one rail switch: several, two, or one.
 
 The more rails, the fewer switches a pod of few servers takes; the fewer, the more servers fit, and
 the fewer GPUs a failing switch takes with it.  Rail r is VLAN 100 + r of the drawings, counted

@@ -1,4 +1,4 @@
-"""Which parts of a fabric are drawn as one: those that nobody could tell apart by their cables.
+"""Parts of a fabric that are drawn as one, as their cables are alike.
 
 A part is a server with what is in it, or a switch.  Parts are alike if they are of the same kind
 and have the same number of cables of each rate to each group of parts that are alike: the coarsest
@@ -19,7 +19,7 @@ from topologies.model import CableEnd, Link, Node, Topology
 
 @dataclass(frozen=True)
 class DrawnPart:
-    """What is one box when nothing is put together."""
+    """One box of a drawing in which nothing is merged."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -45,7 +45,7 @@ class DrawnPart:
 
 @dataclass(frozen=True)
 class Detail:
-    """What is told apart besides kinds of parts.
+    """The properties besides kinds of parts that keep parts apart.
 
     ``exact`` asks for the same cables, too; else parts of one kind (rail, pod) are taken together
     however they are wired.
@@ -56,7 +56,7 @@ class Detail:
     exact: bool = True
 
     def keeps_apart(self, parts: Sequence[DrawnPart]) -> bool:
-        """Whether none of ``parts`` are taken together for being in different rails or pods."""
+        """Return whether ``parts`` stay apart for being in different rails or pods."""
         return (self.rail or len({part.rail for part in parts}) < 2) and (
             self.pod or len({part.pod for part in parts}) < 2
         )

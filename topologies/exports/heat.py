@@ -1,4 +1,4 @@
-"""What the ports of a fabric saw, as colours of its drawing."""
+"""The load of a fabric's ports as colours of its drawing."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class _Tree:
         return pods
 
     def _oversubscription(self) -> list[int]:
-        """Of every tier but the highest."""
+        """Return the oversubscription of every tier but the highest."""
         found = []
         for level, (own, above) in enumerate(zip(self.below, self.below[1:], strict=False)):
             ratio = Fraction(own.radix_down * own.rate_gbps, above.radix_up * above.rate_gbps)

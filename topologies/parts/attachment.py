@@ -1,4 +1,4 @@
-"""How a GPU hangs on the fabric: over one port or several, alone or behind a NIC that is shared.
+"""The attachment of GPUs: one port or several, alone or behind a shared NIC.
 
 ::
 
@@ -49,5 +49,5 @@ def port_rate_bps(topology: Topology, port: CableEnd) -> int:
 
 
 def nic_rate_bps(topology: Topology, gpu: str) -> int:
-    """The same through all ports of ``gpu`` together."""
+    """Return the rate (bit/s) of all ports of ``gpu`` together."""
     return sum(port_rate_bps(topology, CableEnd(gpu, p.name)) for p in topology.node(gpu).ports)

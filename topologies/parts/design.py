@@ -1,4 +1,4 @@
-"""What a topology design is: parameters with a kind, a default and a line of help, and a drawing.
+"""The form of a topology design: parameters with kind, default and help, and a drawing.
 
 A design is a frozen dataclass derived from :class:`Design`.  Its fields are the single statement of
 its parameters; callers may give each as text with its unit, as an integer in base units, or leave
@@ -65,7 +65,7 @@ def with_defaults(**defaults: int | str) -> Callable[[type[D]], type[D]]:
 
 @dataclass(frozen=True, kw_only=True)
 class CabledDesign(Design):
-    """What every design asks of its cables, ports and servers."""
+    """A design with the parameters of cables, ports and servers that all designs share."""
 
     nic_rate: int = parameter("400Gbps", RATE, "rate of each NIC port")
     nic_delay: int = parameter("600ns", TIME, "delay of a GPU - switch link")

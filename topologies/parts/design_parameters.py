@@ -40,7 +40,7 @@ def parse_prefix(text: str) -> int:
 
 @dataclass(frozen=True)
 class ParameterKind:
-    """How one kind of parameter is read and shown; ``base`` is the unit of its integers."""
+    """A kind of parameter: how it is read and shown; ``base`` is the unit of its integers."""
 
     name: str
     base: str

@@ -39,7 +39,7 @@ class ScaleUpDomains:
         return self._network[gpu]
 
     def joins(self, gpu: str, other: str) -> bool:
-        """Whether what ``gpu`` copies into the memory of ``other`` stays in their network."""
+        """Return whether a copy from ``gpu`` into ``other``'s memory stays in their network."""
         return other in self.peers(gpu)
 
     def _peers(self, gpu: str) -> Mapping[str, int]:

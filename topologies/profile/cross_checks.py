@@ -1,4 +1,4 @@
-"""What the keys of a fabric profile cannot say together."""
+"""Cross-checks: keys of a fabric profile that contradict each other."""
 
 from __future__ import annotations
 

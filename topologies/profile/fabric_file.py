@@ -92,8 +92,9 @@ class FabricFile:
     names_switch: bool = False
 
     def problem(self, said: str, parameters: Iterable[str]) -> Problem:
-        """What others than this file ``said`` of ``parameters`` (of a switch, a control plane or a
-        topology, as they call them), with the line that gives the first of those that are given.
+        """Return the problem of others with ``parameters``, and the line of the first one given.
+
+        ``said`` is their sentence on the parameters of a switch, a control plane or a topology.
 
         Where none is, that is the line which says what switch it is, or the first.
         """
@@ -150,7 +151,7 @@ def read(text: str, name: str) -> FabricFile:
 
 
 class _Reader:
-    """What a text says: ``said`` by key, and the ``problems`` of keys and values on their own."""
+    """The keys of a text, and the ``problems`` of keys and values on their own."""
 
     def __init__(self, content: CommentedMap) -> None:
         self.said: dict[str, Value] = {}

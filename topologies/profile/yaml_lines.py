@@ -22,7 +22,7 @@ DEEPEST = 64  # brackets that are open at once: the parser takes long for thousa
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a text, and in which line, counted from 1."""
+    """A problem of a text, and its line, counted from 1."""
 
     line: int
     said: str

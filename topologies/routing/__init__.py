@@ -1,4 +1,4 @@
-"""Where switches send packets: next hops computed from the topology alone.
+"""Routing: next hops of switches, computed from the topology alone.
 
 ``FabricProfile.routing`` names the way:
 

@@ -32,8 +32,10 @@ class LookupPlace(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """How far it is to one owner, by the place from where: by the shortest way (of the fewest hops,
-    then of the least delay), and by the longest where that is another.
+    """The lengths of the paths to one owner, by the place from where.
+
+    The shortest has the fewest hops, then the least delay; the longest is given where it is
+    another.
 
     Places stand behind all places on the ways from there.  What has no way is left out.
     """
@@ -48,7 +50,7 @@ class Lengths(NamedTuple):
 
 
 class Forwarding:
-    """What every switch of ``topology`` does with a packet to anyone.
+    """The forwarding of packets by every switch of ``topology``.
 
     Raises TopologyError where the routing in force cannot be had in this topology.
     """
@@ -68,8 +70,11 @@ class Forwarding:
             )
 
     def tables(self, owner: str) -> Mapping[Table, Hops]:
-        """By table, the next steps of every switch towards ``owner``, a switch or a GPU with a
-        fabric address.  A switch that a table leaves out does as ``MAIN`` says."""
+        """Return the next steps of every switch towards ``owner``, by table.
+
+        ``owner`` is a switch or a GPU with a fabric address.  A switch that a table leaves out does
+        as ``MAIN`` says.
+        """
         if owner not in self._hops:
             found = {Table.MAIN: _MAIN_RULES[self.routing](self.graph, owner)}
             if self.routing == VALIANT:
@@ -223,7 +228,7 @@ class Forwarding:
         )
 
     def _mean(self, owner: str) -> Mapping[LookupPlace, tuple[float, float]]:
-        """By place of :meth:`lengths`, the means over all ways of delay (ns) and ns per octet."""
+        """Return the mean delay (ns) and ns per octet over all paths, by place."""
         places = self._lengths[owner].least
         known = self._means.setdefault(owner, {})
         for place in islice(places, len(known), None):  # those that are new; the near ones first
@@ -256,7 +261,7 @@ class Forwarding:
 
     @cached_property
     def _plugged(self) -> Mapping[str, Sequence[tuple[str, Span]]]:
-        """By switch, the nodes that are plugged into it and how far they are, itself included."""
+        """Return the nodes plugged into each switch and their distance, itself included."""
         found: dict[str, list[tuple[str, Span]]] = {}
         for node in self.topology.nodes:
             switch, cables = self._attachment(node)
@@ -279,7 +284,7 @@ class Forwarding:
         return known
 
     def _main_lengths(self, owner: str) -> Lengths:
-        """Those of all places whose next hops stand before them, where there is one table."""
+        """Return the lengths of places behind their next hops, where there is one table."""
         known = Lengths({LookupPlace(owner, table): NOWHERE for table in Table}, {})
         if self.lookups:
             return known

@@ -40,7 +40,7 @@ def octet_times(topology: Topology, gpu: str, port: str | None = None) -> dict[s
 
 
 def tunnel_times(topology: Topology, gpu: str) -> dict[str, float]:
-    """How long (ns) what tunnels add to a packet from each peer takes at all ports on the way.
+    """Return the time that tunnels add to a packet from each peer, over all ports (ns).
 
     Of several ways it is the mean, as in :func:`path_delays`; empty where there are no tunnels.
     """
@@ -71,7 +71,7 @@ def _means(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
 
 
 def _means_of_tunnels(topology: Topology, gpu: str) -> dict[str, tuple[float, float]]:
-    """As :func:`_means`, over the ways that lead to stretched rails."""
+    """Return the means as :func:`_means`, over the paths that lead to stretched rails."""
     gpu_node(topology, gpu)
     stretch = stretch_of(topology)
     assert stretch is not None

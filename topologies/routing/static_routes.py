@@ -59,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """On interface ``interface`` (a port or a bridge) ``address`` is at ``mac``."""
+    """A neighbour: ``address`` is at ``mac`` on ``interface`` (a port or a bridge)."""
 
     interface: str
     address: IPv4Address
@@ -197,7 +197,7 @@ def destinations(topology: Topology) -> dict[str, list[IPv4Network]]:
 
 
 def attached(node: Node, routes: Iterable[Route]) -> Iterator[Route]:
-    """Those of a switch's routes that end behind its own bridges: nobody can tell it of them."""
+    """Yield the routes that end behind the switch's own bridges, which nobody advertises to it."""
     own = behind_bridges(node)
     for route in routes:
         if own.issuperset(hop.port for hop in route.hops):

@@ -26,8 +26,7 @@ class Step(NamedTuple):
 
 
 class Table(enum.IntEnum):
-    """Which of a switch's tables a packet is looked up in; one that says nothing leaves it to
-    ``MAIN``."""
+    """The tables of a switch for lookups; one without an entry leaves the packet to ``MAIN``."""
 
     MAIN = 0
     #: what the switch's own hosts send
@@ -131,7 +130,7 @@ class Graph:
 
 
 def _steps(topology: Topology) -> Mapping[str, tuple[Step, ...]]:
-    """Of switches to each other, and to GPUs that have a fabric address over several ports.
+    """Return the steps between switches, and to GPUs with a fabric address over several ports.
 
     To such a GPU a step leaves through the member of the bridge that its cable is plugged into: a
     bridge stays up when that cable dies, and what leads over it would not be withdrawn.

@@ -69,13 +69,17 @@ class Stretch:
 
     @property
     def turns_back(self) -> bool:
-        """Whether a packet may have to go up again from a switch to which it went down: one that
-        has a stretched subnet lacks another."""
+        """Return whether a packet may have to go up again from a switch to which it went down.
+
+        That is so where a switch with one stretched subnet lacks another.
+        """
         return len({frozenset(names) for names in self.owners.values()}) > 1
 
     def nearest(self, switch: str, vni: int) -> tuple[str, ...]:
-        """To which switches ``switch`` sends what goes to the subnet of ``vni``; itself, if it has
-        the subnet, and nobody, if it reaches none."""
+        """Return the switches to which ``switch`` sends what goes to the subnet of ``vni``.
+
+        That is itself, if it has the subnet, and nobody, if it reaches none.
+        """
         reached = self._paths(switch)
         hops = {owner: len(reached[owner]) for owner in self.owners[vni] if owner in reached}
         return tuple(owner for owner, far in hops.items() if far == min(hops.values()))
@@ -138,8 +142,10 @@ class Stretch:
         return ()
 
     def passages(self, source: str, destination: str) -> tuple[Passage, ...]:
-        """By which switches packets from one GPU to another may go, whatever the cables between
-        them; none if one of the two is on no stretched subnet."""
+        """Return the switches that packets from one GPU to another may pass, whatever the cables.
+
+        There are none if one of the two is on no stretched subnet.
+        """
         if (source, destination) not in self._passages:
             self._passages[source, destination] = tuple(self._passed(source, destination))
         return self._passages[source, destination]

@@ -1,4 +1,4 @@
-"""What every endpoint has, whatever it carries: bindings, its name, posting, completions."""
+"""The base of all endpoints: bindings, name, posting, completions."""
 
 from __future__ import annotations
 

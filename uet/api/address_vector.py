@@ -17,7 +17,7 @@ ADDR_UNSPEC: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderAddress:
-    """What names an endpoint to its peers: what ``fi_getname`` gives and ``fi_av_insert`` takes.
+    """The address of an endpoint: the result of ``fi_getname``, which ``fi_av_insert`` takes.
 
     ``address`` is the fabric address (FA) of its FEP.  ``profiles`` are those that the peer has,
     ``None`` if they are not known: then only the peer itself refuses what it cannot do.
@@ -86,7 +86,10 @@ class AddressVector:
         return len(self._entries)
 
     def insert(self, address: ProviderAddress) -> int:
-        """Its handle: ``fi_av_insert``.  Raises :class:`ApiError` for an FA that has no MAC."""
+        """Insert ``address`` and return its handle: ``fi_av_insert``.
+
+        Raises :class:`ApiError` for an FA that has no MAC.
+        """
         spelled = self._neighbours.get(ipaddress.ip_address(address.address))
         if spelled is None:
             raise ApiError(

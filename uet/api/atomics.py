@@ -54,7 +54,9 @@ class AtomicOperations(RmaOperations):
         op: AtomicOpcode,
         context: object = None,
     ) -> None:
-        """The same, and the original value into ``result``: ``fi_fetch_atomic``.
+        """Run an atomic operation and fetch the original value: ``fi_fetch_atomic``.
+
+        The value goes to ``result``.
 
         :attr:`AtomicOpcode.READ` (``FI_ATOMIC_READ``) goes with an empty ``buf``.
 

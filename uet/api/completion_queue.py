@@ -1,4 +1,4 @@
-"""What has ended, in the order of ending: ``fi_cq``, and ``fi_cntr`` for who only counts."""
+"""Completions in the order of ending (``fi_cq``), and counters (``fi_cntr``)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class CompletionQueue:
         self._entries.append(entry)
 
     def read(self, count: int | None = None) -> list[CqEntry]:
-        """At most ``count`` entries, without waiting: ``fi_cq_read``.
+        """Return at most ``count`` entries without waiting: ``fi_cq_read``.
 
         None of them is an error: entries up to the next error are given, and if that is the
         first, :class:`ErrorAvailable` is raised.
@@ -121,7 +121,7 @@ class CompletionQueue:
         return self._take(count)
 
     def wait(self, timeout: int | None = None, *, count: int | None = None) -> list[CqEntry]:
-        """The same, but wait for the first of them: ``fi_cq_sread``.
+        """Wait for an entry and return at most ``count`` of them: ``fi_cq_sread``.
 
         At most ``timeout`` ns of fabric time.  Empty when that is over, after :meth:`signal`, or
         when nothing is under way that could complete anything (in virtual time).
@@ -155,7 +155,7 @@ class CompletionQueue:
 
 
 class Counter:
-    """How many operations have ended: ``fi_cntr``; made by :meth:`uet.api.Domain.cntr_open`.
+    """The number of operations that have ended: ``fi_cntr``; see :meth:`uet.api.Domain.cntr_open`.
 
     >>> from uet.api import Flag
     >>> from uet.api.loopback import pair

@@ -203,7 +203,7 @@ class Domain:
     # -- the end -------------------------------------------------------------------------------
 
     def forget(self, address: Address) -> None:
-        """Its endpoint has been closed.  Called by :meth:`Endpoint.close`."""
+        """Forget a closed endpoint.  Called by :meth:`Endpoint.close`."""
         self._endpoints.pop(address, None)
 
     def close(self, timeout: int | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""Who moves frames and time while an application waits.
+"""Drivers, which move frames and time while an application waits.
 
 Nothing here runs by itself (``FI_PROGRESS_MANUAL``): operations post and return, and whoever reads
 or waits on a completion queue or counter drives the endpoint.  :class:`uet.api.loopback.Loopback`
@@ -19,7 +19,7 @@ from uet.ses.address import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """How a FEP begins, so that nothing of an earlier one at its address comes again.
+    """The start values of a FEP, so that nothing of an earlier one at its address recurs.
 
     ``seed`` and ``first_counter`` are those of :class:`uet.fep.FabricEndpoint`.
     """

@@ -38,7 +38,9 @@ class Flag(enum.IntFlag):
 
 
 class Order(enum.IntFlag):
-    """Which message may not overtake which (``FI_ORDER_SAS``: send after send, ...).
+    """The orders of messages: which may not overtake which.
+
+    ``FI_ORDER_SAS`` is send after send, and so on.
 
     Any of them makes an endpoint use ordered delivery (ROD), none of them unordered (RUD).
     """

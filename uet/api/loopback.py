@@ -69,7 +69,7 @@ class Loopback:
         return self._now
 
     def beginning(self) -> Beginning:
-        """From the wire's seed, and never the same twice on one wire."""
+        """Return start values from the wire's seed, never the same twice on one wire."""
         self._begun += 1
         return Beginning(seed=self._rng.getrandbits(63), first_counter=self._begun << _COUNTER_BITS)
 
@@ -81,7 +81,7 @@ class Loopback:
         self._domains[mac] = domain
 
     def detach(self, domain: ServedDomain) -> None:
-        """What is sent to it from now on is lost."""
+        """Detach ``domain``; frames sent to it from now on are lost."""
         self._domains = {mac: other for mac, other in self._domains.items() if other is not domain}
 
     def interrupt(self) -> None:

@@ -1,4 +1,4 @@
-"""What an endpoint remembers of an operation from its posting to its completion."""
+"""Records of operations from their posting to their completion."""
 
 from __future__ import annotations
 

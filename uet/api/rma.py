@@ -55,7 +55,7 @@ class RmaOperations(MessageOperations):
         *,
         flags: Flag = Flag.NONE,
     ) -> None:
-        """The same, and 64 bits for a completion at the peer when all is placed: ``fi_writedata``.
+        """Write with 64 bits for a completion at the peer when all is placed: ``fi_writedata``.
 
         >>> from uet.api import Flag
         >>> from uet.api.loopback import pair

@@ -30,7 +30,7 @@ def bandwidth_delay_product(link_rate: int, rtt: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PathParameters:
-    """What the path to a peer is like when nobody else uses it.
+    """Properties of the path to a peer when nobody else uses it.
 
     ``base_rtt`` is the round trip of a full packet on the longest idle path (config_base_rtt);
     ``link_rate`` the smaller one of both ends' (of several ports that are sprayed over, the sum);

@@ -1,4 +1,4 @@
-"""Of what an endpoint's congestion control contexts are made.
+"""The parts of an endpoint's congestion control contexts.
 
 The algorithm, the parameters that it derives from the path, and the way of spraying.  Sizes are
 octets of nominal packet size (UES 3.6.12), times ns.

@@ -24,7 +24,7 @@ _ROUNDING = BYTE_COUNT_UNIT - 1
 
 
 class Window(Protocol):
-    """What limits the octets in flight: NSCC, or a window that never changes."""
+    """The limit of octets in flight: NSCC, or a window that never changes."""
 
     #: signed, as what is received is counted in units of 256 octets
     inflight: int
@@ -39,7 +39,10 @@ class Window(Protocol):
         ...
 
     def wants_ack(self, trigger: int) -> bool:
-        """Whether the next packet should ask for an ACK, where others coalesce ``trigger``."""
+        """Return whether the next packet should ask for an ACK, by ``trigger`` or sooner.
+
+        Other packets coalesce ``trigger``.
+        """
         ...
 
     def on_ack(
@@ -77,7 +80,7 @@ def _never(trigger: int) -> bool:
 
 
 class CongestionContext:
-    """Whether packets to a peer may leave, and on which paths.
+    """The state of congestion control for one peer: when packets may leave, and on which paths.
 
     With NSCC and RCCC a packet needs both: a window for the network, credit for the last hop.
     """
@@ -149,7 +152,7 @@ class CongestionContext:
         self.offered = False
 
     def flow(self, paths: PathSelection | None = None) -> PdcFlow:
-        """For one direction of one PDC; an ordered one brings the one path it takes."""
+        """Return a flow for one direction of one PDC; an ordered one brings its path."""
         return PdcFlow(self, paths if paths is not None else self.paths)
 
     def _least_room(self) -> int:
@@ -365,7 +368,7 @@ class PdcFlow:
         self.drained()
 
     def drained(self) -> None:
-        """No packet of the PDC is outstanding: nothing of it is in flight.
+        """Note that no packet of the PDC is outstanding: nothing of it is in flight.
 
         What counting in units of 256 octets has left over, or a peer that counts otherwise, goes.
         """

@@ -1,4 +1,4 @@
-"""No congestion control: a fixed window of one bandwidth-delay product.
+"""A fixed window of one bandwidth-delay product, without congestion control.
 
 It keeps a non-blocking path full and no more; on an oversubscribed one it shows what congestion
 control is for.
@@ -10,7 +10,7 @@ from uet.congestion.signals import NO_SAMPLE
 
 
 class FixedWindow:
-    """At most ``window`` octets in flight."""
+    """A window of at most ``window`` octets in flight."""
 
     __slots__ = ("inflight", "window_octets")
 

@@ -249,7 +249,7 @@ class Nscc:
         return cut
 
     def _grow_fast(self, octets: int, missing: int) -> None:
-        """No delay at all: once that has lasted for a window, grow with every octet."""
+        """Grow with every octet once there has been no delay for a window."""
         self.clear_octets += octets
         if self.fast or self.clear_octets > self.cwnd:
             self.fast = True
@@ -258,7 +258,7 @@ class Nscc:
             self.pending += self._alpha * octets * missing
 
     def _shrink(self, now: int) -> None:
-        """At most once per base RTT, and by half at most."""
+        """Shrink at most once per base RTT, and by half at most."""
         self.fast = False
         self.clear_octets = 0
         average, target = self.average, self._target

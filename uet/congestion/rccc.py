@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class CreditSource:
-    """What a source may send to one destination.
+    """The credit of a source for one destination.
 
     It begins with a window of credit that nobody granted, for otherwise every message would wait
     for a round trip; whatever is left of that is void with the first answer.

@@ -1,4 +1,4 @@
-"""What acknowledgements tell congestion control, in octets and ns (UES 3.6.13, Table 3-74).
+"""Signals of acknowledgements for congestion control, in octets and ns (UES 3.6.13, Table 3-74).
 
 Counters on the wire wrap and have units; none of it goes further than here.
 """
@@ -51,7 +51,7 @@ class ReceivedOctets:
 
 
 def service_time(field: int) -> int:
-    """How long the destination held what it answers (ns); ``NO_SAMPLE`` if longer than can be told.
+    """Return the destination's service time (ns); ``NO_SAMPLE`` beyond the field's range.
 
     0 means that it was not measured, and is taken for no time at all.
     """

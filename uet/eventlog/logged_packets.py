@@ -85,7 +85,7 @@ def is_flag(label: str, field: Field) -> bool:
 
 @cache
 def _plan(header: Header) -> tuple[tuple[int, str, bool, dict[int, str], int], ...]:
-    """Of each field: its index, key, whether it is a flag, names of values, hexadecimal digits."""
+    """Return for each field its index, key, kind, names of values and hexadecimal digits."""
     plan = []
     for index, label in shown_fields(header):
         field = header.fields[index]
@@ -187,7 +187,7 @@ def nack_data(data: Data, *, sent: bool) -> Data:
 
 
 def credit_data(data: Data, *, sent: bool) -> Data | None:
-    """What a packet grants or asks for, in units of 256 octets; ``None`` if it is not about that.
+    """Return the credit that a packet grants or requests (units of 256 octets), else ``None``.
 
     It stands in CREDIT and CREDIT_REQ, in requests with congestion state and in ACKs of a target
     that grants (UES 3.6.14).

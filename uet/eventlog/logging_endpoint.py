@@ -278,7 +278,7 @@ class TracedEndpoint(FabricEndpoint):
         self._credit(data, sent=True)
 
     def _windows(self) -> None:
-        """Where the room of a congestion context is another one, say so."""
+        """Log the windows of congestion contexts that have changed."""
         for address in sorted(self._touched):
             peer = self.peers.get(ip_address(address).packed)
             if peer is None:

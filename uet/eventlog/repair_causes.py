@@ -66,7 +66,7 @@ class Repairs:
         return None if cause is None else {"pdc": pdc, "psn": psn, "trigger": cause}
 
     def close(self, pdc: int) -> None:
-        """It is closed; what it has sent before that may still be on its way here."""
+        """Note that ``pdc`` is closed; packets that it has sent may still arrive."""
         self._closed.append(pdc)
 
     def forget(self) -> None:

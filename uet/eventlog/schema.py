@@ -1,4 +1,4 @@
-"""What every event of a trace looks like, as JSON Schema (draft 2020-12), and the check of it.
+"""The form of every event of a trace, as JSON Schema (draft 2020-12), and its check.
 
 The fields of headers, their widths and the names of their values are those of the compiled
 headers; all other fields are in :data:`EVENTS`, in qlog's manner: names ``uet:noun_verb``, times

@@ -61,7 +61,7 @@ class CreditGranter:
         return self._pacer
 
     def _is_new(self, pdc: PdcLife, key: Key) -> bool:
-        """Whether ``key`` is newer than the one that the PDC had; that one asks for nothing more.
+        """Return whether ``key`` is newer than the PDC's last one, which requests nothing more.
 
         A context that begins anew takes the next ccc_id.
         """

@@ -1,4 +1,4 @@
-"""Which PDCs an endpoint has: create, find, close (UES 3.5.8)."""
+"""The PDCs of an endpoint: create, find, close (UES 3.5.8)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Way = tuple[bytes, bool, "int | None", bool]  # peer, ordered, SDI, whether it 
 
 @dataclass(frozen=True, slots=True)
 class ClosedTarget:
-    """What is left of a target: enough to know its late packets (UES 3.5.8, closing).
+    """The remains of a closed target: enough to recognise its late packets (UES 3.5.8, closing).
 
     A copy of a SYN packet that the network has kept back must not make the PDC, and carry out
     the request, a second time.  ``closed_by`` is the PSN of the CLOSE, ``None`` after an error.

@@ -1,4 +1,4 @@
-"""How one end of a PDC writes its packets (UES Tables 3-33 to 3-40).
+"""Packets of one end of a PDC (UES Tables 3-33 to 3-40).
 
 Everything that stays the same for the life of the PDC is put together once.
 """

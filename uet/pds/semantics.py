@@ -1,4 +1,4 @@
-"""What the delivery sublayer (PDS) and the semantic sublayer (SES) say to each other (UES 3.5.2).
+"""The interface of the delivery (PDS) and semantic (SES) sublayers (UES 3.5.2).
 
 PDS carries :class:`Outbound` messages packet by packet and gives what arrives to
 :class:`Semantics`, which answers each request once.  Neither looks into the other.
@@ -89,7 +89,7 @@ class Numbered(Outbound, Protocol):
 
 
 class Context(Protocol):
-    """What SES sees of the PDC that a request came on."""
+    """The PDC that a request came on, as SES sees it."""
 
     #: requests whose data is still to come by the return direction; no CLOSE before it is 0
     locks: int
@@ -98,7 +98,7 @@ class Context(Protocol):
 
     @property
     def id(self) -> int:
-        """Its identifier at this end; 0 where there is no PDC (RUDI, UUD)."""
+        """Return the PDC's identifier at this end; 0 where there is no PDC (RUDI, UUD)."""
         ...
 
     @property
@@ -126,7 +126,7 @@ class Context(Protocol):
 
 
 class Semantics(Protocol):
-    """What PDS asks of SES."""
+    """The calls that PDS makes to SES."""
 
     def deliver(
         self, pdc: Context, psn: int, next_header: int, packet: memoryview, at: int
@@ -149,7 +149,7 @@ class Semantics(Protocol):
         ...
 
     def message_unsent(self, message: Outbound) -> None:
-        """Its PDC ended before the target carried any packet out: it may go elsewhere.
+        """Take back a message whose PDC ended before the target executed any packet of it.
 
         If some had left, ``message.error`` says why they were refused.
         """

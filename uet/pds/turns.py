@@ -1,4 +1,4 @@
-"""Whose turn it is to send, and who must be looked at when.
+"""Turns: which PDC may send next, and when each must be polled.
 
 PDCs of one congestion control context share its window and its credit by deficit round robin:
 each may send a quantum of octets before the next one has its turn, whatever ended the last one's:
@@ -43,11 +43,11 @@ class Turns:
         self._sweep_at = _LEAST_SWEPT
 
     def wake(self, pdc: PdcLife) -> None:
-        """It has, or may have, something to do; or others of its context have."""
+        """Wake ``pdc``, which has something to do, or whose context has."""
         self.woken[pdc] = None
 
     def forget(self, pdc: PdcLife) -> None:
-        """It is closed.  What it had in flight leaves room to others."""
+        """Forget a closed PDC; the room of its packets in flight goes to others."""
         self.woken.pop(pdc, None)
         self._served.pop(pdc, None)
         pdc.due = pdc.wakes_at = None

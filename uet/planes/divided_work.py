@@ -1,4 +1,4 @@
-"""What a fabric interface has been asked for, in the parts that its planes carry."""
+"""Requests to a fabric interface, in the parts that its planes carry."""
 
 from __future__ import annotations
 

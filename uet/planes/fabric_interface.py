@@ -269,7 +269,7 @@ class FabricInterface:
         return done
 
     def _of_feps(self) -> Iterator[Completion]:
-        """Those of all FEPs; what is done about some brings others."""
+        """Yield the completions of all FEPs; handling one may bring others."""
         for fep in self._feps:
             while found := fep.completions():
                 yield from found
@@ -486,7 +486,7 @@ class FabricInterface:
             yield plane.name, plane.fep.counters()
 
     def counters(self) -> Mapping[str, int]:
-        """Those of all FEPs added up, with the interface's own."""
+        """Return the counters of all FEPs added up, with the interface's own."""
         total = Counter(self.counts)
         for _, counts in self.per_fep():
             for name, count in counts.items():

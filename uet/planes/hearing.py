@@ -1,4 +1,4 @@
-"""Who has been heard in which plane, and who has been silent there for too long.
+"""Silence of peers: when each was last heard in which plane.
 
 Retransmission alone takes long to give up a peer, as it must where there is no other way.  Here is
 one: a plane in which something has waited for ``after`` ns, without a word from the peer, while the
@@ -17,7 +17,7 @@ _SOURCE4, _SOURCE6 = slice(26, 30), slice(22, 38)
 
 @dataclass(slots=True)
 class _Waiting:
-    """What is open in one plane towards one peer: ``final`` of it must not be issued again."""
+    """The open work in one plane towards one peer; ``final`` parts must not be issued again."""
 
     since: int = 0
     count: int = 0
@@ -63,8 +63,10 @@ class Hearing:
         waiting.final -= is_final
 
     def look(self, peer: str, plane: int, now: int) -> int | None:
-        """When to look again (ns): ``now``, if there has been silence for too long; ``None``, if
-        nothing waits there."""
+        """Return when to look again (ns), or ``None`` if nothing waits there.
+
+        ``now`` means that there has been silence for too long.
+        """
         waiting = self._waiting[peer, plane]
         if not waiting.count:
             waiting.is_watched = False
@@ -74,7 +76,7 @@ class Hearing:
         return max(now, self._last(peer, plane) + self.after)
 
     def is_heard_since(self, peer: str, plane: int, others: Sequence[int]) -> bool:
-        """Whether one of ``others`` has brought something from ``peer`` since ``plane`` has."""
+        """Return whether one of ``others`` has heard ``peer`` since ``plane`` has."""
         last = self._last(peer, plane)
         return any(self._heard.get(self._address[peer, other], -1) > last for other in others)
 

@@ -1,4 +1,4 @@
-"""Which planes work: by the carrier of the NIC's own ports, and by who answers in them."""
+"""Working planes, by the carrier of the NIC's own ports and by the answers of peers."""
 
 from __future__ import annotations
 

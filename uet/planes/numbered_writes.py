@@ -92,7 +92,7 @@ class Numbers:
         return number
 
     def give_back(self, number: int) -> None:
-        """Its write has ended, well or not."""
+        """Give back the number of a write that has ended, well or not."""
         del self._open[number]
 
 
@@ -104,7 +104,7 @@ class _Stripes:
 
 
 class Reported:
-    """What one peer has written: at the target."""
+    """The writes of one peer, at the target."""
 
     __slots__ = ("_attempts", "_done", "_partial")
 

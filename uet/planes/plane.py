@@ -11,7 +11,7 @@ from uet.transport import Frame
 
 
 class PlaneInterface(Protocol):
-    """What a plane needs of the interface that it is part of."""
+    """The parts of the interface that a plane uses."""
 
     #: the latest time that it was told (ns)
     now: int

@@ -26,7 +26,7 @@ class SharedReceive:
 
 
 class _Watch:
-    """What happens to receives at one endpoint (:class:`uet.ses.target.matching.Watcher`)."""
+    """The events of receives at one endpoint (:class:`uet.ses.target.matching.Watcher`)."""
 
     __slots__ = ("_place", "_receives")
 

@@ -1,4 +1,4 @@
-"""Which plane of a fabric interface takes what, and how the interface is configured."""
+"""Division of work among the planes of a fabric interface, and its configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class InterfaceConfig:
-    """How a fabric interface shares out work.
+    """The rules by which a fabric interface divides work.
 
     ``peers`` has the fabric addresses of each peer, in the order of planes; the first is its name.
     ``quarantine`` (ns) is how long a packet may be on its way, ``silence`` (ns) after which a plane
@@ -50,5 +50,5 @@ class Sharing:
         self._load[plane] += octets + 1
 
     def end(self, plane: int, octets: int) -> None:
-        """It has ended there."""
+        """Note that work of ``octets`` has ended in ``plane``."""
         self._load[plane] -= octets + 1

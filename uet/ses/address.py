@@ -1,4 +1,4 @@
-"""Where in a peer a message goes (UES 3.4.1): job, process and resource."""
+"""Addresses of messages within a peer (UES 3.4.1): job, process and resource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two sides of SES share with the endpoint that they belong to."""
+"""The state that both sides of SES share with their endpoint."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Resource:
 
     @property
     def moved_on(self) -> bool:
-        """Whether a stream is disabled, or in another generation than the one it began with."""
+        """Return whether a stream is disabled, or in a later generation than at its start."""
         return bool(self._generations)
 
     def is_disabled(self, peer: str) -> bool:
@@ -145,7 +145,7 @@ class ResourceTable:
         return jobs.get(request.job_id) or int(ReturnCode.BAD_JOB_ID)
 
     def find_process(self, request: RequestArrival) -> Resource | int:
-        """The same by job and process, for a request whose index names a memory region."""
+        """Find the resource by job and process, for a request whose index names a memory region."""
         known = False
         if not request.relative:
             for (pid, _), resource in self._absolute.items():

@@ -59,7 +59,7 @@ def provision_client(server: SecureDomain, an: int, identity: bytes, epoch: int 
 
 
 class PacketKey:
-    """What packets are secured with: AES-256-GCM under one key, and the mask of their vectors."""
+    """The key of packets: AES-256-GCM, and the mask of their initialisation vectors."""
 
     __slots__ = ("_octets", "decrypt", "encrypt", "iv_mask")
 

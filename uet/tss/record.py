@@ -478,7 +478,7 @@ class SecureDomains:
         address_size: int = _IPV4_SIZE,
         now: int = 0,
     ) -> bytes | str:
-        """As :meth:`SecureRecords.open`, with the domain that the packet names."""
+        """Decrypt as :meth:`SecureRecords.open` does, with the domain that the packet names."""
         if len(packet) < _LEAST:
             self.counts[TRUNCATED] += 1
             return TRUNCATED

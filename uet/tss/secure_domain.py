@@ -165,7 +165,7 @@ class SecureDomain:
         return COUNTER_LIMIT // 2 if halved else COUNTER_LIMIT
 
     def as_data(self) -> dict[str, Any]:
-        """This domain as JSON has it; what has its default is left out."""
+        """Return this domain as JSON has it, without fields at their defaults."""
         data: dict[str, Any] = {"sdi": self.sdi, "mode": self.mode}
         data["keys"] = {str(an): key.hex() for an, key in sorted(self.keys.items())}
         if self.clients:
@@ -212,7 +212,7 @@ def shared_key(one: int, other: int) -> str:
 
 
 def is_older(epoch: int, current: int, lifetime: int) -> bool:
-    """Whether ``epoch`` lies more than ``lifetime`` before ``current`` (RFC 1982, 16 bits)."""
+    """Return whether ``epoch`` is more than ``lifetime`` before ``current`` (RFC 1982, 16 bits)."""
     return lifetime < (current - epoch) & EPOCH_MASK < _HALF_OF_EPOCHS
 
 

@@ -58,7 +58,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What one struct code holds: fields in wire order."""
+    """The fields of one struct code, in wire order."""
 
     code: str
     width: int

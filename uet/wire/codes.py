@@ -63,7 +63,7 @@ NACK_TYPES: Final = frozenset(map(int, (PacketType.NACK, PacketType.NACK_CCX)))
 
 
 class NextHeader(IntEnum):
-    """Which SES header follows the PDS header (UES Table 3-16)."""
+    """The SES header behind the PDS header (UES Table 3-16)."""
 
     NONE = 0
     REQUEST_SMALL = 1
@@ -75,7 +75,7 @@ class NextHeader(IntEnum):
 
 
 class ControlType(IntEnum):
-    """What a control packet asks or says (UES Table 3-38)."""
+    """The type of a control packet (UES Table 3-38)."""
 
     NOOP = 0
     ACK_REQ = 1
@@ -168,7 +168,7 @@ MPR_UNIT: Final = 128
 
 
 class ErrorClass(Enum):
-    """What a NACK means for the PDC (UES Tables 3-58 to 3-61)."""
+    """The effect of a NACK on the PDC (UES Tables 3-58 to 3-61)."""
 
     NORMAL = "the PDC keeps working"
     PDC_ERR = "one packet is affected"
@@ -280,7 +280,7 @@ class ResponseOpcode(IntEnum):
 
 
 class ResponseList(IntEnum):
-    """Which list a message matched on (UES Table 3-11)."""
+    """The list that a message matched on (UES Table 3-11)."""
 
     EXPECTED = 0
     OVERFLOW = 1

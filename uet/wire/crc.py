@@ -46,6 +46,9 @@ def trailer(ip_packet: bytes | memoryview, *, udp_offset: int | None) -> bytes:
 
 
 def verify(ip_packet: bytes | memoryview, *, udp_offset: int | None) -> bool:
-    """Whether ``ip_packet``, trailer included and no padding behind it, ends with its CRC."""
+    """Return whether ``ip_packet`` ends with its CRC.
+
+    The trailer is included, and no padding is behind it.
+    """
     body = memoryview(ip_packet)[:-CRC_SIZE]
     return bytes(ip_packet[-CRC_SIZE:]) == trailer(body, udp_offset=udp_offset)

@@ -1,4 +1,4 @@
-"""Which compiled header some octets begin with: format by type, variant by the overlay's flag.
+"""Dispatch of compiled headers: format by type, variant by the overlay's flag.
 
 Octets that are not there count as zero, so that a truncated header has a layout too.
 """

@@ -36,7 +36,7 @@ conf.contribs.setdefault("uet", {"crc": "auto", "trimmed_dscp": set(), "referenc
 
 
 class UETLayer(Packet):
-    """What all UET headers share: octets that no header claims are payload, or a trimmed rest.
+    """The base of all UET headers: octets that no header claims are payload or a trimmed rest.
 
     ``uet_name`` and ``uet_labels`` give the names under which a decoder shows the layer and those
     of its fields whose name is not that of the field.
@@ -58,7 +58,7 @@ class UETLayer(Packet):
 
 
 class UET_TRUNCATED(Raw):
-    """What is left of a header or payload after a switch trimmed the packet."""
+    """The rest of a header or payload after a switch trimmed the packet."""
 
     name = "UET truncated"
 
@@ -158,7 +158,7 @@ def _ip_above(layer: Packet) -> Packet | None:
 
 
 def is_trimmed(layer: Packet) -> bool:
-    """Whether the IP header above ``layer`` carries a code point that marks trimmed packets."""
+    """Return whether the IP header above ``layer`` has a code point of trimmed packets."""
     ip = _ip_above(layer)
     if ip is None:
         return False

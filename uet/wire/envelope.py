@@ -1,4 +1,4 @@
-"""What carries UET: Ethernet, VLAN tags, IPv4 or IPv6, tunnels, and the UDP or entropy header.
+"""Carriers of UET: Ethernet, VLAN tags, IPv4 or IPv6, tunnels, UDP or the entropy header.
 
 VXLAN (RFC 7348) and IP in IP (RFC 2003, RFC 2473, RFC 4213) are looked through: the innermost IP
 header is the one that carries UET.
@@ -33,7 +33,7 @@ _MORE_FRAGMENTS = 1
 
 @dataclass(slots=True)
 class Envelope:
-    """Where the UET part of a frame lies, and what the headers in front of it say.
+    """The place of the UET part in a frame, and the fields of the headers in front of it.
 
     Offsets are in octets from the start of the frame.  ``uet`` is ``None`` for a frame that
     carries no UET; then ``errors`` tells why.

@@ -99,7 +99,7 @@ class Layer:
 
 @dataclass(slots=True)
 class DecodedPacket:
-    """What :func:`decode_frame` found.
+    """The result of :func:`decode_frame`.
 
     ``errors`` are sentences on what is malformed, ``notes`` on what is remarkable but allowed;
     ``fields`` are numbers by name, ``derived`` the sequence numbers that follow from them.
@@ -292,7 +292,7 @@ class _Decoder:
         return dict(zip(header.names, values, strict=True))
 
     def announces_psn(self, header: Header, field_: Field) -> bool:
-        """Whether ``field_`` is the flag of an ACK that the reference provider gave a meaning."""
+        """Return whether ``field_`` is the ACK's flag with the reference provider's meaning."""
         return (
             self.packet.reference_provider
             and header.name.startswith("pds.ack")

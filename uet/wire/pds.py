@@ -198,7 +198,7 @@ class UET_ACK_CCX(UETFirst):
 
 
 class UET_EXPECTED_PSN(UETLayer):
-    """What follows an ACK with flag 0x40, which UES reserves (UEC reference provider)."""
+    """The header behind an ACK with flag 0x40, which UES reserves (UEC reference provider)."""
 
     name = "UET expected PSN"
     uet_name = "pds.expected_psn"

@@ -17,7 +17,7 @@ WHOLE = 1 << 32  # probability 1
 
 
 class TrafficClass(IntEnum):
-    """What a code point stands for (UES 4.1); the program's number of it."""
+    """The class of a packet, which its code point selects (UES 4.1), as the program numbers it."""
 
     CONTROL = 0
     TRIMMED = 1
@@ -49,7 +49,7 @@ class DropReason(IntEnum):
 
 
 class Balancing(IntEnum):
-    """How a switch chooses among equal next hops."""
+    """The ways in which a switch chooses among equal next hops."""
 
     KERNEL = 0  # not at all: the kernel hashes
     FLOW = 1

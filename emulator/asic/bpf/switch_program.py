@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much the program's tables hold.
+    """The number of entries that each table of the program holds.
 
     ``ports``: one more than the highest interface index; ``switches``; ``prefixes``: multipath
     destinations of all switches together.  Each is rounded up to a power of two, so that labs of

@@ -1,4 +1,4 @@
-"""How much of a lossless buffer must stay free when a pause is asked for.
+"""PFC headroom: the octets of a lossless buffer that must be free when a pause is sent.
 
 Until the other end has stopped, this keeps arriving at a port that asks for a pause:
 
@@ -59,7 +59,7 @@ def headroom_bytes(
 
 
 def reaction_ns(delay_ns: int, *, response_ns: int = 0) -> int:
-    """What the emulator makes of it: from asking for a pause until nothing arrives any more, ns.
+    """Return the time from sending a pause until no frame arrives any more in the emulator (ns).
 
     The cable twice, and ``response_ns`` for the devices.  The request itself goes ahead of all
     frames here: the time of the one that it would have had to wait for is what the emulator may be

@@ -1,4 +1,4 @@
-"""What priority flow control did at a port, of a switch or of a NIC."""
+"""Counters of priority flow control at a port of a switch or of a NIC."""
 
 from __future__ import annotations
 

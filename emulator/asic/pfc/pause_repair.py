@@ -22,8 +22,10 @@ PATIENCE = 2
 
 
 def still_s(switches: Iterable[Iterable[PauseRules]], dilation: float) -> float:
-    """How long (s of the machine) a buffer may stand still on a fabric of these ``switches``,
-    each given by the rules of its ports."""
+    """Return how long a buffer may stand still on a fabric of these switches (s of the machine).
+
+    Each of ``switches`` is given by the rules of its ports.
+    """
     longest = 0.0
     for switch in switches:
         ports = list(switch)

@@ -21,7 +21,7 @@ _BUSY, _DISCARDED = 1 << 31, 1 << 30
 
 
 class EventKind(IntEnum):
-    """What happened at a port."""
+    """The kinds of events that a port reports to the pause agent."""
 
     XOFF = 0  # its lossless buffer is above XOFF
     XON = 1  # it is down to XON again

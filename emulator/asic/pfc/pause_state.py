@@ -82,7 +82,7 @@ class Pauser:
 
 
 class Gate:
-    """What the frames of the other end mean for this one."""
+    """The effect of the other end's pause frames on this end's transmission."""
 
     def __init__(self, rules: PauseRules, counters: PauseCounters) -> None:
         self._rules = rules

@@ -56,7 +56,7 @@ class PauseKeeper(Protocol):
 
 
 class Pauses:
-    """Of both ends of every cable that a switch is at, by ``node:port``.
+    """Pause states and counters of both ends of every cable at a switch, by ``node:port``.
 
     ``keeper`` keeps the pauses where the clock is virtual; with the host's the agent does.
     """
@@ -127,7 +127,7 @@ class Pauses:
             self._pipe = None
 
     def counters(self) -> dict[str, PauseCounters]:
-        """Of all ports up to now; empty if the switches do not pause."""
+        """Return the pause counters of all ports up to now; empty if the switches do not pause."""
         if not self.on:
             return {}
         if self._has_agent:
@@ -147,8 +147,9 @@ class Pauses:
             self.keeper.restart()
 
     def free(self, port: str) -> int:
-        """What waits at ``port`` is lost, as its cable has no carrier: free the buffers of the
-        ports that it came in by.  Returns octets on the wire.
+        """Free the buffers of what waits at ``port``, whose cable has no carrier.
+
+        The buffers are those of the ports by which the frames came in.  Returns octets on the wire.
 
         With a virtual clock nothing is freed here, as the engine does it."""
         return forget(self._program, egress=self.indices[port])

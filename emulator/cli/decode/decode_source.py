@@ -1,4 +1,4 @@
-"""Where ``uetemu decode`` takes frames from, and the keys to open them with.
+"""Sources of ``uetemu decode``: files of frames, and the keys to decrypt them.
 
 Frames come from a capture file, standard input, or hexadecimal; keys from a JSON file.
 

@@ -1,4 +1,4 @@
-"""Which lab a verb is about: the one that it is told, or the only one that is running.
+"""The lab that a verb acts on: the one named, or the only one that runs.
 
 A node of a lab is NODE where one is running, and LAB:NODE where several are.
 """

@@ -1,4 +1,4 @@
-"""What ``uetemu top`` draws of a picture: lines of text, as wide and as many as there is room."""
+"""Rendering of ``uetemu top``: a sample as lines of text that fit the terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEWEST_ROWS = 3  # of links, however low the screen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What there is to draw on: ``height`` None is as high as wanted, ``rows`` a limit of links."""
+    """The space to draw on: ``height`` None is unlimited, ``rows`` limits the links."""
 
     width: int
     height: int | None = None
@@ -270,7 +270,7 @@ def _count(number: int | None, style: str = "") -> Text:
 
 
 def _short(number: int) -> str:
-    """At most six digits, then with a unit."""
+    """Return ``number`` in at most six digits, or shortened with a unit."""
     for unit, factor in (("G", 10**9), ("M", 10**6)):
         if number >= factor:
             return f"{number / factor:.2f}{unit}"

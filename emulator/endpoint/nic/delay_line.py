@@ -1,4 +1,4 @@
-"""What a path takes beyond its queues: hold a frame until that time is over.
+"""A delay line: frames are held for the propagation time of their path.
 
 Two parts.  *Propagation* is the cables' (0 where the kernel's links delay).  *Serialisation* is
 the last octet's wait for all those before it, once at every port on the way: the kernel's shaper
@@ -26,8 +26,11 @@ _SMALLEST = 60  # octets of the shortest frame, without its check sequence
 
 
 class PathDelay(NamedTuple):
-    """Of one path: propagation in ns, with what tunnels add to the serialisation of any frame, and
-    ns for each octet of a frame, all ports added up."""
+    """The delay of one path: propagation, tunnels, and serialisation at every port.
+
+    Propagation is in ns, with what tunnels add to the serialisation of any frame, and ns for each
+    octet of a frame, all ports added up.
+    """
 
     propagation_ns: int
     ns_per_octet: float = 0.0
@@ -68,7 +71,7 @@ class DelayLine(Generic[Source, Item]):
         self.held += 1
 
     def release(self, now: int, limit: int) -> list[Item]:
-        """At most ``limit`` items that are due, by the time at which they were."""
+        """Return at most ``limit`` items whose time is over, in the order of their times."""
         out: list[Item] = []
         due_queues = [queue for queue in self._queues if queue and queue[0][0] <= now]
         self.lateness = now - min(map(_first_due, due_queues)) if due_queues else 0

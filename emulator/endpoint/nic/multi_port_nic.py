@@ -58,7 +58,10 @@ class PortSpec:
 
 
 def hash_of(header: bytes) -> int:
-    """Of the entropy value of a frame, as :func:`uet.congestion.spraying.port_entropy.hash_of`."""
+    """Return the hash of a frame's entropy value.
+
+    See :func:`uet.congestion.spraying.port_entropy.hash_of`.
+    """
     at = _ENTROPY4_AT if header[_VERSION_AT] >> 4 == _IPV4 else _ENTROPY6_AT
     return header[at] ^ header[at + 1]
 
@@ -166,7 +169,7 @@ class MultiPortNic:
     # Receiving
 
     def receive(self, now: int, limit: int = 64) -> list[memoryview]:
-        """At most ``limit`` frames of each port, as :meth:`Nic.receive`."""
+        """Return at most ``limit`` frames of each port (:meth:`Nic.receive`)."""
         out: list[memoryview] = []
         self.lateness = 0
         for port in self._ports:
@@ -181,11 +184,11 @@ class MultiPortNic:
 
     @property
     def pollable(self) -> bool:
-        """As :attr:`Nic.pollable`, of all ports."""
+        """Return the descriptors to poll for all ports (:attr:`Nic.pollable`)."""
         return all(port.pollable for port in self._ports)
 
     def next_deadline(self, now: int) -> int | None:
-        """As :meth:`Nic.next_deadline`: soon enough for what comes in by any port."""
+        """Return the earliest deadline of all ports (:meth:`Nic.next_deadline`)."""
         deadlines = [port.next_deadline(now) for port in self._ports]
         held = [when for when in deadlines if when is not None]
         if not held:
@@ -201,9 +204,11 @@ class MultiPortNic:
                 port.acknowledge_error()
 
     def counters(self) -> dict[str, int]:
-        """Those of the ports added up; frames in and out of each; ``moved``: frames that waited
-        at a port when it lost its carrier, and left through another; ``discarded``: that left
-        through none."""
+        """Return the counters of the ports added up, and frames in and out of each.
+
+        ``moved`` counts frames that waited at a port when it lost its carrier and left through
+        another, ``discarded`` those that left through none.
+        """
         each = [port.counters() for port in self._ports]
         now = {name: sum(counters[name] for counters in each) for name in each[0]}
         for number, counters in enumerate(each):

@@ -1,4 +1,4 @@
-"""Where frames wait to leave through a packet socket, whose send buffer is kept to a few of them.
+"""Frames that wait for a packet socket, whose send buffer is kept to a few frames.
 
 When the port's own queue is full the socket says so (``EAGAIN``) and the frame waits here, where
 nothing is lost, instead of being dropped there.

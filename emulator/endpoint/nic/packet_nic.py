@@ -116,8 +116,10 @@ class Nic:
     # Sending
 
     def room(self) -> int:
-        """How many full frames of data the port's queue takes now (0: wait until :attr:`blocked`
-        is writable)."""
+        """Return the number of full data frames that the port's queue takes now.
+
+        0 means to wait until :attr:`blocked` is writable.
+        """
         return self._data.room()
 
     @property
@@ -156,7 +158,7 @@ class Nic:
     # Receiving
 
     def receive(self, now: int, limit: int = 64) -> list[memoryview]:
-        """At most ``limit`` frames whose path delay is over, valid until the next call.
+        """Return at most ``limit`` frames whose path delay is over, valid until the next call.
 
         Frames are views into the ring.  The slots of the previous call's frames go back to the
         kernel first.
@@ -267,7 +269,7 @@ class Nic:
         return self._delay is None or not self._delay.held
 
     def next_deadline(self, now: int) -> int | None:
-        """When :meth:`receive` must be called even if the socket stays silent (ns), or ``None``."""
+        """Return when :meth:`receive` is due even if the socket stays silent (ns), or ``None``."""
         if self._delay is None or not self._delay.held:
             return None
         due = self._delay.next_due()

@@ -1,4 +1,4 @@
-"""Which ports of an endpoint have carrier, told by the kernel whenever that changes."""
+"""Carrier of an endpoint's ports, reported by the kernel whenever it changes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def memory_path(lab: str, node: str) -> Path:
 
 
 class Layout:
-    """Where each named buffer lies in a GPU's memory (octets).  The same on every side."""
+    """The offset of each named buffer in a GPU's memory (octets), identical on every side."""
 
     def __init__(self, buffers: Mapping[str, int]) -> None:
         self.buffers = dict(buffers)

@@ -80,8 +80,7 @@ class Ingress:
         self._floor = 0  # before, all is taken for busy
 
     def admit(self, start: int, duration: int) -> int:
-        """When a copy ends whose octets come from ``start`` on, for ``duration`` if nothing else
-        is on the port."""
+        """Return when a copy of ``duration`` from ``start`` on ends, behind what is on the port."""
         start = max(start, self._floor)
         if not duration:
             return start

@@ -1,4 +1,4 @@
-"""What one rank does in a collective: a DAG of operations over named buffers, as plain data.
+"""Schedules: each rank's operations of a collective, a DAG over named buffers, as plain data.
 
 A schedule is compiled by a scenario, sent to the rank's agent and executed there.  An operation
 starts when all operations in ``after`` have completed; among ready ones the order of the list

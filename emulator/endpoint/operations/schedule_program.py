@@ -100,7 +100,7 @@ class ScheduleProgram:
 
     @cached_property
     def _receives(self) -> Mapping[int, tuple[int, memoryview]]:
-        """By peer: its lowest tag, and the receive of each tag from there on (-1: there is none).
+        """Return for each peer its lowest tag and the receive of each tag from there on (-1: none).
 
         Tags are numbers that begin with 0 at each pair; who leaves gaps pays for them.
         """

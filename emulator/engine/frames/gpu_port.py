@@ -97,7 +97,7 @@ class GpuPort:
 
 
 class PortChoice:
-    """Which port of a NIC with several a frame leaves by: its entropy value says."""
+    """The choice of a NIC's port by the entropy value of the frame."""
 
     def __init__(self, ports: Sequence[GpuPort]) -> None:
         self._macs = [port.spec.macs for port in ports]

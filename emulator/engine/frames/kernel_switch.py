@@ -45,14 +45,14 @@ class Astray(Exception):
 
 @dataclass
 class Account:
-    """What became of every frame that went into a namespace of the kernel."""
+    """The account of every frame that went into a namespace of the kernel."""
 
     injected: int = 0
     delivered: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, object]:
-        """For a result file."""
+        """Return the account for a result file."""
         return {
             "injected": self.injected,
             "delivered": self.delivered,
@@ -158,7 +158,7 @@ class Outlets:
 
 
 def awaited(settle: Callable[[], None], take: Callable[[], object], budget_s: float) -> bool:
-    """Whether ``take`` brings something once softirqs are done, ``budget_s`` from now at most.
+    """Return whether ``take`` brings something within ``budget_s``, once softirqs are done.
 
     On kernels before 6.5 they may be ksoftirqd's to finish, which then has to come to run.
     """

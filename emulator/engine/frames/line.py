@@ -58,7 +58,7 @@ class LineTally(NamedTuple):
 
 @dataclass(slots=True)
 class LineCounts:
-    """What a line has carried and lost.  ``in_queue`` and ``in_flight`` went with its carrier.
+    """Counters of a line.  Frames in ``in_queue`` and ``in_flight`` were lost with its carrier.
 
     ``by_queue`` has frames and octets (from the Ethernet header on) of each queue.
     """

@@ -35,7 +35,10 @@ class LineState:
         return cls(line.crc, tuple(line.past), line.counts, line.before, waiting)
 
     def with_arrivals(self, far: LineState) -> LineState:
-        """This state of the port's owner with what ``far``, the other end's owner, has counted."""
+        """Return the state of this port's owner with the counters of ``far``.
+
+        ``far`` is the state of the other end's owner.
+        """
         counts = replace(
             self.counts,
             arrived=far.counts.arrived,

@@ -1,4 +1,4 @@
-"""What comes out of the kernel at the inner ends of all cables: one ring of one packet socket.
+"""The frames that leave the kernel at the inner ends of all cables: one ring of one socket.
 
 ``sockaddr_ll`` in each slot tells by which interface a frame came (packet(7), PACKET_RX_RING).
 """

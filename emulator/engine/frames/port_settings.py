@@ -11,8 +11,11 @@ from topologies.model import CableEnd
 
 @dataclass(frozen=True, slots=True)
 class PortSettings:
-    """How the line from a port queues: a queue for each DSCP, the share of the link that data
-    owns whatever else waits, and how many octets may wait (None: no limit of the port's own)."""
+    """The queues of the line from a port: one for each DSCP, with the data's share and the limit.
+
+    The share is that of the link that data owns whatever else waits; the limit is in octets (None:
+    no limit of the port's own).
+    """
 
     queues: bytes
     low_share: float

@@ -33,10 +33,10 @@ class PfcSurroundings(Protocol):
     """The switches and the fabric around one end."""
 
     def swallows(self, name: str, *, arriving: bool) -> bool:
-        """Whether a fault takes all frames that leave port ``name``, or that arrive there."""
+        """Return whether a fault drops all frames that leave port ``name``, or arrive there."""
 
     def loses(self, name: str, *, arriving: bool) -> bool:
-        """Whether faults take the next PAUSE frame that leaves port ``name``, or arrives there."""
+        """Return whether faults drop the next PAUSE frame that leaves or arrives at ``name``."""
 
     def drop(self, name: str, dropping: bool) -> None:
         """Have the switch drop all data that is to leave by port ``name``, or no longer."""

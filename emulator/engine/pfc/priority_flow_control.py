@@ -52,7 +52,7 @@ def pause_settings_of(asic: FabricAsic, end: CableEnd) -> PauseSettings:
 
 @dataclass(frozen=True, slots=True)
 class PauseSnapshot:
-    """Where pauses hold frames up at one instant.
+    """The ports at which pauses hold frames at one instant.
 
     ``waiting`` are the octets in each line of a switch that is stopped and that no watchdog opens,
     by the port that they came in by.  ``asserting`` are the ports whose buffer asks for a pause,
@@ -155,11 +155,11 @@ class PriorityFlowControl:
     # What the ends ask
 
     def swallows(self, name: str, *, arriving: bool) -> bool:
-        """Whether a fault takes all frames that leave port ``name``, or that arrive there."""
+        """Return whether a fault drops all frames that leave port ``name``, or arrive there."""
         return self._settings[name].swallows[arriving]
 
     def loses(self, name: str, *, arriving: bool) -> bool:
-        """Whether faults take the next PAUSE frame that leaves port ``name``, or arrives there."""
+        """Return whether faults drop the next PAUSE frame that leaves or arrives at ``name``."""
         chance = self._settings[name].loss[arriving]
         if not chance:
             return False

@@ -137,8 +137,10 @@ class DcqcnParameters:
             )
 
     def scaled(self, factor: float) -> DcqcnParameters:
-        """For a line ``factor`` times as fast with the same round trip: what is octets or a rate
-        grows with it, so that the steps stay the same part of the line rate."""
+        """Return parameters for a line ``factor`` times as fast with the same round trip.
+
+        Octets and rates grow with it, so that the steps stay the same part of the line rate.
+        """
         return replace(
             self,
             byte_counter=round(self.byte_counter * factor),
@@ -148,8 +150,10 @@ class DcqcnParameters:
         )
 
     def stretched(self, factor: int) -> DcqcnParameters:
-        """For a line ``factor`` times as slow with the same octets in flight: times grow, rates
-        shrink, and in units of round trips and of the line rate nothing changes."""
+        """Return parameters for a line ``factor`` times as slow with the same octets in flight.
+
+        Times grow and rates shrink; in units of round trips and of the line rate nothing changes.
+        """
         return replace(
             self,
             cnp_interval=self.cnp_interval * factor,

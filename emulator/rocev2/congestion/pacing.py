@@ -1,4 +1,4 @@
-"""When a queue pair may send next, given the rate that congestion control allows it."""
+"""Pacing: when a queue pair may send next at the rate that congestion control allows."""
 
 from __future__ import annotations
 

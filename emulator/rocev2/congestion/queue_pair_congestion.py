@@ -1,4 +1,4 @@
-"""Which congestion control the queue pairs of an endpoint have."""
+"""The congestion control of an endpoint's queue pairs, chosen by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a responder has to send: acknowledgements and the data of READs (IBA 9.7.5).
+"""The packets that a responder owes: acknowledgements and data of READs (IBA 9.7.5).
 
 Answers leave in the order of the requests: the ACK of a WRITE cannot overtake the data of an
 earlier READ.  Acknowledgements that wait one behind the other are one: the newest.
@@ -53,7 +53,7 @@ def _is_atomic(answer: ResponderAnswer | ReadJob) -> bool:
 
 
 class Answers:
-    """Those of one queue pair, in order."""
+    """The answers of one queue pair, in order."""
 
     def __init__(self, qp: ConnectionEnd) -> None:
         config = qp.host.config

@@ -23,16 +23,16 @@ class Host(Protocol[Q]):
 
     def complete(self, completion: Completion) -> None: ...
     def activate(self, qp: Q) -> None:
-        """It has, or may have, something to send."""
+        """Note that ``qp`` has, or may have, something to send."""
 
     def answers(self, qp: Q) -> None:
-        """It has an answer to send, which does not wait for room."""
+        """Note that ``qp`` has an answer to send, which does not wait for room."""
 
     def take_receive(self) -> ReceiveRequest | None:
         """The next posted receive."""
 
     def return_receive(self, receive: ReceiveRequest) -> None:
-        """It was not used."""
+        """Take back a receive that was not used."""
 
     def take_immediate(self) -> bool:
         """A receive for a write with immediate, if there is one; completes it."""

@@ -21,7 +21,7 @@ _WITHDRAWN = -1  # octets left: no packet fits
 
 
 class Inbound:
-    """At most one message at a time: the packets of two never mix on one queue pair."""
+    """The message that is arriving: the packets of two never mix on one queue pair."""
 
     __slots__ = (
         "_at", "_before", "_direct", "_host", "_key", "_left", "_length", "_mtu", "_offset", "_qp",

@@ -25,7 +25,7 @@ from uet.transport import Completion, Frame, Request
 
 
 class QpState(Enum):
-    """Of a queue pair."""
+    """States of a queue pair (IBA 10.3.1)."""
 
     RESET = "RESET"
     INIT = "INIT"
@@ -125,7 +125,7 @@ class QueuePair:
             self.requester = UnreliableRequester(self, first_psn)
 
     def connect(self, peer: HcaPeer, connection: Connection) -> None:
-        """From RESET to RTS at once."""
+        """Take the queue pair from RESET to RTS at once."""
         self.to_init()
         self.to_rtr(peer, connection.remote_qpn, connection.expected_psn)
         self.to_rts(connection.first_psn)

@@ -41,7 +41,7 @@ class QpReceiveQueue:
         return self._queue.popleft() if self._queue else None
 
     def put_back(self, receive: ReceiveRequest) -> None:
-        """It was not used, and is the oldest again."""
+        """Put back a receive that was not used as the oldest."""
         self._queue.appendleft(receive)
 
     def take_immediate(self) -> bool:

@@ -38,7 +38,7 @@ _ONLY = frozenset({_O.WRITE_ONLY, _O.WRITE_ONLY_IMM})
 
 @dataclass(slots=True)
 class _Executed:
-    """What is kept of a READ or atomic for its repetition."""
+    """The record of a READ or atomic operation for its repetition."""
 
     first: int
     end: int

@@ -1,4 +1,4 @@
-"""What a responder keeps that repeats selectively: packets that came early, and what is missing.
+"""The responder's memory for selective repeat: packets that came early, and gaps.
 
 Newer NICs resend single packets, in ways that their makers do not publish.  This model stays within
 the format of RC: NAK 0x60 names one missing PSN, and both ends know that it means this one only,

@@ -80,11 +80,11 @@ class UnreliableRequester:
             self._complete(self._todo.popleft(), _FLUSHED)
 
     def next_deadline(self) -> int | None:
-        """It waits for nothing."""
+        """Return None, as this end waits for nothing."""
         return None
 
     def on_timer(self, now: int) -> None:
-        """It has no timers."""
+        """Do nothing, as this end has no timers."""
 
 
 class UnreliableResponder:

@@ -1,4 +1,4 @@
-"""What a queue pair is asked to do, cut into packets (IBA 9.7.2, 10.8).
+"""Work requests of a queue pair, cut into packets (IBA 9.7.2, 10.8).
 
 Header data of a write becomes a WRITE with Immediate, which has 32 bits.  Under direct placement
 each packet of a WRITE is a WRITE Only by itself, and the last of them brings the immediate.

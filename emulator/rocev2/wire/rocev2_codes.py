@@ -133,7 +133,7 @@ EXTENSIONS: Mapping[int, tuple[Extension, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a packet of a SEND or WRITE operation is in its message.
+    """The position of a packet of a SEND or WRITE operation in its message.
 
     ``immediate`` and ``invalidate`` say what its last extension header brings.
     """

@@ -32,7 +32,7 @@ _REASONS = {"rx_drop_not_uet": "rx_drop_not_rocev2"}
 
 
 class PacketFlow(NamedTuple):
-    """What all packets have in common that are alike up to the PSN.
+    """The fields that packets alike up to the PSN have in common.
 
     ``crc_at``, ``extensions_at``, ``payload_at``, ``payload_end`` and ``end`` are offsets in the
     frame; the ICRC stands before ``end``.  ``traffic_class`` is the octet with DSCP and ECN.
@@ -88,7 +88,7 @@ class PacketDecapsulator:
         return flow if flow.fault is None else flow.fault
 
     def _find(self, frame: memoryview) -> PacketFlow | str:
-        """As :meth:`open`, whatever the frame looks like; the ICRC is not checked."""
+        """Return the flow of any frame as :meth:`open` does; the ICRC is not checked."""
         opened = self._opener.open(frame)
         if isinstance(opened, str):
             return _REASONS.get(opened, opened)
@@ -123,5 +123,5 @@ class PacketDecapsulator:
 
 
 def encapsulation(address: str, mac: str, ttl: int = 64) -> Encapsulation:
-    """That of RoCEv2: UDP."""
+    """Return the encapsulation of RoCEv2: UDP."""
     return Encapsulation(address=address, mac=mac, udp_port=UDP_PORT, ttl=ttl)

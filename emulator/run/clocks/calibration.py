@@ -1,4 +1,4 @@
-"""How slowly the fabric has to run on this machine: ``--dilation auto``.
+"""Calibration of the dilation (``--dilation auto``): how slowly this machine runs the fabric.
 
 A short probe on a fabric of two servers with two GPUs each runs chains of transfers and sums, once
 with small and once with large messages.  The processor time that both took gives the cost of one
@@ -66,7 +66,7 @@ _LEAST_COST = 2e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was measured and what follows; all of it goes into ``environment.json``."""
+    """Measurements of the calibration and the dilation chosen; all go into ``environment.json``."""
 
     dilation: float
     cost_per_packet_us: float
@@ -83,7 +83,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class CalibrationWork:
-    """What trials of ``loads`` run on."""
+    """The fabric, transport and switches that trials of ``loads`` run on."""
 
     transport: TransportChoice
     switch: SwitchChoice | None

@@ -27,7 +27,7 @@ class RunClock(Protocol):
 
 
 class TimeBase(Protocol):
-    """What keeps the time of a run: the host's clock, or the virtual one."""
+    """The keeper of a run's time: the host's clock, or the virtual one."""
 
     @property
     def clock(self) -> RunClock: ...

@@ -32,7 +32,7 @@ BUSY = 0.95
 
 @dataclass(frozen=True)
 class Slip:
-    """How late agents woke, in ns of fabric time, and out of how many wake-ups.
+    """The lateness of agents' wake-ups in ns of fabric time, and the number of wake-ups.
 
     ``stalled`` is the share (0..1) of the time that long ones among them took up.
     """
@@ -45,7 +45,7 @@ class Slip:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """How the computer kept up with the measured iterations.
+    """The computer's performance during the measured iterations.
 
     ``busy`` is the share of processor time in use (0..1), without what runs at a lower priority.
     ``own_time`` is the share of an iteration that agents spent in computing along the longest chain

@@ -124,7 +124,7 @@ class HostTime:
         """A row follows from the one before where the host keeps the time."""
 
     def row_digest(self) -> str | None:
-        """No run by the host's clock comes again."""
+        """Return None: no run by the host's clock can be repeated exactly."""
         return None
 
     def digest(self) -> str | None:

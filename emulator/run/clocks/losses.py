@@ -1,4 +1,4 @@
-"""What the fidelity verdict holds losses and delays against: cables and drops elsewhere."""
+"""Expected losses and delays, which the fidelity verdict compares with: cables and drops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user's faults did to a trial, told beside an undisturbed iteration of it.
+"""The effect of the user's faults on a trial, beside an undisturbed iteration of it.
 
 ``faults``
     for each episode of the timeline, which is all that came at one instant, or a flap
@@ -83,7 +83,7 @@ def told(
         )
 
     def verdicts(place: int) -> Iterator[Verdict]:
-        """Of each iteration to which it came, what became of goodput after that moment."""
+        """Yield the goodput's verdict after a moment for each iteration that reached the moment."""
         if not expected.allowed[place]:
             yield from ((Goodput.CUT, 0) for events in applied if place < len(events))
             return
@@ -133,8 +133,10 @@ def told(
 
 
 def _others(topology: Topology, pxn: Pxn, without: frozenset[Pair]) -> Callable[[int, int], bool]:
-    """Which messages, by the ranks of their source and destination, go over the fabric, and not
-    from one to the other of the pairs ``without``."""
+    """Return the messages that cross the fabric, without those between the pairs ``without``.
+
+    Messages go by the ranks of their source and destination.
+    """
     gpus, domains = topology.gpus, ScaleUpDomains(topology)
 
     def count(source: int, destination: int) -> bool:
@@ -192,7 +194,7 @@ def lost_packets(ports: Mapping[str, PortRecord], others: Mapping[str, int]) -> 
 
 
 def footer(row: Mapping[str, object], transport: str | None = None) -> list[str]:
-    """What the table says below about a row that was disturbed, by ``transport`` if it is given."""
+    """Return the lines below the table about a disturbed row, of ``transport`` if given."""
     faults = row.get("faults")
     if not isinstance(faults, Sequence) or not faults:
         return []

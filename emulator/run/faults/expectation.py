@@ -1,4 +1,4 @@
-"""What the user's faults leave possible for a trial, and what they make impossible.
+"""The limits that the user's faults set for a trial.
 
 A job whose ranks are cut off from each other for good cannot end: it is not waited for as long as
 others (:mod:`emulator.run.plan.patience`), and its error says who lacks whom, and by which fault.
@@ -45,7 +45,7 @@ def changes_of(moments: Sequence[Moment], topology: Topology) -> list[Change]:
 
 @dataclass(frozen=True)
 class FaultExpectation:
-    """What ``moments`` leave possible for one trial.
+    """The pairs and times that ``moments`` leave possible for one trial.
 
     ``ideal_ns`` is the bound with them, None if the trial cannot end; ``allowed`` the share of
     goodput (0..1) that the links leave from each moment on to those that still have a way;
@@ -244,7 +244,7 @@ def _senders(topology: Topology, schedules: Sequence[Schedule]) -> frozenset[Pai
 
 
 def _lacking(reach: Reach, needed: Iterable[Pair], condition: Condition) -> frozenset[Pair]:
-    """Those of ``needed`` that ``condition`` leaves no way, there or back."""
+    """Return the pairs of ``needed`` that have no path there or back in ``condition``."""
     if not condition.impassable:
         return frozenset()
     left = reach.left(condition)

@@ -1,4 +1,4 @@
-"""What goes wrong with the fabric while an iteration runs: applied on time, healed afterwards.
+"""Faults during an iteration: applied on time, healed afterwards.
 
 A thread of the runner waits for each moment and tells the switch.  That it can be late by what the
 machine's scheduler is late is measured, stands in ``events.jsonl`` and counts in the fidelity

@@ -1,4 +1,4 @@
-"""When goodput was restored after a fault.
+"""Restoration of goodput after a fault: when it was reached again.
 
 It is *restored* at the first moment after the fault from which the fabric delivers, over
 :data:`WINDOW_RTTS` base RTTs, at least :data:`RESTORED` of what the undisturbed iteration delivered
@@ -52,7 +52,7 @@ def deliveries(
     base_rtt_ns: int,
     counts: Callable[[int, int], bool] | None = None,
 ) -> list[Curve]:
-    """Of each iteration what had been delivered every fraction of a base RTT, as a share of all.
+    """Return for each iteration the share delivered at every fraction of a base RTT.
 
     With ``counts`` it is told by flow, of those for which that is true, given the ranks of source
     and destination.  Without telemetry it is told by flow or not at all.
@@ -87,7 +87,7 @@ def deliveries(
 
 
 class Goodput(enum.StrEnum):
-    """What became of it after a fault."""
+    """The goodput after a fault."""
 
     WHOLE = "did not fall below what the links left allow"
     RESTORED = "restored"
@@ -110,7 +110,7 @@ def restored(
     until_ns: int | None,
     allowed: float,
 ) -> Verdict:
-    """By the definition above.
+    """Return when goodput was restored by the definition above.
 
     ``curve`` and ``reference`` are those of :func:`deliveries`, of the iteration with the fault
     and of that without.  ``fault_ns`` and ``until_ns``, when the next fault came, count from the

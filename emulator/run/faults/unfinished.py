@@ -1,4 +1,4 @@
-"""What had been done of a trial when it failed.
+"""The progress of a trial at the time when it failed.
 
 ``unfinished`` of ``result.json`` says of a trial that failed:
 

@@ -1,4 +1,4 @@
-"""How long an iteration may take before it counts as failed.
+"""The time limit of an iteration, after which it counts as failed.
 
 The host's clock gives up for want of news.  Virtual time need not: where nothing will happen any
 more the run ends at once, and a transport that lacks a peer goes on until its retries are over, so

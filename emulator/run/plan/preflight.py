@@ -1,4 +1,4 @@
-"""What has to hold before a run touches the kernel; each failure is one sentence."""
+"""Checks of a run before it touches the kernel; each failure is one sentence."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check_tools(taps: Sequence[Tap]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What a run takes of the machine's memory at its peak (octets), by who takes it.
+    """The machine's memory that a run takes at its peak (octets), by who takes it.
 
     ``gpus`` are the buffers of all GPUs, which are shared memory; ``agents`` and ``runner`` what
     these have for themselves.

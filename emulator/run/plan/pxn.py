@@ -45,7 +45,7 @@ Pair = tuple[int, int]  # ranks: source, destination
 
 @dataclass(frozen=True)
 class Pxn:
-    """Whose writes are relayed on the fabric ``topology``, by the ``mode`` of ``--pxn``."""
+    """The writes that are relayed on ``topology`` by the ``mode`` of ``--pxn``."""
 
     topology: Topology
     mode: str = DEFAULT
@@ -107,7 +107,7 @@ class Pxn:
 
     @cached_property
     def _hops(self) -> Sequence[Mapping[str, int]]:
-        """By rank: the cables to every node that it reaches, counted."""
+        """Return for each rank the number of cables to every node that it reaches."""
         gpus = self.topology.gpus
         return [
             {node: span.hops for node, span in spans_from(self.topology, gpu.name).items()}

@@ -1,4 +1,4 @@
-"""What a run will be, validated before the first kernel object exists."""
+"""The plan of a run, validated before the first kernel object exists."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NOMINAL_HOST_RATE = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What the user asked for.
+    """The user's request for a run.
 
     ``dilation``, ``capture``, ``transport`` and ``switch`` None: the user leaves it to the run.
     """
@@ -140,7 +140,7 @@ class RunPlan:
 
     @property
     def switch(self) -> str:
-        """As :attr:`transport`, of the switches."""
+        """Return the switches as the user wrote them."""
         return self._common([stage.stage.switch for stage in self.stages], "switch", "shallow")
 
     def _common(self, used: Sequence[str], option: str, default: str) -> str:

@@ -1,4 +1,4 @@
-"""What each trial runs on: the user's choice of transport and switch, and the trial's own.
+"""Stages: the transport and switches of each trial, by the user's choice and its own.
 
 Both are written ``NAME[:PARAMETER=VALUE,...]``.  A scenario that compares, say, spraying policies
 has trials that say ``spray=reps`` and ``spray=oblivious``; whatever a trial leaves open is the

@@ -1,4 +1,4 @@
-"""How much work a trial is: for the fabric, for the memory and for the processors underneath."""
+"""The load of a trial: work for the fabric, the memory and the processors."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Variant:
 
     @property
     def label(self) -> str | None:
-        """As the user wrote it."""
+        """Return the label that the user wrote."""
         return self.transport if self.switch is None else f"{self.transport}{ON}{self.switch}"
 
 
@@ -239,8 +239,7 @@ def summary(rows: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def settings(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """What the table calls each transport if that is not its name, and on which switches it ran if
-    they differ."""
+    """Return a line for each transport with another label, or with switches of its own."""
     used: dict[str, list[str]] = {}
     for row in rows:
         used.setdefault(str(row["transport"]), []).append(str(row["switch"]))

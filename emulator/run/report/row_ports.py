@@ -1,4 +1,4 @@
-"""What every port saw of each row of a run: kept while it runs, read by those who draw it.
+"""The ports' counters for each row of a run: written while it runs, read for drawings.
 
 ``events.jsonl`` has a line for each row, right behind the row itself::
 

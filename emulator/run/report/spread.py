@@ -100,7 +100,7 @@ class Range:
         return self.least <= other.most and other.least <= self.most
 
     def over(self, other: Range) -> str:
-        """How many times as long this one is, with the least and the most that this could be."""
+        """Return the ratio of this range to ``other``, with the least and the most possible."""
         least, most = self.least / other.most, self.most / other.least
         return f"{self.middle / other.middle:.2f} times as long ({least:.2f} to {most:.2f})"
 

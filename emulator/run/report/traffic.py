@@ -1,4 +1,4 @@
-"""What every traffic scenario tells of a trial: the columns beyond time and ideal.
+"""The columns of traffic scenarios beside time and ideal.
 
 ``goodput_gbps``
     payload that all flows together delivered while all of them were under way, which is the steady

@@ -1,4 +1,4 @@
-"""What an endpoint did, as a qlog trace (:mod:`uet.eventlog.schema`).
+"""The event log of an endpoint as a qlog trace (:mod:`uet.eventlog.schema`).
 
 Only an endpoint with a trace brings any of this along.
 """

@@ -1,4 +1,4 @@
-"""From what the user wants to a running endpoint, and from its outcome to an exit status."""
+"""An endpoint from its options to its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two ends of a connection must tell each other before either can send (IBA 12.7).
+"""Connection cards: what two ends must exchange before either can send (IBA 12.7).
 
 The connection manager would exchange it; tools such as perftest do it over a socket of their own.
 Here it is one JSON object in one line, the *card* of an end::

@@ -26,7 +26,10 @@ _AGAIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CardExchange:
-    """Where cards are exchanged; ``host`` may be empty where ``listens``: any own address."""
+    """The place where cards are exchanged; ``host`` may be empty where ``listens``.
+
+    An empty ``host`` is any own address.
+    """
 
     host: str
     port: int

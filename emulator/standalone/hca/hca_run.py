@@ -1,4 +1,4 @@
-"""From what the user wants to a connection at work, and from its outcome to an exit status."""
+"""A connection from its options to its exit status."""
 
 from __future__ import annotations
 

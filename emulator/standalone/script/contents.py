@@ -1,4 +1,4 @@
-"""What memory is filled with, and what arrived: patterns that both ends can work out."""
+"""Contents of memory: patterns that both ends can compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an endpoint offers to its peers: memory to read and write, and receives for sends."""
+"""Offers of an endpoint to its peers: memory to read and write, and receives for sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has become of operations and of what peers sent: judged, counted, told and saved."""
+"""Outcomes of operations and of peers' messages: judged, counted, reported and saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from uet.transport import Completion
 
 @dataclass(slots=True)
 class OutcomeTally:
-    """What has come of it so far."""
+    """The counts of outcomes so far."""
 
     posted: int = 0
     succeeded: int = 0

@@ -29,7 +29,7 @@ class Open(Request):
 
 
 class ProbeOutcome:
-    """What becomes of one of them.  Raises ``ValueError`` if it cannot be sent."""
+    """The outcome of one operation.  Raises ``ValueError`` if it cannot be sent."""
 
     def __init__(self, endpoint: WatchedEndpoint, request: ProbeRequest | Open, now: int) -> None:
         self._endpoint = endpoint

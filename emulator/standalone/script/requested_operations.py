@@ -1,4 +1,4 @@
-"""What an initiator is told to do: phrases and scripts become requests with their expectations.
+"""Operations of an initiator: phrases and scripts as requests with expectations.
 
 A phrase such as ``write:3000,offset=4k,count=3`` and a script's object ``{"op": "write", "size":
 3000, "offset": 4096, "count": 3}`` say the same.
@@ -86,7 +86,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What an operation need not say: whom it is for, how it goes, and the seed of random data.
+    """Defaults of an operation: its peer, its delivery, and the seed of random data.
 
     ``delivery`` is the endpoint's own delivery mode.  ``fields`` are the operations there are, with
     what each may say; ``error`` takes the name of an error, and what to call the place it is in.

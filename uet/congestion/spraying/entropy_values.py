@@ -1,4 +1,4 @@
-"""Which path a packet takes: the entropy value (EV) in the UDP source port or entropy header.
+"""Entropy values (EV): the path of a packet, in the UDP source port or entropy header.
 
 Switches hash it, so a new value is, most likely, a new path (UES 3.6.16).
 """

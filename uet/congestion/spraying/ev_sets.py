@@ -65,7 +65,7 @@ def _generator(key: np.ndarray, position: int) -> np.random.MT19937:
 
 
 def _repeated(evs: np.ndarray, size: int, count: int) -> list[int]:
-    """Where in ``evs`` an EV stands that its set has already, for the first ``count`` sets."""
+    """Return the places of EVs in ``evs`` that occur earlier in their set, for ``count`` sets."""
     order = np.argsort(evs, kind="stable")
     same = evs[order[1:]] == evs[order[:-1]]
     later, earlier = order[1:][same], order[:-1][same]

@@ -1,4 +1,4 @@
-"""What all ways of choosing paths have in common: the feedback, the set of EVs, round robin.
+"""The base of all path selections: the feedback, the set of EVs, round robin.
 
 The entropy value (EV) of a packet comes back in what answers it, so whoever chose it learns how
 the path was (UES 3.6.16).

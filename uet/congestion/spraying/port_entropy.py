@@ -47,7 +47,7 @@ def remaining(count: int, working: Sequence[int]) -> bytes:
 
 
 def hash_of(ev: int) -> int:
-    """Of an EV, 0..255: its two octets, exclusive or."""
+    """Return the hash of an EV, 0..255: its two octets, exclusive or."""
     return ev >> 8 ^ ev & 0xFF
 
 
@@ -72,7 +72,7 @@ class Ports:
         self._masks = bytes(256)
 
     def use(self, working: Sequence[int]) -> None:
-        """From now on only those numbered ``working``, at least one."""
+        """Use only the ports numbered ``working``, at least one, from now on."""
         self.working = tuple(sorted(working))
         ports, instead = choices(range(self.count)), choices(self.working)
         # From the hash of an EV that has to move to the nearest one whose port is to be taken.
@@ -93,7 +93,7 @@ class Ports:
 
 
 class Steered:
-    """What ``policy`` chooses, redirected where its port has no carrier."""
+    """The choice of ``policy``, redirected where its port has no carrier."""
 
     __slots__ = ("_pick", "_redirect", "on_feedback", "timed_out")
 
@@ -158,7 +158,7 @@ class PerPort:
         return True
 
     def on_feedback(self, ev: int, how: int, now: int, packets: int = 1) -> None:
-        """To the policy of the port that ``ev`` took."""
+        """Pass feedback to the policy of the port that ``ev`` took."""
         port = self._choice[hash_of(ev)]
         self._policies[port].on_feedback(ev, how, now, packets)
         if how not in (TIMEOUT, LOST):

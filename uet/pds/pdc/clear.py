@@ -1,4 +1,4 @@
-"""When a source tells its target which responses it knows (CLEAR; UES 3.5.11, 3.5.16.3).
+"""CLEAR: a source reports the responses that it has to its target (UES 3.5.11, 3.5.16.3).
 
 CLEAR_PSN rides in every request.  A control packet carries it only where the target keeps a
 guaranteed-delivery response, has asked for a CLEAR, and no request comes along in time.

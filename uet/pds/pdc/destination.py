@@ -41,7 +41,7 @@ def default_response(message_id: int, job_id: int, *, word: int = _DEFAULT_OK) -
 
 
 class Acknowledger(Protocol):
-    """How the answers leave; the PDC implements it."""
+    """The sender of a destination's answers; the PDC implements it."""
 
     def ack(
         self, psn: int, answer: bytes, next_header: int, resent: int, entropy: int, marked: bool

@@ -44,7 +44,7 @@ class PdcState(enum.Enum):
 
 
 class PdcSurroundings(Protocol):
-    """What a PDC needs of its endpoint."""
+    """The parts of an endpoint that a PDC uses."""
 
     config: FepConfig
     counts: Counter[str]
@@ -56,11 +56,11 @@ class PdcSurroundings(Protocol):
     ports: Ports
 
     def activate(self, pdc: PdcLife) -> None:
-        """It has, or may have, something to send."""
+        """Note that ``pdc`` has, or may have, something to send."""
         ...
 
     def pdc_changed(self, pdc: PdcLife) -> None:
-        """Its state is another one; CLOSED is the last."""
+        """Note that the state of ``pdc`` has changed; CLOSED is the last."""
         ...
 
     def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
@@ -319,7 +319,7 @@ class PdcLife:
         return stop
 
     def keeps_deadline(self, now: int) -> bool:
-        """Whether new requests that leave behind others in flight bring no earlier deadline."""
+        """Return whether new requests behind others in flight bring no earlier deadline."""
         source, due = self.source, self.due
         return (
             due is not None
@@ -444,7 +444,7 @@ class PdcLife:
 
     @property
     def takes_messages(self) -> bool:
-        """No new message is put on a PDC whose close has begun (UES 3.5.8.3)."""
+        """Return whether messages are accepted: not once a close has begun (UES 3.5.8.3)."""
         return self.state in (PdcState.CREATING, PdcState.ESTABLISHED)
 
     @property
@@ -461,7 +461,7 @@ class PdcLife:
                 self._enter(PdcState.QUIESCE)
 
     def _wear_out(self) -> None:
-        """With Limit_PSN_Range the PDC must not use more than 2^31 PSNs (UES Table 3-28).
+        """Close the PDC before it has used 2^31 PSNs, with Limit_PSN_Range (UES Table 3-28).
 
         On a secured one that is a rule: replay protection rests on it.
         """

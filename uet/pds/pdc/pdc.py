@@ -395,7 +395,7 @@ class Pdc(PdcLife):
         self._closed()
 
     def _on_negotiation(self, octets: bytes, now: int) -> None:
-        """What both ends can do; a target answers with it (UES 1.0.3, 3.5.16.7)."""
+        """Take the peer's capabilities; a target answers with its own (UES 1.0.3, 3.5.16.7)."""
         features = agreed_features(octets[:FEATURES_OCTETS], self._config.compatibility)
         if features is None:
             self._counts["rx_negotiations_not_understood"] += 1

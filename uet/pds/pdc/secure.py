@@ -1,4 +1,4 @@
-"""How a secured PDC begins, so that a replayed SYN does not make one (UES 3.5.8, 3.7).
+"""The start of a secured PDC, which a replayed SYN cannot cause (UES 3.5.8, 3.7).
 
 A target keeps one Expected_PSN for each secure domain, beyond every Start_PSN it has accepted.
 With ``"0rtt"`` it takes a SYN that begins there or later at once; otherwise, and with ``"1rtt"``

@@ -166,7 +166,7 @@ class RequestSource(LossRecovery):
         return ((self.window.next - self.start_psn) & MASK) >= PSN_LIMIT - PSN_LIMIT_MARGIN
 
     def stalled(self, now: int) -> bool:
-        """Whether only the peer's range holds back what waits, and no timer runs to change that.
+        """Return whether only the peer's range holds packets back, and no timer runs.
 
         So it is when the responses of a whole range are known, but the peer still keeps a
         guaranteed-delivery one among the first, because the CLEAR that frees it waits too.
@@ -199,7 +199,7 @@ class RequestSource(LossRecovery):
 
     @property
     def may_send(self) -> bool:
-        """Whether a new packet could leave, were there a turn, a window and credit for it."""
+        """Return whether a new packet could leave, given a turn, a window and credit."""
         message = self._current or (self.queue[0] if self.queue else None)
         return (
             message is not None
@@ -549,7 +549,9 @@ class RequestSource(LossRecovery):
         return self.has_unsent
 
     def ask_about_tail(self, now: int) -> Frame | None:
-        """That time has come: an ACK_REQ if only responses are missing, else ``None``: PROBE.
+        """Return an ACK_REQ if only responses are missing, else ``None``: then a PROBE is due.
+
+        Call it when the time for that has come.
 
         If it is not the first, the one before was lost, and so is the next on the same path.
         """
@@ -570,7 +572,7 @@ class RequestSource(LossRecovery):
         self._told = False
 
     def reported(self, counter: int | None, now: int) -> None:
-        """What the answer to a PROBE says to congestion control."""
+        """Pass the answer to a PROBE to congestion control."""
         self._heard(now)
         settled, self.settled = self.settled, 0
         self.flow.on_report(counter, settled)
@@ -587,7 +589,7 @@ class RequestSource(LossRecovery):
         penalty: int,
         restore: bool,
     ) -> None:
-        """What an ACK says to congestion control, after all it says about PSNs."""
+        """Pass an ACK to congestion control, after all that it reports about PSNs."""
         self._heard(now)
         settled, self.settled = self.settled, 0
         self.flow.on_ack(counter, settled, entropy, marked, rtt, now, penalty, restore)
@@ -674,7 +676,7 @@ class RequestSource(LossRecovery):
     # -- the end -----------------------------------------------------------------------------
 
     def closed(self) -> None:
-        """In order: all that was sent is answered, if not all of it cumulatively."""
+        """End the flow of a PDC that closes in order, all of whose requests are answered."""
         self.flow.ended()
 
     def give_up_window(self) -> None:

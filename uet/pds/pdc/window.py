@@ -22,7 +22,7 @@ def _run(bits: int) -> int:
 
 
 class PsnArrival(enum.Enum):
-    """What a request's PSN means to the receive window."""
+    """The place of a request's PSN relative to the receive window."""
 
     NEW = enum.auto()
     DUPLICATE = enum.auto()
@@ -30,7 +30,7 @@ class PsnArrival(enum.Enum):
 
 
 class ReceiveWindow:
-    """Which PSNs have arrived.
+    """The window of PSNs that have arrived.
 
     CACK is the largest PSN such that every PSN up to it has arrived and every guaranteed-delivery
     PSN up to it has been cleared (UES 3.5.20.2.2); :attr:`base` is the one after it.
@@ -97,7 +97,7 @@ class ReceiveWindow:
         self.guaranteed >>= run
 
     def drop(self, psn: int) -> None:
-        """What was held under ``psn`` is given up: it counts as not arrived."""
+        """Drop what was held under ``psn``, which counts as not arrived."""
         self.received &= ~(1 << ((psn - self.base) & MASK))
 
     def release(self, psn: int) -> None:
@@ -145,7 +145,7 @@ class ReceiveWindow:
 
 
 class SendWindow:
-    """Which of the PSNs sent are still open.
+    """The window of sent PSNs that are still open.
 
     A PSN is *done* when its response is known, *delivered* when a SACK bit said that its packet
     arrived.  :attr:`base` is the lowest PSN that is not done.

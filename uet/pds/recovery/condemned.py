@@ -1,4 +1,4 @@
-"""Which requests of a PDC may go to another one, when its target has refused the PDC for good.
+"""Requests that may go to another PDC after their target has refused their PDC for good.
 
 A fatal NACK says that a request was not carried out, and that the target will take none that
 follows (UES Tables 3-58 to 3-61: close, and issue again on a new PDC).  What may have been carried

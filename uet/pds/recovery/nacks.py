@@ -1,4 +1,4 @@
-"""What a source does about each NACK code (UES Tables 3-58 to 3-61).
+"""A source's reaction to each NACK code (UES Tables 3-58 to 3-61).
 
 ==========================  ==================================================================
 TRIMMED, TRIMMED_LASTHOP    resend at once, as often as it takes
@@ -23,7 +23,7 @@ from uet.wire.codes import ErrorClass, NackCode
 
 
 class Reaction(enum.Enum):
-    """What to do about a NACK."""
+    """The reaction to a NACK."""
 
     RESEND = enum.auto()
     RESEND_AT_ONCE = enum.auto()

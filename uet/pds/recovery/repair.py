@@ -1,4 +1,4 @@
-"""What a source does about packets that were lost, refused or left unanswered (UES 3.5.15).
+"""Repair of packets that were lost, refused or left unanswered (UES 3.5.15).
 
 In order: what a NACK does, what much newer packets tell, what silence tells, what the timer does.
 The requests themselves are :mod:`uet.pds.pdc.source`.
@@ -36,7 +36,7 @@ MOST_COPIES = 4_096
 
 
 class Messages(Protocol):
-    """Who is told of a message's end; the PDC implements it."""
+    """The receiver of a message's end; the PDC implements it."""
 
     def message_end(self, message: Outbound, now: int) -> None:
         """Every packet of it is answered, or it has failed."""
@@ -155,7 +155,7 @@ class LossRecovery:
                 self._follow(now)
 
     def _follow(self, now: int) -> None:
-        """What was refused for want of its turn leaves again, behind the oldest open request."""
+        """Send again what was refused for want of its turn, behind the oldest open request."""
         behind, self._behind = self._behind, set()
         for psn in behind:
             if self.window.is_open(psn) and not self._size[psn & _SLOT]:
@@ -179,7 +179,7 @@ class LossRecovery:
     def refused(
         self, psn: int, code: int, entropy: int, marked: bool, resent: int, now: int
     ) -> None:
-        """What a NACK says to congestion control."""
+        """Pass a NACK to congestion control."""
         slot = psn & _SLOT
         if self.window.is_delivered(psn) or not self._copies[slot]:
             return
@@ -224,7 +224,7 @@ class LossRecovery:
             self.retransmit.add(psn, now, now)
 
     def _late(self, now: int) -> int:
-        """What left at this time or before would be here by now, however slow its path (ns)."""
+        """Return the latest departure that must have arrived by ``now`` on any path (ns)."""
         slowest = self._slow if self._slow > self._slow_before else self._slow_before
         return now - slowest * 5 // 4 - self._context.base_rtt // 2
 
@@ -256,7 +256,7 @@ class LossRecovery:
         self._heard_at = now
 
     def infer_overdue(self, base: int, bitmap: int, now: int) -> None:
-        """What an ACK shows as missing ``base`` on, and left too long ago to be still on its way.
+        """Infer the loss of overdue packets that an ACK shows as missing from ``base`` on.
 
         Queues that trim delay a packet by a few round trips at most; a path that swallows packets
         is found so even if nothing newer is sent.
@@ -308,7 +308,7 @@ class LossRecovery:
             self.go_back(self.window.base, now)
 
     def _first_of(self, expired: list[int], now: int) -> list[int]:
-        """On an ordered PDC: the first open PSN, if its timer is among those that ran out.
+        """Return the first open PSN of an ordered PDC, if its timer is among those that ran out.
 
         The others wait for it, and nothing says that they were lost: their timers run with its,
         and count nothing.  Where it waits to be sent again itself, no timer of its own runs: the

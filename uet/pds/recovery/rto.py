@@ -1,4 +1,4 @@
-"""When a packet is taken to be lost: retransmission timers (UES 3.5.15).
+"""Retransmission timers: when a packet counts as lost (UES 3.5.15).
 
 The timer runs from a packet's last transmission; RTO = RTO_Init_Time * 2^retries.  Packets that
 were sent once time out in the order of their PSNs, so one cursor over the window serves them all;
@@ -114,7 +114,7 @@ class RetransmissionTimer:
         return None
 
     def _second(self) -> tuple[int, int] | None:
-        """The same of those sent again."""
+        """Return the earliest deadline of packets sent again, with its PSN."""
         heap = self._again
         while heap:
             deadline, psn = heap[0]

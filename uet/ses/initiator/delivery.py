@@ -1,4 +1,4 @@
-"""What the initiator side of SES asks of the endpoint below it."""
+"""The calls that the initiator side of SES makes to the endpoint below it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ COUNTERS = (
 
 
 def _nobody_waits(error: str | None) -> None:
-    """What has no completion: its failure shows in the counters."""
+    """Do nothing for an operation without completion; its failure shows in the counters."""
 
 
 class Initiator:
@@ -204,7 +204,7 @@ class Initiator:
             self._start_freed()
 
     def message_unsent(self, message: Outbound) -> None:
-        """Its PDC ended before any packet was carried out.
+        """Take back a message whose PDC ended before any packet of it was executed.
 
         It goes elsewhere at :meth:`start_waiting`, if that has not failed too often.
         """
@@ -248,7 +248,7 @@ class Initiator:
         return operation
 
     def pdc_closed(self, pdc: Context) -> None:
-        """No data comes from this PDC any more, and what waits for it has failed."""
+        """End the waits for data of ``pdc``, which has closed."""
         for operation in list(self._open.values()):
             if operation.pdc is pdc and operation.waits is Waits.DATA:
                 error = pdc.failure or "PDC_CLOSED"
@@ -279,7 +279,7 @@ class Initiator:
             self._start_freed()
 
     def _advance(self, operation: PostedOperation) -> None:
-        """Its message has ended: what comes next?"""
+        """Begin the next step of an operation whose message has ended."""
         config = self._config
         if operation.missing:
             # Even if it has failed: its id must not name another while its data may come.

@@ -1,4 +1,4 @@
-"""What the initiator knows of a request from its posting to its completion (UES 3.4)."""
+"""The state of a request from its posting to its completion (UES 3.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_READS = 16
 
 
 class Coverage:
-    """Which octets have been dealt with; pieces may overlap and come in any order."""
+    """The octets that have been handled; pieces may overlap and come in any order."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -39,7 +39,7 @@ class Coverage:
         ends[first:last] = [end]
 
     def include(self, other: Coverage) -> None:
-        """What is there of ``other``."""
+        """Include the octets of ``other``."""
         for start, end in zip(other._starts, other._ends, strict=True):
             self.add(start, end)
 
@@ -50,7 +50,7 @@ class Coverage:
 
 
 class PeerReads:
-    """What a peer has read of the rest of a rendezvous send, by the message that it asked with.
+    """A peer's reads of the rest of a rendezvous send, by the message that requested them.
 
     A READ of which a packet was refused begins again as another message.  What had been read of
     it does not count, for it will be read once more, from memory that must still be there.
@@ -173,7 +173,7 @@ class PostedOperation:
         self.missing = packets
 
     def settle(self, index: int) -> None:
-        """No more comes for packet ``index`` of a request for data."""
+        """Note that nothing more comes for packet ``index`` of a request for data."""
         if self.missing and index < len(self.settled) and not self.settled[index]:
             self.settled[index] = 1
             self.expect(self.missing - 1)
@@ -182,7 +182,7 @@ class PostedOperation:
 
 
 class OperationStream:
-    """What goes to one peer in one delivery mode, in the order of posting.
+    """Operations to one peer in one delivery mode, in the order of posting.
 
     Without order, what asks for data lets others pass while as much as may be is under way.
 

@@ -1,4 +1,4 @@
-"""How much data one stream may have asked for and not received.
+"""The limit of data that one stream may have requested and not received.
 
 Were every READ sent as soon as it is posted, its target would have to remember more requests than
 it has room for, refuse the rest (NO_SES_MSG_AVAIL), and fail the PDC when it has refused often.
@@ -26,7 +26,7 @@ class OutstandingReads:
         self.octets = 0
 
     def fits(self, packets: int, unit: int) -> bool:
-        """Whether a message of so many packets, which ask for ``unit`` octets each, may begin.
+        """Return whether a message of ``packets`` may begin, each requesting ``unit`` octets.
 
         A large one does when half of the limit is free, so that the line does not fall idle.
         """

@@ -1,4 +1,4 @@
-"""What a posted request becomes on the wire: opcode, header format, addressing (UES 3.4, 2.2).
+"""The wire form of posted requests: opcode, header format, addressing (UES 3.4, 2.2).
 
 :func:`plan` judges a request before anything is queued.  What no packet could carry, or what the
 endpoint's profiles leave out, is a :class:`MessageError` that says so in one sentence.
@@ -80,7 +80,7 @@ class MessageError(ValueError):
 
 @dataclass(slots=True, kw_only=True)
 class MessagePlan:
-    """What every packet of a message says, whichever attempt it belongs to.
+    """The fields that all packets of a message share in every attempt.
 
     ``length`` is the request length of the header, ``span`` how many octets its packets share
     out (a read carries none of those that it asks for; a rendezvous send only the eager part).

@@ -1,4 +1,4 @@
-"""What operations without a message on its way wait for, and until when."""
+"""Waits of operations without a message on its way, and their deadlines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uet.timekeeper import Timekeeper
 
 
 class Waits(enum.Enum):
-    """What is waited for; the value is the error's name if it does not come."""
+    """The events that are awaited; the value names the error if one does not come."""
 
     NOTHING = ""
     #: the time of the next attempt

@@ -46,7 +46,7 @@ class AtomicError(ValueError):
 
 
 class _Type(NamedTuple):
-    """How a datatype lies in memory: ``components`` units of ``unit`` octets each."""
+    """The layout of a datatype in memory: ``components`` units of ``unit`` octets each."""
 
     unit: int
     kind: str  # "i" integer, "f" floating point, "b" bfloat16
@@ -302,7 +302,10 @@ def _to_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _product(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
-    """Of complex numbers, in parts: numpy's own may fuse steps, depending on the processor."""
+    """Return the product of complex numbers by parts.
+
+    numpy's own may fuse steps, depending on the processor.
+    """
     a, b, c, d = left[:, 0], left[:, 1], right[:, 0], right[:, 1]
     return np.stack((a * c - b * d, a * d + b * c), axis=1)
 

@@ -1,4 +1,4 @@
-"""How the operands of an atomic operation travel in its packet (UES 3.4).
+"""Operands of an atomic operation in its packet (UES 3.4).
 
 Operands and results are big-endian on the wire; a complex number is its real part, then its
 imaginary one.  The compare family has its operands in two 128-bit fields of the extension header,
@@ -28,8 +28,8 @@ from uet.wire.codes import CSWAP_OPCODES, AtomicOpcode
 FIELD_SIZE = 16
 
 
-class AtomicRequest(NamedTuple):
-    """What an atomic packet asks for; operands are big-endian, and empty where there are none."""
+class AtomicOperands(NamedTuple):
+    """The request of an atomic packet; operands are big-endian, and empty where there are none."""
 
     operation: int
     datatype: int
@@ -98,7 +98,7 @@ def _on_the_wire(datatype: int, octets: Octets, byteorder: ByteOrder) -> bytes:
     return big if byteorder == "little" else bytes(octets)
 
 
-def unpack_operands(packet: Octets) -> AtomicRequest | None:
+def unpack_operands(packet: Octets) -> AtomicOperands | None:
     """Read a request from its extension header to the end of its payload.
 
     ``None`` if the extension header is cut short, or a compare-and-swap has a payload.  The pair
@@ -113,7 +113,7 @@ def unpack_operands(packet: Octets) -> AtomicRequest | None:
         *_, compare, swap = headers.SES_CSWAP.decode(packet)
         size = min(size_of(datatype) or FIELD_SIZE, FIELD_SIZE)
         low = (1 << 8 * size) - 1  # what is left of a narrow operand says nothing
-        return AtomicRequest(
+        return AtomicOperands(
             operation,
             datatype,
             sem_ctl,
@@ -123,5 +123,5 @@ def unpack_operands(packet: Octets) -> AtomicRequest | None:
     payload = bytes(packet[headers.SES_ATOMIC.size :])
     if operation == AtomicOpcode.MSWAP:
         half = len(payload) // 2
-        return AtomicRequest(operation, datatype, sem_ctl, payload[half:], payload[:half])
-    return AtomicRequest(operation, datatype, sem_ctl, payload, None)
+        return AtomicOperands(operation, datatype, sem_ctl, payload[half:], payload[:half])
+    return AtomicOperands(operation, datatype, sem_ctl, payload, None)

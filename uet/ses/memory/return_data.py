@@ -11,7 +11,7 @@ _RESPONSE_DATA_SMALL = int(NextHeader.RESPONSE_DATA_SMALL)
 
 
 class ReturnData:
-    """What one request packet asked for: one packet, an :class:`uet.pds.semantics.Outbound`.
+    """The data that one request packet asks for: an :class:`uet.pds.semantics.Outbound`.
 
     A READ of several packets is asked for packet by packet, each of which draws one of these.
     """

@@ -80,7 +80,9 @@ class MemoryAccess:
         return region
 
     def is_unsafe(self, request: RequestArrival) -> bool:
-        """Whether the request means a region of its job that is not safe for idempotent requests.
+        """Return whether the request's region is not safe for idempotent requests.
+
+        The region is one of the request's job.
 
         Its key says that the region is (bit 63), and that of the region does not.
         """

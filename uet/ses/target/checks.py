@@ -46,7 +46,7 @@ def supported_opcodes(capabilities: FepCapability, compatibility: Compatibility)
 
 
 class Checks:
-    """What one endpoint lets pass."""
+    """The receive checks of one endpoint."""
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ class InboundMessage:
         return True
 
     def divert(self) -> None:
-        """What comes from now on goes nowhere."""
+        """Discard what arrives from now on."""
         self._memory = memoryview(bytearray(len(self._memory)))
 
 

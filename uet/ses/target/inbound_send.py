@@ -28,7 +28,7 @@ _INDEX = headers.SES_RENDEZVOUS.mask("read_resource_index")
 
 
 class Rest:
-    """Where the rest of a rendezvous send is to be read (UES 3.4)."""
+    """The place of the rest of a rendezvous send, from where it is read (UES 3.4)."""
 
     __slots__ = ("address", "key", "offset")
 

@@ -1,4 +1,4 @@
-"""Which posted receive takes which message: the receive queues of one resource index (UES 3.4).
+"""Matching of messages with posted receives: the queues of one resource index (UES 3.4).
 
 Untagged messages take posted receives in the order of posting.  A tagged message takes the first
 posted receive with ``(tag ^ match bits) & ~ignore == 0``.  Either kind of receive may be for one
@@ -85,7 +85,7 @@ class UnexpectedMessage:
 
 
 class Match(NamedTuple):
-    """Where a message goes: ``memory``, which is ``offset`` octets into that of ``receive``.
+    """The place of a message: ``memory``, which is ``offset`` octets into that of ``receive``.
 
     ``released`` says that the receive has left the queue and will take no further message.
     ``memory`` is empty where the message was too long.
@@ -98,7 +98,7 @@ class Match(NamedTuple):
 
 
 class MatchedMessage(NamedTuple):
-    """What became of a held message when a receive was posted: it is held no longer."""
+    """The outcome of a held message when a receive was posted; the message is held no longer."""
 
     message: UnexpectedMessage
     code: int
@@ -205,7 +205,7 @@ class ReceiveQueue:
         source: str | None,
         job_id: int | None,
     ) -> tuple[int, Match | None]:
-        """The same for a tagged message."""
+        """Match a tagged message."""
         return self._match(self._tagged, match_bits, length, initiator, source, job_id)
 
     def _match(

@@ -1,4 +1,4 @@
-"""What a target answers: the responses of UES Tables 3-11 to 3-13.
+"""Responses of a target (UES Tables 3-11 to 3-13).
 
 A response that says more than the default one is guaranteed: PDS keeps it until the initiator
 has it (UES 3.5.20.2).
@@ -51,7 +51,7 @@ def response(
 
 
 def malformed() -> Response:
-    """To what has no whole header, and so nothing to refer to."""
+    """Return the response to a packet without a whole header, which has nothing to refer to."""
     return Response(_RESPONSE.pack(_PLAIN | ReturnCode.OP_VIOLATION, 0, 0, 0))
 
 

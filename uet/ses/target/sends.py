@@ -34,7 +34,7 @@ _DEFERRABLE: Final = frozenset(map(int, DEFERRABLE_OPCODES))
 
 
 class OwnInitiator(Protocol):
-    """What the target side of an endpoint asks of its initiator side."""
+    """The calls that the target side of an endpoint makes to its initiator side."""
 
     def on_restart(
         self,
@@ -120,7 +120,7 @@ class Sends:
             self._meet(resource, resource.queue.post_again(receive))
 
     def _meet(self, resource: Resource, meetings: list[MatchedMessage]) -> None:
-        """What becomes of the messages that a receive has met."""
+        """Deliver the messages that a posted receive has matched."""
         for entry, code, match in meetings:
             message = entry.token
             if not isinstance(message, InboundSend):
@@ -312,7 +312,7 @@ class Sends:
         return _NO_MATCH
 
     def kept_answer(self, request: RequestArrival) -> Answer:
-        """To the packet that began a message which had to be kept."""
+        """Return the answer to the first packet of a message that had to be kept."""
         return response(
             request,
             _OK,

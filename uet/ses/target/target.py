@@ -245,7 +245,7 @@ class Target:
         return None
 
     def divert(self, key: int, pdcs: Container[int]) -> None:
-        """What is being written under ``key`` on these PDCs is taken, and goes nowhere."""
+        """Discard what these PDCs write under ``key`` from now on."""
         for (pdc_id, _), message in self._messages.items():
             if message.key == key and pdc_id in pdcs:
                 message.divert()

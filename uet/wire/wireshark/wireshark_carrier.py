@@ -1,4 +1,4 @@
-"""How the Wireshark dissector finds what carries a packet, in Lua: the IP and UDP headers, the CRC.
+"""The dissector's part for carriers, in Lua: the IP and UDP headers, the CRC.
 
 Offsets and numbers in here are those of Ethernet, IP (RFC 791, RFC 8200) and UDP.
 """

@@ -1,4 +1,4 @@
-"""How Wireshark colours UET packets: filters on the names of the dissector, the first that fits."""
+"""Wireshark's colours for UET packets: filters on the dissector's names, first match first."""
 
 from __future__ import annotations
 

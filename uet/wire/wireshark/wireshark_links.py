@@ -1,4 +1,4 @@
-"""How the Wireshark dissector links requests and replies, in Lua.
+"""The dissector's part that links requests and replies, in Lua.
 
 What waits for a reply, and what is known of frames, is kept in tables of bounded size.
 """

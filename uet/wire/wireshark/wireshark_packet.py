@@ -1,4 +1,4 @@
-"""How the Wireshark dissector takes a packet from UDP or IP, in Lua: trimming, TSS, CRC."""
+"""The dissector's part that takes a packet from UDP or IP, in Lua: trimming, TSS, CRC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Wireshark dissector rests on, in Lua: its own fields, preferences and the CRC.
+"""The dissector's own fields, preferences and CRC, in Lua.
 
 :mod:`uet.wire.wireshark.wireshark` puts guard and prelude in front of the generated tables and the
 setup behind them; :mod:`uet.wire.wireshark.wireshark_carrier`,

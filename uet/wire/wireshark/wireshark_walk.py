@@ -1,4 +1,4 @@
-"""How the Wireshark dissector walks over PDS and SES headers, in Lua.
+"""The dissector's part that walks over PDS and SES headers, in Lua.
 
 Which header follows which, and where a field lies in it, is in the tables that
 :mod:`uet.wire.wireshark.wireshark` generates.  Items are made only of what somebody looks at:
