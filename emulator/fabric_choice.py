@@ -75,7 +75,7 @@ def is_file(what: str) -> bool:
 
 
 def choose(what: str) -> FabricChoice:
-    """The fabric that ``what`` says.
+    """Return the fabric that ``what`` names.
 
     Raises UserError or TopologyError, one sentence; of a file with its name and line.
     """

@@ -47,7 +47,7 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from a later one of the same number by its start (clock ticks after boot)."""
+    """A process, distinguished from a later one of its number by its start (ticks after boot)."""
 
     pid: int
     start: int

@@ -129,7 +129,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 def _traffic(
     parameters: Parameters, topology: Topology, seed: int
 ) -> list[tuple[dict[str, object], Traffic]]:
-    """The traffic of each row, and what the row says of it."""
+    """Return the traffic of each row, and the row's description of it."""
     if parameters.pattern == "permutation":
         return [({}, permutation(parameters, topology, parameters.size, seed))]
     found = []

@@ -137,5 +137,5 @@ def measures(
 
 
 def capture(parameters: Parameters, topology: Topology) -> str:
-    """The uplinks of the switch that is struck."""
+    """Return the uplinks of the switch with the fault."""
     return captured_uplinks(topology, 0)

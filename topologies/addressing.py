@@ -197,8 +197,10 @@ def check_room(hosts: int, subnet_prefix: int, *, gpus_per_nic: int = 1) -> None
 
 
 def check_switches(role: Role, count: int, fewer: str) -> None:
-    """Raise TopologyError, which says to take ``fewer``, unless ``count`` of ``role`` (switches, or
-    GPUs with a fabric address) have a loopback each."""
+    """Raise TopologyError unless ``count`` of ``role`` have a loopback each.
+
+    ``role`` are switches, or GPUs with a fabric address; the error advises to take ``fewer``.
+    """
     room = LOOPBACKS[role].num_addresses - 1
     if count > room:
         what = "GPUs with several ports" if role is Role.GPU else f"{role} switches"
@@ -209,8 +211,10 @@ def check_switches(role: Role, count: int, fewer: str) -> None:
 
 
 def check_links(upper: Role, count: int, fewer: str) -> None:
-    """Raise TopologyError, which says to take ``fewer``, unless ``count`` links below tier
-    ``upper`` have a subnet each."""
+    """Raise TopologyError unless ``count`` links below tier ``upper`` have a subnet each.
+
+    The error advises to take ``fewer``.
+    """
     room = FABRIC_LINKS[upper].num_addresses // 2
     if count > room:
         raise TopologyError(

@@ -41,7 +41,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A design of the catalogue, with what can be said about it in one line."""
+    """A design of the catalogue, with its description in one line."""
 
     name: str
     design: type[Design]

@@ -53,7 +53,7 @@ def segments_of(topology: Wiring) -> tuple[Segment, ...]:
 
 
 def validate_segments(topology: Wiring) -> None:
-    """Raise TopologyError unless the switches of each segment can tell each other of it."""
+    """Raise TopologyError unless the switches of each segment can advertise it to each other."""
     for segment in segments_of(topology):
         vnis = set()
         for end in segment.ports:

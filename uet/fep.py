@@ -209,7 +209,7 @@ class FabricEndpoint:
         self.target.watch_receives(watcher)
 
     def guard_writes(self, guard: Guard) -> None:
-        """Let ``guard`` say, as each write begins, where its octets go."""
+        """Let ``guard`` decide at the start of each write where its octets go."""
         self.target.guard_writes(guard)
 
     def divert(self, peer: str, key: int) -> None:

@@ -223,7 +223,7 @@ class FabricAsic:
         return dict(zip(self.ports, counting.read_all(self.program, indices), strict=True))
 
     def inject(self, port: str, faults: Faults) -> None:
-        """Let ``faults`` strike what leaves through ``port`` (``rail0:up1``).
+        """Apply ``faults`` to what leaves through ``port`` (``rail0:up1``).
 
         Replaces what was injected there before; :data:`~emulator.asic.port_faults.NONE` heals.  The
         other direction of a cable is the port at its other end.  Raises UserError for a port that
@@ -257,7 +257,7 @@ class FabricAsic:
         kernel.flush()
 
     def struck(self, port: str) -> Faults:
-        """Return what strikes switch port ``port``, of that which was injected here."""
+        """Return the faults of switch port ``port`` that were injected here."""
         return self._struck.get(port, NONE)
 
     def rate_share(self, port: str) -> float:
@@ -268,7 +268,7 @@ class FabricAsic:
         return self.struck(port).rate
 
     def nic_rate_share(self, nic: str) -> float:
-        """Return what faults that strike both directions leave of the rate at the port of a NIC."""
+        """Return the share of the rate that faults of both directions leave at a NIC's port."""
         struck = self._struck.get(self._port_at.get(nic, ""), NONE)
         return struck.rate if struck.arriving else 1.0
 

@@ -377,7 +377,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def _brief(names: Iterable[str]) -> str:
-    """``names`` with the parameters of classes told once."""
+    """Return ``names`` with the parameters of classes listed once."""
     listed = [name for name in names if "." not in name]
     if len(listed) < len(list(names)):
         rules = "|".join(part.name for part in fields(ClassRules))

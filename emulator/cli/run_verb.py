@@ -431,7 +431,7 @@ class Terminal:
             self._print(table.line(self._columns, {**row, "name": name}))
 
     def close(self, folder: RunFolder | None, result: Result | None = None) -> None:
-        """Whatever is to be said at the end; both None if the run was cut short."""
+        """Print the last lines of a run; both arguments are None if it was cut short."""
         result = result or self._result
         if result is None or (self._result is None and self._columns is not None):
             return  # there is no table to end

@@ -93,7 +93,7 @@ class ChargedTime:
         self._expected: dict[frozenset[Link], ConvergedState] = {}
 
     def expected(self, links: frozenset[Link]) -> ConvergedState:
-        """The routes of all switches once they have found their ways without ``links``."""
+        """Return the routes of all switches once they have rerouted without ``links``."""
         if links not in self._expected:
             left = self._topology
             for link in sorted(links, key=lambda one: one.a):

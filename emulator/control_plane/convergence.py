@@ -18,7 +18,7 @@ NAMED = 3  # ports of a hop list, in a sentence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """``switch`` should reach ``destination`` over ``wanted`` and does over ``found``."""
+    """A difference: ``switch`` reaches ``destination`` over ``found`` instead of ``wanted``."""
 
     switch: str
     destination: IPv4Network
@@ -97,7 +97,7 @@ def _seen(switch: Node, hop: Hop, plane: ControlPlane) -> NextHop:
 def _unheard(
     topology: Topology, plane: ControlPlane, systems: Mapping[str, int] | None
 ) -> Mapping[str, Collection[IPv4Network]]:
-    """Switch -> what nobody can tell it of, since its own AS stands in every path."""
+    """Return for each switch the routes that it cannot learn, as each path has its own AS."""
     names = [switch.name for switch in topology.switches]
     if plane.name not in EXTERNAL or plane.systems != PER_TIER:
         return dict.fromkeys(names, ())

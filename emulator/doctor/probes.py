@@ -377,7 +377,7 @@ TRIALS: Mapping[str, Callable[[Bench], None]] = {
 
 
 def refusals(names: Iterable[str]) -> dict[str, str | None]:
-    """Return what the kernel said to each trial: None if it did it, else why not.  A few ms each.
+    """Return for each probe None, or the kernel's reason for the refusal.  A few ms each.
 
     Works in a thread that ends with it, and with the thread the namespaces; the calling thread
     never leaves its own.

@@ -243,7 +243,7 @@ class Agent:
                 self._executor.notice(self._nvlink.notices())
 
     def _obey(self, message: object) -> None:
-        """Do what the runner says."""
+        """Execute a message of the runner."""
         match message:
             case ScheduleLoad(schedule=schedule, layouts=layouts):
                 program = ScheduleProgram(

@@ -148,7 +148,7 @@ class ReadCounters:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the transport in an orderly way and say so, at the latest by ``deadline`` (fabric ns).
+    """Close the transport in order and report it, at the latest by ``deadline`` (fabric ns).
 
     The agent goes on answering its peers, who may not be done, until its connection is closed.
     """

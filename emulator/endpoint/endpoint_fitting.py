@@ -35,7 +35,7 @@ def frames_of(config: FepConfig) -> TransportFrames:
 def payload_for(
     mtu: int, *, version: int, native: bool, crc: bool, secure: bool, wanted: int | None
 ) -> int:
-    """The payload MTU that was wanted, or the largest (to 4096) that fits an interface's MTU.
+    """Return the requested payload MTU, or the largest (to 4096) that fits an interface's MTU.
 
     ``version`` is that of IP; all sizes are octets.  Raises :class:`UserError` where packets
     would not fit.

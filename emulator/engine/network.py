@@ -224,8 +224,10 @@ class Network:
         line.leaves = leaves
 
     def reconfigure(self, seed: int | None = None, settings: Settings | None = None) -> None:
-        """Take what the switches were told anew, which ``settings`` are where this process does not
-        know; what is drawn follows from ``seed``, if given."""
+        """Take the switches' new settings; draws follow from ``seed``, if given.
+
+        ``settings`` are those of ports that this process does not know.
+        """
         if settings is None:
             settings = self.settings()
         if seed is not None:
@@ -280,7 +282,7 @@ class Network:
         self.carrier_changed(nodes)
 
     def follow(self, changes: Sequence[LineChange]) -> None:
-        """Serve at other rates, and let the switch program say who overtakes, from now on."""
+        """Serve at other rates, and with other orders of the switch program, from now on."""
         asic = self.lab.asic
         for change in changes:
             line = self.lines[change.end]
@@ -309,7 +311,7 @@ class Network:
         self._of_carrier[node] = changed
 
     def carrier_changed(self, nodes: Collection[str]) -> None:
-        """Tell those of ``nodes`` that asked for it, in the order of the topology."""
+        """Notify those of ``nodes`` that registered, in the order of the topology."""
         for node, changed in self._of_carrier.items():
             if node in nodes:
                 changed()

@@ -98,7 +98,7 @@ class FabricPlan:
 def _not_learned(
     topology: Topology, routes: Mapping[str, tuple[Route, ...]]
 ) -> Mapping[str, tuple[Route, ...]]:
-    """Return what of ``routes`` is there before the switches tell each other of the rest."""
+    """Return the routes of ``routes`` that exist before switches exchange any."""
     known = dict(routes)
     for switch in topology.switches:
         known[switch.name] = tuple(attached(switch, routes[switch.name]))

@@ -52,7 +52,7 @@ class VethPort(Intf):
     index: int
 
     def config(self, **parameters: Any) -> dict[str, object]:
-        """Take over what the topology says; the kernel hears of it in the node's turn."""
+        """Take the topology's parameters; the kernel gets them in the node's turn."""
         self.model = parameters["model"]
         self.cable = parameters["cable"]
         self.index = parameters["index"]

@@ -40,7 +40,7 @@ class Condition:
         return self.dead | black
 
     def of(self, link: Link) -> Faults:
-        """Return what strikes ``link`` at the switch ports at its ends.
+        """Return the faults of ``link`` at the switch ports at its ends.
 
         A dead cable swallows all.
         """
@@ -66,7 +66,7 @@ class Condition:
         return replace(self, faults=faults)
 
     def healed(self, links: tuple[Link, ...]) -> Condition:
-        """Without what silently strikes ``links``."""
+        """Return the condition without silent faults of ``links``."""
         left = {link: faults for link, faults in self.faults.items() if link not in links}
         return replace(self, faults=left)
 

@@ -14,7 +14,7 @@ from emulator.faults.grammar import Moment
 
 @dataclass(frozen=True)
 class Episode:
-    """Clauses that come at the same instants, as they were ``said``: one, or ``steps`` of a flap.
+    """Clauses of the same instants, as the user wrote them: one, or ``steps`` of a flap.
 
     ``places`` are those of its moments in the timeline.  ``began`` is the one with which all that
     was said has come for the first time; from ``judged`` on, the last of any clause at its last

@@ -56,7 +56,7 @@ class VirtualCables(Protocol):
 
 
 class FaultInjector:
-    """Strikes and heals the cables of ``lab``.  One at a time: the caller sees to it.
+    """Applies and heals faults of ``lab``'s cables; the caller allows one at a time.
 
     ``cabling`` holds the frames of the cables; None: the kernel does.  ``flushed`` counts the
     frames that waited in the queues of ports when their cable was pulled.
@@ -69,7 +69,7 @@ class FaultInjector:
         self._black: dict[str, Link] = {}  # struck besides, by port
 
     def apply(self, wanted: Condition) -> None:
-        """Return when the fabric is in the condition ``wanted``; no harm if it is already.
+        """Bring the fabric into the condition ``wanted``; do nothing if it is already there.
 
         Raises :class:`UserError`, with nothing changed, for silent faults in a lab without switch
         ASIC and for rates that are too low for the lab's dilation.
@@ -122,11 +122,11 @@ class FaultInjector:
         self._lab.cables.plug(before.dead - wanted.dead, out=wanted.dead)
 
     def injected(self, port: str) -> Faults:
-        """Return what strikes switch port ``port`` now."""
+        """Return the present faults of switch port ``port``."""
         return NONE if self._lab.asic is None else self._lab.asic.struck(port)
 
     def inject(self, port: str, faults: Faults) -> None:
-        """Let ``faults`` strike switch port ``port``, beside the condition of the cables."""
+        """Apply ``faults`` to switch port ``port``, beside the condition of the cables."""
         asic = self._lab.asic
         if asic is None:
             raise UserError("faults need a switch; run without --switch none")

@@ -48,9 +48,11 @@ _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
 
 @dataclass(frozen=True)
 class Clause:
-    """``at_ns`` is None where no time was said.  ``settings`` are those of the verb, if it has
-    any: a share of the rate (``rate``), a probability (``loss``, ``corrupt``), ns (of a flap).
-    ``text`` is the clause as it could stand alone."""
+    """A clause of a fault; ``at_ns`` is None without a time.
+
+    ``settings`` are those of the verb, if it has any: a share of the rate (``rate``), a probability
+    (``loss``, ``corrupt``), ns (of a flap).  ``text`` is the clause as it could stand alone.
+    """
 
     at_ns: int | None
     element: Element

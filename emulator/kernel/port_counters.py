@@ -101,8 +101,10 @@ def read_ports(kernel: RouteSocket) -> dict[str, PortCounters]:
 
 
 def unrouted_packets() -> int:
-    """Packets that came into the namespace of the calling thread and found no route (RFC 4293,
-    ipSystemStatsInNoRoutes)."""
+    """Return the count of packets without a route in the calling thread's namespace.
+
+    RFC 4293, ipSystemStatsInNoRoutes.
+    """
     rows = (line.split() for line in NETSTAT.read_text().splitlines() if line.startswith("IpExt:"))
     names, values = rows
     return int(dict(zip(names, values, strict=True))["InNoRoutes"])

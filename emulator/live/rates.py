@@ -53,7 +53,7 @@ class Reading:
 
     @property
     def admitted_bytes(self) -> int:
-        """Return what found room in a queue: sent, or waiting."""
+        """Return the octets admitted to a queue: sent, or waiting."""
         return self.sent_bytes + self.queue_bytes + self.control_queue_bytes
 
 

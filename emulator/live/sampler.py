@@ -149,7 +149,7 @@ class LabSampler:
         return readings
 
     def _switches(self) -> dict[str, Reading]:
-        """Return what the ASICs tell."""
+        """Return the readings of the ASICs."""
         if self._asic is None or self._series is None:
             return {}
         at_ns = self._now()

@@ -154,7 +154,7 @@ def _groups(topology: Topology, struck: Iterable[str]) -> list[frozenset[str]]:
 
 
 def _joined_across(topology: Topology) -> Iterator[frozenset[str]]:
-    """The sets that tiers do not tell apart: routers, groups and halves of direct networks."""
+    """Yield sets that tiers do not distinguish: routers, groups and halves of direct networks."""
     switches = {switch.name: switch for switch in topology.switches}
     if not any(
         all(end.node in switches for end in link.ends)

@@ -60,7 +60,7 @@ class Progress:
 
     @classmethod
     def of(cls, start: float, deliveries: Sequence[tuple[float, float]]) -> Progress:
-        """Return the progress of a flow from its start and its messages (end, octets), unordered."""
+        """Return the progress of a flow from its start and its messages (end, octets)."""
         points = [(start, 0.0)]
         for end, octets in sorted(deliveries):
             points.append((end, points[-1][1] + octets))

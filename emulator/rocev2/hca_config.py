@@ -195,7 +195,7 @@ class HcaConfig:
         self._check_connections()
 
     def reaction(self) -> DcqcnParameters | None:
-        """The parameters of DCQCN, if that is wanted."""
+        """Return the parameters of DCQCN, if it is on."""
         if self.congestion_control != "dcqcn":
             return None
         return DcqcnParameters.named(self.dcqcn_set, self.line_rate, **self.dcqcn)

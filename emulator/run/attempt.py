@@ -53,7 +53,7 @@ class Attempt:
     _lost: Mapping[str, int] = field(default_factory=dict)
 
     def run(self) -> tuple[Measured, Mapping[str, object]]:
-        """Return what was measured, and what the row says of the user's faults.
+        """Return the measurements, and the row's entries on the user's faults.
 
         With such faults an iteration without them comes first.  Raises
         :class:`~emulator.endpoint.agent_pool.AgentError` if a rank fails.
@@ -96,7 +96,7 @@ class Attempt:
         )
 
     def sentence(self, error: AgentError) -> str:
-        """Return what to say of ``error``: first of all who is cut off, if that may be why.
+        """Return the sentence on ``error``, which begins with who is cut off, if that may be why.
 
         Where transports are compared, the one that it befell stands in front.
         """

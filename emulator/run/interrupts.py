@@ -14,7 +14,7 @@ AGAIN_S = 0.1
 
 
 class Interrupted(BaseException):
-    """The run was told to end by ``number``.  No :class:`Exception`: nothing shall swallow it."""
+    """The run was interrupted by signal ``number``; no ``except Exception`` catches it."""
 
     def __init__(self, number: int) -> None:
         self.number = number

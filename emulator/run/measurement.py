@@ -123,7 +123,7 @@ def measure(
     start: Start,
     progress: Callable[[], None],
 ) -> Measured:
-    """Run ``trial``'s warm-ups and iterations, of which those that count begin as ``start`` says.
+    """Run ``trial``'s warm-ups and iterations; those that count begin as ``start`` defines.
 
     ``chain`` is the number of messages in the longest chain of dependent ones.  ``host`` is added
     to by those that count, ``ports`` read around them and ``faults`` applied to them; ``progress``

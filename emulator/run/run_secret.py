@@ -20,7 +20,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 def _default(field: dataclasses.Field[object]) -> object:
-    """Return what a field of a request has unless the user says otherwise.
+    """Return the default of a request's field.
 
     Options at their default stay out of the secret, or each new one would give every run new keys.
     """

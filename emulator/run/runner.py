@@ -258,7 +258,7 @@ class _Run:
             )
 
     def _run_stage(self, number: int) -> None:
-        """Tell the switches what to do, and run the stage's trials."""
+        """Configure the switches, and run the stage's trials."""
         plan, stage, lab = self.plan, self.plan.stages[number], self.lab
         assert lab is not None
         assert self.ports is not None

@@ -22,7 +22,7 @@ def end(
     reason: str,
     **more: object,
 ) -> int:
-    """Tell how it ended, with ``more``; the exit status."""
+    """Report the end, with ``more``; return the exit status."""
     at_end = list(outcomes.regions_at_end())
     tally = outcomes.tally
     errors = list(tally.errors)

@@ -26,7 +26,7 @@ def is_refusal(name: str) -> bool:
 
 
 class Refusals:
-    """Tells ``report`` of each kind of refusal once; ``counts`` are those of the endpoint."""
+    """Reports each kind of refusal once to ``report``; ``counts`` are those of the endpoint."""
 
     def __init__(self, counts: Mapping[str, int], report: EventReport) -> None:
         self._counts, self._report = counts, report
@@ -35,7 +35,7 @@ class Refusals:
         self._told: set[str] = set()
 
     def look(self, frames: Sequence[memoryview]) -> None:
-        """Tell of what is new since the last time, during which ``frames`` came."""
+        """Report refusals since the last call, during which ``frames`` arrived."""
         counts = self._counts
         if len(counts) != self._seen:
             self._seen = len(counts)

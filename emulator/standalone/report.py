@@ -24,7 +24,7 @@ class EventReport:
         self._begun = time.monotonic_ns()
 
     def event(self, name: str, **data: object) -> None:
-        """Tell one event; what is ``None`` is left out."""
+        """Report one event; fields that are ``None`` are left out."""
         elapsed = (time.monotonic_ns() - self._begun) / 1e9
         told = {key: value for key, value in data.items() if value is not None}
         if self._table:

@@ -41,7 +41,7 @@ def fit(
 
 
 def default_switch(wanted: str, topology: Topology) -> str:
-    """The switch that ``wanted`` runs on in ``topology`` where the user names none.
+    """Return the switch that ``wanted`` runs on in ``topology`` where the user names none.
 
     :class:`UserError` as for :func:`fit`.
     """

@@ -270,7 +270,7 @@ def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> 
 
 
 def _tuning(wanted: str, options: Options) -> dict[str, float]:
-    """Return what was said of the parameters of DCQCN."""
+    """Return the parameters of DCQCN that the user gave."""
     named = {option: _TUNING.fullmatch(option) for option in options}
     return {
         match[1]: number(wanted, option, options[option])
@@ -296,7 +296,10 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def _default_switch(options: Options, topology: Topology) -> str:
-    """RoCE is run over priority flow control, as go-back-N asks for, unless told otherwise."""
+    """Return the default switch: one with priority flow control, as go-back-N requires.
+
+    The user may choose another.
+    """
     return customary(topology, pfc=options.get("pfc") != "off")
 
 

@@ -126,8 +126,11 @@ def fair_shares(
 
 
 def _in_tunnels(topology: Topology, source: int, destination: int) -> tuple[float, float]:
-    """The shares (0..1) of packets from one rank to another that are in a tunnel where they leave
-    their first switch, and where they come to their last one."""
+    """Return the shares (0..1) of packets in a tunnel at their first and at their last switch.
+
+    The packets go from one rank to another: where they leave their first switch, and where they
+    come to their last one.
+    """
     stretch = stretch_of(topology)
     if stretch is None:
         return 0.0, 0.0

@@ -183,8 +183,10 @@ class _Fabric:
         return saturate(residual, source, sink)
 
     def _refined(self) -> dict[object, int]:
-        """A number for each forwarding node, equal for those that no counting of cables tells apart
-        (the coarsest stable partition)."""
+        """Return a number for each forwarding node, equal for those alike in all counts of cables.
+
+        This is the coarsest stable partition.
+        """
         attached: dict[object, Counter[int]] = {name: Counter() for name in self.inner}
         for ports in self.ports.values():
             for name, rate in ports.items():

@@ -24,7 +24,7 @@ from topologies.parts.design import with_defaults
     subnet_prefix=28,
 )
 class MultiRailPerSwitch(Clos):
-    """Eight rails on a 48-port switch, each a /28 with its /24 told to spines (figure 13-10).
+    """Eight rails on a 48-port switch, each a /28 whose /24 spines learn (figure 13-10).
 
     ::
 

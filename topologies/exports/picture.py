@@ -287,7 +287,7 @@ class _Drawing:
         )
 
     def _start(self, box: str, links: list[Link]) -> list[str]:
-        """Return what the cell says besides the rate: GPU and address; nothing for a switch."""
+        """Return the cell's text besides the rate: GPU and address; nothing for a switch."""
         group = self.groups[box]
         if not group[0].is_server:
             return []
@@ -327,7 +327,7 @@ class _Drawing:
         return [far for _, _, far in around if self.box_of[far.node] == box]
 
     def _attached(self, box: str, links: list[Link]) -> list[str]:
-        """Return what the box of a switch says of the servers that are plugged into it."""
+        """Return the text of a switch's box on the servers that are plugged into it."""
         ends = [end.node for link in links for end in link.ends if self.box_of[end.node] != box]
         names = list(dict.fromkeys(ends))
         return [span(names), bundle_rate(links), *self._seen(links, box)]

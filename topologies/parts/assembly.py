@@ -386,7 +386,7 @@ class Assembly:
 
     @property
     def profile(self) -> FabricProfile:
-        """Return what the fabric takes unless its designer says otherwise.
+        """Return the fabric's profile unless its designer sets another.
 
         Tunnels come with EVPN.
         """

@@ -80,10 +80,12 @@ _MARKED = rf"\b(?:{'|'.join(MARKED_CLASSES)})\."
 
 @dataclass(frozen=True)
 class FabricFile:
-    """``switch`` is the choice of :mod:`emulator.asic.switch_choice`, None if the text says nothing
-    of it;
-    ``names_switch`` says whether the text has its name.  ``transport`` is the interconnect, None if
-    the text has none.  ``lines`` are those of the keys."""
+    """A fabric read from a file.
+
+    ``switch`` is the choice of :mod:`emulator.asic.switch_choice`, None if the text has none;
+    ``names_switch`` tells whether the text has its name.  ``transport`` is the interconnect, None
+    if the text has none.  ``lines`` are those of the keys.
+    """
 
     topology: Topology
     switch: str | None
@@ -109,8 +111,11 @@ class FabricFile:
         return Problem(next((self.lines[key] for key in OF_SWITCHES if key in self.lines), 1), said)
 
     def _in_own_words(self, said: str) -> str:
-        """``said`` with the keys of this file for the marking parameters of a switch, which it has
-        for each class, and with the switch's name alone for the choice made of them."""
+        """Return ``said`` with this file's keys for the marking parameters of a switch.
+
+        The file has them for each class, and has the switch's name alone for the choice made of
+        them.
+        """
         if self.switch is not None:
             said = said.replace(self.switch, self.switch.partition(":")[0])
         for parameter, value in _MARKING_OFF.items():
@@ -207,7 +212,7 @@ class _Reader:
             self._wrong(line, str(error))
 
     def _queues(self, key: str, value: object, line: int) -> None:
-        """Read what ``key`` says of code points, each with its line."""
+        """Read the code points of ``key``, each with its line."""
         if not isinstance(value, CommentedMap):
             self._wrong(line, f"{key} is {_shown(value)}, not a mapping such as {{EF: high}}")
             return

@@ -70,7 +70,10 @@ def parse_mapping(text: str, name: str) -> CommentedMap:
 
 
 class _Constructor(RoundTripConstructor):
-    """Says of every value that cannot be made where it stands, whatever its maker raises."""
+    """A constructor that reports the place of every value that cannot be made.
+
+    This holds whatever the value's maker raises.
+    """
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:

@@ -31,8 +31,11 @@ Path = tuple[Link, ...]
 
 
 class Passage(NamedTuple):
-    """The switch by which a packet comes into the fabric, the one at which it gets onto the rail of
-    its destination, and the one that it leaves by.  Between the last two it is in a tunnel."""
+    """The switches of a packet's way over a stretched rail.
+
+    They are the switch by which it comes into the fabric, the one at which it gets onto the rail of
+    its destination, and the one that it leaves by.  Between the last two it is in a tunnel.
+    """
 
     enters: str
     joins: str
@@ -182,7 +185,7 @@ def plane_name(topology: Wiring) -> str:
 
 
 def validate_stretch(topology: Wiring) -> None:
-    """Raise TopologyError unless tunnels, who tells of them and what carries them agree."""
+    """Raise TopologyError unless tunnels, their control plane and their underlay agree."""
     profile, plane = topology.profile, plane_name(topology)
     tunnels = stretch_of(topology) is not None
     if tunnels and profile.data_plane != VXLAN:

@@ -88,7 +88,7 @@ class AtomicOperations(RmaOperations):
         op: AtomicOpcode,
         context: object = None,
     ) -> None:
-        """Replace the target by ``buf`` where ``compare`` says so: ``fi_compare_atomic``.
+        """Replace the target by ``buf`` where ``compare`` selects it: ``fi_compare_atomic``.
 
         The CSWAP operations compare it with the target, MSWAP takes it as a mask.  ``result``
         gets the original value.

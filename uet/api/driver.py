@@ -45,7 +45,7 @@ class ServedDomain(Protocol):
 
 
 class Driver(Protocol):
-    """Carries frames between a domain's FEP and the network, and tells the time."""
+    """Carries frames between a domain's FEP and the network, and supplies the time."""
 
     def beginning(self) -> Beginning:
         """Return how a domain that is made now begins.

@@ -58,7 +58,7 @@ class Window(Protocol):
         ...
 
     def on_report(self, octets: int) -> None:
-        """So many octets have arrived, as the answer to a PROBE says."""
+        """Take the octets that have arrived, from the answer to a PROBE."""
         ...
 
     def on_nack(self, size: int, code: int, now: int, rtt: int = NO_SAMPLE) -> None:

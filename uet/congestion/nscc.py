@@ -207,7 +207,7 @@ class Nscc:
             self.since_adjusted = 0
 
     def on_report(self, octets: int) -> None:
-        """So many more have arrived, as the answer to a PROBE says: nothing about their path."""
+        """Take the octets that have arrived, from the answer to a PROBE, which holds no path."""
         self.inflight -= octets
         self.ignored += octets
         self.achieved += octets

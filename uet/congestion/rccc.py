@@ -223,7 +223,7 @@ class CreditPacer(Generic[K]):
         self._queue(source)
 
     def rest(self, key: K) -> None:
-        """Nothing can be told to the source now: no grants before it is heard of again.
+        """Hold the grants of a source that cannot be reached until it is heard again.
 
         What it was granted is remembered, as the counters go on where they were.
         """
@@ -261,7 +261,7 @@ class CreditPacer(Generic[K]):
         return due
 
     def next_deadline(self) -> int | None:
-        """Return when :meth:`grants` has something to say, or ``None`` if nobody wants anything."""
+        """Return when :meth:`grants` is due, or ``None`` if no source requests credit."""
         if self._repeats:
             return 0
         if self._active or self._idle:

@@ -74,7 +74,7 @@ def rtt_sample(
 
 
 def out_of_order(field: int) -> int | None:
-    """Packets that the destination holds above its CACK, or ``None`` if it does not say."""
+    """Return the packets that the destination holds above its CACK; ``None`` if not reported."""
     return None if field == OOO_COUNT_NONE else field
 
 

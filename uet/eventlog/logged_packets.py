@@ -160,7 +160,7 @@ def sack_ranges(base: int, bitmap: int) -> list[list[int]]:
 
 
 def ack_data(data: Data) -> Data:
-    """Return what an ACK says, from its packet's :func:`describe`."""
+    """Return the fields of an ACK from its packet's :func:`describe`."""
     header = data["header"]
     ack: Data = {"pdc": header["dpdcid"], "peer": data["peer"], "cack": header["cack_psn"]}
     if "ack_psn" in header:

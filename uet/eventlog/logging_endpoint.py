@@ -186,7 +186,7 @@ class TracedEndpoint(FabricEndpoint):
         self._look_at_end()
 
     def _arrived(self, data: Data, moved: list[str]) -> None:
-        """Say what became of a packet, from the counters that it has ``moved``."""
+        """Log the outcome of a packet by the counters that it has ``moved``."""
         received = [
             name
             for name in moved
@@ -380,7 +380,7 @@ class TracedEndpoint(FabricEndpoint):
 
 
 def _shown(record: Any) -> Data:
-    """The fields of a request, receive or completion that are plain, and say something."""
+    """Return the plain fields of a request, receive or completion that differ from defaults."""
     data: Data = {}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)

@@ -90,5 +90,5 @@ class CreditGranter:
                 continue  # counted; the source asks again
 
     def next_deadline(self) -> int | None:
-        """Return when a CREDIT is due, or ``None`` if nobody wants anything."""
+        """Return when a CREDIT is due, or ``None`` if no source requests credit."""
         return self._pacer.next_deadline() if self.asked else None

@@ -40,7 +40,7 @@ class ClosedTarget:
 
 
 class PdcTable:
-    """All PDCs of one endpoint, by the ids packets are found with."""
+    """The PDCs of one endpoint, by the identifiers of arriving packets."""
 
     def __init__(self, around: PdcSurroundings, rng: random.Random) -> None:
         self.by_id: dict[int, Pdc] = {}

@@ -145,7 +145,7 @@ class Semantics(Protocol):
         ...
 
     def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
-        """Every packet of a message is answered, or ``message.error`` says why not."""
+        """End a message: every packet is answered, or ``message.error`` gives the reason."""
         ...
 
     def message_unsent(self, message: Outbound) -> None:

@@ -64,7 +64,7 @@ class Resource:
         return peer in self._disabled
 
     def disable_generation(self, peer: str) -> None:
-        """Refuse what follows a message that has found no receive on the peer's ordered stream."""
+        """Refuse what follows a message without a receive on the peer's ordered stream."""
         self._generations.setdefault(peer, 0)
         self._disabled.add(peer)
 
@@ -135,7 +135,7 @@ class ResourceTable:
         return found
 
     def find(self, request: RequestArrival) -> Resource | int:
-        """Return which resource a request is for, or the return code that says why none is."""
+        """Return the resource that a request is for, or the return code of its refusal."""
         place = (request.pid, request.index)
         if not request.relative:
             return self._absolute.get(place) or int(ReturnCode.UNDELIVERABLE)

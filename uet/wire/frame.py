@@ -129,7 +129,7 @@ class DecodedPacket:
         return {name: presented(name, value) for name, value in self.fields.items()}
 
     def presented_derived(self) -> dict[str, int | str]:
-        """Derived numbers, and what the payload of a control packet says, by name."""
+        """Return derived numbers and the fields of a control packet's payload, by name."""
         shown: dict[str, int | str] = dict(self.derived)
         word = self.fields.get("pds.payload")
         kind = self.fields.get("pds.ctl_type")
@@ -477,7 +477,7 @@ class _Decoder:
             self.payload(values.get("payload_length"))
 
     def payload(self, length: int | None = None) -> None:
-        """The rest of the packet, of which the header says it were ``length`` octets."""
+        """Present the rest of the packet, to which the header gives ``length`` octets."""
         left = self.end - self.at
         if self.packet.trimmed:
             self.rest("truncated")

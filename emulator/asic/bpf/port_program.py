@@ -1,4 +1,4 @@
-"""Put the program on a port and tell it what to do there.
+"""Attachment of the switch program to a port, and its settings there.
 
 The egress program comes after the one that releases senders (:mod:`emulator.kernel.release`), so
 it sees every frame once; on arrival it comes first.
@@ -117,7 +117,7 @@ def set_route(
     destination: IPv4Network | IPv6Network,
     ports: Sequence[int],
 ) -> None:
-    """Tell switch number ``switch`` the egress ports towards ``destination``.
+    """Set the egress ports of switch number ``switch`` towards ``destination``.
 
     ``ports`` are interface indices in the order of the kernel's multipath route, all of equal
     weight.  Only round robin and least loaded ask; what they do not find is hashed by flow.
@@ -145,7 +145,7 @@ def set_route(
 def forget_route(
     program: SwitchProgram, switch: int, destination: IPv4Network | IPv6Network
 ) -> None:
-    """Take back what :func:`set_route` told; OSError (ENOENT) if it was not told."""
+    """Remove a route of :func:`set_route`; OSError (ENOENT) if there is none."""
     program.routes.delete(_route_key(switch, destination))
 
 

@@ -258,7 +258,7 @@ def mount(*, anew: bool = False) -> None:
 
 
 def _verifier_says(complaints: str) -> str:
-    """The last lines of the verifier's log, or of whatever else was said."""
+    """Return the last lines of the verifier's log, or of other complaints."""
     log = complaints
     if match := re.search(r"BEGIN PROG LOAD LOG -+\n(.*?)\n?-+ END PROG", complaints, re.S):
         log = match[1]

@@ -125,7 +125,7 @@ def _rules(
 def unlimited(
     rules: Profile, choice: SwitchChoice, topology: Topology, pauses: Mapping[CableKind, PauseRules]
 ) -> Profile:
-    """``rules`` with queues for all that the buffers of a switch hold, where nothing else is said.
+    """Return ``rules`` with queues as deep as a switch's buffers, where the user sets no other.
 
     Raises UserError if that is more than the kernel queues.
     """

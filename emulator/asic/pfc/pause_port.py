@@ -70,7 +70,7 @@ class PausePort:
         self._send(self.pauser.let_go())
 
     def advance(self, now: int) -> bool:
-        """Do what is due, and see to it that the kernel's queue does as the gate says.
+        """Do what is due, and let the kernel's queue follow the gate.
 
         Whether a pause began.
         """
@@ -99,7 +99,7 @@ class PausePort:
         self.gate.restart()
 
     def open(self) -> None:
-        """Let data go, whatever the gate says: nobody will look after it any more."""
+        """Let data go whatever the gate's state: no one watches the port any more."""
         if self._shut:
             self._set_gate(False)
         if self._dropping:

@@ -1,4 +1,4 @@
-"""The ring through which the switch program tells what happened to pauses (``bpf_ringbuf``).
+"""The ring by which the switch program reports pause events (``bpf_ringbuf``).
 
 Kernel and process share its pages: one with the position up to which the process has read, one
 with the position up to which the kernel has written, and the records, mapped twice in a row so
@@ -57,7 +57,7 @@ class PauseRing:
         return self._events.handle
 
     def take(self) -> Iterator[PauseEvent]:
-        """Whatever has been told since the last call."""
+        """Yield the events reported since the last call."""
         at = self._position[0]
         while at < self._end[0]:
             start = mmap.PAGESIZE + at % self._size

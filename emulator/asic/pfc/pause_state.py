@@ -105,7 +105,7 @@ class Gate:
 
     @property
     def ignoring(self) -> bool:
-        """The watchdog has found a storm, and the other end's pauses are ignored."""
+        """Report whether the watchdog ignores the other end's pauses, after a storm."""
         return self._ignoring_from is not None
 
     def on_frame(self, quanta: int, now: int) -> None:

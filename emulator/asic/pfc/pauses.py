@@ -92,7 +92,7 @@ class Pauses:
         return bool(enabled)
 
     def configure(self, fitted: FittedSwitch) -> None:
-        """Tell the program what every port may hold; what a pausing port holds stays."""
+        """Configure what every port may hold; what a pausing port holds stays."""
         for end, cable in self.cables.items():
             rules = fitted.pause(cable)
             packed = bytes(PAUSE_RULES.size)

@@ -128,7 +128,7 @@ class PauseAgent:
         return found
 
     def serve(self, watched: int | None) -> None:
-        """Until told to end, or until ``watched`` (a pipe of whoever started us) is closed."""
+        """Serve until a request to end, or until ``watched``, a pipe of the parent, is closed."""
         handles = [self._ring.fileno(), self._control.fileno()]
         handles += [] if watched is None else [watched]
         gc.disable()  # nothing here refers to itself, and a collection would make a pause late
@@ -190,8 +190,10 @@ class PauseAgent:
                 self._active.discard(port)
 
     def _reconcile(self, now: int) -> None:
-        """Events that found the ring full are lost, what they told of is not; nor are pauses to
-        last for frames that are."""
+        """Restore pauses after events that the full ring lost.
+
+        The events are lost, their effects are not; nor must pauses last for frames that were lost.
+        """
         states = self._program.pause_states.first(max(self.ports, default=-1) + 1)
         held = {}
         for index, port in self.ports.items():

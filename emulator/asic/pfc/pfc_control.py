@@ -33,7 +33,7 @@ def place(lab: str) -> Path:
 
 
 def log_of(lab: str) -> Path:
-    """Return what an agent that came to grief says; goes with the lab."""
+    """Return the log of an agent that failed; it is removed with the lab."""
     return lab_record.directory_of(lab) / "pfc.log"
 
 

@@ -50,7 +50,7 @@ _CUT = "not decrypted: the capture has"
 
 
 def brief_line(frame: CapturedFrame, packet: DecodedPacket) -> Text:
-    """Number, addresses, what tells each layer from others of its kind, notes and errors."""
+    """Return one line: number, addresses, the layers with their kinds, notes and errors."""
     line = Text.assemble((f"{frame.number:>6}", "bold"))
     envelope = packet.envelope
     if envelope.source:

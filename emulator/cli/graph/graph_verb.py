@@ -112,7 +112,7 @@ def command(
 
 
 def _form_of(output: str) -> str:
-    """The format that the suffix of a file says.  UserError if it says none that is known."""
+    """Return the format that a file's suffix names.  UserError if none is known."""
     name = Path(output).name.lower()
     for suffix, form in SUFFIXES.items():
         if name.endswith(suffix):

@@ -160,7 +160,7 @@ def _show_ports(
 
 
 def _rate(link: Link, struck: Condition) -> str:
-    """The rate of ``link``, and what silently strikes it."""
+    """Return the rate of ``link`` and its silent faults."""
     told = described(struck.of(link), link)
     return format_rate(link.rate_bps) + (f" ({' '.join(told)})" if told else "")
 

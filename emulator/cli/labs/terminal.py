@@ -16,7 +16,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Attention:
-    """While it lasts, keys are read as they are struck and not echoed, and signals only noted.
+    """A context in which keys are read without echo, and signals are only noted.
 
     ``ended`` is the first of SIGINT, SIGTERM, SIGHUP and SIGQUIT, None as long as none came: it is
     for the user of this to leave then, with the screen put in order first.  ``keys`` are wanted or
@@ -55,7 +55,7 @@ class Attention:
         os.close(self._waker)
 
     def wait(self, seconds: float) -> str:
-        """Return a key as soon as one is struck; "" after ``seconds``, or when ``ended``."""
+        """Return a key as soon as one is pressed; "" after ``seconds``, or when ``ended``."""
         deadline = time.monotonic() + seconds
         while self.ended is None:
             watched = [self._woken] if self._keys is None else [self._woken, self._keys]

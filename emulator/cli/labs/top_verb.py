@@ -94,7 +94,7 @@ def command(
 
 
 class TopWatch:
-    """Looks at a lab every ``pause_s`` of the wall clock until told to end."""
+    """Watches a lab every ``pause_s`` of the wall clock until it is asked to end."""
 
     def __init__(
         self,

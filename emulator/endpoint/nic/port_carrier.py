@@ -41,7 +41,7 @@ class CarrierWatch:
         return self._socket.fileno()
 
     def look(self) -> list[bool]:
-        """Take what the kernel has told, and say which interfaces have carrier now."""
+        """Take the kernel's notices, and return the carrier of each interface now."""
         while True:
             try:
                 self._socket.recv(65536)  # not read: what counts is how the interfaces are now

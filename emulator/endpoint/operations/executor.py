@@ -155,7 +155,7 @@ class Executor:
         return self.running and (self._error is not None or self._left == 0)
 
     def take_result(self, cpu_ns: int = 0, loop: Mapping[str, int] | None = None) -> RankResult:
-        """The result of the execution that has ended, with what the agent says of itself."""
+        """Return the result of the execution that has ended, with the agent's own counters."""
         self.running = False
         error, detail = self._error or (None, "")
         end = self._now if error else max(self._ended, default=self._start)
@@ -484,7 +484,7 @@ class Executor:
     # Barriers
 
     def barriers_reached(self) -> list[str]:
-        """Names of barriers reached since the last call, to be told to the runner."""
+        """Return the barriers reached since the last call, which the runner is to learn."""
         reached, self._barriers_reached = self._barriers_reached, []
         return reached
 

@@ -152,7 +152,7 @@ class NvLink:
         return free, free + self._link.latency_ns
 
     def notify(self, peer: int, notice: CopyNotice) -> None:
-        """Tell ``peer`` of a copy.  ``ConnectionError`` when nobody listens there any more."""
+        """Notify ``peer`` of a copy.  ``ConnectionError`` if the peer listens no more."""
         self._unsent.append(
             (
                 peer,

@@ -37,7 +37,7 @@ _IPV4 = b"\x08\x00"
 
 
 class Explanation(Protocol):
-    """Says by which reason a node has dropped a frame, None as long as nothing speaks for one."""
+    """A function that returns why a node dropped a frame, None while there is no evidence."""
 
     def __call__(self, frame: bytes) -> str | None: ...
 

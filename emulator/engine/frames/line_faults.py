@@ -1,4 +1,4 @@
-"""Has the lines of a fabric follow what strikes their cables, at the instant of the strike.
+"""Changes of a fabric's lines by faults, at the instant of the fault.
 
 What waits at a port is lost with its carrier, and so is what is on the cable, or in the pipeline of
 the switch behind it; a frame that has come through before is not.  A rate holds from the next frame
@@ -34,7 +34,7 @@ class Lines(Protocol):
 
 
 class LineFaults:
-    """The ``lines`` of a fabric, for whoever strikes its cables."""
+    """The ``lines`` of a fabric, for a fault injector."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines

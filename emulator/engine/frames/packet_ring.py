@@ -126,7 +126,7 @@ class PacketRing:
         self._head = 0 if head == len(self._slots) else head
 
     def settle(self) -> None:
-        """Have the kernel finish what this processor has begun, and count what found no slot."""
+        """Let the kernel finish what this processor has begun, and count frames without a slot."""
         statistics = self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)
         self.lost += struct.unpack("=II", statistics)[1]
 
@@ -162,7 +162,7 @@ class Closable(Protocol):
 
 
 def open_together(open_one: Callable[[T], U], wanted: Iterable[T]) -> list[U]:
-    """Open all of ``wanted`` by ``open_one``; return what it opens, in their order.
+    """Open all of ``wanted`` by ``open_one``; return the results in their order.
 
     The kernel waits for all its processors whenever the ring of a packet socket is made, and when
     a packet socket is closed (synchronize_net): many sockets wait for the same moment.

@@ -31,7 +31,7 @@ class PauseSettings:
 
 
 def pause_settings(asic: FabricAsic) -> dict[CableEnd, PauseSettings]:
-    """The settings of all ports that ``asic`` knows of, as it says now."""
+    """Return the present settings of all ports that ``asic`` knows."""
     return {end: pause_settings_of(asic, end) for end in asic.pauses.cables}
 
 
@@ -121,7 +121,7 @@ class PriorityFlowControl:
             one.storm(own.storming)
 
     def strike(self, end: CableEnd, settings: PauseSettings) -> None:
-        """Have faults do to the PAUSE frames of ``end`` what ``settings`` say."""
+        """Apply faults to the PAUSE frames of ``end`` as ``settings`` define."""
         if end in self.ends:
             self._settings[self.ends[end].name] = settings
 
@@ -134,8 +134,11 @@ class PriorityFlowControl:
         return one.arrive
 
     def leaves(self, end: CableEnd) -> Callable[[int, int, int], None]:
-        """Takes a frame's octets off what the line from the switch port ``end`` has waiting, and
-        off the buffer of the port that it came in by, which a pulled cable frees."""
+        """Return a function that subtracts a frame's octets from line and ingress buffer.
+
+        The line is that from the switch port ``end``.  The buffer is that of the port by which the
+        frame came in; a pulled cable frees it.
+        """
         depths, by_index, line = self._depths, self._by_index, self._lines[end]
         at = self._asic.ports[str(end)].index * PORT_WORDS + DEPTH - HIGH
 

@@ -160,7 +160,7 @@ class VirtualFabric:
         self._capture.flush(self.events.now)
 
     def flush(self) -> None:
-        """Bring the capture up to date with all that was seen, if all workers can say."""
+        """Bring the capture up to date with all frames seen, if all workers can report."""
         if self._capture is None:
             return
         if self.alone:
@@ -316,7 +316,7 @@ class VirtualFabric:
         return total
 
     def reconfigure(self, seed: int) -> None:
-        """Take what the switches were told anew; what is drawn follows from ``seed``."""
+        """Take the switches' new settings; draws follow from ``seed``."""
         self.each("reconfigure", seed, self.network.settings())
         self._watch_pauses()
 
@@ -345,7 +345,7 @@ class VirtualFabric:
             self.each(".plug", ends, nodes)
 
     def follow(self, changes: Sequence[LineChange]) -> None:
-        """Serve at other rates, and let the switch program say who overtakes, from now on."""
+        """Serve at other rates, and with other orders of the switch program, from now on."""
         if not self.broken:
             self.each(".follow", changes)
 

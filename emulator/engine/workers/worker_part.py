@@ -296,7 +296,7 @@ class WorkerPart:
     # The fabric
 
     def reconfigure(self, seed: int | None, settings: Settings | None) -> None:
-        """Take what the switches were told anew."""
+        """Take the switches' new settings."""
         self.network.reconfigure(seed, settings)
         self._look_at_pauses()
 

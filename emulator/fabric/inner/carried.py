@@ -1,4 +1,4 @@
-"""Tell the frames on the wires that an engine takes, by one classifier in classic BPF.
+"""Frames on the wires that an engine takes, selected by one classifier in classic BPF.
 
 They are the transports', UET over UDP and natively and RoCEv2, either in one tunnel over IPv4 too
 (VXLAN, IP in IP), and MAC control, which pauses ports.  The switch program sorts the packets alike

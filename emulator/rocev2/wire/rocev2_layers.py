@@ -39,7 +39,7 @@ __all__ = [
 
 
 class _ExtensionHeader(Packet):
-    """The opcode of the BTH in front says what comes next."""
+    """A header behind a BTH, whose opcode selects it."""
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
         below = self.underlayer

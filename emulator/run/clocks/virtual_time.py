@@ -184,7 +184,7 @@ class VirtualTime:
 
     @property
     def cabling(self) -> LineFaults:
-        """The lines, for whoever strikes cables."""
+        """Return the lines, for a fault injector."""
         return LineFaults(self.fabric)
 
     def pool(self, specs: Sequence[AgentSpec]) -> VirtualPool:
@@ -216,7 +216,7 @@ class VirtualTime:
         return digest_of_row(self.fabric.states())
 
     def switches_changed(self, seed: int) -> None:
-        """Have the lines work as the switches say now, which draw by ``seed``."""
+        """Let the lines follow the switches' new settings, with draws from ``seed``."""
         self.fabric.reconfigure(seed)
 
     @property

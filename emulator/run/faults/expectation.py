@@ -185,7 +185,7 @@ class FaultExpectation:
         return sorted(once, key=lambda pair: (rank[pair[0]], rank[pair[1]]))
 
     def _causes(self, pairs: Iterable[Pair]) -> list[str]:
-        """Return what cut off each of ``pairs`` for good, all together, as it was said."""
+        """Return the clauses that together cut off each of ``pairs`` for good."""
         last = self.moments[-1].condition
         found: dict[str, None] = {}
         for a, b in pairs:
@@ -207,7 +207,7 @@ class FaultExpectation:
         return f" (routes are static: {with_it}--control-plane ebgp would find another way)"
 
     def _since(self, holds: Callable[[int], bool]) -> str:
-        """The moment from which on something holds for good, as it was said."""
+        """Return the moment, as the user wrote it, from which on something holds for good."""
         place = len(self.moments) - 1
         while place and holds(place - 1):
             place -= 1
@@ -215,7 +215,7 @@ class FaultExpectation:
 
 
 def _telling(episode: Episode) -> Sequence[int]:
-    """The moments that say whom an episode cuts off: all of a flap, else when all has come."""
+    """Return the moments that decide whom an episode cuts off: all of a flap, else the last."""
     return episode.places if episode.steps > 1 else [episode.judged]
 
 

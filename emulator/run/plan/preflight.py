@@ -141,7 +141,7 @@ def check_agents(ranks: int, clock: Clock) -> None:
 def check_memory(
     size_bytes: int, memory_octets: Sequence[int], operations: int = 0, clock: Clock = "host"
 ) -> None:
-    """A trial of ``size_bytes``, which needs what :meth:`Need.of` says, fits the machine."""
+    """Check that a trial of ``size_bytes`` with the needs of :meth:`Need.of` fits the machine."""
     need = Need.of(memory_octets, operations, clock)
     room = shutil.disk_usage(GPU_MEMORY).free
     if need.gpus > room:

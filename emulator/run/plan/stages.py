@@ -93,7 +93,7 @@ def with_customary(switch: str, customary: str) -> str:
 
 
 def asked_latency_ns(switch: str) -> int:
-    """The pipeline latency that the choice ``switch`` asks for, 0 if it says nothing of it."""
+    """Return the pipeline latency of the choice ``switch``, 0 if it names none."""
     return parse_latency(dict(StageChoice.parse(switch).options).get(LATENCY, "0"))
 
 

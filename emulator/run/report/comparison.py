@@ -140,7 +140,7 @@ class Variant:
 
 
 def variants(wanted: str | None) -> list[Variant]:
-    """The transports that ``wanted`` names, in its order.
+    """Return the transports that ``wanted`` names, in its order.
 
     Commas part transports as they part parameters: what is the name of a transport, alone or
     before a colon or an ``@``, begins another one.  ``@`` stands before the switch that a

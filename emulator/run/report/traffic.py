@@ -127,7 +127,7 @@ def carried_gbps(topology: Topology, outcome: Outcome, ranks: Collection[int]) -
 def _steady(
     outcome: Outcome, port: str, of: Callable[[QueueSeries, float, float], float | None]
 ) -> float | None:
-    """Mean over the iterations of what ``of`` tells of ``port`` while all flows were under way."""
+    """Return the mean over iterations of ``of`` at ``port`` while all flows were under way."""
     series = outcome.queues.get(port)
     if series is None:
         return None

@@ -14,7 +14,7 @@ Listener = Callable[[str, dict[str, object]], None]
 
 
 class WatchedEndpoint(FabricEndpoint):
-    """Tells ``listener`` of PDCs; else a :class:`FabricEndpoint`.
+    """A :class:`FabricEndpoint` that notifies ``listener`` of PDCs.
 
     ``more`` is for the next class in line: how an endpoint begins, and what a trace needs.
     """

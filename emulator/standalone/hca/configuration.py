@@ -22,7 +22,7 @@ _EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
 
 
 def path_mtu_for(mtu: int, *, version: int, wanted: int | None) -> int:
-    """The path MTU that was wanted, or the largest that fits an interface's MTU.
+    """Return the requested path MTU, or the largest that fits an interface's MTU.
 
     Raises :class:`UserError` where packets would not fit.
     """

@@ -100,7 +100,7 @@ def must_fit(octets: int, what: str) -> None:
 
 
 def summary(octets: bytes | memoryview) -> dict[str, object]:
-    """Return what a report says of data: its checksums, and the data where it is short."""
+    """Return the report's entries on data: checksums, and the data itself if it is short."""
     said: dict[str, object] = {
         "sha256": hashlib.sha256(octets).hexdigest(),
         "crc32c": f"{crc32c(bytes(octets)):08x}",

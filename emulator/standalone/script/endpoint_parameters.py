@@ -58,7 +58,7 @@ def compatibility(words: Iterable[str]) -> tuple[Compatibility, dict[str, object
 
 
 def compatible(domains: Iterable[SecureDomain], words: Iterable[str]) -> tuple[SecureDomain, ...]:
-    """Secure domains as a preset wants them.
+    """Return secure domains with a preset's fields.
 
     The UEC reference provider refuses in clear where it has no PDC, and derives keys from IPv6
     addresses in spite of an SSI.

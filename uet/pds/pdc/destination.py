@@ -36,7 +36,7 @@ _TINY = 12  # octets that every SES header has at least
 
 
 def default_response(message_id: int, job_id: int, *, word: int = _DEFAULT_OK) -> bytes:
-    """Return what PDS answers when SES has nothing to say: success (UES 3.5.17)."""
+    """Return the response of PDS where SES gives none: success (UES 3.5.17)."""
     return _RESPONSE.pack(word, message_id, job_id, 0)
 
 
@@ -214,7 +214,7 @@ class RequestDestination:
         self._answer(psn, answer, arrived)
 
     def _answer(self, psn: int, answer: Answer, arrived: Arrived) -> None:
-        """Send what SES said to a request that the window has already."""
+        """Send SES's answer to a request that the window has already."""
         if answer is LATER:
             self.busy[psn] = Arrived(
                 memoryview(bytes(arrived.packet[: arrived.ses_at + _SES_SIZE])),

@@ -76,7 +76,7 @@ class PdcSurroundings(Protocol):
         ...
 
     def next_start(self, peer: Peer, sdi: int | None) -> int | None:
-        """Return where a secured PDC of ours must begin, as its target has said; else ``None``."""
+        """Return the first PSN that the target requires of our next secured PDC; else ``None``."""
         ...
 
     def expected_psn(self, pdc: PdcLife) -> int | None:
@@ -476,7 +476,7 @@ class PdcLife:
         return self._close_due is not None
 
     def ask_to_close(self, now: int) -> Frame:
-        """A target wants the initiator to close: CLOSE_REQ, and time to obey (UES 3.5.16)."""
+        """Return a CLOSE_REQ, which asks the initiator to close in time (UES 3.5.16)."""
         self._close_due = now + self._config.close_req_time
         self._octets_when_asked = self.destination.received_octets
         self.writer.asks_to_close = True

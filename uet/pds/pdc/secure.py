@@ -102,7 +102,7 @@ class SecureStarts:
     # -- the initiator's side ------------------------------------------------------------------
 
     def told(self, peer_key: bytes, sdi: int | None, psn: int) -> None:
-        """A target said, when it closed, where the next PDC must begin."""
+        """Store the first PSN that a target requires of the next PDC, from its close."""
         if sdi is None:
             return
         known = self._told.get((peer_key, sdi))
@@ -110,5 +110,5 @@ class SecureStarts:
             self._told[peer_key, sdi] = psn
 
     def next_start(self, peer_key: bytes, sdi: int | None) -> int | None:
-        """Return where the next secured PDC must begin, if the target has said so."""
+        """Return the first PSN that the target requires of the next secured PDC, if it gave one."""
         return None if sdi is None else self._told.get((peer_key, sdi))

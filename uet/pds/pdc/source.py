@@ -210,7 +210,7 @@ class RequestSource(LossRecovery):
         )
 
     def report_backlog(self) -> None:
-        """Say how much waits for credit."""
+        """Report the octets that wait for credit."""
         self.flow.waits(0 if self.idle else self._waiting() * self._full_size)
 
     def transmit(self, out: list[Frame], now: int, limit: int, octets: int = EVERYTHING) -> int:
@@ -504,7 +504,7 @@ class RequestSource(LossRecovery):
             self.peer_range = min(mpr * MPR_UNIT, RING)
 
     def on_sack(self, base: int, bitmap: int) -> None:
-        """A set bit says received; a clear one says nothing (UES 3.5.12)."""
+        """Take a SACK: a set bit means received; a clear bit means nothing (UES 3.5.12)."""
         news = self.window.sacked(base, bitmap)
         first = self.window.base
         if news and self._inference is not None:
@@ -630,7 +630,7 @@ class RequestSource(LossRecovery):
     # -- a new first PSN ---------------------------------------------------------------------
 
     def renumber(self, start_psn: int, now: int) -> None:
-        """The target of a secured PDC wants another first PSN: all again, from there (UES 3.5.8).
+        """Send all again from ``start_psn``, as the target of a secured PDC requires (UES 3.5.8).
 
         Only before anything has been acknowledged.
         """
@@ -687,7 +687,7 @@ class RequestSource(LossRecovery):
             psn = (psn + 1) & MASK
 
     def was_sent_once(self, psn: int) -> bool:
-        """Return whether an open request has left once, and nobody has said that it arrived."""
+        """Return whether an open request has left once, and no report of its arrival has come."""
         return self._copies[psn & _SLOT] == 1 and not self.window.is_delivered(psn)
 
     def message_of(self, psn: int) -> Outbound | None:

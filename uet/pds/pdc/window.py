@@ -192,7 +192,7 @@ class SendWindow:
         self.delivered >>= run
 
     def withdraw(self, psn: int) -> None:
-        """``psn`` is not delivered after all, as its destination says."""
+        """Take back the delivery of ``psn``, at its destination's report."""
         self.delivered &= ~(1 << ((psn - self.base) & MASK))
 
     def sacked(self, base: int, bitmap: int) -> int:

@@ -1,4 +1,4 @@
-"""Packets taken for lost before their timer says so (UES 3.5.15, out-of-order count).
+"""Packets inferred to be lost before their timers expire (UES 3.5.15, out-of-order count).
 
 A packet counts as lost once the destination has so many newer ones that it cannot just have been
 overtaken, where all packets take the same path a handful.  Where they are sprayed over paths, the

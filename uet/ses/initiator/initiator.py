@@ -125,7 +125,7 @@ class Initiator:
     # -- how messages start --------------------------------------------------------------------
 
     def start_waiting(self) -> None:
-        """Try again to start what found no PDC (who lacks an id starts when one comes free)."""
+        """Try again to start what had no PDC; operations without an id wait for a free one."""
         blocked, self._blocked = self._blocked, {}
         for stream in blocked:
             self._start(stream)
@@ -178,7 +178,7 @@ class Initiator:
     # -- how a message ends --------------------------------------------------------------------
 
     def message_end(self, pdc: Context, message: Outbound, now: int) -> None:
-        """Every packet of a message is answered, or ``message.error`` says why not."""
+        """End a message: every packet is answered, or ``message.error`` gives the reason."""
         operation = self._landed(message)
         if operation is None:
             return
@@ -436,7 +436,7 @@ class Initiator:
         self._begin(made, _nobody_waits)
 
     def on_declined(self, key: int, peer: str) -> None:
-        """The peer says, by a READ with IE, that it will not read the rest of a rendezvous."""
+        """Note the peer's READ with IE: it will not read the rest of a rendezvous."""
         operation = self._promises.of_key(key)
         if operation is None or operation.plan.peer != peer:
             return

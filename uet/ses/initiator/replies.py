@@ -58,7 +58,7 @@ def refusal(message_id: int, job_id: int, code: ReturnCode) -> Response:
 
 
 class Replies:
-    """Reads responses and return data, and notes in the operation what they say."""
+    """Reads responses and return data, and stores their results in the operation."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Replies:
     # -- what is expected ----------------------------------------------------------------------
 
     def expect(self, operation: PostedOperation, pdc: Context, packets: int) -> None:
-        """An attempt of an operation that wants data begins."""
+        """Begin an attempt of an operation that expects data."""
         made = operation.plan
         assert made.memory is not None
         operation.settled = bytearray(packets)

@@ -334,7 +334,7 @@ def _check_datagram(request: SendRequest, config: FepConfig) -> None:
 
 
 def _choose(length: int, config: FepConfig, held: FepCapability, delivery: str) -> str:
-    """The protocol of a send that does not say: the highest threshold reached decides."""
+    """Return the protocol of a send without one: the highest threshold reached decides."""
     best, protocol = -1, "eager"
     for name, threshold, possible in (
         ("deferrable", config.deferrable_threshold, FepCapability.DEFERRABLE in held),
@@ -471,7 +471,7 @@ def restart_plan(
 
 
 def _optimize(made: MessagePlan, mtu: int) -> None:
-    """Choose the smallest header that says everything (UES 3.4, optimized headers)."""
+    """Choose the smallest header that holds all fields (UES 3.4, optimized headers)."""
     if (
         made.span > mtu
         or made.length >= _SHORT_LENGTH

@@ -62,4 +62,4 @@ class ReturnData:
         return self._header, self._data
 
     def answered(self, index: int, next_header: int, response: memoryview) -> None:
-        """Whatever the initiator says to it, there is nothing left to do here."""
+        """Do nothing, whatever the initiator answers."""

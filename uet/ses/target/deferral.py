@@ -101,7 +101,7 @@ class Deferrals:
     def hold(
         self, entry: UnexpectedMessage, request: RequestArrival, resource: Resource, now: int
     ) -> bool:
-        """Remember a message that found no receive; false if there are too many."""
+        """Hold a message without a receive; return False if there are too many."""
         if len(self._by_token) >= self._limit:
             return False
         deferred = Deferred(entry, request, resource, self._token)

@@ -1,4 +1,4 @@
-"""A send that is being received, and what its header says of it (UES 3.4.1)."""
+"""A send that is arriving, with the fields of its header (UES 3.4.1)."""
 
 from __future__ import annotations
 

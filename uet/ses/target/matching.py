@@ -318,7 +318,7 @@ def _place(item: PostedReceive | UnexpectedMessage) -> int:
 
 
 class _Posted:
-    """Receives in posting order, found by their whole key, or one by one if bits are ignored."""
+    """Receives in posting order, looked up by their key, or one by one if bits are ignored."""
 
     __slots__ = ("_exact", "_wild")
 

@@ -144,7 +144,7 @@ class Target:
         self._home.queue.watcher = watcher
 
     def guard_writes(self, guard: Guard) -> None:
-        """Let ``guard`` say, as each write begins, where its octets go."""
+        """Let ``guard`` decide at the start of each write where its octets go."""
         self._access.guard = guard
 
     def withdraw_receive(self, context: object) -> None:
