@@ -97,7 +97,7 @@ def test_a_machine_ends_with_the_tests(end: signal.Signals, tmp_path: Path) -> N
     if reason := lacking():
         pytest.skip(reason)
     program = (
-        "import pathlib, tempfile; from tests.fabric import stock_kernel as machine\n"
+        "import pathlib, tempfile; from tests.harness.lab import stock_kernel as machine\n"
         "run = lambda: machine.run('sleep 600', directory=pathlib.Path('/'),"
         f" files=pathlib.Path({str(tmp_path)!r}), budget_s=600)\n"
         "machine.begin(run); machine.ended(run)\n"
