@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from emulator.advice import question
 from emulator.asic import switch_choice as choice
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.errors import Misfit, UserError
 from topologies import catalogue
+from topologies.advice import question
 from topologies.model import Topology
 from topologies.profile import fabric_file
 from topologies.profile.fabric_file import FabricFile

@@ -42,7 +42,6 @@ from typing import Any
 
 import numpy as np
 
-from emulator.advice import meant
 from emulator.asic.port_faults import Faults
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
@@ -50,6 +49,7 @@ from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration
 from emulator.measures.port_record import PortRecord
 from emulator.measures.queue_depths import QueueSeries
+from topologies.advice import meant
 from topologies.model import Topology, TopologyError
 from topologies.parts.design_parameters import ParameterKind
 

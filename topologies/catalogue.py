@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from topologies.advice import question
 from topologies.designs.clos import Clos
 from topologies.designs.dragonfly import Dragonfly
 from topologies.designs.dragonfly_plus import DragonflyPlus
@@ -175,6 +175,5 @@ def _bases(design: CatalogueEntry) -> tuple[type, ...]:
 
 def _way_out(word: str, known: Iterable[str]) -> str:
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"{hint}known are {', '.join(names)}"
+    asked = question(word, names)
+    return f"{asked}{' ' if asked else ''}known are {', '.join(names)}"

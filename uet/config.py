@@ -73,17 +73,16 @@ class FepConfig:
     # Windows: `mpr` is Default_MPR, in units of 128 PSNs.
     mpr: int = 8
 
-    # Congestion control (UES 3.6): "nscc", "rccc", "both", or "none", which is a fixed window of
+    # Congestion control (UES 3.6), one of uet.congestion.controls; "none" is a fixed window of
     # `window_bytes` octets of nominal packet size (UES 3.6.12).  What it is derived from: the
     # round trip of a full packet on the longest idle path (Config_Base_RTT), the rate of the
-    # port, whether switches trim.  `nscc` and `rccc` override their parameters by name.
-    congestion_control: str = "none"
+    # port, whether switches trim.  `cc_parameters` override parameters by control and name.
+    cc: str = "none"
     window_bytes: int = 262_144
     base_rtt: int = 12_000
     link_rate: int = 100 * 10**9
     network_trims: bool = True
-    nscc: Mapping[str, float] = field(default_factory=dict)
-    rccc: Mapping[str, float] = field(default_factory=dict)
+    cc_parameters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     # Load balancing of unordered PDCs (UES 3.6.16): "oblivious", "round_robin", "bitmap" or
     # "reps", which for `reps_freeze_time` after a loss takes only paths that were good.  EVs choose
@@ -272,7 +271,7 @@ class FepConfig:
     def congestion(self, full_size: int) -> CongestionProfile:
         """Return the parts of congestion control; ``full_size`` is a full packet's nominal size."""
         return profile(
-            self.congestion_control,
+            self.cc,
             spraying=self.spraying,
             base_rtt=self.base_rtt,
             link_rate=self.link_rate,
@@ -281,8 +280,7 @@ class FepConfig:
             fixed_window=self.window_bytes,
             freeze_time=self.reps_freeze_time,
             credit_timeout=self.rto_init_time,
-            nscc=self.nscc,
-            rccc=self.rccc,
+            cc_parameters=self.cc_parameters,
         )
 
     @property

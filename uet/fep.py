@@ -100,7 +100,7 @@ class FabricEndpoint:
         self._congestion = config.congestion(self.full_size)
         self._rng = rng
         self.ports = Ports(config.ports)
-        self.credits = CreditGranter(self._congestion.rccc, self.full_size)
+        self.credits = CreditGranter(self._congestion.granting, self.full_size)
         self.peers = Peers(self._meet)
         self._named: dict[str, Peer] = {}  # those met, by address as the configuration spells it
         self._ahead = self._congestion.ahead(

@@ -22,7 +22,6 @@ from dataclasses import replace
 from typing import Self
 
 from emulator import lab_record
-from emulator.advice import question
 from emulator.asic import switch_counters as counting
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.balancing import TOLD_METHODS
@@ -50,6 +49,7 @@ from emulator.kernel.shaping import (
     size_requests,
 )
 from emulator.lab_record import Clock
+from topologies.advice import question
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Link, Topology
 from topologies.units import format_rate

@@ -15,7 +15,6 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from emulator.advice import meant
 from emulator.asic.balancing import METHODS
 from emulator.asic.bpf.layout import CODE_POINTS, Balancing
 from emulator.asic.switch_profile import (
@@ -28,6 +27,7 @@ from emulator.asic.switch_profile import (
 )
 from emulator.errors import Misfit, UserError
 from emulator.kernel.shaping import LARGEST_DATA_SHARE
+from topologies.advice import meant
 from topologies.units import UnitError, parse_size, parse_time_ns
 
 DEFAULT = "shallow"

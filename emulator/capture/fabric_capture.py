@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from emulator.advice import question
 from emulator.capture.pcapng import join, join_pcap
 from emulator.capture.sniffer import Dumpcap, PortCount, Sniffer, Tcpdump
 from emulator.errors import UserError
+from topologies.advice import question
 from topologies.model import Topology
 
 #: Octets of each frame that are kept: the longest stack of headers is Ethernet 14 + IEEE 802.1Q 4

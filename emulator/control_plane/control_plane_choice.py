@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.advice import near
 from emulator.asic.balancing import TOLD_METHODS
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import Misfit, UserError
+from topologies.advice import near
 from topologies.model import Topology
 from topologies.profile.fabric_keys import BFD_INTERVAL, BFD_MULTIPLIER
 from topologies.units import UnitError, parse_time_ns

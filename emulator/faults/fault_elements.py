@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from emulator.advice import meant
 from emulator.errors import UserError
+from topologies.advice import meant
 from topologies.model import CableEnd, Link, Node, Topology
 
 KINDS = ("link", "switch", "nic")

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
-from emulator.rocev2.congestion.queue_pair_congestion import Congestion
+from emulator.rocev2.congestion.queue_pair_congestion import QueuePairCongestion
+from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.connection.queue_pair import QueuePair
 from emulator.rocev2.connection.receives import QpReceiveQueue
 from emulator.rocev2.connection.work import WorkError
@@ -40,11 +41,11 @@ class HostChannelAdapter:
     def __init__(self, config: HcaConfig, *, seed: int = 0) -> None:
         self.config = config
         self.counts: Counter[str] = Counter()
-        if config.congestion_control != "none":
+        if RATE_CONTROLS[config.cc].notifies:
             self.counts["tx_cnps"] = 0  # none so far, which is not the same as having none
         self.memory = RKeyTable()
         self._encapsulation = encapsulation(config.address, config.mac, config.ttl)
-        self._congestion = Congestion(config)
+        self._congestion = QueuePairCongestion(config)
         self.peers: dict[bytes, HcaPeer] = {}
         self._named: dict[str, HcaPeer] = {}  # by address as the configuration spells it
         self._connections: dict[int, tuple[HcaPeer, Connection]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
+from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.wire.rocev2_codes import (
     DEFAULT_PKEY,
     GSI_QPN,
@@ -32,7 +32,6 @@ from uet.congestion.congestion_parameters import ParameterError
 SERVICES = ("rc", "uc")
 RECOVERIES = ("go_back_n", "selective_repeat")
 PLACEMENTS = ("in_order", "direct")
-CONGESTION_CONTROLS = ("none", "dcqcn")
 ACCESSES = ("write", "read", "atomic")
 
 
@@ -123,11 +122,12 @@ class HcaConfig:
     #: to one place may then overtake each other.
     placement: str = "in_order"
 
-    # Congestion control: "none", or "dcqcn" with the parameters of the set `dcqcn_set` for the
+    # Congestion control, one of emulator.rocev2.congestion.rate_controls: "none" sends as fast as
+    # the port, "dcqcn" has the parameters of the set `dcqcn_set` for the
     # port's `line_rate`, which `dcqcn` overrides by name
     # (emulator.rocev2.congestion.dcqcn_parameters). Pacing by its rate: how many octets may leave
     # at once after a pause.
-    congestion_control: str = "none"
+    cc: str = "none"
     dcqcn_set: str = "mlx"
     dcqcn: Mapping[str, object] = field(default_factory=dict)
     line_rate: int = 100 * 10**9
@@ -175,7 +175,7 @@ class HcaConfig:
                 "mtu": PATH_MTUS,
                 "recovery": RECOVERIES,
                 "placement": PLACEMENTS,
-                "congestion_control": CONGESTION_CONTROLS,
+                "cc": tuple(RATE_CONTROLS),
             },
         )
         for access in self.remote_access:
@@ -189,16 +189,10 @@ class HcaConfig:
                 " nothing to place early"
             )
         try:
-            self.reaction()
+            RATE_CONTROLS[self.cc].parameters(self)
         except ParameterError as error:
             raise ConfigurationError(str(error)) from None
         self._check_connections()
-
-    def reaction(self) -> DcqcnParameters | None:
-        """Return the parameters of DCQCN, if it is on."""
-        if self.congestion_control != "dcqcn":
-            return None
-        return DcqcnParameters.named(self.dcqcn_set, self.line_rate, **self.dcqcn)
 
     def _check_connections(self) -> None:
         taken = {self.ud_qpn}

@@ -2,19 +2,20 @@
 
 The factories named in a :class:`~emulator.transports.transport_choice.TransportChoice` are called
 in the agents (see :class:`~emulator.endpoint.agent_spec.AgentSpec`); everything else happens in the
-runner, before any process exists.
+runner, before any process exists.  A module of this folder whose name ends in ``_transport``
+registers one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 
-from emulator.advice import near
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import UserError
-from emulator.transports import rocev2_transport as rocev2
-from emulator.transports import uet_transport as uet
-from emulator.transports.transport_choice import RunTransport, TransportChoice
+from emulator.transports.transport_choice import TRANSPORTS, RunTransport, TransportChoice
+from topologies.advice import near
 from topologies.model import Topology
 
 __all__ = [
@@ -26,7 +27,9 @@ __all__ = [
     "is_secured",
 ]
 
-TRANSPORTS: Mapping[str, RunTransport] = {"uet": uet.TRANSPORT, "rocev2": rocev2.TRANSPORT}
+for _module in iter_modules(__path__):
+    if _module.name.endswith("_transport"):
+        import_module(f"{__name__}.{_module.name}")
 
 
 def fit(

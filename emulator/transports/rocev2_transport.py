@@ -11,6 +11,7 @@ from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED
+from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.hca import HostChannelAdapter
 from emulator.rocev2.hca_config import ConfigurationError, HcaConfig
@@ -31,6 +32,7 @@ from emulator.transports.transport_choice import (
     TransportChoice,
     number,
     path_window,
+    register,
     rto_ns,
 )
 from topologies.addressing import gpu_address, next_hops
@@ -42,7 +44,7 @@ from uet.wire import headers as below
 
 #: What ``--transport rocev2:...`` can say, with the values of each; the first is the default.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "cc": ("dcqcn", "none"),
+    "cc": ("dcqcn", *(name for name in RATE_CONTROLS if name != "dcqcn")),
     "dcqcn": ("mlx", *(name for name in NAMED if name != "mlx")),
     "recovery": ("go_back_n", "selective_repeat"),
     "placement": ("in_order", "direct"),
@@ -51,7 +53,8 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "pfc": ("on", "off"),
 }
 MEANINGS: Mapping[str, str] = {
-    "cc": "congestion control; none: as fast as the port",
+    "cc": "congestion control: "
+    + "; ".join(f"{control.name}: {control.meaning}" for control in RATE_CONTROLS.values()),
     "dcqcn": "parameters of its algorithm, by who uses them",
     "recovery": "from loss: as most NICs, or as newer ones",
     "placement": "of what comes early: kept, or put where each packet says (selective_repeat)",
@@ -146,7 +149,7 @@ def _fit(
         "recovery": chosen["recovery"],
         "placement": chosen["placement"],
         "reorder_tolerance": _reorder(wanted, chosen, topology, packet),
-        "congestion_control": chosen["cc"],
+        "cc": chosen["cc"],
         "dcqcn_set": chosen["dcqcn"],
         "dcqcn": _tuning(wanted, options),
         # One operation is a write with immediate, which takes a receive that the other side has
@@ -303,12 +306,15 @@ def _default_switch(options: Options, topology: Topology) -> str:
     return customary(topology, pfc=options.get("pfc") != "off")
 
 
-TRANSPORT = RunTransport(
-    fit=_fit,
-    default_switch=_default_switch,
-    options=OPTIONS,
-    meanings=MEANINGS,
-    free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),
-    described=FREE,
-    presets=PRESETS,
+ROCEV2 = register(
+    RunTransport(
+        name="rocev2",
+        fit=_fit,
+        default_switch=_default_switch,
+        options=OPTIONS,
+        meanings=MEANINGS,
+        free=re.compile(rf"qps|mtu|timeout|reorder|rto|retry_cnt|{_TUNING.pattern}"),
+        described=FREE,
+        presets=PRESETS,
+    )
 )

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from emulator.advice import near
 from emulator.asic.switch_choice import DEFAULT, SwitchChoice
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.measures.ideal import WireCost
 from emulator.transports.one_time_keys import OneTimeKeys
+from topologies.advice import near
 from topologies.model import CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from topologies.routing.fabric_paths import spans_from
@@ -92,7 +92,7 @@ class Preset:
 
 @dataclass(frozen=True)
 class RunTransport:
-    """A transport that runs can use.
+    """A transport that runs can use, by its ``name``.
 
     ``options`` maps its parameters to their values, the default first; those that match ``free``
     take other values, which ``fit`` reads; ``described`` says what these are, for people.
@@ -100,6 +100,7 @@ class RunTransport:
     that stand for several parameters; what a user says beside one counts.
     """
 
+    name: str
     fit: Fitter
     options: Mapping[str, tuple[str, ...]]
     meanings: Mapping[str, str]
@@ -161,6 +162,18 @@ class RunTransport:
         ]
         lines += [f"  {name:<46}{preset.meaning}" for name, preset in self.presets.items()]
         return "\n".join((*lines, *(f"  {k:<46}{text}" for k, text in self.described.items())))
+
+
+#: The transports by name, in the order of their modules; each registers itself.
+TRANSPORTS: dict[str, RunTransport] = {}
+
+
+def register(transport: RunTransport) -> RunTransport:
+    """Enter ``transport`` among those of runs; ValueError if its name is taken."""
+    if transport.name in TRANSPORTS:
+        raise ValueError(f"there are two transports with the name {transport.name!r}")
+    TRANSPORTS[transport.name] = transport
+    return transport
 
 
 def number(wanted: str, option: str, text: str) -> float:

@@ -21,6 +21,7 @@ from emulator.transports.transport_choice import (
     TransportChoice,
     number,
     path_window,
+    register,
     rto_ns,
 )
 from topologies.addressing import gpu_address, next_hops
@@ -30,6 +31,8 @@ from topologies.ethernet import FRAMING_OCTETS
 from topologies.model import CableEnd, Node, Topology
 from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from uet.config import PAYLOAD_MTUS, FepConfig
+from uet.congestion.congestion_profile import PARAMETERS as CC_PARAMETERS
+from uet.congestion.controls import CONTROLS
 from uet.fep import FabricEndpoint
 from uet.planes.fabric_interface import FabricInterface
 from uet.planes.numbered_writes import REGION_BITS
@@ -49,7 +52,7 @@ UET_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "encapsulation": ("udp", "native"),
     "crc": ("off", "on"),
     "ack": ("ack_cc", "ack", "ack_ccx"),
-    "cc": ("nscc", "rccc", "both", "none"),
+    "cc": ("nscc", *(name for name in CONTROLS if name != "nscc")),
     "spray": ("reps", "oblivious", "round_robin", "bitmap"),
 }
 #: What each of them decides, for people.
@@ -60,7 +63,7 @@ UET_MEANINGS: Mapping[str, str] = {
     "encapsulation": "in UDP, or in IP itself",
     "crc": "end-to-end CRC; tss has its tag instead",
     "ack": "format of acknowledgements",
-    "cc": "congestion control; none: a window of one bandwidth-delay product",
+    "cc": f"congestion control: {'; '.join(f'{c.name}: {c.meaning}' for c in CONTROLS.values())}",
     "spray": "how unordered packets choose paths",
 }
 #: Tail_Loss_Time of a run in base RTTs: the slowest round trips of late tell what queues hold from
@@ -75,7 +78,7 @@ COUNTERS_PER_LIFE = 1 << 32
 #: How long a plane is silent until its work goes to another one: as long as its endpoint asks that
 #: often for the state of the tail, or, where delivery is ordered, so many RTOs.
 SILENT_TAILS, SILENT_RTOS = 3, 2
-_TUNING = re.compile(r"(nscc|rccc)\.(\w+)")
+_TUNING = re.compile(rf"({'|'.join(CC_PARAMETERS)})\.(\w+)")
 
 
 def uet_endpoint(
@@ -182,14 +185,14 @@ def _fit_uet(
         headers.SES_STD_SOM,
     )
     header_octets = sum(header.size for header in around)
-    if chosen["cc"] in ("rccc", "both"):
+    if _is_credited(chosen):
         header_octets += headers.REQ_CC_STATE.size
     trims = switch is not None and switch.trims
     fields: dict[str, object] = {
-        "congestion_control": chosen["cc"],
+        "cc": chosen["cc"],
         "spraying": chosen["spray"],
         "network_trims": trims,
-        **_tuning(wanted, options),
+        "cc_parameters": _tuning(wanted, options),
         **endpoint_fields(),
         "delivery": chosen["delivery"],
         "rod_reorder": chosen["reorder"] == "on",
@@ -266,7 +269,7 @@ def _trimmed_octets(chosen: Mapping[str, str]) -> int:
     if chosen["tss"] != "off":
         kept.append(headers.TSS)
     kept.append(headers.RUD_REQ)
-    if chosen["cc"] in ("rccc", "both"):
+    if _is_credited(chosen):
         kept.append(headers.REQ_CC_STATE)
     return max(MIN_TRIM_SIZE, sum(header.size for header in kept))
 
@@ -310,13 +313,14 @@ def _endpoints(
 
 
 def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:
-    """Return the parameters of NSCC and RCCC: what runs set, and what the user has set.
+    """Return the parameters of each control: what runs set, and what the user has set.
 
     A run lets the average delay stand in for a missing RTT sample, as UEC's own simulator does.  By
     the letter of UES 3.6.13 such an ACK changes nothing, and a window that the first flight of an
     incast has cut stays small for as long as packets are sent three times.
     """
-    found: dict[str, dict[str, float]] = {"nscc": {"average_stands_in": 1.0}, "rccc": {}}
+    found: dict[str, dict[str, float]] = {name: {} for name in CC_PARAMETERS}
+    found["nscc"]["average_stands_in"] = 1.0
     for option, value in options.items():
         named = _TUNING.fullmatch(option)
         if named is not None:
@@ -329,20 +333,29 @@ def _default_switch(options: Options, topology: Topology) -> str:
 
     The receiver's credit governs that hop.
     """
-    credited = options.get("cc") in ("rccc", "both")
-    return f"{DEFAULT}:last_hop_ecn=off" if credited else DEFAULT
+    return f"{DEFAULT}:last_hop_ecn=off" if _is_credited(options) else DEFAULT
 
 
-TRANSPORT = RunTransport(
-    default_switch=_default_switch,
-    fit=_fit_uet,
-    options=UET_OPTIONS,
-    meanings=UET_MEANINGS,
-    free=re.compile(f"{_TUNING.pattern}|rto|short"),
-    described={
-        "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base round trips]",
-        "short=PACKETS": "unordered messages of at most so many have a second PDC while a longer "
-        f"one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
-        "nscc.PARAMETER=N, rccc.PARAMETER=N": "of the algorithms, such as nscc.gamma",
-    },
+def _is_credited(options: Options) -> bool:
+    """Return whether sources need the receiver's credit."""
+    return "cc" in options and CONTROLS[options["cc"]].credit is not None
+
+
+UET = register(
+    RunTransport(
+        name="uet",
+        default_switch=_default_switch,
+        fit=_fit_uet,
+        options=UET_OPTIONS,
+        meanings=UET_MEANINGS,
+        free=re.compile(f"{_TUNING.pattern}|rto|short"),
+        described={
+            "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base RTTs]",
+            "short=PACKETS": "unordered messages of at most so many have a second PDC while a longer "
+            f"one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
+            ", ".join(
+                f"{name}.PARAMETER=N" for name in CC_PARAMETERS
+            ): "of the algorithms, such as nscc.gamma",
+        },
+    )
 )

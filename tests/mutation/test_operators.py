@@ -72,7 +72,7 @@ def test_tests_of_the_package_come_first() -> None:
         return next(word for word in rounds(Path(path))[0] if word.startswith("tests/"))
 
     assert first("uet/tss/record.py") == "tests/uet/tss/test_record.py"
-    assert first("uet/congestion/nscc.py").startswith("tests/uet/congestion/")
+    assert first("uet/congestion/controls/nscc.py").startswith("tests/uet/congestion/")
     assert first("uet/pds/pdc/source.py").startswith("tests/uet/pds/")
 
 

@@ -69,7 +69,7 @@ def test_deadlines_are_right_after_every_call(
 ) -> None:
     """A PDC that sends behind what is in flight keeps the deadline that it had."""
     parameters: dict[str, Any] = {
-        "congestion_control": control,
+        "cc": control,
         "payload_mtu": 1_024,
         "rto_init_time": 200 * US,
         "tail_loss_time": 50 * US,

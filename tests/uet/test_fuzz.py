@@ -17,7 +17,8 @@ import pytest
 from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import MACS, Impairment, Network, endpoint
 from tests.harness.uet.script import ELSEWHERE, HERE, KEY, MS, THERE
-from uet.congestion.congestion_profile import ALGORITHMS, SPRAYING
+from uet.congestion.congestion_profile import SPRAYING
+from uet.congestion.controls import CONTROLS
 from uet.fep import FabricEndpoint
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import (
@@ -41,7 +42,7 @@ def parameters(seed: int) -> dict[str, object]:
     """Of all endpoints of a conversation: every kind of congestion control has its turn."""
     return {
         **_COMMON,
-        "congestion_control": ALGORITHMS[seed % len(ALGORITHMS)],
+        "cc": list(CONTROLS)[seed % len(CONTROLS)],
         "spraying": SPRAYING[seed // 4 % len(SPRAYING)],
     }
 

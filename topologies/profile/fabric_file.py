@@ -23,7 +23,6 @@ none, every contradiction.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from typing import Any
 
 from ruamel.yaml.comments import CommentedMap, TaggedScalar
 
+from topologies.advice import question
 from topologies.designs.clos import AUTO_HOMING, PATHS, Clos
 from topologies.model import FabricProfile, Topology, TopologyError
 from topologies.parts.design_parameters import AUTO
@@ -264,9 +264,8 @@ def _known(path: tuple[str, ...], key: str) -> str:
 
 def _unknown(path: tuple[str, ...], key: object, known: tuple[str, ...]) -> str:
     where = ".".join(path) or "a fabric profile"
-    close = difflib.get_close_matches(str(key), known, n=1)
-    if close:
-        return f"{where} has no {_name(key)}; did you mean {close[0]}?"
+    if asked := question(str(key), known):
+        return f"{where} has no {_name(key)}; {asked}"
     for section, keys in SECTIONS.items():
         if key in {each.name for each in keys} | {section[-1]}:
             place = section if key != section[-1] else section[:-1]

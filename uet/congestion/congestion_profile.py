@@ -12,16 +12,10 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeVar
 
-from uet.congestion.congestion_parameters import (
-    NsccParameters,
-    ParameterError,
-    PathParameters,
-    RcccParameters,
-)
-from uet.congestion.context import CongestionContext, Window
-from uet.congestion.fixed import FixedWindow
-from uet.congestion.nscc import Nscc
-from uet.congestion.rccc import CreditSource
+from uet.congestion.congestion_parameters import ParameterError, PathParameters, RcccParameters
+from uet.congestion.context import CongestionContext
+from uet.congestion.control_registry import CongestionControl, Tuning
+from uet.congestion.controls import CONTROLS
 from uet.congestion.spraying.bitmap import PenaltySpraying
 from uet.congestion.spraying.entropy_values import EV_SET_SIZE, ObliviousSpraying
 from uet.congestion.spraying.ev_sets import EvSets
@@ -29,26 +23,28 @@ from uet.congestion.spraying.paths import PathSelection, RoundRobin, ev_set_size
 from uet.congestion.spraying.port_entropy import PerPort, Ports
 from uet.congestion.spraying.reps import Reps
 
-#: What limits a source: a fixed window, NSCC (UES 3.6.13), RCCC (UES 3.6.14), or both of these.
-ALGORITHMS = ("none", "nscc", "rccc", "both")
 #: How unordered PDCs choose their paths (UES 3.6.16).
 SPRAYING = ("oblivious", "round_robin", "bitmap", "reps")
+
+#: The classes of parameters that congestion controls have, by the name of the control.
+PARAMETERS: Mapping[str, type[PathParameters]] = {
+    name: control.parameters for name, control in CONTROLS.items() if control.parameters is not None
+}
 
 P = TypeVar("P", bound=PathParameters)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CongestionProfile:
-    """One for all peers of an endpoint: ``algorithm`` is one of :data:`ALGORITHMS`.
+    """The congestion control of an endpoint, for all its peers.
 
-    ``rccc`` is also what an endpoint grants credit by, to those of its peers that ask for it;
-    who has asked in vain for ``credit_timeout`` begins anew.  ``freeze_time`` is for REPS.
+    A source that has requested credit in vain for ``credit_timeout`` begins anew.  ``freeze_time``
+    is for REPS.
     """
 
-    algorithm: str
-    nscc: NsccParameters
-    rccc: RcccParameters
-    fixed_window: int
+    control: CongestionControl
+    path: PathParameters
+    tuning: Tuning
     spraying: str
     freeze_time: int
     credit_timeout: int
@@ -66,24 +62,23 @@ class CongestionProfile:
 
         ``evs`` were drawn for it before.
         """
-        windowed = self.algorithm in ("nscc", "both")
-        credited = self.algorithm in ("rccc", "both")
-        window: Window | None = None
-        if windowed:
-            window = Nscc(self.nscc, now, credited=credited)
-        elif not credited:
-            window = FixedWindow(self.fixed_window)
+        window, credit = self.control.window, self.control.credit
         return CongestionContext(
-            window=window,
-            credit=CreditSource(self.rccc) if credited else None,
+            window=None if window is None else window(self.tuning, now),
+            credit=None if credit is None else credit(self.tuning),
             paths=self._spray(rng, ports or Ports(1), evs),
             ccc_id=ccc_id,
-            adaptive=windowed,
+            adaptive=self.control.adaptive,
             credit_timeout=self.credit_timeout,
-            full_size=self.nscc.mtu,
-            base_rtt=self.nscc.base_rtt,
-            max_wnd=self.nscc.max_wnd,
+            full_size=self.path.mtu,
+            base_rtt=self.path.base_rtt,
+            max_wnd=self.path.max_wnd,
         )
+
+    @property
+    def granting(self) -> RcccParameters:
+        """The parameters by which the endpoint grants credit to peers that request it."""
+        return self.tuning.of("rccc", RcccParameters)
 
     def ahead(
         self, rng: random.Random, now: int, *, ports: Ports, count: int
@@ -102,12 +97,12 @@ class CongestionProfile:
 
     @property
     def _set_size(self) -> int:
-        return ev_set_size(self.nscc.bdp, self.nscc.mtu)
+        return ev_set_size(self.path.bdp, self.path.mtu)
 
     def _spray(
         self, rng: random.Random, ports: Ports, evs: list[int] | None = None
     ) -> PathSelection:
-        path = self.nscc
+        path = self.path
         if self.spraying == "oblivious":
             return ports.steer(ObliviousSpraying(rng))
         if self.spraying == "reps":
@@ -123,7 +118,7 @@ class CongestionProfile:
 
 
 def profile(
-    algorithm: str,
+    cc: str,
     *,
     spraying: str,
     base_rtt: int,
@@ -133,28 +128,38 @@ def profile(
     fixed_window: int,
     freeze_time: int,
     credit_timeout: int,
-    nscc: Mapping[str, Any] | None = None,
-    rccc: Mapping[str, Any] | None = None,
+    cc_parameters: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> CongestionProfile:
-    """The profile of ``algorithm`` on a path
-    (:class:`~uet.congestion.congestion_parameters.PathParameters`).
+    """Return the profile of the congestion control ``cc`` on a path.
 
-    ``trimming``: its switches trim.  ``nscc`` and ``rccc`` override parameters by their names.
-    :class:`~uet.congestion.congestion_parameters.ParameterError` for what does not exist or cannot
-    be.
+    The path is that of :class:`~uet.congestion.congestion_parameters.PathParameters`;
+    ``trimming``: its switches trim.  ``cc_parameters`` override parameters, by the control and
+    their names.  :class:`~uet.congestion.congestion_parameters.ParameterError` for what does not
+    exist or cannot be.
     """
-    if algorithm not in ALGORITHMS:
+    control = CONTROLS.get(cc)
+    if control is None:
         raise ParameterError(
-            f"congestion control {algorithm!r} is not known; choose one of {', '.join(ALGORITHMS)}"
+            f"congestion control {cc!r} is not known; choose one of {', '.join(CONTROLS)}"
         )
     if spraying not in SPRAYING:
         raise ParameterError(f"spraying is {spraying!r}; choose one of {', '.join(SPRAYING)}")
-    path = {"base_rtt": base_rtt, "link_rate": link_rate, "mtu": mtu}
+    overridden = cc_parameters or {}
+    for name in overridden:
+        if name not in PARAMETERS:
+            raise ParameterError(
+                f"no congestion control {name!r} has parameters; {', '.join(PARAMETERS)} have"
+            )
+    path = PathParameters(base_rtt=base_rtt, link_rate=link_rate, mtu=mtu)
+    given = {"base_rtt": base_rtt, "link_rate": link_rate, "mtu": mtu, "trimming": trimming}
+    made = {
+        name: _parameters(kind, name, given, overridden.get(name, {}))
+        for name, kind in PARAMETERS.items()
+    }
     return CongestionProfile(
-        algorithm=algorithm,
-        nscc=_parameters(NsccParameters, "nscc", {**path, "trimming": trimming}, nscc or {}),
-        rccc=_parameters(RcccParameters, "rccc", path, rccc or {}),
-        fixed_window=fixed_window,
+        control=control,
+        path=path,
+        tuning=Tuning(made, fixed_window),
         spraying=spraying,
         freeze_time=freeze_time,
         credit_timeout=credit_timeout,
@@ -171,4 +176,5 @@ def _parameters(
             raise ParameterError(f"{name} has no parameter {parameter!r}; it has {listed}")
         if isinstance(value, str):
             raise ParameterError(f"{name}.{parameter} is {value!r}; give a number")
-    return kind(**{**given, **overridden})
+    taken = {key: value for key, value in given.items() if key in known}
+    return kind(**{**taken, **overridden})

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from uet.congestion.congestion_parameters import REFERENCE_BASE_RTT
-from uet.congestion.rccc import CreditSource
+from uet.congestion.receiver_credit import CreditSource
 from uet.congestion.signals import NO_SAMPLE, ReceivedOctets
 from uet.congestion.spraying.paths import CLEAN, ECN, NACK, TIMEOUT, PathSelection
 from uet.timekeeper import NEVER
@@ -54,7 +54,7 @@ class Window(Protocol):
         penalty: int = 0,
         restore: bool = False,
     ) -> None:
-        """So many octets have arrived (:meth:`uet.congestion.nscc.Nscc.on_ack`)."""
+        """So many octets have arrived (:meth:`uet.congestion.controls.nscc.Nscc.on_ack`)."""
         ...
 
     def on_report(self, octets: int) -> None:

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from uet.config import FepConfig
-from uet.congestion.nscc import Nscc
+from uet.congestion.controls.nscc import Nscc
 from uet.eventlog.logged_packets import (
     Data,
     FrameReader,

@@ -7,7 +7,7 @@ theirs to say: those that do not never ask.
 from __future__ import annotations
 
 from uet.congestion.congestion_parameters import RcccParameters
-from uet.congestion.rccc import CreditPacer
+from uet.congestion.receiver_credit import CreditPacer
 from uet.pds.pdc.life import PdcLife
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from emulator import lab_record
-from emulator.advice import question
 from emulator.cli.graph import graph_tables
 from emulator.errors import UserError
 from emulator.fabric.containerlab import to_containerlab
@@ -18,6 +17,7 @@ from emulator.fabric_choice import choose, is_file
 from emulator.run.report.row_heat import MEASURES, heat
 from emulator.run.report.row_ports import RecordedRun, is_run_folder
 from topologies import catalogue
+from topologies.advice import question
 from topologies.exports.address_table import to_csv
 from topologies.exports.dot import to_dot
 from topologies.exports.heat import Heat

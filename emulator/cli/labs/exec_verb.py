@@ -7,12 +7,12 @@ import os
 import click
 
 from emulator import lab_record
-from emulator.advice import question
 from emulator.cleanup import require_root
 from emulator.cli.labs.lab_choice import agreed, choose_lab
 from emulator.control_plane.daemons import shown_at
 from emulator.errors import UserError
 from emulator.kernel import namespaces
+from topologies.advice import question
 
 
 @click.command(

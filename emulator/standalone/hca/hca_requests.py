@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from emulator.advice import question
 from emulator.errors import UserError
 from emulator.rocev2.hca_memory import ADDRESS_BITS, KEY_BITS
 from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, BthOperation
 from emulator.standalone.hca.card import Card
 from emulator.standalone.script.requested_operations import Message
+from topologies.advice import question
 from uet.transport import AtomicRequest, ReadRequest, Request, SendRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, Datatype
 

@@ -13,6 +13,7 @@ from emulator.errors import UserError
 from emulator.standalone.script.phrases import check_names, duration, number, switch
 from uet.compatibility import REFERENCE_PROVIDER, STANDARD, Compatibility
 from uet.config import FepConfig
+from uet.congestion.congestion_profile import PARAMETERS as CC_PARAMETERS
 from uet.tss.secure_domain import SecureDomain
 
 #: Besides its switches: what the UEC reference provider is configured to, or cannot do otherwise.
@@ -31,6 +32,7 @@ PRESETS: Final[dict[str, tuple[Compatibility, dict[str, object]]]] = {
 }
 #: Fields of FepConfig that have an option of their own, and that option.
 ELSEWHERE: Final[Mapping[str, str]] = {
+    "cc_parameters": "CONTROL.PARAMETER=NUMBER, such as nscc.gamma=0.8,",
     "address": "--address",
     "neighbours": "--peer",
     "domains": "--keys",
@@ -96,6 +98,14 @@ def settings(
         name, dot, parameter = name.strip().replace("-", "_").partition(".")
         if name in elsewhere:
             raise UserError(f"--set {name}: use {elsewhere[name]} for it")
+        if kind is FepConfig and name in CC_PARAMETERS:
+            if not equals or not parameter:
+                raise UserError(f"--set {name} is for {name}.PARAMETER=NUMBER, each by itself")
+            controls = values.setdefault("cc_parameters", {})
+            assert isinstance(controls, dict)
+            number_of = _converted(float, f"{name}.{parameter}", value.strip(), "--set")
+            controls.setdefault(name, {})[parameter] = number_of
+            continue
         check_names([name], [item for item in hints if item not in elsewhere], "--set")
         if dot and typing.get_origin(hints[name]) is not Mapping:
             raise UserError(f"--set {name}.{parameter}: {name} has no parameters of its own")
@@ -177,4 +187,7 @@ def describe_switches() -> str:
 
 def describe_settings(kind: type = FepConfig, elsewhere: Mapping[str, str] = ELSEWHERE) -> str:
     """The names of all fields that ``--set`` takes."""
-    return ", ".join(name for name in _hints(kind) if name not in elsewhere)
+    names = [name for name in _hints(kind) if name not in elsewhere]
+    if kind is FepConfig:
+        names += [f"{name}.PARAMETER" for name in CC_PARAMETERS]
+    return ", ".join(names)

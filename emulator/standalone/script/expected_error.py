@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from emulator.advice import question
 from emulator.errors import UserError
+from topologies.advice import question
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import ReadRequest, Request, WriteRequest
 from uet.wire.codes import NackCode, ReturnCode

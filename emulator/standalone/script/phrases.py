@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from emulator.advice import question
 from emulator.errors import UserError
+from topologies.advice import question
 
 _MULTIPLES = {"k": 2**10, "ki": 2**10, "m": 2**20, "mi": 2**20, "g": 2**30, "gi": 2**30}
 _UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}

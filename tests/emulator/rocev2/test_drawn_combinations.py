@@ -27,7 +27,7 @@ def drawn_network(rng: random.Random, seed: int) -> Network:
         "ack_interval": rng.choice([1, 3, 64]),
         "max_rd_atomic": rng.choice([1, 2, 16]),
         "endless_receives": rng.random() < 0.5,
-        "congestion_control": rng.choice(["none", "dcqcn"]),
+        "cc": rng.choice(["none", "dcqcn"]),
         "dcqcn_set": rng.choice(["mlx", "paper", "hpcc", "simai"]),
         "dcqcn": {"least_rate": 1e9},
         "ipv6": rng.random() < 0.2,

@@ -343,14 +343,11 @@ def test_every_switch_and_every_parameter_is_reached() -> None:
         value = "3" if "None" in str(switch_.type) else "true"
         chosen, _ = parameters.compatibility([f"{switch_.name}={value}"])
         assert getattr(chosen, switch_.name) == (3 if value == "3" else True)
-    elsewhere = {"address", "mac", "neighbours", "domains", "compatibility"}
+    elsewhere = {"address", "mac", "neighbours", "domains", "compatibility", "cc_parameters"}
     for field in fields(FepConfig):
         if field.name in elsewhere:
             with pytest.raises(UserError, match=f"--set {field.name}: use"):
                 parameters.settings([f"{field.name}=1"])
-            continue
-        if field.name in ("nscc", "rccc"):
-            assert parameters.settings([f"{field.name}.gamma=1"]) == {field.name: {"gamma": 1.0}}
             continue
         default = field.default
         text = ",".join(default) if isinstance(default, tuple) else str(default)
@@ -367,15 +364,15 @@ def test_presets_and_switches_in_turn() -> None:
 
 
 def test_parameters_of_congestion_control_have_two_names() -> None:
-    wanted = ["congestion_control=both", "base_rtt=12us", "nscc.gamma=0.5", "nscc.qa-gate=2"]
+    wanted = ["cc=both", "base_rtt=12us", "nscc.gamma=0.5", "nscc.qa-gate=2"]
     values = parameters.settings(wanted)
     assert values == {
-        "congestion_control": "both",
+        "cc": "both",
         "base_rtt": 12_000,
-        "nscc": {"gamma": 0.5, "qa_gate": 2.0},
+        "cc_parameters": {"nscc": {"gamma": 0.5, "qa_gate": 2.0}},
     }
     config = parameters.endpoint({"address": "10.0.0.1", "mac": "02:00:00:00:00:01", **values})
-    assert config.nscc["gamma"] == 0.5
+    assert config.cc_parameters["nscc"]["gamma"] == 0.5
     for wrong, complaint in (
         ("nscc=3", "is for nscc.PARAMETER=NUMBER"),
         ("nscc.gamma=much", "give a number"),

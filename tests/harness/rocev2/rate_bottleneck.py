@@ -16,8 +16,8 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from emulator.rocev2.congestion.dcqcn import NotificationPoint, ReactionPoint
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
+from emulator.rocev2.congestion.rate_controls.dcqcn import NotificationPoint, ReactionPoint
 
 _ARRIVE, _DEPART, _DELIVER, _CNP, _READY, _TIMER, _LOOK = range(7)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from uet.congestion.congestion_parameters import NsccParameters
-from uet.congestion.nscc import Nscc
+from uet.congestion.controls.nscc import Nscc
 from uet.wire.codes import NackCode
 
 _ARRIVE, _DEPART, _ANSWER, _READY, _LOST, _TICK, _CREDIT = range(7)

@@ -205,7 +205,7 @@ class Fabric:
             dscp_trimmed=TRIMMED,
             dscp_trimmed_lasthop=LASTHOP,
             **{
-                "congestion_control": "nscc",
+                "cc": "nscc",
                 "spraying": "reps",
                 "rto_init_time": 20 * base_rtt,
                 "tail_loss_time": 3 * base_rtt,

@@ -55,7 +55,7 @@ class Setting:
     native: bool = False
     protection: str = "plain"
     optimized_headers: bool = False
-    congestion_control: str = "none"
+    cc: str = "none"
     ack_type: str = "ack_cc"
     unexpected: str = "refuse"
     reference_provider: bool = False
@@ -70,7 +70,7 @@ class Setting:
             ip=self.ip,
             native=self.native,
             optimized_headers=self.optimized_headers,
-            congestion_control=self.congestion_control,
+            cc=self.cc,
             ack_type=self.ack_type,
             unexpected=self.unexpected,
             rod_reorder=True,
@@ -81,13 +81,13 @@ class Setting:
 _BAD: Final = WIRES["all_but_corruption"]
 SETTINGS: Final = (
     Setting("plain", _BAD),
-    Setting("optimized", _BAD, ip="ipv6", optimized_headers=True, congestion_control="nscc"),
+    Setting("optimized", _BAD, ip="ipv6", optimized_headers=True, cc="nscc"),
     Setting("native", _BAD, native=True, protection="crc", unexpected="keep"),
     Setting(
         "credit", _BAD, ip="ipv6", native=True, protection="crc", optimized_headers=True,
-        congestion_control="rccc", ack_type="ack",
+        cc="rccc", ack_type="ack",
     ),
-    Setting("ccx", _BAD, congestion_control="both", ack_type="ack_ccx", unexpected="keep"),
+    Setting("ccx", _BAD, cc="both", ack_type="ack_ccx", unexpected="keep"),
     Setting("cluster", _BAD, protection="tss_cluster", optimized_headers=True),
     Setting("direct", _BAD, ip="ipv6", protection="tss_direct"),
     Setting("provider", WIRES["loss"], native=True, protection="crc", reference_provider=True),

@@ -32,8 +32,9 @@ from tests.harness.uet.script import (
 )
 from tests.harness.uet.script import ack as acknowledge
 from uet.config import ConfigurationError, FepConfig
-from uet.congestion.congestion_profile import ALGORITHMS, SPRAYING
-from uet.congestion.nscc import Nscc
+from uet.congestion.congestion_profile import SPRAYING
+from uet.congestion.controls import CONTROLS
+from uet.congestion.controls.nscc import Nscc
 from uet.pds.recovery.repair import RING
 from uet.transport import ReceiveRequest, SendRequest
 from uet.wire.codes import ControlType, NackCode, PacketType
@@ -47,7 +48,7 @@ UNIT = 256
 
 def pushed(algorithm: str, octets: int = 200 * MTU, **parameters: Any) -> tuple[Script, list[Seen]]:
     """An endpoint with much to send on an open PDC, and what left of it at once."""
-    script = Script(congestion_control=algorithm, **{**PATH, "mpr": 8, **parameters})
+    script = Script(cc=algorithm, **{**PATH, "mpr": 8, **parameters})
     script.establish_initiator()
     script.post(bytes(octets))
     return script, script.take()
@@ -63,7 +64,7 @@ def nscc_of(script: Script) -> Nscc:
 
 
 @pytest.mark.parametrize("spraying", SPRAYING)
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "none"])
+@pytest.mark.parametrize("algorithm", [name for name in CONTROLS if name != "none"])
 @pytest.mark.parametrize("wire", ["perfect", "loss", "reordering", "trimming"])
 def test_nothing_is_lost_or_stuck(wire: str, algorithm: str, spraying: str) -> None:
     """All operations in both directions at once, a long write among them; all is quiet after."""
@@ -71,7 +72,7 @@ def test_nothing_is_lost_or_stuck(wire: str, algorithm: str, spraying: str) -> N
         WIRES[wire],
         seed=SPRAYING.index(spraying),
         rod_reorder=True,
-        congestion_control=algorithm,
+        cc=algorithm,
         spraying=spraying,
         **PATH,
     )
@@ -124,7 +125,7 @@ def test_the_round_trip_is_measured(service: int, base_rtt: int) -> None:
 
 def test_a_probe_measures_the_idle_path() -> None:
     """One, after the first answer, while more is to be sent: it waits in no queue of data."""
-    script = Script(congestion_control="nscc", **PATH)
+    script = Script(cc="nscc", **PATH)
     script.post(bytes(100 * MTU))
     packets = script.take()
     script.now += 9 * US
@@ -287,7 +288,7 @@ def test_questions_have_an_end() -> None:
 @pytest.mark.parametrize("algorithm", ["rccc", "both"])
 @pytest.mark.parametrize("delivery", ["rud", "rod"])
 def test_requests_say_how_much_credit_they_want(algorithm: str, delivery: str) -> None:
-    script = Script(congestion_control=algorithm, delivery=delivery, **PATH)
+    script = Script(cc=algorithm, delivery=delivery, **PATH)
     script.post(bytes(100 * MTU))
     packets = script.take()
     kind = PacketType.RUD_CC_REQ if delivery == "rud" else PacketType.ROD_CC_REQ
@@ -302,7 +303,7 @@ def test_requests_say_how_much_credit_they_want(algorithm: str, delivery: str) -
 @pytest.mark.conformance("C-101")
 def test_no_credit_no_packet() -> None:
     """The window on trust ends with the first answer; then CREDIT decides, by its newest value."""
-    script = Script(congestion_control="rccc", **PATH)
+    script = Script(cc="rccc", **PATH)
     script.post(bytes(200 * MTU))
     packets = script.take()
     own, end = packets[0].spdcid, packets[-1].psn
@@ -361,11 +362,11 @@ def grants(seen: list[Seen]) -> list[Any]:
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"congestion_control": "dcqcn"}, "'dcqcn' is not known; choose one of none, nscc"),
+        ({"cc": "dcqcn"}, "'dcqcn' is not known; choose one of none, nscc"),
         ({"spraying": "ecmp"}, "spraying is 'ecmp'"),
         ({"base_rtt": 0}, "base_rtt is 0; it must lie in 1.."),
         ({"link_rate": 0}, "link_rate is 0"),
-        ({"nscc": {"window": 3}}, "nscc has no parameter 'window'"),
+        ({"cc_parameters": {"nscc": {"window": 3}}}, "nscc has no parameter 'window'"),
         ({"reps_freeze_time": -1}, "reps_freeze_time is -1"),
     ],
 )
@@ -386,7 +387,7 @@ def test_a_window_is_shared_by_all_pdcs_to_a_peer() -> None:
 
 def test_who_asks_for_credit_in_vain_begins_anew() -> None:
     """The destination may have restarted: what it grants now is less than what it had granted."""
-    script = Script(congestion_control="rccc", rto_init_time=1 * MS, **PATH)
+    script = Script(cc="rccc", rto_init_time=1 * MS, **PATH)
     script.post(bytes(200 * MTU))
     packets = script.take()
     own, end = packets[0].spdcid, packets[-1].psn
@@ -414,7 +415,7 @@ def test_memory_that_fills_asks_the_source_to_hold_back() -> None:
     """Unexpected messages are kept here until they are received; rcv_cwnd_pend tells how many."""
     ends = {
         address: endpoint(address, seed=seed, payload_mtu=MTU, unexpected="keep",
-                          max_unexpected_octets=32 * MTU, congestion_control="nscc", **PATH)
+                          max_unexpected_octets=32 * MTU, cc="nscc", **PATH)
         for seed, address in enumerate((HERE, THERE))
     }  # fmt: skip
     network = Network(ends, random.Random(1), keep=True)

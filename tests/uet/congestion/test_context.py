@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uet.congestion.congestion_parameters import ParameterError, RcccParameters
+from uet.congestion.congestion_parameters import NsccParameters, ParameterError, RcccParameters
 from uet.congestion.congestion_profile import SPRAYING, CongestionProfile, profile
 from uet.congestion.context import CongestionContext
-from uet.congestion.fixed import FixedWindow
-from uet.congestion.nscc import Nscc
-from uet.congestion.rccc import CreditSource
+from uet.congestion.controls.fixed_window import FixedWindow
+from uet.congestion.controls.nscc import Nscc
+from uet.congestion.receiver_credit import CreditSource
 from uet.congestion.signals import NO_SAMPLE, units
 from uet.congestion.spraying.paths import CLEAN, ECN, NACK, TIMEOUT
 from uet.wire.codes import NackCode
@@ -339,8 +339,9 @@ def test_algorithms() -> None:
     assert opened["none"].credit is opened["rccc"].window is None
     assert nscc_of(opened["both"]).credited
     assert credit_of(opened["both"]).max_wnd == 225_000
-    tuned = made(nscc={"gamma": 0.5}, rccc={"grant_mtus": 8})
-    assert (tuned.nscc.gamma, tuned.rccc.grant_mtus) == (0.5, 8)
+    tuned = made(cc_parameters={"nscc": {"gamma": 0.5}, "rccc": {"grant_mtus": 8}})
+    assert tuned.tuning.of("nscc", NsccParameters).gamma == 0.5
+    assert tuned.granting.grant_mtus == 8
 
 
 @pytest.mark.parametrize(
@@ -349,9 +350,15 @@ def test_algorithms() -> None:
         ({"spraying": "ecmp"}, "spraying is 'ecmp'; choose one of oblivious"),
         ({"algorithm": "dcqcn"}, "'dcqcn' is not known; choose one of none, nscc, rccc, both"),
         ({"base_rtt": 0}, "base_rtt is 0"),
-        ({"nscc": {"gain": 1}}, "nscc has no parameter 'gain'; it has base_rtt, "),
-        ({"nscc": {"gamma": 7}}, "gamma is 7"),
-        ({"rccc": {"grant_mtus": "four"}}, "rccc.grant_mtus is 'four'; give a number"),
+        (
+            {"cc_parameters": {"nscc": {"gain": 1}}},
+            "nscc has no parameter 'gain'; it has base_rtt, ",
+        ),
+        ({"cc_parameters": {"nscc": {"gamma": 7}}}, "gamma is 7"),
+        (
+            {"cc_parameters": {"rccc": {"grant_mtus": "four"}}},
+            "rccc.grant_mtus is 'four'; give a number",
+        ),
     ],
 )
 def test_what_cannot_be(changes: dict[str, Any], complaint: str) -> None:

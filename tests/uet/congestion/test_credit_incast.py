@@ -9,8 +9,8 @@ import pytest
 from tests.harness.uet.bottleneck import Bottleneck, Measured, Port
 from uet.congestion.congestion_parameters import NsccParameters, RcccParameters
 from uet.congestion.context import CongestionContext
-from uet.congestion.nscc import Nscc
-from uet.congestion.rccc import CreditPacer, CreditSource
+from uet.congestion.controls.nscc import Nscc
+from uet.congestion.receiver_credit import CreditPacer, CreditSource
 from uet.congestion.spraying.paths import RoundRobin
 from uet.wire.codes import NackCode
 

@@ -30,7 +30,7 @@ def ideal(senders: int) -> float:
 def run(
     senders: int, algorithm: str, cables: object = flat, **more: object
 ) -> tuple[Incast, float]:
-    made = incast(senders, OCTETS, far=cables, congestion_control=algorithm, **more)  # type: ignore[arg-type]
+    made = incast(senders, OCTETS, far=cables, cc=algorithm, **more)  # type: ignore[arg-type]
     took = made.run()
     assert made.fabric.completed == senders
     return made, took

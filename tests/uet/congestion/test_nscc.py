@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uet.congestion.congestion_parameters import NEVER, NsccParameters
-from uet.congestion.nscc import Nscc
+from uet.congestion.controls.nscc import Nscc
 from uet.congestion.signals import NO_SAMPLE
 from uet.wire.codes import NackCode
 

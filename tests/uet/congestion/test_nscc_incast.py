@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.uet.bottleneck import Bottleneck, Measured, Port
 from uet.congestion.congestion_parameters import NsccParameters
-from uet.congestion.nscc import Nscc
+from uet.congestion.controls.nscc import Nscc
 from uet.wire.codes import NackCode
 
 MS = 1_000_000

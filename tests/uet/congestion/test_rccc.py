@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uet.congestion.congestion_parameters import RcccParameters
-from uet.congestion.rccc import CreditPacer, CreditSource
+from uet.congestion.receiver_credit import CreditPacer, CreditSource
 from uet.congestion.signals import ahead
 
 MTU = 4_096

@@ -314,7 +314,7 @@ def test_any_probe(opaque: int, base: int) -> None:
 @pytest.mark.parametrize("ccc_id", [0, 0x12])
 def test_credit_is_for_the_context_it_names(ccc_id: int) -> None:
     """It is cumulative, and what a context may send; a fixed window ignores it."""
-    fixed, script = Script(), Script(congestion_control="rccc")
+    fixed, script = Script(), Script(cc="rccc")
     for one in (fixed, script):
         own = one.establish_initiator()
         credit = control(

@@ -9,7 +9,7 @@ from tests.harness.uet.script import ack as acknowledge
 from uet.wire.codes import ControlType, NackCode
 
 RTT = 4 * US
-PATH = {"congestion_control": "rccc", "base_rtt": RTT, "link_rate": 100 * 10**9}
+PATH = {"cc": "rccc", "base_rtt": RTT, "link_rate": 100 * 10**9}
 
 
 def flight(**parameters: object) -> tuple[Script, list[Seen]]:

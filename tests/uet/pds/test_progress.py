@@ -114,7 +114,7 @@ def test_nothing_waits_in_vain(control: str, deliveries: tuple[str, ...], seed: 
     exchange = Exchange(
         wire,
         rng.getrandbits(30),
-        congestion_control=control,
+        cc=control,
         rod_reorder=rng.random() < 0.3,
         max_pdcs=rng.choice((4, 8, 1_000)),
         max_inbound_messages=rng.choice((2, 4_096)),
@@ -136,9 +136,7 @@ def test_nothing_waits_in_vain(control: str, deliveries: tuple[str, ...], seed: 
 @pytest.mark.parametrize("control", ["none", "nscc", "rccc", "both"])
 def test_refusals_of_ordered_packets_do_not_fill_the_window(control: str) -> None:
     """The target has no PDC for a while, and a switch trims one packet of another PDC."""
-    exchange = Exchange(
-        Wire(), 1, congestion_control=control, max_rto_retx_cnt=5, **windows(control, 4)
-    )
+    exchange = Exchange(Wire(), 1, cc=control, max_rto_retx_cnt=5, **windows(control, 4))
     here, there = exchange.sides
     network = exchange.network
     accept = there.fep.table.accept

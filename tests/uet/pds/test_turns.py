@@ -31,7 +31,7 @@ CONTROLS = ["none", "nscc", "rccc", "both"]
 
 def loaded(control: str, delivery: str, **parameters: Any) -> tuple[Exchange, Callable[[], int]]:
     """One side writes without end; how many of its writes have ended."""
-    exchange = Exchange(Wire(), 1, congestion_control=control, **LINK, **parameters)
+    exchange = Exchange(Wire(), 1, cc=control, **LINK, **parameters)
     exchange.network.ns_per_octet = 0.8
     here, there = exchange.sides
     data = memoryview(bytes(BULK))

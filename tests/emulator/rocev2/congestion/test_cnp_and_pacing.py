@@ -22,7 +22,7 @@ FRAME = 14 + 20 + 8 + 12 + MTU + 4
 
 
 def dcqcn(**parameters: object) -> Lone:
-    end = Lone(congestion_control="dcqcn", line_rate=LINE, **parameters)
+    end = Lone(cc="dcqcn", line_rate=LINE, **parameters)
     end.hca.register(memoryview(bytearray(64 * MTU)), key=KEY)
     return end
 
@@ -264,4 +264,4 @@ def test_parameters_that_cannot_be() -> None:
         ({"dcqcn_set": "simai", "line_rate": 10**7}, "must not exceed the line rate, 10000000"),
     ):
         with pytest.raises(ConfigurationError, match=complaint):
-            adapter(0, congestion_control="dcqcn", **fields)  # type: ignore[arg-type]
+            adapter(0, cc="dcqcn", **fields)  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.rocev2.congestion.dcqcn import NotificationPoint, ReactionPoint
 from emulator.rocev2.congestion.dcqcn_parameters import NAMED, DcqcnParameters
+from emulator.rocev2.congestion.rate_controls.dcqcn import NotificationPoint, ReactionPoint
 from uet.congestion.congestion_parameters import ParameterError
 
 US = 1_000

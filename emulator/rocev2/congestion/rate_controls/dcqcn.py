@@ -13,7 +13,11 @@ Times are ns, rates bits/s, sizes octets.  A call's ``now`` never runs backwards
 
 from __future__ import annotations
 
+from typing import Any
+
 from emulator.rocev2.congestion.dcqcn_parameters import DcqcnParameters
+from emulator.rocev2.congestion.pacing import Notifier, Pacer
+from emulator.rocev2.congestion.rate_registry import RateControl, register
 
 #: Part of the line rate that a recovering rate, which halves its way to it, may lack and be there.
 _NEGLIGIBLE = 2**-30
@@ -240,3 +244,23 @@ class ReactionPoint:
         if self._line - self._rate < self._line * _NEGLIGIBLE:
             self._rate = self._target = self._line
             self._rate_at = None
+
+
+def _parameters(config: Any) -> DcqcnParameters:
+    return DcqcnParameters.named(config.dcqcn_set, config.line_rate, **config.dcqcn)
+
+
+def _open(parameters: DcqcnParameters, config: Any, now: int) -> tuple[Pacer, Notifier]:
+    limiter = ReactionPoint(parameters, config.line_rate, now)
+    return Pacer(limiter, config.pacing_burst), NotificationPoint(parameters.cnp_interval)
+
+
+DCQCN = register(
+    RateControl(
+        name="dcqcn",
+        meaning="a rate by congestion notifications",
+        parameters=_parameters,
+        open=_open,
+        notifies=True,
+    )
+)

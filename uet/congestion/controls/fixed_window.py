@@ -6,6 +6,7 @@ control is for.
 
 from __future__ import annotations
 
+from uet.congestion.control_registry import CongestionControl, Tuning, register
 from uet.congestion.signals import NO_SAMPLE
 
 
@@ -52,3 +53,14 @@ class FixedWindow:
     def on_loss(self, size: int) -> None:
         """A packet is taken to be lost."""
         self.inflight -= size
+
+
+def _window(tuning: Tuning, now: int) -> FixedWindow:
+    return FixedWindow(tuning.fixed_window)
+
+
+NONE = register(
+    CongestionControl(
+        name="none", meaning="a window of one bandwidth-delay product", window=_window
+    )
+)

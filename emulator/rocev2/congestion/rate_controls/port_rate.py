@@ -1,0 +1,22 @@
+"""No congestion control: a queue pair sends as fast as the port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from emulator.rocev2.congestion.rate_registry import RateControl, register
+
+
+def _nothing(config: Any) -> None:
+    """Return no parameters."""
+
+
+def _open(parameters: None, config: Any, now: int) -> tuple[None, None]:
+    return None, None
+
+
+PORT_RATE = register(
+    RateControl(
+        name="none", meaning="as fast as the port", parameters=_nothing, open=_open, notifies=False
+    )
+)

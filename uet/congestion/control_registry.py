@@ -1,0 +1,63 @@
+"""The registry of congestion controls, in which each enters itself.
+
+A control is a module of :mod:`uet.congestion.controls`.  It calls :func:`register` with its name,
+which is the value of ``cc`` from the command line to the context, and with what opens its limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from uet.congestion.congestion_parameters import PathParameters
+from uet.congestion.context import Window
+from uet.congestion.receiver_credit import CreditSource
+
+P = TypeVar("P", bound=PathParameters)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Parameters of all congestion controls on one path, by the name of the control.
+
+    ``fixed_window`` is the window (octets) of a control without any other.
+    """
+
+    by_name: Mapping[str, PathParameters]
+    fixed_window: int
+
+    def of(self, name: str, kind: type[P]) -> P:
+        """Return the parameters of the control ``name``, which are of ``kind``."""
+        parameters = self.by_name[name]
+        assert isinstance(parameters, kind)
+        return parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class CongestionControl:
+    """A congestion control of sources (UES 3.6), by its ``name``; ``meaning`` is for people.
+
+    ``window`` opens the limit of octets in flight at a time (ns), ``credit`` the state of receiver
+    credit; one of them is there.  ``parameters`` is the class of its own parameters, which users
+    set as ``NAME.PARAMETER``.  An ``adaptive`` one changes its window with what it measures.
+    """
+
+    name: str
+    meaning: str
+    window: Callable[[Tuning, int], Window] | None = None
+    credit: Callable[[Tuning], CreditSource] | None = None
+    parameters: type[PathParameters] | None = None
+    adaptive: bool = False
+
+
+#: All controls by name, in the order of their modules.
+CONTROLS: dict[str, CongestionControl] = {}
+
+
+def register(control: CongestionControl) -> CongestionControl:
+    """Enter ``control`` into the registry; ValueError if its name is taken."""
+    if control.name in CONTROLS:
+        raise ValueError(f"there are two congestion controls with the name {control.name!r}")
+    CONTROLS[control.name] = control
+    return control
