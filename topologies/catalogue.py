@@ -20,11 +20,11 @@ from topologies.designs.rail_switches import (
     SingleRailPerSwitch,
 )
 from topologies.designs.segments import DualRailSwitch, HostSegment, RailOnly, SingleRailSwitch
+from topologies.designs.servers import FabricPlanes, NicPerGpu, SharedNic
 from topologies.designs.torus import Torus
 from topologies.model import Topology, TopologyError
 from topologies.parts.design import Design
 from topologies.parts.design_parameters import AUTO, ParameterKind, WordKind
-from topologies.parts.servers import FabricPlanes, NicPerGpu, SharedNic
 
 DEFAULT = "rail_clos"
 

@@ -25,7 +25,7 @@ from topologies.elements import (
     TopologyError,
 )
 from topologies.ethernet import HEADER_OCTETS
-from topologies.routing.stretch import validate_stretch
+from topologies.stretch import validate_stretch
 from topologies.wiring import Wiring
 
 NODE_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")

@@ -13,9 +13,9 @@ from typing import Protocol
 from uet.compatibility import Compatibility
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.pdc.window import PsnArrival
 from uet.pds.pdc_table import PdcTable
 from uet.pds.psn import MASK
+from uet.pds.window import PsnArrival
 from uet.peer import Peer
 from uet.wire import headers
 from uet.wire.codes import (

@@ -46,7 +46,7 @@ from topologies.model import SWITCH_ROLES, Link, Role, Topology
 from topologies.routing.forwarding import forwarding_of
 from topologies.routing.static_routes import Route, static_routes
 from topologies.routing.steps import Table
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 from topologies.units import format_size, format_time
 
 #: Profiles of switches that have only the chip's own memory.

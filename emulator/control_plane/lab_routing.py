@@ -30,7 +30,7 @@ from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
 from emulator.logs import plain_logger
 from topologies.model import CableEnd, Topology
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 _log = plain_logger(__name__)
 

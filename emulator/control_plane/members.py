@@ -37,7 +37,7 @@ from emulator.kernel.netlink import RouteSocket, attributes
 from topologies.interface_indices import tunnel_port
 from topologies.model import Bridge, CableEnd, Port, Topology
 from topologies.multihoming import segments_of
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 EVERYBODY = "00:00:00:00:00:00"  # in the table of a tunnel port: where broadcast goes
 

@@ -28,7 +28,6 @@ from emulator.endpoint.agent_spec import (
     Finished,
     Loaded,
     Pass,
-    RankResult,
     ReadCounters,
     Ready,
     Renew,
@@ -40,6 +39,7 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.endpoint.operations.loading import barrier_members, laid_out, layouts_for
 from emulator.endpoint.operations.nvlink import mailbox_path
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 
 __all__ = ["AgentError", "AgentPool"]

@@ -26,9 +26,9 @@ from emulator.endpoint.agent_spec import (
     Died,
     Failed,
     Finished,
-    RankResult,
 )
 from emulator.endpoint.clock import Clock
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.errors import UserError
 
 #: An agent that leaves the runner waiting this long (host seconds) does not answer any more.

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.endpoint.operations.nvlink import ScaleUpLink
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.kernel.frame_filter import TransportFrames
 
@@ -66,32 +64,6 @@ class AgentStart:
     lab: str
     spec: AgentSpec
     clock: Clock
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankResult:
-    """The results of one rank in one execution.  Times are fabric ns, -1 where never reached.
-
-    ``operation_start[i]`` is when operation i began (all before it were done) and
-    ``operation_end[i]`` when it completed.  ``cpu_ns`` is the processor time (host ns) it took,
-    ``loop`` how well the agent kept up (see :mod:`emulator.endpoint.loop_record`).
-
-    ``error`` is ``None``, or the error's name:
-    ``checksum``, ``misplaced``, ``transport``, ``scale-up``, ``schedule``, ``deadline`` or
-    ``aborted``; ``detail`` says more about it in one sentence.
-    """
-
-    rank: int
-    node: str
-    execution: int
-    start_ns: int
-    end_ns: int
-    operation_start: npt.NDArray[np.int64]
-    operation_end: npt.NDArray[np.int64]
-    cpu_ns: int = 0
-    loop: Mapping[str, int] = field(default_factory=dict)
-    error: str | None = None
-    detail: str = ""
 
 
 # From the runner to an agent.

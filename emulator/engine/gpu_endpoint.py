@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from emulator.endpoint.agent import make_transport
-from emulator.endpoint.agent_spec import AgentSpec, RankResult
+from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.counting import add, of_the_past
 from emulator.endpoint.nic.lanes import FrameEndpoint, per_fep
 from emulator.endpoint.operations.executor import MEMORY_KEY, Executor
 from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout
 from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.engine.event_queue import NEVER, PS, EventQueue, Source

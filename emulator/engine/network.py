@@ -30,8 +30,8 @@ from emulator.engine.frames.kernel_switch import (
 from emulator.engine.frames.line import HIGH, LOW, MAC_CONTROL, MEDIUM, Line
 from emulator.engine.frames.line_state import LineState, LineStates, joined
 from emulator.engine.frames.packet_ring import PacketRing, close_together, sender
-from emulator.engine.frames.port_settings import LineChange, PortSettings, Settings
 from emulator.engine.pfc.priority_flow_control import PriorityFlowControl, pause_settings
+from emulator.engine.port_settings import LineChange, PortSettings, Settings
 from emulator.fabric.inner.passage import ring_filter
 from emulator.kernel import namespaces
 from emulator.kernel.port_counters import PortCounters

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 from emulator.endpoint.agent_processes import AgentError, Progress
-from emulator.endpoint.agent_spec import AgentSpec, RankResult
+from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.endpoint.operations.loading import barrier_members, laid_out, layouts_for
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import NEVER, PASS, PS, STOP
 from emulator.engine.workers.virtual_fabric import VirtualFabric

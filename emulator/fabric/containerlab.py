@@ -57,7 +57,7 @@ from topologies.routing.static_routes import (
     static_routes,
     static_rules,
 )
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 KIND = "linux"
 SWITCH_IMAGE = "quay.io/frrouting/frr:10.2.1"

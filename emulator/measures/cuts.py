@@ -37,7 +37,7 @@ from functools import cache
 from emulator.asic.port_faults import Faults
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import VXLAN_OVERHEAD, CableEnd, Role, Topology
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 
 @dataclass(frozen=True)

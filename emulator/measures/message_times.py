@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.measures.message_graph import MessageGraph, Numbers
 from emulator.measures.metrics import Progress

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
-from emulator.rocev2.congestion.queue_pair_congestion import QueuePairCongestion
 from emulator.rocev2.congestion.rate_controls import RATE_CONTROLS
 from emulator.rocev2.connection.queue_pair import QueuePair
+from emulator.rocev2.connection.queue_pair_congestion import QueuePairCongestion
 from emulator.rocev2.connection.receives import QpReceiveQueue
 from emulator.rocev2.connection.work import WorkError
 from emulator.rocev2.datagrams import Datagrams

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from emulator.asic.port_faults import Faults
 from emulator.endpoint.agent_processes import AgentError
-from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.faults.condition import Condition
 from emulator.faults.fault_injector import FaultInjector
 from emulator.faults.grammar import Moment

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from emulator.endpoint.agent_spec import RankResult
 from emulator.endpoint.counting import add, is_extreme
 from emulator.endpoint.operations.gpu_memory import GpuMemory
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost

@@ -351,8 +351,8 @@ UET = register(
         free=re.compile(f"{_TUNING.pattern}|rto|short"),
         described={
             "rto=TIME": f"first retransmission timeout [default: {RTO_BASE_RTTS} base RTTs]",
-            "short=PACKETS": "unordered messages of at most so many have a second PDC while a longer "
-            f"one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
+            "short=PACKETS": "unordered messages of at most so many have a second PDC while a "
+            f"longer one waits on the first; 0: never [default: {FepConfig.short_message_packets}]",
             ", ".join(
                 f"{name}.PARAMETER=N" for name in CC_PARAMETERS
             ): "of the algorithms, such as nscc.gamma",

@@ -10,7 +10,7 @@ from emulator.measures.ideal import WireCost
 from emulator.measures.metrics import max_min, payload_rate
 from topologies.model import VXLAN_OVERHEAD, CableEnd, Topology
 from topologies.parts.attachment import nic_rate_bps, switch_ends
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 
 def switch_port(topology: Topology, rank: int) -> str:

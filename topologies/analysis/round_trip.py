@@ -12,8 +12,8 @@ from math import ceil
 from topologies.ethernet import PACKET_OVERHEAD_OCTETS
 from topologies.model import VXLAN_OVERHEAD, Topology, TopologyError
 from topologies.routing.fabric_paths import spans_from
-from topologies.routing.stretch import stretch_of
 from topologies.spans import Span, ticks_of
+from topologies.stretch import stretch_of
 
 #: Octets on the wire of an acknowledgement: IPv4 20, UDP 8, ACK_CC 32, SES response 12.
 ACK_BYTES = PACKET_OVERHEAD_OCTETS + 72

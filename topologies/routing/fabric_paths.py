@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from topologies.model import SHORTEST, Link, Topology, TopologyError
 from topologies.routing.forwarding import forwarding_of
-from topologies.routing.stretch import stretch_of
 from topologies.spans import Span, shortest_paths, shortest_spans
+from topologies.stretch import stretch_of
 from topologies.wiring import once_per_topology
 
 

@@ -6,7 +6,7 @@ from topologies.addressing import gpu_address, gpu_node
 from topologies.model import SHORTEST, VXLAN_OVERHEAD, Link, Topology
 from topologies.routing.fabric_paths import paths_from
 from topologies.routing.forwarding import forwarding_of
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 
 def path_delays(topology: Topology, gpu: str, port: str | None = None) -> dict[str, int]:

@@ -15,7 +15,7 @@ from topologies.designs.planes import plane_networks
 from topologies.model import Bridge, CableEnd, Node, Port, Topology, TopologyError
 from topologies.routing.forwarding import forwarding_of
 from topologies.routing.steps import Table
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 

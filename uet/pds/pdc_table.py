@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from uet.congestion.spraying.entropy_values import SinglePath
 from uet.pds.pdc.life import PdcLife, PdcState, PdcSurroundings
 from uet.pds.pdc.pdc import Pdc
-from uet.pds.psn import MASK, after, distance
+from uet.pds.psn import MASK, START_END, START_FIRST, after, distance
 from uet.peer import Peer
 from uet.tss.secure_domain import SealError
 
-#: Start_PSN lies in [2^16, 2^31), and at least 2^16 from the last PSN used under the same id.
-START_FIRST, START_END, _START_DISTANCE = 1 << 16, 1 << 31, 1 << 16
+#: Start_PSN lies at least 2^16 from the last PSN used under the same id (UES 3.5.8).
+_START_DISTANCE = 1 << 16
 #: Closed targets remembered.
 _MOST_CLOSED = 4_096
 

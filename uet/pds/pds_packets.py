@@ -12,7 +12,7 @@ from uet.compatibility import Compatibility
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import PathSelection
 from uet.pds.control_packets import MAX_PSN_OFFSET, control_packet, nack_packet
-from uet.pds.pdc.destination import RequestDestination
+from uet.pds.destination import RequestDestination
 from uet.pds.psn import MASK, distance
 from uet.pds.semantics import Outbound
 from uet.peer import Wrap, traffic_class

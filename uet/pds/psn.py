@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MASK = 0xFFFF_FFFF
 HALF = 0x8000_0000
+#: Start_PSN lies in [2^16, 2^31) (UES 3.5.8).
+START_FIRST, START_END = 1 << 16, 1 << 31
 
 
 def add(psn: int, n: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from uet.pds.recovery.nacks import REISSUED
+from uet.pds.nacks import REISSUED
 from uet.wire.codes import NextHeader
 
 #: Errors after which a message that may be carried out twice may be sent on another PDC.

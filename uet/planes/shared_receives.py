@@ -26,7 +26,7 @@ class SharedReceive:
 
 
 class _Watch:
-    """The events of receives at one endpoint (:class:`uet.ses.target.matching.Watcher`)."""
+    """The events of receives at one endpoint (:class:`uet.ses.matching.Watcher`)."""
 
     __slots__ = ("_place", "_receives")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import chain
 
 from uet.ses.address import Address
-from uet.ses.target.arrival import RequestArrival
-from uet.ses.target.matching import ReceiveQueue
+from uet.ses.arrival import RequestArrival
+from uet.ses.matching import ReceiveQueue
 from uet.wire import headers
 from uet.wire.codes import ReturnCode
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.agent_spec import RankResult
 from emulator.endpoint.operations.checksum import SLICE_OCTETS, crc32c, slices
 from emulator.endpoint.operations.gpu_memory import GpuMemory
 from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
@@ -28,6 +27,7 @@ from emulator.endpoint.operations.operation_table import (
     REDUCE,
     WRITE,
 )
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.endpoint.operations.schedule_program import TAG_BITS, ScheduleProgram, describe
 from uet.transport import Completion, Transport

@@ -23,10 +23,10 @@ from emulator.endpoint.agent_processes import AgentError
 from emulator.engine.event_queue import LOOK, NEVER, PS, EventQueue
 from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.line_state import LineState, LineStates
-from emulator.engine.frames.port_settings import LineChange
 from emulator.engine.network import Network, port_counters
 from emulator.engine.pfc.pause_watch import PauseWatch
 from emulator.engine.port_capture import PortCapture
+from emulator.engine.port_settings import LineChange
 from emulator.engine.workers.forked_worker import ForkedWorker
 from emulator.engine.workers.partition import lookahead_ps
 from emulator.engine.workers.worker import LocalWorker, Worker, call

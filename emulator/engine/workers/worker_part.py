@@ -14,18 +14,19 @@ from heapq import heappush
 from typing import Any
 
 from emulator.endpoint.agent_processes import Progress
-from emulator.endpoint.agent_spec import AgentSpec, RankResult
+from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.operations.gpu_memory import GpuMemory, memory_path
 from emulator.endpoint.operations.nvlink import CopyNotice
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import NEVER, PS, EventQueue, number_of
 from emulator.engine.frames.gpu_port import GpuPort
 from emulator.engine.frames.kernel_switch import Account
 from emulator.engine.frames.packet_ring import open_together
-from emulator.engine.frames.port_settings import Settings
 from emulator.engine.gpu_endpoint import GpuEndpoint, WorkerSurroundings
 from emulator.engine.network import Network
 from emulator.engine.port_capture import Block, PortTaps
+from emulator.engine.port_settings import Settings
 from emulator.kernel.silence import silence
 from emulator.lab import Lab
 from topologies.model import CableEnd

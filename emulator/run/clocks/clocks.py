@@ -7,8 +7,8 @@ from typing import Protocol, Self
 
 from emulator.control_plane.charged_time import Broken
 from emulator.endpoint.agent_processes import Progress
-from emulator.endpoint.agent_spec import RankResult
 from emulator.endpoint.operations.gpu_memory import GpuMemory
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 
 #: Has the kernel undo what was struck last (False), or strikes it again (True).

@@ -16,7 +16,7 @@ from emulator.control_plane.lab_routing import Routing
 from emulator.endpoint.agent_spec import AgentSpec
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frame_digest import digest, digest_of_row
-from emulator.engine.frames.line_faults import LineFaults
+from emulator.engine.line_faults import LineFaults
 from emulator.engine.port_capture import PortCapture
 from emulator.engine.sampling import Sampling
 from emulator.engine.virtual_clock import EPOCH, VirtualClock

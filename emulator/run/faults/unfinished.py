@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.measures.message_graph import MessageGraph
 from emulator.run.faults.disturbance import pairs_said
 from emulator.scenario import Trial

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
     Barrier,
     Compute,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from emulator.standalone.fep.watched import WatchedEndpoint
 from emulator.standalone.output_file import OutputFile
+from emulator.standalone.watched import WatchedEndpoint
 from uet.eventlog.logging_endpoint import TracedEndpoint
 from uet.eventlog.sequence import Event, JsonSequence
 

@@ -20,7 +20,6 @@ from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.standalone.endpoint_namespace import enter_namespace
 from emulator.standalone.fep.key_file import write_keys
-from emulator.standalone.fep.watched import Listener, WatchedEndpoint
 from emulator.standalone.output_file import make_folder
 from emulator.standalone.report import EventReport
 from emulator.standalone.script import endpoint_parameters as parameters
@@ -36,6 +35,7 @@ from emulator.standalone.script.requested_operations import (
 )
 from emulator.standalone.session import Manners, Stop
 from emulator.standalone.stand_alone import StandAlone, StandAloneWork, serve
+from emulator.standalone.watched import Listener, WatchedEndpoint
 from emulator.transports.one_time_keys import KEY_SUFFIX
 from uet.config import FepConfig
 from uet.ses.address import Address

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulator.standalone.fep.watched import WatchedEndpoint
+from emulator.standalone.watched import WatchedEndpoint
 from uet.pds.pdc.life import PdcState
 from uet.pds.pdc.pdc import Pdc
 from uet.transport import Request

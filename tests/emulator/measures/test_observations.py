@@ -11,7 +11,7 @@ import pytest
 from emulator.asic.bpf.layout import BINS, DropReason, Queue, TrafficClass
 from emulator.asic.switch_counters import AsicCounters, ClassCounters, QueueDepth
 from emulator.asic.telemetry import COLUMNS, Telemetry
-from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.kernel.port_counters import PortCounters, QueueCounters
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration, Recorder

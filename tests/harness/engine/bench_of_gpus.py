@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from emulator.asic.switch_choice import wanted
-from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import EventQueue
 from emulator.engine.network import Network

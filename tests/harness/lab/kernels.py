@@ -13,7 +13,7 @@ from emulator.lab import Lab
 from tests.harness.lab.traffic import within
 from topologies.addressing import gpu_address
 from topologies.model import Bridge, CableEnd, Link
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 BUDGET_S = 60.0
 

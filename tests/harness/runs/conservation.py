@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from emulator.asic.pfc.pause_frame import FRAME_OCTETS
 from topologies.ethernet import FRAMING_OCTETS, SHORTEST_OCTETS
 from topologies.model import Topology
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 #: Frames that a port refused: they were not admitted.
 REFUSED = ("tail", "black_hole", "link_down", "failure", "headroom", "watchdog")

@@ -26,7 +26,7 @@ from topologies.multihoming import Segment, segments_of
 from topologies.profile import fabric_file
 from topologies.routing.path_delays import path_delays
 from topologies.routing.static_routes import Hop, static_neighbours, static_routes
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 #: rail0 and rail1 are the switches of the first segment, rail2 and rail3 those of the second
 SHAPE = (

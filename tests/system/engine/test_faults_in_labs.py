@@ -13,7 +13,7 @@ from emulator.asic.switch_choice import parse
 from emulator.asic.virtual_state import DEPTH, PORT_WORDS
 from emulator.engine.event_queue import PS, EventQueue
 from emulator.engine.frames.line import LOW
-from emulator.engine.frames.line_faults import LineFaults
+from emulator.engine.line_faults import LineFaults
 from emulator.engine.network import Network
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.fault_elements import Element, element

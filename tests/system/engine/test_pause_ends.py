@@ -12,7 +12,7 @@ from emulator.asic.port_faults import NONE, Faults
 from emulator.endpoint.agent_processes import AgentError
 from emulator.endpoint.operations.schedule import Operation, Receive, Region, Schedule, Write
 from emulator.engine.event_queue import PS
-from emulator.engine.frames.line_faults import LineFaults
+from emulator.engine.line_faults import LineFaults
 from emulator.engine.pfc.pause_watch import STANDSTILL_NS
 from tests.harness.engine.bench_of_gpus import GpuBench, gpu_bench
 from tests.harness.engine.paused_flow import EGRESS, RECEIVER, PausedFlow

@@ -13,7 +13,7 @@ import pytest
 from emulator.asic.bpf.layout import DropReason
 from emulator.asic.pfc.pause_frame import LONGEST
 from emulator.asic.switch_choice import parse
-from emulator.engine.frames.line_faults import LineFaults
+from emulator.engine.line_faults import LineFaults
 from tests.harness.engine.paused_flow import (
     CABLE_NS,
     EGRESS,

@@ -27,7 +27,7 @@ from topologies.profile import fabric_file
 from topologies.profile.fabric_keys import CLOS, KEYS, SECTIONS
 from topologies.profile.fabric_schema import schema
 from topologies.profile.yaml_lines import TextError
-from topologies.routing.stretch import stretch_of
+from topologies.stretch import stretch_of
 
 SMALL = """\
 segment:

@@ -18,8 +18,8 @@ from topologies.catalogue import load
 from topologies.model import VXLAN_OVERHEAD, Link, Topology
 from topologies.routing.fabric_paths import longest_paths_from, paths_from, spans_from
 from topologies.routing.forwarding import forwarding_of
-from topologies.routing.stretch import stretch_of
 from topologies.spans import ticks_of
+from topologies.stretch import stretch_of
 
 FRAME = 9038
 #: Delays and rates that differ, so that ways of as many cables are not as long.

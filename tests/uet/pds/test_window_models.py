@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from uet.pds.pdc.window import SACK_BITS, PsnArrival, ReceiveWindow, SendWindow
 from uet.pds.psn import HALF, MASK, add, after, distance
 from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
+from uet.pds.window import SACK_BITS, PsnArrival, ReceiveWindow, SendWindow
 from uet.ses.target.inbound import InboundMessage
 
 #: First PSNs: anywhere, and so that a run crosses 2^31 or 2^32.

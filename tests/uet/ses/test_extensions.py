@@ -12,7 +12,7 @@ from tests.harness.uet.script import START, Script, rud, write
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.ses.initiator.reading import READ_AHEAD
 from uet.ses.initiator.requests import MessageError
-from uet.ses.memory.rma_target import MOST_READBACKS
+from uet.ses.target.rma_target import MOST_READBACKS
 from uet.transport import AtomicRequest, ReadRequest, ReceiveRequest, WriteRequest
 from uet.wire.codes import AtomicOpcode, Datatype, NackCode, Opcode
 from uet.wire.frame import decode_frame

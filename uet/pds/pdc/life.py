@@ -2,7 +2,7 @@
 
 In order: the states, what each end keeps, what may be sent, how it closes.  What arrives is
 :mod:`uet.pds.pdc.pdc`; the halves that do the work are in :mod:`uet.pds.pdc.source` and
-:mod:`uet.pds.pdc.destination`; :mod:`uet.pds.pds_packets` writes the packets.
+:mod:`uet.pds.destination`; :mod:`uet.pds.pds_packets` writes the packets.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Protocol
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import PathSelection
 from uet.congestion.spraying.port_entropy import Ports
+from uet.pds.destination import RequestDestination
+from uet.pds.nacks import TARGET_IS_GONE
 from uet.pds.negotiation import feature_request
 from uet.pds.pdc.clear import ClearDuty
-from uet.pds.pdc.destination import RequestDestination
+from uet.pds.pdc.condemned import Condemned
 from uet.pds.pdc.source import FINISHED, HELD, RequestSource
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
-from uet.pds.recovery.condemned import Condemned
-from uet.pds.recovery.nacks import TARGET_IS_GONE
 from uet.pds.semantics import Answer, Outbound, Semantics
 from uet.peer import Peer
 from uet.transport import Frame

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from uet.congestion.signals import NO_SAMPLE, out_of_order, rtt_sample
 from uet.pds.control_packets import MAX_PSN_OFFSET
+from uet.pds.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
 from uet.pds.pdc.life import PdcLife, PdcState
-from uet.pds.pdc.window import PsnArrival
 from uet.pds.psn import HALF, MASK
-from uet.pds.recovery.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
+from uet.pds.window import PsnArrival
 from uet.wire import headers
 from uet.wire.codes import (
     AckFlag,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from uet.pds.pdc.window import SendWindow
 from uet.pds.psn import HALF, MASK
+from uet.pds.window import SendWindow
 
 LEAST_PACKETS = 5
 _ALWAYS = 1 << 62

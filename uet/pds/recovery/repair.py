@@ -11,7 +11,6 @@ from typing import Protocol
 from uet.congestion.context import PdcFlow
 from uet.congestion.signals import rtt_sample
 from uet.congestion.spraying.paths import LOST, TIMEOUT
-from uet.pds.pdc.window import SACK_BITS, SendWindow
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
 from uet.pds.recovery.inference import LossInference
@@ -23,6 +22,7 @@ from uet.pds.recovery.rto import (
     nack_delay,
 )
 from uet.pds.semantics import Outbound
+from uet.pds.window import SACK_BITS, SendWindow
 
 #: Requests in flight that this implementation can remember: records live in rings of this size.
 RING = 1_024

@@ -12,8 +12,8 @@ from uet.pds.semantics import ACCEPTED, Answer, Context, Response
 from uet.ses.address import Address
 from uet.ses.initiator.operation import PostedOperation
 from uet.ses.initiator.outbound import OutboundMessage
+from uet.ses.initiator.peer_handles import MessageIds
 from uet.ses.memory.atomic_operations import reverse_order
-from uet.ses.peer_handles import MessageIds
 from uet.wire import headers
 from uet.wire.codes import (
     DEFERRABLE_OPCODES,

@@ -15,10 +15,10 @@ from typing import Any, Final
 from uet.config import DELIVERY_MODES, FepConfig
 from uet.profiles import FepCapability
 from uet.ses.address import Address
+from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE
 from uet.ses.memory.atomic_operations import AtomicError, size_of
 from uet.ses.memory.operands import pack_operands
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, OPTIMIZED
-from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE
 from uet.ses.target.sync import SYNC_HEADER
 from uet.transport import (
     AtomicRequest,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from uet.compatibility import Compatibility
 from uet.profiles import FepCapability
+from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE, RequestArrival
 from uet.ses.resources import Resource, ResourceTable
-from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE, RequestArrival
 from uet.wire.codes import Opcode, ReturnCode
 
 _NEEDED: dict[int, FepCapability] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from uet.config import FepConfig
 from uet.pds.semantics import Response
 from uet.profiles import FepCapability
+from uet.ses.arrival import RequestArrival
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
-from uet.ses.memory.rma_target import MemoryAccess
-from uet.ses.target.arrival import RequestArrival
+from uet.ses.responses import default_response, malformed, response
 from uet.ses.target.checks import Checks
-from uet.ses.target.responses import default_response, malformed, response
+from uet.ses.target.rma_target import MemoryAccess
 from uet.ses.target.sends import Sends
 from uet.wire.codes import Opcode, ReturnCode
 

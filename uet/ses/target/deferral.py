@@ -14,9 +14,9 @@ from typing import Protocol
 
 from uet.config import FepConfig
 from uet.ses.address import Address
+from uet.ses.arrival import RequestArrival
+from uet.ses.matching import Match, PostedReceive, UnexpectedMessage
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import RequestArrival
-from uet.ses.target.matching import Match, PostedReceive, UnexpectedMessage
 from uet.timekeeper import Timekeeper
 from uet.wire.codes import ReturnCode
 

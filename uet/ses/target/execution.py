@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
+from uet.ses.arrival import SYNC_ATOMIC, SYNC_WRITE, RequestArrival, parse
 from uet.ses.facilities import Facilities
-from uet.ses.memory.rma_target import MemoryAccess
-from uet.ses.memory.tagged_atomic import tagged_atomic
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_WRITE, RequestArrival, parse
+from uet.ses.responses import malformed, response
 from uet.ses.target.checks import Checks
 from uet.ses.target.inbound import InboundMessage, InboundTable, MessageKey, RefusedMessage
 from uet.ses.target.inbound_send import InboundSend
-from uet.ses.target.responses import malformed, response
+from uet.ses.target.rma_target import MemoryAccess
 from uet.ses.target.sends import OwnInitiator, Sends
+from uet.ses.target.tagged_atomic import tagged_atomic
 from uet.wire.codes import DEFERRABLE_OPCODES, Opcode, ReturnCode
 
 _OK = int(ReturnCode.OK)

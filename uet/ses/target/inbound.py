@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from uet.config import FepConfig
-from uet.ses.target.arrival import RequestArrival
+from uet.ses.arrival import RequestArrival
 from uet.timekeeper import Timekeeper
 from uet.wire.codes import MPR_UNIT, ReturnCode
 
@@ -69,7 +69,7 @@ class InboundMessage:
         awaited: int | None = None,
     ) -> None:
         #: what all its packets have in common
-        #: (:attr:`uet.ses.target.arrival.RequestArrival.signature`): first header word without the
+        #: (:attr:`uet.ses.arrival.RequestArrival.signature`): first header word without the
         #: flags that differ, addressing, match bits or memory key,
         #: buffer offset (or tokens), length
         self.signature = (word, to, key, offset, length)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from uet.ses.address import Address
+from uet.ses.arrival import RequestArrival
+from uet.ses.matching import Match, UnexpectedMessage
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import RequestArrival
 from uet.ses.target.inbound import InboundMessage, MessageKey
-from uet.ses.target.matching import Match, UnexpectedMessage
 from uet.wire import headers
 from uet.wire.codes import RENDEZVOUS_OPCODES, Opcode
 

@@ -16,14 +16,14 @@ from typing import Final, Protocol
 from uet.pds.semantics import NO_ROOM, Answer, Context
 from uet.profiles import FepCapability
 from uet.ses.address import Address
+from uet.ses.arrival import RequestArrival
 from uet.ses.facilities import Facilities
+from uet.ses.matching import Match, MatchedMessage, PostedReceive, UnexpectedMessage
 from uet.ses.resources import Resource, ResourceError
-from uet.ses.target.arrival import RequestArrival
+from uet.ses.responses import response
 from uet.ses.target.deferral import Deferrals
 from uet.ses.target.inbound import InboundTable, MessageKey, RefusedMessage
 from uet.ses.target.inbound_send import RENDEZVOUS, TAGGED_OPCODES, InboundSend
-from uet.ses.target.matching import Match, MatchedMessage, PostedReceive, UnexpectedMessage
-from uet.ses.target.responses import response
 from uet.transport import Completion, ReceiveRequest
 from uet.wire.codes import DEFERRABLE_OPCODES, ReturnCode
 
@@ -95,7 +95,7 @@ class Sends:
     def post(self, receive: ReceiveRequest, resource: Resource) -> None:
         """Offer memory; messages that wait for it take it at once.
 
-        Raises :class:`uet.ses.target.matching.MatchingError`, or :class:`ResourceError` for what
+        Raises :class:`uet.ses.matching.MatchingError`, or :class:`ResourceError` for what
         the endpoint's profiles do not have.
         """
         held = self._capabilities

@@ -14,18 +14,18 @@ from typing import Final
 from uet.congestion.signals import congestion_penalty
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.ses.address import Address
+from uet.ses.arrival import FREE, parse
 from uet.ses.facilities import Facilities
-from uet.ses.memory.return_data import ReturnData
-from uet.ses.memory.rma_target import Guard, MemoryAccess
+from uet.ses.matching import ReceiveQueue, Watcher
 from uet.ses.resources import Resource, ResourceTable
-from uet.ses.target.arrival import FREE, parse
+from uet.ses.responses import response
 from uet.ses.target.checks import Checks
 from uet.ses.target.connectionless_target import ConnectionlessTarget
 from uet.ses.target.execution import Execution
 from uet.ses.target.inbound import InboundMessage, InboundTable
 from uet.ses.target.inbound_send import InboundSend
-from uet.ses.target.matching import ReceiveQueue, Watcher
-from uet.ses.target.responses import response
+from uet.ses.target.return_data import ReturnData
+from uet.ses.target.rma_target import Guard, MemoryAccess
 from uet.ses.target.sends import OwnInitiator, Sends
 from uet.transport import ReceiveRequest
 from uet.wire import headers
@@ -128,7 +128,7 @@ class Target:
     def post_receive(self, receive: ReceiveRequest, address: Address | None = None) -> None:
         """Offer memory to sends; messages that wait for it take it at once.
 
-        Raises :class:`uet.ses.target.matching.MatchingError` for impossible memory or tags, and
+        Raises :class:`uet.ses.matching.MatchingError` for impossible memory or tags, and
         :class:`uet.ses.resources.ResourceError` for what the profiles or the address rule out.
         """
         resource = self._at(address)

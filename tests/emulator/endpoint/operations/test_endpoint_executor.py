@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.endpoint.agent_spec import RankResult
 from emulator.endpoint.operations.executor import NARROW, WIDE, Executor
 from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_path
 from emulator.endpoint.operations.nvlink import NvLink, ScaleUpLink
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
     Barrier,
     Compute,

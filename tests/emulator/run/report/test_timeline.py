@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.endpoint.agent_spec import RankResult
+from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Compute, Schedule
 from emulator.results import RunFolder
 from emulator.run.report import timeline

@@ -20,7 +20,7 @@ from tests.harness.uet.script import (
     rud,
     write,
 )
-from uet.pds.recovery.nacks import REISSUED
+from uet.pds.nacks import REISSUED
 from uet.wire.codes import AckRequest, ControlType, NackCode, ReturnCode
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.uet.network import Impairment, Network, endpoint
 from tests.harness.uet.script import KEY, MS, Script, Seen, ack, refusal
-from uet.pds.recovery.nacks import PROVES_NOTHING, REISSUED
+from uet.pds.nacks import PROVES_NOTHING, REISSUED
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE
 from uet.transport import ReadRequest, ReceiveRequest, SendRequest
 from uet.wire.codes import ErrorClass, NackCode

@@ -24,8 +24,8 @@ from tests.harness.uet.deliveries import (
 from uet.compatibility import Compatibility
 from uet.pds.semantics import ACCEPTED, Response
 from uet.ses.address import Address
+from uet.ses.matching import MatchingError
 from uet.ses.resources import ResourceError
-from uet.ses.target.matching import MatchingError
 from uet.transport import ReceiveRequest
 from uet.wire.codes import AtomicOpcode, NextHeader, Opcode, ReturnCode
 

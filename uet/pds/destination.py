@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from uet.pds.pdc.window import SACK_BITS, PsnArrival, ReceiveWindow
 from uet.pds.psn import HALF, MASK
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
+from uet.pds.window import SACK_BITS, PsnArrival, ReceiveWindow
 from uet.wire import headers
 from uet.wire.codes import NackCode, NextHeader, ResponseOpcode, ReturnCode
 

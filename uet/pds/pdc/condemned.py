@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from uet.pds.nacks import PROVES_NOTHING
 from uet.pds.pdc.source import RequestSource
 from uet.pds.psn import MASK
-from uet.pds.recovery.nacks import PROVES_NOTHING
 from uet.wire.codes import NackCode
 
 

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from emulator.engine.frames.line_state import LineStates
-from emulator.engine.frames.port_settings import LineChange
 from emulator.engine.pfc.priority_flow_control import pause_settings_of
+from emulator.engine.port_settings import LineChange
 from emulator.lab import Lab
 from topologies.model import CableEnd, Link
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from uet.ses.target.arrival import RequestArrival
-from uet.ses.target.responses import data_header
+from uet.ses.arrival import RequestArrival
+from uet.ses.responses import data_header
 from uet.wire.codes import NextHeader
 
 _RESPONSE_DATA = int(NextHeader.RESPONSE_DATA)

@@ -13,13 +13,13 @@ from typing import Final
 
 from uet.pds.semantics import ACCEPTED, NO_ROOM, Answer, Context, Response
 from uet.profiles import FepCapability
+from uet.ses.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, RequestArrival
 from uet.ses.facilities import Facilities
 from uet.ses.memory.atomic_operations import execute
 from uet.ses.memory.operands import unpack_operands
 from uet.ses.memory.registered_memory import IDEMPOTENT_SAFE, RegisteredRegion
-from uet.ses.memory.return_data import ReturnData
-from uet.ses.target.arrival import SYNC_ATOMIC, SYNC_EXTENSION, SYNC_WRITE, RequestArrival
-from uet.ses.target.responses import data_response, response
+from uet.ses.responses import data_response, response
+from uet.ses.target.return_data import ReturnData
 from uet.ses.target.sync import SyncGroups
 from uet.transport import Completion
 from uet.wire.codes import CSWAP_OPCODES, Opcode, ReturnCode

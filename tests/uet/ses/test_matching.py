@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from uet.ses.target.matching import (
+from uet.ses.matching import (
     Match,
     MatchedMessage,
     MatchingError,

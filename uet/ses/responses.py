@@ -7,7 +7,7 @@ has it (UES 3.5.20.2).
 from __future__ import annotations
 
 from uet.pds.semantics import Response
-from uet.ses.target.arrival import RequestArrival
+from uet.ses.arrival import RequestArrival
 from uet.wire import headers
 from uet.wire.codes import NextHeader, ResponseOpcode, ReturnCode
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from uet.pds.semantics import Answer, Context
+from uet.ses.arrival import RequestArrival
 from uet.ses.memory.atomic_operations import execute, supported
 from uet.ses.memory.operands import unpack_operands
-from uet.ses.memory.rma_target import MemoryAccess
 from uet.ses.resources import Resource
-from uet.ses.target.arrival import RequestArrival
+from uet.ses.target.rma_target import MemoryAccess
 from uet.ses.target.sends import Sends
 from uet.wire.codes import AtomicOpcode, ReturnCode
 
