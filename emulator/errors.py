@@ -9,6 +9,6 @@ class Misfit(UserError):
     """Parameters, of a switch, a control plane or a topology, that do not go together, or with the
     fabric: ``parameters`` are those to blame, the likeliest first."""
 
-    def __init__(self, said: str, *parameters: str) -> None:
-        super().__init__(said)
+    def __init__(self, stated: str, *parameters: str) -> None:
+        super().__init__(stated)
         self.parameters = parameters

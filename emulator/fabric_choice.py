@@ -91,7 +91,7 @@ def choose(what: str) -> FabricChoice:
     with chosen.answering(UserError):
         control_plane.of(chosen.topology)
         if chosen.switch is not None:
-            choice.wanted(chosen.switch)
+            choice.requested(chosen.switch)
     return chosen
 
 

@@ -36,7 +36,7 @@ SCHEMA = "uetemu.lab/1"
 #: Whose time a lab keeps: the machine's, stretched by the dilation, or a run's own.
 Clock = Literal["host", "virtual"]
 LAB_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
-UNBORN = ".new-"  # directories that are being filled; never a lab's name
+UNFINISHED = ".new-"  # directories that are being filled; never a lab's name
 
 
 class Phase(enum.StrEnum):
@@ -159,24 +159,24 @@ def register(record: LabRecord, topology: Topology) -> Lock:
     check_name(record.lab)
     try:
         STATE.mkdir(mode=0o755, exist_ok=True)
-        unborn = STATE / f"{UNBORN}{record.lab}-{os.getpid()}-{time.monotonic_ns()}"
-        unborn.mkdir(mode=0o755)
+        unfinished = STATE / f"{UNFINISHED}{record.lab}-{os.getpid()}-{time.monotonic_ns()}"
+        unfinished.mkdir(mode=0o755)
     except PermissionError:
         raise UserError(f"only root can build a lab: run with sudo ({STATE} is not ours)") from None
     try:
-        (unborn / "processes").mkdir()
-        (unborn / "topology.json").write_text(to_json(topology))
-        _write(unborn / "lab.json", record)
-        lock = Lock(unborn)
+        (unfinished / "processes").mkdir()
+        (unfinished / "topology.json").write_text(to_json(topology))
+        _write(unfinished / "lab.json", record)
+        lock = Lock(unfinished)
         try:
-            os.rename(unborn, directory_of(record.lab))
+            os.rename(unfinished, directory_of(record.lab))
         except OSError as error:
             lock.release()
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             raise UserError(_taken(record.lab)) from None
     except BaseException:
-        shutil.rmtree(unborn, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return lock
 
@@ -286,10 +286,10 @@ def erase(lab: str) -> None:
             raise
 
 
-def erase_unborn() -> int:
+def erase_unfinished() -> int:
     """Remove directories of labs whose maker died before they had a name."""
     count = 0
-    for entry in STATE.glob(f"{UNBORN}*"):
+    for entry in STATE.glob(f"{UNFINISHED}*"):
         pid = entry.name.rsplit("-", 2)[1]
         if not Path(f"/proc/{pid}").exists():
             shutil.rmtree(entry, ignore_errors=True)

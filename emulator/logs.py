@@ -25,12 +25,12 @@ ROOTS: Final = ("emulator", "scenarios", "topologies", "uet")
 _FORM: Final = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
 
 
-def configure(verbosity: int, wanted: str = "") -> None:
+def configure(verbosity: int, requested: str = "") -> None:
     """Log to standard error as ``verbosity`` (0 to 2) and the text of ``UETEMU_LOG`` ask for.
 
     Raises UserError for a text that is no level and names none.
     """
-    levels = _levels(wanted)
+    levels = _levels(requested)
     if verbosity:
         levels.setdefault("", logging.INFO if verbosity == 1 else logging.DEBUG)
     if not levels:
@@ -47,10 +47,10 @@ def configure(verbosity: int, wanted: str = "") -> None:
         plain_logger(name).setLevel(level)
 
 
-def _levels(wanted: str) -> dict[str, int]:
+def _levels(requested: str) -> dict[str, int]:
     """Read ``UETEMU_LOG``: logger -> level; the empty name stands for all of them."""
     levels: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in wanted.split(","))):
+    for part in filter(None, (part.strip() for part in requested.split(","))):
         name, equals, word = part.rpartition("=")
         if equals and name.split(".")[0] not in ROOTS:
             raise UserError(

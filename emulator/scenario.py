@@ -179,9 +179,9 @@ class Scenario:
         self.name = name
         where = getattr(module, "__file__", None) or name
         missing = [
-            wanted
-            for wanted in ("Parameters", "topology", "schedules", "measures")
-            if not callable(getattr(module, wanted, None))
+            requested
+            for requested in ("Parameters", "topology", "schedules", "measures")
+            if not callable(getattr(module, requested, None))
         ]
         if missing:
             raise UserError(
@@ -268,9 +268,9 @@ class Scenario:
     def _file(self) -> str:
         return getattr(self.module, "__file__", None) or self.name
 
-    def _misfit(self, function: str, value: object, wanted: str) -> UserError:
+    def _misfit(self, function: str, value: object, requested: str) -> UserError:
         return UserError(
-            f"{self._file}: {function} returned {type(value).__name__}; return {wanted}"
+            f"{self._file}: {function} returned {type(value).__name__}; return {requested}"
         )
 
     def _call(self, function: str, *args: object, **named: object) -> Any:

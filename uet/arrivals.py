@@ -385,10 +385,10 @@ class FepArrivals:
                 self._counts["rx_drop_syn_of_closed_pdc"] += 1
             return None
         if sdi is not None:
-            wanted = self._endpoint.secure.refuse(peer.key, spdcid, sdi, start, now)
-            if wanted is not None:
+            requested = self._endpoint.secure.refuse(peer.key, spdcid, sdi, start, now)
+            if requested is not None:
                 code = NackCode.NEW_START_PSN
-                self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked, payload=wanted)
+                self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked, payload=requested)
                 return None
         pdc = self._table.accept(
             peer,

@@ -226,7 +226,7 @@ class FabricEndpoint:
         dead."""
         for pdc in list(self.table.by_id.values()):
             if pdc.initiator and peer in (None, pdc.address):
-                pdc.fail(error, self.time.now, tell=False)
+                pdc.fail(error, self.time.now, notify=False)
         self.initiator.abandon(error, peer)
 
     def completions(self) -> list[Completion]:
@@ -259,7 +259,7 @@ class FabricEndpoint:
         try:
             self.control.append(pdc.send_tracked(kind, self.time.now))
         except SealError as error:
-            pdc.fail(error.reason.upper(), self.time.now, tell=False)
+            pdc.fail(error.reason.upper(), self.time.now, notify=False)
             return False
         self.turns.wake(pdc)
         return True
@@ -421,7 +421,7 @@ class FabricEndpoint:
     def pressure(self) -> int:
         return self.target.pressure()
 
-    def credit_wanted(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
+    def credit_requested(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
         self.credits.on_request(pdc, state, entropy, now)
 
     def next_start(self, peer: Peer, sdi: int | None) -> int | None:
@@ -431,4 +431,4 @@ class FabricEndpoint:
         return self.secure.ended(pdc.sdi, pdc.start_psn)
 
     def expect_psn(self, pdc: PdcLife, psn: int) -> None:
-        self.secure.told(pdc.peer.key, pdc.sdi, psn)
+        self.secure.reported(pdc.peer.key, pdc.sdi, psn)

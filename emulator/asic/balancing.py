@@ -27,7 +27,7 @@ from emulator.errors import UserError
 NATIVE_PROTOCOL = 253  # for experiments (RFC 3692): UES assigns none
 METHODS = {method.name.lower().replace("_", "-"): method for method in Balancing}
 #: Those that are told the candidates.
-TOLD_METHODS = frozenset({Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED})
+REPORTED_METHODS = frozenset({Balancing.ROUND_ROBIN, Balancing.LEAST_LOADED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from typing import Self
 from emulator import lab_record
 from emulator.asic import switch_counters as counting
 from emulator.asic import switch_fitting as fitting
-from emulator.asic.balancing import TOLD_METHODS
+from emulator.asic.balancing import REPORTED_METHODS
 from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
@@ -92,12 +92,12 @@ class FabricAsic:
         }
         #: port of a NIC -> port of the switch at the other end
         self._port_at = {str(nic): str(end) for nic, end in self._nic_cables().items()}
-        self._told = self.measured and self.virtual is None  # ports are told what has arrived
-        self._nics = self._nic_cables() if self._told else {}
+        self._reported = self.measured and self.virtual is None  # ports are told what has arrived
+        self._nics = self._nic_cables() if self._reported else {}
         self.pauses = Pauses(lab, topology, program, self._indices, clock)
         self._fitted: FittedSwitch | None = None
         self._storms: dict[str, bool] = {}
-        self._struck: dict[str, Faults] = {}
+        self._faulted: dict[str, Faults] = {}
         self._dead: frozenset[CableEnd] = frozenset()
 
     @classmethod
@@ -229,48 +229,48 @@ class FabricAsic:
         other direction of a cable is the port at its other end.  Raises UserError for a port that
         no switch has, and for a rate below what the program counts in.
         """
-        struck = self.port(port)
+        faulted = self.port(port)
         if faults.pause_storm or self._storms.get(port):
-            self._storm(struck, faults.pause_storm)
+            self._storm(faulted, faults.pause_storm)
         if self.virtual is None:
-            check_rate(faults, struck.cable, port, self.dilation)
-        before = self._settings(struck)
-        after = self._nominal(self.fitted, struck, faults)
-        ports.configure(self.program, struck.index, ports.with_faults_of(before, after))
-        self._struck[port] = faults
+            check_rate(faults, faulted.cable, port, self.dilation)
+        before = self._settings(faulted)
+        after = self._nominal(self.fitted, faulted, faults)
+        ports.configure(self.program, faulted.index, ports.with_faults_of(before, after))
+        self._faulted[port] = faults
         if self.virtual is not None:
             return
         if PORT_HEAD.unpack_from(after)[0] != PORT_HEAD.unpack_from(before)[0]:
-            egress = self._egress(self.fitted, struck, faults.rate)
-            self._request(struck, rate_requests(egress))
-            self._kernels(struck.end.node).flush()
-        if struck.faces_nic:
-            self._slow_nic(struck, faults.rate if faults.arriving else 1.0)
+            egress = self._egress(self.fitted, faulted, faults.rate)
+            self._request(faulted, rate_requests(egress))
+            self._kernels(faulted.end.node).flush()
+        if faulted.faces_nic:
+            self._slow_nic(faulted, faults.rate if faults.arriving else 1.0)
 
-    def _slow_nic(self, struck: SwitchPort, share: float) -> None:
+    def _slow_nic(self, faulted: SwitchPort, share: float) -> None:
         """Have the NIC at the other end of a cable send at ``share`` of its rate."""
-        nic = next(end for end in struck.cable.ends if end != struck.end)
+        nic = next(end for end in faulted.cable.ends if end != faulted.end)
         kernel = self._kernels(nic.node)
-        for request in rate_requests(self.nic_egress(self._plain(struck.cable, share))):
+        for request in rate_requests(self.nic_egress(self._plain(faulted.cable, share))):
             body = request.body(self._indices[nic])
             kernel.queue(request.kind, request.flags, body, f"{nic}, egress queues")
         kernel.flush()
 
-    def struck(self, port: str) -> Faults:
+    def faulted(self, port: str) -> Faults:
         """Return the faults of switch port ``port`` that were injected here."""
-        return self._struck.get(port, NONE)
+        return self._faulted.get(port, NONE)
 
     def rate_share(self, port: str) -> float:
         """Return what faults leave of the rate at switch port ``port``.
 
         Those that were injected here.
         """
-        return self.struck(port).rate
+        return self.faulted(port).rate
 
     def nic_rate_share(self, nic: str) -> float:
         """Return the share of the rate that faults of both directions leave at a NIC's port."""
-        struck = self._struck.get(self._port_at.get(nic, ""), NONE)
-        return struck.rate if struck.arriving else 1.0
+        faulted = self._faulted.get(self._port_at.get(nic, ""), NONE)
+        return faulted.rate if faulted.arriving else 1.0
 
     def storming(self, nic: str) -> bool:
         """Return whether the port of a NIC asks for pauses all the time, without a reason."""
@@ -281,8 +281,8 @@ class FabricAsic:
 
         ``arriving`` selects the frames that arrive there; the others leave.
         """
-        struck = self.struck(port)
-        return struck.swallows and (struck.arriving or not arriving)
+        faulted = self.faulted(port)
+        return faulted.swallows and (faulted.arriving or not arriving)
 
     def pause_rules(self, end: CableEnd) -> PauseRules | None:
         """Return what port ``end`` of a switch or NIC does about pauses; None: nothing.
@@ -320,17 +320,17 @@ class FabricAsic:
         Hops of a route of which all are dead stay: the kernel has no such route then.
         """
         self._dead = self._dead if dead is None else frozenset(dead)
-        self._tell_routes(self.fitted)
+        self._set_routes(self.fitted)
 
-    def _storm(self, struck: SwitchPort, on: bool) -> None:
-        if not struck.faces_nic:
+    def _storm(self, faulted: SwitchPort, on: bool) -> None:
+        if not faulted.faces_nic:
             raise UserError(
-                f"a pause storm is a NIC's, and at the other end of {struck.end} is a switch: "
+                f"a pause storm is a NIC's, and at the other end of {faulted.end} is a switch: "
                 "name a port that faces a NIC"
             )
-        nic = next(end for end in struck.cable.ends if end != struck.end)
+        nic = next(end for end in faulted.cable.ends if end != faulted.end)
         self.pauses.storm(nic, on)
-        self._storms[str(struck.end)] = on
+        self._storms[str(faulted.end)] = on
 
     def port(self, name: str) -> SwitchPort:
         """The port ``node:port``.  Raises UserError if no switch has it."""
@@ -367,7 +367,7 @@ class FabricAsic:
     def _configure(self, fitted: FittedSwitch) -> None:
         """Write the settings of all ports, and routes where the balancing asks for them."""
         self._check_pauses(fitted)
-        self._tell_routes(fitted)
+        self._set_routes(fitted)
         for port in self.ports.values():
             settings, before = self._nominal(fitted, port, NONE), self._settings(port)
             if PORT_HEAD.unpack_from(before)[0]:  # it worked before: what strikes it, stays
@@ -401,7 +401,7 @@ class FabricAsic:
             faults=faults,
             balancing=fitted.balancing(switch=port.switch, seed=_derived(self._seed, "hash", name)),
             measured=self.measured,
-            peer=port.peer if self._told else 0,
+            peer=port.peer if self._reported else 0,
             timed=self.virtual is None,
         )
 
@@ -426,8 +426,8 @@ class FabricAsic:
             body = request.body(port.index)
             kernel.queue(request.kind, request.flags, body, f"{port.end}, egress queues")
 
-    def _tell_routes(self, fitted: FittedSwitch) -> None:
-        if fitted.choice.method not in TOLD_METHODS:
+    def _set_routes(self, fitted: FittedSwitch) -> None:
+        if fitted.choice.method not in REPORTED_METHODS:
             return
         numbers = {switch.name: number for number, switch in enumerate(self.topology.switches)}
         for name, routes in fitting.multipath(self.topology).items():

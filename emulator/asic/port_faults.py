@@ -22,8 +22,8 @@ from dataclasses import dataclass, fields
 
 from emulator.asic.bpf.layout import (
     FAULT_SETTINGS,
-    STRIKES_ARRIVALS,
-    STRIKES_DEPARTURES,
+    FAULTS_ARRIVALS,
+    FAULTS_DEPARTURES,
     WHOLE,
     WITHOUT_CARRIER,
 )
@@ -117,11 +117,11 @@ class Faults:
         striking = any(
             (self.loss, self.burst_begin, self.corruption, self.duplication, self.reordering)
         )
-        struck = STRIKES_DEPARTURES | (STRIKES_ARRIVALS if self.arriving else 0)
+        faulted = FAULTS_DEPARTURES | (FAULTS_ARRIVALS if self.arriving else 0)
         return FAULT_SETTINGS.pack(
             *(round(chance * WHOLE) for chance in chances),
-            struck * self.swallows | WITHOUT_CARRIER * self.unplugged,
-            struck * striking,
+            faulted * self.swallows | WITHOUT_CARRIER * self.unplugged,
+            faulted * striking,
         )
 
 

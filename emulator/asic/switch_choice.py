@@ -258,7 +258,7 @@ def parse_latency(text: str) -> int:
     return latency_ns
 
 
-def wanted(text: str) -> SwitchChoice | None:
+def requested(text: str) -> SwitchChoice | None:
     """Return the choice that ``text`` names; ``none`` gives None: the kernel's own queues alone.
 
     See :func:`parse` for the form.

@@ -284,18 +284,18 @@ class Series:
         self._count = int(self._indices.max(initial=-1)) + 1
         self._settings = bytearray(self._count * PORT_SETTINGS_BYTES)
         self._states = bytearray(self._count * PORT_STATE_BYTES)
-        self._told: Numbers | None = None
+        self._reported: Numbers | None = None
         self._histograms: Numbers = np.zeros((len(self._indices), BINS), np.uint64)
         self._deepest: Numbers = np.zeros(len(self._indices), np.uint64)
 
     def changes(self, now: int) -> tuple[NDArray[np.intp], Numbers]:
         """Rows (places of ports) that are not what they were, and their values."""
         values = self.sample(now)
-        if self._told is None:
+        if self._reported is None:
             rows = np.arange(len(values))
         else:
-            rows = np.flatnonzero((values != self._told).any(axis=1))
-        self._told = values
+            rows = np.flatnonzero((values != self._reported).any(axis=1))
+        self._reported = values
         return rows, values[rows]
 
     def sample(self, now: int) -> Numbers:

@@ -25,16 +25,16 @@ def join(parts: Sequence[Path], output: Path, comment: str) -> None:
     merged, ordered, commented = (
         output.with_name(f"{output.name}.{step}") for step in ("merged", "ordered", "commented")
     )
-    wanted = [part for part in parts if part.is_file() and part.stat().st_size]
-    if not wanted:
+    requested = [part for part in parts if part.is_file() and part.stat().st_size]
+    if not requested:
         raise UserError("the capture is empty: no sniffer lived long enough to write its file")
     trimmed: list[Path] = []
     try:
         try:
-            _concatenate(wanted, merged)
+            _concatenate(requested, merged)
         except UserError:
             # mergecap gives up all that is left when one part is cut; editcap saves the rest.
-            for part in wanted:
+            for part in requested:
                 trimmed.append(part.with_name(f"{part.name}.trimmed"))
                 _tool("editcap", str(part), str(trimmed[-1]))
             _concatenate(trimmed, merged)
@@ -79,8 +79,8 @@ _PCAP_RECORD = struct.Struct("<IIII")
 
 def section(comment: str, application: str = "") -> bytes:
     """The block that a file begins with."""
-    told = options((COMMENT, comment.encode()), (_USER_APPLICATION, application.encode()))
-    return block(_SECTION_HEADER, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + told)
+    reported = options((COMMENT, comment.encode()), (_USER_APPLICATION, application.encode()))
+    return block(_SECTION_HEADER, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + reported)
 
 
 def interface(name: str, snaplen: int = 0) -> bytes:

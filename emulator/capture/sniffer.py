@@ -110,9 +110,9 @@ class Sniffer:
     def complaint(self) -> str:
         """The sniffer's own words about why it ended, or its exit status when it has none."""
         for line in reversed(self.log.splitlines()):
-            said = line.partition(f"{self.program}: ")[2] or line.partition("nsenter: ")[2]
-            if said and not said.startswith("listening on "):
-                return f"{self.program} says: {said}"
+            stated = line.partition(f"{self.program}: ")[2] or line.partition("nsenter: ")[2]
+            if stated and not stated.startswith("listening on "):
+                return f"{self.program} says: {stated}"
         status = self._process.poll()
         if status is not None and status < 0:
             return f"{self.program} was killed by {signal.Signals(-status).name}"

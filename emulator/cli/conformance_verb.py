@@ -70,12 +70,12 @@ def command(
     """
     path = find(file)
     report = chosen(load(path), family)
-    wanted = {
+    requested = {
         result
         for name in only
         for result in ((set(RESULTS) - set(_IN_ORDER)) if name == "failing" else {name})
     } or set(RESULTS)
-    shown = [row for row in report["statements"] if row["result"] in wanted]
+    shown = [row for row in report["statements"] if row["result"] in requested]
     if form == "json":
         score = load_mutation(path)
         beside = {} if score is None else {"mutation": score}
@@ -159,16 +159,16 @@ def drawn(
     table.add_column("tests", justify="left" if verbose else "right", overflow="fold")
     table.add_column("result", max_width=24)
     for row in rows:
-        text, said = row["text"], RESULTS[row["result"]]
+        text, stated = row["text"], RESULTS[row["result"]]
         if row["note"]:
             text += f" ({row['note']})"
         if row["result"] == "untested":
-            said += f": {row['untested']}"
+            stated += f": {row['untested']}"
         elif row["left_out"]:
-            said += f"; left out: {row['left_out']}"
+            stated += f"; left out: {row['left_out']}"
         cells = (row["number"], text, row["source"], row["confidence"], _tests(row, tests, verbose))
         # As Text: brackets in a test's name are no markup.
-        table.add_row(*(Text(cell) for cell in (*cells, said)))
+        table.add_row(*(Text(cell) for cell in (*cells, stated)))
     text_of = io.StringIO()
     Console(file=text_of, width=260 if verbose else 200).print(table)
     return "\n".join(line.rstrip() for line in text_of.getvalue().strip("\n").splitlines())
@@ -192,7 +192,7 @@ def totals(report: Mapping[str, Any], path: Path) -> list[str]:
         of = [row for row in report["statements"] if row["family"] == family["name"]]
         count = Counter(row["result"] for row in of)
         results = ", ".join(
-            f"{count[name]} {said}" for name, said in RESULTS.items() if count[name]
+            f"{count[name]} {stated}" for name, stated in RESULTS.items() if count[name]
         )
         lines.append(f"{family['title']}: {len(of)} statements: {results}")
     tests = report["tests"]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-PATIENCE_S = 0.5  # shorter work shows nothing
+TIME_LIMIT_S = 0.5  # shorter work shows nothing
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None] | None]
 
     def report(done: int, total: int, label: str) -> None:
         nonlocal shown
-        if not shown and time.monotonic() - started > PATIENCE_S:
+        if not shown and time.monotonic() - started > TIME_LIMIT_S:
             bar.start()
             shown = True
         if shown:

@@ -35,7 +35,7 @@ from emulator.run.runner import RunPlan, RunRequest, execute, prepare
 from emulator.transports import describe_options, is_secured
 
 #: A bar appears once a run has taken this long (s).
-PATIENCE_S = 2.0
+TIME_LIMIT_S = 2.0
 
 
 @click.command(
@@ -288,7 +288,7 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}{plural if number != 1 else ''}"
 
 
-def _told(spec: str, plan: RunPlan) -> Sequence[str]:
+def _reported(spec: str, plan: RunPlan) -> Sequence[str]:
     """The heading's lines on the control plane, of one that speaks."""
     plane = control_plane.parse(spec)
     if plane is None:
@@ -306,13 +306,13 @@ class Bar:
         self._began = time.monotonic()
         self._shown: Progress | None = None
         self._task = TaskID(0)
-        self._wanted = sys.stderr.isatty()
+        self._requested = sys.stderr.isatty()
 
     def show(self, what: str, share: float | None) -> None:
-        if not self._wanted:
+        if not self._requested:
             return
         if self._shown is None:
-            if time.monotonic() - self._began < PATIENCE_S:
+            if time.monotonic() - self._began < TIME_LIMIT_S:
                 return
             self._shown = Progress(
                 TextColumn("{task.description}"),
@@ -342,7 +342,7 @@ class Bar:
         if self._shown is not None:
             self._shown.stop()
         self._shown = None
-        self._wanted = False
+        self._requested = False
 
 
 @contextmanager
@@ -413,7 +413,7 @@ class Terminal:
             f"# Topology             : {plan.spec} ({', '.join(_counted(*p) for p in parts)})",
             f"# Transport            : {result.transport}",
             f"# Switch               : {_switch(plan, result)}",
-            *_told(fabric.profile.control_plane, plan),
+            *_reported(fabric.profile.control_plane, plan),
             *([f"# Homing               : {plan.homing}"] if plan.homing else []),
             f"# Clock                : {_clock(plan, result)}",
             f"# Start                : {plan.request.start}",

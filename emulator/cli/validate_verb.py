@@ -22,9 +22,9 @@ from topologies.profile.yaml_lines import TextError
 
 @click.command("validate")
 @click.argument("what", metavar="[FILE | TOPOLOGY-SPEC]...", nargs=-1)
-@click.option("--schema", "wanted", is_flag=True, help="print the JSON Schema of profiles.")
+@click.option("--schema", "requested", is_flag=True, help="print the JSON Schema of profiles.")
 @click.option("--quiet", "-q", is_flag=True, help="say nothing of what is right.")
-def command(what: tuple[str, ...], wanted: bool, quiet: bool) -> None:
+def command(what: tuple[str, ...], requested: bool, quiet: bool) -> None:
     """Check fabric profiles (FILE.yaml) and specs (NAME:param=value,...): every problem is a line
     FILE:LINE: MESSAGE on standard output.  The exit status is 0 if there is none, else 1.
 
@@ -32,7 +32,7 @@ def command(what: tuple[str, ...], wanted: bool, quiet: bool) -> None:
     uetemu validate my_fabric.yaml pod:hosts=8
     uetemu validate --schema > fabric.schema.json      # for an editor
     """
-    if wanted:
+    if requested:
         if what:
             raise UserError("--schema prints what all profiles have in common; leave the files out")
         click.echo(json.dumps(schema(), indent=2))
@@ -41,12 +41,12 @@ def command(what: tuple[str, ...], wanted: bool, quiet: bool) -> None:
         raise UserError("there is nothing to validate; name a FILE.yaml or a topology")
     wrong = False
     for each in what:
-        found, said = checked(each)
+        found, stated = checked(each)
         for line in found:
             click.echo(line)
         wrong |= bool(found)
         if not found and not quiet:
-            click.echo(f"{each}: {said}")
+            click.echo(f"{each}: {stated}")
     if wrong:
         raise click.exceptions.Exit(1)
 
@@ -59,21 +59,21 @@ def checked(what: str) -> tuple[list[str], str]:
     try:
         chosen = choose(what)
         transport = chosen.transport or DEFAULT_TRANSPORT
-        switch = choice.wanted(usual_switch(transport, chosen.topology, chosen))
+        switch = choice.requested(usual_switch(transport, chosen.topology, chosen))
         if switch is not None:
             with chosen.answering():
                 clock: Clock = "virtual" if switch.latency_ns else "host"  # who has pipelines
                 fit(switch, chosen.topology, DEFAULT_DILATION, clock=clock)
     except TextError as error:
-        return [f"{error.name}:{problem.line}: {problem.said}" for problem in error.problems], ""
+        return [f"{error.name}:{problem.line}: {problem.stated}" for problem in error.problems], ""
     except (UserError, TopologyError) as error:
-        said = str(error)
-        return [said if said.startswith(what) else f"{what}: {said}"], ""
-    return [], _said(chosen)
+        stated = str(error)
+        return [stated if stated.startswith(what) else f"{what}: {stated}"], ""
+    return [], _stated(chosen)
 
 
-def _said(chosen: FabricChoice) -> str:
-    said = inventory(chosen.topology)
+def _stated(chosen: FabricChoice) -> str:
+    stated = inventory(chosen.topology)
     if chosen.transport is not None:
-        said += f", transport {chosen.transport}"
-    return said if chosen.switch is None else f"{said}, switch {chosen.switch}"
+        stated += f", transport {chosen.transport}"
+    return stated if chosen.switch is None else f"{stated}, switch {chosen.switch}"

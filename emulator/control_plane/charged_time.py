@@ -110,7 +110,7 @@ class ChargedTime:
         return detection_ns + HOP_NS * self._hops(before, after, changed)
 
     def _hops(self, before: Broken, after: Broken, changed: Collection[Link]) -> int:
-        old, new = self.expected(before.links).wanted, self.expected(after.links).wanted
+        old, new = self.expected(before.links).requested, self.expected(after.links).requested
         names = {switch.name for switch in self._topology.switches}
         affected = {name for name in names if old[name] != new[name]}
         front = sorted({end.node for link in changed for end in link.ends} & names)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.asic.balancing import TOLD_METHODS
+from emulator.asic.balancing import REPORTED_METHODS
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.errors import Misfit, UserError
 from topologies.advice import near
@@ -70,8 +70,8 @@ class ControlPlane:
             "unnumbered": _written(self.unnumbered),
             "as": self.systems,
         }
-        said = (key for key in PARAMETERS[self.name] if self.bfd or key not in OF_BFD)
-        kept = (f"{key}={parts[key]}" for key in said)
+        stated = (key for key in PARAMETERS[self.name] if self.bfd or key not in OF_BFD)
+        kept = (f"{key}={parts[key]}" for key in stated)
         return f"{self.name}:{','.join(kept)}"
 
 
@@ -102,8 +102,10 @@ def parse(text: str) -> ControlPlane | None:
     if name == STATIC:
         return None
     chosen = ControlPlane(name=name, **settings)
-    if not chosen.bfd and (said := written & OF_BFD):
-        raise UserError(f"{min(said)} says nothing with bfd=off: leave it out, or set hold instead")
+    if not chosen.bfd and (stated := written & OF_BFD):
+        raise UserError(
+            f"{min(stated)} says nothing with bfd=off: leave it out, or set hold instead"
+        )
     return chosen
 
 
@@ -128,7 +130,7 @@ def chosen(topology: Topology, text: str | None) -> Topology:
 
 def check_switch(plane: ControlPlane, switch: SwitchChoice | None) -> None:
     """Raise UserError for a switch that must know its routes beforehand."""
-    if switch is not None and switch.method in TOLD_METHODS:
+    if switch is not None and switch.method in REPORTED_METHODS:
         raise UserError(
             f"balance={switch.balance} takes the next hops of every route from the topology, and "
             f"{plane.name} changes them: take another balance, such as packet, or the control "

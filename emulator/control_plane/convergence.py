@@ -18,26 +18,28 @@ NAMED = 3  # ports of a hop list, in a sentence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A difference: ``switch`` reaches ``destination`` over ``found`` instead of ``wanted``."""
+    """A difference: ``switch`` reaches ``destination`` over ``found`` instead of ``requested``."""
 
     switch: str
     destination: IPv4Network
-    wanted: Hops
+    requested: Hops
     found: Hops
 
     def __str__(self) -> str:
-        missing = Counter(self.wanted) - Counter(self.found)
-        extra = Counter(self.found) - Counter(self.wanted)
+        missing = Counter(self.requested) - Counter(self.found)
+        extra = Counter(self.found) - Counter(self.requested)
         if not self.found:
             return f"{self.switch} has no route to {self.destination}"
-        if not self.wanted:
+        if not self.requested:
             return (
                 f"{self.switch} has a route to {self.destination} that it should not have, over "
                 f"{_ports(extra)}"
             )
-        said = f" lacks {_ports(missing)}" if missing else ""
-        said += (" and" if said and extra else "") + (f" has also {_ports(extra)}" if extra else "")
-        return f"the route of {self.switch} to {self.destination}{said}"
+        stated = f" lacks {_ports(missing)}" if missing else ""
+        stated += (" and" if stated and extra else "") + (
+            f" has also {_ports(extra)}" if extra else ""
+        )
+        return f"the route of {self.switch} to {self.destination}{stated}"
 
 
 class ConvergedState:
@@ -58,9 +60,9 @@ class ConvergedState:
         }
         unheard = _unheard(topology, plane, systems)
         routes = static_routes(subnets_apart(topology))
-        self.wanted: dict[str, Mapping[IPv4Network, Hops]] = {}
+        self.requested: dict[str, Mapping[IPv4Network, Hops]] = {}
         for switch in topology.switches:
-            self.wanted[switch.name] = {
+            self.requested[switch.name] = {
                 route.destination: tuple(sorted(_seen(switch, hop, plane) for hop in route.hops))
                 for route in routes[switch.name]
                 if route.destination not in unheard[switch.name]
@@ -68,15 +70,17 @@ class ConvergedState:
 
     def differences(self, switch: str, routes: Routes) -> Iterator[Difference]:
         """Yield where ``routes``, the kernel's, are not what ``switch`` is to have."""
-        for destination, wanted in self.wanted[switch].items():
+        for destination, requested in self.requested[switch].items():
             found = routes.get(destination)
             if found is None:
                 found = self._covering(destination, routes)
-            if found != wanted:
-                yield Difference(switch=switch, destination=destination, wanted=wanted, found=found)
-        for destination in routes.keys() - self.wanted[switch].keys() - self._summaries:
+            if found != requested:
+                yield Difference(
+                    switch=switch, destination=destination, requested=requested, found=found
+                )
+        for destination in routes.keys() - self.requested[switch].keys() - self._summaries:
             found = routes[destination]
-            yield Difference(switch=switch, destination=destination, wanted=(), found=found)
+            yield Difference(switch=switch, destination=destination, requested=(), found=found)
 
     def _covering(self, destination: IPv4Network, routes: Routes) -> Hops:
         """The hops of the longest summary that holds ``destination``."""
@@ -102,13 +106,13 @@ def _unheard(
     if plane.name not in EXTERNAL or plane.systems != PER_TIER:
         return dict.fromkeys(names, ())
     systems = systems or as_numbers(topology, plane)
-    told: dict[IPv4Network, set[str]] = {}
+    reported: dict[IPv4Network, set[str]] = {}
     for speaker in speakers(topology, plane).values():
         hearing = _hearing(topology, speaker.name, systems)
         for network in speaker.networks:
-            told.setdefault(network, set()).update(hearing)
+            reported.setdefault(network, set()).update(hearing)
     return {
-        name: {network for network, hearing in told.items() if name not in hearing}
+        name: {network for network, hearing in reported.items() if name not in hearing}
         for name in names
     }
 

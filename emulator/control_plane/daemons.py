@@ -209,8 +209,8 @@ class SwitchDaemons:
                 "FRR there has stopped or the machine is overloaded"
             ) from None
         if answer.returncode or answer.stdout.startswith("% "):
-            said = (answer.stderr or answer.stdout).strip().splitlines() or ["no answer"]
-            raise UserError(f"vtysh of {self.switch}, {command!r}: {said[0]}")
+            stated = (answer.stderr or answer.stdout).strip().splitlines() or ["no answer"]
+            raise UserError(f"vtysh of {self.switch}, {command!r}: {stated[0]}")
         return answer.stdout
 
     def neighbours_alive(self) -> int:

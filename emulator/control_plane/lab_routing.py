@@ -41,7 +41,7 @@ AT_ONCE = 4
 #: What the daemons of one switch may take to start (s).
 START_S = 120
 #: No switch has got a route right for so long (s): it will not happen any more.
-PATIENCE_S = 90.0
+TIME_LIMIT_S = 90.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.2
 NAMED = 3  # differences in an error
 
@@ -164,33 +164,33 @@ class Routing:
 
         The expectation is that of the topology unless ``expectation`` is given.
         """
-        wanted = expectation or self.expectation
+        requested = expectation or self.expectation
         return [
             difference
             for name in (self.switches if switches is None else switches)
-            for difference in wanted.differences(name, self.routes(name))
+            for difference in requested.differences(name, self.routes(name))
         ]
 
     @property
     def has_members(self) -> bool:
         """Return whether switches are to know who is behind which tunnel."""
-        return bool(self._members.wanted)
+        return bool(self._members.requested)
 
     def member_differences(self) -> list[str]:
         """Return the wrong or missing members behind tunnels, a sentence each."""
         return [
-            said
+            stated
             for name in self.switches
-            for said in self._members.differences(name, self._kernels(name))
+            for stated in self._members.differences(name, self._kernels(name))
         ]
 
     def await_convergence(
-        self, progress: Progress | None = None, *, patience_s: float = PATIENCE_S
+        self, progress: Progress | None = None, *, time_limit_s: float = TIME_LIMIT_S
     ) -> None:
         """Return when all switches have their routes and know the members of stretched rails, and
         BFD hears all their neighbours.
 
-        Raises UserError when for ``patience_s`` nothing has come nearer to that, or a daemon died.
+        Raises UserError if nothing comes nearer to that for ``time_limit_s``, or a daemon dies.
         """
         began = better = time.monotonic()
         fewest, pause = math.inf, SHORTEST_PAUSE_S
@@ -214,7 +214,7 @@ class Routing:
             now = time.monotonic()
             if len(missing) < fewest:
                 fewest, better, pause = len(missing), now, SHORTEST_PAUSE_S
-            elif now - better > patience_s:
+            elif now - better > time_limit_s:
                 raise UserError(not_converged(missing, now - began))
             for switch in self.switches.values():
                 switch.check_alive()
@@ -271,9 +271,9 @@ class Routing:
 
 def not_converged(missing: Sequence[Difference | str], took: float) -> str:
     """The sentence for routes that have not come after ``took`` seconds."""
-    said = "; ".join(str(one) for one in missing[:NAMED])
+    stated = "; ".join(str(one) for one in missing[:NAMED])
     more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
     return (
-        f"the control plane has not converged after {took:.0f} s: {said}{more}: look at the same "
+        f"the control plane has not converged after {took:.0f} s: {stated}{more}: look at the same "
         "fabric with --control-plane static, or give the protocol more time (hold, interval)"
     )

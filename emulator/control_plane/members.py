@@ -61,31 +61,31 @@ class Members:
     def __init__(self, topology: Topology, indices: Mapping[CableEnd, int]) -> None:
         self._topology = topology
         self._indices = indices
-        self.wanted: dict[str, Mapping[MemberEntry, str]] = {}
+        self.requested: dict[str, Mapping[MemberEntry, str]] = {}
         self._tunnels: dict[str, Mapping[int, int]] = {}  # switch -> index -> VNI
         self._allowed: dict[str, frozenset[MemberEntry]] = {}
         if stretch_of(topology) is None:
             return
         for switch in topology.switches:
-            wanted: dict[MemberEntry, str] = {}
+            requested: dict[MemberEntry, str] = {}
             tunnels: dict[int, int] = {}
             for bridge in switch.bridges:
                 if bridge.vni is not None:
-                    wanted.update(self._of(switch.name, bridge))
+                    requested.update(self._of(switch.name, bridge))
                     tunnels[indices[CableEnd(switch.name, tunnel_port(bridge.vni))]] = bridge.vni
-            wanted.update(self._partners(switch.name))
-            if wanted:
-                self.wanted[switch.name], self._tunnels[switch.name] = wanted, tunnels
+            requested.update(self._partners(switch.name))
+            if requested:
+                self.requested[switch.name], self._tunnels[switch.name] = requested, tunnels
                 self._allowed[switch.name] = frozenset(self._shared(switch.name))
 
     def differences(self, switch: str, kernel: RouteSocket) -> Iterator[str]:
         """A sentence for each thing that ``switch`` does not know, or takes to be behind a tunnel
         where it is not; ``kernel`` is its own."""
-        wanted = self.wanted.get(switch)
-        if wanted:
+        requested = self.requested.get(switch)
+        if requested:
             known = set(read_entries(kernel, shared=bool(segments_of(self._topology))))
-            yield from (said for entry, said in wanted.items() if entry not in known)
-            for entry in sorted(known - wanted.keys() - self._allowed[switch], key=str):
+            yield from (stated for entry, stated in requested.items() if entry not in known)
+            for entry in sorted(known - requested.keys() - self._allowed[switch], key=str):
                 if entry.interface in self._tunnels[switch]:
                     yield self._wrong(switch, entry)
 

@@ -73,20 +73,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Agent:
     """One rank's loop.  Construct it inside the namespace."""
 
-    def __init__(self, birth: AgentStart, control: Connection) -> None:
-        spec = birth.spec
-        self._spec, self._control, self._clock = spec, control, birth.clock
-        self._memory = GpuMemory.attach(memory_path(birth.lab, spec.node))
+    def __init__(self, start_message: AgentStart, control: Connection) -> None:
+        spec = start_message.spec
+        self._spec, self._control, self._clock = spec, control, start_message.clock
+        self._memory = GpuMemory.attach(memory_path(start_message.lab, spec.node))
         self._nvlink: NvLink | None = None
         if spec.scale_up is not None:
             mailboxes = {
-                rank: mailbox_path(birth.lab, node) for rank, node in spec.scale_up_peers.items()
+                rank: mailbox_path(start_message.lab, node)
+                for rank, node in spec.scale_up_peers.items()
             }
-            own = mailbox_path(birth.lab, spec.node)
+            own = mailbox_path(start_message.lab, spec.node)
             self._nvlink = NvLink(spec.rank, own, mailboxes, spec.scale_up)
         for port in spec.ports:
             self._silence = silence(port.interface, spec.frames)
-        self._nic = open_nic(spec, birth.clock)
+        self._nic = open_nic(spec, start_message.clock)
         self._past: dict[str, int] = {}  # counters of the transports before this one
         self._past_of_feps: dict[str, dict[str, int]] = {}
         self._transport = self._new_transport(dict(spec.transport_config), spec.seed)
@@ -98,7 +99,7 @@ class Agent:
             spec.peers,
             nvlink=self._nvlink,
             scale_up_memories={
-                rank: GpuMemory.attach(memory_path(birth.lab, node))
+                rank: GpuMemory.attach(memory_path(start_message.lab, node))
                 for rank, node in spec.scale_up_peers.items()
                 if self._nvlink is not None
             },
@@ -234,7 +235,7 @@ class Agent:
         readable, _, _ = select.select(readers, writers, (), timeout)
         for descriptor in readable:
             if descriptor == self._control.fileno():
-                self._obey(self._control.recv())
+                self._handle(self._control.recv())
             elif descriptor in self._nic_handles:
                 nic.acknowledge(descriptor)
                 if isinstance(nic, MultiPortNic) and descriptor in nic.events:
@@ -242,7 +243,7 @@ class Agent:
             elif self._nvlink is not None:
                 self._executor.notice(self._nvlink.notices())
 
-    def _obey(self, message: object) -> None:
+    def _handle(self, message: object) -> None:
         """Execute a message of the runner."""
         match message:
             case ScheduleLoad(schedule=schedule, layouts=layouts):
@@ -343,20 +344,20 @@ def make_transport(reference: str, config: dict[str, object], seed: int) -> Tran
     return transport
 
 
-def live(birth: AgentStart, control: Connection) -> int:
+def live(start_message: AgentStart, control: Connection) -> int:
     """The whole life of an agent process after the fork; returns its exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the runner's to handle
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() == 1:
         return 1  # the fork server died before we asked to die with it
-    _libc.prctl(_PR_SET_NAME, birth.spec.node.encode()[:15], 0, 0, 0)
+    _libc.prctl(_PR_SET_NAME, start_message.spec.node.encode()[:15], 0, 0, 0)
     _libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # 50 us of slack would be 50 us of slip
     gc.disable()  # collected between executions instead, see Load
     agent: Agent | None = None
     try:
-        if birth.spec.netns is not None:
-            enter_namespace(birth.spec.netns)
-        agent = Agent(birth, control)
+        if start_message.spec.netns is not None:
+            enter_namespace(start_message.spec.netns)
+        agent = Agent(start_message, control)
         agent.serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 1  # the runner is gone

@@ -33,7 +33,7 @@ from emulator.errors import UserError
 
 #: An agent that leaves the runner waiting this long (host seconds) does not answer any more.
 ANSWER_SECONDS = 10.0
-_BIRTH_SECONDS = 30.0
+_START_SECONDS = 30.0
 _OBITUARY_SECONDS = 1.0
 _FORK_SERVER = "emulator.endpoint.fork_server"
 
@@ -75,7 +75,7 @@ class AgentProcesses:
         self._nodes = {spec.rank: spec.node for spec in specs}
         self._deaths: dict[int, int] = {}
         self._births, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        _bound(self._births, _BIRTH_SECONDS)
+        _bound(self._births, _START_SECONDS)
         preload = sorted({spec.transport.partition(":")[0] for spec in specs})
         with theirs:
             self._server = subprocess.Popen(
@@ -92,15 +92,15 @@ class AgentProcesses:
             self.end()
             raise
 
-    def _bear(self, birth: AgentStart) -> None:
+    def _bear(self, start_message: AgentStart) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         _bound(ours, ANSWER_SECONDS)
         with ours, theirs:
             try:
-                socket.send_fds(self._births, [pickle.dumps(birth)], [theirs.fileno()])
+                socket.send_fds(self._births, [pickle.dumps(start_message)], [theirs.fileno()])
             except OSError as gone:
                 raise AgentError(f"the fork server of the agents ended ({gone})") from gone
-            self.controls[birth.spec.rank] = Connection(ours.detach())
+            self.controls[start_message.spec.rank] = Connection(ours.detach())
 
     @property
     def fork_server_pid(self) -> int:
@@ -180,7 +180,7 @@ class AgentProcesses:
             if isinstance(control, Connection):
                 messages.append((ranks[control], self._read(ranks[control])))
         if self._births in readable:
-            self._hear_of_births()
+            self._take_agent_starts()
         return messages
 
     def _read(self, rank: int) -> object:
@@ -208,7 +208,7 @@ class AgentProcesses:
 
     # Births and deaths
 
-    def _hear_of_births(self) -> None:
+    def _take_agent_starts(self) -> None:
         rank = self._note(self._read_births())
         # What an agent said last may explain its death better than how it ended.
         if rank in self._deaths and not self.controls[rank].poll():

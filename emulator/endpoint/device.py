@@ -78,7 +78,7 @@ class Device:
                 native=bool(parameters.get("native")),
                 crc=bool(parameters.get("crc")),
                 secure=bool(parameters.get("domains")),
-                wanted=None,
+                requested=None,
             )
         return FepConfig(**settings)  # type: ignore[arg-type]
 

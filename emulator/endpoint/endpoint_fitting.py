@@ -33,7 +33,7 @@ def frames_of(config: FepConfig) -> TransportFrames:
 
 
 def payload_for(
-    mtu: int, *, version: int, native: bool, crc: bool, secure: bool, wanted: int | None
+    mtu: int, *, version: int, native: bool, crc: bool, secure: bool, requested: int | None
 ) -> int:
     """Return the requested payload MTU, or the largest (to 4096) that fits an interface's MTU.
 
@@ -47,13 +47,14 @@ def payload_for(
         around += headers.TSS_SSI.size + ICV_SIZE
     elif crc:
         around += CRC_SIZE
-    if wanted is not None:
-        if wanted + around > mtu:
+    if requested is not None:
+        if requested + around > mtu:
             raise UserError(
-                f"a payload MTU of {wanted} octets needs an interface MTU of {wanted + around},"
+                f"a payload MTU of {requested} octets needs an interface MTU of"
+                f" {requested + around},"
                 f" and it has {mtu}; raise that, or choose a smaller one"
             )
-        return wanted
+        return requested
     room = min(mtu - around, _PREFERRED_PAYLOAD)
     fitting = [size for size in PAYLOAD_MTUS if size <= room]
     if not fitting:

@@ -61,13 +61,13 @@ def _attend(runner: socket.socket, wake: tuple[int, int], ranks: dict[int, int])
         message, descriptors, _, _ = socket.recv_fds(runner, _MESSAGE_OCTETS, 1)
         if not message:
             return False
-        birth: AgentStart = pickle.loads(message)
+        start_message: AgentStart = pickle.loads(message)
         pid = os.fork()
         if pid == 0:
-            _become_agent(birth, descriptors[0], close=(runner, *wake))
+            _become_agent(start_message, descriptors[0], close=(runner, *wake))
         os.close(descriptors[0])
-        ranks[pid] = birth.spec.rank
-        runner.send(pickle.dumps(Born(birth.spec.rank, pid)))
+        ranks[pid] = start_message.spec.rank
+        runner.send(pickle.dumps(Born(start_message.spec.rank, pid)))
     return True
 
 
@@ -90,7 +90,7 @@ def _outlive(wake: int, ranks: dict[int, int]) -> None:
 
 
 def _become_agent(
-    birth: AgentStart, descriptor: int, *, close: tuple[socket.socket, int, int]
+    start_message: AgentStart, descriptor: int, *, close: tuple[socket.socket, int, int]
 ) -> None:
     status = 1
     try:
@@ -100,7 +100,7 @@ def _become_agent(
         runner.close()
         for end in pipe:
             os.close(end)
-        status = live(birth, Connection(descriptor))
+        status = live(start_message, Connection(descriptor))
     finally:
         os._exit(status)  # never back into the fork server's loop, nor into its exit handlers
 

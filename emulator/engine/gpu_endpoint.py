@@ -177,10 +177,10 @@ class GpuEndpoint:
         self._by_port = {
             id(port): lane.endpoint.receive for lane in self._lanes for port in lane.ports
         }
-        self._tell_ports(transport)
+        self._notify_ports(transport)
         return transport
 
-    def _tell_ports(self, transport: Transport) -> None:
+    def _notify_ports(self, transport: Transport) -> None:
         if len(self.ports) > 1:
             up = [number for number, port in enumerate(self.ports) if port.carrier]
             transport.use_ports(up or list(range(len(self.ports))))
@@ -205,7 +205,7 @@ class GpuEndpoint:
         for lane in self._lanes:
             if lane.choice is not None:
                 lane.choice.look()
-        self._tell_ports(self._transport)
+        self._notify_ports(self._transport)
         self.settle()
 
     # Running

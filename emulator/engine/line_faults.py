@@ -72,7 +72,7 @@ class LineFaults:
         return LineChange(
             end,
             round(self._lines.lab.topology.link_at(end).rate_bps * share),
-            overtaking=of_switch and asic.struck(name).reordering > 0,
+            overtaking=of_switch and asic.faulted(name).reordering > 0,
             pauses=pause_settings_of(asic, end) if end in asic.pauses.cables else None,
         )
 

@@ -293,7 +293,7 @@ class Network:
                 at = asic.ports[str(change.end)].index * PORT_WORDS + OVERTAKES
                 self.put_ahead(change.end, (asic.virtual.ports, at) if change.overtaking else None)
             if self.pauses is not None and change.pauses is not None:
-                self.pauses.strike(change.end, change.pauses)
+                self.pauses.apply_fault(change.end, change.pauses)
 
     def begin_row(self) -> None:
         """Let nothing that comes on lines depend on what was; no frame is under way."""

@@ -68,7 +68,7 @@ class PortTaps:
         changes = _Changes()
         for number, end in enumerate(ends):
             if network.owns(end.node):
-                out = _Side(self, number, pcapng.OUTBOUND, snaplen, changes.told)
+                out = _Side(self, number, pcapng.OUTBOUND, snaplen, changes.reported)
                 into = _Side(self, number, pcapng.INBOUND, snaplen, {})
                 network.lines[end].departing = out
                 network.lines[network.topology.far_end(end)].arriving = into
@@ -145,7 +145,16 @@ class PortCapture:
 class _Side:
     """One direction of a port: interface ``number`` of the file."""
 
-    __slots__ = ("_blocks", "_flags", "_number", "_place", "_snaplen", "_tails", "_taps", "_told")
+    __slots__ = (
+        "_blocks",
+        "_flags",
+        "_number",
+        "_place",
+        "_reported",
+        "_snaplen",
+        "_tails",
+        "_taps",
+    )
 
     def __init__(
         self,
@@ -153,11 +162,11 @@ class _Side:
         number: int,
         direction: int,
         snaplen: int,
-        told: dict[int, tuple[bytes, str]],
+        reported: dict[int, tuple[bytes, str]],
     ) -> None:
         self._taps, self._blocks = taps, taps.blocks
         self._place = int(direction == pcapng.OUTBOUND) << _NUMBER_BITS | number
-        self._number, self._snaplen, self._told = number, snaplen, told
+        self._number, self._snaplen, self._reported = number, snaplen, reported
         self._flags = pcapng.FLAGS, direction.to_bytes(4, "little")
         self._tails: dict[int, tuple[int, bytes]] = {}
 
@@ -170,8 +179,8 @@ class _Side:
         else:
             kept = frame
         tail = None
-        if self._told:
-            change = self._told.pop(id(frame), None)
+        if self._reported:
+            change = self._reported.pop(id(frame), None)
             if change is not None:
                 tail = self._tail(captured, change[1])
         if tail is None:
@@ -204,12 +213,12 @@ class _Side:
 class _Changes:
     """Sees what goes into a switch and what comes out, and notes what the switch changed.
 
-    ``told`` has the frames that wait with a note, by identity: each is held, so that no other
+    ``reported`` has the frames that wait with a note, by identity: each is held, so that no other
     object can have its place.
     """
 
     def __init__(self) -> None:
-        self.told: dict[int, tuple[bytes, str]] = {}
+        self.reported: dict[int, tuple[bytes, str]] = {}
         self._frame: bytes | None = None
         self._ends: Mapping[int, CableEnd] = {}
 
@@ -251,7 +260,7 @@ class _Changes:
                 self._note(frame, what)
 
     def _note(self, frame: bytes, what: str) -> None:
-        self.told[id(frame)] = frame, what
+        self.reported[id(frame)] = frame, what
 
 
 def _trimmed(traffic_class: int) -> bool:

@@ -208,10 +208,10 @@ class VirtualPool:
         causes = [one for one in failed if one.error != "aborted"] or failed
         first = min(causes, key=lambda one: (one.end_ns, one.rank))
         fabric = self._fabric
-        said = first.error == "stalled" or not fabric.deadlocked
+        stated = first.error == "stalled" or not fabric.deadlocked
         return AgentError(
             f"rank {first.rank} ({first.node}) failed with {first.error}: {first.detail}"
-            f"{'' if said else fabric.standing()}",
+            f"{'' if stated else fabric.standing()}",
             rank=first.rank,
             node=first.node,
             results=results,

@@ -172,11 +172,11 @@ def build_fabric(
 def _allow_handles(needed: int) -> None:
     """Raise this process's own soft limit on open files as far as it is allowed to."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed + len(os.listdir("/proc/self/fd"))
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        if hard != resource.RLIM_INFINITY and hard < wanted:
+    requested = needed + len(os.listdir("/proc/self/fd"))
+    if soft != resource.RLIM_INFINITY and soft < requested:
+        if hard != resource.RLIM_INFINITY and hard < requested:
             raise UserError(
-                f"the fabric needs {wanted} open files and the limit is {hard}: "
-                f"raise it with ulimit -Hn {wanted}"
+                f"the fabric needs {requested} open files and the limit is {hard}: "
+                f"raise it with ulimit -Hn {requested}"
             )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (requested, hard))

@@ -133,10 +133,10 @@ def _link(link: Link) -> CommentedMap:
     return CommentedMap(endpoints=ends, vars=facts)
 
 
-def _sysctls(wanted: Iterable[tuple[str, str]]) -> CommentedMap:
+def _sysctls(requested: Iterable[tuple[str, str]]) -> CommentedMap:
     return CommentedMap(
         (f"net.{name.replace('/', '.')}", value)
-        for name, value in wanted
+        for name, value in requested
         if not name.startswith("ipv6/")
     )
 

@@ -53,7 +53,7 @@ class FabricPlan:
         self.dilation = dilation
         self.cable_delay = cable_delay
         self.indices: Mapping[CableEnd, int] = interface_indices(topology)
-        self.vlans = vlans.wanted(topology)
+        self.vlans = vlans.requested(topology)
         self.routes: Mapping[str, tuple[Route, ...]] = static_routes(topology)
         if control_plane.of(topology) is not None:
             self.routes = _not_learned(topology, self.routes)

@@ -26,7 +26,7 @@ def check(topology: Topology) -> None:
         )
 
 
-def wanted(topology: Topology) -> bool:
+def requested(topology: Topology) -> bool:
     """Return whether the rails of ``topology`` are VLANs on this machine."""
     use = topology.profile.vlans
     return use == "on" or (use == "auto" and capabilities.has("vlan"))

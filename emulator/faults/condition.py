@@ -56,7 +56,7 @@ class Condition:
     def raised(self, one: Element) -> Condition:
         return replace(self, down=tuple(other for other in self.down if other != one))
 
-    def struck(self, links: tuple[Link, ...], **changes: Any) -> Condition:
+    def faulted(self, links: tuple[Link, ...], **changes: Any) -> Condition:
         """Return this condition with ``changes`` to the silent faults of ``links``."""
         faults = dict(self.faults)
         for link in links:
@@ -74,8 +74,8 @@ class Condition:
         """One clause for each thing that is not as it should be."""
         lines = [f"{one} down" for one in self.down]
         for link, faults in self.faults.items():
-            told = " ".join(described(faults, link))
-            lines.append(f"link {link.a} {told}")
+            reported = " ".join(described(faults, link))
+            lines.append(f"link {link.a} {reported}")
         return lines
 
     def as_data(self) -> dict[str, object]:
@@ -105,11 +105,11 @@ def from_data(data: Mapping[str, Any], topology: Topology) -> Condition:
 
 def described(faults: Faults, link: Link) -> list[str]:
     """``faults`` of ``link`` in the words of the grammar."""
-    told = ["blackhole"] if faults.black_hole else []
+    reported = ["blackhole"] if faults.black_hole else []
     if faults.rate != 1:
-        told.append(f"rate={faults.rate * link.rate_bps / 1e9:g}Gbps")
+        reported.append(f"rate={faults.rate * link.rate_bps / 1e9:g}Gbps")
     if faults.loss:
-        told.append(f"loss={100 * faults.loss:g}%")
+        reported.append(f"loss={100 * faults.loss:g}%")
     if faults.corruption:
-        told.append(f"corrupt={100 * faults.corruption:g}%")
-    return told
+        reported.append(f"corrupt={100 * faults.corruption:g}%")
+    return reported

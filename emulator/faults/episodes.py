@@ -21,7 +21,7 @@ class Episode:
     instant, goodput is judged.
     """
 
-    said: str
+    stated: str
     steps: int
     places: Sequence[int]
     began: int
@@ -39,11 +39,11 @@ def episodes(moments: Sequence[Moment]) -> list[Episode]:
         together.setdefault(steps, []).append(clause)
     last = {moment.at_ns: place for place, moment in enumerate(moments)}
     found = []
-    for instants, said in together.items():
-        own = sorted(place for clause in said for place in clauses[clause])
+    for instants, stated in together.items():
+        own = sorted(place for clause in stated for place in clauses[clause])
         found.append(
             Episode(
-                said="; ".join(said),
+                stated="; ".join(stated),
                 steps=len(instants),
                 places=own,
                 began=max(place for place in own if moments[place].at_ns == instants[0]),

@@ -68,26 +68,26 @@ class FaultInjector:
         self.flushed = 0
         self._black: dict[str, Link] = {}  # struck besides, by port
 
-    def apply(self, wanted: Condition) -> None:
-        """Bring the fabric into the condition ``wanted``; do nothing if it is already there.
+    def apply(self, requested: Condition) -> None:
+        """Bring the fabric into the condition ``requested``; do nothing if it is already there.
 
         Raises :class:`UserError`, with nothing changed, for silent faults in a lab without switch
         ASIC and for rates that are too low for the lab's dilation.
         """
         lab, before = self._lab, self.condition
         asic = lab.asic
-        if wanted.faults and asic is None:
+        if requested.faults and asic is None:
             raise UserError(
                 f"lab {lab.name} has no switch ASIC, which injects blackhole, rate, loss and "
                 "corrupt: build it with a --switch other than none, or take carrier (down)"
             )
-        check_rates(wanted, lab.dilation)
+        check_rates(requested, lab.dilation)
         # Until it is done, and for whoever heals it if it fails, all of both conditions holds.
-        self._note(Condition(_union(before, wanted), {**before.faults, **wanted.faults}))
-        pulled, plugged = wanted.dead - before.dead, before.dead - wanted.dead
-        changed = {link for link in lab.topology.links if before.of(link) != wanted.of(link)}
+        self._note(Condition(_union(before, requested), {**before.faults, **requested.faults}))
+        pulled, plugged = requested.dead - before.dead, before.dead - requested.dead
+        changed = {link for link in lab.topology.links if before.of(link) != requested.of(link)}
         # A pulled cable swallows before it is pulled, and takes nothing before it is plugged in.
-        self._inject(changed - plugged, wanted)
+        self._inject(changed - plugged, requested)
         if pulled:
             if self._cabling is not None:
                 self.flushed += self._cabling.pull(pulled)
@@ -97,33 +97,35 @@ class FaultInjector:
             if asic is not None:
                 for port in self._ports(pulled):
                     asic.pauses.free(port)
-        if asic is not None and wanted.dead != before.dead:
-            asic.reroute([end for link in wanted.dead for end in link.ends])
+        if asic is not None and requested.dead != before.dead:
+            asic.reroute([end for link in requested.dead for end in link.ends])
         if plugged:
-            lab.cables.plug(plugged, out=wanted.dead)
+            lab.cables.plug(plugged, out=requested.dead)
             for port in self._ports(plugged):
                 if asic is not None and self._cabling is None:
                     asic.empty(port)
-        self._inject(changed & plugged, wanted)
+        self._inject(changed & plugged, requested)
         if self._cabling is not None:
-            self._cabling.follow(changed, wanted.dead)
-        self._note(wanted)
+            self._cabling.follow(changed, requested.dead)
+        self._note(requested)
 
-    def pretend(self, wanted: Condition) -> None:
-        """Bring kernel and switches into the condition ``wanted`` while virtual time stands still.
+    def pretend(self, requested: Condition) -> None:
+        """Bring kernel and switches into the condition ``requested`` while virtual time stops.
 
         Frames, which the engine holds, are left alone.
         """
         before = self.condition
-        changed = {link for link in self._lab.topology.links if before.of(link) != wanted.of(link)}
-        self.condition = wanted
-        self._inject(changed, wanted)
-        self._lab.cables.pull(wanted.dead - before.dead)
-        self._lab.cables.plug(before.dead - wanted.dead, out=wanted.dead)
+        changed = {
+            link for link in self._lab.topology.links if before.of(link) != requested.of(link)
+        }
+        self.condition = requested
+        self._inject(changed, requested)
+        self._lab.cables.pull(requested.dead - before.dead)
+        self._lab.cables.plug(before.dead - requested.dead, out=requested.dead)
 
     def injected(self, port: str) -> Faults:
         """Return the present faults of switch port ``port``."""
-        return NONE if self._lab.asic is None else self._lab.asic.struck(port)
+        return NONE if self._lab.asic is None else self._lab.asic.faulted(port)
 
     def inject(self, port: str, faults: Faults) -> None:
         """Apply ``faults`` to switch port ``port``, beside the condition of the cables."""
@@ -153,14 +155,14 @@ class FaultInjector:
         self.condition = condition
         _write(self._lab.name, condition)
 
-    def _inject(self, links: Collection[Link], wanted: Condition) -> None:
+    def _inject(self, links: Collection[Link], requested: Condition) -> None:
         asic = self._lab.asic
         if asic is None:
             return
         for link in sorted(links, key=lambda link: link.a):
             ports = list(self._ports([link]))
             for port in ports:  # a NIC has no ASIC: its cable is struck at the switch, both ways
-                asic.inject(port, replace(wanted.of(link), arriving=len(ports) == 1))
+                asic.inject(port, replace(requested.of(link), arriving=len(ports) == 1))
 
     def _ports(self, links: Collection[Link]) -> Iterator[str]:
         """The switch ports at the ends of ``links``."""

@@ -108,9 +108,9 @@ def timeline(texts: Sequence[str], topology: Topology) -> tuple[Moment, ...]:
         clauses += own
     steps = [(step, clause.text) for clause in clauses for step in _unfolded(clause)]
     moments, condition = [], SOUND
-    for step, said in sorted(steps, key=lambda one: _when(one[0])):
+    for step, stated in sorted(steps, key=lambda one: _when(one[0])):
         condition = after(condition, step)
-        moments.append(Moment(_when(step), step.text, condition, said))
+        moments.append(Moment(_when(step), step.text, condition, stated))
     return tuple(moments)
 
 
@@ -121,10 +121,10 @@ def parse(text: str, topology: Topology) -> list[Clause]:
     clauses: list[Clause] = []
     last: Element | None = None
     for part in text.split(";"):
-        said = " ".join(part.split())
-        if not said:
+        stated = " ".join(part.split())
+        if not stated:
             raise UserError(f"{text!r} has a clause that says nothing; take a semicolon away")
-        clause = _clause(said, last, topology)
+        clause = _clause(stated, last, topology)
         last = clause.element
         clauses.append(clause)
     return clauses
@@ -150,7 +150,7 @@ def after(condition: Condition, clause: Clause) -> Condition:
                 )
             return condition.raised(one)
         case "blackhole":
-            return condition.struck(links, black_hole=True)
+            return condition.faulted(links, black_hole=True)
         case "heal":
             if not any(link in condition.faults for link in links):
                 hint = f"; write {one} up" if one in condition.down else "; take the clause out"
@@ -158,67 +158,69 @@ def after(condition: Condition, clause: Clause) -> Condition:
             return condition.healed(links)
         case _:
             names = {"rate": "rate", "loss": "loss", "corrupt": "corruption"}
-            return condition.struck(links, **{names[name]: v for name, v in clause.settings})
+            return condition.faulted(links, **{names[name]: v for name, v in clause.settings})
 
 
 def _when(clause: Clause) -> int:
     return clause.at_ns or 0
 
 
-def _clause(said: str, last: Element | None, topology: Topology) -> Clause:
-    words = said.split()
+def _clause(stated: str, last: Element | None, topology: Topology) -> Clause:
+    words = stated.split()
     at_ns, when = None, ""
     if words[0].startswith("t="):
         when = words.pop(0)
         try:
             at_ns = parse_time_ns(when.removeprefix("t="))
         except UnitError as error:
-            raise UserError(f"{said!r}: t= is no time after the start: {error}") from None
+            raise UserError(f"{stated!r}: t= is no time after the start: {error}") from None
     verbs = (*STATES, *SETTINGS, *FLAPPING)
     if words and words[0] in KINDS:
         if len(words) < 2:
-            raise UserError(f"{said!r} does not say which {words[0]}; write for example {_EXAMPLE}")
+            raise UserError(
+                f"{stated!r} does not say which {words[0]}; write for example {_EXAMPLE}"
+            )
         try:
-            struck = element(words[0], words[1], topology)
+            faulted = element(words[0], words[1], topology)
         except UserError as error:
-            raise UserError(f"{said!r}: {error}") from None
+            raise UserError(f"{stated!r}: {error}") from None
         words = words[2:]
     elif words and (word := words[0].partition("=")[0]) not in verbs:
         raise UserError(
-            f"{said!r}: {words[0]!r} is neither link, switch or nic nor anything that happens to "
+            f"{stated!r}: {words[0]!r} is neither link, switch or nic nor anything that happens to "
             f"them{meant(word, (*KINDS, *STATES, *SETTINGS))}; write for example {_EXAMPLE}"
         )
     elif last is None:
-        raise UserError(f"{said!r} does not say what is struck; write for example {_EXAMPLE}")
+        raise UserError(f"{stated!r} does not say what is struck; write for example {_EXAMPLE}")
     else:
-        struck = last
+        faulted = last
     if not words:
         raise UserError(
-            f"{said!r} does not say what happens to {struck}; end it with "
-            f"{', '.join(_verbs(struck))}"
+            f"{stated!r} does not say what happens to {faulted}; end it with "
+            f"{', '.join(_verbs(faulted))}"
         )
-    verb, settings = _verb(words, struck, said, topology)
-    return Clause(at_ns, struck, verb, settings, " ".join([when, str(struck), *words]).strip())
+    verb, settings = _verb(words, faulted, stated, topology)
+    return Clause(at_ns, faulted, verb, settings, " ".join([when, str(faulted), *words]).strip())
 
 
 _EXAMPLE = "link rail0:up1 down"
 
 
-def _verbs(struck: Element) -> Sequence[str]:
-    if struck.kind == "link":
+def _verbs(faulted: Element) -> Sequence[str]:
+    if faulted.kind == "link":
         return (*STATES, *(f"{name}=" for name in SETTINGS))
     return ("down", "up", "flap")
 
 
-def _at_switch(struck: Element, topology: Topology) -> bool:
-    return any(topology.node(end.node).is_switch for link in struck.links for end in link.ends)
+def _at_switch(faulted: Element, topology: Topology) -> bool:
+    return any(topology.node(end.node).is_switch for link in faulted.links for end in link.ends)
 
 
 def _verb(
-    words: Sequence[str], struck: Element, said: str, topology: Topology
+    words: Sequence[str], faulted: Element, stated: str, topology: Topology
 ) -> tuple[str, tuple[tuple[str, float], ...]]:
     verb, equals, _ = words[0].partition("=")
-    known = _verbs(struck)
+    known = _verbs(faulted)
     if (f"{verb}=" if equals else verb) not in known:
         near = meant(verb, [one.removesuffix("=") for one in known])
         if verb in SETTINGS and f"{verb}=" in known:
@@ -226,46 +228,51 @@ def _verb(
         elif verb in known:
             near = f"; {verb} takes no value"
         raise UserError(
-            f"{said!r}: {words[0]!r} is nothing that happens to a {struck.kind}{near}; take one "
+            f"{stated!r}: {words[0]!r} is nothing that happens to a {faulted.kind}{near}; take one "
             f"of {', '.join(known)}"
         )
-    if not _at_switch(struck, topology) and verb not in ("down", "up", "flap"):
+    if not _at_switch(faulted, topology) and verb not in ("down", "up", "flap"):
         raise UserError(
-            f"{said!r}: {struck} is plugged into no switch, whose ASIC would inject {verb}; take "
-            "down, or strike a cable of the NIC that leaves the server"
+            f"{stated!r}: {faulted} is plugged into no switch whose ASIC could inject {verb}; take "
+            "down, or name a cable of the NIC that leaves the server"
         )
     if verb == "flap":
-        return verb, _settings(words[1:], FLAPPING, struck, said, whole=True)
+        return verb, _settings(words[1:], FLAPPING, faulted, stated, whole=True)
     if equals:
-        return "set", _settings(words, SETTINGS, struck, said)
+        return "set", _settings(words, SETTINGS, faulted, stated)
     if len(words) > 1:
         raise UserError(
-            f"{said!r}: {words[1]!r} follows {verb}, which takes nothing; part clauses by "
+            f"{stated!r}: {words[1]!r} follows {verb}, which takes nothing; part clauses by "
             "semicolons"
         )
     return verb, ()
 
 
 def _settings(
-    words: Sequence[str], known: Sequence[str], struck: Element, said: str, *, whole: bool = False
+    words: Sequence[str],
+    known: Sequence[str],
+    faulted: Element,
+    stated: str,
+    *,
+    whole: bool = False,
 ) -> tuple[tuple[str, float], ...]:
     found: dict[str, float] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if name not in known or not equals:
             raise UserError(
-                f"{said!r}: {word!r} is not one of {', '.join(f'{one}=' for one in known)}"
+                f"{stated!r}: {word!r} is not one of {', '.join(f'{one}=' for one in known)}"
                 f"{meant(name, known)}; write for example {_SAMPLES[known[0]]}"
             )
         if name in found:
-            raise UserError(f"{said!r} has {name}= twice; keep one of them")
+            raise UserError(f"{stated!r} has {name}= twice; keep one of them")
         try:
-            found[name] = _READERS[name](value, struck)
+            found[name] = _READERS[name](value, faulted)
         except (UnitError, UserError) as error:
-            raise UserError(f"{said!r}: {name}= is no good: {error}") from None
+            raise UserError(f"{stated!r}: {name}= is no good: {error}") from None
     if whole and (missing := [name for name in known if name not in found]):
         raise UserError(
-            f"{said!r} lacks {' and '.join(f'{name}=' for name in missing)}; write for example "
+            f"{stated!r} lacks {' and '.join(f'{name}=' for name in missing)}; write for example "
             f"{_SAMPLES[known[0]]}"
         )
     return tuple(found.items())
@@ -274,13 +281,13 @@ def _settings(
 _SAMPLES = {"every": "flap every=1ms for=5ms", "rate": "rate=100Gbps, loss=1% or corrupt=0.1%"}
 
 
-def _rate(text: str, struck: Element) -> float:
-    link = struck.links[0]
+def _rate(text: str, faulted: Element) -> float:
+    link = faulted.links[0]
     rate = parse_rate(text)
     if not 0 < rate <= link.rate_bps:
         way_out = "blackhole swallows everything" if not rate else "leave it out, or lower it"
         raise UserError(
-            f"{text} is not above 0 and at most the {format_rate(link.rate_bps)} of {struck}; "
+            f"{text} is not above 0 and at most the {format_rate(link.rate_bps)} of {faulted}; "
             f"{way_out}"
         )
     return rate / link.rate_bps
@@ -328,5 +335,5 @@ def _unfolded(clause: Clause) -> Iterator[Clause]:
     for number in range(count):
         begin = _when(clause) + number * every
         for at_ns, verb in ((begin, "down"), (begin + every // 2, "up")):
-            said = f"t={format_time(at_ns).replace(' ', '')} {clause.element} {verb}"
-            yield Clause(at_ns, clause.element, verb, (), said)
+            stated = f"t={format_time(at_ns).replace(' ', '')} {clause.element} {verb}"
+            yield Clause(at_ns, clause.element, verb, (), stated)

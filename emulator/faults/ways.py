@@ -147,9 +147,9 @@ class _Joined:
         reflecting = reflectors_of(topology) if reflected else ()
         self._part: dict[str, frozenset[str]] = {}  # the switches that a switch has routes to
         for part in _parts(topology, impassable):
-            told = not reflected or not part.isdisjoint(reflecting)
+            reported = not reflected or not part.isdisjoint(reflecting)
             for name in part:
-                self._part[name] = part if told else frozenset({name})
+                self._part[name] = part if reported else frozenset({name})
 
     def leading(self, gpu: str, ends: frozenset[str]) -> Set[str]:
         return frozenset[str]().union(*(self._part[switch] for switch in ends))

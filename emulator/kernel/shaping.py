@@ -65,7 +65,7 @@ NEW = NLM_F_CREATE | NLM_F_EXCL
 HTB, NETEM = 0x1_0000, 0x2_0000  # handles 1: and 2:
 LINK_CLASS, CONTROL_CLASS, DATA_CLASS = HTB | 0x1, HTB | 0x10, HTB | 0x20
 CONTROL_QUEUE, DATA_QUEUE = 0x10_0000, 0x20_0000  # handles 10: and 20:
-KNOCK_CLASS, KNOCK_QUEUE = HTB | 0x30, 0x30_0000
+KICK_CLASS, KICK_QUEUE = HTB | 0x30, 0x30_0000
 PAST_THE_QUEUES = HTB  # the priority of frames that HTB does not queue ("direct")
 OPEN_RATE, OPEN_BURST = 2**32 - 1, 1 << 24  # octets per second, octets: no link here is as fast
 CLOSED_RATE = 1
@@ -163,9 +163,9 @@ def gating_requests(egress: Egress) -> tuple[TcRequest, ...]:
     leave = TCMSG.pack(0, 0, 0, 0, DATA_QUEUE, DATA_CLASS, 0)
     requests = [TcRequest(RTM_DELQDISC, 0, leave[:4], leave[8:])]
     if egress.gated:
-        return (*requests, *_knock_class(egress), _data_queue(egress, NEW))
-    knock = TCMSG.pack(0, 0, 0, 0, KNOCK_CLASS, HTB, 0)
-    requests += [TcRequest(RTM_DELTCLASS, 0, knock[:4], knock[8:])]
+        return (*requests, *_kick_class(egress), _data_queue(egress, NEW))
+    kick = TCMSG.pack(0, 0, 0, 0, KICK_CLASS, HTB, 0)
+    requests += [TcRequest(RTM_DELTCLASS, 0, kick[:4], kick[8:])]
     return (*requests, _data_queue(egress, NEW))
 
 
@@ -186,7 +186,7 @@ def _requests(egress: Egress) -> Iterator[TcRequest]:
     yield from _classes(egress, flags=NEW)
     yield from _queues(egress, flags=NEW)
     if egress.gated:
-        yield from _knock_class(egress)
+        yield from _kick_class(egress)
     # the DS field is octet 1 of IPv4 and bits 4..11 of IPv6
     order = 0
     for protocol, shift in ((ETH_P_IP, 16), (ETH_P_IPV6, 20)):
@@ -242,11 +242,11 @@ def _gate(egress: Egress, *, closed: bool, flags: int) -> TcRequest:
     return _request(RTM_NEWQDISC, DATA_QUEUE, DATA_CLASS, "tbf", options, flags=flags)
 
 
-def _knock_class(egress: Egress) -> Iterator[TcRequest]:
+def _kick_class(egress: Egress) -> Iterator[TcRequest]:
     rate = max(1, round(egress.rate_bps / 8))
     options = _class_options(rate, rate, egress.mtu + HEADER_OCTETS, 7)
-    yield _request(RTM_NEWTCLASS, KNOCK_CLASS, HTB, "htb", options)
-    yield _fifo(KNOCK_QUEUE, KNOCK_CLASS, 0, NEW)
+    yield _request(RTM_NEWTCLASS, KICK_CLASS, HTB, "htb", options)
+    yield _fifo(KICK_QUEUE, KICK_CLASS, 0, NEW)
 
 
 def _class_options(own: int, ceiling: int, frame: int, priority: int) -> bytes:

@@ -132,8 +132,8 @@ def drop_with_nftables(interface: str, frames: TransportFrames, *, why: str, tab
     script = "\n".join(lines)
     done = subprocess.run(["nft", "-f", "-"], input=script, text=True, capture_output=True)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        stated = (done.stderr.strip().splitlines() or ["no reason given"])[0]
         raise UserError(
             f"the kernel can drop transport frames neither by a BPF classifier ({why}) nor by"
-            f" nftables ({said}); see `uetemu doctor`"
+            f" nftables ({stated}); see `uetemu doctor`"
         )

@@ -184,17 +184,17 @@ class LabSampler:
         return limits
 
 
-def _by_asic(told: Mapping[str, int], at_ns: int) -> Reading:
+def _by_asic(reported: Mapping[str, int], at_ns: int) -> Reading:
     """Return a reading from a row of the telemetry, without what overflowed below."""
     return Reading(
         at_ns=at_ns,
-        sent_bytes=told["tx_bytes"] - told["queue_bytes"] - told["control_queue_bytes"],
-        queue_bytes=told["queue_bytes"],
-        control_queue_bytes=told["control_queue_bytes"],
-        peak_bytes=told["peak_bytes"],
-        marked=told["marked"],
-        trimmed=told["trimmed"],
-        dropped=told["dropped"],
+        sent_bytes=reported["tx_bytes"] - reported["queue_bytes"] - reported["control_queue_bytes"],
+        queue_bytes=reported["queue_bytes"],
+        control_queue_bytes=reported["control_queue_bytes"],
+        peak_bytes=reported["peak_bytes"],
+        marked=reported["marked"],
+        trimmed=reported["trimmed"],
+        dropped=reported["dropped"],
         overflowed=0,
     )
 

@@ -74,10 +74,10 @@ def cut_bound_ns(
     topology: Topology, messages: Sequence[Crossing], changes: Sequence[Change] = ()
 ) -> float:
     """The bound described above over all cuts, in ns; infinite if a cut stays without capacity."""
-    struck = {end.node for change in changes for end in _both(topology, change.end)}
+    faulted = {end.node for change in changes for end in _both(topology, change.end)}
     delays = _Delays(topology)
     bound = 0.0
-    for inside in _groups(topology, struck):
+    for inside in _groups(topology, faulted):
         leaving = [
             (ours, theirs)
             for name in inside
@@ -131,10 +131,10 @@ def _both(topology: Topology, end: CableEnd) -> tuple[CableEnd, CableEnd]:
     return topology.link_at(end).ends
 
 
-def _groups(topology: Topology, struck: Iterable[str]) -> list[frozenset[str]]:
+def _groups(topology: Topology, faulted: Iterable[str]) -> list[frozenset[str]]:
     """The sets of nodes whose borders are looked at."""
     gpus = {gpu.name for gpu in topology.gpus}
-    found = {frozenset({name}) for name in struck if name in gpus}
+    found = {frozenset({name}) for name in faulted if name in gpus}
     for height in range(HEIGHT[Role.NIC], HEIGHT[Role.SUPER_SPINE] + 1):
         below = {node.name for node in topology.nodes if HEIGHT[node.role] <= height}
         left = set(below)

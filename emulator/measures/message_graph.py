@@ -70,12 +70,12 @@ class MessageGraph:
         receives = np.flatnonzero(self.kind == RECEIVE)
         peer, tag = self.column("peer"), self.column("tag")
         sent = _key(self._rank[self.sends], peer[self.sends], tag[self.sends])
-        wanted = _key(peer[receives], self._rank[receives], tag[receives])
+        requested = _key(peer[receives], self._rank[receives], tag[receives])
         order = np.argsort(sent, kind="stable")
-        place = np.searchsorted(sent[order], wanted, side="right") - 1
+        place = np.searchsorted(sent[order], requested, side="right") - 1
         match = np.zeros(len(receives), bool)
         if len(order):
-            match = (place >= 0) & (sent[order[place]] == wanted)
+            match = (place >= 0) & (sent[order[place]] == requested)
         #: receives that have a sender, in their order, and the send of each
         self.receive = receives[match]
         self.send = self.sends[order[place[match]]]

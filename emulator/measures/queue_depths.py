@@ -124,12 +124,12 @@ def sampling_troubles(telemetry: Telemetry, ran_ns: int) -> list[str]:
     ``ran_ns`` is how long (fabric time) it has been sampled.
     """
     every = ran_ns / max(1, telemetry.samples)
-    wanted = max(telemetry.interval_ns, telemetry.shortest_ns)
+    requested = max(telemetry.interval_ns, telemetry.shortest_ns)
     if telemetry.error is not None:
         return [f"the telemetry ends early: {telemetry.error}"]
-    if every > LATE * wanted:
+    if every > LATE * requested:
         return [
             f"queues were sampled every {every / 1000:.2f} us on average instead of every "
-            f"{wanted / 1000:.2f} us of fabric time, as the machine was busy; raise --dilation"
+            f"{requested / 1000:.2f} us of fabric time, as the machine was busy; raise --dilation"
         ]
     return []

@@ -20,8 +20,8 @@ from emulator.run.faults.fault_timeline import FaultPlayer, Tell, link_changes
 from emulator.run.faults.unfinished import unfinished
 from emulator.run.measurement import HostLoad, Measured, measure
 from emulator.run.observation import PortObserver
-from emulator.run.plan.patience import patience_s, virtual_patience_s
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
+from emulator.run.plan.time_limits import time_limit_s, virtual_time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
 from emulator.scenario import Outcome, Trial
 from topologies.analysis.round_trip import base_rtt_ns
@@ -43,7 +43,7 @@ class Attempt:
     pool: Pool
     ports: PortObserver
     time: TimeBase
-    tell: Tell
+    notify: Tell
     progress: Callable[[], None]
     host: HostLoad | None = None
     late_fault_ns: int = 0
@@ -82,7 +82,7 @@ class Attempt:
                 self.ports.end(), _less(self._uncounted(), before)
             )
             raise
-        return measured, disturbance.told(
+        return measured, disturbance.reported(
             expected,
             topology,
             measured.outcome,
@@ -105,17 +105,17 @@ class Attempt:
 
     def unfinished(self, results: Sequence[RankResult]) -> Mapping[str, object]:
         """Return what had been done when it failed, by the ranks that still answered."""
-        told = {
+        reported = {
             "transport": self.stage.stage.label,
             "seed": self.stage.seed,
             **unfinished(self.trial, results),
         }
         if self._expected is None or self._undisturbed is None:
-            return told
+            return reported
         return {
-            **told,
+            **reported,
             "cut_off_gpus": self._expected.ever_cut_off,
-            "cut_off_pairs": disturbance.pairs_told(self._expected.ever_cut_pairs),
+            "cut_off_pairs": disturbance.reported_pairs(self._expected.ever_cut_pairs),
             "faults": list(dict.fromkeys(moment.clause for moment in self._expected.moments)),
             "lost_packets": self._lost,
             "undisturbed_us": self._undisturbed.mean_ns / 1000,
@@ -142,33 +142,33 @@ class Attempt:
             inject=self._inject,
             clock=self.time.clock,
             schedule=self.time.schedule,
-            tell=self.tell,
+            notify=self.notify,
             moments=moments,
-            strike=self._strike,
+            apply_fault=self._apply_fault,
         )
 
     def _inject(self, port: str, faults: Faults) -> None:
         before, was = self.striker.broken, self.striker.injected(port)
         self.striker.inject(port, faults)
-        self.time.struck(
+        self.time.faulted(
             before,
             self.striker.broken,
             lambda again: self.striker.inject(port, faults if again else was),
         )
 
-    def _strike(self, wanted: Condition) -> None:
+    def _apply_fault(self, requested: Condition) -> None:
         before, was = self.striker.broken, self.striker.condition
-        self.striker.apply(wanted)
-        self.time.struck(
+        self.striker.apply(requested)
+        self.time.faulted(
             before,
             self.striker.broken,
-            lambda again: self.striker.pretend(wanted if again else was),
+            lambda again: self.striker.pretend(requested if again else was),
         )
 
-    def _patience_s(self, ideal_ns: float) -> float:
+    def _time_limit_s(self, ideal_ns: float) -> float:
         if self.time.schedule is not None:
-            return virtual_patience_s(ideal_ns, self._expected)
-        return patience_s(self.time.clock, ideal_ns, self._expected)
+            return virtual_time_limit_s(ideal_ns, self._expected)
+        return time_limit_s(self.time.clock, ideal_ns, self._expected)
 
     def _measure(self, trial: Trial, ideal_ns: float, faults: FaultPlayer) -> Measured:
         try:
@@ -177,7 +177,7 @@ class Attempt:
                 self.pool,
                 ideal_ns=ideal_ns,
                 chain=self.load.chain,
-                timeout_s=self._patience_s(ideal_ns),
+                timeout_s=self._time_limit_s(ideal_ns),
                 host=self.host,
                 ports=self.ports,
                 faults=faults,

@@ -333,9 +333,9 @@ def _fill(memory: GpuMemory, contents: Contents) -> None:
         memory.array(name, content.dtype)[:] = content
 
 
-def _wrong(found: np.ndarray, wanted: np.ndarray) -> int:
-    found, wanted = found.ravel(), wanted.ravel()
+def _wrong(found: np.ndarray, requested: np.ndarray) -> int:
+    found, requested = found.ravel(), requested.ravel()
     return sum(
-        int(np.count_nonzero(found[at : at + _COMPARED] != wanted[at : at + _COMPARED]))
-        for at in range(0, len(wanted), _COMPARED)
+        int(np.count_nonzero(found[at : at + _COMPARED] != requested[at : at + _COMPARED]))
+        for at in range(0, len(requested), _COMPARED)
     )

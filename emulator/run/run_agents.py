@@ -35,9 +35,9 @@ def receive_slots(topology: Topology, frame_octets: int) -> int:
     gpus = topology.gpus
     round_trip = base_rtt_ns(topology, frame_octets)
     window = max(nic_rate_bps(topology, gpu.name) for gpu in gpus) * round_trip // (8 * 10**9)
-    wanted = 2 * (len(gpus) - 1) * -(-3 * window // (2 * frame_octets))
+    requested = 2 * (len(gpus) - 1) * -(-3 * window // (2 * frame_octets))
     share = RINGS_OCTETS // (len(gpus) * frame_octets)
-    return max(AgentSpec.receive_slots, min(wanted, share))
+    return max(AgentSpec.receive_slots, min(requested, share))
 
 
 def agent_specs(

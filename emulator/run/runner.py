@@ -205,8 +205,8 @@ class _Run:
         for stage in plan.stages:
             if stage.switch is not None:
                 clock = plan.request.clock
-                told = fitting.fit(stage.switch, plan.topology, dilation, clock=clock).warnings
-                self.result.warnings += [one for one in told if one not in self.result.warnings]
+                reported = fitting.fit(stage.switch, plan.topology, dilation, clock=clock).warnings
+                self.result.warnings += [one for one in reported if one not in self.result.warnings]
         self.folder.event("built", nodes=len(plan.topology.nodes), links=len(plan.topology.links))
         self.time.begin(lab, stack)
         self.folder.write("environment.json", self.environment)
@@ -287,19 +287,22 @@ class _Run:
             self.ports.restart()
             self.time.begin_row()
             try:
-                measured, told = attempt.run()
+                measured, reported = attempt.run()
             finally:
                 if self.time.host is not None and attempt.host is not None:
                     self.time.host.add(attempt.host)
                 self.result.warnings += attempt.warnings
             self.attempt = None
             verdict = self.time.row_verdict(attempt, measured.outcome)
-            told = {**told, "fidelity": {key: verdict[key] for key in ("verdict", "reasons")}}
+            reported = {
+                **reported,
+                "fidelity": {key: verdict[key] for key in ("verdict", "reasons")},
+            }
             if (digest := self.time.row_digest()) is not None:
-                told["digest"] = digest
+                reported["digest"] = digest
             relayed = {"relayed_messages": load.relayed}
             own = measured_row(plan, stage, trial, measured.outcome)
-            row = self.result.add_row({**own, **relayed, **told})
+            row = self.result.add_row({**own, **relayed, **reported})
             self.folder.event("row", **row)
             self.folder.event(
                 row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
@@ -345,7 +348,7 @@ class _Run:
             pool=self._pool,
             ports=self.ports,
             time=self.time,
-            tell=self.folder.event,
+            notify=self.folder.event,
             progress=partial(self._settle, trial, progress),
             host=None if self.time.host is None else HostLoad(),
         )
@@ -375,10 +378,10 @@ class _Run:
         }
         self.result.fidelity = self.time.verdict(kernel, asic, pauses)
         self.result.digest = self.time.digest()
-        wanted = self.plan.request.digest
-        if wanted not in (None, self.result.digest):
+        requested = self.plan.request.digest
+        if requested not in (None, self.result.digest):
             self.result.errors.append(
-                f"the digest of this run is {self.result.digest}, not {wanted}: "
+                f"the digest of this run is {self.result.digest}, not {requested}: "
                 "another seed, option, topology or version, or a fault of this program"
             )
 

@@ -32,17 +32,19 @@ class Refusals:
         self._counts, self._report = counts, report
         self._seen = 0  # counters that have been there
         self._silent: list[str] = []  # of these, refusals that have not happened yet
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, frames: Sequence[memoryview]) -> None:
         """Report refusals since the last call, during which ``frames`` arrived."""
         counts = self._counts
         if len(counts) != self._seen:
             self._seen = len(counts)
-            self._silent = [name for name in counts if name not in self._told and is_refusal(name)]
+            self._silent = [
+                name for name in counts if name not in self._reported and is_refusal(name)
+            ]
         for name in [name for name in self._silent if counts[name]]:
             self._silent.remove(name)
-            self._told.add(name)
+            self._reported.add(name)
             self._report.event("refused", what=name, peer=_only_source(frames))
 
 

@@ -26,20 +26,20 @@ class EventReport:
     def event(self, name: str, **data: object) -> None:
         """Report one event; fields that are ``None`` are left out."""
         elapsed = (time.monotonic_ns() - self._begun) / 1e9
-        told = {key: value for key, value in data.items() if value is not None}
+        reported = {key: value for key, value in data.items() if value is not None}
         if self._table:
-            self._out.write(_line(name, elapsed, told))
+            self._out.write(_line(name, elapsed, reported))
         else:
-            line = {"event": name, "time": round(elapsed, 6), **told}
+            line = {"event": name, "time": round(elapsed, 6), **reported}
             self._out.write(json.dumps(line, separators=(", ", ": ")) + "\n")
         self._out.flush()
 
 
-def _line(name: str, elapsed: float, told: Mapping[str, object]) -> str:
+def _line(name: str, elapsed: float, reported: Mapping[str, object]) -> str:
     head = f"{elapsed:12.6f}  {name:<{_WIDTH}}"
-    pairs = [f"{key}={_short(value)}" for key, value in told.items() if key not in _HIDDEN]
+    pairs = [f"{key}={_short(value)}" for key, value in reported.items() if key not in _HIDDEN]
     lines = [f"{head}  {'  '.join(pairs)}".rstrip()]
-    counters = told.get("counters")
+    counters = reported.get("counters")
     if isinstance(counters, Mapping):
         widest = max(map(len, counters), default=0)
         indent = " " * 14

@@ -80,7 +80,7 @@ class Configuration(Protocol):
 
 
 def serve(
-    wanted: StandAlone,
+    requested: StandAlone,
     work: StandAloneWork,
     endpoint: PeerLearner,
     port: RawPort,
@@ -101,33 +101,33 @@ def serve(
     The event "start" tells ``settings`` as those of the endpoint, its ``regions``, and ``facts``;
     the event "end" what ``at_end`` returns then.
     """
-    outcomes = Outcomes(report, work.regions, save=wanted.save, seed=work.seed)
+    outcomes = Outcomes(report, work.regions, save=requested.save, seed=work.seed)
     session = EndpointSession(
         endpoint,
         port,
         report,
         outcomes,
         stop,
-        limits=wanted.limits,
+        limits=requested.limits,
         manners=manners,
         messages=work.messages,
-        in_flight=wanted.in_flight,
+        in_flight=requested.in_flight,
         offers=work.offers,
         capture=capture,
     )
     report.event(
         "start",
-        role=wanted.role,
+        role=requested.role,
         unix_time=time.time(),
         interface=found.name,
-        netns=wanted.netns,
+        netns=requested.netns,
         address=configuration.address,
         mac=found.mac,
         mtu=found.mtu,
         neighbours=dict(configuration.neighbours),
         seed=work.seed,
         silence=port.silence,
-        pcap=None if wanted.pcap is None else str(wanted.pcap),
+        pcap=None if requested.pcap is None else str(requested.pcap),
         **facts,
         regions=regions,
         receives=len(work.offers),

@@ -26,7 +26,7 @@ class WatchedEndpoint(FabricEndpoint):
         super().__init__(config, **more)
 
     def pdc_changed(self, pdc: PdcLife) -> None:
-        self._tell(pdc, pdc.state.name.lower())
+        self._notify(pdc, pdc.state.name.lower())
         super().pdc_changed(pdc)
 
     def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
@@ -37,10 +37,10 @@ class WatchedEndpoint(FabricEndpoint):
                 data["sdi"] = pdc.sdi
         elif name == "failed":
             self.failures[pdc.id] = str(data["error"])
-        self._tell(pdc, name, **data)
+        self._notify(pdc, name, **data)
         super().pdc_event(pdc, name, **data)
 
-    def _tell(self, pdc: PdcLife, name: str, **data: object) -> None:
+    def _notify(self, pdc: PdcLife, name: str, **data: object) -> None:
         self._listener(
             name,
             {

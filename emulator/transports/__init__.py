@@ -33,31 +33,31 @@ for _module in iter_modules(__path__):
 
 
 def fit(
-    wanted: str, topology: Topology, *, seed: int = 0, switch: SwitchChoice | None = None
+    requested: str, topology: Topology, *, seed: int = 0, switch: SwitchChoice | None = None
 ) -> TransportChoice:
     """The transport ``NAME[:PARAMETER=VALUE,...]`` for ``topology`` behind switches of ``switch``.
 
     :class:`UserError` if there is none, it has no such parameter, or it cannot.
     """
-    transport, options = _parsed(wanted)
-    return transport.fit(wanted, options, topology, seed, switch)
+    transport, options = _parsed(requested)
+    return transport.fit(requested, options, topology, seed, switch)
 
 
-def default_switch(wanted: str, topology: Topology) -> str:
-    """Return the switch that ``wanted`` runs on in ``topology`` where the user names none.
+def default_switch(requested: str, topology: Topology) -> str:
+    """Return the switch that ``requested`` runs on in ``topology`` where the user names none.
 
     :class:`UserError` as for :func:`fit`.
     """
-    transport, options = _parsed(wanted)
+    transport, options = _parsed(requested)
     return transport.switch(options, topology)
 
 
-def is_secured(wanted: str) -> bool:
-    """Return whether the transport ``wanted`` encrypts, so that captures of headers show nothing.
+def is_secured(requested: str) -> bool:
+    """Return whether the transport ``requested`` encrypts: captures of headers show nothing then.
 
     :class:`UserError` as for :func:`fit`.
     """
-    _, options = _parsed(wanted)
+    _, options = _parsed(requested)
     return options.get("tss", "off") != "off"
 
 
@@ -69,8 +69,8 @@ def describe_options() -> str:
     )
 
 
-def _parsed(wanted: str) -> tuple[RunTransport, Mapping[str, str]]:
-    name, _, text = wanted.partition(":")
+def _parsed(requested: str) -> tuple[RunTransport, Mapping[str, str]]:
+    name, _, text = requested.partition(":")
     transport = TRANSPORTS.get(name)
     if transport is None:
         raise UserError(f"there is no transport {name!r}{near(name, TRANSPORTS)}")

@@ -116,7 +116,7 @@ def rocev2_endpoint(
 
 
 def _fit(
-    wanted: str,
+    requested: str,
     options: Options,
     topology: Topology,
     seed: int,
@@ -127,31 +127,31 @@ def _fit(
         paused = switch.pausing is not None
         if paused != (chosen["pfc"] == "on"):
             raise UserError(
-                f"transport {wanted!r}: pfc={chosen['pfc']}, but the switches "
+                f"transport {requested!r}: pfc={chosen['pfc']}, but the switches "
                 f"{'pause' if paused else 'do not pause'}; leave one of --switch and pfc out"
             )
     if any(gpu.feps for gpu in topology.gpus):
         raise UserError(
-            f"transport {wanted!r}: the NICs of {topology.name} have an endpoint in each plane "
+            f"transport {requested!r}: the NICs of {topology.name} have an endpoint in each plane "
             "(homing=planes), which is Ultra Ethernet's; take homing=paths, where queue pairs hash "
             "over both ports, or transport uet"
         )
-    qps = _whole(wanted, options, "qps", 1, _MOST_QPS, 1)
-    mtu = _mtu(wanted, options, topology)
+    qps = _whole(requested, options, "qps", 1, _MOST_QPS, 1)
+    mtu = _mtu(requested, options, topology)
     each = headers.RETH.size if chosen["placement"] == "direct" else 0
     wire = WireCost(around_bytes=_AROUND + each + FRAMING_OCTETS, payload_mtu=mtu)
     packet = mtu + wire.around_bytes
     base_rtt = base_rtt_ns(topology, packet)
     fields: dict[str, object] = {
         "mtu": mtu,
-        "timeout": _timeout(wanted, options, base_rtt),
-        "retry_cnt": _whole(wanted, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
+        "timeout": _timeout(requested, options, base_rtt),
+        "retry_cnt": _whole(requested, options, "retry_cnt", 0, 7, HcaConfig.retry_cnt),
         "recovery": chosen["recovery"],
         "placement": chosen["placement"],
-        "reorder_tolerance": _reorder(wanted, chosen, topology, packet),
+        "reorder_tolerance": _reorder(requested, chosen, topology, packet),
         "cc": chosen["cc"],
         "dcqcn_set": chosen["dcqcn"],
-        "dcqcn": _tuning(wanted, options),
+        "dcqcn": _tuning(requested, options),
         # One operation is a write with immediate, which takes a receive that the other side has
         # not posted, from a queue that a library keeps filled.
         "endless_receives": True,
@@ -174,9 +174,9 @@ def _fit(
             unacknowledged = HcaConfig.ack_interval * packet
             window = path_window(topology, gpu.name, packet, unacknowledged)
             configs[gpu.name]["window_packets"] = max(1, window // packet)
-    _check(wanted, next(iter(configs.values())))
+    _check(requested, next(iter(configs.values())))
     return TransportChoice(
-        name=wanted,
+        name=requested,
         factory="emulator.transports.rocev2_transport:rocev2_endpoint",
         frames=TransportFrames(udp_ports=(UDP_PORT,), ip_protocols=()),
         configs=configs,
@@ -205,28 +205,28 @@ def _traits(chosen: Options, qps: int, timeout: int) -> dict[str, str]:
     }
 
 
-def _check(wanted: str, config: Mapping[str, object]) -> None:
+def _check(requested: str, config: Mapping[str, object]) -> None:
     fields = {name: value for name, value in config.items() if name != "mesh"}
     try:
         HcaConfig(**fields)  # type: ignore[arg-type]
     except ConfigurationError as error:
-        raise UserError(f"transport {wanted!r}: {error}") from None
+        raise UserError(f"transport {requested!r}: {error}") from None
 
 
-def _mtu(wanted: str, options: Options, topology: Topology) -> int:
+def _mtu(requested: str, options: Options, topology: Topology) -> int:
     """The path MTU: what the user wants, or the largest that fits."""
     smallest = min(link.mtu for link in topology.links)
     room = smallest + below.ETHERNET.size - _AROUND - _EXTENSIONS
     fitting = [mtu for mtu in PATH_MTUS if mtu <= room]
     if "mtu" in options:
-        mtu = number(wanted, "mtu", options["mtu"])
+        mtu = number(requested, "mtu", options["mtu"])
         if mtu not in PATH_MTUS:
             raise UserError(
-                f"transport {wanted!r}: mtu is {mtu}; InfiniBand knows {_listed(PATH_MTUS)}"
+                f"transport {requested!r}: mtu is {mtu}; InfiniBand knows {_listed(PATH_MTUS)}"
             )
         if mtu not in fitting:
             raise UserError(
-                f"transport {wanted!r}: links of MTU {smallest} leave room for {room} octets of "
+                f"transport {requested!r}: links of MTU {smallest} leave room for {room} octets of "
                 f"payload; choose mtu={fitting[-1]}, or raise the MTU of the links"
                 if fitting
                 else f"an MTU of {smallest} octets leaves room for {room} octets of payload and"
@@ -242,18 +242,20 @@ def _mtu(wanted: str, options: Options, topology: Topology) -> int:
     return fitting[-1]
 
 
-def _timeout(wanted: str, options: Options, base_rtt: int) -> int:
+def _timeout(requested: str, options: Options, base_rtt: int) -> int:
     """The exponent of the retry timer."""
     if "timeout" in options:
         if "rto" in options:
-            raise UserError(f"transport {wanted!r}: timeout and rto say the same; keep one of them")
-        return _whole(wanted, options, "timeout", 0, MAX_TIMEOUT_EXPONENT, 0)
-    least = rto_ns(wanted, options, base_rtt)
+            raise UserError(
+                f"transport {requested!r}: timeout and rto say the same; keep one of them"
+            )
+        return _whole(requested, options, "timeout", 0, MAX_TIMEOUT_EXPONENT, 0)
+    least = rto_ns(requested, options, base_rtt)
     exponents = range(1, MAX_TIMEOUT_EXPONENT + 1)
     return next((x for x in exponents if timeout_ns(x) >= least), MAX_TIMEOUT_EXPONENT)
 
 
-def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> int:
+def _reorder(requested: str, options: Options, topology: Topology, packet: int) -> int:
     """Return how far packets may be out of order without being taken for lost.
 
     Under direct placement paths are taken by packet: one may meet a queue that is marked whole, as
@@ -261,7 +263,7 @@ def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> 
     """
     if "reorder" in options and options["recovery"] != "selective_repeat":
         raise UserError(
-            f"transport {wanted!r}: reorder is for receivers that keep what comes early; add "
+            f"transport {requested!r}: reorder is for receivers that keep what comes early; add "
             "recovery=selective_repeat or leave reorder out"
         )
     most, default = HcaConfig.reorder_window // 2, 0
@@ -269,27 +271,27 @@ def _reorder(wanted: str, options: Options, topology: Topology, packet: int) -> 
         _, queue = marks(topology)
         bdp = max(path_window(topology, gpu.name, packet, 0) for gpu in topology.gpus)
         default = min(most, (queue + bdp) // packet)
-    return _whole(wanted, options, "reorder", 0, most, default)
+    return _whole(requested, options, "reorder", 0, most, default)
 
 
-def _tuning(wanted: str, options: Options) -> dict[str, float]:
+def _tuning(requested: str, options: Options) -> dict[str, float]:
     """Return the parameters of DCQCN that the user gave."""
     named = {option: _TUNING.fullmatch(option) for option in options}
     return {
-        match[1]: number(wanted, option, options[option])
+        match[1]: number(requested, option, options[option])
         for option, match in named.items()
         if match is not None
     }
 
 
-def _whole(wanted: str, options: Options, name: str, low: int, high: int, default: int) -> int:
+def _whole(requested: str, options: Options, name: str, low: int, high: int, default: int) -> int:
     """A whole number among the options."""
     if name not in options:
         return default
-    value = number(wanted, name, options[name])
+    value = number(requested, name, options[name])
     if not isinstance(value, int) or not low <= value <= high:
         raise UserError(
-            f"transport {wanted!r}: {name} is {value}; it must be a whole number in {low}..{high}"
+            f"transport {requested!r}: {name} is {value}; give a whole number in {low}..{high}"
         )
     return value
 

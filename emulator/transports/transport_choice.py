@@ -73,7 +73,7 @@ class Fitter(Protocol):
 
     def __call__(
         self,
-        wanted: str,
+        requested: str,
         options: Options,
         topology: Topology,
         seed: int,
@@ -176,23 +176,23 @@ def register(transport: RunTransport) -> RunTransport:
     return transport
 
 
-def number(wanted: str, option: str, text: str) -> float:
+def number(requested: str, option: str, text: str) -> float:
     """The value of a parameter that is a number; :class:`UserError` for anything else."""
     try:
         value = float(text)
     except ValueError:
-        raise UserError(f"transport {wanted!r}: {option} is {text!r}; give a number") from None
+        raise UserError(f"transport {requested!r}: {option} is {text!r}; give a number") from None
     return int(value) if value.is_integer() else value
 
 
-def rto_ns(wanted: str, options: Options, base_rtt: int) -> int:
+def rto_ns(requested: str, options: Options, base_rtt: int) -> int:
     """The first retransmission timeout (ns): the user's, or :data:`RTO_BASE_RTTS`."""
     if "rto" not in options:
         return RTO_BASE_RTTS * base_rtt
     try:
         return parse_time_ns(options["rto"])
     except UnitError as error:
-        raise UserError(f"transport {wanted!r}: rto: {error}") from None
+        raise UserError(f"transport {requested!r}: rto: {error}") from None
 
 
 def path_window(

@@ -128,7 +128,7 @@ def fabric_interface(
     peers: Sequence[tuple[str, ...]],
     quarantine: int,
     silence: int,
-    patience: int,
+    time_limit: int,
     event_log: str | None = None,
     name: str = "",
     reference: str | None = None,
@@ -159,12 +159,14 @@ def fabric_interface(
             **{**config, **common},
         )
         made.append((fep, endpoint))
-    shared = InterfaceConfig(peers=peers, quarantine=quarantine, silence=silence, patience=patience)
+    shared = InterfaceConfig(
+        peers=peers, quarantine=quarantine, silence=silence, time_limit=time_limit
+    )
     return FabricInterface(made, shared, seed=rng.getrandbits(63))
 
 
 def _fit_uet(
-    wanted: str,
+    requested: str,
     options: Options,
     topology: Topology,
     seed: int,
@@ -173,8 +175,8 @@ def _fit_uet(
     chosen = {name: values[0] for name, values in UET_OPTIONS.items()} | dict(options)
     if chosen["reorder"] == "on" and chosen["delivery"] != "rod":
         raise UserError(
-            f"transport {wanted!r}: reorder=on is for ordered delivery; add delivery=rod or leave "
-            "reorder out"
+            f"transport {requested!r}: reorder=on is for ordered delivery; add delivery=rod or "
+            "leave reorder out"
         )
     native, secure = chosen["encapsulation"] == "native", chosen["tss"] != "off"
     around = (
@@ -192,7 +194,7 @@ def _fit_uet(
         "cc": chosen["cc"],
         "spraying": chosen["spray"],
         "network_trims": trims,
-        "cc_parameters": _tuning(wanted, options),
+        "cc_parameters": _tuning(requested, options),
         **endpoint_fields(),
         "delivery": chosen["delivery"],
         "rod_reorder": chosen["reorder"] == "on",
@@ -200,7 +202,7 @@ def _fit_uet(
         "ack_type": chosen["ack"],
     }
     if "short" in options:
-        fields["short_message_packets"] = number(wanted, "short", options["short"])
+        fields["short_message_packets"] = number(requested, "short", options["short"])
     if secure:
         header_octets += headers.TSS.size + ICV_SIZE
     elif chosen["crc"] == "on":
@@ -217,7 +219,7 @@ def _fit_uet(
         )
     wire = WireCost(around_bytes=header_octets + FRAMING_OCTETS, payload_mtu=max(fitting))
     base_rtt = base_rtt_ns(topology, wire.payload_mtu + wire.around_bytes)
-    rto = rto_ns(wanted, options, base_rtt)
+    rto = rto_ns(requested, options, base_rtt)
     shared = any(node.transparent for node in topology.nodes)
     tail_loss_time = min(rto, base_rtt * (TAIL_SHARED_NIC if shared else TAIL_BASE_RTTS))
     fields |= {
@@ -232,7 +234,7 @@ def _fit_uet(
     try:
         FepConfig(**next(iter(endpoints.values()))[0])  # type: ignore[arg-type]
     except ValueError as error:
-        raise UserError(f"transport {wanted!r}: {error}") from None
+        raise UserError(f"transport {requested!r}: {error}") from None
     configs: dict[str, Mapping[str, object]] = {}
     for gpu in topology.gpus:
         configs[gpu.name] = endpoints[gpu.name][0]
@@ -245,11 +247,11 @@ def _fit_uet(
                 "silence": SILENT_TAILS * tail_loss_time
                 if chosen["delivery"] == "rud"
                 else SILENT_RTOS * rto,
-                "patience": rto,
+                "time_limit": rto,
             }
     several = any(gpu.feps for gpu in topology.gpus)
     return TransportChoice(
-        name=wanted,
+        name=requested,
         factory=f"{__name__}:{'fabric_interface' if several else 'uet_endpoint'}",
         frames=TransportFrames(),
         configs=configs,
@@ -312,7 +314,7 @@ def _endpoints(
     return found
 
 
-def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:
+def _tuning(requested: str, options: Options) -> dict[str, dict[str, float]]:
     """Return the parameters of each control: what runs set, and what the user has set.
 
     A run lets the average delay stand in for a missing RTT sample, as UEC's own simulator does.  By
@@ -324,7 +326,7 @@ def _tuning(wanted: str, options: Options) -> dict[str, dict[str, float]]:
     for option, value in options.items():
         named = _TUNING.fullmatch(option)
         if named is not None:
-            found[named[1]][named[2]] = number(wanted, option, value)
+            found[named[1]][named[2]] = number(requested, option, value)
     return found
 
 

@@ -32,7 +32,7 @@ PAYLOAD = 4096
 BATCH = 8
 BATCHES = 400
 ROUNDS = 5
-PATIENCE_S = 1.0
+TIME_LIMIT_S = 1.0
 _IPV4, _UDP = struct.Struct("!BBHHHBBH4s4s"), struct.Struct("!HHHH")
 _ENTROPY, _UET = 50_000, 4793
 
@@ -70,7 +70,7 @@ def _costs(lab: Lab, here: AgentSpec, there: AgentSpec, *, ports: int) -> tuple[
             begin = time.thread_time()
             sender.send(frames)
             sending.append((time.thread_time() - begin) / len(frames))
-            got, give_up = 0, time.monotonic() + PATIENCE_S
+            got, give_up = 0, time.monotonic() + TIME_LIMIT_S
             while got < len(frames) and time.monotonic() < give_up:
                 begin = time.thread_time()
                 taken = len(receiver.receive(clock.now()))

@@ -115,12 +115,12 @@ def in_memory(*, messages: int = 12, rounds: int = 5) -> dict[str, float]:
 
 def over_a_fabric(lab: Lab, *, seconds: float = 1.0, rounds: int = 5) -> dict[str, float]:
     """Median rates on ``lab``, which has dilation 1 and at least two servers of two GPUs."""
-    wanted = {"uet": (endpoint.PLAIN, endpoint.SLOW_HOST), "rocev2": (ROCEV2, {})}
-    rates: dict[str, list[float]] = {name: [] for name in wanted}
+    requested = {"uet": (endpoint.PLAIN, endpoint.SLOW_HOST), "rocev2": (ROCEV2, {})}
+    rates: dict[str, list[float]] = {name: [] for name in requested}
     clock = Clock.start(lab.dilation)
     with ExitStack() as stack:
         pools = {}
-        for shift, (name, (transport, slow)) in enumerate(wanted.items()):
+        for shift, (name, (transport, slow)) in enumerate(requested.items()):
             specs = endpoint.specs(lab, transport)
             per_server = len(lab.topology.servers[0].gpus)
             source, target = specs[shift], specs[per_server + 1 - shift]

@@ -67,7 +67,7 @@ class Recorder:
         self._config = config
         self._catalogue = catalogue
         self._run = run
-        self._said: list[tuple[str, dict[str, bool]]] = []
+        self._stated: list[tuple[str, dict[str, bool]]] = []
 
     # --- collecting -----------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Recorder:
             if path is not None:
                 self._write(path, ran)
         except OSError as error:
-            self._said.append((f"conformance report not written: {error}", {"yellow": True}))
+            self._stated.append((f"conformance report not written: {error}", {"yellow": True}))
 
     def _place(self) -> Path | None:
         given: Path | None = self._config.getoption("conformance_file")
@@ -200,24 +200,26 @@ class Recorder:
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError) as error:
-            self._said.append((f"conformance report begun anew: {path}: {error}", {"yellow": True}))
+            self._stated.append(
+                (f"conformance report begun anew: {path}: {error}", {"yellow": True})
+            )
             return {}
         return tests
 
     def _sum_up(self, report: dict[str, Any]) -> None:
         for family in report["families"]:
             results = ", ".join(f"{count} {name}" for name, count in family["results"].items())
-            self._said.append(
+            self._stated.append(
                 (f"conformance ({family['name']}): {results}; see uetemu conformance", {})
             )
         stale = [row["number"] for row in report["statements"] if row["tests"] and row["untested"]]
         if stale:
-            self._said.append(
+            self._stated.append(
                 (f"tested, but called untested in statements.toml: {', '.join(stale)}", {})
             )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for line, how in self._said:
+        for line, how in self._stated:
             terminalreporter.write_line(line, **how)
 
 

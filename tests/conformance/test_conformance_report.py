@@ -108,8 +108,8 @@ def test_families_stand_beside_each_other(tmp_path: Path) -> None:
 
 
 def test_the_file_of_a_run(project: Project) -> None:
-    said = project.pytest()
-    assert "conformance (uet): 2 passed, 1 untested" in said
+    stated = project.pytest()
+    assert "conformance (uet): 2 passed, 1 untested" in stated
     facts = project.read()
     assert facts["schema"] == verb.SCHEMA == rules.SCHEMA
     assert facts["commit"] is None
@@ -181,9 +181,9 @@ def test_what_fails_before_or_after_a_test_fails_it(project: Project) -> None:
         "@pytest.mark.xfail\n"
         "def test_wrongly_expected(): pass\n",
     )
-    said = project.pytest(status=1)
+    stated = project.pytest(status=1)
     assert project.results() == {"C-001": "failed", "C-002": "failed", "C-003": "xpassed"}
-    assert "tested, but called untested in statements.toml: C-003" in said
+    assert "tested, but called untested in statements.toml: C-003" in stated
 
 
 XDIST = ("-p", "xdist", "-n", "1")
@@ -203,10 +203,10 @@ def test_a_wrong_marker_is_an_error_of_collection(
     project: Project, marker: str, complaint: str, workers: tuple[str, ...]
 ) -> None:
     project.replace("tests/test_first.py", '("C-001")', marker)
-    said = project.pytest(*workers, status=1 if workers else 2)
-    assert "ERROR collecting tests/test_first.py" in said
-    assert f"tests/test_first.py::test_one: {complaint}" in said
-    assert "Traceback" not in said
+    stated = project.pytest(*workers, status=1 if workers else 2)
+    assert "ERROR collecting tests/test_first.py" in stated
+    assert f"tests/test_first.py::test_one: {complaint}" in stated
+    assert "Traceback" not in stated
 
 
 def test_a_run_of_a_part_leaves_the_rest(project: Project) -> None:
@@ -324,8 +324,8 @@ def test_a_file_that_is_no_report_is_begun_anew(project: Project) -> None:
 
 def test_a_file_that_cannot_be_written_is_said(project: Project) -> None:
     (project.root / "taken").mkdir()
-    said = project.pytest("--conformance-file", "taken")
-    assert "conformance report not written" in said
+    stated = project.pytest("--conformance-file", "taken")
+    assert "conformance report not written" in stated
 
 
 def test_faulty_statements_stop_pytest(project: Project) -> None:
@@ -386,18 +386,18 @@ def test_table_and_exit_status_of_a_whole_run(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "stated"),
     [("assert False", "FAILED"), ("pytest.skip('no')", "skipped")],
 )
-def test_exit_status_when_something_is_not_proven(project: Project, body: str, said: str) -> None:
+def test_exit_status_when_something_is_not_proven(project: Project, body: str, stated: str) -> None:
     project.replace("tests/test_first.py", "test_one(): pass", f"test_one(): {body}")
     project.pytest(status=body.startswith("assert"))
     done = shown(project, "-v", "--only", "failing")
     assert isinstance(done.exception, UserError)
-    assert f"neither passed nor listed as untested: 1 of 3 statements, C-001 ({said});" in str(
+    assert f"neither passed nor listed as untested: 1 of 3 statements, C-001 ({stated});" in str(
         done.exception
     )
-    assert f"tests/test_first.py::test_one ({said})" in done.output
+    assert f"tests/test_first.py::test_one ({stated})" in done.output
     assert "tests/test_first.py::test_both[a]" in done.output
     assert "two [of three]" not in done.output
 

@@ -33,7 +33,7 @@ def level_of(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("verbosity", "wanted", "everywhere", "kernel"),
+    ("verbosity", "requested", "everywhere", "kernel"),
     [
         (1, "", logging.INFO, logging.INFO),
         (2, "", logging.DEBUG, logging.DEBUG),
@@ -44,8 +44,8 @@ def level_of(name: str) -> int:
         (0, "info, emulator.kernel=debug,", logging.INFO, logging.DEBUG),
     ],
 )
-def test_levels(verbosity: int, wanted: str, everywhere: int, kernel: int) -> None:
-    logs.configure(verbosity, wanted)
+def test_levels(verbosity: int, requested: str, everywhere: int, kernel: int) -> None:
+    logs.configure(verbosity, requested)
     assert level_of("emulator.lab") == level_of("uet.fep") == everywhere
     assert level_of("emulator.kernel.compiler") == kernel
 
@@ -57,16 +57,16 @@ def test_without_either_nothing_is_touched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("requested", "words"),
     [
         ("loud", "'loud' is no level; give one of debug"),
         ("emulator=", "'emulator=' is no level"),
         ("os=debug", "'os=debug' names no logger of uetemu"),
     ],
 )
-def test_wrong_words_are_refused(wanted: str, words: str) -> None:
+def test_wrong_words_are_refused(requested: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        logs.configure(0, wanted)
+        logs.configure(0, requested)
 
 
 def test_the_command_says_what_is_wrong_with_the_variable() -> None:

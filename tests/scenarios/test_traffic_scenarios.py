@@ -61,9 +61,9 @@ def loaded(name: str, spec: str | None, given: dict[str, str]) -> tuple[Scenario
     if name == "permutation":
         own.pop("size")
     parameters = found.parameters(own)
-    wanted = found.topology(parameters) if spec is None else spec
-    assert isinstance(wanted, str)
-    return found, parameters, load(wanted)
+    requested = found.topology(parameters) if spec is None else spec
+    assert isinstance(requested, str)
+    return found, parameters, load(requested)
 
 
 def trials(name: str, spec: str | None, given: dict[str, str], seed: int = 1) -> Iterator[Trial]:
@@ -177,9 +177,9 @@ def test_what_cannot_be_is_refused(
 def compiled(name: str, spec: str | None, given: dict[str, str]) -> None:
     found = scenario.load(name)
     parameters = found.parameters(given)
-    wanted = found.topology(parameters) if spec is None else spec
-    assert isinstance(wanted, str)
-    found.schedules(parameters, load(wanted), 1)
+    requested = found.topology(parameters) if spec is None else spec
+    assert isinstance(requested, str)
+    found.schedules(parameters, load(requested), 1)
 
 
 @pytest.mark.parametrize("seed", range(5))

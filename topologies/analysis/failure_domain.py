@@ -41,7 +41,7 @@ class FailureDomain:
     apart: int
     slower: Mapping[Fraction, int]
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """``32 cut off; 224 lose 25 %``, or ``nothing``."""
         parts = [f"{self.cut_off} cut off"] if self.cut_off else []
         if self.apart:

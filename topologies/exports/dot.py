@@ -127,8 +127,8 @@ def _pods(drawing: Picture) -> Iterator[str]:
 
 def _line(line: PictureLine, *, straight: bool) -> str:
     cables = _listed([f"{link.a} - {link.b}" for link in line.links])
-    told = _quoted(f"{line.text}\n{cables}".strip())
-    style = [f'color="{line.colour}"', f"penwidth={line.width:g}", f"edgetooltip={told}"]
+    reported = _quoted(f"{line.text}\n{cables}".strip())
+    style = [f'color="{line.colour}"', f"penwidth={line.width:g}", f"edgetooltip={reported}"]
     if line.standby:
         style.append("style=dashed")
     lower, upper = _quoted(line.lower), _quoted(line.upper)
@@ -142,8 +142,8 @@ def _line(line: PictureLine, *, straight: bool) -> str:
 
 def _listed(items: Sequence[str]) -> str:
     more = len(items) - MOST_LISTED
-    told = ", ".join(items[:MOST_LISTED])
-    return f"{told} and {more} more" if more > 0 else told
+    reported = ", ".join(items[:MOST_LISTED])
+    return f"{reported} and {more} more" if more > 0 else reported
 
 
 def _title_of(row: PictureRow) -> str:

@@ -165,8 +165,8 @@ class _Tree:
         different = list(dict.fromkeys(values.values()))
         if len(different) > 1:
             first, second = (
-                next(name for name, value in values.items() if value == wanted)
-                for wanted in different[:2]
+                next(name for name, value in values.items() if value == requested)
+                for requested in different[:2]
             )
             raise self._refused(
                 f"{what} differ ({different[0]} at {first}, {different[1]} at {second})"

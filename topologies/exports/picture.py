@@ -301,14 +301,14 @@ class _Drawing:
         ]
         names = list(dict.fromkeys(end.node for end in gpus))
         feps = [number for end in gpus if (number := self._fep(end))]
-        told = [span(items) for items in (names, feps, addresses, shared) if items]
+        reported = [span(items) for items in (names, feps, addresses, shared) if items]
         inside = [
             link
             for nic in shared
             for link, _, far in self.topology.neighbours(nic)
             if self.box_of[far.node] == box
         ]
-        return [*told, f"PCIe {bundle_rate(inside)}"] if inside else told
+        return [*reported, f"PCIe {bundle_rate(inside)}"] if inside else reported
 
     def _fep(self, end: CableEnd) -> str | None:
         """``FEP 111``, where the port ``end`` of a GPU has one of its own."""
@@ -351,9 +351,9 @@ class _Drawing:
         if len(rows) == 1:
             return [self.heat.shown(max(up + down))] if up + down else []
         signs = (("↑", up), ("↓", down))
-        return [f"{sign} {self._told(values)}" for sign, values in signs if values]
+        return [f"{sign} {self._reported(values)}" for sign, values in signs if values]
 
-    def _told(self, values: Sequence[float]) -> str:
+    def _reported(self, values: Sequence[float]) -> str:
         assert self.heat is not None
         most = self.heat.shown(max(values))
         if len(values) == 1 or not max(values):

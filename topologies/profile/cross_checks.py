@@ -24,16 +24,16 @@ Said = Mapping[str, int | str]
 Found = Iterator[tuple[str, str]]
 
 
-def cross_checks(said: Said) -> Found:
-    """(Key to blame, sentence) for each contradiction; ``said`` are the values that were given."""
-    yield from _of_shape(said)
-    yield from _of_switches(said)
-    yield from _of_planes(said)
+def cross_checks(stated: Said) -> Found:
+    """Yield the key and a sentence for each contradiction among the given values ``stated``."""
+    yield from _of_shape(stated)
+    yield from _of_switches(stated)
+    yield from _of_planes(stated)
 
 
-def _of_shape(said: Said) -> Found:
+def _of_shape(stated: Said) -> Found:
     def count(key: str) -> int:
-        value = said.get(key, CLOS[key].default)
+        value = stated.get(key, CLOS[key].default)
         assert isinstance(value, int)
         return value
 
@@ -46,39 +46,39 @@ def _of_shape(said: Said) -> Found:
         ("super_spines", ("super_rate", "uplinks_per_super")),
     ):
         for key in keys:
-            if key in said and not count(needed):
+            if key in stated and not count(needed):
                 yield key, f"{key} says nothing where {needed} is 0: leave it out"
-    if "pcie_rate" in said and count("gpus_per_nic") == 1:
+    if "pcie_rate" in stated and count("gpus_per_nic") == 1:
         yield (
             "pcie_rate",
             "pcie_rate is for shared NICs: take gpus_per_nic above 1, or leave it out",
         )
-    if said.get("planes") == "own" and count("nic_ports") == 1:
+    if stated.get("planes") == "own" and count("nic_ports") == 1:
         yield "planes", "planes is own and nic_ports 1: a second plane needs nic_ports: 2"
 
 
-def _of_switches(said: Said) -> Found:
-    switch = switch_name(said)
-    on = {key for key, value in said.items() if value == "on"}
+def _of_switches(stated: Said) -> Found:
+    switch = switch_name(stated)
+    on = {key for key, value in stated.items() if value == "on"}
     if "pfc" in on and switch != LOSSLESS:
         yield (
             "pfc",
             f"pfc is on and switch {switch}, which has no lossless class to pause: "
             f"take switch: {LOSSLESS}, or leave pfc out",
         )
-    if "trimming" in on and said.get("control_class") == "off":
+    if "trimming" in on and stated.get("control_class") == "off":
         yield (
             "trimming",
             "trimming is on and control_class off: cut packets travel in the control class; "
             "leave one of them out",
         )
-    elif said.get("control_class") == "off" and switch != NO_SWITCH:
+    elif stated.get("control_class") == "off" and switch != NO_SWITCH:
         yield (
             "control_class",
             f"control_class is off and switch {switch}, which has one: leave it out, or take "
             f"switch: {NO_SWITCH}",
         )
-    if "trimming" in on and said.get("interconnect") == ROCEV2:
+    if "trimming" in on and stated.get("interconnect") == ROCEV2:
         yield (
             "trimming",
             f"trimming is on and interconnect {ROCEV2}, whose packets no switch cuts: leave one of "
@@ -86,7 +86,7 @@ def _of_switches(said: Said) -> Found:
         )
     elif "trimming" in on and "pfc" in on:
         yield "trimming", "trimming and pfc are on: what is paused is never cut; keep one of them"
-    elif "trimming" in on and switch == LOSSLESS and said.get("pfc") != "off":
+    elif "trimming" in on and switch == LOSSLESS and stated.get("pfc") != "off":
         yield (
             "trimming",
             f"trimming is on and switch {LOSSLESS}, which pauses, so that nothing is cut: take "
@@ -96,30 +96,33 @@ def _of_switches(said: Said) -> Found:
         for key in ("ecn", "trimming", "control_class"):
             if key in on:
                 yield key, f"{key} is on and switch {NO_SWITCH}: plain queues have none of it"
-        if CLASSES in said:
+        if CLASSES in stated:
             yield CLASSES, f"{CLASSES} says nothing with switch: {NO_SWITCH}, which has fixed ones"
-        if "switch_latency" in said:
+        if "switch_latency" in stated:
             yield "switch_latency", f"switch_latency says nothing with switch: {NO_SWITCH}"
         for key in ("load_balancing", "flowlet_gap", "ecn_kmin", "ecn_kmax", "ecn_pmax"):
-            if key in said and said[key] != "kernel":
+            if key in stated and stated[key] != "kernel":
                 yield (
                     key,
                     f"{key} says nothing with switch: {NO_SWITCH}, which hashes as Linux does",
                 )
-    if "flowlet_gap" in said and said.get("load_balancing") != "flowlet":
+    if "flowlet_gap" in stated and stated.get("load_balancing") != "flowlet":
         yield "flowlet_gap", "flowlet_gap says nothing without load_balancing: flowlet"
     for key in ("ecn_kmin", "ecn_kmax", "ecn_pmax"):
-        if key in said and said.get("ecn") == "off":
+        if key in stated and stated.get("ecn") == "off":
             yield key, f"{key} says nothing with ecn: off"
-    low, high = (measured(str(said.get(key, ""))) for key in ("ecn_kmin", "ecn_kmax"))
+    low, high = (measured(str(stated.get(key, ""))) for key in ("ecn_kmin", "ecn_kmax"))
     if low and high and low[0] == high[0] and low[1] > high[1]:
-        yield "ecn_kmin", f"ecn_kmin is {said['ecn_kmin']}, above ecn_kmax of {said['ecn_kmax']}"
+        yield (
+            "ecn_kmin",
+            f"ecn_kmin is {stated['ecn_kmin']}, above ecn_kmax of {stated['ecn_kmax']}",
+        )
 
 
-def _of_planes(said: Said) -> Found:
-    plane = said.get("control_plane", STATIC)
+def _of_planes(stated: Said) -> Found:
+    plane = stated.get("control_plane", STATIC)
     for key in ("bfd", "bfd_interval", "bfd_multiplier"):
-        if key not in said or said[key] == "off":
+        if key not in stated or stated[key] == "off":
             continue
         if plane == STATIC:
             yield (
@@ -127,17 +130,17 @@ def _of_planes(said: Said) -> Found:
                 f"{key} is given and control_plane static: nobody would act on what BFD finds; "
                 "take control_plane: ebgp, or leave it out",
             )
-        elif key != "bfd" and said.get("bfd") == "off":
+        elif key != "bfd" and stated.get("bfd") == "off":
             yield key, f"{key} says nothing with bfd: off"
-    balancing = said.get("load_balancing")
+    balancing = stated.get("load_balancing")
     if plane != STATIC and balancing in TOLD_BALANCINGS:
         yield (
             "load_balancing",
             f"load_balancing is {balancing} and control_plane {plane}: that balancing must know "
             f"every route beforehand; take another, such as packet, or control_plane: {STATIC}",
         )
-    vxlan = said.get("data_plane") == "vxlan"
-    stretched = said.get("subnets") == STRETCHED
+    vxlan = stated.get("data_plane") == "vxlan"
+    stretched = stated.get("subnets") == STRETCHED
     if vxlan and plane != EVPN:
         yield (
             "data_plane",

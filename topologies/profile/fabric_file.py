@@ -93,34 +93,38 @@ class FabricFile:
     transport: str | None = None
     names_switch: bool = False
 
-    def problem(self, said: str, parameters: Iterable[str]) -> Problem:
+    def problem(self, stated: str, parameters: Iterable[str]) -> Problem:
         """Return the problem of others with ``parameters``, and the line of the first one given.
 
-        ``said`` is their sentence on the parameters of a switch, a control plane or a topology.
+        ``stated`` is their sentence on the parameters of a switch, a control plane or a topology.
 
         Where none is, that is the line which says what switch it is, or the first.
         """
-        said = self._in_own_words(said)
+        stated = self._in_own_words(stated)
         keys = [_KEY_OF.get(name.rpartition(".")[2], name) for name in parameters]
         given = next((key for key in keys if key in self.lines), None)
         if given is not None and given.startswith(DSCP):
-            return Problem(self.lines[given], f"{CLASSES}: {said}")
+            return Problem(self.lines[given], f"{CLASSES}: {stated}")
         if given is not None:
-            told = said if re.search(rf"\b{given}\b", said) else f"{given}: {said}"
-            return Problem(self.lines[given], told)
-        return Problem(next((self.lines[key] for key in OF_SWITCHES if key in self.lines), 1), said)
+            reported = stated if re.search(rf"\b{given}\b", stated) else f"{given}: {stated}"
+            return Problem(self.lines[given], reported)
+        return Problem(
+            next((self.lines[key] for key in OF_SWITCHES if key in self.lines), 1), stated
+        )
 
-    def _in_own_words(self, said: str) -> str:
-        """Return ``said`` with this file's keys for the marking parameters of a switch.
+    def _in_own_words(self, stated: str) -> str:
+        """Return ``stated`` with this file's keys for the marking parameters of a switch.
 
         The file has them for each class, and has the switch's name alone for the choice made of
         them.
         """
         if self.switch is not None:
-            said = said.replace(self.switch, self.switch.partition(":")[0])
+            stated = stated.replace(self.switch, self.switch.partition(":")[0])
         for parameter, value in _MARKING_OFF.items():
-            said = re.sub(rf"{_MARKED}{parameter}={value}\b", "ecn: off", said)
-        return re.sub(rf"{_MARKED}({'|'.join(_MARKING)})\b", lambda found: _KEY_OF[found[1]], said)
+            stated = re.sub(rf"{_MARKED}{parameter}={value}\b", "ecn: off", stated)
+        return re.sub(
+            rf"{_MARKED}({'|'.join(_MARKING)})\b", lambda found: _KEY_OF[found[1]], stated
+        )
 
 
 def read(text: str, name: str) -> FabricFile:
@@ -131,27 +135,27 @@ def read(text: str, name: str) -> FabricFile:
     reader = _Reader(parse_mapping(text, name))
     if reader.problems:
         raise TextError(reader.problems, name)
-    said = reader.said
-    wrong = [Problem(reader.line(key), what) for key, what in cross_checks(said)]
+    stated = reader.stated
+    wrong = [Problem(reader.line(key), what) for key, what in cross_checks(stated)]
     if wrong:
         raise TextError(wrong, name)
     try:
-        shape: dict[str, Any] = {key: value for key, value in said.items() if key in CLOS}
-        if shape.get("homing") == AUTO_HOMING and said.get("control_plane", STATIC) != STATIC:
+        shape: dict[str, Any] = {key: value for key, value in stated.items() if key in CLOS}
+        if shape.get("homing") == AUTO_HOMING and stated.get("control_plane", STATIC) != STATIC:
             shape["homing"] = PATHS  # bonds take static routes
         built = Clos(**shape).topology()
-        profile = dataclasses.replace(_profile(said), vlans=built.profile.vlans)
+        profile = dataclasses.replace(_profile(stated), vlans=built.profile.vlans)
         topology = dataclasses.replace(built, profile=profile)
     except TopologyError as error:
         raise TextError([Problem(reader.line_about(str(error)), str(error))], name) from None
-    switch = _switch(said) if any(key in said for key in OF_SWITCHES) else None
-    transport = said.get("interconnect")
+    switch = _switch(stated) if any(key in stated for key in OF_SWITCHES) else None
+    transport = stated.get("interconnect")
     return FabricFile(
         topology,
         switch,
         reader.lines,
         transport=None if transport is None else str(transport),
-        names_switch="switch" in said,
+        names_switch="switch" in stated,
     )
 
 
@@ -159,7 +163,7 @@ class _Reader:
     """The keys of a text, and the ``problems`` of keys and values on their own."""
 
     def __init__(self, content: CommentedMap) -> None:
-        self.said: dict[str, Value] = {}
+        self.stated: dict[str, Value] = {}
         self.problems: list[Problem] = []
         self.lines: dict[str, int] = {}
         self._section((), content, 1)
@@ -167,12 +171,12 @@ class _Reader:
     def line(self, key: str) -> int:
         return self.lines.get(key, 1)
 
-    def line_about(self, said: str) -> int:
+    def line_about(self, stated: str) -> int:
         """The line of the first key that a message of the topology names, which knows nothing of
         switches' keys."""
         named = (
             word
-            for word in re.findall(r"[a-z_]+", said)
+            for word in re.findall(r"[a-z_]+", stated)
             if word in self.lines and word not in OF_SWITCHES
         )
         return self.line(next(named, ""))
@@ -207,7 +211,7 @@ class _Reader:
             self._wrong(line, f"{key} is {_shown(value)}, not a single value")
             return
         try:
-            self.said[key] = KEYS[key].kind.read(key, str(value))
+            self.stated[key] = KEYS[key].kind.read(key, str(value))
         except TopologyError as error:
             self._wrong(line, str(error))
 
@@ -230,10 +234,10 @@ class _Reader:
             found[number] = str(entry)
             self.lines[DSCP + number] = at
         if found:
-            self.said[key] = ",".join(found.values())
+            self.stated[key] = ",".join(found.values())
 
-    def _wrong(self, line: int, said: str) -> None:
-        self.problems.append(Problem(line, said))
+    def _wrong(self, line: int, stated: str) -> None:
+        self.problems.append(Problem(line, stated))
 
 
 def _shown(value: object) -> str:
@@ -275,25 +279,25 @@ def _unknown(path: tuple[str, ...], key: object, known: tuple[str, ...]) -> str:
     return f"{where} has no {_name(key)}; known are {', '.join(known)}"
 
 
-def _profile(said: Mapping[str, Value]) -> FabricProfile:
+def _profile(stated: Mapping[str, Value]) -> FabricProfile:
     default = FabricProfile()
     return FabricProfile(
-        control_plane=_control_plane(said),
-        load_balancing=str(said.get("load_balancing", default.load_balancing)),
-        data_plane=str(said.get("data_plane", default.data_plane)),
+        control_plane=_control_plane(stated),
+        load_balancing=str(stated.get("load_balancing", default.load_balancing)),
+        data_plane=str(stated.get("data_plane", default.data_plane)),
     )
 
 
-def _control_plane(said: Mapping[str, Value]) -> str:
+def _control_plane(stated: Mapping[str, Value]) -> str:
     """``NAME[:PARAMETER=VALUE,...]``."""
-    name = str(said.get("control_plane", STATIC))
+    name = str(stated.get("control_plane", STATIC))
     parts = []
-    if "bfd" in said:
-        parts.append(f"bfd={said['bfd']}")
-    if "bfd_interval" in said:
-        parts.append(f"interval={_time(said['bfd_interval'])}")
-    if "bfd_multiplier" in said:
-        parts.append(f"multiplier={said['bfd_multiplier']}")
+    if "bfd" in stated:
+        parts.append(f"bfd={stated['bfd']}")
+    if "bfd_interval" in stated:
+        parts.append(f"interval={_time(stated['bfd_interval'])}")
+    if "bfd_multiplier" in stated:
+        parts.append(f"multiplier={stated['bfd_multiplier']}")
     return name if name == STATIC or not parts else f"{name}:{','.join(parts)}"
 
 
@@ -301,31 +305,33 @@ def _time(ns: Value) -> str:
     return format_time(int(ns)).replace(" ", "")
 
 
-def _switch(said: Mapping[str, Value]) -> str:
+def _switch(stated: Mapping[str, Value]) -> str:
     """``PROFILE[:PARAMETER=VALUE,...]`` of :mod:`emulator.asic.switch_choice`."""
-    name = switch_name(said)
-    parts = list(_switch_parts(said)) if name != NO_SWITCH else []
+    name = switch_name(stated)
+    parts = list(_switch_parts(stated)) if name != NO_SWITCH else []
     return f"{name}:{','.join(parts)}" if parts else name
 
 
-def _switch_parts(said: Mapping[str, Value]) -> Iterator[str]:
-    if "load_balancing" in said:
-        yield f"balance={said['load_balancing']}"
-    if "flowlet_gap" in said:
-        yield f"flowlet_gap={_time(said['flowlet_gap'])}"
-    if "switch_latency" in said:
-        yield f"latency={_time(said['switch_latency'])}"
-    if switch_name(said) == LOSSLESS and "pfc" in said:
-        yield f"pfc={said['pfc']}"
-    if "trimming" in said:
-        yield f"trim={said['trimming']}"
+def _switch_parts(stated: Mapping[str, Value]) -> Iterator[str]:
+    if "load_balancing" in stated:
+        yield f"balance={stated['load_balancing']}"
+    if "flowlet_gap" in stated:
+        yield f"flowlet_gap={_time(stated['flowlet_gap'])}"
+    if "switch_latency" in stated:
+        yield f"latency={_time(stated['switch_latency'])}"
+    if switch_name(stated) == LOSSLESS and "pfc" in stated:
+        yield f"pfc={stated['pfc']}"
+    if "trimming" in stated:
+        yield f"trim={stated['trimming']}"
     rules = {
-        rule: said[key] for key, rule in ((_KEY_OF[rule], rule) for rule in _MARKING) if key in said
+        rule: stated[key]
+        for key, rule in ((_KEY_OF[rule], rule) for rule in _MARKING)
+        if key in stated
     }
-    if said.get("ecn") == "off":
+    if stated.get("ecn") == "off":
         rules = dict(_MARKING_OFF)
     for name in MARKED_CLASSES:
         for rule, value in rules.items():
             yield f"{name}.{rule}={value}"
-    for entry in filter(None, str(said.get(CLASSES, "")).split(",")):
+    for entry in filter(None, str(stated.get(CLASSES, "")).split(",")):
         yield f"{DSCP}{entry}"

@@ -201,10 +201,10 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Key, ...]] = {
 KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
 
 
-def switch_name(said: Mapping[str, int | str]) -> str:
-    """The profile of the switches: ``said``, or customary for the interconnect."""
-    usual = LOSSLESS if said.get("interconnect") == ROCEV2 else "shallow"
-    return str(said.get("switch", usual))
+def switch_name(stated: Mapping[str, int | str]) -> str:
+    """The profile of the switches: ``stated``, or customary for the interconnect."""
+    usual = LOSSLESS if stated.get("interconnect") == ROCEV2 else "shallow"
+    return str(stated.get("switch", usual))
 
 
 def measured(depth: str) -> tuple[str, float] | None:

@@ -25,7 +25,7 @@ class Problem:
     """A problem of a text, and its line, counted from 1."""
 
     line: int
-    said: str
+    stated: str
 
 
 class TextError(TopologyError):
@@ -36,7 +36,7 @@ class TextError(TopologyError):
         self.name = name
         first, more = self.problems[0], len(self.problems) - 1
         rest = f" ({more} more: uetemu validate {name})" if more else ""
-        super().__init__(f"{name}:{first.line}: {first.said}{rest}")
+        super().__init__(f"{name}:{first.line}: {first.stated}{rest}")
 
 
 def parse_mapping(text: str, name: str) -> CommentedMap:
@@ -51,19 +51,19 @@ def parse_mapping(text: str, name: str) -> CommentedMap:
         content = yaml.load(text)
     except ReaderError as error:
         line = 1 + text.count("\n", 0, error.position)
-        said = f"not YAML: the character #x{error.character:04x} is not allowed"
-        raise TextError([Problem(line, said)], name) from None
+        stated = f"not YAML: the character #x{error.character:04x} is not allowed"
+        raise TextError([Problem(line, stated)], name) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = f"not YAML: {error.problem or error.context}"
-        if isinstance(error, ComposerError) and said.endswith("but found another document"):
-            said = "another document begins here: a fabric profile is a single one"
-        raise TextError([Problem(mark.line + 1 if mark else 1, said)], name) from None
+        stated = f"not YAML: {error.problem or error.context}"
+        if isinstance(error, ComposerError) and stated.endswith("but found another document"):
+            stated = "another document begins here: a fabric profile is a single one"
+        raise TextError([Problem(mark.line + 1 if mark else 1, stated)], name) from None
     except RecursionError:
         raise TextError([Problem(1, "nested too deeply")], name) from None
     except (YAMLError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        raise TextError([Problem(1, f"not YAML: {said}")], name) from None
+        stated = str(error).partition("\n")[0]
+        raise TextError([Problem(1, f"not YAML: {stated}")], name) from None
     if not isinstance(content, CommentedMap):
         raise TextError([Problem(1, "not a mapping: write for example 'segment:'")], name)
     return content

@@ -111,15 +111,15 @@ class CreditSource:
         ``backlog``: octets that wait, those to be sent again among them.  ``window``: that of NSCC
         where it runs as well.
         """
-        wanted = backlog
+        needed = backlog
         if window is not None:
-            wanted = min(wanted, window + self._mtu)
-        wanted = min(wanted, self.max_wnd) - self.credit
-        if self.speculative and backlog and wanted < self._mtu:
-            wanted = self._mtu
-        if wanted <= 0:
+            needed = min(needed, window + self._mtu)
+        needed = min(needed, self.max_wnd) - self.credit
+        if self.speculative and backlog and needed < self._mtu:
+            needed = self._mtu
+        if needed <= 0:
             return self.granted
-        return (self.granted - (-wanted // _UNIT)) & COUNT_MASK
+        return (self.granted - (-needed // _UNIT)) & COUNT_MASK
 
     def request_at(self) -> int | None:
         """Return when a source with a backlog asks for credit, while it has none (ns).
@@ -142,14 +142,14 @@ class CreditSource:
 class _Grantee(Generic[K]):
     """A source, as its receiver sees it."""
 
-    __slots__ = ("granted", "key", "target", "told_at", "unused")
+    __slots__ = ("granted", "key", "reported_at", "target", "unused")
 
     def __init__(self, key: K) -> None:
         self.key = key
         self.target = 0  # highest credit_target
         self.granted = 0  # cumulative
         self.unused = 0  # octets granted for which nothing has arrived
-        self.told_at = -NEVER
+        self.reported_at = -NEVER
 
 
 class CreditPacer(Generic[K]):
@@ -206,7 +206,7 @@ class CreditPacer(Generic[K]):
         """A CREDIT_REQ: a source that has no credit.  What it was granted may have been lost."""
         self.on_target(key, target)
         source = self._sources[key]
-        if now - source.told_at >= self._base_rtt:
+        if now - source.reported_at >= self._base_rtt:
             self._repeats[key] = source
 
     def on_arrival(self, key: K, octets: int) -> None:
@@ -248,15 +248,15 @@ class CreditPacer(Generic[K]):
             source, grant = turn
             source.granted = (source.granted + grant) & COUNT_MASK
             source.unused += grant * _UNIT
-            source.told_at = now
+            source.reported_at = now
             self._queue(source)
             self._next += max(grant, self._least) * self._ns_per_unit
             due.append((source.key, source.granted))
         self._resting = not self._active and not self._idle
         while self._repeats:
             _, source = self._repeats.popitem(last=False)
-            if source.told_at != now:
-                source.told_at = now
+            if source.reported_at != now:
+                source.reported_at = now
                 due.append((source.key, source.granted))
         return due
 

@@ -451,15 +451,15 @@ class RequestDestination:
         """An ACK leaves: what was owed is paid."""
         self._owed = 0
 
-    def sack(self, wanted: int | None = None) -> tuple[int, int]:
+    def sack(self, requested: int | None = None) -> tuple[int, int]:
         """(SACK base PSN, bitmap) for the ACK about to leave.
 
         Consecutive ACKs walk the window in blocks of 64 PSNs and start again at CACK; a probe
         names the base that it wants.
         """
         window = self.window
-        if wanted is not None:
-            return wanted, window.sack(wanted)
+        if requested is not None:
+            return requested, window.sack(requested)
         base = self._sack_base
         cack = window.cack
         if ((base - cack) & MASK) >= HALF:

@@ -132,7 +132,7 @@ class PacketWriter:
         self._outbox = outbox
         self._counts = counts
 
-    def take_another_path(self) -> None:
+    def repath(self) -> None:
         """The present one may be broken."""
         self._entropy.timed_out()
 

@@ -97,7 +97,7 @@ class Turns:
             try:
                 pdc.attend(out, now, limit)
             except SealError as error:
-                pdc.fail(error.reason.upper(), now, tell=False)
+                pdc.fail(error.reason.upper(), now, notify=False)
             if pdc.state is PdcState.CLOSED:
                 continue
             self._served[pdc] = None
@@ -128,7 +128,7 @@ class Turns:
             try:
                 stop = pdc.send(out, now, limit, EVERYTHING if alone else pdc.deficit)
             except SealError as error:
-                pdc.fail(error.reason.upper(), now, tell=False)
+                pdc.fail(error.reason.upper(), now, notify=False)
             if pdc.state is PdcState.CLOSED:
                 continue
             if not keeps_deadline or stop == FINISHED:

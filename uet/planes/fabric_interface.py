@@ -123,7 +123,7 @@ class FabricInterface:
         self._names = {address: route[0] for route in config.peers for address in route}
         self._numbers = {peer: Numbers(rng.getrandbits(NUMBER_BITS)) for peer in self._routes}
         self._waiting: dict[str, deque[DividedWork]] = {}  # for a number
-        self._liveness = Liveness(len(feps), self.counts, self._at, patience=config.patience)
+        self._liveness = Liveness(len(feps), self.counts, self._at, time_limit=config.time_limit)
         self.hearing = Hearing(self._routes, after=config.silence)
         self._writes = ArrivedWrites(self._feps, self._routes, self.counts)
         self._receives = SharedReceives(self._feps, self._address_at)
@@ -318,8 +318,8 @@ class FabricInterface:
         if delivery not in ("rud", "rod"):
             return False
         if isinstance(request, WriteRequest):
-            told = request.header_data is not None
-            return request.synchronise is None and (told or delivery == "rud")
+            reported = request.header_data is not None
+            return request.synchronise is None and (reported or delivery == "rud")
         return isinstance(request, ReadRequest | NoOperationRequest)
 
     def _finish(self, work: DividedWork) -> None:

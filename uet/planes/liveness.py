@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 #: The pause between questions to a silent plane grows up to so many times the first.
-_MOST_PATIENCE = 64
+_LONGEST_TIME_LIMIT = 64
 
 COUNTERS = ("planes_down", "planes_up", "planes_silent", "planes_found")
 
@@ -26,8 +26,8 @@ class PlaneProbe:
 class Liveness:
     """The planes of one interface, ``count`` of them.
 
-    ``ask_at`` is called with a time (ns) and the probe that is due then, ``patience`` is the first
-    pause of a probe.
+    ``ask_at`` is called with a time (ns) and the probe that is due then, ``time_limit`` is the
+    first pause of a probe.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Liveness:
         counts: Counter[str],
         ask_at: Callable[[int, PlaneProbe], None],
         *,
-        patience: int,
+        time_limit: int,
     ) -> None:
         self._counts = counts
         self._ask_at = ask_at
-        self._patience = patience
+        self._time_limit = time_limit
         #: Those with carrier, in order; and those that are to be so from the next turn on.
         self.working: Sequence[int] = tuple(range(count))
         self.announced = self.working
@@ -75,7 +75,7 @@ class Liveness:
         if (peer, plane) in self._silent:
             return False
         self._counts["planes_silent"] += 1
-        probe = self._silent[peer, plane] = PlaneProbe(peer, plane, self._patience)
+        probe = self._silent[peer, plane] = PlaneProbe(peer, plane, self._time_limit)
         self._ask_at(now, probe)
         return True
 
@@ -95,7 +95,7 @@ class Liveness:
         """The question goes to the end of its pause, and the next pause is twice as long."""
         if self._is_open(probe):
             self._ask_at(now + probe.pause, probe)
-            probe.pause = min(2 * probe.pause, _MOST_PATIENCE * self._patience)
+            probe.pause = min(2 * probe.pause, _LONGEST_TIME_LIMIT * self._time_limit)
 
     def _is_open(self, probe: PlaneProbe) -> bool:
         return self._silent.get((probe.peer, probe.plane)) is probe

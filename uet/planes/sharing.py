@@ -12,14 +12,14 @@ class InterfaceConfig:
 
     ``peers`` has the fabric addresses of each peer, in the order of planes; the first is its name.
     ``quarantine`` (ns) is how long a packet may be on its way, ``silence`` (ns) after which a plane
-    is given up, ``patience`` (ns) the pause before it is asked again for the first time.
+    is given up, ``time_limit`` (ns) the pause before it is asked again for the first time.
     """
 
     peers: Sequence[tuple[str, ...]]
     stripe_above: int = 16_384
     quarantine: int = 200_000
     silence: int = 600_000
-    patience: int = 1_000_000
+    time_limit: int = 1_000_000
 
 
 class Sharing:

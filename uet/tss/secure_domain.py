@@ -184,10 +184,10 @@ def fingerprint(key: bytes) -> bytes:
 
 def check_key(mode: Mode, an: int, key: bytes) -> None:
     """Raises :class:`SecureDomainError` unless ``key`` has the size that ``mode`` asks for."""
-    wanted = CLIENT_KEY_SIZE if mode == "client" else KEY_SIZE
-    if not isinstance(key, bytes) or len(key) != wanted:
+    requested = CLIENT_KEY_SIZE if mode == "client" else KEY_SIZE
+    if not isinstance(key, bytes) or len(key) != requested:
         size = f"{len(key)} octets" if isinstance(key, bytes) else "not octets"
-        raise SecureDomainError(f"the key of AN {an} is {size}; {mode} mode takes {wanted}")
+        raise SecureDomainError(f"the key of AN {an} is {size}; {mode} mode takes {requested}")
 
 
 def check_together(domains: Iterable[SecureDomain]) -> None:

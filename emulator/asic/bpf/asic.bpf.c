@@ -28,7 +28,7 @@
 #define MARK_DUPLICATE 0x75655402
 /* Those that the emulator itself sends by a port: a MAC control frame, a knock at its queue. */
 #define MARK_OWN 0x75655403
-#define MARK_KNOCK 0x75655404
+#define MARK_KICK 0x75655404
 
 /* What the kernel asks for; some of its functions are for GPL-compatible programs only. */
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -111,10 +111,10 @@ int asic_egress(struct __sk_buff *skb)
 	__u64 octets, now;
 	int can_trim;
 
-	if (!rules || !port || !rules->rate || pass == MARK_KNOCK || (VIRTUAL && !mapped))
+	if (!rules || !port || !rules->rate || pass == MARK_KICK || (VIRTUAL && !mapped))
 		return TC_ACT_UNSPEC;
 	if (VIRTUAL && !is_transport(skb, rules->native_protocol))
-		return pass_in_kernel(skb, rules, mapped, STRIKES_DEPARTURES);
+		return pass_in_kernel(skb, rules, mapped, FAULTS_DEPARTURES);
 	if (pass == MARK_OWN)
 		return rules->faults.black_hole ? swallowed(rules) : TC_ACT_UNSPEC;
 	if (pass == MARK_TRIMMED || pass == MARK_DUPLICATE)
@@ -196,10 +196,10 @@ static __always_inline int lost_on_arrival(struct __sk_buff *skb, struct port_st
 	struct packet packet;
 	enum fault fault;
 
-	if (!((rules->faults.black_hole | rules->faults.enabled) & STRIKES_ARRIVALS))
+	if (!((rules->faults.black_hole | rules->faults.enabled) & FAULTS_ARRIVALS))
 		return 0;
 	parse(skb, &packet);
-	if (rules->faults.black_hole & STRIKES_ARRIVALS) {
+	if (rules->faults.black_hole & FAULTS_ARRIVALS) {
 		count_swallowed(port, class_of(rules, &packet), rules);
 		return 1;
 	}
@@ -221,7 +221,7 @@ static __always_inline int arrive_in_kernel(struct __sk_buff *skb,
 	if (rules->balancing != BALANCE_KERNEL && packet.version &&
 	    !flow_of(skb, &packet, rules, &flow))
 		bpf_set_hash(skb, flow.hash >> 32);
-	return pass_in_kernel(skb, rules, mapped, STRIKES_ARRIVALS);
+	return pass_in_kernel(skb, rules, mapped, FAULTS_ARRIVALS);
 }
 
 SEC("tc")

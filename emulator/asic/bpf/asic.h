@@ -75,12 +75,12 @@ struct fault_settings {
 	__u64 corruption;
 	__u64 duplication;
 	__u64 reordering;
-	__u32 black_hole; /* what it strikes (STRIKES_...) */
+	__u32 black_hole; /* what it strikes (FAULTS_...) */
 	__u32 enabled;	  /* what any of the others strike */
 };
 
-#define STRIKES_DEPARTURES 1
-#define STRIKES_ARRIVALS 2 /* too: the port at the other end of the cable has no settings */
+#define FAULTS_DEPARTURES 1
+#define FAULTS_ARRIVALS 2 /* too: the port at the other end of the cable has no settings */
 #define WITHOUT_CARRIER 4  /* of a black hole: the cable is pulled, and what is lost is told so */
 
 struct port_settings {

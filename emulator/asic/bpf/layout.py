@@ -60,8 +60,8 @@ class Balancing(IntEnum):
 
 
 # What of a port faults act on, and one more bit of a black hole.
-STRIKES_DEPARTURES = 1
-STRIKES_ARRIVALS = 2
+FAULTS_DEPARTURES = 1
+FAULTS_ARRIVALS = 2
 WITHOUT_CARRIER = 4  # the cable is pulled, and each frame lost to it counts as LINK_DOWN
 
 

@@ -263,5 +263,5 @@ def _verifier_says(complaints: str) -> str:
     if match := re.search(r"BEGIN PROG LOAD LOG -+\n(.*?)\n?-+ END PROG", complaints, re.S):
         log = match[1]
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    said = [line for line in lines if not line.startswith(("processed ", "verification time"))]
-    return "; ".join(said[-LOG_LINES:]) or "no reason given"
+    stated = [line for line in lines if not line.startswith(("processed ", "verification time"))]
+    return "; ".join(stated[-LOG_LINES:]) or "no reason given"

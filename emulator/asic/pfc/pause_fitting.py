@@ -78,19 +78,19 @@ def fit_pauses(
 def _rules(
     choice: SwitchChoice, kind: CableKind, bdp_bytes: int, priority: int, mtu: int
 ) -> PauseRules:
-    wanted = choice.pausing
-    assert wanted is not None
-    response = wanted.pfc_response_ns
+    requested = choice.pausing
+    assert requested is not None
+    response = requested.pfc_response_ns
     needed = headroom_bytes(
         kind.rate_bps, kind.delay_ns, mtu, response_ns=response, pipeline_ns=choice.latency_ns
     )
-    headroom = needed if wanted.headroom is None else _octets(wanted.headroom, bdp_bytes)
+    headroom = needed if requested.headroom is None else _octets(requested.headroom, bdp_bytes)
     frame = mtu + PACKET_OVERHEAD_OCTETS
     room = kind.buffer_bytes - headroom
-    if wanted.xoff is None:
+    if requested.xoff is None:
         xoff = min(round(DEFAULT_XOFF * bdp_bytes), room)
     else:
-        xoff = _octets(wanted.xoff, bdp_bytes)
+        xoff = _octets(requested.xoff, bdp_bytes)
     if xoff < frame or xoff > room:
         raise Misfit(
             f"PFC needs xoff ({format_size(max(xoff, 0))}, at least a frame of {frame} octets) and "
@@ -99,10 +99,10 @@ def _rules(
             "the cables, or take pfc=off",
             *("xoff", "headroom", "buffer", "uplink_delay", "nic_delay", "pfc"),
         )
-    if wanted.xon is None:
+    if requested.xon is None:
         xon = max(0, xoff - HYSTERESIS_FRAMES * frame)
     else:
-        xon = _octets(wanted.xon, bdp_bytes)
+        xon = _octets(requested.xon, bdp_bytes)
     if xon > xoff:
         raise Misfit(
             f"xon of the switch is {format_size(xon)}, above xoff of {format_size(xoff)}: "
@@ -117,8 +117,8 @@ def _rules(
         headroom_bytes=headroom,
         needed_bytes=needed,
         reaction_ns=reaction_ns(kind.delay_ns, response_ns=response),
-        watchdog_ns=wanted.pfc_watchdog_ns,
-        drops=wanted.pfc_watchdog_action == "drop",
+        watchdog_ns=requested.pfc_watchdog_ns,
+        drops=requested.pfc_watchdog_action == "drop",
     )
 
 

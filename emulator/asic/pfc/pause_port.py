@@ -11,16 +11,16 @@ from emulator.asic.pfc.pause_frame import frame
 from emulator.asic.pfc.pause_state import Gate, Pauser, PauseRules
 from emulator.asic.pfc.pauses import set_dropping
 from emulator.kernel.netlink import RouteSocket
-from emulator.kernel.shaping import KNOCK_CLASS, PAST_THE_QUEUES, Egress, gate_request
+from emulator.kernel.shaping import KICK_CLASS, PAST_THE_QUEUES, Egress, gate_request
 
 SO_MARK, SO_PRIORITY = 36, 12
 #: What the switch program knows the emulator's own frames by (asic.bpf.c).
-MARK_OWN, MARK_KNOCK = 0x75655403, 0x75655404
+MARK_OWN, MARK_KICK = 0x75655403, 0x75655404
 IEEE_LOCAL_EXPERIMENT = 0x88B5
 #: How a port that has been knocked at says that it took nothing in, or that it is down.
 _REFUSALS = frozenset({errno.ENOBUFS, errno.ENETDOWN, errno.ENXIO, errno.EAGAIN})
 #: It never leaves its port, but has to be long enough for one.
-KNOCK = bytes(12) + IEEE_LOCAL_EXPERIMENT.to_bytes(2, "big") + bytes(46)
+KICK = bytes(12) + IEEE_LOCAL_EXPERIMENT.to_bytes(2, "big") + bytes(46)
 
 
 class PausePort:
@@ -52,7 +52,7 @@ class PausePort:
         self._shut = self._dropping = False
         interface = socket.if_indextoname(index)
         self._frames = _sender(interface, PAST_THE_QUEUES, MARK_OWN)
-        self._knock = _sender(interface, KNOCK_CLASS, MARK_KNOCK)
+        self._kick = _sender(interface, KICK_CLASS, MARK_KICK)
 
     def next_deadline(self) -> int | None:
         """Return when :meth:`advance` has something to do (ns of fabric time)."""
@@ -121,7 +121,7 @@ class PausePort:
         self._shut = closed
         if not closed:
             try:
-                self._knock.send(KNOCK)
+                self._kick.send(KICK)
             except OSError as error:
                 # ENOBUFS is what it comes to: the class takes nothing, and has been looked at
                 if error.errno not in _REFUSALS:

@@ -18,7 +18,7 @@ from emulator.asic.pfc.pause_state import PauseRules
 #: How long (s of the machine) a buffer has to stand still at least.
 STILL_S = 3.0
 #: Times that a switch needs to empty its buffers: other classes may take some of the link.
-PATIENCE = 2
+TIME_LIMIT = 2
 
 
 def still_s(switches: Iterable[Iterable[PauseRules]], dilation: float) -> float:
@@ -31,7 +31,7 @@ def still_s(switches: Iterable[Iterable[PauseRules]], dilation: float) -> float:
         ports = list(switch)
         octets = sum(rules.ceiling_bytes for rules in ports)
         longest = max(longest, octets * 8 / min(rules.rate_bps for rules in ports))
-    return max(STILL_S, PATIENCE * longest * dilation)
+    return max(STILL_S, TIME_LIMIT * longest * dilation)
 
 
 class Remnants:

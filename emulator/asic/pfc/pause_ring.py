@@ -64,9 +64,9 @@ class PauseRing:
             length, _ = _RECORD.unpack_from(self._octets, start)
             if length & _BUSY:  # still being written, on the other processor
                 return
-            told = not length & _DISCARDED
+            reported = not length & _DISCARDED
             length &= ~(_BUSY | _DISCARDED)
-            if told and length == PAUSE_EVENT.size:
+            if reported and length == PAUSE_EVENT.size:
                 time, port, kind, _, destination, control = PAUSE_EVENT.unpack_from(
                     self._octets, start + _RECORD.size
                 )

@@ -139,7 +139,7 @@ class PauseAgent:
                 self._happened(event)
             self._advance()
             if self._control.fileno() in ready:
-                ending = self._obey()
+                ending = self._handle()
             if watched is not None and watched in ready and not os.read(watched, 64):
                 ending = True
         for port in self.ports.values():
@@ -215,7 +215,7 @@ class PauseAgent:
             self._program.pause_states.put(PORT_KEY.pack(index), empty)
             self.ports[index].let_go()
 
-    def _obey(self) -> bool:
+    def _handle(self) -> bool:
         """Do what is asked for on the control socket; whether that was to end."""
         request, sender = self._control.recvfrom(256)
         verb, _, rest = request.decode(errors="replace").partition(" ")

@@ -63,13 +63,13 @@ def start(lab: str, *, persistent: bool) -> IO[bytes] | None:
         )
     lab_record.add_process(lab, process.pid)
     assert process.stdout is not None
-    said = process.stdout.readline().decode().strip()
+    stated = process.stdout.readline().decode().strip()
     process.stdout.close()
-    if said != "ready":
+    if stated != "ready":
         process.kill()
         process.wait()
-        said = said or log_of(lab).read_text(errors="replace").strip().rpartition("\n")[2]
-        raise UserError(f"priority flow control does not start: {said or 'its process died'}")
+        stated = stated or log_of(lab).read_text(errors="replace").strip().rpartition("\n")[2]
+        raise UserError(f"priority flow control does not start: {stated or 'its process died'}")
     return process.stdin
 
 

@@ -97,16 +97,16 @@ def config_values(options: dict[str, Any]) -> dict[str, object]:
 def peer_from(options: dict[str, Any]) -> Card | CardExchange:
     """The peer's card, or where to get it; takes the options out.  Raises :class:`UserError`."""
     listen, connect, peer = (options.pop(name) for name in ("listen", "connect", "peer"))
-    told = {there: options.pop(name) for name, there in _CARD.items()}
-    told = {name: value for name, value in told.items() if value is not None}
+    reported = {there: options.pop(name) for name, there in _CARD.items()}
+    reported = {name: value for name, value in reported.items() if value is not None}
     if sum(way is not None for way in (listen, connect, peer)) != 1:
         raise UserError(
             "say how the peer is met, by one of --listen, --connect HOST and --peer ADDRESS"
         )
     if peer is not None:
-        return card_from({"address": ip(peer, "--peer"), **told}, "the peer of the options")
-    if told:
-        name = next(name for name, there in _CARD.items() if there in told)
+        return card_from({"address": ip(peer, "--peer"), **reported}, "the peer of the options")
+    if reported:
+        name = next(name for name, there in _CARD.items() if there in reported)
         raise UserError(
             f"--{name.replace('_', '-')} goes with --peer: with an exchange the peer's card says it"
         )

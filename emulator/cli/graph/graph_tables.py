@@ -137,12 +137,12 @@ def _summary(topology: Topology) -> Table:
     table.add_row("egress queue", _each((link.buffer_bytes for link in links), format_size))
     for scale_up in dict.fromkeys(server.scale_up for server in topology.servers):
         rate, latency = format_rate(scale_up.rate_bps), format_time(scale_up.latency_ns)
-        told = f"{rate} per GPU each way, {latency}"
+        reported = f"{rate} per GPU each way, {latency}"
         if scale_up.shape != SWITCH:
-            told += f", {scale_up.shape}"
+            reported += f", {scale_up.shape}"
         if scale_up.hosts > 1:
-            told += f", {scale_up.hosts} servers"
-        table.add_row("scale-up", told)
+            reported += f", {scale_up.hosts} servers"
+        table.add_row("scale-up", reported)
     for name, bps in bisection_bandwidth(topology).items():
         table.add_row(f"bisection, {name}", f"{format_rate(bps)} each way")
     if delays := path_delays(topology, topology.gpus[0].name).values():
@@ -190,7 +190,7 @@ def _ports(counts: Counter[int]) -> str:
 def _failures(topology: Topology) -> Table:
     table = _table("When one fails", "one", "such as", "GPUs")
     for domain in failure_domains(topology):
-        table.add_row(domain.kind, domain.example, domain.told())
+        table.add_row(domain.kind, domain.example, domain.reported())
     return table
 
 
@@ -220,12 +220,12 @@ def _rails(topology: Topology) -> Table:
                 str(bridge.gateway.ip),
                 span([far.node for far, _ in gpus]),
                 span(addresses),
-                ports_told(members),
+                reported_ports(members),
             )
     return table
 
 
-def ports_told(names: Sequence[str]) -> str:
+def reported_ports(names: Sequence[str]) -> str:
     """``down0 .. down3`` of neighbours.  Of ports with others between: each of a few, such as
     ``down0, down3, down6``, or of more ``down0, down8 .. down64``."""
     last = [int(found.group()) for name in names[:2] if (found := re.search(r"\d+$", name))]

@@ -27,7 +27,7 @@ def command(labs: tuple[str, ...], everything: bool, force: bool, form: str) -> 
     require_root("remove a lab")
     if labs and everything:
         raise UserError("name labs or say --all, not both")
-    lab_record.erase_unborn()
+    lab_record.erase_unfinished()
     # a leftover may go by itself meanwhile; a lab that was named has to be there
     found = labs or [lab for lab in leftovers() if exists(lab)]
     removed = [take_down(lab, force=force) for lab in found]

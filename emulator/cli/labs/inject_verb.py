@@ -51,7 +51,7 @@ def _inject(lab: Lab, fault: str) -> Condition:
             f"lab {lab.name} is that of a uetemu run, which would not know why it suffers: give "
             f"that run --fault {fault!r}, or strike a lab of uetemu up"
         )
-    wanted = _reader(lab, fault)
+    requested = _reader(lab, fault)
     gone = f"lab {lab.name} was taken down meanwhile"
     try:
         lock = Lock(lab.directory)
@@ -62,7 +62,7 @@ def _inject(lab: Lab, fault: str) -> Condition:
         if record is None or record.identity != lab.record.identity or record.phase is not Phase.UP:
             raise UserError(gone)
         striker = FaultInjector(lab)
-        condition = wanted(striker.condition)
+        condition = requested(striker.condition)
         with uninterrupted():
             striker.apply(condition)
     finally:

@@ -41,12 +41,12 @@ def command(lab: str | None, form: str) -> None:
     with Lab.attach(lab) as running:
         counters = running.counters()
         switches = running.asic.counters() if running.asic is not None else {}
-        struck = recorded(running.name, running.topology)
+        faulted = recorded(running.name, running.topology)
         if form == "json":
-            facts = _facts(running, counters, switches) | {"struck": struck.words()}
+            facts = _facts(running, counters, switches) | {"struck": faulted.words()}
             click.echo(json.dumps(facts, indent=2))
         else:
-            _show_ports(running, counters, switches, struck)
+            _show_ports(running, counters, switches, faulted)
 
 
 def state_of(record: LabRecord) -> str:
@@ -116,7 +116,7 @@ def _show_ports(
     lab: Lab,
     counters: dict[str, PortCounters],
     switches: dict[str, AsicCounters],
-    struck: Condition,
+    faulted: Condition,
 ) -> None:
     plane = lab.topology.profile.control_plane
     click.echo(
@@ -124,7 +124,7 @@ def _show_ports(
         f"switch {lab.record.switch or 'none'}, control plane {plane}, "
         f"dilation {_time_of(lab.record)}, seed {lab.seed}"
     )
-    for words in struck.words():
+    for words in faulted.words():
         click.echo(f"struck: {words}")
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("port", "to", "address", "rate"):
@@ -148,7 +148,7 @@ def _show_ports(
                 end,
                 str(far),
                 str(address),
-                "down" if link in struck.dead else _rate(link, struck),
+                "down" if link in faulted.dead else _rate(link, faulted),
                 str(seen.rx_packets),
                 str(seen.tx_packets),
                 str(seen.tx_bytes),
@@ -159,10 +159,10 @@ def _show_ports(
     _show(table)
 
 
-def _rate(link: Link, struck: Condition) -> str:
+def _rate(link: Link, faulted: Condition) -> str:
     """Return the rate of ``link`` and its silent faults."""
-    told = described(struck.of(link), link)
-    return format_rate(link.rate_bps) + (f" ({' '.join(told)})" if told else "")
+    reported = described(faulted.of(link), link)
+    return format_rate(link.rate_bps) + (f" ({' '.join(reported)})" if reported else "")
 
 
 def _dropped(asic: AsicCounters | None) -> int:

@@ -80,12 +80,12 @@ class Attention:
 
     def _key(self) -> str:
         try:
-            struck = os.read(sys.stdin.fileno(), 64)
+            faulted = os.read(sys.stdin.fileno(), 64)
         except OSError:
-            struck = b""
-        if not struck:  # nobody will ever strike one again
+            faulted = b""
+        if not faulted:  # nobody will ever strike one again
             self._keys = None
-        return struck.decode("utf-8", "replace")
+        return faulted.decode("utf-8", "replace")
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.ended = self.ended or signal.Signals(number)

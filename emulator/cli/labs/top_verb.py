@@ -123,7 +123,7 @@ class TopWatch:
         try:
             before = self._sampler.sample()
             with _screen(console) as draw:
-                self._until_told(console, draw, before)
+                self._until_notified(console, draw, before)
         except LabGone as gone:
             click.echo(f"uetemu: {gone}", err=True)
         except OSError as error:
@@ -131,7 +131,7 @@ class TopWatch:
                 raise
             self._attention.ended = self._attention.ended or signal.SIGHUP
 
-    def _until_told(
+    def _until_notified(
         self, console: Console, draw: Callable[[list[Text]], None], before: Sample
     ) -> None:
         picture: LabSample | None = None

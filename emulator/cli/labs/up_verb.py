@@ -85,7 +85,7 @@ def command(
     # of a switch that the profile does not ask for, no line of it is to blame
     answering = chosen.answering() if switch is None else nullcontext()
     switch = switch or usual_switch(chosen.transport or DEFAULT_TRANSPORT, model, chosen)
-    asic = choice.wanted(switch)
+    asic = choice.requested(switch)
     lab = chosen.lab if name is None else name
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)

@@ -90,10 +90,10 @@ def interface(name: str) -> NetworkInterface:
         )
 
 
-def own_address(port: NetworkInterface, wanted: str | None, version: int | None) -> str:
+def own_address(port: NetworkInterface, requested: str | None, version: int | None) -> str:
     """The fabric address: the one that was asked for, or the interface's first of the version."""
-    if wanted is not None:
-        return wanted
+    if requested is not None:
+        return requested
     for address in port.addresses:
         if version is None or address.version == version:
             return str(address)

@@ -30,7 +30,7 @@ _ECN_BITS = 2
 #: Errors of a send whose frame a filter took, or whose interface somebody has taken down.
 _REFUSED = frozenset({errno.ENOBUFS, errno.ENETDOWN})
 #: How long (s) a frame without a trace is looked for before the run ends with an error.
-_PATIENCE_S = 5.0
+_TIME_LIMIT_S = 5.0
 #: Kernels before this one may leave softirqs to ksoftirqd, which has to come to run.
 _SOFTIRQS_AT_ONCE = (6, 5)
 _release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
@@ -274,7 +274,7 @@ class SwitchInlet:
         """Settle the account of ``frame``, which is not where it is looked for at once."""
         words, account, outlets = self._words, self._outlets.account, self._outlets
         began = time.monotonic()
-        while time.monotonic() < began + _PATIENCE_S:
+        while time.monotonic() < began + _TIME_LIMIT_S:
             if words is None:
                 if out:
                     account.delivered += 1

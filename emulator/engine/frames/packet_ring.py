@@ -161,14 +161,14 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-def open_together(open_one: Callable[[T], U], wanted: Iterable[T]) -> list[U]:
-    """Open all of ``wanted`` by ``open_one``; return the results in their order.
+def open_together(open_one: Callable[[T], U], requested: Iterable[T]) -> list[U]:
+    """Open all of ``requested`` by ``open_one``; return the results in their order.
 
     The kernel waits for all its processors whenever the ring of a packet socket is made, and when
     a packet socket is closed (synchronize_net): many sockets wait for the same moment.
     """
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        return list(threads.map(open_one, wanted))
+        return list(threads.map(open_one, requested))
 
 
 def close_together(opened: Iterable[Closable]) -> None:

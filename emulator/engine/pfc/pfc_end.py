@@ -150,7 +150,7 @@ class PfcEnd:
     def arrive(self, frame: bytes) -> None:
         """Take what comes over the cable, and ask for a pause if that is too much."""
         if frame[_TYPE_AT] == _TYPE and frame[_TYPE_AT + 1] == _SUBTYPE:
-            self._obey(frame)
+            self._handle(frame)
             return
         self.deliver(frame)
         if self._words[self._held_at] > self._ask_above:
@@ -218,7 +218,7 @@ class PfcEnd:
 
     # The line from here
 
-    def _obey(self, control: bytes) -> None:
+    def _handle(self, control: bytes) -> None:
         """Take a MAC control frame, which goes no further."""
         if self.gate is None or self.rules is None:
             return

@@ -41,12 +41,12 @@ def pause_settings_of(asic: FabricAsic, end: CableEnd) -> PauseSettings:
     The chance of loss is that of any frame on the cable; of bursts it is the mean over time.
     """
     name = str(end)
-    struck = asic.struck(name)
+    faulted = asic.faulted(name)
     return PauseSettings(
         asic.pause_rules(end),
         asic.storming(name),
         (asic.swallows(name, arriving=False), asic.swallows(name, arriving=True)),
-        (struck.mean_loss, struck.mean_loss if struck.arriving else 0.0),
+        (faulted.mean_loss, faulted.mean_loss if faulted.arriving else 0.0),
     )
 
 
@@ -120,7 +120,7 @@ class PriorityFlowControl:
             one.configure(own.rules)
             one.storm(own.storming)
 
-    def strike(self, end: CableEnd, settings: PauseSettings) -> None:
+    def apply_fault(self, end: CableEnd, settings: PauseSettings) -> None:
         """Apply faults to the PAUSE frames of ``end`` as ``settings`` define."""
         if end in self.ends:
             self._settings[self.ends[end].name] = settings

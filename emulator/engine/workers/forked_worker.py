@@ -72,13 +72,13 @@ class ForkedWorker:
         except OSError:
             self._bury()
 
-    def answer(self, patience_s: float | None = None) -> Any:
+    def answer(self, time_limit_s: float | None = None) -> Any:
         """Return the answer to the oldest call that has none yet.  Raises its exception.
 
-        If there is none for ``patience_s`` the process is ended: AgentError.
+        If there is none for ``time_limit_s`` the process is ended: AgentError.
         """
         try:
-            if not self._connection.poll(patience_s):
+            if not self._connection.poll(time_limit_s):
                 self._bury()
             failure, there, value = pickle.loads(self._connection.recv_bytes())
         except (OSError, EOFError):
@@ -161,6 +161,6 @@ def _pickled(failure: Exception | None, there: str, value: object) -> bytes:
             pickle.loads(octets)
     except Exception as error:  # noqa: BLE001 (pickle raises what the objects in it raise)
         what = value if failure is None else failure
-        said = f"{type(what).__name__} cannot leave the process ({error}): {what!s:.200}"
-        octets = pickle.dumps((RuntimeError(said), there, None))
+        stated = f"{type(what).__name__} cannot leave the process ({error}): {what!s:.200}"
+        octets = pickle.dumps((RuntimeError(stated), there, None))
     return octets

@@ -26,10 +26,10 @@ class Worker(Protocol):
     def give(self, method: str, *arguments: object) -> None:
         """Have ``method`` called there."""
 
-    def answer(self, patience_s: float | None = None) -> Any:
+    def answer(self, time_limit_s: float | None = None) -> Any:
         """Return the answer to the oldest call that has none yet.  Raises its exception.
 
-        Whoever does not answer for ``patience_s`` of the host's time is ended: AgentError.
+        Whoever does not answer for ``time_limit_s`` of the host's time is ended: AgentError.
         """
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class LocalWorker:
         """Have ``method`` called as soon as the answer is asked for."""
         self._given.append((method, arguments))
 
-    def answer(self, patience_s: float | None = None) -> Any:
+    def answer(self, time_limit_s: float | None = None) -> Any:
         """Carry out the oldest call, which takes as long as it does."""
         method, arguments = self._given.pop(0)
         return call(self.part, method, arguments)

@@ -235,12 +235,12 @@ class WorkerPart:
     # What ranks come to
 
     def _finished(self, rank: int) -> None:
-        self._tell(News(self.events.now, rank, result=self._endpoints[rank].result))
+        self._notify(News(self.events.now, rank, result=self._endpoints[rank].result))
 
     def _at_barrier(self, rank: int, names: Sequence[str]) -> None:
-        self._tell(News(self.events.now, rank, barriers=tuple(names)))
+        self._notify(News(self.events.now, rank, barriers=tuple(names)))
 
-    def _tell(self, news: News) -> None:
+    def _notify(self, news: News) -> None:
         if self.hear is None:
             self._news.append(news)
         else:
@@ -303,7 +303,7 @@ class WorkerPart:
 
     def _look_at_pauses(self) -> None:
         if self.network.pauses is not None:
-            self.network.pauses.on_unmoved = lambda: self._tell(News(self.events.now))
+            self.network.pauses.on_unmoved = lambda: self._notify(News(self.events.now))
 
     def of_pauses(self, method: str, arguments: Sequence[object]) -> Any:
         """Call ``method`` of the ports' pauses, which are there."""

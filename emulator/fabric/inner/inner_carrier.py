@@ -166,7 +166,7 @@ class InnerCables:
 
     @cached_property
     def _has_vlans(self) -> bool:
-        return vlans.wanted(self._topology)
+        return vlans.requested(self._topology)
 
 
 def _ends(links: Iterable[Link]) -> list[CableEnd]:

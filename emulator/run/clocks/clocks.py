@@ -36,7 +36,7 @@ class TimeBase(Protocol):
     def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
         """Has something done at a time (ns); None: whoever wants that waits for it."""
 
-    def struck(self, before: Broken, after: Broken, repeat: Repeat) -> None:
+    def faulted(self, before: Broken, after: Broken, repeat: Repeat) -> None:
         """Have routes follow that other cables carry nothing now than ``before``."""
 
 

@@ -110,7 +110,7 @@ class HostTime:
     def cabling(self) -> None:
         """None: the kernel holds the frames of all cables."""
 
-    def struck(self, before: Broken, after: Broken, repeat: Repeat) -> None:
+    def faulted(self, before: Broken, after: Broken, repeat: Repeat) -> None:
         """Nothing: daemons hear of it themselves, in the machine's time."""
 
     def await_routes(self, routing: Routing) -> None:

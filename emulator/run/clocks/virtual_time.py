@@ -62,7 +62,7 @@ class VirtualTime:
         self._events = EventQueue()
         self._fabric: VirtualFabric | None = None
         self._routes: HeldRoutes | None = None
-        self._struck = 0
+        self._faulted = 0
         self._capture: PortCapture | None = None
         self._pool: VirtualPool | None = None
         self._sampling: Sampling | None = None
@@ -117,16 +117,16 @@ class VirtualTime:
         stack.callback(self._routes.release)
         self._routes.hold()
 
-    def _warn(self, said: str) -> None:
-        if said not in self._result.warnings:
-            self._result.warnings.append(said)
+    def _warn(self, stated: str) -> None:
+        if stated not in self._result.warnings:
+            self._result.warnings.append(stated)
 
-    def struck(self, before: Broken, after: Broken, repeat: Repeat) -> None:
+    def faulted(self, before: Broken, after: Broken, repeat: Repeat) -> None:
         """Have routes change when the time that this is charged with is over."""
         routes = self._routes
         if routes is None or before.links == after.links:
             return
-        self._struck += 1
+        self._faulted += 1
         chosen = self._plan.request.convergence
         if chosen.given_ns is not None:
             charged_ns = chosen.given_ns
@@ -137,10 +137,10 @@ class VirtualTime:
             repeat(False)
             routes.settle(before)
             repeat(True)
-        due, strike = self._events.now // PS + charged_ns, self._struck
+        due, apply_fault = self._events.now // PS + charged_ns, self._faulted
 
         def settle() -> None:
-            if strike == self._struck:  # nothing was struck since
+            if apply_fault == self._faulted:  # nothing was struck since
                 took_s = routes.settle(after)
                 self._folder.event("converged", charged_us=charged_ns / 1000, took_s=took_s)
 
@@ -149,7 +149,7 @@ class VirtualTime:
     def await_routes(self, routing: Routing) -> None:
         """Have the routes of the whole fabric again, at no virtual time."""
         assert self._routes is not None
-        self._struck += 1
+        self._faulted += 1
         self._routes.settle(Broken())
 
     def flush(self) -> None:
@@ -253,5 +253,5 @@ class VirtualTime:
 
 def _partition(plan: RunPlan) -> Partition:
     """The division of the plan's fabric among workers."""
-    topology, wanted = plan.topology, plan.request.workers
-    return Partition.of(topology, automatic(topology) if wanted is None else wanted)
+    topology, requested = plan.topology, plan.request.workers
+    return Partition.of(topology, automatic(topology) if requested is None else requested)

@@ -55,7 +55,7 @@ from topologies.parts.scale_up import ScaleUpDomains
 NAMED_PAIRS = 16
 
 
-def told(
+def reported(
     expected: FaultExpectation,
     topology: Topology,
     disturbed: Outcome,
@@ -107,15 +107,15 @@ def told(
 
     rows = [
         {
-            "said": one.said,
+            "said": one.stated,
             "steps": one.steps,
             "cut_off_gpus": expected.cut_off_by(one),
-            "cut_off_pairs": pairs_told(expected.cut_pairs_by(one)),
+            "cut_off_pairs": reported_pairs(expected.cut_pairs_by(one)),
             "at_us": _mean_us(came(one.began)),
             "judged_us": _mean_us(came(one.judged)),
             "iterations": len(came(one.began)),
-            **restoration.told(list(verdicts(one.judged))),
-            "goodput_without": pairs_told(sorted(expected.lacking[one.judged])),
+            **restoration.reported(list(verdicts(one.judged))),
+            "goodput_without": reported_pairs(sorted(expected.lacking[one.judged])),
         }
         for one in episodes(expected.moments)
     ]
@@ -128,7 +128,7 @@ def told(
         ),
         "undisturbed_retransmitted_packets": undisturbed.counters.get(retransmitted, 0),
         "cut_off_gpus": expected.ever_cut_off,
-        "cut_off_pairs": pairs_told(expected.ever_cut_pairs),
+        "cut_off_pairs": reported_pairs(expected.ever_cut_pairs),
     }
 
 
@@ -149,7 +149,7 @@ def _others(topology: Topology, pxn: Pxn, without: frozenset[Pair]) -> Callable[
     return count
 
 
-def pairs_told(pairs: Sequence[Pair]) -> dict[str, object]:
+def reported_pairs(pairs: Sequence[Pair]) -> dict[str, object]:
     """``pairs`` as ``result.json`` has them."""
     return {"count": len(pairs), "named": [list(pair) for pair in pairs[:NAMED_PAIRS]]}
 
@@ -221,7 +221,7 @@ def _moment(fault: Mapping[str, object]) -> str:
     if fault["at_us"] is None:
         return f"{fault['said']}: never came, as the iteration had ended"
     gone, whose = fault["cut_off_gpus"], ""
-    if fault["goodput"] != Goodput.CUT and pairs_said(fault.get("goodput_without")):
+    if fault["goodput"] != Goodput.CUT and stated_pairs(fault.get("goodput_without")):
         whose = " of the others"
     goodput = f"goodput{whose} {fault['goodput']}"
     if fault["restored_us"]:
@@ -232,12 +232,12 @@ def _moment(fault: Mapping[str, object]) -> str:
     elif steps != 1:
         goodput = f"from the last of {steps} steps on, {goodput}"
     assert isinstance(gone, Sequence)
-    lost = [*gone, *pairs_said(fault["cut_off_pairs"])]
+    lost = [*gone, *stated_pairs(fault["cut_off_pairs"])]
     return f"{fault['said']}: {goodput}" + (f"; cuts off {', '.join(lost)}" if lost else "")
 
 
-def pairs_said(told: object) -> list[str]:
-    """Return what :func:`pairs_told` has, in words; nothing where there are none."""
-    if not isinstance(told, Mapping) or not told["count"]:
+def stated_pairs(reported: object) -> list[str]:
+    """Return what :func:`pairs_reported` has, in words; nothing where there are none."""
+    if not isinstance(reported, Mapping) or not reported["count"]:
         return []
-    return [some_pairs([(a, b) for a, b in told["named"]], told["count"])]
+    return [some_pairs([(a, b) for a, b in reported["named"]], reported["count"])]

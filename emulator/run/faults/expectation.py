@@ -1,7 +1,7 @@
 """The limits that the user's faults set for a trial.
 
-A job whose ranks are cut off from each other for good cannot end: it is not waited for as long as
-others (:mod:`emulator.run.plan.patience`), and its error says who lacks whom, and by which fault.
+A job whose ranks are cut off from each other for good cannot end.  It has a shorter time limit
+(:mod:`emulator.run.plan.time_limits`), and its error names the ranks and the fault.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topologies.model import SHORTEST, Topology
 T = TypeVar("T")
 
 #: So many pairs of GPUs are named in a sentence.
-SAID_PAIRS = 3
+STATED_PAIRS = 3
 #: Errors of a rank whose data came otherwise than it was sent.
 _CORRUPTED = frozenset({"checksum", "misplaced"})
 
@@ -141,9 +141,9 @@ class FaultExpectation:
             return f"{error}; the faults cut off {', '.join(gone)} for a time"
         if apart := self._undirected(frozenset().union(*self.lacking)):
             return f"{error}; the faults cut off {some_pairs(apart)} for a time"
-        struck = [faults for moment in self.moments for faults in moment.condition.faults.values()]
+        faulted = [faults for moment in self.moments for faults in moment.condition.faults.values()]
         named = {result.error for result in error.results}
-        if any(faults.corruption for faults in struck) and named & _CORRUPTED:
+        if any(faults.corruption for faults in faulted) and named & _CORRUPTED:
             return (
                 f"{error}; corrupt inverts bits inside a switch, where no frame check sees it: "
                 "--transport uet:crc=on has receivers drop such packets"
@@ -164,19 +164,19 @@ class FaultExpectation:
         gone = self.cut_off[-1]
         alone = [pair for pair in self.severed if not set(pair).isdisjoint(gone)]
         apart = self._undirected(pair for pair in self.severed if set(pair).isdisjoint(gone))
-        said = []
+        stated = []
         if alone:
             ranks = ", ".join(str(self.gpus.index(name)) for name in gone)
             who, verb = ("rank", "is") if len(gone) == 1 else ("ranks", "are")
             causes = self._since(lambda place: set(gone) <= set(self.cut_off[place]))
-            said.append(f"{who} {ranks} ({', '.join(gone)}) {verb} cut off for good by {causes}")
+            stated.append(f"{who} {ranks} ({', '.join(gone)}) {verb} cut off for good by {causes}")
         if apart:
             verb = "is" if len(apart) == 1 else "are"
             causes = " and ".join(self._causes(apart))
-            said.append(
+            stated.append(
                 f"{some_pairs(apart)} {verb} cut off for good by {causes}{self._why(apart)}"
             )
-        return ", and ".join(said)
+        return ", and ".join(stated)
 
     def _undirected(self, pairs: Iterable[Pair]) -> list[Pair]:
         """Each pair once, whoever sends, in rank order."""
@@ -279,9 +279,9 @@ def _first(pairs: Sequence[Pair], needed: frozenset[Pair]) -> tuple[Pair, ...]:
 
 def some_pairs(pairs: Sequence[Pair], count: int | None = None) -> str:
     """The first of ``pairs``, and how many there are: ``count``, where they are not all."""
-    shown = ", ".join(f"{a} - {b}" for a, b in pairs[:SAID_PAIRS])
+    shown = ", ".join(f"{a} - {b}" for a, b in pairs[:STATED_PAIRS])
     total = len(pairs) if count is None else count
     if total == 1:
         return f"the pair {shown}"
-    more = total - SAID_PAIRS
+    more = total - STATED_PAIRS
     return f"{total} pairs ({shown}{f' and {more} more' if more > 0 else ''})"

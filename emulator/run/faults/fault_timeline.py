@@ -31,7 +31,7 @@ Tell = Callable[..., None]
 Schedule = Callable[[int, Callable[[], None]], None]
 
 
-def ports_struck(fault: FaultAt, topology: Topology) -> tuple[str, ...]:
+def faulted_ports(fault: FaultAt, topology: Topology) -> tuple[str, ...]:
     """The switch ports that ``fault`` changes; :class:`UserError` if there is no such port."""
     node, _, port = fault.port.partition(":")
     try:
@@ -54,7 +54,7 @@ def link_changes(timeline: Sequence[FaultAt], topology: Topology) -> list[Change
     return [
         Change(fault.at_ns, CableEnd(*port.split(":")), share_left(fault.faults))
         for fault in timeline
-        for port in ports_struck(fault, topology)
+        for port in faulted_ports(fault, topology)
     ]
 
 
@@ -95,19 +95,19 @@ class FaultPlayer:
         *,
         inject: Inject,
         clock: RunClock,
-        tell: Tell,
+        notify: Tell,
         schedule: Schedule | None = None,
         moments: Sequence[Moment] = (),
-        strike: Strike | None = None,
+        apply_fault: Strike | None = None,
     ) -> None:
-        self._ports = sorted({port for f in timeline for port in ports_struck(f, topology)})
-        self._inject, self._clock, self._tell = inject, clock, tell
+        self._ports = sorted({port for f in timeline for port in faulted_ports(f, topology)})
+        self._inject, self._clock, self._notify = inject, clock, notify
         self._schedule = schedule
         self._iteration = 0
-        self._strike = strike if moments else None
+        self._apply_fault = apply_fault if moments else None
         self._steps = sorted(
             [
-                *(self._port_step(fault, ports_struck(fault, topology)) for fault in timeline),
+                *(self._port_step(fault, faulted_ports(fault, topology)) for fault in timeline),
                 *(self._cable_step(moment) for moment in moments),
             ],
             key=lambda step: step.at_ns,
@@ -131,7 +131,7 @@ class FaultPlayer:
             self._left = len(self._steps)
             for step in self._steps:
                 when = start_at + step.at_ns
-                self._schedule(when, partial(self._strike_in, self._iteration, step))
+                self._schedule(when, partial(self._apply_in, self._iteration, step))
             return
         self._thread = threading.Thread(target=self._play, args=(start_at,), daemon=True)
         self._thread.start()
@@ -150,8 +150,8 @@ class FaultPlayer:
             self._left = 0
         for port in self._ports:
             self._inject(port, NONE)
-        if self._strike is not None:
-            self._strike(SOUND)
+        if self._apply_fault is not None:
+            self._apply_fault(SOUND)
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
@@ -165,20 +165,20 @@ class FaultPlayer:
 
     def _cable_step(self, moment: Moment) -> _Step:
         def act() -> None:
-            if self._strike is not None:
-                self._strike(moment.condition)
+            if self._apply_fault is not None:
+                self._apply_fault(moment.condition)
 
         details = {"said": moment.text, "struck": moment.condition.words()}
         return _Step(moment.at_ns, act, details, moment)
 
-    def _strike_in(self, iteration: int, step: _Step) -> None:
+    def _apply_in(self, iteration: int, step: _Step) -> None:
         if iteration != self._iteration:
             return
         self._left -= 1
         step.act()
         if step.moment is not None:
             self.applied[-1].append(Applied(step.moment, step.at_ns))
-        self._tell("fault", **step.details, at_us=step.at_ns / 1000, late_us=0.0)
+        self._notify("fault", **step.details, at_us=step.at_ns / 1000, late_us=0.0)
 
     def _play(self, start_at: int) -> None:
         try:
@@ -193,6 +193,6 @@ class FaultPlayer:
                 self.late_ns = max(self.late_ns, late)
                 if step.moment is not None:
                     self.applied[-1].append(Applied(step.moment, step.at_ns + late))
-                self._tell("fault", **step.details, at_us=step.at_ns / 1000, late_us=late / 1000)
+                self._notify("fault", **step.details, at_us=step.at_ns / 1000, late_us=late / 1000)
         except BaseException as error:  # noqa: BLE001  # raised in the runner's own thread
             self._trouble = error

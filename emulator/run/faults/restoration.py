@@ -159,7 +159,7 @@ def restored(
     return verdict, 0
 
 
-def told(verdicts: Sequence[Verdict]) -> dict[str, object]:
+def reported(verdicts: Sequence[Verdict]) -> dict[str, object]:
     """The worst of several iterations in words, and the mean time of those where it has one."""
     order = list(Goodput)
     worst = max((one for one, _ in verdicts), key=order.index, default=Goodput.UNKNOWN)

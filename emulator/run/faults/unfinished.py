@@ -22,7 +22,7 @@ import numpy as np
 
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.measures.message_graph import MessageGraph
-from emulator.run.faults.disturbance import pairs_said
+from emulator.run.faults.disturbance import stated_pairs
 from emulator.scenario import Trial
 
 
@@ -52,7 +52,7 @@ def footer(unfinished: Mapping[str, object], transport: str | None = None) -> st
     """One line for the table, by ``transport`` if it is given."""
     gone = unfinished.get("cut_off_gpus", ())
     assert isinstance(gone, Sequence)
-    lost = ", ".join([*gone, *pairs_said(unfinished.get("cut_off_pairs"))])
+    lost = ", ".join([*gone, *stated_pairs(unfinished.get("cut_off_pairs"))])
     return (
         ("" if transport is None else f"{transport}, ")
         + f"{unfinished['collective']} {unfinished['size_bytes']} B: "

@@ -130,10 +130,10 @@ def agents_bytes(ranks: int, clock: Clock) -> int:
 
 def check_agents(ranks: int, clock: Clock) -> None:
     """An endpoint for each of ``ranks`` GPUs fits the machine, whatever it will have to do."""
-    wanted, available = agents_bytes(ranks, clock), _available()
-    if wanted > available:
+    requested, available = agents_bytes(ranks, clock), _available()
+    if requested > available:
         raise UserError(
-            f"the endpoints of {ranks} GPUs need {_gib(wanted)} of memory and the machine has "
+            f"the endpoints of {ranks} GPUs need {_gib(requested)} of memory and the machine has "
             f"{_gib(available)} to give; use fewer GPUs"
         )
 

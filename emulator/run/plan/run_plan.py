@@ -12,7 +12,7 @@ from emulator import homing
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.switch_choice import SwitchChoice
-from emulator.asic.switch_choice import wanted as wanted_switch
+from emulator.asic.switch_choice import requested as requested_switch
 from emulator.capture.fabric_capture import SNAPLEN_HEADERS, Tap, ports_of, select
 from emulator.control_plane import control_plane_choice as control_plane
 from emulator.control_plane.charged_time import Convergence
@@ -152,13 +152,13 @@ class RunPlan:
 
 def prepare(request: RunRequest) -> RunPlan:
     """Validate everything; raises UserError or TopologyError with one sentence."""
-    wanted: str | Topology | None = request.topology
-    if wanted is None:
-        wanted = request.scenario.topology(request.parameters)
-    if isinstance(wanted, Topology):
-        chosen = FabricChoice(spec=wanted.name, label=wanted.name, topology=wanted)
+    requested: str | Topology | None = request.topology
+    if requested is None:
+        requested = request.scenario.topology(request.parameters)
+    if isinstance(requested, Topology):
+        chosen = FabricChoice(spec=requested.name, label=requested.name, topology=requested)
     else:
-        chosen = choose(wanted)
+        chosen = choose(requested)
     topology, homed = homing.resolved(chosen.topology, request.control_plane)
     topology = control_plane.chosen(topology, request.control_plane)
     moments = timeline(request.faults, topology)
@@ -252,7 +252,7 @@ def _planned(
     request: RunRequest,
     fabric: FabricChoice,
 ) -> PlannedStage:
-    switch = wanted_switch(stage.switch)
+    switch = requested_switch(stage.switch)
     if switch is not None:
         fastest = max(link.rate_bps for link in topology.links)
         dilation = request.dilation or max(1.0, fastest / NOMINAL_HOST_RATE)
@@ -305,10 +305,10 @@ def _check_silent_faults(moments: Sequence[Moment], planned: Sequence[PlannedSta
 
 
 def _logged(
-    wanted: str | None, topology: Topology, planned: Sequence[PlannedStage]
+    requested: str | None, topology: Topology, planned: Sequence[PlannedStage]
 ) -> Sequence[str]:
     """The GPUs whose endpoints write event logs."""
-    if wanted is None:
+    if requested is None:
         return ()
     for stage in planned:
         if not stage.transport.event_logs:
@@ -317,9 +317,9 @@ def _logged(
                 "logs; leave the option out"
             )
     known = [gpu.name for gpu in topology.gpus]
-    if wanted == "all":
+    if requested == "all":
         return known
-    chosen = [name.strip() for name in wanted.split(",") if name.strip()]
+    chosen = [name.strip() for name in requested.split(",") if name.strip()]
     for name in chosen:
         if name not in known:
             raise UserError(

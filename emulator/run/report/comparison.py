@@ -139,18 +139,18 @@ class Variant:
         return self.transport if self.switch is None else f"{self.transport}{ON}{self.switch}"
 
 
-def variants(wanted: str | None) -> list[Variant]:
-    """Return the transports that ``wanted`` names, in its order.
+def variants(requested: str | None) -> list[Variant]:
+    """Return the transports that ``requested`` names, in its order.
 
     Commas part transports as they part parameters: what is the name of a transport, alone or
     before a colon or an ``@``, begins another one.  ``@`` stands before the switch that a
     transport is to be run on, and :data:`COMPARE` for :data:`COMPARED`.  :class:`UserError` if one
     is there twice, or ``@`` stands before nothing.
     """
-    if wanted is None:
+    if requested is None:
         return [Variant()]
     found: list[str] = []
-    for part in _parts(wanted):
+    for part in _parts(requested):
         name, colon, _ = part.partition(ON)[0].partition(":")
         begins = name in TRANSPORTS or (bool(colon) and "=" not in name)
         if begins or not found:
@@ -167,8 +167,8 @@ def variants(wanted: str | None) -> list[Variant]:
     return [_variant(text) for text in found]
 
 
-def _parts(wanted: str) -> Iterator[str]:
-    for part in wanted.split(","):
+def _parts(requested: str) -> Iterator[str]:
+    for part in requested.split(","):
         if part.strip() == COMPARE:
             yield from COMPARED
         else:

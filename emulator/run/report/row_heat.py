@@ -125,16 +125,16 @@ def _measure(run: RecordedRun, number: int | None, colour: str) -> Measure:
 def _direction(row: RowPorts, port: CableEnd, to: CableEnd, link: Link) -> HeatDirection:
     counts = row.ports.get(str(port), {})
 
-    def told(name: str, by: str) -> int | None:
+    def reported(name: str, by: str) -> int | None:
         return counts.get(name, 0) if by in row.observes else None
 
-    paused = told("paused_ns", PAUSES)
+    paused = reported("paused_ns", PAUSES)
     return HeatDirection(
         port=port,
         to=to,
         utilisation=row.utilisation(str(port), link.rate_bps),
-        marked=told("marked", SWITCH),
-        trimmed=told("trimmed", SWITCH),
-        dropped=told("dropped", SWITCH),
+        marked=reported("marked", SWITCH),
+        trimmed=reported("trimmed", SWITCH),
+        dropped=reported("dropped", SWITCH),
         paused_us=None if paused is None else paused / 1000,
     )

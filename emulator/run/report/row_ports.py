@@ -88,15 +88,15 @@ class RecordedRun:
         count = len(self.rows)
         if not count:
             raise UserError(f"{self.path} has no row: nothing was measured before the run ended")
-        wanted = count if number is None else number + count + 1 if number < 0 else number
-        if not 1 <= wanted <= count:
+        requested = count if number is None else number + count + 1 if number < 0 else number
+        if not 1 <= requested <= count:
             raise UserError(f"--row {number}: {self.path} has rows 1 to {count}")
-        if wanted not in self.ports:
+        if requested not in self.ports:
             raise UserError(
-                f"{self.path} does not tell what ports saw of row {wanted}: it was made by an "
+                f"{self.path} does not tell what ports saw of row {requested}: it was made by an "
                 "older version; run the scenario again"
             )
-        return self.ports[wanted]
+        return self.ports[requested]
 
 
 def is_run_folder(path: Path) -> bool:

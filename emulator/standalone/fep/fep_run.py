@@ -62,73 +62,73 @@ class StandAloneFep(StandAlone):
     with_pdcs: bool = True
 
 
-def run(wanted: StandAloneFep) -> int:
+def run(requested: StandAloneFep) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
-    seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
-    compatibility, like = parameters.compatibility(wanted.compat)
-    values: dict[str, Any] = {**REAL_TIME, **like, **wanted.values}
-    said = parameters.settings(wanted.settings)
-    values |= said
-    if "nack_retx_time" not in said:
+    seed = secrets.randbits(32) if requested.seed is None else requested.seed
+    compatibility, like = parameters.compatibility(requested.compat)
+    values: dict[str, Any] = {**REAL_TIME, **like, **requested.values}
+    stated = parameters.settings(requested.settings)
+    values |= stated
+    if "nack_retx_time" not in stated:
         values["nack_retx_time"] = values["rto_init_time"]  # as they are in UES Table 3-28
     values["compatibility"] = compatibility
-    values["domains"] = parameters.compatible(wanted.domains, wanted.compat)
-    if len(wanted.domains) == 1:
-        values.setdefault("sdi", wanted.domains[0].sdi)
+    values["domains"] = parameters.compatible(requested.domains, requested.compat)
+    if len(requested.domains) == 1:
+        values.setdefault("sdi", requested.domains[0].sdi)
     # What needs nothing of the kernel is judged first, with an address that stands for any.
     draft = parameters.endpoint({**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"})
     work = StandAloneWork(
         seed,
-        [offer for text in wanted.receives for offer in receives(text, wanted.receive_after)],
-        [region(text, seed) for text in wanted.regions],
-        _messages(wanted, draft, seed),
+        [offer for text in requested.receives for offer in receives(text, requested.receive_after)],
+        [region(text, seed) for text in requested.regions],
+        _messages(requested, draft, seed),
     )
-    if wanted.save is not None:
-        make_folder(wanted.save)
+    if requested.save is not None:
+        make_folder(requested.save)
 
     with Stop().listening() as stop:
-        if wanted.netns is not None:
-            enter_namespace(wanted.netns)
-        found = interface(wanted.interface)
+        if requested.netns is not None:
+            enter_namespace(requested.netns)
+        found = interface(requested.interface)
         found.must_work()
-        config = _configured(wanted, values, found, stop)
+        config = _configured(requested, values, found, stop)
         with contextlib.ExitStack() as stack:
-            return _live(wanted, work, config, found, stop, stack)
+            return _live(requested, work, config, found, stop, stack)
 
 
-def _messages(wanted: StandAloneFep, draft: FepConfig, seed: int) -> list[Message]:
-    if not wanted.phrases and wanted.script is None:
+def _messages(requested: StandAloneFep, draft: FepConfig, seed: int) -> list[Message]:
+    if not requested.phrases and requested.script is None:
         return []
     home = Address(
         **{
             "job_id": draft.job_id,
             "pid_on_fep": draft.pid_on_fep,
             "resource_index": draft.resource_index,
-            **wanted.remote,
+            **requested.remote,
         },
         relative=draft.relative,
     )
-    peers = list(wanted.peers)
+    peers = list(requested.peers)
     around = Around(
         peer=peers[0],
         peers=peers,
         home=home,
-        key=wanted.key,
+        key=requested.key,
         seed=seed,
         delivery=draft.delivery,
     )
-    return messages_of(wanted.phrases, wanted.script, around)
+    return messages_of(requested.phrases, requested.script, around)
 
 
 def _configured(
-    wanted: StandAloneFep, values: dict[str, Any], port: NetworkInterface, stop: Stop
+    requested: StandAloneFep, values: dict[str, Any], port: NetworkInterface, stop: Stop
 ) -> FepConfig:
-    version = wanted.version
-    if version is None and wanted.peers:
-        version = ip_address(next(iter(wanted.peers))).version
-    address = own_address(port, wanted.address and ip(wanted.address, "--address"), version)
+    version = requested.version
+    if version is None and requested.peers:
+        version = ip_address(next(iter(requested.peers))).version
+    address = own_address(port, requested.address and ip(requested.address, "--address"), version)
     version = ip_address(address).version
-    for peer in wanted.peers:
+    for peer in requested.peers:
         if peer == address:
             raise UserError(f"--peer {peer} is the endpoint's own address; name another one")
         if ip_address(peer).version != version:
@@ -137,19 +137,19 @@ def _configured(
                 " choose the own one with --address"
             )
     if version == 6:
-        parameters.must_suit_ipv6(wanted.domains, wanted.keys or "the key file")
+        parameters.must_suit_ipv6(requested.domains, requested.keys or "the key file")
     defaults = {item: FepConfig.__dataclass_fields__[item].default for item in ("native", "crc")}
     values["payload_mtu"] = payload_for(
         port.mtu,
         version=version,
         native=bool(values.get("native", defaults["native"])),
         crc=bool(values.get("crc", defaults["crc"])),
-        secure=bool(wanted.domains),
-        wanted=values.get("payload_mtu"),
+        secure=bool(requested.domains),
+        requested=values.get("payload_mtu"),
     )
     neighbours = {
         peer: mac or mac_of(port, peer, lambda: stop.number is not None)
-        for peer, mac in wanted.peers.items()
+        for peer, mac in requested.peers.items()
     }
     return parameters.endpoint(
         {**values, "address": address, "mac": port.mac, "neighbours": neighbours}
@@ -157,31 +157,31 @@ def _configured(
 
 
 def _live(
-    wanted: StandAloneFep,
+    requested: StandAloneFep,
     work: StandAloneWork,
     config: FepConfig,
     found: NetworkInterface,
     stop: Stop,
     stack: contextlib.ExitStack,
 ) -> int:
-    report = EventReport(sys.stdout, table=wanted.table)
+    report = EventReport(sys.stdout, table=requested.table)
 
     def on_pdc(what: str, known: dict[str, object]) -> None:
-        if wanted.with_pdcs:
+        if requested.with_pdcs:
             report.event("pdc", what=what, **known)
 
-    what = f"uetemu fep {wanted.role}"
+    what = f"uetemu fep {requested.role}"
     clock = Clock.start(1.0)
-    endpoint = _endpoint(wanted, work, config, on_pdc, clock, what, stack)
-    capture = wanted.capture(found, f"{what} {config.address}", stack)
+    endpoint = _endpoint(requested, work, config, on_pdc, clock, what, stack)
+    capture = requested.capture(found, f"{what} {config.address}", stack)
     keys = None
-    if wanted.pcap is not None and wanted.pcap.is_file() and config.domains:
-        keys = f"{wanted.pcap}{KEY_SUFFIX}"
+    if requested.pcap is not None and requested.pcap.is_file() and config.domains:
+        keys = f"{requested.pcap}{KEY_SUFFIX}"
         write_keys(Path(keys), config.domains)
     port = RawPort(found, frames_of(config), clock)
     stack.callback(port.close)
     return serve(
-        wanted,
+        requested,
         work,
         endpoint,
         port,
@@ -198,14 +198,14 @@ def _live(
         ),
         capture=capture,
         facts={
-            "event_log": None if wanted.event_log is None else str(wanted.event_log),
+            "event_log": None if requested.event_log is None else str(requested.event_log),
             "capture_keys": keys,
         },
     )
 
 
 def _endpoint(
-    wanted: StandAloneFep,
+    requested: StandAloneFep,
     work: StandAloneWork,
     config: FepConfig,
     listener: Listener,
@@ -221,13 +221,15 @@ def _endpoint(
     """
     begins: dict[str, Any] = {"first_counter": first_counter()} if config.domains else {}
     try:
-        if wanted.event_log is None:
+        if requested.event_log is None:
             endpoint = WatchedEndpoint(config, listener=listener, **begins)
         else:
             # Some 70 ms, which endpoints without a log need not pay.
             from emulator.standalone.fep.event_log import EventLog, WatchedTrace
 
-            log = EventLog(wanted.event_log, name=config.address, title=what, reference=clock.began)
+            log = EventLog(
+                requested.event_log, name=config.address, title=what, reference=clock.began
+            )
             stack.callback(log.close)
             endpoint = WatchedTrace(config, listener=listener, log=log, **begins)
         for one in work.regions:

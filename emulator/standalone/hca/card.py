@@ -108,11 +108,11 @@ def card_from(data: Mapping[str, Any], where: str) -> Card:
         raise UserError(
             f"{where}: mtu is {mtu!r}; it must be one of {', '.join(map(str, PATH_MTUS))}"
         )
-    told = data.get("address") or data.get("gid")
-    if told is None:
+    reported = data.get("address") or data.get("gid")
+    if reported is None:
         raise UserError(f"{where} says neither address nor gid; a connection needs one of them")
     try:
-        address = _address_of(told)
+        address = _address_of(reported)
     except ValueError:
-        raise UserError(f"{where}: {told!r} is no IP address, nor the GID of one") from None
+        raise UserError(f"{where}: {reported!r} is no IP address, nor the GID of one") from None
     return Card(address=address, mtu=mtu, **numbers)

@@ -21,22 +21,22 @@ _AROUND = below.UDP_HEADER.size + headers.BTH.size + ICRC_SIZE
 _EXTENSIONS = headers.RETH.size + headers.IMM_DT.size
 
 
-def path_mtu_for(mtu: int, *, version: int, wanted: int | None) -> int:
+def path_mtu_for(mtu: int, *, version: int, requested: int | None) -> int:
     """Return the requested path MTU, or the largest that fits an interface's MTU.
 
     Raises :class:`UserError` where packets would not fit.
     """
     around = (below.IPV4 if version == 4 else below.IPV6).size + _AROUND + _EXTENSIONS
-    if wanted is not None:
-        if wanted not in PATH_MTUS:
+    if requested is not None:
+        if requested not in PATH_MTUS:
             listed = ", ".join(map(str, PATH_MTUS))
-            raise UserError(f"mtu is {wanted}; InfiniBand knows {listed}")
-        if wanted + around > mtu:
+            raise UserError(f"mtu is {requested}; InfiniBand knows {listed}")
+        if requested + around > mtu:
             raise UserError(
-                f"a path MTU of {wanted} octets needs an interface MTU of {wanted + around}, and it"
-                f" has {mtu}; raise that, or choose a smaller one"
+                f"a path MTU of {requested} octets needs an interface MTU of"
+                f" {requested + around}, and it has {mtu}; raise that, or choose a smaller one"
             )
-        return wanted
+        return requested
     fitting = [size for size in PATH_MTUS if size + around <= mtu]
     if not fitting:
         raise UserError(

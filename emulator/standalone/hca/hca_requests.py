@@ -86,9 +86,9 @@ def at_peer(message: Message, peer: Card) -> None:
                 f" addresses {ADDRESS_BITS}, and it has {key:#x} and {offset:#x}"
             )
         aim |= {"key": key, "offset": offset}
-        message.said |= {"key": f"{key:#x}", "offset": offset}
+        message.stated |= {"key": f"{key:#x}", "offset": offset}
     if isinstance(request, AtomicRequest):
         aim |= {"operation": int(_ATOMICS[AtomicOpcode(request.operation)])}
         aim |= {"datatype": int(Datatype.UINT64)}
-    message.said["peer"] = peer.address
+    message.stated["peer"] = peer.address
     message.request = replace(request, **aim)  # type: ignore[arg-type]

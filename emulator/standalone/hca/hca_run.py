@@ -58,30 +58,30 @@ class StandAloneHca(StandAlone):
     peer_mac: str | None = None
 
 
-def run(wanted: StandAloneHca) -> int:
+def run(requested: StandAloneHca) -> int:
     """Be that endpoint until its end; the exit status.  Raises :class:`UserError`."""
-    seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
-    values: dict[str, Any] = dict(wanted.values)
-    values |= parameters.settings(wanted.settings, HcaConfig, ELSEWHERE)
+    seed = secrets.randbits(32) if requested.seed is None else requested.seed
+    values: dict[str, Any] = dict(requested.values)
+    values |= parameters.settings(requested.settings, HcaConfig, ELSEWHERE)
     # What needs nothing of the kernel is judged first, with an address that stands for any.
     draft = parameters.configured(
         HcaConfig, {**values, "address": "192.0.2.1", "mac": "02:00:00:00:00:00"}
     )
-    work = _work(wanted, draft, seed)
-    if wanted.save is not None:
-        make_folder(wanted.save)
+    work = _work(requested, draft, seed)
+    if requested.save is not None:
+        make_folder(requested.save)
 
     with Stop().listening() as stop, contextlib.ExitStack() as stack:
-        if wanted.netns is not None:
-            enter_namespace(wanted.netns)
-        found = interface(wanted.interface)
+        if requested.netns is not None:
+            enter_namespace(requested.netns)
+        found = interface(requested.interface)
         found.must_work()
-        return _live(wanted, work, values, found, stop, stack)
+        return _live(requested, work, values, found, stop, stack)
 
 
-def _work(wanted: StandAloneHca, draft: HcaConfig, seed: int) -> StandAloneWork:
+def _work(requested: StandAloneHca, draft: HcaConfig, seed: int) -> StandAloneWork:
     messages: list[Message] = []
-    if wanted.phrases or wanted.script is not None:
+    if requested.phrases or requested.script is not None:
         around = Around(
             peer=ANY_PEER,
             peers=[ANY_PEER],
@@ -91,17 +91,20 @@ def _work(wanted: StandAloneHca, draft: HcaConfig, seed: int) -> StandAloneWork:
             fields=FIELDS,
             error=error_name,
         )
-        messages = messages_of(wanted.phrases, wanted.script, around)
+        messages = messages_of(requested.phrases, requested.script, around)
         for message in messages:
             must_be_possible(message)
     work = StandAloneWork(
         seed,
         [
             offer
-            for text in wanted.receives
-            for offer in receives(text, wanted.receive_after, matching=())
+            for text in requested.receives
+            for offer in receives(text, requested.receive_after, matching=())
         ],
-        [region(text, seed, default_key=DEFAULT_KEY, more=("address",)) for text in wanted.regions],
+        [
+            region(text, seed, default_key=DEFAULT_KEY, more=("address",))
+            for text in requested.regions
+        ],
         messages,
     )
     _hca(draft, work)  # what is wrong with regions is told now
@@ -125,13 +128,13 @@ def _hca(config: HcaConfig, work: StandAloneWork) -> HostChannelAdapter:
 
 
 def _own_card(
-    wanted: StandAloneHca, work: StandAloneWork, found: NetworkInterface, mtu: int | None
+    requested: StandAloneHca, work: StandAloneWork, found: NetworkInterface, mtu: int | None
 ) -> Card:
-    version = wanted.version
-    if version is None and isinstance(wanted.peer, Card):
-        version = ip_address(wanted.peer.address).version
-    address = own_address(found, wanted.address and ip(wanted.address, "--address"), version)
-    qpn, psn = wanted.qpn, wanted.psn
+    version = requested.version
+    if version is None and isinstance(requested.peer, Card):
+        version = ip_address(requested.peer.address).version
+    address = own_address(found, requested.address and ip(requested.address, "--address"), version)
+    qpn, psn = requested.qpn, requested.psn
     if qpn is None:
         qpn = _FIRST_QPN + secrets.randbelow(QPN_MASK - _FIRST_QPN)
     if psn is None:
@@ -141,7 +144,7 @@ def _own_card(
         address=address,
         qpn=number(qpn, "--qpn", low=GSI_QPN + 1, high=QPN_MASK - 1),
         psn=number(psn, "--psn", high=PSN_MASK),
-        mtu=path_mtu_for(found.mtu, version=ip_address(address).version, wanted=mtu),
+        mtu=path_mtu_for(found.mtu, version=ip_address(address).version, requested=mtu),
         rkey=None if first is None else first.key,
         vaddr=0 if first is None else first.address,
         length=0 if first is None else len(first.memory),
@@ -149,27 +152,27 @@ def _own_card(
 
 
 def _live(
-    wanted: StandAloneHca,
+    requested: StandAloneHca,
     work: StandAloneWork,
     values: dict[str, Any],
     found: NetworkInterface,
     stop: Stop,
     stack: contextlib.ExitStack,
 ) -> int:
-    own = _own_card(wanted, work, found, values.get("mtu"))
-    report = EventReport(sys.stdout, table=wanted.table)
+    own = _own_card(requested, work, found, values.get("mtu"))
+    report = EventReport(sys.stdout, table=requested.table)
     clock = Clock.start(1.0)
-    capture = wanted.capture(found, f"uetemu hca {wanted.role} {own.address}", stack)
+    capture = requested.capture(found, f"uetemu hca {requested.role} {own.address}", stack)
     # Before cards are exchanged: what the peer sends at once then waits in the ring.
     port = RawPort(found, _FRAMES, clock)
     stack.callback(port.close)
     report.event("card", whose="own", **own.as_data())
-    peer = wanted.peer
+    peer = requested.peer
     if isinstance(peer, CardExchange):
-        patience = wanted.limits.timeout or wanted.limits.duration
-        peer = exchange(own, peer, stop, None if patience is None else patience / 1e9)
+        time_limit = requested.limits.timeout or requested.limits.duration
+        peer = exchange(own, peer, stop, None if time_limit is None else time_limit / 1e9)
     report.event("card", whose="peer", **peer.as_data())
-    config = _configured(wanted, values, own, peer, found, stop)
+    config = _configured(requested, values, own, peer, found, stop)
     for message in work.messages:
         at_peer(message, peer)
     hca = _hca(config, work)
@@ -181,7 +184,7 @@ def _live(
 
     settings = parameters.as_data(config)
     return serve(
-        wanted,
+        requested,
         work,
         hca,
         port,
@@ -203,7 +206,7 @@ def _live(
 
 
 def _configured(
-    wanted: StandAloneHca,
+    requested: StandAloneHca,
     values: dict[str, Any],
     own: Card,
     peer: Card,
@@ -215,7 +218,7 @@ def _configured(
             f"the peer's address {peer.address} and the own one {own.address} are not of one IP"
             " version; choose the own one with -4, -6 or --address"
         )
-    mac = wanted.peer_mac or mac_of(found, peer.address, lambda: stop.number is not None)
+    mac = requested.peer_mac or mac_of(found, peer.address, lambda: stop.number is not None)
     connection = Connection(
         local_qpn=own.qpn, remote_qpn=peer.qpn, first_psn=own.psn, expected_psn=peer.psn
     )

@@ -101,10 +101,10 @@ def must_fit(octets: int, what: str) -> None:
 
 def summary(octets: bytes | memoryview) -> dict[str, object]:
     """Return the report's entries on data: checksums, and the data itself if it is short."""
-    said: dict[str, object] = {
+    stated: dict[str, object] = {
         "sha256": hashlib.sha256(octets).hexdigest(),
         "crc32c": f"{crc32c(bytes(octets)):08x}",
     }
     if 0 < len(octets) <= _SHOWN:
-        said["data"] = bytes(octets).hex()
-    return said
+        stated["data"] = bytes(octets).hex()
+    return stated

@@ -71,25 +71,25 @@ def region(
     It is zero unless filled.  ``KEY`` may be ``default``; ``idempotent`` sets its bit 63, which
     RUDI asks for (UES Table 2-13); ``address=N`` is where it begins for peers.
     """
-    told = phrase(text)
+    reported = phrase(text)
     where = f"--region {text}"
-    check_names(told.fields, ("fill", "index", "access", "expect", *more), where)
-    key = default_key if told.head == "default" else number(told.head, f"{where}: the key")
-    if switch(told.fields.get("idempotent", False), f"{where}: idempotent"):
+    check_names(reported.fields, ("fill", "index", "access", "expect", *more), where)
+    key = default_key if reported.head == "default" else number(reported.head, f"{where}: the key")
+    if switch(reported.fields.get("idempotent", False), f"{where}: idempotent"):
         key |= IDEMPOTENT_SAFE
     size = _DEFAULT_SIZE
-    if told.size == "":
-        raise UserError(f"{where}: say how many octets, for example --region {told.head}:64k")
-    if told.size is not None:
-        size = number(told.size, f"{where}: the size", low=1, high=_LARGEST)
-    access = told.fields.get("access", "rw")
+    if reported.size == "":
+        raise UserError(f"{where}: say how many octets, for example --region {reported.head}:64k")
+    if reported.size is not None:
+        size = number(reported.size, f"{where}: the size", low=1, high=_LARGEST)
+    access = reported.fields.get("access", "rw")
     if access not in _ACCESS:
         raise UserError(f"{where}: access is {access!r}; choose one of {', '.join(_ACCESS)}")
-    index = number(told.fields.get("index", 0), f"{where}: index", high=2**32)
-    fill = pattern(told.fields.get("fill", "zero"), f"{where}: fill")
+    index = number(reported.fields.get("index", 0), f"{where}: index", high=2**32)
+    fill = pattern(reported.fields.get("fill", "zero"), f"{where}: fill")
     must_fit(2 * size, where)
     memory = memoryview(bytearray(fill.octets(size, index, seed)))
-    expect = told.fields.get("expect")
+    expect = reported.fields.get("expect")
     return OfferedRegion(
         key=key,
         memory=memory,
@@ -97,7 +97,7 @@ def region(
         writable="w" in access,
         name=f"{key:#x}",
         expect=None if expect is None else pattern(expect, f"{where}: expect"),
-        address=number(told.fields.get("address", 0), f"{where}: address"),
+        address=number(reported.fields.get("address", 0), f"{where}: address"),
     )
 
 
@@ -112,23 +112,23 @@ def receives(
     What they match by may follow: of ``tag=``, ``ignore=``, ``initiator=``, ``peer=FA`` and
     ``multi=LEAST`` those that the transport has (``matching``).
     """
-    told = phrase(text)
+    reported = phrase(text)
     where = f"--receive {text}"
-    check_names(told.fields, (*matching, "after", "repost", "expect", "index"), where)
-    size_text, times, count_text = told.head.lower().partition("x")
+    check_names(reported.fields, (*matching, "after", "repost", "expect", "index"), where)
+    size_text, times, count_text = reported.head.lower().partition("x")
     if size_text == "0" and times:  # 0x400: hexadecimal, not no octets 400 times
-        size_text, times, count_text = told.head.lower(), "", ""
-        digits, second, more = told.head.lower()[2:].partition("x")
+        size_text, times, count_text = reported.head.lower(), "", ""
+        digits, second, more = reported.head.lower()[2:].partition("x")
         if second:
             size_text, times, count_text = f"0x{digits}", second, more
-    if told.size is not None:
+    if reported.size is not None:
         raise UserError(f"{where}: write SIZExCOUNT, for example --receive 4096x3")
     if not size_text:
         raise UserError(f"{where}: say how many octets, for example --receive 4096x3")
     size = number(size_text, f"{where}: the size", high=_LARGEST)
     count = number(count_text, f"{where}: the count", low=1, high=65_536) if times else 1
     must_fit(size * count, where)
-    fields = told.fields
+    fields = reported.fields
 
     def maybe(name: str, bits: int = 64) -> int | None:
         value = fields.get(name)

@@ -46,20 +46,20 @@ class Outcomes:
         length: int | None = None,
         reason: str | None = None,
     ) -> None:
-        said: dict[str, object] = dict(message.said)
+        stated: dict[str, object] = dict(message.stated)
         ok = error == message.error
         if not ok and message.error is not None:
-            said["expected_error"] = message.error
+            stated["expected_error"] = message.error
         if error is None and message.memory is not None:
-            said |= summary(message.memory)
+            stated |= summary(message.memory)
             if message.datatype is not None:
-                said["values"] = elements(message)
+                stated["values"] = elements(message)
             if message.expected is not None:
                 matches = bytes(message.memory) == message.expected
-                said["as_expected"] = matches
+                stated["as_expected"] = matches
                 ok = ok and matches
                 if not matches:
-                    said["first_difference"] = _difference(message.memory, message.expected)
+                    stated["first_difference"] = _difference(message.memory, message.expected)
         if ok:
             self.tally.succeeded += 1
         else:
@@ -73,7 +73,7 @@ class Outcomes:
             reason=reason,
             length=length,
             elapsed_us=round((now - message.posted_at) / 1000, 1),
-            **said,
+            **stated,
         )
 
     def receive(self, completion: Completion, offer: Offer) -> None:
@@ -101,16 +101,16 @@ class Outcomes:
         expected: bytes | None,
         size: int | None = None,
     ) -> None:
-        said: dict[str, object] = {}
+        stated: dict[str, object] = {}
         ok = completion.error is None
         if ok:
-            said = summary(octets)
-            said["saved"] = self._save_octets(completion.kind, octets)
+            stated = summary(octets)
+            stated["saved"] = self._save_octets(completion.kind, octets)
             if expected is not None:
                 ok = bytes(octets) == expected
-                said["as_expected"] = ok
+                stated["as_expected"] = ok
                 if not ok:
-                    said["first_difference"] = _difference(octets, expected)
+                    stated["first_difference"] = _difference(octets, expected)
         self.tally.received += 1
         if not ok:
             self.tally.failed += 1
@@ -127,7 +127,7 @@ class Outcomes:
             tag=_hexadecimal(completion.tag),
             header_data=_hexadecimal(completion.header_data),
             initiator=completion.initiator,
-            **said,
+            **stated,
         )
 
     def _save_octets(self, kind: str, octets: memoryview) -> str | None:
@@ -141,13 +141,13 @@ class Outcomes:
     def regions_at_end(self) -> Iterator[dict[str, object]]:
         """Yield what the regions hold now; a region that is not as expected counts as failed."""
         for region in self._regions.values():
-            said: dict[str, object] = {"key": f"{region.key:#x}", "size": len(region.memory)}
-            said |= summary(region.memory)
+            stated: dict[str, object] = {"key": f"{region.key:#x}", "size": len(region.memory)}
+            stated |= summary(region.memory)
             if region.expect is not None:
-                wanted = region.expect.octets(len(region.memory), 0, self._seed)
-                said["as_expected"] = bytes(region.memory) == wanted
-                if not said["as_expected"]:
-                    at = said["first_difference"] = _difference(region.memory, wanted)
+                requested = region.expect.octets(len(region.memory), 0, self._seed)
+                stated["as_expected"] = bytes(region.memory) == requested
+                if not stated["as_expected"]:
+                    at = stated["first_difference"] = _difference(region.memory, requested)
                     self.tally.failed += 1
                     self.tally.errors.append(
                         f"region {region.key:#x} is not as expected from octet {at} on"
@@ -155,8 +155,8 @@ class Outcomes:
             if self._save is not None:
                 path = self._save / f"region-{region.key:#x}.bin"
                 write_octets(path, region.memory)
-                said["saved"] = str(path)
-            yield said
+                stated["saved"] = str(path)
+            yield stated
 
 
 def write_octets(path: Path, octets: memoryview) -> None:
@@ -169,10 +169,10 @@ def write_octets(path: Path, octets: memoryview) -> None:
         ) from None
 
 
-def _difference(have: bytes | memoryview, want: bytes) -> int:
+def _difference(have: bytes | memoryview, requested_one: bytes) -> int:
     """The first octet that differs."""
-    pairs = enumerate(zip(bytes(have), want, strict=False))
-    shorter = min(len(have), len(want))
+    pairs = enumerate(zip(bytes(have), requested_one, strict=False))
+    shorter = min(len(have), len(requested_one))
     return next((at for at, (one, other) in pairs if one != other), shorter)
 
 

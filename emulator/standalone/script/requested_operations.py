@@ -79,7 +79,7 @@ class Message:
     error: str | None = None
     after: int = 0
     datatype: Datatype | None = None
-    said: dict[str, object] = field(default_factory=dict)
+    stated: dict[str, object] = field(default_factory=dict)
     number: int = 0
     posted_at: int = 0
 
@@ -118,11 +118,11 @@ def messages_of(phrases: Sequence[str], script: str | None, around: Around) -> l
 
 
 def _as_item(text: str) -> dict[str, Any]:
-    told = phrase(text)
-    item: dict[str, Any] = {"op": told.head}
-    if told.size is not None:
-        item["operation" if told.head in ("atomic", "fetch") else "size"] = told.size
-    for name, value in told.fields.items():
+    reported = phrase(text)
+    item: dict[str, Any] = {"op": reported.head}
+    if reported.size is not None:
+        item["operation" if reported.head in ("atomic", "fetch") else "size"] = reported.size
+    for name, value in reported.fields.items():
         name = _SHORT.get(name, name)
         if name in item:
             raise UserError(f"{text!r} says {name} twice; leave one out")
@@ -211,7 +211,7 @@ class _Maker:
         for index in range(count):
             message = self._message(index)
             message.error, message.after = error, after
-            message.said["peer"] = message.request.peer
+            message.stated["peer"] = message.request.peer
             yield message
 
     # -- parts of a request --------------------------------------------------------------------
@@ -283,7 +283,7 @@ class _Maker:
                     delivery_complete=self._switch("dc"),
                     synchronise=self._group(),
                 )
-                return Message("write", write, size, said=_told(place, write.header_data))
+                return Message("write", write, size, stated=_reported(place, write.header_data))
             case "atomic" | "fetch":
                 return self._atomic(index)
             case "open":
@@ -300,7 +300,7 @@ class _Maker:
         negotiate = self._switch("negotiate")
         request = Open(peer=self._peer(), ordered=delivery == "rod", negotiate=negotiate)
         by = "negotiation" if negotiate else "noop"
-        return Message("open", request, 0, said={"delivery": delivery, "by": by})
+        return Message("open", request, 0, stated={"delivery": delivery, "by": by})
 
     def _group(self) -> tuple[int, int] | None:
         """The group, and the number of its members, of ``synchronise=GROUP/COUNT``."""
@@ -324,7 +324,7 @@ class _Maker:
         first = self._number("index", 0, high=2**32)
         expected = None if rule is None else rule.octets(size, first + index, self._around.seed)
         read = ReadRequest(**self._route(), **place, memory=memory)
-        return Message("read", read, size, memory, expected, said=_told(place, None))
+        return Message("read", read, size, memory, expected, stated=_reported(place, None))
 
     def _send(self, index: int) -> Message:
         size = self._size()
@@ -345,8 +345,8 @@ class _Maker:
             protocol=protocol,
             delivery_complete=self._switch("dc"),
         )
-        said: dict[str, object] = {} if tag is None else {"tag": f"{tag:#x}"}
-        return Message(self._verb, send, size, said=said | _told({}, send.header_data))
+        stated: dict[str, object] = {} if tag is None else {"tag": f"{tag:#x}"}
+        return Message(self._verb, send, size, stated=stated | _reported({}, send.header_data))
 
     def _tag(self, index: int) -> int:
         return self._number("tag", 0) + index * self._number("tag_step", 1)
@@ -399,10 +399,10 @@ class _Maker:
             tag=tag,
             synchronise=self._group(),
         )
-        said: dict[str, object] = {"operation": name.lower(), **_told(place, None)}
+        stated: dict[str, object] = {"operation": name.lower(), **_reported(place, None)}
         if tag is not None:
-            said["tag"] = f"{tag:#x}"
-        message = Message(self._verb, request, size, memory, datatype=datatype, said=said)
+            stated["tag"] = f"{tag:#x}"
+        message = Message(self._verb, request, size, memory, datatype=datatype, stated=stated)
         expect = encode(datatype, self._list("expect"), f"{where}: expect")
         if expect:
             at = index * size if len(expect) > size else 0
@@ -414,15 +414,15 @@ def _what(opcode: AtomicOpcode) -> str:
     return "compare and operand" if opcode in WITH_COMPARE else "an operand"
 
 
-def _told(place: Mapping[str, int], header_data: int | None) -> dict[str, object]:
-    said: dict[str, object] = {}
+def _reported(place: Mapping[str, int], header_data: int | None) -> dict[str, object]:
+    stated: dict[str, object] = {}
     if place:
-        said = {"offset": place["offset"]}
+        stated = {"offset": place["offset"]}
     if "key" in place:
-        said = {"key": f"{place['key']:#x}", **said}
+        stated = {"key": f"{place['key']:#x}", **stated}
     if header_data is not None:
-        said["header_data"] = f"{header_data:#x}"
-    return said
+        stated["header_data"] = f"{header_data:#x}"
+    return stated
 
 
 def elements(message: Message) -> list[int | float | str]:

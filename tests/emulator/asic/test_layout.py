@@ -39,7 +39,7 @@ ENUMS: dict[str, tuple[type[IntEnum], str]] = {
 COUNTS = {"traffic_class": "CLASSES", "queue_name": "QUEUES", "drop_reason": "DROP_REASONS"}
 MACROS = (
     *("RATE_SHIFT", "SLOPE_SHIFT", "SHARE_SHIFT", "BINS", "HOPS", "FLOWLETS", "CODE_POINTS"),
-    *("STRIKES_DEPARTURES", "STRIKES_ARRIVALS", "WITHOUT_CARRIER"),
+    *("FAULTS_DEPARTURES", "FAULTS_ARRIVALS", "WITHOUT_CARRIER"),
 )
 #: BTF has the types of maps and variables only: these make it describe the other shared types.
 DESCRIBED = "".join(
@@ -122,10 +122,10 @@ def test_members_are_where_the_program_has_them(tmp_path: Path, clock: Clock) ->
 def test_values_have_the_names_and_numbers_of_the_program(tmp_path: Path) -> None:
     btf = described(tmp_path)
     for name, (numbers, prefix) in ENUMS.items():
-        told = {f"{prefix}{one.name}": int(one) for one in numbers}
+        reported = {f"{prefix}{one.name}": int(one) for one in numbers}
         if name in COUNTS:
-            told[COUNTS[name]] = len(numbers)
-        assert told == btf.values(name), name
+            reported[COUNTS[name]] = len(numbers)
+        assert reported == btf.values(name), name
 
 
 def test_macros_have_the_numbers_of_the_program() -> None:

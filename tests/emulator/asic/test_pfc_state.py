@@ -238,9 +238,9 @@ def test_a_queue_holds_what_all_ports_may_have_sent_there() -> None:
     ],
 )
 def test_what_cannot_be_is_told(switch: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence) as told:
+    with pytest.raises(UserError, match=sentence) as reported:
         fit(parse(switch), catalogue.load(SPEC), 1000)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from emulator.asic.switch_choice import (
     SwitchChoice,
     describe_options,
     parse,
-    wanted,
+    requested,
 )
 from emulator.asic.switch_fitting import MARGIN, fit, size_of
 from emulator.asic.switch_profile import DSCP, PROFILES
@@ -134,9 +134,9 @@ def test_each_parameter_is_described() -> None:
     ],
 )
 def test_what_cannot_be_read_is_told_in_a_sentence(text: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence) as told:
+    with pytest.raises(UserError, match=sentence) as reported:
         parse(text)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 def test_made_in_python_it_is_checked_too() -> None:
@@ -147,8 +147,8 @@ def test_made_in_python_it_is_checked_too() -> None:
 
 
 def test_none_is_no_asic() -> None:
-    assert wanted("none") is None
-    assert wanted("deep") == parse("deep")
+    assert requested("none") is None
+    assert requested("deep") == parse("deep")
 
 
 def test_thresholds_are_of_the_planes_bdp(topology: Topology) -> None:
@@ -281,5 +281,5 @@ def test_trimming_leaves_what_a_transport_needs() -> None:
     assert shallow.leaving(24) is shallow
     assert shallow.leaving(32).changes["trim_size"] == 32
     assert deep.leaving(32) is deep
-    said = parse("shallow:trim_size=64")
-    assert said.leaving(32) is said
+    stated = parse("shallow:trim_size=64")
+    assert stated.leaving(32) is stated

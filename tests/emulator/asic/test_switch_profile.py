@@ -121,20 +121,20 @@ def test_code_points_may_be_few() -> None:
 
 
 def test_code_points_wait_where_they_are_told_to() -> None:
-    told = profile(**{"dscp.46": "low", "dscp.26": "high", "dscp.0": "low", "dscp.7": "low"})
-    usual = told.code_points.classes()
+    reported = profile(**{"dscp.46": "low", "dscp.26": "high", "dscp.0": "low", "dscp.7": "low"})
+    usual = reported.code_points.classes()
     assert [usual[point] for point in (46, 26, 7)] == [
         TrafficClass.CONTROL,
         TrafficClass.UNTRIMMED,
         TrafficClass.UNTRIMMED,
     ]
-    table = told.classes()
+    table = reported.classes()
     assert table[46] == TrafficClass.UNTRIMMED
     assert table[26] == TrafficClass.CONTROL
-    assert table[told.code_points.data] == TrafficClass.DATA  # it may still be trimmed
+    assert table[reported.code_points.data] == TrafficClass.DATA  # it may still be trimmed
     changed = [point for point in range(64) if table[point] != usual[point]]
     assert changed == [26, 46]
-    settings = port_settings(told, rate_bps=1e9, dilation=1, seed=1)
+    settings = port_settings(reported, rate_bps=1e9, dilation=1, seed=1)
     assert table in settings
 
 

@@ -60,8 +60,8 @@ def assert_one_sentence(result: Result, *words: str) -> None:
 def assert_like_vector(found: dict[str, Any], vector: Vector) -> None:
     assert set(found) == {"frame", "layers", "fields", "derived", "errors", "notes"}
     control = vector.fields.get("pds.ctl_type")
-    said = {"clear_psn": (2, 3), "sack_base_psn": (6,), "negotiation_payload": (9,)}
-    more = {name for name, kinds in said.items() if control in kinds and not vector.is_tss}
+    stated = {"clear_psn": (2, 3), "sack_base_psn": (6,), "negotiation_payload": (9,)}
+    more = {name for name, kinds in stated.items() if control in kinds and not vector.is_tss}
     assert set(found["derived"]) == set(vector.derived) | more
     assert vector.derived.items() <= found["derived"].items()
     if vector.is_tss or vector.crc_only:
@@ -136,8 +136,8 @@ def test_what_control_packets_say_in_their_payload(decode: Any) -> None:
         assert derived(UET_CP(ctl_type=kind, payload_word=7)) == {"clear_psn": 7}
     assert derived(UET_CP(ctl_type="PROBE", payload_word=9)) == {"sack_base_psn": 9}
     assert derived(UET_CP(ctl_type="CREDIT", payload_word=9)) == {}
-    said = derived(UET_CP(ctl_type="NEGOTIATION", payload_word=0x01020304), b"\x05\xff")
-    assert said == {"negotiation_payload": "0x0102030405ff"}
+    stated = derived(UET_CP(ctl_type="NEGOTIATION", payload_word=0x01020304), b"\x05\xff")
+    assert stated == {"negotiation_payload": "0x0102030405ff"}
 
 
 def test_pcapng_gzip_and_standard_input(
@@ -398,8 +398,8 @@ def test_a_cut_capture_is_not_decrypted(decode: Any, tmp_path: Path) -> None:
     keys = write_keys(tmp_path / "keys.json", [domain_of(vector) for vector in SECURED])
     cut = [there for there in SECURED if len(there.frame) > 80]
     assert cut
-    said = decode(capture, "--format=json", "--keys", keys).objects
-    for found, vector in zip(said, SECURED, strict=True):
+    stated = decode(capture, "--format=json", "--keys", keys).objects
+    for found, vector in zip(stated, SECURED, strict=True):
         assert found["errors"] == []
         words = f"the capture has 80 of {len(vector.frame)} octets; capture with --snaplen full"
         assert (f"not decrypted: {words}" in found["notes"]) == (vector in cut)

@@ -54,7 +54,7 @@ def test_without_bfd_the_hold_time_finds_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [
         ("egbp", "there is no control plane 'egbp' .did you mean ebgp.."),
         ("ebgp:intervall=1s", "no parameter 'intervall' .did you mean interval."),
@@ -73,8 +73,8 @@ def test_without_bfd_the_hold_time_finds_a_failure() -> None:
         ("evpn:as=tier", "the control plane evpn has no parameter 'as'"),
     ],
 )
-def test_what_cannot_be(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be(text: str, stated: str) -> None:
+    with pytest.raises(UserError, match=stated):
         parse(text)
 
 
@@ -101,10 +101,10 @@ def test_a_switch_that_knows_its_routes_beforehand_is_refused(balance: str) -> N
 
 
 def test_help_knows_every_parameter() -> None:
-    told = choice.describe()
+    reported = choice.describe()
     for name, parameters in choice.PARAMETERS.items():
-        assert f"\n  {name} " in told
-        assert all(f"\n  {parameter}=" in told for parameter in parameters)
+        assert f"\n  {name} " in reported
+        assert all(f"\n  {parameter}=" in reported for parameter in parameters)
 
 
 STRETCHED = "clos:segments=2,hosts=1,gpus_per_host=2,subnets=stretched"

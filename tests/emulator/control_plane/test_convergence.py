@@ -30,31 +30,31 @@ def as_static(switch: str) -> dict[IPv4Network, Hops]:
     }
 
 
-def told(switch: str, routes: Mapping[IPv4Network, Hops]) -> list[str]:
+def reported(switch: str, routes: Mapping[IPv4Network, Hops]) -> list[str]:
     return [str(one) for one in ConvergedState(SMALL, EBGP).differences(switch, routes)]
 
 
 @pytest.mark.parametrize("switch", ["rail0", "rail1", "spine0", "spine1"])
 def test_static_routes_are_what_is_expected(switch: str) -> None:
-    assert told(switch, as_static(switch)) == []
+    assert reported(switch, as_static(switch)) == []
 
 
 def test_a_missing_route_is_named() -> None:
     routes = as_static("rail0")
     del routes[TARGET]
-    assert told("rail0", routes) == ["rail0 has no route to 10.0.2.0/24"]
+    assert reported("rail0", routes) == ["rail0 has no route to 10.0.2.0/24"]
 
 
 def test_a_missing_path_is_named() -> None:
     routes = as_static("rail0")
     routes[TARGET] = routes[TARGET][1:]
-    assert told("rail0", routes) == ["the route of rail0 to 10.0.2.0/24 lacks up0 (172.16.0.1)"]
+    assert reported("rail0", routes) == ["the route of rail0 to 10.0.2.0/24 lacks up0 (172.16.0.1)"]
 
 
 def test_a_wrong_path_is_named() -> None:
     routes = as_static("rail0")
     routes[TARGET] = (routes[TARGET][0], NextHop("up1", "172.16.0.9"))
-    assert told("rail0", routes) == [
+    assert reported("rail0", routes) == [
         "the route of rail0 to 10.0.2.0/24 lacks up1 (172.16.0.3) and has also up1 (172.16.0.9)"
     ]
 
@@ -62,7 +62,7 @@ def test_a_wrong_path_is_named() -> None:
 def test_a_route_that_nobody_asked_for_is_named() -> None:
     routes = as_static("rail0")
     routes[IPv4Network("10.0.9.0/24")] = (NextHop("up0", "172.16.0.1"),)
-    assert told("rail0", routes) == [
+    assert reported("rail0", routes) == [
         "rail0 has a route to 10.0.9.0/24 that it should not have, over up0 (172.16.0.1)"
     ]
 
@@ -70,7 +70,9 @@ def test_a_route_that_nobody_asked_for_is_named() -> None:
 def test_a_path_that_counts_twice_is_named() -> None:
     routes = as_static("rail0")
     routes[TARGET] = (routes[TARGET][0], *routes[TARGET])
-    assert told("rail0", routes) == ["the route of rail0 to 10.0.2.0/24 has also up0 (172.16.0.1)"]
+    assert reported("rail0", routes) == [
+        "the route of rail0 to 10.0.2.0/24 has also up0 (172.16.0.1)"
+    ]
 
 
 def test_a_summary_stands_for_what_it_holds() -> None:
@@ -89,14 +91,14 @@ def test_a_summary_stands_for_what_it_holds() -> None:
 def test_switches_of_one_as_do_not_hear_of_each_other() -> None:
     plane = parse("ebgp:as=tier")
     assert plane is not None
-    wanted = ConvergedState(SMALL, plane).wanted
+    requested = ConvergedState(SMALL, plane).requested
     spines = {s.name: s.loopback for s in SMALL.switches if s.role.value == "spine"}
     for name in spines:
         for other, loopback in spines.items():
             assert loopback is not None
-            assert IPv4Network(loopback) not in wanted[name], other
-    assert TARGET in wanted["spine0"]
-    assert wanted["rail0"] == ConvergedState(SMALL, EBGP).wanted["rail0"]
+            assert IPv4Network(loopback) not in requested[name], other
+    assert TARGET in requested["spine0"]
+    assert requested["rail0"] == ConvergedState(SMALL, EBGP).requested["rail0"]
 
 
 def test_a_spine_that_lost_a_rail_does_not_go_down_and_up_for_it() -> None:
@@ -104,10 +106,10 @@ def test_a_spine_that_lost_a_rail_does_not_go_down_and_up_for_it() -> None:
     broken = without(SMALL, SMALL.link_at(CableEnd("rail1", "up0")))
     plane = parse("ebgp:as=tier")
     assert plane is not None
-    assert TARGET not in ConvergedState(broken, plane).wanted["spine0"]
-    valley = ConvergedState(broken, EBGP).wanted["spine0"][TARGET]
+    assert TARGET not in ConvergedState(broken, plane).requested["spine0"]
+    valley = ConvergedState(broken, EBGP).requested["spine0"][TARGET]
     assert [hop.port for hop in valley] == ["down0"]
-    only = ConvergedState(broken, plane).wanted["rail0"][TARGET]
+    only = ConvergedState(broken, plane).requested["rail0"][TARGET]
     assert [hop.port for hop in only] == ["up1"]
 
 
@@ -123,5 +125,5 @@ def test_spines_keep_their_as_when_a_failure_parts_them() -> None:
     spine = next(end.node for end in cable.ends if end.node != rail.name)
     assert rail.bridges[0].gateway is not None
     network = rail.bridges[0].gateway.network
-    assert network in ConvergedState(without(pods, cable), plane).wanted[spine]
-    assert network not in expected_without(pods, cable, plane).wanted[spine]
+    assert network in ConvergedState(without(pods, cable), plane).requested[spine]
+    assert network not in expected_without(pods, cable, plane).requested[spine]

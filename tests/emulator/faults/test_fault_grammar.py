@@ -22,20 +22,20 @@ def link(name: str) -> Link:
     return FABRIC.link_at(CableEnd(*name.split(":")))
 
 
-def said(*texts: str) -> list[tuple[int, list[str]]]:
+def stated(*texts: str) -> list[tuple[int, list[str]]]:
     """When, and what is struck from then on."""
     return [(moment.at_ns, moment.condition.words()) for moment in timeline(texts, FABRIC)]
 
 
 def test_down_and_up_of_a_link_named_once() -> None:
-    assert said("t=2ms link rail0:up1 down; t=9ms up") == [
+    assert stated("t=2ms link rail0:up1 down; t=9ms up") == [
         (2_000_000, ["link rail0:up1 down"]),
         (9_000_000, []),
     ]
 
 
 def test_a_link_goes_by_either_of_its_ends() -> None:
-    assert said("t=1us link rail0:up1 down; t=2us link spine1:down0 up")[-1] == (2000, [])
+    assert stated("t=1us link rail0:up1 down; t=2us link spine1:down0 up")[-1] == (2000, [])
 
 
 def test_a_switch_and_a_nic_are_all_of_their_cables() -> None:
@@ -60,15 +60,15 @@ def test_silent_faults_add_up_and_heal_together() -> None:
         ],
         FABRIC,
     )
-    struck = [moment.condition.of(link("rail0:up0")) for moment in moments]
-    assert struck[0] == Faults(loss=0.01, corruption=0.001)
-    assert struck[1] == Faults(loss=0.01, corruption=0.001, rate=0.25)
-    assert struck[2] == Faults(loss=0.01, corruption=0.001, rate=0.25, black_hole=True)
+    faulted = [moment.condition.of(link("rail0:up0")) for moment in moments]
+    assert faulted[0] == Faults(loss=0.01, corruption=0.001)
+    assert faulted[1] == Faults(loss=0.01, corruption=0.001, rate=0.25)
+    assert faulted[2] == Faults(loss=0.01, corruption=0.001, rate=0.25, black_hole=True)
     assert moments[3].condition == SOUND
 
 
 def test_a_flap_is_down_for_the_first_half_of_each_period() -> None:
-    assert said("t=1us link rail0:up0 flap every=2us for=5us") == [
+    assert stated("t=1us link rail0:up0 flap every=2us for=5us") == [
         (1000, ["link rail0:up0 down"]),
         (2000, []),
         (3000, ["link rail0:up0 down"]),
@@ -77,7 +77,7 @@ def test_a_flap_is_down_for_the_first_half_of_each_period() -> None:
 
 
 def test_several_options_are_one_timeline() -> None:
-    assert said("t=3us link rail0:up0 down", "t=1us nic h0g0 down; t=4us up") == [
+    assert stated("t=3us link rail0:up0 down", "t=1us nic h0g0 down; t=4us up") == [
         (1000, ["nic h0g0 down"]),
         (3000, ["nic h0g0 down", "link rail0:up0 down"]),
         (4000, ["link rail0:up0 down"]),
@@ -178,7 +178,7 @@ def test_a_condition_in_words_and_as_data_is_the_same_condition(texts: list[str]
 
 def _parted(words: str) -> list[str]:
     """A blackhole, and what else strikes its link, are clauses of their own."""
-    kind, name, *told = words.split()
-    parts = [[word] for word in told if word in ("down", "blackhole")]
-    parts.append([word for word in told if word not in ("down", "blackhole")])
+    kind, name, *reported = words.split()
+    parts = [[word] for word in reported if word in ("down", "blackhole")]
+    parts.append([word for word in reported if word not in ("down", "blackhole")])
     return [" ".join([kind, name, *part]) for part in parts if part]

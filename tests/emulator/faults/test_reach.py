@@ -54,9 +54,9 @@ def test_static_routes_do_not_go_around_what_they_do_not_see() -> None:
     downs = ["t=0 link rail0:up0 down", "t=0 link rail1:up1 down"]
     third = catalogue.load("rail_clos:hosts=3,gpus_per_host=3,spines=2,uplinks_per_spine=1")
     dead = timeline(downs, third)[-1].condition.dead
-    told = dataclasses.replace(third, profile=FabricProfile(control_plane="ebgp"))
+    reported = dataclasses.replace(third, profile=FabricProfile(control_plane="ebgp"))
     assert not {"h0g1", "h1g1", "h2g1"} & reached(third, dead)["h0g0"]
-    assert "h0g1" in reached(told, dead)["h0g0"]  # over the third rail
+    assert "h0g1" in reached(reported, dead)["h0g0"]  # over the third rail
 
 
 def pairs(topology: Topology, *downs: str) -> set[tuple[str, str]]:
@@ -121,9 +121,9 @@ def test_two_dead_uplinks_part_two_rails_and_not_the_third() -> None:
 @pytest.mark.parametrize(("plane", "whole"), [("ibgp", "0"), ("ebgp", "01")])
 def test_without_a_reflector_ibgp_knows_no_other_switch(plane: str, whole: str) -> None:
     pods = catalogue.load("clos:pods=2,hosts=2,gpus_per_host=2,spines=1,super_spines=1")
-    told = told_by(pods, plane)
-    dead = timeline(["t=0 switch super0 down"], told)[-1].condition.dead
-    left = {"h0g0", *reached(told, dead)["h0g0"]}
+    reported = told_by(pods, plane)
+    dead = timeline(["t=0 switch super0 down"], reported)[-1].condition.dead
+    left = {"h0g0", *reached(reported, dead)["h0g0"]}
     assert left == {f"h{host}g{rail}" for host in (0, 1) for rail in whole}
 
 

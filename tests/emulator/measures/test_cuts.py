@@ -132,9 +132,9 @@ def test_capacity_over_time() -> None:
 
 def test_a_timeline_strikes_both_ends_of_a_cable() -> None:
     fault = FaultAt(at_ns=5, port="rail0:up0", faults=Faults(black_hole=True), both_ways=True)
-    struck = link_changes([fault], NARROW)
-    assert [str(change.end) for change in struck] == ["rail0:up0", "spine0:down0"]
-    assert {change.share for change in struck} == {0.0}
+    faulted = link_changes([fault], NARROW)
+    assert [str(change.end) for change in faulted] == ["rail0:up0", "spine0:down0"]
+    assert {change.share for change in faulted} == {0.0}
     healed = FaultAt(at_ns=9, port="rail0:up0", faults=NONE)
     assert link_changes([healed], NARROW) == [Change(9, CableEnd("rail0", "up0"), 1.0)]
 

@@ -194,7 +194,7 @@ def test_no_timer_of_the_virtual_clock_is_late() -> None:
     ],
 )
 def test_no_iteration_beats_the_ideal(times_ns: list[int], late_ns: float, held: bool) -> None:
-    said = violation(times_ns, 10_000.0, dilation=20_000, late_ns=late_ns)
-    assert (said is None) is held
-    if said is not None:
-        assert said.startswith("internal error: an iteration took 9.990 us, less than the ideal")
+    stated = violation(times_ns, 10_000.0, dilation=20_000, late_ns=late_ns)
+    assert (stated is None) is held
+    if stated is not None:
+        assert stated.startswith("internal error: an iteration took 9.990 us, less than the ideal")

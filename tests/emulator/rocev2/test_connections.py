@@ -96,7 +96,7 @@ def test_what_a_run_configures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "complaint"),
+    ("requested", "complaint"),
     [
         ("rocev3", "did you mean rocev2?"),
         ("rocev2:qp=4", "did you mean qps?"),
@@ -115,9 +115,9 @@ def test_what_a_run_configures() -> None:
         ("rocev2:tss=direct", "no parameter 'tss'"),
     ],
 )
-def test_what_cannot_be(wanted: str, complaint: str) -> None:
+def test_what_cannot_be(requested: str, complaint: str) -> None:
     with pytest.raises(UserError) as error:
-        fit(wanted, TOPOLOGY)
+        fit(requested, TOPOLOGY)
     assert complaint in str(error.value)
 
 

@@ -76,8 +76,10 @@ def test_whatever_is_drawn(seed: int) -> None:
         data = memoryview(rng.randbytes(length))
         at = AREA * place
         if kind in ("write", "told"):
-            told = place << 24 | length if kind == "told" else None
-            here.post(WriteRequest(peer=peer, key=KEY, offset=at, payload=data, header_data=told))
+            reported = place << 24 | length if kind == "told" else None
+            here.post(
+                WriteRequest(peer=peer, key=KEY, offset=at, payload=data, header_data=reported)
+            )
             expected.append((memory[at : at + length], data))
         elif kind == "send":
             here.post(SendRequest(peer=peer, payload=data))

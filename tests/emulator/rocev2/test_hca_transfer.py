@@ -84,10 +84,10 @@ def test_everything_arrives(wire: str, recovery: dict[str, object], seed: int) -
             hca.post(request)  # type: ignore[arg-type]
             posted[end][request.context] = ("", 0)  # type: ignore[attr-defined]
         counters.append([r.result for r in requests if isinstance(r, AtomicRequest)])
-    wanted = len(LENGTHS) * 4
+    requested = len(LENGTHS) * 4
     own = ("write", "read", "send", "atomic")
     assert network.run(
-        lambda: all(sum(len(done(network, end, k)) for k in own) == wanted for end in (0, 1)),
+        lambda: all(sum(len(done(network, end, k)) for k in own) == requested for end in (0, 1)),
         horizon_ns=10**10,
     ), [dict(e.counters()) for e in network.endpoints.values()]
     network.settle()

@@ -75,8 +75,8 @@ def test_each_kind_of_refusal_is_told_once() -> None:
     counts["rx_drop_truncated"] = 1
     refusals.look([frame, memoryview(bytes(60))])
     refusals.look([frame])
-    told = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [(item["event"], item["what"], item.get("peer")) for item in told] == [
+    reported = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(item["event"], item["what"], item.get("peer")) for item in reported] == [
         ("refused", "rx_requests_refused", "10.0.0.7"),
         ("refused", "tss_bad_tag", None),
         ("refused", "rx_drop_truncated", None),

@@ -92,9 +92,9 @@ def test_no_times(text: str) -> None:
 
 
 def test_a_phrase() -> None:
-    told = phrase("write:3000,offset=4k,header-data=1,dc")
-    assert (told.head, told.size) == ("write", "3000")
-    assert told.fields == {"offset": "4k", "header_data": "1", "dc": "true"}
+    reported = phrase("write:3000,offset=4k,header-data=1,dc")
+    assert (reported.head, reported.size) == ("write", "3000")
+    assert reported.fields == {"offset": "4k", "header_data": "1", "dc": "true"}
     assert switch("yes", "it") is True
     for wrong in (":3", "", "a,=1", "a,b=1,b=2"):
         with pytest.raises(UserError):
@@ -210,12 +210,12 @@ def test_a_script_says_the_same_as_phrases(tmp_path: Path) -> None:
     script.write_text(json.dumps([{"op": "write", "size": 30, "offset": 4096}, "read:12",
                                   {"op": "fetch", "operation": "sum", "operand": [5],
                                    "expect": 1}]))  # fmt: skip
-    told = made(script=str(script))
+    reported = made(script=str(script))
     meant = made("write:30,offset=4k", "read:12", "fetch:sum,operand=5,expect=1")
-    assert [(m.name, m.size, m.expected, m.said) for m in told] == [
-        (m.name, m.size, m.expected, m.said) for m in meant
+    assert [(m.name, m.size, m.expected, m.stated) for m in reported] == [
+        (m.name, m.size, m.expected, m.stated) for m in meant
     ]
-    assert [m.number for m in told] == [0, 1, 2]
+    assert [m.number for m in reported] == [0, 1, 2]
 
 
 def test_members_of_a_group_and_tagged_atomics() -> None:
@@ -228,8 +228,8 @@ def test_members_of_a_group_and_tagged_atomics() -> None:
     assert (write.request.synchronise, add.request.synchronise) == ((7, 0), (7, 2))
     assert (add.request.tag, add.request.key) == (None, DEFAULT_KEY)
     assert (fetch.request.tag, fetch.request.key) == (9, 0)
-    assert fetch.said["tag"] == "0x9"
-    assert "key" not in fetch.said
+    assert fetch.stated["tag"] == "0x9"
+    assert "key" not in fetch.stated
 
 
 def test_control_packets_are_operations_too() -> None:
@@ -242,7 +242,7 @@ def test_control_packets_are_operations_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [
         ("wrte:3", "there is no operation 'wrte'"),
         ("write", "say how many octets"),
@@ -276,23 +276,23 @@ def test_control_packets_are_operations_too() -> None:
         ("probe,wait=soon", "wait is 'soon'"),
     ],
 )
-def test_wrong_operations(text: str, said: str) -> None:
+def test_wrong_operations(text: str, stated: str) -> None:
     with pytest.raises(UserError) as caught:
         made(text)
-    assert said in str(caught.value)
+    assert stated in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [("", "holds no operations"), ("operations:\n  - noop\n", "not a JSON script"),
      ("[3]", "operation 1 is neither"), ("[{", "not a JSON script"),
      ("{}", "holds no operations"), ('[{"op": "write"}]', "operation 1: say how many")],
 )  # fmt: skip
-def test_wrong_scripts(tmp_path: Path, text: str, said: str) -> None:
+def test_wrong_scripts(tmp_path: Path, text: str, stated: str) -> None:
     script = tmp_path / "script"
     script.write_text(text)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=stated):
         made(script=str(script))
 
 
@@ -364,8 +364,8 @@ def test_presets_and_switches_in_turn() -> None:
 
 
 def test_parameters_of_congestion_control_have_two_names() -> None:
-    wanted = ["cc=both", "base_rtt=12us", "nscc.gamma=0.5", "nscc.qa-gate=2"]
-    values = parameters.settings(wanted)
+    requested = ["cc=both", "base_rtt=12us", "nscc.gamma=0.5", "nscc.qa-gate=2"]
+    values = parameters.settings(requested)
     assert values == {
         "cc": "both",
         "base_rtt": 12_000,
@@ -383,24 +383,24 @@ def test_parameters_of_congestion_control_have_two_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [(["mrp=3"], "did you mean mpr"), (["mpr"], "says no value"), (["crc=maybe"], "true or false"),
      (["rto_init_time=fast"], "give a time")],
 )  # fmt: skip
-def test_wrong_settings(words: list[str], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_wrong_settings(words: list[str], stated: str) -> None:
+    with pytest.raises(UserError, match=stated):
         parameters.settings(words)
 
 
 def test_the_payload_fits_the_interface() -> None:
     plain = {"version": 4, "native": False, "crc": False, "secure": False}
-    assert payload_for(1500, **plain, wanted=None) == 1024  # type: ignore[arg-type]
-    assert payload_for(9000, **plain, wanted=None) == 4096  # type: ignore[arg-type]
-    assert payload_for(9000, **plain, wanted=8192) == 8192  # type: ignore[arg-type]
+    assert payload_for(1500, **plain, requested=None) == 1024  # type: ignore[arg-type]
+    assert payload_for(9000, **plain, requested=None) == 4096  # type: ignore[arg-type]
+    assert payload_for(9000, **plain, requested=8192) == 8192  # type: ignore[arg-type]
     with pytest.raises(UserError, match="too small"):
-        payload_for(1000, **plain, wanted=None)  # type: ignore[arg-type]
+        payload_for(1000, **plain, requested=None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs an interface MTU"):
-        payload_for(4000, **plain, wanted=4096)  # type: ignore[arg-type]
+        payload_for(4000, **plain, requested=4096)  # type: ignore[arg-type]
 
 
 def test_a_report_shows_no_keys() -> None:
@@ -501,7 +501,7 @@ def failure(*words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         (("initiator", "-i", "e0", "-p", "10.0.0.2"), "no operation is given"),
         (("initiator", "-i", "e0", "noop"), "name the target with --peer"),
@@ -514,13 +514,13 @@ def failure(*words: str) -> str:
         (("target", "-i", "e0", "--job-id", "many"), "--job-id is 'many'"),
     ],
 )
-def test_wrong_command_lines(words: tuple[str, ...], said: str) -> None:
-    assert said in failure(*words)
+def test_wrong_command_lines(words: tuple[str, ...], stated: str) -> None:
+    assert stated in failure(*words)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root is asked for before these are looked at")
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         (("target", "-i", "e0", "-n", "no-such-namespace"), "no network namespace 'no-such-names"),
         (("target", "-i", "no-such-port"), "there is no interface 'no-such-port'"),
@@ -530,8 +530,8 @@ def test_wrong_command_lines(words: tuple[str, ...], said: str) -> None:
         (("target", "-i", "e0", "--sdi", "3"), "sdi is 3, but there are no secure domains"),
     ],
 )
-def test_wrong_endpoints(words: tuple[str, ...], said: str) -> None:
-    assert said in failure(*words)
+def test_wrong_endpoints(words: tuple[str, ...], stated: str) -> None:
+    assert stated in failure(*words)
 
 
 @pytest.mark.parametrize("role", ["target", "initiator"])

@@ -68,7 +68,7 @@ def test_a_card_may_name_its_owner_by_the_gid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "stated"),
     [
         (b"0000:0001:000011:123456:00000000:0000000000000000", "not its card"),
         (b"", "not its card"),
@@ -84,8 +84,8 @@ def test_a_card_may_name_its_owner_by_the_gid() -> None:
         (b'{"qpn": 17, "psn": 0, "address": "rxe0"}', "no IP address"),
     ],
 )
-def test_what_is_no_card_is_told_in_a_sentence(line: bytes, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_is_no_card_is_told_in_a_sentence(line: bytes, stated: str) -> None:
+    with pytest.raises(UserError, match=stated):
         card_of(line)
 
 
@@ -187,7 +187,7 @@ _MET = ("--connect", "10.0.0.2")
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the first thing said to others is that root may")
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         (("target",), "by one of --listen, --connect HOST and --peer"),
         (("target", "--listen", "--connect", "10.0.0.2"), "by one of"),
@@ -208,24 +208,24 @@ _MET = ("--connect", "10.0.0.2")
         (("initiator", *_MET, "send:10,error=BAD_MKEY"), "no operation ends with"),
     ],
 )
-def test_wrong_words(words: tuple[str, ...], said: str) -> None:
+def test_wrong_words(words: tuple[str, ...], stated: str) -> None:
     role, *rest = words
     result = CliRunner().invoke(cli, ["hca", role, "-i", "no-such-interface", *rest])
     assert isinstance(result.exception, UserError), result.output
-    assert said in str(result.exception)
+    assert stated in str(result.exception)
 
 
 def test_path_mtus() -> None:
-    assert path_mtu_for(1500, version=4, wanted=None) == 1024
-    assert path_mtu_for(1500, version=6, wanted=256) == 256
-    assert path_mtu_for(4160, version=4, wanted=None) == 4096
-    assert path_mtu_for(4159, version=4, wanted=None) == 2048
+    assert path_mtu_for(1500, version=4, requested=None) == 1024
+    assert path_mtu_for(1500, version=6, requested=256) == 256
+    assert path_mtu_for(4160, version=4, requested=None) == 4096
+    assert path_mtu_for(4159, version=4, requested=None) == 2048
     with pytest.raises(UserError, match="needs an interface MTU of 4180"):
-        path_mtu_for(1500, version=6, wanted=4096)
+        path_mtu_for(1500, version=6, requested=4096)
     with pytest.raises(UserError, match="InfiniBand knows"):
-        path_mtu_for(1500, version=4, wanted=1500)
+        path_mtu_for(1500, version=4, requested=1500)
     with pytest.raises(UserError, match="too small"):
-        path_mtu_for(300, version=4, wanted=None)
+        path_mtu_for(300, version=4, requested=None)
 
 
 @pytest.mark.parametrize("role", ["target", "initiator"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from emulator.asic.switch_choice import wanted
+from emulator.asic.switch_choice import requested
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.engine.event_queue import EventQueue
@@ -77,7 +77,7 @@ def gpu_bench(
 ) -> Iterator[GpuBench]:
     """The fabric ``spec`` as the lab ``name``, its GPUs speaking ``transport``."""
     topology = catalogue.load(spec)
-    choice = wanted(switch)
+    choice = requested(switch)
     delayed = topology.with_switch_latency(0 if choice is None else choice.latency_ns)
     fitted = fit(transport, delayed, seed=seed, switch=choice).keyed(bytes(32))
     with Lab.create(

@@ -97,12 +97,12 @@ class PausedFlow:
         """Let time pass up to and with ``until_ns``."""
         self.events.run(round(until_ns * 1000))
 
-    def strike(self, end: CableEnd, faults: Faults) -> None:
+    def apply_fault(self, end: CableEnd, faults: Faults) -> None:
         """Have ``faults`` strike switch port ``end``, and the PAUSE frames there."""
         asic = self.lab.asic
         assert asic is not None
         asic.inject(str(end), faults)
-        self.fabric.each_of_pauses("strike", end, pause_settings_of(asic, end))
+        self.fabric.each_of_pauses("apply_fault", end, pause_settings_of(asic, end))
 
     def counters(self, end: CableEnd) -> AsicCounters:
         assert self.lab.asic is not None

@@ -56,7 +56,7 @@ class Wire:
         self._policy: Policy | None = None
         self._numbers = [0, 0]
         self._ends: list[socket.socket] = []
-        self._stop, self._told = os.pipe()
+        self._stop, self._reported = os.pipe()
         self._thread = threading.Thread(target=self._forward, daemon=True)
 
     @contextlib.contextmanager
@@ -79,7 +79,7 @@ class Wire:
             self._thread.start()
             yield self
         finally:
-            os.close(self._told)
+            os.close(self._reported)
             if self._thread.is_alive():
                 self._thread.join()
             for end in self._ends:

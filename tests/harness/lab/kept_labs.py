@@ -36,7 +36,7 @@ class Labs:
         self.kept: set[str] = set()
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         """Whether a failed test's lab has to outlive the test's own code."""
         return self.keep or self.shell
 
@@ -86,7 +86,7 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if not report.failed or not LABS.wanted:
+    if not report.failed or not LABS.requested:
         return report
     standing = LABS.standing()
     for record in standing if LABS.keep else ():

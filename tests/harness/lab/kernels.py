@@ -188,8 +188,8 @@ class Tunnels:
 
 def dumped(lab: Lab, switch: str, commands: str) -> list[list[dict[str, Any]]]:
     """What each of ``commands`` says in ``switch``, as JSON."""
-    said = lab.exec(switch, ["sh", "-c", commands]).stdout
-    return [json.loads(line) for line in said.splitlines() if line.strip()]
+    stated = lab.exec(switch, ["sh", "-c", commands]).stdout
+    return [json.loads(line) for line in stated.splitlines() if line.strip()]
 
 
 def _routes(rows: Collection[Mapping[str, object]]) -> Iterator[Route]:

@@ -21,7 +21,7 @@ def built(name: str, topology: Topology, **settings: Any) -> Iterator[Lab]:
     With ``--keep-lab`` or ``--shell-on-failure`` it stays if the test fails
     (:mod:`tests.harness.lab.kept_labs`).
     """
-    if not LABS.wanted:
+    if not LABS.requested:
         with Lab.create(name, topology, **settings) as lab:
             yield lab
         return

@@ -147,14 +147,14 @@ class Player:
         kind = stream(packet)
         form = self.captured.canonical(packet)
         self.result.expected[kind].append(form)
-        wanted = len(self.result.expected[kind])
+        requested = len(self.result.expected[kind])
         if kind == REQUEST:
             while not self.has_read_enough(packet) and self.give():
                 pass
             if packet.control == ControlType.CLOSE_CMD:
                 self.fep.close()
         for _ in range(400):
-            if len(self.result.sent[kind]) >= wanted:
+            if len(self.result.sent[kind]) >= requested:
                 return
             if kind == REQUEST and self.take(1):
                 continue
@@ -176,9 +176,9 @@ class Player:
         self.result.counters = dict(self.fep.counters())
         self.result.open_messages = self.fep.initiator.open_messages
         (peer,) = self.fep.peers.values()
-        told = self.fep.next_start(peer, self.fep.config.sdi)
-        if told is not None:
-            self.result.next_start = distance(told, self.live.pdcs[0].start)
+        reported = self.fep.next_start(peer, self.fep.config.sdi)
+        if reported is not None:
+            self.result.next_start = distance(reported, self.live.pdcs[0].start)
         self.result.is_closed = self.fep.closed
         assert not self.lost
         return self.result

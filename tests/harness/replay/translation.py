@@ -54,8 +54,8 @@ class Translator:
             if "pds.dpdcid" in packet.fields:
                 changed["dpdcid"] = new.ids[OTHER[side]]
             if packet.tells_expected_psn:
-                told = int.from_bytes(packet.payload, "big")
-                changed["expected_psn"] = (told + shift) & MASK
+                reported = int.from_bytes(packet.payload, "big")
+                changed["expected_psn"] = (reported + shift) & MASK
         if "pds.pkt_id" in packet.fields and packet.kind == "rudi_resp":
             assert self.live.first_packet_id is not None
             assert self.captured.first_packet_id is not None

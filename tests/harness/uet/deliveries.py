@@ -338,12 +338,12 @@ def refused(
 ) -> Any:
     """The packet draws ``code``, guaranteed, and changes nothing."""
     before = bytes(bench.memory)
-    said = read(bench.give(packet, pdc))
-    assert (said.opcode, said.code) == (ResponseOpcode.RESPONSE, code)
-    assert said.guaranteed
-    assert (said.modified, said.unexpected) == (0, False)
+    stated = read(bench.give(packet, pdc))
+    assert (stated.opcode, stated.code) == (ResponseOpcode.RESPONSE, code)
+    assert stated.guaranteed
+    assert (stated.modified, stated.unexpected) == (0, False)
     assert bench.memory == before
-    return said
+    return stated
 
 
 def atomic(operation: int = AtomicOpcode.SUM, operand: int = 5, compare: int | None = None) -> Any:

@@ -293,12 +293,12 @@ class Exchange:
                 if c.kind != "remote_write" and c.context not in side.hoped
             )
             assert seen == side.expected, (seen - side.expected, side.expected - seen, self.story())
-            told = [
+            reported = [
                 (c.header_data, c.offset, c.length)
                 for c in side.completions
                 if c.kind == "remote_write"
             ]
-            assert sorted(map(str, told)) == sorted(map(str, side.announced))
+            assert sorted(map(str, reported)) == sorted(map(str, side.announced))
         for holds in self.checks:
             holds()
         for side in self.sides:

@@ -54,7 +54,7 @@ def interface(nic: int, *, nics: int = 2, planes: int = 2, **fields: Any) -> Fab
         peers=[route(other, planes) for other in others],
         quarantine=20 * US,
         silence=60 * US,
-        patience=RTO,
+        time_limit=RTO,
     )
     return FabricInterface(feps, shared, seed=nic)
 

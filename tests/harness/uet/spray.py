@@ -59,10 +59,10 @@ class Paths:
         policy = self.policy
         while self.now < until:
             while self._answers and self._answers[0][0] <= self.now:
-                self._tell(*self._answers.popleft())
+                self._notify(*self._answers.popleft())
             while self._timeouts and self._timeouts[0][0] <= self.now:
                 at, ev = self._timeouts.popleft()
-                self._tell(at, ev, TIMEOUT)
+                self._notify(at, ev, TIMEOUT)
             ev = policy.pick()
             path = self.path(ev)
             self.seen.packets.append((self.now, ev, path))
@@ -74,6 +74,6 @@ class Paths:
                 self._answers.append((self.now + RTT, ev, how))
             self.now += SERIAL
 
-    def _tell(self, at: int, ev: int, how: int) -> None:
+    def _notify(self, at: int, ev: int, how: int) -> None:
         self.feedback.append((at, ev, how))
         self.policy.on_feedback(ev, how, at)

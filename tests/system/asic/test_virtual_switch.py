@@ -192,7 +192,7 @@ def drops(router: Router, reason: DropReason) -> int:
 def test_lossless_frame_that_a_fault_took_is_not_held(router: Router, state: VirtualState) -> None:
     router.configure(Balancing.FLOW, seed=1)
     pause(router.program, xoff=OCTETS, ceiling=10 * OCTETS)
-    strike(router, DEPARTURES, Faults(loss=1))
+    apply_fault(router, DEPARTURES, Faults(loss=1))
     for frame in packets(3):
         router.out.send(frame)
     within(lambda: account(state) == (0, 3), "all counted")
@@ -206,13 +206,13 @@ def test_lossless_frame_that_a_fault_took_is_not_held(router: Router, state: Vir
 def test_frames_that_a_fault_takes_on_arrival_are_counted(
     router: Router, state: VirtualState, faults: Faults
 ) -> None:
-    strike(router, [ARRIVAL], faults)
+    apply_fault(router, [ARRIVAL], faults)
     assert router.paths(packets(3)) == []
     assert account(state) == (0, 3)
     assert not any(state.ports[low(index)] for index in DEPARTURES)
 
 
-def strike(router: Router, indices: Sequence[int], faults: Faults) -> None:
+def apply_fault(router: Router, indices: Sequence[int], faults: Faults) -> None:
     for index in indices:
         settings = port_settings(
             profile("lossless"),

@@ -158,9 +158,9 @@ def test_a_user_asks_with_vtysh(lab_name: str) -> None:
 
 def test_a_run_keeps_what_its_switches_were_told(tmp_path: Path, lab_name: str) -> None:
     fabric = ("--topology", "rail_clos:hosts=1,gpus_per_host=2,spines=1")
-    told = ("--control-plane", "ebgp:bfd=off,hold=60s", "--output", str(tmp_path / "run"))
+    reported = ("--control-plane", "ebgp:bfd=off,hold=60s", "--output", str(tmp_path / "run"))
     work = ("run", "allreduce", "--sizes", "4KiB", "--iterations", "1", "--name", lab_name)
-    run = uetemu(*work, *fabric, *told)
+    run = uetemu(*work, *fabric, *reported)
     assert run.returncode == 0, run.stderr
     assert "# Control plane        : ebgp:bfd=off,hold=60s" in run.stdout
     for switch in ("rail0", "rail1", "spine0"):
@@ -261,7 +261,7 @@ def test_what_does_not_converge_is_named(healthy: Lab) -> None:
     with pytest.raises(
         UserError, match=r"has not converged after .*: the route of rail0 to .* lacks"
     ):
-        routing.await_convergence(patience_s=0)
+        routing.await_convergence(time_limit_s=0)
 
 
 def test_ospf_finds_another_way_too(lab: LabFactory) -> None:

@@ -56,9 +56,9 @@ def test_a_pair_that_is_cut_off_does_not_ping_and_others_do(lab: LabFactory) -> 
     """On rings of three there is one way for each pair, there and back."""
     made = lab("torus:x=3,y=3")
     topology = made.topology
-    struck = element("link", "r0-0:xplus0", topology)
-    FaultInjector(made).apply(SOUND.lowered(struck))
-    left = reached(topology, struck.links)
+    faulted = element("link", "r0-0:xplus0", topology)
+    FaultInjector(made).apply(SOUND.lowered(faulted))
+    left = reached(topology, faulted.links)
     names = [gpu.name for gpu in topology.gpus]
     assert {len(others) for others in left.values()} > {len(names) - 1}
     address = {name: str(gpu_address(topology.node(name)).ip) for name in names}
@@ -83,8 +83,8 @@ def test_what_a_routing_protocol_finds_is_what_it_is_said_to(
     made = lab(chosen(catalogue.load(spec), plane))
     topology = made.topology
     condition = SOUND
-    for said in down:
-        condition = condition.lowered(element(*said.split(), topology))
+    for stated in down:
+        condition = condition.lowered(element(*stated.split(), topology))
     FaultInjector(made).apply(condition)
     expected = reached(topology, condition.dead)
     assert whole is all(len(others) == len(topology.gpus) - 1 for others in expected.values())

@@ -61,7 +61,9 @@ STRUCK: Mapping[str, Mapping[str, int]] = {  # how many pairs are left
 
 @pytest.mark.parametrize("spec", STRUCK, ids=["segments", "pods", "two-rails"])
 def test_tunnels_lead_where_they_are_said_to(spec: str, lab_name: str) -> None:
-    black = any("blackhole" in strike for strike in STRUCK[spec])  # found when the time is over
+    black = any(
+        "blackhole" in apply_fault for apply_fault in STRUCK[spec]
+    )  # found when the time is over
     topology = chosen(catalogue.load(spec), f"evpn:bfd=off,hold={3 if black else 60}s")
     try:
         with Lab.create(
@@ -73,8 +75,8 @@ def test_tunnels_lead_where_they_are_said_to(spec: str, lab_name: str) -> None:
             switch=choice.parse("shallow"),
             persistent=True,
         ) as made:
-            for strike, pairs in STRUCK[spec].items():
-                inject(lab_name, strike)
+            for apply_fault, pairs in STRUCK[spec].items():
+                inject(lab_name, apply_fault)
                 assert joined(made) == 2 * pairs
                 inject(lab_name, "heal")
                 routing_of(made).await_convergence()
@@ -83,8 +85,8 @@ def test_tunnels_lead_where_they_are_said_to(spec: str, lab_name: str) -> None:
 
 
 def inject(lab: str, fault: str) -> None:
-    told = CliRunner().invoke(inject_verb.command, [lab, fault], catch_exceptions=False)
-    assert told.exit_code == 0
+    reported = CliRunner().invoke(inject_verb.command, [lab, fault], catch_exceptions=False)
+    assert reported.exit_code == 0
 
 
 def joined(lab: Lab) -> int:

@@ -89,8 +89,8 @@ def test_ways_are_as_long_as_over_a_pair_of_switches(homed: Topology) -> None:
     assert sorted(path_delays(homed, "h0g0").values()) == sorted(
         path_delays(pairs, "h0g0").values()
     )
-    assert {domain.kind: domain.told() for domain in failure_domains(homed)} == {
-        domain.kind: domain.told()
+    assert {domain.kind: domain.reported() for domain in failure_domains(homed)} == {
+        domain.kind: domain.reported()
         for domain in failure_domains(pairs)
         if domain.kind != "link rail - rail"
     }
@@ -100,7 +100,7 @@ def test_ways_are_as_long_as_over_a_pair_of_switches(homed: Topology) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "stated"),
     [
         ("nic_ports=1", "homing is esi and nic_ports 1; a bond has two ports: take nic_ports=2"),
         ("subnets=apart", "homing is esi and subnets apart; .*: take subnets=stretched"),
@@ -109,10 +109,10 @@ def test_ways_are_as_long_as_over_a_pair_of_switches(homed: Topology) -> None:
         ("spines=0", "subnets is stretched and spines 0"),
     ],
 )
-def test_parameters_that_do_not_agree(change: str, said: str) -> None:
+def test_parameters_that_do_not_agree(change: str, stated: str) -> None:
     name = change.partition("=")[0]
     words = [word for word in SHAPE.split(",") if not word.startswith(f"{name}=")]
-    with pytest.raises(TopologyError, match=said):
+    with pytest.raises(TopologyError, match=stated):
         catalogue.load(",".join([*words, change]))
 
 
@@ -217,12 +217,12 @@ class TestWithSegments:
             for link, _, far in made.topology.neighbours("rail0")
             if made.topology.node(far.node).is_switch
         ]
-        struck = [*uplinks, made.topology.link_at(CableEnd("h0g0", "eth1"))]
-        made.cables.pull(struck)
-        left = reached(made.topology, struck)
+        faulted = [*uplinks, made.topology.link_at(CableEnd("h0g0", "eth1"))]
+        made.cables.pull(faulted)
+        left = reached(made.topology, faulted)
         assert (left["h0g0"], left["h1g0"]) == ({"h0g1"}, {"h0g1", "h1g1"})
         within(60, lambda: self._joined(made) == left, f"some flows arrive: {left}")
-        made.cables.plug(struck)
+        made.cables.plug(faulted)
         self._until(made, {"10.255.0.1", "10.255.0.2"})
         within(60, lambda: not made.routing.member_differences(), "all members are known again")
 

@@ -34,7 +34,7 @@ from uet.api import (
 pytestmark = [root, needs_root]
 
 #: Bounds a failure only; ns of wall time.
-PATIENCE = 30_000_000_000
+TIME_LIMIT = 30_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ class Side:
     entries: list[CqEntry] = field(default_factory=list)
 
     def one(self) -> CqEntry:
-        (entry,) = self.cq.wait(PATIENCE, count=1)
+        (entry,) = self.cq.wait(TIME_LIMIT, count=1)
         return entry
 
     def serve(self, stop: threading.Event) -> None:
@@ -180,8 +180,8 @@ def test_every_operation_crosses_the_fabric_once(opened: Opener, order: Order) -
         a.endpoint.inject(b"injected", peer)
         a.endpoint.write(b"bad", peer, 0, 1, "refused")
         with pytest.raises(ErrorAvailable, match="BAD_MKEY"):
-            a.cq.wait(PATIENCE)
-        assert a.domain.close(PATIENCE)
+            a.cq.wait(TIME_LIMIT)
+        assert a.domain.close(TIME_LIMIT)
 
     with_a_peer_that_serves(link, operate)
     assert memory[8:20_008] == payload
@@ -266,7 +266,7 @@ def test_a_retransmission_timer_wakes_a_wait(opened: Opener) -> None:
     peer = side.av.insert(nobody.endpoint.getname())
     side.endpoint.write(b"hello", peer, 0, 1)
     with pytest.raises(ErrorAvailable, match="RTO_RETRIES_EXHAUSTED"):
-        side.cq.wait(PATIENCE)
+        side.cq.wait(TIME_LIMIT)
 
 
 def test_a_configuration_takes_what_the_port_says(lab: Lab) -> None:
@@ -314,7 +314,7 @@ def test_what_no_port_can_do_is_one_sentence(
     assert wrong in inside(with_another_mac)
     side = opened(0)
     assert "serves a domain already" in inside(lambda: Domain(side.domain.config, side.device))
-    side.domain.close(PATIENCE)
+    side.domain.close(TIME_LIMIT)
     with pytest.raises(UserError, match="no domain is open"):
         side.cq.read()
 
@@ -323,5 +323,5 @@ def test_a_closed_device_leaves_no_descriptor(opened: Opener) -> None:
     before = len(os.listdir("/proc/self/fd"))
     side = opened(0)
     assert len(os.listdir("/proc/self/fd")) > before
-    assert side.domain.close(PATIENCE)
+    assert side.domain.close(TIME_LIMIT)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from emulator.asic.port_faults import Faults
-from emulator.asic.switch_choice import wanted
+from emulator.asic.switch_choice import requested
 from emulator.endpoint.agent_pool import AgentPool
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic.multi_port_nic import MultiPortNic, PortSpec, hash_of
@@ -74,28 +74,28 @@ class Job:
 
     def run(self, trouble: Callable[[], object] | None = None) -> None:
         """Once; ``trouble`` befalls it while data come to h0g0 by its first port."""
-        struck: list[int] = []
+        faulted: list[int] = []
 
-        def strike() -> None:
+        def apply_fault() -> None:
             assert trouble is not None
             before = self._arrived()
             within(BUDGET_S, lambda: self._arrived() > before + UNDER_WAY, "data are under way")
             trouble()
-            struck.append(self.clock.now())
+            faulted.append(self.clock.now())
 
         for rank, memory in self.pool.memories.items():
             for name in self.trial.expected(rank):
                 memory.array(name, np.uint8)[:] = 0xFF
             for name, content in self.trial.inputs(rank).items():
                 memory.array(name, content.dtype)[:] = content
-        thread = threading.Thread(target=strike, daemon=True)
+        thread = threading.Thread(target=apply_fault, daemon=True)
         results = self.pool.run(
             timeout=BUDGET_S, started=lambda _: thread.start() if trouble else None
         )
         if trouble is not None:
             thread.join()
-            assert struck
-            assert struck[0] < max(result.end_ns for result in results), "it came too late"
+            assert faulted
+            assert faulted[0] < max(result.end_ns for result in results), "it came too late"
         for rank, memory in self.pool.memories.items():
             for name, content in self.trial.expected(rank).items():
                 assert np.array_equal(memory.array(name, content.dtype), content)
@@ -112,7 +112,7 @@ class Job:
 def fabric(
     spec: str, switch: str = "shallow", dilation: float = 20_000, plane: str | None = None
 ) -> Iterator[Lab]:
-    with small_lab(spec, dilation=dilation, switch=wanted(switch), plane=plane) as lab:
+    with small_lab(spec, dilation=dilation, switch=requested(switch), plane=plane) as lab:
         yield lab
 
 

@@ -119,7 +119,7 @@ def test_far_switch_sends_on_old_routes_until_new_ones_are_due(lab: LabFactory) 
 def test_bfd_notices_a_black_hole_in_the_kernel(lab: LabFactory) -> None:
     with routed(lab) as (bench, routes):
         links = bench.element("link", "rail0:up0").links
-        bench.striker.apply(SOUND.struck(links, black_hole=True))
+        bench.striker.apply(SOUND.faulted(links, black_hole=True))
         bench.send("h0g0", "h0g1", 100)
         bench.events.run()
         lost = bench.dropped["rail0: switch"]

@@ -52,8 +52,8 @@ class Bench:
         for _ in range(count):
             self.network.lines[CableEnd(source, "eth0")].enqueue(frame, LOW)
 
-    def at(self, ns: int, wanted: Condition) -> None:
-        self.events.at(ns * PS, 0, lambda _: self.striker.apply(wanted), None)
+    def at(self, ns: int, requested: Condition) -> None:
+        self.events.at(ns * PS, 0, lambda _: self.striker.apply(requested), None)
 
     def down(self, kind: str, name: str) -> Condition:
         return SOUND.lowered(self.element(kind, name))
@@ -153,7 +153,7 @@ def test_flap_ends_as_it_began(lab: LabFactory) -> None:
 
 def test_rate_of_a_nics_cable_falls_both_ways(lab: LabFactory) -> None:
     with benched(lab, RAIL) as bench:
-        slow = SOUND.struck(bench.element("link", "rail0:down1").links, rate=0.25)
+        slow = SOUND.faulted(bench.element("link", "rail0:down1").links, rate=0.25)
         bench.striker.apply(slow)
         bench.send("h0g0", "h1g0")
         bench.send("h1g0", "h0g0")
@@ -171,7 +171,7 @@ def test_rate_of_a_nics_cable_falls_both_ways(lab: LabFactory) -> None:
 @pytest.mark.parametrize("balance", ["packet", "round-robin"])
 def test_black_uplink_takes_its_share_of_what_is_sprayed(lab: LabFactory, balance: str) -> None:
     with benched(lab, SPINES, f"shallow:balance={balance}") as bench:
-        bench.at(0, SOUND.struck(bench.element("link", "rail0:up0").links, black_hole=True))
+        bench.at(0, SOUND.faulted(bench.element("link", "rail0:up0").links, black_hole=True))
         bench.send("h0g0", "h0g1", 100)
         bench.events.run()
         lost = bench.dropped["rail0: switch"]
@@ -181,8 +181,8 @@ def test_black_uplink_takes_its_share_of_what_is_sprayed(lab: LabFactory, balanc
 
 def test_loss_duplication_and_reordering_keep_the_account(lab: LabFactory) -> None:
     with benched(lab, RAIL3) as bench:
-        struck = Faults(loss=0.2, duplication=0.2, reordering=0.3)
-        bench.striker.inject("rail0:down2", struck)
+        faulted = Faults(loss=0.2, duplication=0.2, reordering=0.3)
+        bench.striker.inject("rail0:down2", faulted)
         bench.send("h0g0", "h2g0", 100)
         bench.send("h1g0", "h2g0", 100)
         bench.events.run()

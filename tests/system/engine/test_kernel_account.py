@@ -103,7 +103,7 @@ def test_tunnels_keep_the_account(lab: LabFactory, switch: str | None) -> None:
         for port in ("rail0:down0", "rail1:down0"):
             assert frames[port].octets == count * (OCTETS + 42)
         if switch is not None:
-            black = SOUND.struck(bench.element("link", "rail1:up0").links, black_hole=True)
+            black = SOUND.faulted(bench.element("link", "rail1:up0").links, black_hole=True)
             bench.striker.apply(black)
             bench.send("h0g0", "h1g0", count)
             bench.events.run()
@@ -121,10 +121,10 @@ def test_carrier_that_comes_and_goes_keeps_the_account(
         rng = random.Random(seed)
         cables = [("link", "rail0:up0"), ("link", "rail1:up1"), ("nic", "h0g1")]
         for _ in range(12):
-            struck = SOUND
+            faulted = SOUND
             for kind, name in rng.sample(cables, rng.randrange(len(cables))):
-                struck = struck.lowered(bench.element(kind, name))
-            bench.at(rng.randrange(count * 1024), struck)
+                faulted = faulted.lowered(bench.element(kind, name))
+            bench.at(rng.randrange(count * 1024), faulted)
         bench.at(count * 1024, SOUND)
         bench.send("h0g0", "h0g1", count)
         bench.send("h0g1", "h0g0", count)

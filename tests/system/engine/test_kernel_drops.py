@@ -79,7 +79,7 @@ def test_what_others_lose_explains_nothing(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ping to nobody is counted by the same kernel as having no route."""
-    monkeypatch.setattr(kernel_switch, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(kernel_switch, "_TIME_LIMIT_S", 0.2)
     lab = network.lab
     lab.exec("h0g0", ["ping", "-c", "1", "-W", "1", ".".join(map(str, NOBODY))], timeout=30)
     for words in (("add", "table", "ip", "t"), ("add", "chain", "ip", "t", "c", FORWARD)):

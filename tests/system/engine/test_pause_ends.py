@@ -80,9 +80,9 @@ def test_loss_takes_pauses_like_all_frames(
     """A storm of 20 PAUSE frames over a cable that loses so many of them."""
     asic = flow.lab.asic
     assert asic is not None
-    struck = Faults(pause_storm=True, arriving=True, loss=loss)
-    flow.at(0, lambda: flow.strike(EGRESS, struck))
-    flow.at(41_942 * 19.5, lambda: flow.strike(EGRESS, NONE))
+    faulted = Faults(pause_storm=True, arriving=True, loss=loss)
+    flow.at(0, lambda: flow.apply_fault(EGRESS, faulted))
+    flow.at(41_942 * 19.5, lambda: flow.apply_fault(EGRESS, NONE))
     flow.run(1_000_000)
     counters = asic.pauses.counters()
     assert counters[str(RECEIVER)].xoff_sent == 20

@@ -45,8 +45,8 @@ def flow(lab: LabFactory) -> Iterator[Flow]:
         one = PausedFlow(lab, switch, frames, START_NS)
         made.append(one)
         assert one.lab.asic is not None
-        one.at(0, lambda: one.strike(EGRESS, Faults(pause_storm=True)))
-        one.at(storm_until_ns, lambda: one.strike(EGRESS, NONE))
+        one.at(0, lambda: one.apply_fault(EGRESS, Faults(pause_storm=True)))
+        one.at(storm_until_ns, lambda: one.apply_fault(EGRESS, NONE))
         return one
 
     yield make
@@ -129,7 +129,7 @@ def test_a_black_hole_swallows_pauses(flow: Flow) -> None:
     one = flow("lossless", storm_until_ns=100_000)
     assert one.lab.asic is not None
     black = Faults(black_hole=True, arriving=True, pause_storm=True)
-    one.at(-0.0, lambda: one.strike(EGRESS, black))
+    one.at(-0.0, lambda: one.apply_fault(EGRESS, black))
     one.run(50_000)
     counters = one.lab.asic.pauses.counters()
     assert counters[str(RECEIVER)].xoff_sent == 2

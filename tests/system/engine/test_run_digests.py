@@ -30,8 +30,8 @@ def test_listed_runs_have_their_digests(listed: dict[str, str], tmp_path: Path) 
     if (feature := listed.get("needs")) and not capabilities.has(feature):
         pytest.skip(f"this kernel has no {feature}")
     scenario, *arguments = shlex.split(listed["command"])
-    wanted = ("--check-digest", listed["digest"])
-    run = Run(tmp_path, *VIRTUAL, "--capture", "none", *wanted, *arguments, scenario=scenario)
+    requested = ("--check-digest", listed["digest"])
+    run = Run(tmp_path, *VIRTUAL, "--capture", "none", *requested, *arguments, scenario=scenario)
     status, _, errors = run.finish()
     assert status == 0, errors
 

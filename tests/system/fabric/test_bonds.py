@@ -109,9 +109,9 @@ def test_each_switch_knows_a_gpu_behind_its_own_port(bonded: Topology) -> None:
 def test_standby_links_carry_nothing_that_others_could(bonded: Topology) -> None:
     apart = catalogue.load(SHAPE.replace("bond", "paths"))
     assert bisection_bandwidth(bonded) == bisection_bandwidth(apart)
-    told = {domain.kind: domain.told() for domain in failure_domains(bonded)}
-    assert told.pop("link rail - rail") == "nothing"
-    assert told == {domain.kind: domain.told() for domain in failure_domains(apart)}
+    reported = {domain.kind: domain.reported() for domain in failure_domains(bonded)}
+    assert reported.pop("link rail - rail") == "nothing"
+    assert reported == {domain.kind: domain.reported() for domain in failure_domains(apart)}
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,8 @@ def test_homing_that_is_left_to_the_machine(
     assert (reason or "") in (homing.reason or "")
     assert (homing.reason is None) is (reason is None)
     assert topology.parameters["homing"] == taken
-    said = catalogue.load(f"{spec}{',' if ':' in spec else ':'}homing={taken}")
-    assert topology == said
+    stated = catalogue.load(f"{spec}{',' if ':' in spec else ':'}homing={taken}")
+    assert topology == stated
     assert resolved(topology, plane, has=has)[0] is topology  # there is nothing left to choose
 
 
@@ -282,8 +282,8 @@ def test_lab_and_run_tell_what_homing_they_have(lab_name: str, tmp_path: Path) -
     taken = "bond" if capabilities.has("bonding") else "paths"
     words = ["up", DRAWN, "--name", lab_name, "--format", "json"]
     try:
-        up, said = uetemu(*words).communicate()
-        assert json.loads(up)["homing"]["taken"] == taken, said
+        up, stated = uetemu(*words).communicate()
+        assert json.loads(up)["homing"]["taken"] == taken, stated
         assert Lab.attach(lab_name).topology.parameters["homing"] == taken
     finally:
         cleanup.take_down(lab_name)
@@ -293,8 +293,8 @@ def test_lab_and_run_tell_what_homing_they_have(lab_name: str, tmp_path: Path) -
         *("--iterations", "1", "--capture", "none"),
         *("--output", str(folder)),
     )
-    out, said = process.communicate()
-    assert process.returncode == 0, said
+    out, stated = process.communicate()
+    assert process.returncode == 0, stated
     result = json.loads((folder / "result.json").read_text())
     assert result["homing"]["taken"] == taken
     assert f"# Homing               : {taken}" in out
@@ -356,8 +356,8 @@ class TestWithBonds:
             *("--sizes", "256KiB", "--iterations", "1"),
             *("--fault", pull, "--output", str(folder), "--format", "json"),
         )
-        out, said = process.communicate()
-        assert process.returncode == 0, said
+        out, stated = process.communicate()
+        assert process.returncode == 0, stated
         content = json.loads(out)
         (row,) = content["rows"]
         assert (row["wrong"], content["errors"], row["cut_off_gpus"]) == (0, [], [])

@@ -147,8 +147,8 @@ def test_bonds_and_their_backups_are_written() -> None:
 def test_another_control_plane_is_told() -> None:
     profile = dataclasses.replace(catalogue.load().profile, control_plane="ebgp:bfd=on")
     topology = dataclasses.replace(catalogue.load(), profile=profile)
-    told, _, rest = to_containerlab(topology).partition("\n")
-    assert told == "# The control plane is ebgp; routes here are static."
+    reported, _, rest = to_containerlab(topology).partition("\n")
+    assert reported == "# The control plane is ebgp; routes here are static."
     assert rest == to_containerlab(catalogue.load())
 
 

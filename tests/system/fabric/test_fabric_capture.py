@@ -559,8 +559,8 @@ def start(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[by
 def wait_capturing(process: subprocess.Popen[bytes]) -> None:
     """The verb says when every frame from now on is in its stream."""
     assert process.stderr is not None
-    said = process.stderr.readline().decode()
-    assert said.startswith("capturing on "), said
+    stated = process.stderr.readline().decode()
+    assert stated.startswith("capturing on "), stated
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
@@ -596,9 +596,9 @@ def test_stream_into_tshark(lab: Network, selection: str, names: set[str]) -> No
     live = Counter(reader.stdout.readline().strip() for _ in range(4 * len(names)))
     assert live == dict.fromkeys(names, 4), "the frames came while the capture was still running"
     verb.send_signal(signal.SIGINT)
-    status, said = ended(verb)
+    status, stated = ended(verb)
     assert (status, reader.communicate(timeout=60)[0]) == (0, "")
-    assert f"{4 * len(names)} packets captured, none missed" in said
+    assert f"{4 * len(names)} packets captured, none missed" in stated
     assert all(lab.taps(node) == 0 for node in ("h0g0", "h1g0", "rail0"))
 
 
@@ -650,9 +650,9 @@ def test_stream_reports_a_vanished_port(lab: Network, tmp_path: Path) -> None:
     verb = start_verb(lab, "rail0:up0", "-w", str(tmp_path / "some.pcapng"))
     wait_capturing(verb)
     lab.ip("rail0", "link", "del", "up0")
-    status, said = ended(verb)
+    status, stated = ended(verb)
     assert status == 1
-    assert said.startswith("uetemu: the capture has ended: dumpcap says: ")
+    assert stated.startswith("uetemu: the capture has ended: dumpcap says: ")
 
 
 @root
@@ -664,9 +664,9 @@ def test_stream_reports_that_the_lab_went_down(lab: Network, tmp_path: Path) -> 
         ["ip", "netns", "pids", lab.namespace("h0g0")], check=True, capture_output=True, text=True
     )
     os.kill(int(inside.stdout), signal.SIGTERM)  # as uetemu down does
-    status, said = ended(verb)
+    status, stated = ended(verb)
     assert status == 1
-    assert "was the lab taken down?" in said
+    assert "was the lab taken down?" in stated
     assert tshark(tmp_path / "some.pcapng", "frame.number") == []
 
 
@@ -683,11 +683,11 @@ def test_stream_reports_that_the_lab_went_down(lab: Network, tmp_path: Path) -> 
     ],
 )
 def test_stream_refusals(lab: Network, arguments: tuple[str, ...], says: str) -> None:
-    status, said = ended(start_verb(lab, *arguments))
+    status, stated = ended(start_verb(lab, *arguments))
     assert status == 1
-    assert said.startswith("uetemu: ")
-    assert says in said
-    assert said.count("\n") == 1
+    assert stated.startswith("uetemu: ")
+    assert says in stated
+    assert stated.count("\n") == 1
 
 
 @root
@@ -702,8 +702,8 @@ def test_ports_are_called_by_their_lab_where_several_are_up(
         wait_capturing(verb)
         lab.send("h0g0:eth0", 3)
         assert ended(verb)[0] == 0
-        said = f"uetemu lab {lab.lab}, dilation 2000".encode()
-        assert said in (tmp_path / "some.pcapng").read_bytes()
+        stated = f"uetemu lab {lab.lab}, dilation 2000".encode()
+        assert stated in (tmp_path / "some.pcapng").read_bytes()
 
 
 @root
@@ -712,10 +712,10 @@ def test_a_lab_that_is_said_once_is_that_of_all_ports(lab: Network, tmp_path: Pa
     with recorded(f"{lab.lab}-2"):
         verb = start(f"h0g0,{lab.lab}:rail0:up0", "-w", str(tmp_path / "some.pcapng"))
         assert verb.stderr is not None
-        told = verb.stderr.readline().decode()
+        reported = verb.stderr.readline().decode()
         verb.send_signal(signal.SIGINT)
         assert ended(verb)[0] == 0
-    assert told == "capturing on rail0:up0, h0g0:eth0; Ctrl-C ends\n"
+    assert reported == "capturing on rail0:up0, h0g0:eth0; Ctrl-C ends\n"
 
 
 @root
@@ -727,11 +727,11 @@ def test_a_lab_may_have_the_name_of_a_node(lab: Network, tmp_path: Path) -> None
         wait_capturing(verb)
         verb.send_signal(signal.SIGINT)
         assert ended(verb)[0] == 0
-        told = f"uetemu lab {lab.lab}, dilation 2000".encode()
-        assert told in (tmp_path / "some.pcapng").read_bytes()
-        status, said = ended(start("rail0:rail0:nothing"))
+        reported = f"uetemu lab {lab.lab}, dilation 2000".encode()
+        assert reported in (tmp_path / "some.pcapng").read_bytes()
+        status, stated = ended(start("rail0:rail0:nothing"))
         assert status == 1
-        assert "its ports are up0, up1" in said
+        assert "its ports are up0, up1" in stated
 
 
 @root
@@ -753,9 +753,9 @@ def test_one_capture_is_of_one_lab(lab: Network) -> None:
             ((f"{lab.lab}:h0g9",), "there is no node 'h0g9'; did you mean h0g0"),
             ((":h0g0:eth0", "--lab", lab.lab), "has an empty part"),
         ):
-            status, said = ended(start(*arguments))
+            status, stated = ended(start(*arguments))
             assert status == 1
-            assert says in said
+            assert says in stated
 
 
 @root

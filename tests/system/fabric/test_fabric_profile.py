@@ -121,11 +121,11 @@ def test_what_does_not_fit_is_told_alike_by_all_verbs(
     profile: Path, lab_name: str, misfit: str
 ) -> None:
     profile.write_text(ABOVE + misfit)
-    said = CliRunner().invoke(validate_verb.command, [str(profile)]).stdout.rstrip("\n")
-    assert said.startswith(f"{profile}:{MISFITS[misfit]}")
-    assert str(up(profile, lab_name).exception) == said
+    stated = CliRunner().invoke(validate_verb.command, [str(profile)]).stdout.rstrip("\n")
+    assert stated.startswith(f"{profile}:{MISFITS[misfit]}")
+    assert str(up(profile, lab_name).exception) == stated
     run = ["allreduce", "--topology", str(profile), "--name", lab_name]
-    assert str(CliRunner().invoke(run_verb.command, run).exception) == said
+    assert str(CliRunner().invoke(run_verb.command, run).exception) == stated
     assert lab_name not in lab_record.recorded()
 
 
@@ -146,6 +146,6 @@ def test_a_profile_that_says_nothing_of_switches_has_the_usual_ones(
 ) -> None:
     text = ABOVE.replace("  load_balancing: packet\n", "  mtu: 1500\n")
     profile.write_text(text.replace("hosts: 2", "hosts: 2\n  gpu_io: {nic_rate: 1kbps}"))
-    said = CliRunner().invoke(validate_verb.command, [str(profile)]).stdout.rstrip("\n")
-    assert said.startswith(f"{profile}:3: nic_rate: at dilation 1000 this fabric's links are")
-    assert str(up(profile, lab_name).exception) == said
+    stated = CliRunner().invoke(validate_verb.command, [str(profile)]).stdout.rstrip("\n")
+    assert stated.startswith(f"{profile}:3: nic_rate: at dilation 1000 this fabric's links are")
+    assert str(up(profile, lab_name).exception) == stated

@@ -501,7 +501,7 @@ def test_half_made_state_directories_are_cleaned() -> None:
     stale.mkdir(parents=True)
     ours = lab_record.STATE / f".new-t{secrets.token_hex(4)}-{os.getpid()}-1"
     ours.mkdir()
-    lab_record.erase_unborn()
+    lab_record.erase_unfinished()
     assert not stale.exists()
     assert ours.exists()
     ours.rmdir()

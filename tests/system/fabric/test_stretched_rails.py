@@ -86,10 +86,10 @@ def test_spines_know_rails_only_as_wholes(pods: Lab) -> None:
 
 
 def test_what_frr_says_of_it(pods: Lab) -> None:
-    told = routing_of(pods).vtysh("rail0", "show bgp l2vpn evpn route type macip")
-    assert f"[2]:[0]:[48]:[{mac_of(pods, 'h3g0')}]:[32]:[10.0.1.5]" in told
-    told = routing_of(pods).vtysh("rail0", "show bgp l2vpn evpn route type multicast")
-    assert "[3]:[0]:[32]:[10.255.0.3]" in told
+    reported = routing_of(pods).vtysh("rail0", "show bgp l2vpn evpn route type macip")
+    assert f"[2]:[0]:[48]:[{mac_of(pods, 'h3g0')}]:[32]:[10.0.1.5]" in reported
+    reported = routing_of(pods).vtysh("rail0", "show bgp l2vpn evpn route type multicast")
+    assert "[3]:[0]:[32]:[10.255.0.3]" in reported
     assert "10.255.0.3" in routing_of(pods).vtysh("rail0", "show evpn vni 10101")
 
 
@@ -269,11 +269,11 @@ def test_who_is_not_known_is_named(pods: Lab) -> None:
         "rail0 does not know that h2g0 is behind rail2 (VNI 10101)",
         "rail0 does not know that h3g0 is behind rail2 (VNI 10101)",
     }
-    tell(routing, "rail2", "no advertise-all-vni")
+    notify(routing, "rail2", "no advertise-all-vni")
     try:
         within(20, lambda: gone <= set(routing.member_differences()), "rail0 has forgotten")
     finally:
-        tell(routing, "rail2", "advertise-all-vni")
+        notify(routing, "rail2", "advertise-all-vni")
     routing.await_convergence()
     assert unreached(pods) == []
 
@@ -314,7 +314,7 @@ TABLES = {
 
 @pytest.mark.parametrize("wrong", TABLES)
 def test_what_is_wrong_in_a_table_is_named(pods: Lab, wrong: str) -> None:
-    change, undo, *said = TABLES[wrong]
+    change, undo, *stated = TABLES[wrong]
     routing = routing_of(pods)
     zebra = int((routing.switches["rail0"].directory / "zebra.pid").read_text())
 
@@ -326,14 +326,14 @@ def test_what_is_wrong_in_a_table_is_named(pods: Lab, wrong: str) -> None:
     os.kill(zebra, signal.SIGSTOP)  # or it would put some of it right at once
     try:
         alter(change)
-        assert sorted(routing.member_differences()) == sorted(said)
+        assert sorted(routing.member_differences()) == sorted(stated)
     finally:
         alter(undo)
         os.kill(zebra, signal.SIGCONT)
     routing.await_convergence()
 
 
-def tell(routing: Routing, switch: str, command: str) -> None:
+def notify(routing: Routing, switch: str, command: str) -> None:
     """Have FRR of ``switch`` do ``command`` in its configuration of EVPN."""
     path = ("configure terminal", "router bgp", "address-family l2vpn evpn")
     routing.vtysh(switch, "\n".join((*path, command)))

@@ -191,7 +191,7 @@ class Terminal:
             assert time.monotonic() < deadline, f"not seen: {what}\n{self.written!r}"
             self._pump(0.1)
 
-    def strike(self, keys: bytes) -> None:
+    def apply_fault(self, keys: bytes) -> None:
         os.write(self._ours, keys)
 
     def end(self) -> int:
@@ -245,11 +245,11 @@ def test_it_draws_again_and_again_and_ends_quietly(
     top = terminal(lab.name, "--interval", "100ms")
     top.read(lambda text: text.count(b"link directions by") >= 3, "three pictures")
     assert b"\x1b[31m" in top.written  # what is full is red
-    top.strike(b"s")
+    top.apply_fault(b"s")
     top.read(lambda text: b"link directions by queue" in text, "sorted by queue")
-    top.strike(b"\x1a")  # Ctrl-Z would leave the terminal to the shell in this state
+    top.apply_fault(b"\x1a")  # Ctrl-Z would leave the terminal to the shell in this state
     top.read(lambda text: text.count(b"link directions by") >= 2, "still drawing")
-    top.strike(b"q")
+    top.apply_fault(b"q")
     assert top.end() == 0
     assert top.written.endswith(REVEAL + NORMAL)
 
@@ -265,7 +265,7 @@ def test_signals_end_it_with_the_terminal_in_order(
     top = terminal(made.name)
     top.read(drawn, "a picture")
     if number is signal.SIGINT:
-        top.strike(b"\x03")
+        top.apply_fault(b"\x03")
     else:
         top.process.send_signal(number)
     assert top.end() == status

@@ -49,7 +49,7 @@ def dump(lab: Lab) -> dict[str, str]:
     return found
 
 
-def struck(lab: Lab, text: str, before: Condition = SOUND) -> Condition:
+def faulted(lab: Lab, text: str, before: Condition = SOUND) -> Condition:
     for clause in grammar.parse(text, lab.topology):
         before = grammar.after(before, clause)
     return before
@@ -84,7 +84,7 @@ def test_whatever_was_pulled_comes_back_as_it_was(lab: LabFactory, topology: str
 def test_the_other_hops_carry_what_a_dead_one_did(lab: LabFactory) -> None:
     made = lab(switch=choice.parse("shallow"))
     striker = FaultInjector(made)
-    striker.apply(struck(made, "link rail0:up0 down"))
+    striker.apply(faulted(made, "link rail0:up0 down"))
     alive = [line for line in routes(made, "rail0", "10.0.2.0/24") if "dead" not in line]
     assert [line.split()[4] for line in alive if "nexthop" in line] == ["up1"]
     assert "dead linkdown" in routes(made, "spine0", "10.0.1.0/24")[0]
@@ -100,7 +100,7 @@ def test_the_other_hops_carry_what_a_dead_one_did(lab: LabFactory) -> None:
 def test_a_switch_that_is_down_is_nobodys(lab: LabFactory) -> None:
     made = lab()  # without ASIC, too
     striker = FaultInjector(made)
-    striker.apply(struck(made, "switch rail0 down"))
+    striker.apply(faulted(made, "switch rail0 down"))
     assert routes(made, "rail0", "10.0.2.0/24") == []
     ping = ["ping", "-c1", "-W1", "10.0.1.3"]
     assert made.exec("h0g0", ping).returncode != 0
@@ -120,7 +120,7 @@ def test_the_model_forgets_what_was_in_the_queue_of_a_pulled_cable(lab: LabFacto
     other = blast(made, "h0g1", "10.0.1.3", size=1400)
     try:
         within(BUDGET_S, lambda: depth() > 10_000, "a queue at the port of the receiver")
-        striker.apply(struck(made, "nic h1g0 down"))
+        striker.apply(faulted(made, "nic h1g0 down"))
     finally:
         kill(sender, other)
     assert striker.flushed > 0
@@ -142,7 +142,7 @@ def test_silent_faults_of_a_nics_cable_strike_both_ways(lab: LabFactory) -> None
     asic, striker = made.asic, FaultInjector(made)
     assert asic is not None
     before = dump(made)
-    striker.apply(struck(made, "link h0g0:eth0 blackhole; link h1g0:eth0 loss=100% rate=100Gbps"))
+    striker.apply(faulted(made, "link h0g0:eth0 blackhole; link h1g0:eth0 loss=100% rate=100Gbps"))
     assert without_carrier(made) == set()
     made.exec("h0g0", ["ping", "-c1", "-W1", "10.0.1.1"])
     made.exec("h1g0", ["ping", "-c1", "-W1", "10.0.1.1"])
@@ -161,12 +161,12 @@ def test_silent_faults_of_a_nics_cable_strike_both_ways(lab: LabFactory) -> None
 def test_what_cannot_be_changes_nothing(lab: LabFactory) -> None:
     plain = lab()
     with pytest.raises(UserError, match="no switch ASIC, which injects"):
-        FaultInjector(plain).apply(struck(plain, "link rail0:up0 down; link rail0:up1 loss=1%"))
+        FaultInjector(plain).apply(faulted(plain, "link rail0:up0 down; link rail0:up1 loss=1%"))
     assert recorded(plain.name, plain.topology) == SOUND
     assert without_carrier(plain) == set()
     made = lab(dilation=100_000, switch=choice.parse("shallow"))
     with pytest.raises(UserError, match="link rail0:up1, too little to count in"):
-        FaultInjector(made).apply(struck(made, "link rail0:up0 down; link rail0:up1 rate=1Mbps"))
+        FaultInjector(made).apply(faulted(made, "link rail0:up0 down; link rail0:up1 rate=1Mbps"))
     assert without_carrier(made) == set()
 
 
@@ -190,9 +190,9 @@ def running(lab_name: str) -> Iterator[str]:
 
 
 def inject(*arguments: str) -> str:
-    told = CliRunner().invoke(inject_verb.command, list(arguments), catch_exceptions=False)
-    assert told.exit_code == 0
-    return told.output
+    reported = CliRunner().invoke(inject_verb.command, list(arguments), catch_exceptions=False)
+    assert reported.exit_code == 0
+    return reported.output
 
 
 def test_a_later_process_heals_what_an_earlier_one_struck(running: str) -> None:

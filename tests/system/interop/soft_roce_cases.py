@@ -161,13 +161,15 @@ def finish(ours: Endpoint) -> None:
         ours.end()
 
 
-def same(have: bytes, want: bytes, what: str) -> None:
+def same(have: bytes, requested_one: bytes, what: str) -> None:
     """Octet for octet."""
-    if have != want:
-        pairs = enumerate(zip(have, want, strict=False))
-        at = next((at for at, (one, other) in pairs if one != other), min(len(have), len(want)))
+    if have != requested_one:
+        pairs = enumerate(zip(have, requested_one, strict=False))
+        at = next(
+            (at for at, (one, other) in pairs if one != other), min(len(have), len(requested_one))
+        )
         raise AssertionError(
-            f"{what}: {len(have)} octets against {len(want)}, they differ from {at} on"
+            f"{what}: {len(have)} octets against {len(requested_one)}, they differ from {at} on"
         )
 
 
@@ -240,8 +242,8 @@ def ours_asks(
         same(theirs.get(at_more, 3001), more, "what was written with an immediate")
         same(theirs.get(at_word, 8), 0x0123456789ABCDEF.to_bytes(8, "little"), "the word")
         reads = [event["sha256"] for event in ours.completions("read")]
-        wanted = [hashlib.sha256(data).hexdigest() for data in (read, read[:1])]
-        assert reads == wanted, reads
+        requested = [hashlib.sha256(data).hexdigest() for data in (read, read[:1])]
+        assert reads == requested, reads
     return counters
 
 
@@ -428,26 +430,26 @@ CASES: dict[str, Callable[[str], dict[str, int]]] = {
 }
 
 
-def main(wanted: Sequence[str]) -> None:
+def main(requested: Sequence[str]) -> None:
     """Run those cases, or all."""
     build()
     from tests.system.interop.verbs_peer import counters
 
     results = {}
-    for name in wanted or CASES:
+    for name in requested or CASES:
         began, before = time.monotonic(), counters()
-        told: dict[str, Any] = {"ok": False}
+        reported: dict[str, Any] = {"ok": False}
         try:
-            told["ours"] = CASES[name](name)
-            told["ok"] = True
+            reported["ours"] = CASES[name](name)
+            reported["ok"] = True
         except Exception:  # noqa: BLE001  # the others shall run all the same
-            told["story"] = traceback.format_exc()
-        told["theirs"] = {
+            reported["story"] = traceback.format_exc()
+        reported["theirs"] = {
             key: value - before[key] for key, value in counters().items() if value != before[key]
         }
-        told["seconds"] = round(time.monotonic() - began, 1)
-        results[name] = told
-        sys.stdout.write(f"{name}: {json.dumps(told)}\n")
+        reported["seconds"] = round(time.monotonic() - began, 1)
+        results[name] = reported
+        sys.stdout.write(f"{name}: {json.dumps(reported)}\n")
         sys.stdout.flush()
         (OUT / "results.json").write_text(json.dumps(results))
 

@@ -54,9 +54,9 @@ def results() -> dict[str, Any]:
         pytest.skip(reason)
     outcome = stock_kernel.ended(boot)
     story = outcome.console[-2000:] + outcome.output[-4000:]
-    told = outcome.files / "results.json"
-    assert told.exists(), f"nothing came after {outcome.seconds:.0f} s:\n{story}"
-    results: dict[str, Any] = json.loads(told.read_text())
+    reported = outcome.files / "results.json"
+    assert reported.exists(), f"nothing came after {outcome.seconds:.0f} s:\n{story}"
+    results: dict[str, Any] = json.loads(reported.read_text())
     missing = [name for name in CASES if name not in results]
     assert not missing, f"not done after {outcome.seconds:.0f} s: {missing}\n{story}"
     return results
@@ -65,5 +65,5 @@ def results() -> dict[str, Any]:
 @pytest.mark.boots(lacking, boot)
 @pytest.mark.parametrize("case", CASES)
 def test_soft_roce(case: str, results: dict[str, Any]) -> None:
-    told = results[case]
-    assert told["ok"], told
+    reported = results[case]
+    assert reported["ok"], reported

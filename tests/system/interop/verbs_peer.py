@@ -84,10 +84,10 @@ class VerbsPeer:
         return attributes
 
     def _gid_index(self) -> int:
-        wanted = ip_address(self.address)
+        requested = ip_address(self.address)
         for index in range(16):
             gid: Any = ip_address(str(self._context.query_gid(PORT, index)))
-            if wanted in (gid, gid.ipv4_mapped):
+            if requested in (gid, gid.ipv4_mapped):
                 return index
         raise LookupError(f"{DEVICE} has no GID of {self.address}")
 
@@ -211,12 +211,12 @@ class VerbsPeer:
         work.set_wr_atomic(rkey, address, compare, swap)
         self._qp.post_send(work)
 
-    def completions(self, wanted: int, budget: float = 60.0) -> list[dict[str, Any]]:
+    def completions(self, requested: int, budget: float = 60.0) -> list[dict[str, Any]]:
         """So many completions, in their order: receives and work alike."""
         found: list[dict[str, Any]] = []
         give_up = time.monotonic() + budget
-        while len(found) < wanted:
-            _, done = self._cq.poll(wanted - len(found))
+        while len(found) < requested:
+            _, done = self._cq.poll(requested - len(found))
             for wc in done:
                 found.append(
                     {
@@ -231,7 +231,7 @@ class VerbsPeer:
                 )
             if not done:
                 if time.monotonic() > give_up:
-                    raise TimeoutError(f"{len(found)} of {wanted} completions came: {found}")
+                    raise TimeoutError(f"{len(found)} of {requested} completions came: {found}")
                 time.sleep(0.002)
         return found
 

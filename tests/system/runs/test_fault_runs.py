@@ -52,8 +52,8 @@ def test_a_pulled_uplink_costs_time_and_packets_and_no_octet(tmp_path: Path) -> 
     assert set(lost) <= {"link_down", "in_queue", "in_flight", "no_route"}
     assert lost["no_route"] > 0  # the other rail switch does not know
     assert row["retransmitted_packets"] > 0
-    told = [event["struck"] for event in events(content, "fault")]
-    assert told[0] == ["link rail0:up0 down"]
+    reported = [event["struck"] for event in events(content, "fault")]
+    assert reported[0] == ["link rail0:up0 down"]
     assert content["errors"] == []
     assert content["unfinished"] is None
 
@@ -150,6 +150,6 @@ def test_faults_of_the_start_come_before_it(tmp_path: Path) -> None:
     rates = "t=0us link rail0:up0 rate=100Gbps; t=1us link rail0:up0 rate=200Gbps"
     flows = {**FLOWS, "iterations": "3"}
     content = run(tmp_path, "permutation", *FABRIC, "--fault", rates, **flows)
-    struck = events(content, "fault")
-    assert [event["at_us"] for event in struck] == [0, 1] * 3
-    assert {event["late_us"] for event in struck} == {0}
+    faulted = events(content, "fault")
+    assert [event["at_us"] for event in faulted] == [0, 1] * 3
+    assert {event["late_us"] for event in faulted} == {0}

@@ -92,10 +92,10 @@ def test_what_does_not_fit_is_refused_in_one_sentence() -> None:
     with pytest.raises(UserError) as refused:
         preflight.check_memory(2**20, [2**20] * 2, operations)
     need = Need.of([2**20] * 2, operations)
-    said = str(refused.value)
-    assert said.startswith(f"a size of 1 MiB needs {need} and the machine has ")
-    assert f"{need.runner / GIB:.2f} GiB for the runner" in said
-    assert "smaller sizes or fewer GPUs, or larger messages" in said
+    stated = str(refused.value)
+    assert stated.startswith(f"a size of 1 MiB needs {need} and the machine has ")
+    assert f"{need.runner / GIB:.2f} GiB for the runner" in stated
+    assert "smaller sizes or fewer GPUs, or larger messages" in stated
 
 
 def test_contents_are_asked_for_again_and_not_kept() -> None:

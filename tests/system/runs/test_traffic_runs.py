@@ -138,12 +138,12 @@ def test_linkfail(tmp_path: Path) -> None:
     whole, black, slow = content["rows"]
     assert whole["ideal_us"] < black["ideal_us"]
     assert whole["ideal_us"] < slow["ideal_us"]
-    struck = events(content, "fault")
-    assert [event["ports"] for event in struck] == [
+    faulted = events(content, "fault")
+    assert [event["ports"] for event in faulted] == [
         ["rail0:up0", "spine0:down0"],
         ["rail0:up1", "spine1:down0"],
     ]
-    assert [event["late_us"] for event in struck] == [0, 0]
+    assert [event["late_us"] for event in faulted] == [0, 0]
     assert black["drops"].get("black_hole", 0) > 0
     assert black["retransmitted_packets"] > 0
     assert "black_hole" not in whole["drops"]

@@ -32,7 +32,7 @@ CODE = "from emulator.cli.main import main; main()"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("requested", "found"),
     [
         (None, [None]),
         ("uet", ["uet"]),
@@ -56,8 +56,8 @@ CODE = "from emulator.cli.main import main; main()"
         ),
     ],
 )
-def test_what_is_compared(wanted: str | None, found: list[str | None]) -> None:
-    assert [variant.label for variant in variants(wanted)] == found
+def test_what_is_compared(requested: str | None, found: list[str | None]) -> None:
+    assert [variant.label for variant in variants(requested)] == found
 
 
 def test_a_transport_names_its_switch() -> None:
@@ -65,10 +65,10 @@ def test_a_transport_names_its_switch() -> None:
     assert (adaptive.transport, adaptive.switch) == ("rocev2:adaptive", "lossless:balance=packet")
 
 
-@pytest.mark.parametrize("wanted", ["uet@", "@deep", "uet@deep@shallow"])
-def test_an_at_sign_stands_before_one_switch(wanted: str) -> None:
+@pytest.mark.parametrize("requested", ["uet@", "@deep", "uet@deep@shallow"])
+def test_an_at_sign_stands_before_one_switch(requested: str) -> None:
     with pytest.raises(UserError, match="one switch follows @, as in uet@deep"):
-        variants(wanted)
+        variants(requested)
 
 
 def test_twice_the_same_is_no_comparison() -> None:
@@ -151,8 +151,8 @@ def test_presets_stand_on_what_they_are_sold_with() -> None:
     assert default_switch("rocev2:adaptive", fabric) == f"{classic},balance=least-loaded"
     fitting.fit(parse(default_switch("rocev2:adaptive", fabric)), fabric, 1_000)
 
-    def fitted(wanted: str) -> dict[str, Any]:
-        return dict(next(iter(fit(wanted, fabric).configs.values())))
+    def fitted(requested: str) -> dict[str, Any]:
+        return dict(next(iter(fit(requested, fabric).configs.values())))
 
     assert fitted("rocev2:classic") == fitted("rocev2")
     assert fitted("rocev2:nccl")["mesh"]["qps"] == 4

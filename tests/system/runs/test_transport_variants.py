@@ -198,7 +198,7 @@ def test_event_logs_of_chosen_endpoints(start: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "complaint"),
+    ("requested", "complaint"),
     [
         ("uett", "did you mean uet?"),
         ("uet:tsss=direct", "did you mean tss?"),
@@ -208,9 +208,9 @@ def test_event_logs_of_chosen_endpoints(start: Callable[..., Run]) -> None:
         ("uet:reorder=on", "reorder=on is for ordered delivery; add delivery=rod"),
     ],
 )
-def test_a_variant_that_does_not_exist(wanted: str, complaint: str) -> None:
+def test_a_variant_that_does_not_exist(requested: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint.replace("?", r"\?")):
-        fit(wanted, TOPOLOGY)
+        fit(requested, TOPOLOGY)
 
 
 def test_help_lists_every_parameter_and_value() -> None:
@@ -266,15 +266,15 @@ def test_no_life_of_an_endpoint_counts_as_another_one() -> None:
 
 
 def test_keys_follow_from_a_secret() -> None:
-    wanted = fit("uet:tss=cluster", TOPOLOGY)
-    assert wanted.keys is not None
-    assert not any("domains" in config for config in wanted.configs.values())
-    first, again, other = (wanted.keyed(secret) for secret in (b"1", b"1", b"2"))
+    requested = fit("uet:tss=cluster", TOPOLOGY)
+    assert requested.keys is not None
+    assert not any("domains" in config for config in requested.configs.values())
+    first, again, other = (requested.keyed(secret) for secret in (b"1", b"1", b"2"))
     assert first == again != other
     for config in first.configs.values():
-        assert config["domains"] == [wanted.keys.domain(b"1")]
+        assert config["domains"] == [requested.keys.domain(b"1")]
         uet_endpoint(seed=1, **config)
-    assert json.loads(json.dumps(wanted.keys.domain(b"1"))) == wanted.keys.domain(b"1")
+    assert json.loads(json.dumps(requested.keys.domain(b"1"))) == requested.keys.domain(b"1")
     plain = fit("uet", TOPOLOGY)
     assert plain.keyed(b"1") is plain
 

@@ -120,8 +120,8 @@ def test_an_interface_that_is_taken_away_ends_it(wire: Wire, change: str) -> Non
         assert here.end() == 1
     finally:
         subprocess.run(["ip", "-n", wire.target, "link", "del", "e3"], capture_output=True)
-    said = "e2 is gone" if "del" in change else "exceeds the MTU of its port"
-    assert said in here.error
+    stated = "e2 is gone" if "del" in change else "exceeds the MTU of its port"
+    assert stated in here.error
     assert here.error.count("\n") == 1
     assert here.events[-1]["event"] == "end"
     assert here.events[-1]["operations"]["unfinished"] == 9
@@ -147,7 +147,7 @@ def test_the_neighbour_may_be_a_gateway(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         (("-i", "nope", "-p", "10.99.0.2", "noop"), "there is no interface 'nope'"),
         (("-i", "lo", "-p", "10.99.0.2", "noop"), "no Ethernet interface"),
@@ -162,10 +162,10 @@ def test_the_neighbour_may_be_a_gateway(wire: Wire) -> None:
         (("-i", "e0", "-p", "10.99.0.2", "-a", "fd99::1", "noop"), "not of one IP version"),
     ],
 )
-def test_what_the_kernel_cannot_do_is_said(wire: Wire, words: Sequence[str], said: str) -> None:
+def test_what_the_kernel_cannot_do_is_said(wire: Wire, words: Sequence[str], stated: str) -> None:
     here = Endpoint("initiator", "-n", wire.initiator, *words)
     assert here.end() == 1
-    assert said in here.error
+    assert stated in here.error
     assert here.error.count("\n") == 1
     assert not here.events
 
@@ -197,9 +197,9 @@ def test_what_does_not_come_is_a_failure(wire: Wire) -> None:
 def test_a_region_that_is_not_as_expected_is_said(wire: Wire) -> None:
     with target(wire, "--region", "default:100,expect=reference", "--duration", "100ms") as there:
         assert there.end() == 1
-    said = "region 0x4000000000000123 is not as expected from octet 1 on"
-    assert there.error == f"uetemu: {said}\n"
-    assert there.events[-1]["errors"] == [said]
+    stated = "region 0x4000000000000123 is not as expected from octet 1 on"
+    assert there.error == f"uetemu: {stated}\n"
+    assert there.events[-1]["errors"] == [stated]
 
 
 def test_a_reader_that_goes_away_ends_it(wire: Wire) -> None:

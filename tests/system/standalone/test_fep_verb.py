@@ -146,8 +146,8 @@ def test_a_group_of_operations_is_told_of_once(wire: Wire) -> None:
         )  # fmt: skip
         there.end()
     assert_all_ok(here, there)
-    (told,) = there.completions("remote_write")
-    assert told["length"] == 6008
+    (reported,) = there.completions("remote_write")
+    assert reported["length"] == 6008
 
 
 def test_a_group_needs_the_extension(wire: Wire) -> None:

@@ -71,7 +71,7 @@ def test_gpus_that_are_hit(spec: str, kind: str, cut_off: int, slower: dict[Frac
 def test_without_its_only_spine_a_rail_is_apart() -> None:
     domain = domains("rail_clos:spines=1")["spine switch"]
     assert (domain.cut_off, domain.apart, domain.slower) == (0, 24, {})
-    assert domain.told() == "24 apart from the rest"
+    assert domain.reported() == "24 apart from the rest"
 
 
 def test_the_smaller_the_share_of_rails_on_a_switch_the_fewer_gpus_it_takes_along() -> None:
@@ -87,15 +87,15 @@ def test_the_smaller_the_share_of_rails_on_a_switch_the_fewer_gpus_it_takes_alon
 def test_every_kind_of_element_of_a_design_is_told(name: str) -> None:
     topology = catalogue.load(name)
     roles = {node.role for node in topology.nodes if node.forwards}
-    told = domains(name)
+    reported = domains(name)
     for role in roles:
-        assert sum(kind.startswith(role.value) for kind in told) == (role is not Role.NIC)
-    assert ("shared NIC" in told) == (Role.NIC in roles)
+        assert sum(kind.startswith(role.value) for kind in reported) == (role is not Role.NIC)
+    assert ("shared NIC" in reported) == (Role.NIC in roles)
     pairs = {
         frozenset(topology.node(end.node).role for end in link.ends) for link in topology.links
     }
-    within = [kind for kind in told if kind.startswith("link ") and "between" not in kind]
-    assert len(within) <= len(pairs) <= len([kind for kind in told if kind.startswith("link ")])
+    within = [kind for kind in reported if kind.startswith("link ") and "between" not in kind]
+    assert len(within) <= len(pairs) <= len([kind for kind in reported if kind.startswith("link ")])
 
 
 def test_the_words_of_a_domain() -> None:
@@ -106,13 +106,13 @@ def test_the_words_of_a_domain() -> None:
         apart=0,
         slower={QUARTER: 1, Fraction(1, 3): 12},
     )
-    assert domain.told() == "2 cut off; 12 lose 33.3 %; 1 loses 25 %"
+    assert domain.reported() == "2 cut off; 12 lose 33.3 %; 1 loses 25 %"
     assert domain.as_data()["slower"] == [
         {"gpus": 12, "lost_share": 0.333333},
         {"gpus": 1, "lost_share": 0.25},
     ]
     none = FailureDomain(kind="k", example="e", cut_off=0, apart=0, slower={})
-    assert none.told() == "nothing"
+    assert none.reported() == "nothing"
 
 
 def test_links_between_pods_are_a_kind_of_their_own() -> None:
@@ -126,14 +126,14 @@ def test_links_between_pods_are_a_kind_of_their_own() -> None:
         (gpu,) = fabric.server(f"h{number}", 1, scale_up=ScaleUp(), pod=number // 2)
         fabric.bridge(f"r{number}", "rail0", rail=0, subnet=rail_subnet(number))
         fabric.attach(gpu, f"r{number}", "rail0", rate_bps=10**9, delay_ns=0)
-    told = {each.kind: each for each in failure_domains(fabric.topology("line", {}))}
-    assert list(told) == [
+    reported = {each.kind: each for each in failure_domains(fabric.topology("line", {}))}
+    assert list(reported) == [
         "link gpu - router",
         "link router - router",
         "link router - router, between groups",
         "router",
     ]
-    assert told["link router - router, between groups"].apart == 4
+    assert reported["link router - router, between groups"].apart == 4
     # r0's GPU stands alone then; the other three still reach each other
-    assert told["link router - router"].cut_off == 1
-    assert told["router"].cut_off == 1
+    assert reported["link router - router"].cut_off == 1
+    assert reported["router"].cut_off == 1

@@ -41,15 +41,15 @@ def numbers(topology: Topology) -> str:
     """What the docstring of a design says of it."""
     switches = len(topology.switches)
     cuts = (f"{name} {format_rate(bps)}" for name, bps in bisection_bandwidth(topology).items())
-    said = (
+    stated = (
         f"{len(topology.gpus)} GPUs, {switches} switch{'es' if switches > 1 else ''}, "
         f"{len(topology.links)} links; bisection: {', '.join(cuts)}"
     )
     ratios = oversubscription(topology)
     if ratios:
         shown = (f"{role} {format_ratio(ratio)}" for role, ratio in ratios.items())
-        said += f"; oversubscription: {', '.join(shown)}"
-    return f"{said}."
+        stated += f"; oversubscription: {', '.join(shown)}"
+    return f"{stated}."
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -363,7 +363,7 @@ def test_the_readme_has_the_numbers_of_every_design(name: str) -> None:
 def readme_row(name: str) -> str:
     """The numbers of a design's row, between its drawing's number and what it is."""
     topology = catalogue.load(name)
-    domains = {domain.kind: domain.told() for domain in failure_domains(topology)}
+    domains = {domain.kind: domain.reported() for domain in failure_domains(topology)}
     cells = (
         len(topology.gpus),
         len(topology.switches),

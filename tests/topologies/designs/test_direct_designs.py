@@ -92,8 +92,8 @@ def test_128_port_leaves_give_64_ports_to_gpus_and_reach_64_spines() -> None:
         peers = Counter(
             topology.node(far.node).role for _, _, far in topology.neighbours(switch.name)
         )
-        wanted = {Role.GPU: 64, Role.SPINE: 64} if switch.role is Role.LEAF else {Role.LEAF: 128}
-        assert peers == wanted
+        requested = {Role.GPU: 64, Role.SPINE: 64} if switch.role is Role.LEAF else {Role.LEAF: 128}
+        assert peers == requested
     assert oversubscription(topology) == {Role.LEAF: 1}
 
 

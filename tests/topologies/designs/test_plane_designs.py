@@ -115,8 +115,8 @@ def test_drawing_table_and_data_have_the_numbers() -> None:
     drawn = to_dot(topology)
     assert all(f"FEP {number}" in drawn and FEPS[number] in drawn for number in FEPS)
     rows = list(csv.DictReader(io.StringIO(to_csv(topology))))
-    told = {row["fep"]: row["address"] for row in rows if row["fep"]}
-    assert told == {number: f"{address}/24" for number, address in FEPS.items()}
+    reported = {row["fep"]: row["address"] for row in rows if row["fep"]}
+    assert reported == {number: f"{address}/24" for number, address in FEPS.items()}
     nodes = as_data(topology)["nodes"]
     assert isinstance(nodes, list)
     assert [p["fep"] for p in nodes[0]["ports"]] == ["111", "211"]

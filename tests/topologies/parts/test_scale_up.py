@@ -83,12 +83,12 @@ def test_records_have_shapes_and_domains() -> None:
 
 def test_drawings_tell_what_is_not_a_switch_of_each_server() -> None:
     assert not any("scale-up" in line for line in picture(load(GPUS)).title)
-    for parameters, said in (
+    for parameters, stated in (
         ("scale_up=ring", "scale-up: a ring for each server"),
         ("scale_up_hosts=2", "scale-up: a switch for 2 servers each"),
     ):
-        assert said in picture(load(f"{GPUS},{parameters}")).title
-        assert said in to_dot(load(f"{GPUS},{parameters}"))
+        assert stated in picture(load(f"{GPUS},{parameters}")).title
+        assert stated in to_dot(load(f"{GPUS},{parameters}"))
 
 
 @pytest.mark.parametrize(

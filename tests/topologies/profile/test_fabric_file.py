@@ -50,7 +50,7 @@ global:
 def problems(text: str) -> list[tuple[int, str]]:
     with pytest.raises(TextError) as refused:
         fabric_file.read(text, "f.yaml")
-    return [(problem.line, problem.said) for problem in refused.value.problems]
+    return [(problem.line, problem.stated) for problem in refused.value.problems]
 
 
 # --- what they make ------------------------------------------------------------------------------
@@ -63,8 +63,8 @@ def test_every_parameter_of_clos_has_its_place_once() -> None:
 
 
 def test_what_a_computed_parameter_is_may_be_left_to_the_fabric() -> None:
-    said = "segment:\n  rail_switch: {uplink_rate: auto, switch_ports: auto}\n"
-    assert fabric_file.read(said, "f").topology == fabric_file.read("segment:\n", "f").topology
+    stated = "segment:\n  rail_switch: {uplink_rate: auto, switch_ports: auto}\n"
+    assert fabric_file.read(stated, "f").topology == fabric_file.read("segment:\n", "f").topology
 
 
 def test_times_are_those_of_the_control_planes() -> None:
@@ -100,7 +100,7 @@ def test_a_profile_is_the_same_as_a_spec() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "switch"),
+    ("stated", "switch"),
     [
         ("load_balancing: packet", "shallow:balance=packet"),
         ("{load_balancing: flowlet, flowlet_gap: 2us}", "shallow:balance=flowlet,flowlet_gap=2us"),
@@ -122,14 +122,16 @@ def test_a_profile_is_the_same_as_a_spec() -> None:
         ),
     ],
 )
-def test_global_keys_become_a_switch(said: str, switch: str) -> None:
-    read = fabric_file.read(f"global: {said}\n" if "{" in said else f"global:\n  {said}\n", "f")
+def test_global_keys_become_a_switch(stated: str, switch: str) -> None:
+    read = fabric_file.read(
+        f"global: {stated}\n" if "{" in stated else f"global:\n  {stated}\n", "f"
+    )
     assert read.switch == switch
-    choice.wanted(switch)  # which the switches understand
+    choice.requested(switch)  # which the switches understand
 
 
 @pytest.mark.parametrize(
-    ("said", "plane"),
+    ("stated", "plane"),
     [
         ("control_plane: static", "static"),
         ("control_plane: ebgp", "ebgp"),
@@ -140,8 +142,10 @@ def test_global_keys_become_a_switch(said: str, switch: str) -> None:
         ),
     ],
 )
-def test_global_keys_become_a_control_plane(said: str, plane: str) -> None:
-    read = fabric_file.read(f"global: {said}\n" if "{" in said else f"global:\n  {said}\n", "f")
+def test_global_keys_become_a_control_plane(stated: str, plane: str) -> None:
+    read = fabric_file.read(
+        f"global: {stated}\n" if "{" in stated else f"global:\n  {stated}\n", "f"
+    )
     assert read.topology.profile.control_plane == plane
 
 
@@ -167,7 +171,7 @@ def test_rails_are_stretched_over_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "stated"),
     [
         ("", 1, "not a mapping"),
         ("- 1\n", 1, "not a mapping"),
@@ -334,10 +338,10 @@ def test_rails_are_stretched_over_pods() -> None:
         ),
     ],
 )
-def test_one_problem_is_told_with_its_line(text: str, line: int, said: str) -> None:
+def test_one_problem_is_told_with_its_line(text: str, line: int, stated: str) -> None:
     ((where, what),) = problems(text)
     assert where == line
-    assert said in what
+    assert stated in what
 
 
 def test_all_problems_are_told_in_the_order_of_lines() -> None:
@@ -419,7 +423,7 @@ def test_validate_tells_file_line_and_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "stated"),
     [
         (
             "global:\n  switch: lossless\n  buffer: 16KiB\n",
@@ -482,13 +486,13 @@ def test_validate_tells_file_line_and_message(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_in_this_fabric_is_told_with_its_line(
-    tmp_path: Path, text: str, line: int, said: str
+    tmp_path: Path, text: str, line: int, stated: str
 ) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(text)
     status, out = _validate(str(path))
     assert status == 1
-    assert re.match(f"{re.escape(str(path))}:{line}: {said}", out), out
+    assert re.match(f"{re.escape(str(path))}:{line}: {stated}", out), out
     assert "_bytes" not in out  # a profile has no such key
 
 
@@ -625,11 +629,11 @@ def test_the_schema_accepts_every_shipped_profile(name: str) -> None:
 def test_the_schema_takes_a_value_as_the_reader_does(
     section: str, key: str, value: object, right: bool
 ) -> None:
-    said: dict[str, object] = (
+    stated: dict[str, object] = (
         {"segment": {section: {key: value}}} if section else {"global": {key: value}}
     )
-    assert accepts(schema(), said) is right
-    text = json.dumps(said, ensure_ascii=False)
+    assert accepts(schema(), stated) is right
+    text = json.dumps(stated, ensure_ascii=False)
     with nullcontext() if right else pytest.raises(TextError):
         fabric_file.read(text, "f")
 

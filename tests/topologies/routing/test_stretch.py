@@ -136,7 +136,7 @@ def test_switches_with_all_rails_send_nothing_up_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "stated"),
     [
         ("clos:subnets=stretched", "there is one segment, over which a subnet lies anyway"),
         ("clos:pods=2,subnets=stretched", "super_spines 0: tunnels need a way"),
@@ -152,13 +152,13 @@ def test_switches_with_all_rails_send_nothing_up_again() -> None:
         (PODS + ",buffer=9030B", "less than one frame of mtu 9000 in a tunnel"),
     ],
 )
-def test_what_cannot_be_stretched(spec: str, said: str) -> None:
-    with pytest.raises(TopologyError, match=said):
+def test_what_cannot_be_stretched(spec: str, stated: str) -> None:
+    with pytest.raises(TopologyError, match=stated):
         catalogue.load(spec)
 
 
 @pytest.mark.parametrize(
-    ("spec", "plane", "data", "said"),
+    ("spec", "plane", "data", "stated"),
     [
         (PODS, "ebgp:bfd=off", "vxlan", "control_plane is ebgp and data_plane vxlan: only evpn"),
         (PODS, "evpn", "ethernet", "data_plane is ethernet and subnets are stretched"),
@@ -168,10 +168,10 @@ def test_what_cannot_be_stretched(spec: str, said: str) -> None:
     ],
 )
 def test_tunnels_and_who_tells_of_them_go_together(
-    spec: str, plane: str, data: str, said: str
+    spec: str, plane: str, data: str, stated: str
 ) -> None:
     profile = FabricProfile(control_plane=plane, data_plane=data)
-    with pytest.raises(TopologyError, match=said):
+    with pytest.raises(TopologyError, match=stated):
         replace(catalogue.load(spec), profile=profile)
 
 
@@ -188,15 +188,15 @@ def with_bridge(topology: Topology, switch: str, **changes: object) -> Topology:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "stated"),
     [
         ({"vni": None}, "rail2:rail0 has the MAC address of rail0:rail0"),
         ({"mac": "02:10:00:00:00:77"}, "rail2:rail0 has the address of rail0:rail0"),
         ({"vni": 10_102}, "rail2:rail0 has the MAC address of rail0:rail0"),
     ],
 )
-def test_parts_of_a_rail_are_alike(changes: dict[str, object], said: str) -> None:
-    with pytest.raises(TopologyError, match=said):
+def test_parts_of_a_rail_are_alike(changes: dict[str, object], stated: str) -> None:
+    with pytest.raises(TopologyError, match=stated):
         with_bridge(catalogue.load(PODS), "rail2", **changes)
 
 

@@ -29,9 +29,9 @@ EXAMPLES = list(examples())
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_the_example_is_right(example: doctest.DocTest) -> None:
-    said: list[str] = []
-    outcome = doctest.DocTestRunner().run(example, out=said.append, clear_globs=False)
-    assert not outcome.failed, "".join(said)
+    stated: list[str] = []
+    outcome = doctest.DocTestRunner().run(example, out=stated.append, clear_globs=False)
+    assert not outcome.failed, "".join(stated)
 
 
 def test_every_operation_has_an_example() -> None:

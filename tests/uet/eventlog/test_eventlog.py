@@ -90,13 +90,13 @@ def test_a_trace_reconstructs_a_lossy_exchange(parameters: dict[str, Any]) -> No
             for p in map(decode_frame, both.network.sent)
             if "pds.psn" in p.fields
         )
-        told = Counter(
+        reported = Counter(
             (address, p["header"]["psn"])
             for address, log in both.logs.items()
             for p in named(log, "packet_sent")
             if "psn" in p["header"]
         )
-        assert told == wire
+        assert reported == wire
     # What arrives was sent, and what was sent again is what the counters say.
     gone = [p["header"] for p in named(both.log, "packet_sent")]
     assert all(p["header"] in gone for p in named(both.other_log, "packet_received"))

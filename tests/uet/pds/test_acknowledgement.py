@@ -163,7 +163,7 @@ def test_consecutive_acks_walk_the_window() -> None:
     script = Script()
     own = script.establish_target()
     held: set[int] = set()
-    told: set[int] = set()
+    reported: set[int] = set()
     block = 0  # where the next bitmap must begin, from CACK
     for k in range(2, 330, 2):  # every other one is missing
         held.add(START + k)
@@ -174,8 +174,8 @@ def test_consecutive_acks_walk_the_window() -> None:
             block = block + 64 if k > block + 63 else 0
             named = {base + bit for bit in range(64) if answer.sack_bitmap >> bit & 1}
             assert {psn for psn in named if psn > START} <= held
-            told |= named
-    assert held - told <= {psn for psn in held if psn > START + 300}
+            reported |= named
+    assert held - reported <= {psn for psn in held if psn > START + 300}
 
 
 # -- the source ----------------------------------------------------------------------------------

@@ -182,8 +182,8 @@ class SendWindowModel(RuleBasedStateMachine):
     @rule(ahead=st.integers(-200, 1100), bitmap=st.integers(0, 2**64 - 1))
     def sack(self, ahead: int, bitmap: int) -> None:
         base = self.base + ahead
-        said = {base + bit for bit in range(SACK_BITS) if bitmap >> bit & 1}
-        news = {n for n in said if self.base <= n < self.sent} - self.done - self.delivered
+        stated = {base + bit for bit in range(SACK_BITS) if bitmap >> bit & 1}
+        news = {n for n in stated if self.base <= n < self.sent} - self.done - self.delivered
         bits = self.window.sacked(self.wrapped(base), bitmap)
         assert {self.base + bit for bit in range(1100) if bits >> bit & 1} == news
         self.delivered |= news

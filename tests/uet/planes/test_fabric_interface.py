@@ -58,8 +58,8 @@ def test_a_long_write_is_striped_over_all_planes_and_reported_once(count: int) -
         STRIPED,
         None,
     )
-    (told,) = planes.completions(B)
-    assert (told.peer, told.key) == (route(A, count)[0], KEY)
+    (reported,) = planes.completions(B)
+    assert (reported.peer, reported.key) == (route(A, count)[0], KEY)
     sent = [dict(counts)["tx_data_packets"] for _, counts in planes.interfaces[0].per_fep()]
     assert sum(sent) == -(-STRIPED // MTU)  # no packet more than a whole message has
     assert max(sent) - min(sent) <= 1
@@ -78,14 +78,14 @@ def test_short_writes_take_the_planes_in_turn() -> None:
 
 def test_a_long_read_is_striped() -> None:
     planes = Planes()
-    planes.memories[1][:STRIPED] = wanted = planes.octets(STRIPED)
+    planes.memories[1][:STRIPED] = requested = planes.octets(STRIPED)
     into = bytearray(STRIPED)
     planes.interfaces[0].post(
         ReadRequest(peer=TO_B, key=KEY, offset=0, memory=memoryview(into), context="read")
     )
     assert planes.run(lambda: bool(ended(planes)))
     assert ended(planes) == {("read", None): 1}
-    assert into == wanted
+    assert into == requested
     assert min(planes.carried) > 20
 
 

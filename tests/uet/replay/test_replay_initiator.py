@@ -32,8 +32,8 @@ def test_ours_requests_as_the_captured_initiator(name: str) -> None:
     expected[REQUEST] = departed(expected[REQUEST], OF_INITIATOR.get(name, ()))
     for kind in (REQUEST, CONTROL):
         sent = ours.sent[kind]
-        for number, (packet, wanted) in enumerate(zip(sent, expected[kind], strict=False)):
-            assert packet == wanted, f"{kind} {number}"
+        for number, (packet, requested) in enumerate(zip(sent, expected[kind], strict=False)):
+            assert packet == requested, f"{kind} {number}"
         assert len(sent) == len(expected[kind])
     assert ours.completions == completions_of_initiator(name)
     assert [bytes(memory) for memory in ours.returned] == results(case)

@@ -30,8 +30,8 @@ def test_every_capture_has_its_case() -> None:
 def test_ours_answers_as_the_captured_target(name: str) -> None:
     case, ours = CASES[name], replay(name)
     expected = departed(ours.expected, OF_TARGET.get(name, ()))
-    for number, (answer, wanted) in enumerate(zip(ours.answers, expected, strict=False)):
-        assert answer == wanted, f"answer {number}"
+    for number, (answer, requested) in enumerate(zip(ours.answers, expected, strict=False)):
+        assert answer == requested, f"answer {number}"
     assert len(ours.answers) == len(expected)
     assert bytes(ours.memory) == memory_after(case)
     for index, receive in enumerate(ours.receives):

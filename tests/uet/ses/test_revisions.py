@@ -155,14 +155,14 @@ def close_pdcs(exchange: Exchange, side: Side) -> None:
     network.run(lambda: False, horizon_ns=network.now + 10**10)
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_the_expected_psn_of_a_closing_ack(told: bool) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_the_expected_psn_of_a_closing_ack(reported: bool) -> None:
     """Who is told where the next secured PDC must begin has none of them refused."""
     exchange = Exchange(
         WIRES["perfect"],
         4,
         # It knows that nothing was accepted before under these keys.
-        second={"compatibility": Compatibility(epsn_in_close_ack=told), "expected_psn": 0},
+        second={"compatibility": Compatibility(epsn_in_close_ack=reported), "expected_psn": 0},
         **PROTECTIONS["tss_cluster"],
     )
     side = exchange.sides[0]
@@ -177,7 +177,7 @@ def test_the_expected_psn_of_a_closing_ack(told: bool) -> None:
         starts.append(pdc.start_psn)
         close_pdcs(exchange, side)
     assert starts == [1 << 30, (1 << 30) + 1, (1 << 30) + 2]
-    assert side.fep.counters().get("pdcs_renumbered", 0) == (0 if told else 2)
+    assert side.fep.counters().get("pdcs_renumbered", 0) == (0 if reported else 2)
 
 
 @pytest.mark.parametrize(

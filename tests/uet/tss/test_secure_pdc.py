@@ -119,20 +119,20 @@ def test_with_1rtt_every_start_is_named_by_the_target() -> None:
     """At random, and the same one until New_PDC_Time is over."""
     script = SecureScript(secure_start="1rtt", new_pdc_time=5 * MS)
     (nack,) = script.give(opening(START))
-    wanted = nack.payload_word
+    requested = nack.payload_word
     assert (nack.nack, nack.spdcid) == (NackCode.NEW_START_PSN, 0)
     script.wait(4 * MS)
-    for start in (START, START + 1, wanted - 1, wanted + 1):
+    for start in (START, START + 1, requested - 1, requested + 1):
         (nack,) = script.give(opening(start))
-        assert (nack.nack, nack.payload_word) == (NackCode.NEW_START_PSN, wanted)
+        assert (nack.nack, nack.payload_word) == (NackCode.NEW_START_PSN, requested)
     assert script.pdcs == []
     (nack,) = script.give(opening(START, spdcid=8))
-    assert nack.payload_word != wanted
+    assert nack.payload_word != requested
     script.wait(MS)
     assert script.counters["pending_pdcs_expired"] == 1
-    (nack,) = script.give(opening(wanted))
+    (nack,) = script.give(opening(requested))
     assert nack.nack is NackCode.NEW_START_PSN
-    assert nack.payload_word != wanted
+    assert nack.payload_word != requested
     (answer,) = script.give(opening(nack.payload_word, offset=1))
     assert (answer.is_ack, answer.ack_psn) == (True, nack.payload_word + 1)
     assert script.pdc.start_psn == nack.payload_word
@@ -162,7 +162,7 @@ def test_half_open_pdcs_are_limited() -> None:
 def test_the_ack_of_a_close_tells_the_next_start() -> None:
     """Flag 0x40 and four octets; it is the larger of what was known and Start_PSN + 1."""
     script = SecureScript(compatibility=Compatibility(epsn_in_close_ack=True))
-    told = []
+    reported = []
     for start, spdcid in ((START, 7), (START + 90_000, 8), (START + 60_000, 9)):
         seen = script.give(opening(start, spdcid=spdcid))
         if seen[0].nack:
@@ -174,8 +174,8 @@ def test_the_ack_of_a_close_tells_the_next_start() -> None:
         (answer,) = script.give(packet)
         uet = answer.octets[42:]
         assert (uet[0] >> 3, uet[1] & 0x40) == (7, 0x40)
-        told.append(int.from_bytes(uet[12:16], "big"))
-    assert told == [START + 1, START + 90_001, START + 90_002]
+        reported.append(int.from_bytes(uet[12:16], "big"))
+    assert reported == [START + 1, START + 90_001, START + 90_002]
 
 
 # -- how an initiator begins ----------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_the_ack_of_a_close_tells_the_next_start() -> None:
 
 @pytest.mark.conformance("C-061", "C-062")
 @given(
-    wanted=st.one_of(
+    requested=st.one_of(
         st.integers(0, MASK),
         st.integers(-6, 6).map(lambda d: d & MASK),  # the packets lie around 2^32
         st.integers(0, 3).map(lambda k: k * 1024),
@@ -191,17 +191,17 @@ def test_the_ack_of_a_close_tells_the_next_start() -> None:
     packets=st.integers(1, 12),
 )
 @settings(max_examples=40, deadline=None)
-def test_numbering_anew(wanted: int, packets: int) -> None:
+def test_numbering_anew(requested: int, packets: int) -> None:
     """All packets go out again from there: same offsets and content, no RETX, and all complete."""
     script = Script()
     script.post(bytes(range(256)) * 4 * packets, context="m")
     sent = script.take()
     start = sent[0].psn
-    if wanted == start:
+    if requested == start:
         return
-    nack = refusal(sent[0], code=NackCode.NEW_START_PSN, payload_word=wanted, spdcid=0)
+    nack = refusal(sent[0], code=NackCode.NEW_START_PSN, payload_word=requested, spdcid=0)
     again = script.give(nack)
-    assert [s.psn for s in again] == [(wanted + k) & MASK for k in range(packets)]
+    assert [s.psn for s in again] == [(requested + k) & MASK for k in range(packets)]
     for old, new in zip(sent, again, strict=True):
         assert (new.syn, new.retx, new.psn_offset) == (1, 0, old.psn_offset)
         assert (new.payload, new.ses, new.spdcid) == (old.payload, old.ses, old.spdcid)
@@ -212,9 +212,9 @@ def test_numbering_anew(wanted: int, packets: int) -> None:
     assert [c.error for c in script.completions] == [None]
     script.post(b"more")
     (more,) = script.take()
-    assert (more.psn, more.syn, more.dpdcid) == ((wanted + packets) & MASK, 0, TARGET)
+    assert (more.psn, more.syn, more.dpdcid) == ((requested + packets) & MASK, 0, TARGET)
     # The return direction begins there too.
-    assert script.pdc.destination.window.base == wanted
+    assert script.pdc.destination.window.base == requested
     script.give(ack(more))
     check_idle(script.fep)
 

@@ -71,7 +71,7 @@ class PdcSurroundings(Protocol):
         """Return how much the peers should hold back, as memory fills (rcv_cwnd_pend, 0 to 127)."""
         ...
 
-    def credit_wanted(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
+    def credit_requested(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
         """CREDIT_REQ: a context of the peer (8 bits) asks for so much credit (24 bits)."""
         ...
 
@@ -337,11 +337,11 @@ class PdcLife:
             source.asked()
             out.append(self.probe(now))
         if source.credited and len(out) < limit:
-            wanted = self.peer.congestion.credit_request(now)
-            if wanted is not None:
+            requested = self.peer.congestion.credit_request(now)
+            if requested is not None:
                 self._counts["tx_credit_requests"] += 1
                 out.append(
-                    self.writer.control(ControlType.CREDIT_REQ, psn=0, payload=wanted, syn=False)
+                    self.writer.control(ControlType.CREDIT_REQ, psn=0, payload=requested, syn=False)
                 )
 
     def next_deadline(self) -> int | None:
@@ -516,7 +516,7 @@ class PdcLife:
         self.fail(
             condemned.code.name,
             now,
-            tell=condemned.code not in TARGET_IS_GONE,
+            notify=condemned.code not in TARGET_IS_GONE,
             untouched=condemned.untouched(),
         )
 
@@ -525,7 +525,7 @@ class PdcLife:
         error: str,
         now: int,
         *,
-        tell: bool = True,
+        notify: bool = True,
         untouched: frozenset[int] = frozenset(),
     ) -> None:
         """Beyond repair: every unfinished message but the ``untouched`` ones fails with ``error``.
@@ -539,18 +539,18 @@ class PdcLife:
         self.peer.congestion.restart_credit()
         if self.state is PdcState.CLOSING:
             self._counts["pdcs_closed_unanswered"] += 1
-            tell = False
+            notify = False
         else:
             self._counts["pdc_errors"] += 1
-        tell = tell and self.initiator and bool(self.peer_id)
-        if tell:
+        notify = notify and self.initiator and bool(self.peer_id)
+        if notify:
             self._enter(PdcState.QUIESCE)  # takes no more messages, least of all those that fail
         elif self.state is not PdcState.CLOSED:
             self.state = PdcState.QUIESCE
         self.source.abandon(error, now, untouched)
         self._clear.due = None
         self._locks = 0
-        if not tell:
+        if not notify:
             self._closed()
 
     def _closed(self) -> None:

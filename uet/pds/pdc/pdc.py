@@ -216,7 +216,7 @@ class Pdc(PdcLife):
             elif code in REISSUED and not closing:
                 self.condemn(code, psn, now)
             else:
-                self.fail(code.name, now, tell=code not in TARGET_IS_GONE)
+                self.fail(code.name, now, notify=code not in TARGET_IS_GONE)
             return
         if what is Reaction.RENUMBER:
             self._renumber(payload, now)
@@ -347,7 +347,7 @@ class Pdc(PdcLife):
             self.peer.congestion.on_credit(payload >> 24, payload & 0xFF_FFFF)
             self._counts["rx_credits"] += 1
         elif kind == ControlType.CREDIT_REQ:
-            self._around.credit_wanted(self, payload, entropy, now)
+            self._around.credit_requested(self, payload, entropy, now)
             self._counts["rx_credit_requests"] += 1
         elif kind in (ControlType.NOOP, ControlType.NEGOTIATION) or (
             kind == ControlType.CLOSE_REQ and self.initiator

@@ -40,7 +40,7 @@ class SecureStarts:
         self._expected: dict[int, int] = {}  # by SDI
         if config.expected_psn is not None:
             self._expected = {domain.sdi: config.expected_psn for domain in config.domains}
-        self._told: dict[tuple[bytes, int], int] = {}  # by (peer, SDI)
+        self._reported: dict[tuple[bytes, int], int] = {}  # by (peer, SDI)
         # (peer, its PDC id, SDI) -> (first PSN wanted, until when); the oldest first
         self._pending: dict[tuple[bytes, int, int], tuple[int, int]] = {}
 
@@ -52,27 +52,27 @@ class SecureStarts:
         self.expire(now)
         pending = self._pending.get(key)
         if pending is not None:
-            wanted = pending[0]
-            if start == wanted:
+            requested = pending[0]
+            if start == requested:
                 del self._pending[key]
                 self._keeper.stopped()
                 return None
-            return wanted
+            return requested
         expected = self._expected.get(sdi)
         if self._zero_rtt and expected is not None:
             beyond = (start - expected) & MASK
             if not beyond or (self._knows_past and beyond < HALF):
                 return None
-            wanted = expected
+            requested = expected
         else:
-            wanted = self._rng.randrange(START_FIRST, START_END)
+            requested = self._rng.randrange(START_FIRST, START_END)
         if len(self._pending) >= _MOST_PENDING:
             del self._pending[next(iter(self._pending))]
             self._keeper.stopped()
             self._counts["pending_pdcs_expired"] += 1
-        self._pending[key] = (wanted, now + self._time)
+        self._pending[key] = (requested, now + self._time)
         self._keeper.started(now + self._time)
-        return wanted
+        return requested
 
     def ended(self, sdi: int | None, start: int) -> int | None:
         """A secured PDC that began at ``start`` ends: the domain's Expected_PSN from now on."""
@@ -100,14 +100,14 @@ class SecureStarts:
 
     # -- the initiator's side ------------------------------------------------------------------
 
-    def told(self, peer_key: bytes, sdi: int | None, psn: int) -> None:
+    def reported(self, peer_key: bytes, sdi: int | None, psn: int) -> None:
         """Store the first PSN that a target requires of the next PDC, from its close."""
         if sdi is None:
             return
-        known = self._told.get((peer_key, sdi))
+        known = self._reported.get((peer_key, sdi))
         if known is None or 0 < ((psn - known) & MASK) < HALF:
-            self._told[peer_key, sdi] = psn
+            self._reported[peer_key, sdi] = psn
 
     def next_start(self, peer_key: bytes, sdi: int | None) -> int | None:
         """Return the first PSN that the target requires of the next secured PDC, if it gave one."""
-        return None if sdi is None else self._told.get((peer_key, sdi))
+        return None if sdi is None else self._reported.get((peer_key, sdi))

@@ -252,7 +252,7 @@ class RequestSource(LossRecovery):
         request, syn = self._writer.request, not self._writer.peer_id
         psn, clear_offset = first, -outstanding
         state = context.credit_word() if self.credited else None
-        hungry = self._ack_per_packet or context.wants_ack(self._trigger)
+        request_ack = self._ack_per_packet or context.wants_ack(self._trigger)
         # Where the window is shared or shrinks, the last packet of a turn asks for the ACK that
         # opens it again.
         asks_at_end = self.adaptive or context.inflight > flow.inflight
@@ -281,7 +281,7 @@ class RequestSource(LossRecovery):
             # At the end of the range one ACK that is still to come moves it on.
             asks = (
                 last
-                or hungry
+                or request_ack
                 or (asks_at_end and credit - end <= self._largest)
                 or not (room or self._awaits_answer)
             )
@@ -541,7 +541,7 @@ class RequestSource(LossRecovery):
         Those that asked for an ACK were refused or lost, the window has shrunk below what else is
         in flight, and that is too little to be acknowledged by itself.
         """
-        if not self._told or self.flow.unsettled <= 0 or self._context.room() > 0:
+        if not self._reported or self.flow.unsettled <= 0 or self._context.room() > 0:
             return False
         asked = self._asked
         if asked is not None and self.window.is_open(asked) and self._size[asked & _SLOT]:
@@ -559,7 +559,7 @@ class RequestSource(LossRecovery):
             self.flow.paths.on_feedback(self._writer.asked_on, TIMEOUT, now)
         self._tail_probes += 1
         self._heard_at = now
-        self._told = False
+        self._reported = False
         self._counters["tx_tail_loss_probes"] += 1
         base = self.window.base
         if self.flow.unsettled > 0 or base in self._controls:
@@ -569,7 +569,7 @@ class RequestSource(LossRecovery):
 
     def asked(self) -> None:
         """A PROBE leaves: one is enough until something is heard."""
-        self._told = False
+        self._reported = False
 
     def reported(self, counter: int | None, now: int) -> None:
         """Pass the answer to a PROBE to congestion control."""

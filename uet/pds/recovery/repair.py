@@ -102,7 +102,7 @@ class LossRecovery:
         self._max_tail_probes = max_tail_loss_retx
         self._tail_probes = 0  # since something was heard
         self._heard_at = 0
-        self._told = True  # something was heard since the last question
+        self._reported = True  # something was heard since the last question
         self._look_at = 0  # when to look for overdue packets next
         # The slowest round trips of the present and the last span of time.
         self._slow = self._slow_before = self._slow_until = 0
@@ -251,7 +251,7 @@ class LossRecovery:
         return self._heard_at + self._tail_loss_time
 
     def _heard(self, now: int) -> None:
-        self._told = True
+        self._reported = True
         self._tail_probes = 0
         self._heard_at = now
 
@@ -304,7 +304,7 @@ class LossRecovery:
         if lost and self._ordered:
             # Whatever was behind the lost one has been refused, or will be.  As nothing is in
             # flight any more, this is when another path may be taken.
-            self._writer.take_another_path()
+            self._writer.repath()
             self.go_back(self.window.base, now)
 
     def _first_of(self, expired: list[int], now: int) -> list[int]:

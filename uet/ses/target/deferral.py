@@ -84,7 +84,7 @@ class Deferrals:
         time: Timekeeper,
     ) -> None:
         self._limit = config.max_deferred_messages
-        self._patience = config.deferred_time
+        self._time_limit = config.deferred_time
         self._time = time
         self._initiator = initiator
         self._give_back = give_back
@@ -115,7 +115,7 @@ class Deferrals:
 
     def _expires(self, deferred: Deferred, now: int) -> None:
         self._time.stopped()
-        deferred.deadline = now + self._patience
+        deferred.deadline = now + self._time_limit
         self._time.started(deferred.deadline)
 
     def permit(self, entry: UnexpectedMessage, code: int, match: Match | None) -> None:

@@ -172,23 +172,23 @@ class MemoryAccess:
         if request.opcode == SYNC_ATOMIC:
             group = SyncGroups.read(extension, request.initiator)
             extension = extension[SYNC_EXTENSION:]
-        wanted = unpack_operands(extension)
-        if wanted is None:
+        requested = unpack_operands(extension)
+        if requested is None:
             return int(ReturnCode.OP_VIOLATION)
-        length = wanted.target_length(request.length)
+        length = requested.target_length(request.length)
         fetching = request.opcode in _FETCHING
         region = self.region(request, length, write=True, read=fetching)
         if isinstance(region, int):
             return region
-        if wanted.operation in CSWAP_OPCODES and not self._swaps:
+        if requested.operation in CSWAP_OPCODES and not self._swaps:
             return int(ReturnCode.AMO_UNSUPPORTED_OP)
         offset = request.buffer_offset
         code, before = execute(
-            wanted.operation,
-            wanted.datatype,
+            requested.operation,
+            requested.datatype,
             region.memory[offset : offset + length],
-            wanted.operand,
-            wanted.compare,
+            requested.operand,
+            requested.compare,
             offset=offset,
         )
         if code != _OK:

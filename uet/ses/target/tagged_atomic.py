@@ -22,12 +22,12 @@ def tagged_atomic(
     An operation that does not exist is refused before it takes a receive.
     """
     assert request.extension is not None  # the checks have seen to it
-    wanted = unpack_operands(request.extension)
-    if wanted is None:
+    requested = unpack_operands(request.extension)
+    if requested is None:
         return int(ReturnCode.OP_VIOLATION)
-    length = wanted.target_length(request.length)
-    if not supported(wanted.operation, wanted.datatype):
-        exists = 0 <= wanted.operation < len(AtomicOpcode)
+    length = requested.target_length(request.length)
+    if not supported(requested.operation, requested.datatype):
+        exists = 0 <= requested.operation < len(AtomicOpcode)
         return int(ReturnCode.AMO_UNSUPPORTED_DT if exists else ReturnCode.AMO_UNSUPPORTED_OP)
     code, match = sends.match(request, pdc.address, resource, length)
     if match is None:
@@ -35,11 +35,11 @@ def tagged_atomic(
             resource.disable_generation(pdc.address)
         return code
     code, before = execute(
-        wanted.operation,
-        wanted.datatype,
+        requested.operation,
+        requested.datatype,
         match.memory,
-        wanted.operand,
-        wanted.compare,
+        requested.operand,
+        requested.compare,
         offset=match.offset,
     )
     name = None if code == _OK else ReturnCode(code).name

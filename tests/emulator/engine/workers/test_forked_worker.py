@@ -18,18 +18,18 @@ class Unmakeable(Exception):
 
 
 @pytest.mark.parametrize(
-    ("failure", "value", "said"),
+    ("failure", "value", "stated"),
     [
         (Unmakeable(1, 2), None, "Unmakeable cannot leave the process"),
         (None, threading.Lock(), "lock cannot leave the process"),
     ],
 )
 def test_what_cannot_be_pickled_goes_as_its_text(
-    failure: Exception | None, value: object, said: str
+    failure: Exception | None, value: object, stated: str
 ) -> None:
     error, there, nothing = pickle.loads(_pickled(failure, "where", value))
     assert isinstance(error, RuntimeError)
-    assert said in str(error)
+    assert stated in str(error)
     assert (there, nothing) == ("where", None)
 
 

@@ -20,9 +20,9 @@ G = 10**9
 PAPER = DcqcnParameters.named("paper", 40 * G)
 
 
-def close(value: float, wanted: float) -> bool:
+def close(value: float, requested: float) -> bool:
     """To the last digit that the traces are written with."""
-    return value == pytest.approx(wanted, rel=1e-6)
+    return value == pytest.approx(requested, rel=1e-6)
 
 
 # --- traces ---------------------------------------------------------------------------------------
@@ -320,8 +320,8 @@ def test_sets_are_scaled_to_the_line() -> None:
         assert made_for is not None
         p = DcqcnParameters.named(name, 400 * G)
         for field in ("additive_rate", "hyper_rate", "least_rate", "byte_counter"):
-            wanted = getattr(original, field) * 400 * G / made_for
-            assert getattr(p, field) == pytest.approx(wanted)
+            requested = getattr(original, field) * 400 * G / made_for
+            assert getattr(p, field) == pytest.approx(requested)
         assert p.rate_interval == original.rate_interval
     assert DcqcnParameters.named("hpcc", 400 * G).additive_rate == 80e6
     assert DcqcnParameters.named("mlx", 400 * G).additive_rate == 5e6
@@ -336,7 +336,7 @@ def test_an_override_is_taken_as_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "stated"),
     [
         ("fast", {}, "no parameter set 'fast'; choose one of paper, mlx, hpcc, simai"),
         ("paper", {"speed": 1}, "no parameter 'speed'; it has variant, g, "),
@@ -353,11 +353,11 @@ def test_an_override_is_taken_as_given() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_its_name(
-    name: str, changes: dict[str, Any], said: str
+    name: str, changes: dict[str, Any], stated: str
 ) -> None:
     with pytest.raises(ParameterError) as refused:
         DcqcnParameters.named(name, 40 * G, **changes)
-    assert said in str(refused.value)
+    assert stated in str(refused.value)
 
 
 def test_a_least_rate_above_the_line_is_refused() -> None:

@@ -37,8 +37,8 @@ def transfer(seed: int, loss: float = 0.0, **parameters: object) -> tuple[dict[s
     assert network.run(lambda: len(done(network, 0, "write")) == len(messages))
     assert {one.error for one in done(network, 0, "write")} == {None}
     assert memory == data
-    told = [(c.header_data, c.offset, c.length) for c in done(network, 1, "remote_write")]
-    assert told == [(number, at, len(part)) for number, (at, part) in enumerate(messages)]
+    reported = [(c.header_data, c.offset, c.length) for c in done(network, 1, "remote_write")]
+    assert reported == [(number, at, len(part)) for number, (at, part) in enumerate(messages)]
     return dict(here.counters()), dict(there.counters())
 
 
@@ -80,8 +80,8 @@ def test_data_are_placed_when_they_come_and_told_when_it_is_their_turn() -> None
     (ack,) = end.ask(packet(0, 0x0A))
     assert ack.syndrome == 0x1F
     assert memory[:MTU] == bytes([1]) * MTU
-    (told,) = end.done()
-    assert (told.header_data, told.offset, told.length) == (7, 0, 3 * MTU)
+    (reported,) = end.done()
+    assert (reported.header_data, reported.offset, reported.length) == (7, 0, 3 * MTU)
 
 
 def test_a_place_that_is_not_the_peer_s_is_refused_in_its_turn() -> None:

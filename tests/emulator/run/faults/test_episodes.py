@@ -30,7 +30,7 @@ FLAP = "t=20us link rail0:up0 flap every=4us for=12us"  # ends at 30 us
 
 def told_of(*texts: str) -> list[tuple[str, int, list[int], int, int]]:
     found = episodes(timeline(texts, FABRIC))
-    return [(one.said, one.steps, list(one.places), one.began, one.judged) for one in found]
+    return [(one.stated, one.steps, list(one.places), one.began, one.judged) for one in found]
 
 
 def test_clauses_of_one_instant_are_one_episode() -> None:
@@ -51,7 +51,7 @@ def test_a_flap_is_one_episode_whatever_comes_meanwhile() -> None:
 def test_flaps_of_the_same_steps_are_one_episode() -> None:
     second = FLAP.replace("up0", "up1")
     (one,) = episodes(timeline([FLAP, second], FABRIC))
-    assert (one.said, one.steps, one.began, one.judged) == (f"{FLAP}; {second}", 6, 1, 11)
+    assert (one.stated, one.steps, one.began, one.judged) == (f"{FLAP}; {second}", 6, 1, 11)
 
 
 def outcome(*spans: tuple[int, float]) -> Outcome:
@@ -75,7 +75,7 @@ def rows(text: str, disturbed: Outcome, came: int | None = None) -> list[Mapping
     flows = tuple(Flow(source=a, destination=b, length=409_600) for a, b in ((0, 3), (2, 1)))
     schedules = Traffic(FABRIC, flows, 4096, 1000, 1).schedules()
     moments: Sequence[Moment] = timeline([text], FABRIC)
-    found = disturbance.told(
+    found = disturbance.reported(
         FaultExpectation.of(moments, FABRIC, schedules, WIRE),
         FABRIC,
         disturbed,
@@ -108,16 +108,16 @@ def test_goodput_after_an_instant_is_judged_once_and_up_to_the_next() -> None:
     assert both["goodput"] == str(Goodput.RESTORED)
     assert both["restored_us"] == pytest.approx(10, abs=0.3 * WINDOW_RTTS * RTT / 1000)
     assert healed["goodput"] == str(Goodput.WHOLE)
-    said = "t=20us link rail0:up0 loss=1%; t=20us link rail1:up0 loss=1%: goodput restored after "
-    assert line(both).startswith(said)
+    stated = "t=20us link rail0:up0 loss=1%; t=20us link rail1:up0 loss=1%: goodput restored after "
+    assert line(both).startswith(stated)
 
 
 def test_goodput_after_a_flap_is_that_from_its_last_step_on() -> None:
     (flap,) = rows(FLAP, outcome((20, 1.0), (15, 0.0), (80, 1.0)))
     assert (flap["steps"], flap["at_us"], flap["judged_us"]) == (6, 20, 30)
     assert flap["restored_us"] == pytest.approx(5, abs=0.3 * WINDOW_RTTS * RTT / 1000)
-    said = f"{FLAP}: from the last of 6 steps on, goodput restored after "
-    assert line(flap).startswith(said)
+    stated = f"{FLAP}: from the last of 6 steps on, goodput restored after "
+    assert line(flap).startswith(stated)
 
 
 def test_a_flap_that_outlasts_the_iteration_is_told_so() -> None:

@@ -13,7 +13,7 @@ from emulator.measures.ideal import WireCost
 from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation, changes_of
 from emulator.run.faults.restoration import Goodput
-from emulator.run.plan.patience import FORLORN_NS, TIMEOUT_S, patience_s
+from emulator.run.plan.time_limits import FORLORN_NS, TIMEOUT_S, time_limit_s
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load
 from topologies.model import Topology
@@ -44,14 +44,14 @@ def test_half_of_the_uplinks_allow_half_of_the_goodput() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plane", "struck"), [("ebgp", "down"), ("ebgp", "blackhole"), ("static", "blackhole")]
+    ("plane", "faulted"), [("ebgp", "down"), ("ebgp", "blackhole"), ("static", "blackhole")]
 )
 def test_a_job_that_fails_though_there_is_a_way_is_told_with_its_fault(
-    plane: str, struck: str
+    plane: str, faulted: str
 ) -> None:
     profile = dataclasses.replace(FABRIC.profile, control_plane=plane)
     fabric = dataclasses.replace(FABRIC, profile=profile)
-    first = f"t=1us link rail0:up0 {struck}"
+    first = f"t=1us link rail0:up0 {faulted}"
     moments = timeline([f"t=0 link rail0:up1 loss=1%; {first}"], fabric)
     words = FaultExpectation.of(moments, fabric, [], WIRE).sentence(AgentError("rank 1 failed"))
     assert words == f"rank 1 failed; the first fault that nothing came through was {first!r}"
@@ -114,7 +114,9 @@ def test_a_pair_that_needs_a_dead_cable_is_told_with_it() -> None:
         "cannot end without: rank 1 failed"
     )
     clock = Clock.start(10_000)
-    assert patience_s(clock, 1000.0, found) == pytest.approx(clock.host_seconds(2000 + FORLORN_NS))
+    assert time_limit_s(clock, 1000.0, found) == pytest.approx(
+        clock.host_seconds(2000 + FORLORN_NS)
+    )
 
 
 def test_no_protocol_is_proposed_where_two_switches_look_like_one() -> None:
@@ -124,9 +126,9 @@ def test_no_protocol_is_proposed_where_two_switches_look_like_one() -> None:
     )
     downs = "rail0:up0", "rail3:up0", "rail1:up1", "rail4:up1"
     fault = "; ".join(f"t=0 link {port} down" for port in downs)
-    said = on(bonded, fault, [(0, 4), (4, 0)]).sentence(AgentError("rank 1 failed"))
-    assert said.startswith("the pair h0g0 - h1g1 is cut off for good by 't=0 link ")
-    assert said.endswith(" down', and the job cannot end without: rank 1 failed")
+    stated = on(bonded, fault, [(0, 4), (4, 0)]).sentence(AgentError("rank 1 failed"))
+    assert stated.startswith("the pair h0g0 - h1g1 is cut off for good by 't=0 link ")
+    assert stated.endswith(" down', and the job cannot end without: rank 1 failed")
 
 
 def test_a_pair_that_the_job_does_not_need_is_only_told() -> None:
@@ -169,20 +171,22 @@ def test_a_gpu_and_a_pair_are_told_together() -> None:
 
 def test_pairs_beyond_a_number_are_counted() -> None:
     pairs = [(f"a{n}", f"b{n}") for n in range(40)]
-    told = disturbance.pairs_told(pairs)
-    assert told == {"count": 40, "named": [[f"a{n}", f"b{n}"] for n in range(16)]}
-    assert disturbance.pairs_said(told) == ["40 pairs (a0 - b0, a1 - b1, a2 - b2 and 37 more)"]
-    assert disturbance.pairs_said(disturbance.pairs_told([])) == []
-    assert disturbance.pairs_said(None) == []  # in runs from before they were told
+    reported = disturbance.reported_pairs(pairs)
+    assert reported == {"count": 40, "named": [[f"a{n}", f"b{n}"] for n in range(16)]}
+    assert disturbance.stated_pairs(reported) == [
+        "40 pairs (a0 - b0, a1 - b1, a2 - b2 and 37 more)"
+    ]
+    assert disturbance.stated_pairs(disturbance.reported_pairs([])) == []
+    assert disturbance.stated_pairs(None) == []  # in runs from before they were told
 
 
 def test_a_job_without_hope_is_not_waited_for() -> None:
     clock = Clock.start(10_000)
     hopeless = expected("t=1ms switch rail0 down")
-    assert patience_s(clock, 1000.0, hopeless) == pytest.approx(
+    assert time_limit_s(clock, 1000.0, hopeless) == pytest.approx(
         clock.host_seconds(1_000_000 + FORLORN_NS)
     )
-    assert patience_s(clock, 1000.0, expected("t=1ms switch rail0 down; t=2ms up")) > TIMEOUT_S
+    assert time_limit_s(clock, 1000.0, expected("t=1ms switch rail0 down; t=2ms up")) > TIMEOUT_S
 
 
 def test_goodput_of_others_is_not_held_against_that_of_pairs_cut_off() -> None:
@@ -201,10 +205,10 @@ def test_what_is_said_of_goodput_says_whose_it_is() -> None:
         "said": "t=1us nic h0g0 down",
         "at_us": 1.0,
         "cut_off_gpus": ["h0g0"],
-        "cut_off_pairs": disturbance.pairs_told([]),
+        "cut_off_pairs": disturbance.reported_pairs([]),
         "goodput": str(Goodput.RESTORED),
         "restored_us": 2.0,
-        "goodput_without": disturbance.pairs_told([("h0g0", "h1g1")]),
+        "goodput_without": disturbance.reported_pairs([("h0g0", "h1g1")]),
     }
     row = {
         **dict.fromkeys(("collective", "retransmitted_packets"), 0),
@@ -213,20 +217,20 @@ def test_what_is_said_of_goodput_says_whose_it_is() -> None:
         "lost_packets": {},
     }
 
-    def said(**changes: object) -> str:
+    def stated(**changes: object) -> str:
         return disturbance.footer({**row, "faults": [{**fault, **changes}]})[1].strip()
 
     others = "t=1us nic h0g0 down: goodput of the others"
-    assert said() == f"{others} restored after 2.00 us; cuts off h0g0"
-    assert said(goodput=str(Goodput.WHOLE), restored_us=0.0).startswith(f"{others} did not fall")
-    assert "goodput has no way left" in said(goodput=str(Goodput.CUT), restored_us=None)
-    assert ": goodput restored" in said(goodput_without=disturbance.pairs_told([]))
+    assert stated() == f"{others} restored after 2.00 us; cuts off h0g0"
+    assert stated(goodput=str(Goodput.WHOLE), restored_us=0.0).startswith(f"{others} did not fall")
+    assert "goodput has no way left" in stated(goodput=str(Goodput.CUT), restored_us=None)
+    assert ": goodput restored" in stated(goodput_without=disturbance.reported_pairs([]))
 
 
 def test_what_moments_do_to_rates() -> None:
     moments = timeline(["t=5ns link rail0:up0 rate=100Gbps loss=1%; t=9ns down; t=10ns up"], FABRIC)
-    told = [(one.at_ns, str(one.end), one.share) for one in changes_of(moments, FABRIC)]
-    assert told == [
+    reported = [(one.at_ns, str(one.end), one.share) for one in changes_of(moments, FABRIC)]
+    assert reported == [
         (at, end, share)
         for at, share in ((5, 0.25), (9, 0.0), (10, 0.25))
         for end in ("rail0:up0", "spine0:down0")

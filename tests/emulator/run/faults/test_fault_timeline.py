@@ -24,23 +24,23 @@ class Switch:
     """Takes faults, and lets others wait until it has so many."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Faults]] = []
+        self.reported: list[tuple[str, Faults]] = []
         self.changed = threading.Condition()
 
     def inject(self, port: str, faults: Faults) -> None:
         with self.changed:
-            self.told.append((port, faults))
+            self.reported.append((port, faults))
             self.changed.notify_all()
 
     def await_count(self, count: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.told) >= count, BUDGET_S)
+            assert self.changed.wait_for(lambda: len(self.reported) >= count, BUDGET_S)
 
 
 def player(switch: Switch, clock: Clock, *timeline: FaultAt) -> tuple[FaultPlayer, list[dict]]:
     events: list[dict] = []
-    tell = lambda kind, **details: events.append({"event": kind, **details})  # noqa: E731
-    return FaultPlayer(timeline, TOPOLOGY, inject=switch.inject, clock=clock, tell=tell), events
+    notify = lambda kind, **details: events.append({"event": kind, **details})  # noqa: E731
+    return FaultPlayer(timeline, TOPOLOGY, inject=switch.inject, clock=clock, notify=notify), events
 
 
 def test_in_order_of_time_on_both_ends_and_healed() -> None:
@@ -54,12 +54,12 @@ def test_in_order_of_time_on_both_ends_and_healed() -> None:
     faults.begin(clock.now())
     switch.await_count(3)
     faults.end()
-    assert switch.told[:3] == [
+    assert switch.reported[:3] == [
         ("rail0:up0", BLACK),
         ("spine0:down0", BLACK),
         ("rail0:up1", Faults(rate=0.25)),
     ]
-    assert sorted(switch.told[3:]) == sorted(
+    assert sorted(switch.reported[3:]) == sorted(
         (port, NONE) for port in ("rail0:up0", "rail0:up1", "spine0:down0")
     )
     assert [event["at_us"] for event in events] == [1.0, 2.0]
@@ -76,7 +76,7 @@ def test_an_iteration_that_ends_first_misses_the_fault(at_ns: int) -> None:
     faults.begin(clock.now())
     faults.end()
     assert (faults.missed, events) == (1, [])
-    assert switch.told == [("rail0:up0", NONE)]
+    assert switch.reported == [("rail0:up0", NONE)]
 
 
 def test_lateness_is_measured() -> None:
@@ -101,7 +101,7 @@ def test_what_fails_in_the_thread_is_raised_by_the_runner() -> None:
         TOPOLOGY,
         inject=refuse,
         clock=clock,
-        tell=lambda *_, **__: None,
+        notify=lambda *_, **__: None,
     )
     faults.begin(clock.now())
     assert refused.wait(BUDGET_S)
@@ -110,11 +110,11 @@ def test_what_fails_in_the_thread_is_raised_by_the_runner() -> None:
 
 
 def test_what_the_user_said_is_applied_beside_and_healed_as_a_whole() -> None:
-    switch, clock, struck = Switch(), Clock.start(1000), []
+    switch, clock, faulted = Switch(), Clock.start(1000), []
 
-    def strike(condition: Condition) -> None:
+    def apply_fault(condition: Condition) -> None:
         with switch.changed:
-            struck.append(condition.words())
+            faulted.append(condition.words())
             switch.changed.notify_all()
 
     faults = FaultPlayer(
@@ -122,16 +122,16 @@ def test_what_the_user_said_is_applied_beside_and_healed_as_a_whole() -> None:
         TOPOLOGY,
         inject=switch.inject,
         clock=clock,
-        tell=lambda *_, **__: None,
+        notify=lambda *_, **__: None,
         moments=timeline(["t=1us link rail0:up1 down; t=2us up; t=1s down"], TOPOLOGY),
-        strike=strike,
+        apply_fault=apply_fault,
     )
     faults.begin(clock.now())
     with switch.changed:
-        assert switch.changed.wait_for(lambda: len(struck) == 2, BUDGET_S)
+        assert switch.changed.wait_for(lambda: len(faulted) == 2, BUDGET_S)
     faults.end()
-    assert switch.told == [("rail0:up0", BLACK), ("rail0:up0", NONE)]
-    assert struck == [["link rail0:up1 down"], [], []]
+    assert switch.reported == [("rail0:up0", BLACK), ("rail0:up0", NONE)]
+    assert faulted == [["link rail0:up1 down"], [], []]
     ((first, second),) = faults.applied
     assert (first.moment.text, second.moment.text) == (
         "t=1us link rail0:up1 down",
@@ -146,7 +146,7 @@ def test_nothing_to_do() -> None:
     faults, _ = player(switch, clock)
     faults.begin(clock.now())
     faults.end()
-    assert switch.told == []
+    assert switch.reported == []
 
 
 @pytest.mark.parametrize(

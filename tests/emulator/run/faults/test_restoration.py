@@ -16,8 +16,8 @@ from emulator.run.faults.restoration import (
     Goodput,
     Verdict,
     deliveries,
+    reported,
     restored,
-    told,
 )
 from emulator.scenario import Outcome
 from topologies.catalogue import load
@@ -106,7 +106,7 @@ def test_pauses_of_the_undisturbed_iteration_are_no_fault() -> None:
 def test_several_iterations_are_told_by_the_worst(
     verdicts: list[Verdict], words: str, time: float | None
 ) -> None:
-    row = told(verdicts)
+    row = reported(verdicts)
     assert str(row["goodput"]).startswith(words)
     assert row["restored_us"] == time
 

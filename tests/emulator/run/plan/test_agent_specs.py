@@ -32,7 +32,7 @@ def test_receive_rings_share_a_bounded_memory(hosts: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "switch"),
+    ("requested", "switch"),
     [
         ("uet", "shallow"),
         ("uet:cc=nscc", "shallow"),
@@ -40,6 +40,6 @@ def test_receive_rings_share_a_bounded_memory(hosts: int) -> None:
         ("uet:cc=both", "shallow:last_hop_ecn=off"),
     ],
 )
-def test_where_credit_rules_the_last_hop_it_marks_nothing(wanted: str, switch: str) -> None:
+def test_where_credit_rules_the_last_hop_it_marks_nothing(requested: str, switch: str) -> None:
     """UES 3.6.14: the receiver answers for its own port."""
-    assert default_switch(wanted, load("rail_clos:hosts=2,gpus_per_host=1,spines=1")) == switch
+    assert default_switch(requested, load("rail_clos:hosts=2,gpus_per_host=1,spines=1")) == switch

@@ -68,17 +68,17 @@ def test_trials_in_a_row_share_a_stage() -> None:
 
 
 def test_thresholds_of_a_transport_know_the_latency_that_is_asked_for() -> None:
-    told: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
 
     def usual(transport: str, latency_ns: int) -> str:
-        told.append((transport, latency_ns))
+        reported.append((transport, latency_ns))
         return "lossless"
 
     trials = [PLAIN, replace(PLAIN, switch="latency=2us")]
     stages(trials, transport="rocev2", switch=None, default_switch=usual)
     stages(trials[:1], transport=None, switch="latency=1us", default_switch=usual)
     stages(trials[:1], transport=None, switch=None, named="latency=3us", default_switch=usual)
-    assert told == [("rocev2", 0), ("rocev2", 2000), ("uet", 1000), ("uet", 3000)]
+    assert reported == [("rocev2", 0), ("rocev2", 2000), ("uet", 1000), ("uet", 3000)]
 
 
 def test_a_transports_own_thresholds_give_way_to_another_profile_and_to_the_user() -> None:

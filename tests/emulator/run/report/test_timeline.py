@@ -64,6 +64,6 @@ def test_of_too_many_those_of_the_first_gpus(
     monkeypatch.setattr(timeline, "SHOWN", most)
     content = written(tmp_path)
     assert gpus(content) == set(range(shown))
-    said = content["otherData"].get("gpus")
+    stated = content["otherData"].get("gpus")
     left_out = f"the first {shown} of {RANKS}: all have {RANKS * OPERATIONS} operations"
-    assert said == (left_out if shown < RANKS else None)
+    assert stated == (left_out if shown < RANKS else None)

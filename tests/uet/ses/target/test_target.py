@@ -307,7 +307,7 @@ def test_receives_that_cannot_be() -> None:
 
 def test_the_answer_to_what_has_no_header_refers_to_nothing() -> None:
     bench = TargetBench()
-    said = read(bench.give((int(NextHeader.NONE), b"octets")))
-    assert (said.code, said.message_id) == (ReturnCode.OP_VIOLATION, 0)
+    stated = read(bench.give((int(NextHeader.NONE), b"octets")))
+    assert (stated.code, stated.message_id) == (ReturnCode.OP_VIOLATION, 0)
     assert bench.counters["rx_malformed_requests"] == 1
     assert SMALL_KEY != SAFE_KEY

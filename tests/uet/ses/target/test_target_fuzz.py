@@ -235,8 +235,8 @@ class Matching(RuleBasedStateMachine):
         if message.begun or found is not None:
             assert answer == ACCEPTED
         else:
-            said = read(answer)
-            assert (said.code, said.unexpected) == (ReturnCode.OK, True)
+            stated = read(answer)
+            assert (stated.code, stated.unexpected) == (ReturnCode.OK, True)
         message.begun = True
         if not message.left:
             self.open.remove(message)

@@ -71,9 +71,13 @@ def test_delivery_complete(opcode: Opcode, size: int) -> None:
     bits = KEY if opcode == Opcode.WRITE else 0
     *others, last = parts(opcode, bytes(size), match_bits=bits, dc=1)
     assert [bench.give(packet) for packet in others] == [ACCEPTED] * len(others)
-    said = read(bench.give(last))
-    assert (said.code, said.opcode, said.modified) == (ReturnCode.OK, ResponseOpcode.RESPONSE, size)
-    assert said.guaranteed
+    stated = read(bench.give(last))
+    assert (stated.code, stated.opcode, stated.modified) == (
+        ReturnCode.OK,
+        ResponseOpcode.RESPONSE,
+        size,
+    )
+    assert stated.guaranteed
 
 
 def test_short_writes() -> None:
@@ -260,8 +264,8 @@ def test_atomics() -> None:
         bench.give(small(Opcode.FETCHING_ATOMIC, operand, extension=extension, buffer_offset=8))
     )
     assert (data, fields["original_request_psn"]) == ((5).to_bytes(8, "big"), bench.psn)
-    said = read(bench.give(std(Opcode.ATOMIC, operand, extension=extension, dc=1, **place)))
-    assert (said.code, said.modified) == (ReturnCode.OK, 8)
+    stated = read(bench.give(std(Opcode.ATOMIC, operand, extension=extension, dc=1, **place)))
+    assert (stated.code, stated.modified) == (ReturnCode.OK, 8)
 
 
 def test_results_too_long_for_an_answer() -> None:

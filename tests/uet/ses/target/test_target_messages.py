@@ -124,8 +124,8 @@ def test_only_som_takes_a_receive(ordered: bool) -> None:
     assert [(c.context, c.length) for c in bench.completions] == [("r", 5)]
     into = bench.receive(context="s")
     assert bench.give(packets[2]) == ACCEPTED
-    said = read(bench.give(packets[0]))
-    assert (said.code, said.modified) == (ReturnCode.OK, 4000)  # delivery complete
+    stated = read(bench.give(packets[0]))
+    assert (stated.code, stated.modified) == (ReturnCode.OK, 4000)  # delivery complete
     assert into[:4000] == b"q" * 4000
     assert not bench.target._inbound.early
 
@@ -212,9 +212,9 @@ def test_idempotent_requests() -> None:
     packets = parts(Opcode.WRITE, data, match_bits=SAFE_KEY)
     for packet in [*packets, packets[1], packets[0]]:
         answer = bench.connectionless("rudi", packet)
-        said = read(answer)
-        assert (said.opcode, said.code) == (ResponseOpcode.DEFAULT_RESPONSE, ReturnCode.OK)
-        assert (said.modified, said.message_id, said.guaranteed) == (0, 1, False)
+        stated = read(answer)
+        assert (stated.opcode, stated.code) == (ResponseOpcode.DEFAULT_RESPONSE, ReturnCode.OK)
+        assert (stated.modified, stated.message_id, stated.guaranteed) == (0, 1, False)
     assert bench.memory[:2500] == data
     for at in (0, 1024, 2048, 1024):
         size = min(MTU, 2500 - at)

@@ -29,9 +29,9 @@ from uet.wire.codes import Opcode, ReturnCode
 
 
 def code(bench: TargetBench, packet: Packet, pdc: FakePdc | None = None) -> ReturnCode:
-    said = read(bench.give(packet, pdc))
-    assert said.guaranteed
-    return said.code
+    stated = read(bench.give(packet, pdc))
+    assert stated.guaranteed
+    return stated.code
 
 
 # -- matching ------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ def test_no_receive_on_an_ordered_pdc() -> None:
     bench.receive()
     assert bench.target.generation(THERE) == 1
     for packet in first:
-        said = read(bench.give(packet))
-        assert (said.code, said.generation) == (ReturnCode.BAD_GENERATION, 1)
+        stated = read(bench.give(packet))
+        assert (stated.code, stated.generation) == (ReturnCode.BAD_GENERATION, 1)
     for packet in parts(Opcode.SEND, b"1" * 2500, ri_generation=1):
         assert bench.give(packet) == ACCEPTED
     assert into[:2500] == b"1" * 2500
@@ -172,8 +172,8 @@ def test_a_generation_belongs_to_one_ordered_stream() -> None:
         assert code(bench, std(Opcode.SEND, b"4"), pdc) == ReturnCode.NO_MATCH
     bench.receive()
     assert [bench.target.generation(peer) for peer in (THERE, ELSEWHERE)] == [1, 1]
-    said = read(bench.give(write, ordered))
-    assert (said.code, said.generation) == (ReturnCode.BAD_GENERATION, 1)
+    stated = read(bench.give(write, ordered))
+    assert (stated.code, stated.generation) == (ReturnCode.BAD_GENERATION, 1)
     assert bench.give(std(Opcode.WRITE, b"5", match_bits=KEY, ri_generation=1)) == ACCEPTED
     third = FakePdc(id=4, address="10.0.1.9")
     assert bench.give(write, third) == ACCEPTED
@@ -208,9 +208,13 @@ def test_kept_messages(post_after: int, seed: int) -> None:
             into = bench.receive(context="r")
         answer = bench.give(packet)
         if k == begins and post_after > k:
-            said = read(answer)
-            assert (said.code, said.unexpected, said.guaranteed) == (ReturnCode.OK, True, True)
-            assert said.modified == 2500
+            stated = read(answer)
+            assert (stated.code, stated.unexpected, stated.guaranteed) == (
+                ReturnCode.OK,
+                True,
+                True,
+            )
+            assert stated.modified == 2500
         else:
             assert answer == ACCEPTED
     if post_after == 3:
@@ -270,11 +274,11 @@ def test_plain_answers_to_the_unexpected() -> None:
     """For a peer that does not know guaranteed ones."""
     switches = Compatibility(plain_unexpected_response=True)
     bench = TargetBench(unexpected="keep", compatibility=switches)
-    said = read(bench.give(std(Opcode.SEND, b"x")))
-    assert (said.code, said.unexpected, said.guaranteed) == (ReturnCode.OK, True, False)
+    stated = read(bench.give(std(Opcode.SEND, b"x")))
+    assert (stated.code, stated.unexpected, stated.guaranteed) == (ReturnCode.OK, True, False)
     for packet in parts(Opcode.DEFERRABLE_SEND, bytes(3000)):
-        said = read(bench.give(packet))
-        assert (said.code, said.guaranteed) == (ReturnCode.OK, False)
+        stated = read(bench.give(packet))
+        assert (stated.code, stated.guaranteed) == (ReturnCode.OK, False)
 
 
 # -- deferred ------------------------------------------------------------------------------------
@@ -290,12 +294,12 @@ def test_a_deferred_message(opcode: Opcode) -> None:
     names = {"match_bits": tag or 0, "initiator_restart_token": 7}
     first = parts(opcode, data, **names)
     assert bench.give(first[1]) == ACCEPTED  # before the one that asks for a receive
-    said = read(bench.give(first[0]))
-    assert (said.code, said.unexpected, said.modified) == (ReturnCode.OK, True, 0)
-    assert said.guaranteed
-    said = read(bench.give(first[3]))  # it was on its way already
-    assert (said.code, said.unexpected, said.modified) == (ReturnCode.OK, False, 0)
-    assert said.guaranteed
+    stated = read(bench.give(first[0]))
+    assert (stated.code, stated.unexpected, stated.modified) == (ReturnCode.OK, True, 0)
+    assert stated.guaranteed
+    stated = read(bench.give(first[3]))  # it was on its way already
+    assert (stated.code, stated.unexpected, stated.modified) == (ReturnCode.OK, False, 0)
+    assert stated.guaranteed
     into = bench.receive(10_000, tag=tag, context="r")
     assert bench.initiator.requested == [(THERE, Address(), 7, 1, "rud")]
     end = std(opcode, b"", at=4 * MTU, total=10_000, **names)
@@ -457,14 +461,14 @@ def test_rendezvous(eager: int, unexpected: bool, fetched_first: bool) -> None:
         into = bench.receive(6000, context="r")
     while packets[0] is not first:
         assert bench.give(packets.pop(0)) == ACCEPTED  # kept until its SOM is there
-    said = bench.give(packets.pop(0))
+    stated = bench.give(packets.pop(0))
     if unexpected:
-        answer = read(said)
+        answer = read(stated)
         assert (answer.code, answer.unexpected) == (ReturnCode.OK, True)
         assert bench.initiator.fetches == []
         into = bench.receive(6000, context="r")
     else:
-        assert said == ACCEPTED
+        assert stated == ACCEPTED
 
     def fetch() -> None:
         if eager == 6000:
@@ -521,8 +525,8 @@ def test_delivery_complete_is_said_of_what_the_application_has() -> None:
     """Not of a message that is kept, or still being fetched."""
     bench = TargetBench(unexpected="keep")
     first, last = parts(Opcode.SEND, bytes(2000), dc=1)
-    said = read(bench.give(first))
-    assert said.unexpected
+    stated = read(bench.give(first))
+    assert stated.unexpected
     assert bench.give(last) == ACCEPTED
     bench.receive()
     bench.receive(6000)

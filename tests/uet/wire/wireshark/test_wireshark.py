@@ -167,6 +167,6 @@ def test_octets_changed_at_random(lua: Path, tmp_path: Path, crc: CrcMode) -> No
                 frame[rng.randrange(header_end(frame), len(frame))] = rng.randrange(256)
             frames.append(bytes(frame))
     capture = write(tmp_path / "changed.pcap", frames)
-    said = {"auto": "Automatic", "on": "Always", "off": "Never"}[crc]
+    stated = {"auto": "Automatic", "on": "Always", "off": "Never"}[crc]
     decoded = [decode_frame(frame, crc=crc) for frame in frames]
-    compare(lua, capture, decoded, "-o", f"uet.crc:{said}")
+    compare(lua, capture, decoded, "-o", f"uet.crc:{stated}")

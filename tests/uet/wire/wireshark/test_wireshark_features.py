@@ -298,8 +298,8 @@ def test_every_name_here_is_wiresharks_own_or_one_that_it_lacks() -> None:
     for *_, name in JOINED:
         assert name in UPSTREAM_FIELDS, name
     own = set(registered(wireshark.dissector())) - set(UPSTREAM_FIELDS)
-    said = set((DATA / "wireshark_own_fields.txt").read_text().split())
-    assert own == said
+    stated = set((DATA / "wireshark_own_fields.txt").read_text().split())
+    assert own == stated
 
 
 def test_names_for_what_is_shown_under_another(lua: Path, tmp_path: Path) -> None:

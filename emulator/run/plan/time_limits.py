@@ -26,19 +26,21 @@ VIRTUAL_S = 10.0
 LONGEST_TIMEOUT_S = 2_000_000.0
 
 
-def virtual_patience_s(ideal_ns: float, expected: FaultExpectation | None = None) -> float:
+def virtual_time_limit_s(ideal_ns: float, expected: FaultExpectation | None = None) -> float:
     """Fabric time (s) for an iteration with the bound ``ideal_ns`` and the faults ``expected``."""
-    struck_ns = expected.moments[-1].at_ns if expected is not None else 0
-    return VIRTUAL_S + (TIMEOUT_FACTOR * ideal_ns + struck_ns) * 1e-9
+    faulted_ns = expected.moments[-1].at_ns if expected is not None else 0
+    return VIRTUAL_S + (TIMEOUT_FACTOR * ideal_ns + faulted_ns) * 1e-9
 
 
-def patience_s(clock: RunClock, ideal_ns: float, expected: FaultExpectation | None = None) -> float:
+def time_limit_s(
+    clock: RunClock, ideal_ns: float, expected: FaultExpectation | None = None
+) -> float:
     """Host seconds for an iteration with the bound ``ideal_ns`` and the faults ``expected``."""
-    struck_s = clock.host_seconds(expected.moments[-1].at_ns) if expected is not None else 0.0
+    faulted_s = clock.host_seconds(expected.moments[-1].at_ns) if expected is not None else 0.0
     if expected is not None and expected.severed:
         hope_ns = max(FORLORN_NS, math.ceil(FORLORN_FACTOR * ideal_ns))
-        return min(LONGEST_TIMEOUT_S, struck_s + clock.host_seconds(hope_ns))
+        return min(LONGEST_TIMEOUT_S, faulted_s + clock.host_seconds(hope_ns))
     ideal_s = clock.host_seconds(math.ceil(ideal_ns))
     recovery_s = clock.host_seconds(RECOVERY_NS)
-    wanted = TIMEOUT_S + TIMEOUT_FACTOR * ideal_s + recovery_s + struck_s
-    return min(LONGEST_TIMEOUT_S, wanted)
+    requested = TIMEOUT_S + TIMEOUT_FACTOR * ideal_s + recovery_s + faulted_s
+    return min(LONGEST_TIMEOUT_S, requested)
