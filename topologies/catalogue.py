@@ -6,22 +6,11 @@ import dataclasses
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 
+from topologies import designs
 from topologies.advice import question
-from topologies.designs.clos import Clos
-from topologies.designs.dragonfly import Dragonfly
-from topologies.designs.dragonfly_plus import DragonflyPlus
-from topologies.designs.fat_tree import FatTree, TopOfRack
-from topologies.designs.pods import MultiPod, Pod
-from topologies.designs.rail_clos import RailClos
-from topologies.designs.rail_switches import (
-    DualRailPerSwitch,
-    MultiRailPerSwitch,
-    SingleRailPerSwitch,
-)
-from topologies.designs.segments import DualRailSwitch, HostSegment, RailOnly, SingleRailSwitch
-from topologies.designs.servers import FabricPlanes, NicPerGpu, SharedNic
-from topologies.designs.torus import Torus
 from topologies.model import Topology, TopologyError
 from topologies.parts.design import Design
 from topologies.parts.design_parameters import AUTO, ParameterKind, WordKind
@@ -59,28 +48,26 @@ def _entry(design: type[Design]) -> CatalogueEntry:
     return CatalogueEntry(design.NAME, design, design.summary(), parameters)
 
 
-_DESIGNS: tuple[type[Design], ...] = (
-    RailClos,
-    Clos,
-    NicPerGpu,
-    SharedNic,
-    SingleRailSwitch,
-    DualRailSwitch,
-    RailOnly,
-    HostSegment,
-    Pod,
-    MultiPod,
-    MultiRailPerSwitch,
-    DualRailPerSwitch,
-    SingleRailPerSwitch,
-    FabricPlanes,
-    FatTree,
-    TopOfRack,
-    Torus,
-    Dragonfly,
-    DragonflyPlus,
-)
-DESIGNS: Mapping[str, CatalogueEntry] = {design.NAME: _entry(design) for design in _DESIGNS}
+def _designs() -> list[type[Design]]:
+    """Return all classes with a name of their own in :mod:`topologies.designs`, the default first.
+
+    The others come in the order of their modules, and of their places there.
+    """
+    found: list[type[Design]] = []
+    for module in iter_modules(designs.__path__):
+        name = f"{designs.__name__}.{module.name}"
+        found += [
+            value
+            for value in vars(import_module(name)).values()
+            if isinstance(value, type)
+            and issubclass(value, Design)
+            and value.__module__ == name
+            and "NAME" in vars(value)
+        ]
+    return sorted(found, key=lambda design: design.NAME != DEFAULT)
+
+
+DESIGNS: Mapping[str, CatalogueEntry] = {design.NAME: _entry(design) for design in _designs()}
 
 
 def load(spec: str = DEFAULT) -> Topology:

@@ -45,6 +45,7 @@ from emulator.kernel.sysctls import (
     SYSCTL,
     kernel_seed,
 )
+from topologies.exports.export_registry import Export
 from topologies.interface_indices import VLAN_BRIDGE
 from topologies.model import Bridge, CableEnd, Link, Node, Port, Topology
 from topologies.multihoming import segments_of
@@ -265,3 +266,6 @@ def _rule(rule: Rule) -> str:
 
 def _on_link(hop: Hop) -> str:
     return " onlink" if hop.on_link else ""
+
+
+CONTAINERLAB = Export("containerlab", (".clab.yml", ".clab.yaml"), to_containerlab)

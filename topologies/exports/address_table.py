@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
 from topologies.designs.planes import fep_number
+from topologies.exports.export_registry import Export, register
 from topologies.model import CableEnd, Node, Port, Topology
 
 
@@ -111,3 +112,6 @@ def _subnet(node: Node, port: Port) -> str:
         return str(port.address.network)
     bridge = next(bridge for bridge in node.bridges if bridge.name == port.bridge)
     return str(bridge.gateway.network) if bridge.gateway else ""
+
+
+CSV = register(Export("csv", (".csv",), to_csv))

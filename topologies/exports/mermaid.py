@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from topologies.analysis.capacity import (
@@ -14,6 +15,7 @@ from topologies.analysis.capacity import (
 )
 from topologies.analysis.failure_domain import failure_domains
 from topologies.designs.planes import fep_number
+from topologies.exports.export_registry import Export, register
 from topologies.model import Link, Node, Role, Topology
 from topologies.units import format_rate
 
@@ -196,3 +198,12 @@ def _address(gpu: Node) -> str:
 def _identifier(name: str) -> str:
     # Mermaid reads some bare words ("end") as keywords and "-" as the start of an arrow.
     return f"n_{name.replace('-', '_')}"
+
+
+def to_json(topology: Topology) -> str:
+    """Return ``topology`` as JSON: nodes, links and what they have."""
+    return json.dumps(as_data(topology), indent=2) + "\n"
+
+
+MERMAID = register(Export("mermaid", (".mmd",), to_mermaid))
+JSON = register(Export("json", (".json",), to_json))

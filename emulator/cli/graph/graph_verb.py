@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -12,38 +11,26 @@ import click
 from emulator import lab_record
 from emulator.cli.graph import graph_tables
 from emulator.errors import UserError
-from emulator.fabric.containerlab import to_containerlab
+from emulator.fabric.containerlab import CONTAINERLAB
 from emulator.fabric_choice import choose, is_file
 from emulator.run.report.row_heat import MEASURES, heat
 from emulator.run.report.row_ports import RecordedRun, is_run_folder
-from topologies import catalogue
+from topologies import catalogue, exports
 from topologies.advice import question
-from topologies.exports.address_table import to_csv
+from topologies.exports import Export
 from topologies.exports.dot import to_dot
 from topologies.exports.heat import Heat
-from topologies.exports.htsim import to_htsim
-from topologies.exports.mermaid import as_data, to_mermaid
 from topologies.model import Topology
 
-SUFFIXES = {
+#: Formats that are alike on a terminal and in a file, and know neither colours nor collapsing.
+EXPORTS: Mapping[str, Export] = {**exports.EXPORTS, CONTAINERLAB.name: CONTAINERLAB}
+#: The format that a file's suffix chooses.
+SUFFIXES: Mapping[str, str] = {
     ".dot": "dot",
     ".gv": "dot",
     ".svg": "svg",
-    ".mmd": "mermaid",
-    ".json": "json",
     ".txt": "text",
-    ".csv": "csv",
-    ".topo": "htsim",
-    ".clab.yml": "containerlab",
-    ".clab.yaml": "containerlab",
-}
-#: Formats that are the same on a terminal and in a file, and know neither colours nor collapsing.
-EXPORTS: Mapping[str, Callable[[Topology], str]] = {
-    "mermaid": to_mermaid,
-    "json": lambda topology: json.dumps(as_data(topology), indent=2) + "\n",
-    "containerlab": to_containerlab,
-    "htsim": to_htsim,
-    "csv": to_csv,
+    **{suffix: export.name for export in EXPORTS.values() for suffix in export.suffixes},
 }
 FORMATS = ("text", "dot", "svg", "addresses", *EXPORTS)
 DRAWN = ("dot", "svg")
@@ -153,7 +140,7 @@ def find_topology(what: str) -> Topology:
 def render(topology: Topology, form: str, *, full: bool = False, to_terminal: bool = False) -> str:
     """``topology`` in one of FORMATS."""
     if form in EXPORTS:
-        return EXPORTS[form](topology)
+        return EXPORTS[form].write(topology)
     if form == "addresses":
         return graph_tables.addresses(topology, to_terminal=to_terminal)
     if form == "text":
