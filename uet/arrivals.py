@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import Protocol
 
-from uet.carrier_codec import Decapsulator, Encapsulation
+from uet.carrier_codec import Decapsulator
 from uet.config import FepConfig
+from uet.encapsulation_choice import Encapsulation
 from uet.pds.connectionless import ConnectionlessPds
-from uet.pds.control_packets import MAX_PSN_OFFSET, OPENING, nack_packet
+from uet.pds.control_packets import MAX_PSN_OFFSET, OPENING
 from uet.pds.credit_granter import CreditGranter
 from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc_table import PdcTable
 from uet.pds.psn import MASK
-from uet.peer import Peer, Peers, traffic_class
+from uet.pds.reception import Reception
+from uet.peer import Peers
 from uet.ses.target.target import Target
 from uet.transport import Frame
 from uet.trimmed import TrimmedArrivals
 from uet.tss.record import SecureDomains
+from uet.unplaced_nacks import UnplacedNacks
 from uet.wire import headers
 from uet.wire.codes import (
     ACK_TYPES,
@@ -44,8 +47,7 @@ from uet.wire.codes import (
 _TYPE_SHIFT = headers.RUD_REQ.shift("type")
 _NEXT_HEADER_SHIFT = headers.RUD_REQ.shift("next_hdr")
 _NEXT_HEADER = headers.RUD_REQ.mask("next_hdr") >> _NEXT_HEADER_SHIFT
-_FLAGS = 0x7F
-_SYN, _RETX, _AR = int(RequestFlag.SYN), int(RequestFlag.RETX), int(RequestFlag.AR)
+_SYN, _RETX = int(RequestFlag.SYN), int(RequestFlag.RETX)
 _ACK_DPDCID_AT = headers.ACK.field("dpdcid").offset // 8
 _REQUEST = headers.RUD_REQ
 _RUD, _ROD = int(PacketType.RUD_REQ), int(PacketType.ROD_REQ)
@@ -120,22 +122,22 @@ class FepArrivals:
         self._domains = endpoint.domains
         self._clear_nacks = frozenset(d.sdi for d in config.domains if d.accept_clear)
         self._job_id = config.job_id
-        self._control_class = traffic_class(config.dscp_control, ecn_capable=False)
         self._trimmed = frozenset(
             dscp for dscp in (config.dscp_trimmed, config.dscp_trimmed_lasthop) if dscp is not None
         )
         self._opener = Decapsulator(encapsulation, self._trimmed)
         self._open = self._opener.open
-        self._compatibility = config.compatibility
+        nacks = UnplacedNacks(config, endpoint.control, endpoint.counts)
+        self._refuse = nacks.refuse
         self._on_trimmed = TrimmedArrivals(
             endpoint.table,
             endpoint.credits,
             config.compatibility,
             config.dscp_trimmed_lasthop,
             endpoint.counts,
-            self._refuse,
-            self._refuse_rudi,
+            nacks,
         ).receive
+        self._reception = Reception()
 
     # -- frames and packets --------------------------------------------------------------------
 
@@ -154,12 +156,14 @@ class FepArrivals:
         packet = frame if end == len(frame) else frame[:end]
         kind = packet[at] >> 3
         if tos >> 2 in self._trimmed:
+            reception = self._reception
+            reception.packet, reception.at, reception.kind = packet, at, kind
+            reception.peer, reception.sdi = peer, None
+            reception.entropy, reception.marked, reception.now = entropy, marked, now
             if kind == _TSS:
-                self._receive_trimmed_secured(
-                    frame, packet, at, source_at, peer, tos >> 2, entropy, marked
-                )
+                self._receive_trimmed_secured(reception, frame, source_at, tos >> 2)
             elif self._domains is None:
-                self._on_trimmed(packet, at, peer, None, tos >> 2, entropy, marked)
+                self._on_trimmed(reception, tos >> 2)
             else:
                 self._counts["tss_clear_refused"] += 1
             return
@@ -184,11 +188,11 @@ class FepArrivals:
         least = _SIZES.get(kind)
         if least is None:
             self._counts["rx_drop_unsupported_type"] += 1
-        elif end < at + least:
+            return
+        if end < at + least:
             self._counts["rx_drop_truncated"] += 1
-        elif kind in REQUEST_TYPES:
-            self._receive_request(packet, peer, kind, sdi, at, at + least, entropy, marked, now)
-        elif kind in ACK_TYPES:
+            return
+        if kind in ACK_TYPES:
             id_at = at + _ACK_DPDCID_AT
             pdc = self._by_id.get(packet[id_at] << 8 | packet[id_at + 1])
             if pdc is None or pdc.peer is not peer or pdc.sdi != sdi:
@@ -197,70 +201,64 @@ class FepArrivals:
             self._counts["rx_acks"] += 1
             pdc.on_ack(packet, at, entropy, now)
             self._endpoint.activate(pdc)
+            return
+        reception = self._reception
+        reception.packet, reception.at, reception.ses_at = packet, at, at + least
+        reception.kind, reception.peer, reception.sdi = kind, peer, sdi
+        reception.entropy, reception.marked, reception.now = entropy, marked, now
+        if kind in REQUEST_TYPES:
+            self._receive_request(reception)
         elif kind in NACK_TYPES:
-            self._receive_nack(packet, at, peer, sdi, entropy, now)
+            self._receive_nack(reception)
         elif kind == _CP:
-            self._receive_control(packet, at, peer, sdi, entropy, marked, now)
+            self._receive_control(reception)
         else:
-            self._receive_connectionless(packet, at, peer, kind, sdi, least, entropy, marked, now)
+            self._receive_connectionless(reception)
 
     def _receive_trimmed_secured(
-        self,
-        frame: memoryview,
-        packet: memoryview,
-        at: int,
-        source_at: int,
-        peer: Peer,
-        dscp: int,
-        entropy: int,
-        marked: bool,
+        self, reception: Reception, frame: memoryview, source_at: int, dscp: int
     ) -> None:
         """Read the PDS header of a trimmed secured packet, if it is there, and answer it."""
         self._counts["rx_trimmed_secured"] += 1
         if self._domains is None:
             return
+        packet, at = reception.packet, reception.at
         prefix = self._opener.sealed_prefix(frame, source_at, at)
-        header = self._domains.peek(prefix, packet[at:], len(peer.key))
+        header = self._domains.peek(prefix, packet[at:], len(reception.peer.key))
         if not isinstance(header, str):  # else counted by reason
-            sdi = int.from_bytes(packet[at + 1 : at + 4], "big")
-            self._on_trimmed(memoryview(header), 0, peer, sdi, dscp, entropy, marked)
+            reception.sdi = int.from_bytes(packet[at + 1 : at + 4], "big")
+            reception.packet, reception.at = memoryview(header), 0
+            self._on_trimmed(reception, dscp)
 
     # -- requests ------------------------------------------------------------------------------
 
-    def _receive_request(
-        self,
-        packet: memoryview,
-        peer: Peer,
-        kind: int,
-        sdi: int | None,
-        at: int,
-        ses_at: int,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> None:
+    def _receive_request(self, reception: Reception) -> None:
+        packet, at, ses_at = reception.packet, reception.at, reception.ses_at
         word, clear_offset, psn, spdcid, dpdcid = _REQUEST.unpack_from(packet, at)
         next_header = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
         ses_size = _SES_SIZES.get(next_header, 0)
         if len(packet) < ses_at + ses_size:
             self._counts["rx_drop_truncated"] += 1
             return
+        reception.word, reception.psn, reception.next_header = word, psn, next_header
+        reception.spdcid, reception.dpdcid = spdcid, dpdcid
+        reception.clear_psn = (psn + clear_offset) & MASK
         self._counts["rx_data_packets"] += 1
+        kind, sdi = reception.kind, reception.sdi
         ordered = kind in _ORDERED
         if word & _SYN:
-            pdc = self._find_or_accept(
-                peer, sdi, ordered, word, next_header, psn, spdcid, dpdcid, entropy, marked, now
-            )
+            pdc = self._find_or_accept(reception, ordered)
             if pdc is None:
                 return
         else:
+            peer = reception.peer
             pdc = self._by_id.get(dpdcid)
             if pdc is None or pdc.peer is not peer:
                 closed = self._table.find_closed(peer.key, spdcid)
                 code = NackCode.INV_DPDCID
                 if closed is not None and closed.id == dpdcid and closed.is_beyond(psn):
                     code = NackCode.CLOSING
-                self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked)
+                self._refuse(reception, code)
                 return
             if spdcid != pdc.writer.peer_id and (
                 pdc.sdi != sdi or not pdc.learns_peer(spdcid, psn, next_header)
@@ -269,20 +267,22 @@ class FepArrivals:
                     # Data has overtaken the ACK that names the target; it will come again.
                     self._counts["rx_drop_data_before_establishment"] += 1
                     return
-                self._refuse(
-                    peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked
-                )
+                self._refuse(reception, NackCode.PDC_HDR_MISMATCH)
                 return
         if pdc.sdi != sdi:
             self._counts["rx_drop_other_domain"] += 1
             return
         if pdc.ordered is not ordered:
-            pdc.nack(NackCode.PDC_MODE_MISMATCH, psn, word & _RETX, entropy, marked)
+            pdc.nack(
+                NackCode.PDC_MODE_MISMATCH, psn, word & _RETX, reception.entropy, reception.marked
+            )
             return
         if not ses_size:
-            pdc.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _RETX, entropy, marked)
+            pdc.nack(
+                NackCode.PDC_HDR_MISMATCH, psn, word & _RETX, reception.entropy, reception.marked
+            )
             return
-        if pdc.initiator and not pdc.takes_return_data(next_header, psn, word, entropy, marked):
+        if pdc.initiator and not pdc.takes_return_data(reception):
             return
         if kind in _CREDITED:
             state_at = at + _REQUEST.size
@@ -290,169 +290,77 @@ class FepArrivals:
                 pdc,
                 int.from_bytes(packet[state_at : state_at + 4], "big"),
                 len(packet) - at + pdc.writer.nominal_overhead,
-                entropy,
+                reception.entropy,
             )
-        pdc.destination.on_request(
-            psn,
-            (psn + clear_offset) & MASK,
-            next_header,
-            word & _AR,
-            word & _RETX,
-            word & _SYN,
-            entropy,
-            marked,
-            packet,
-            at,
-            ses_at,
-        )
+        pdc.destination.on_request(reception)
         if pdc.initiator and pdc.source.has_unsent:
             self._endpoint.activate(pdc)  # data that has come lets it ask for more
 
-    def _find_or_accept(
-        self,
-        peer: Peer,
-        sdi: int | None,
-        ordered: bool,
-        word: int,
-        next_header: int,
-        psn: int,
-        spdcid: int,
-        info_and_offset: int,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> Pdc | None:
-        """The PDC of a SYN packet; any of them may be the first to arrive (UES 3.5.8)."""
-        if not spdcid:
+    def _find_or_accept(self, reception: Reception, ordered: bool) -> Pdc | None:
+        """Return the PDC of a SYN packet; any of them may be the first to arrive (UES 3.5.8)."""
+        if not reception.spdcid:
             self._counts["rx_drop_syn_without_pdcid"] += 1
             return None
-        pdc = self._table.find_target(peer.key, spdcid)
+        pdc = self._table.find_target(reception.peer.key, reception.spdcid)
         if pdc is not None:
-            if pdc.sdi == sdi and pdc.contradicts(psn, info_and_offset, word, entropy, marked):
+            if pdc.sdi == reception.sdi and pdc.contradicts(reception):
                 return None
             return pdc
-        if next_header not in _BEGINNING:
-            self._refuse(peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
+        if reception.next_header not in _BEGINNING:
+            self._refuse(reception, NackCode.PDC_HDR_MISMATCH)
             return None
-        if self._comes_too_early(
-            peer, sdi, ordered, word, psn, spdcid, info_and_offset, entropy, marked
-        ):
+        if self._comes_too_early(reception, ordered):
             return None
-        return self._accept(
-            peer, sdi, ordered, word, psn, spdcid, info_and_offset, entropy, marked, now
-        )
+        return self._accept(reception, ordered)
 
-    def _comes_too_early(
-        self,
-        peer: Peer,
-        sdi: int | None,
-        ordered: bool,
-        word: int,
-        psn: int,
-        spdcid: int,
-        info_and_offset: int,
-        entropy: int,
-        marked: bool,
-    ) -> bool:
-        """An ordered PDC begins with its first packet, unless it may wait for that (UES 3.5.21)."""
-        offset = info_and_offset & MAX_PSN_OFFSET
+    def _comes_too_early(self, reception: Reception, ordered: bool) -> bool:
+        """Refuse a packet of an ordered PDC that is not its first, unless it may wait for that.
+
+        UES 3.5.21.
+        """
+        offset = reception.dpdcid & MAX_PSN_OFFSET
         if not ordered or not offset or self._endpoint.config.rod_reorder:
             return False
-        start = (psn - offset) & MASK
-        self._refuse(peer, sdi, NackCode.ROD_OOO, psn, spdcid, word, entropy, marked, payload=start)
+        self._refuse(reception, NackCode.ROD_OOO, payload=(reception.psn - offset) & MASK)
         return True
 
-    def _accept(
-        self,
-        peer: Peer,
-        sdi: int | None,
-        ordered: bool,
-        word: int,
-        psn: int,
-        spdcid: int,
-        info_and_offset: int,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> Pdc | None:
-        """A new PDC, unless it is an old one come back, or there is no room."""
-        start = (psn - (info_and_offset & MAX_PSN_OFFSET)) & MASK
+    def _accept(self, reception: Reception, ordered: bool) -> Pdc | None:
+        """Return a new PDC, unless it is an old one come back, or there is no room."""
+        peer, sdi, spdcid = reception.peer, reception.sdi, reception.spdcid
+        start = (reception.psn - (reception.dpdcid & MAX_PSN_OFFSET)) & MASK
         closed = self._table.find_closed(peer.key, spdcid)
         if closed is not None and closed.start_psn == start:
-            if closed.is_beyond(psn):
-                self._refuse(peer, sdi, NackCode.CLOSING, psn, spdcid, word, entropy, marked)
+            if closed.is_beyond(reception.psn):
+                self._refuse(reception, NackCode.CLOSING)
             else:
                 self._counts["rx_drop_syn_of_closed_pdc"] += 1
             return None
         if sdi is not None:
-            requested = self._endpoint.secure.refuse(peer.key, spdcid, sdi, start, now)
+            requested = self._endpoint.secure.refuse(peer.key, spdcid, sdi, start, reception.now)
             if requested is not None:
-                code = NackCode.NEW_START_PSN
-                self._refuse(peer, sdi, code, psn, spdcid, word, entropy, marked, payload=requested)
+                self._refuse(reception, NackCode.NEW_START_PSN, payload=requested)
                 return None
         pdc = self._table.accept(
             peer,
             spdcid,
             start,
-            now,
+            reception.now,
             ordered=ordered,
             sdi=sdi,
-            reserved=bool(info_and_offset >> PSN_OFFSET_BITS & USE_RSV_PDC_ACCEPTED),
+            reserved=bool(reception.dpdcid >> PSN_OFFSET_BITS & USE_RSV_PDC_ACCEPTED),
         )
         if pdc is None:
-            self._refuse(peer, sdi, NackCode.NO_PDC_AVAIL, psn, spdcid, word, entropy, marked)
+            self._refuse(reception, NackCode.NO_PDC_AVAIL)
             # The pool is exhausted: close something that is not in use.
-            for idle in self._table.reclaim(now):
+            for idle in self._table.reclaim(reception.now):
                 self._endpoint.activate(idle)
         return pdc
 
-    def _refuse(
-        self,
-        peer: Peer,
-        sdi: int | None,
-        code: NackCode,
-        psn: int,
-        dpdcid: int,
-        flags: int,
-        entropy: int,
-        marked: bool,
-        *,
-        payload: int = 0,
-    ) -> None:
-        """A NACK for a packet that belongs to no PDC here: its spdcid is 0 (UES 3.5.12)."""
-        self._counts["tx_nacks"] += 1
-        nack = nack_packet(
-            code, psn, 0, dpdcid, resent=bool(flags & _RETX), marked=marked, payload=payload
-        )
-        wrap, _ = peer.way(None if self._compatibility.clear_nack_without_pdc else sdi)
-        self._endpoint.control.append(wrap(self._control_class, entropy, nack, b""))
-
-    def _refuse_rudi(
-        self,
-        peer: Peer,
-        sdi: int | None,
-        code: NackCode,
-        packet_id: int,
-        flags: int,
-        entropy: int,
-        marked: bool,
-    ) -> None:
-        """A NACK for a RUDI request, which its packet id names (UES 3.5.22)."""
-        self._counts["tx_nacks"] += 1
-        nack = headers.NACK_RUDI.encode(
-            m=int(marked),
-            retx=int(bool(flags & _RETX)),
-            nack_code=code,
-            nack_pkt_id=packet_id,
-        )
-        wrap, _ = peer.way(sdi)
-        self._endpoint.control.append(wrap(self._control_class, entropy, nack, b""))
-
     # -- refusals ------------------------------------------------------------------------------
 
-    def _receive_nack(
-        self, packet: memoryview, at: int, peer: Peer, sdi: int | None, entropy: int, now: int
-    ) -> None:
+    def _receive_nack(self, reception: Reception) -> None:
+        packet, at, peer = reception.packet, reception.at, reception.peer
+        sdi, entropy, now = reception.sdi, reception.entropy, reception.now
         word, psn, _, dpdcid, _ = headers.NACK.unpack_from(packet, at)
         if word >> 16 & NackFlag.NT:
             own = self._endpoint.config.sdi
@@ -474,72 +382,53 @@ class FepArrivals:
 
     # -- control packets -----------------------------------------------------------------------
 
-    def _receive_control(
-        self,
-        packet: memoryview,
-        at: int,
-        peer: Peer,
-        sdi: int | None,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> None:
-        word, opaque, psn, spdcid, dpdcid, payload = headers.CP.unpack_from(packet, at)
+    def _receive_control(self, reception: Reception) -> None:
+        word, opaque, psn, spdcid, dpdcid, payload = headers.CP.unpack_from(
+            reception.packet, reception.at
+        )
+        reception.word, reception.psn = word, psn
+        reception.spdcid, reception.dpdcid = spdcid, dpdcid
         self._counts["rx_control_packets"] += 1
+        peer, sdi = reception.peer, reception.sdi
         kind = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
         if word & ControlFlag.SYN:
             pdc = self._table.find_target(peer.key, spdcid)
             if pdc is not None:
                 opens = kind in OPENING and pdc.sdi == sdi
-                if opens and pdc.contradicts(psn, dpdcid, word, entropy, marked):
+                if opens and pdc.contradicts(reception):
                     return
             elif kind in OPENING and spdcid:
                 ordered = bool(word & ControlFlag.ISROD)
-                if self._comes_too_early(
-                    peer, sdi, ordered, word, psn, spdcid, dpdcid, entropy, marked
-                ):
+                if self._comes_too_early(reception, ordered):
                     return
-                pdc = self._accept(
-                    peer, sdi, ordered, word, psn, spdcid, dpdcid, entropy, marked, now
-                )
+                pdc = self._accept(reception, ordered)
                 if pdc is None:
                     return
         else:
             pdc = self._by_id.get(dpdcid)
         if pdc is None or pdc.peer is not peer:
-            self._refuse(peer, sdi, NackCode.INV_DPDCID, psn, spdcid, word, entropy, marked)
+            self._refuse(reception, NackCode.INV_DPDCID)
         elif not pdc.peer_id:
             self._counts["rx_drop_control_before_establishment"] += 1
         elif spdcid != pdc.peer_id:
-            self._refuse(peer, sdi, NackCode.PDC_HDR_MISMATCH, psn, spdcid, word, entropy, marked)
+            self._refuse(reception, NackCode.PDC_HDR_MISMATCH)
         elif pdc.sdi != sdi:
             self._counts["rx_drop_other_domain"] += 1
         else:
-            more = packet[at + headers.CP.size :]
-            pdc.on_control(kind, word & _FLAGS, psn, payload, opaque, more, entropy, marked, now)
+            pdc.on_control(reception, kind, payload, opaque)
             self._endpoint.activate(pdc)
 
     # -- packets without a PDC -----------------------------------------------------------------
 
-    def _receive_connectionless(
-        self,
-        packet: memoryview,
-        at: int,
-        peer: Peer,
-        kind: int,
-        sdi: int | None,
-        size: int,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> None:
+    def _receive_connectionless(self, reception: Reception) -> None:
+        packet, at, ses_at = reception.packet, reception.at, reception.ses_at
+        peer, kind, sdi = reception.peer, reception.kind, reception.sdi
         word = packet[at] << 8 | packet[at + 1]
         next_header = word >> _NEXT_HEADER_SHIFT & _NEXT_HEADER
         without = self._endpoint.connectionless
         if kind == _RUDI_RESP:
-            without.on_response(packet, at, peer, sdi, now)
+            without.on_response(packet, at, peer, sdi, reception.now)
             return
-        ses_at = at + size
         if next_header not in _BEGINNING or len(packet) < ses_at + _SES_SIZES[next_header]:
             self._counts["rx_drop_truncated"] += 1
             return
@@ -551,5 +440,12 @@ class FepArrivals:
         if response is not None and kind == _RUDI_REQ:
             _, _, packet_id = headers.RUDI_REQ.unpack_from(packet, at)
             self._endpoint.control.append(
-                without.answer(peer, sdi, packet_id, response, marked=marked, entropy=entropy)
+                without.answer(
+                    peer,
+                    sdi,
+                    packet_id,
+                    response,
+                    marked=reception.marked,
+                    entropy=reception.entropy,
+                )
             )

@@ -7,18 +7,16 @@ packets end with a CRC, is configuration and not signalled on the wire: :class:`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address
 from struct import Struct
 
-from uet.addresses import ip_of
+from uet.encapsulation_choice import EXTENSIONS as _EXTENSIONS
+from uet.encapsulation_choice import FRAGMENT as _FRAGMENT
+from uet.encapsulation_choice import Encapsulation, EncapsulationError, fabric_address, mac_octets
 from uet.transport import Frame
 from uet.wire import headers
 from uet.wire.codec import compile_stack
-from uet.wire.codes import CRC_SIZE, NATIVE_PROTOCOL, UDP_PORT, PacketType
+from uet.wire.codes import CRC_SIZE, PacketType
 from uet.wire.crc import COVERAGE_START, crc32c, extend, packet_crc
 
 #: Source address (packed); offsets of the first UET octet and behind the last one, any CRC
@@ -28,10 +26,7 @@ Opened = tuple[bytes, int, int, int, int, int]
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _ETHERTYPES = {4: _IPV4, 6: _IPV6}
 _VLAN_TYPES = frozenset({0x8100, 0x88A8, 0x9100})
-_UDP = 17
-_ROUTING, _FRAGMENT = 43, 44
-#: Hop-by-hop options, routing, destination options (RFC 8200).
-_EXTENSIONS = frozenset({0, _ROUTING, 60})
+_ROUTING = 43
 _EXTENSION_UNIT = 8
 _SEGMENTS_LEFT_AT = 3
 
@@ -85,87 +80,6 @@ _IS_FRAGMENT = "rx_drop_fragment"
 _BAD_IP_LENGTH = "rx_drop_bad_ip_length"
 _BAD_UDP_LENGTH = "rx_drop_bad_udp_length"
 _BAD_CRC = "rx_drop_bad_crc"
-
-
-class EncapsulationError(ValueError):
-    """An address or parameter cannot be used; the sentence names it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Encapsulation:
-    """The encapsulation of one endpoint's packets.  ``EncapsulationError`` for bad values.
-
-    ``address`` is the fabric address (FA), and decides between IPv4 and IPv6.  ``native`` takes
-    the entropy header and the IP ``protocol`` number in place of UDP (UES Table 3-31).  ``crc``
-    ends every packet that TSS does not secure with a CRC, and expects it of peers.
-    """
-
-    address: str
-    mac: str
-    native: bool = False
-    protocol: int = NATIVE_PROTOCOL
-    udp_port: int = UDP_PORT
-    crc: bool = False
-    ttl: int = 64
-
-    def __post_init__(self) -> None:
-        _address("address", self.address)
-        _mac("mac", self.mac)
-        for name, value, low, high in (
-            ("protocol", self.protocol, 0, 255),
-            ("udp_port", self.udp_port, 1, 65_535),
-            ("ttl", self.ttl, 1, 255),
-        ):
-            if not low <= value <= high:
-                raise EncapsulationError(f"{name} is {value}; it must lie in {low}..{high}")
-        if self.protocol in (_UDP, _FRAGMENT, *_EXTENSIONS):
-            raise EncapsulationError(
-                f"protocol {self.protocol} is UDP or an IPv6 extension header; choose one that is"
-                " not assigned, such as 253 or 254"
-            )
-
-    @property
-    def packed(self) -> bytes:
-        """The address as it stands in the IP header: 4 or 16 octets."""
-        return ip_of(self.address).packed
-
-    @property
-    def version(self) -> int:
-        """Return the version of IP: 4 or 6."""
-        return ip_of(self.address).version
-
-    @property
-    def carrier_protocol(self) -> int:
-        """IP protocol, or next header, of what stands between IP and UET."""
-        return self.protocol if self.native else _UDP
-
-    @property
-    def overhead(self) -> int:
-        """Octets of the UDP or entropy header."""
-        return headers.ENTROPY.size if self.native else _UDP_SIZE
-
-
-@lru_cache(maxsize=8192)
-def _address(name: str, text: str) -> IPv4Address | IPv6Address:
-    try:
-        address = ip_of(str(text))
-    except ValueError:
-        raise EncapsulationError(f"{name}: {text!r} is not an IPv4 or IPv6 address") from None
-    if isinstance(address, IPv6Address) and address.scope_id is not None:
-        raise EncapsulationError(f"{name}: {text!r} has a zone; leave out what follows the %")
-    if address.is_multicast or address.is_unspecified:
-        raise EncapsulationError(f"{name}: {text!r} is not the address of one endpoint")
-    return address
-
-
-@lru_cache(maxsize=8192)
-def _mac(name: str, text: str) -> bytes:
-    if not re.fullmatch(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", str(text)):
-        raise EncapsulationError(f"{name}: {text!r} is not a MAC address like 02:00:00:00:00:01")
-    octets = bytes.fromhex(text.replace(":", ""))
-    if octets[0] & 1:
-        raise EncapsulationError(f"{name}: {text!r} is a group address; give that of one port")
-    return octets
 
 
 def ipv4_checksum(header: bytes | bytearray) -> int:
@@ -291,14 +205,14 @@ def reachable(
     encapsulation: Encapsulation, peer_address: str, peer_mac: str
 ) -> tuple[bytes, bytes]:
     """The packed address and MAC of a peer; ``EncapsulationError`` for one out of reach."""
-    peer = _address("peer_address", peer_address)
+    peer = fabric_address("peer_address", peer_address)
     version = encapsulation.version
     if peer.version != version:
         raise EncapsulationError(
             f"peer_address: {peer_address!r} is not an IPv{version} address, but this"
             f" endpoint's, {encapsulation.address}, is"
         )
-    return peer.packed, _mac("peer_mac", peer_mac)
+    return peer.packed, mac_octets("peer_mac", peer_mac)
 
 
 def _template(encapsulation: Encapsulation, peer: bytes, peer_mac: bytes) -> bytes:
@@ -306,7 +220,7 @@ def _template(encapsulation: Encapsulation, peer: bytes, peer_mac: bytes) -> byt
     ethertype = _ETHERTYPES[encapsulation.version]
     source, protocol, ttl = encapsulation.packed, encapsulation.carrier_protocol, encapsulation.ttl
     octets = headers.ETHERNET.encode(
-        dst=peer_mac, src=_mac("mac", encapsulation.mac), type=ethertype
+        dst=peer_mac, src=mac_octets("mac", encapsulation.mac), type=ethertype
     )
     if encapsulation.version == 4:
         # UET packets are never fragmented (UES 3.5.10).

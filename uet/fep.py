@@ -15,14 +15,16 @@ from dataclasses import replace
 
 from uet.addresses import ip_of
 from uet.arrivals import FepArrivals
-from uet.carrier_codec import Encapsulation, PeerEnvelope, reachable
+from uet.carrier_codec import PeerEnvelope, reachable
 from uet.config import FepConfig
 from uet.config_checks import ConfigurationError
 from uet.congestion.context import CongestionContext
 from uet.congestion.spraying.port_entropy import Ports
+from uet.encapsulation_choice import Encapsulation
 from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
-from uet.pds.pdc.life import PdcLife, PdcState
+from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc_table import PdcTable
 from uet.pds.semantics import Context, Outbound, Semantics

@@ -16,7 +16,6 @@ what faults leave of a rate, and which NICs send pauses without a reason, the en
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Self
@@ -29,6 +28,7 @@ from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.asic.bpf.switch_program import SwitchProgram
+from emulator.asic.fault_rates import check_rate
 from emulator.asic.pfc.headroom import reaction_ns
 from emulator.asic.pfc.pause_state import PauseRules
 from emulator.asic.pfc.pauses import Pauses
@@ -37,7 +37,7 @@ from emulator.asic.switch_choice import SwitchChoice, parse
 from emulator.asic.switch_counters import AsicCounters
 from emulator.asic.switch_fitting import FittedSwitch
 from emulator.asic.switch_port import SwitchPort, switch_ports
-from emulator.asic.switch_profile import SMALLEST_HOST_RATE, arrival_settings, port_settings
+from emulator.asic.switch_profile import arrival_settings, port_settings
 from emulator.asic.virtual_state import VirtualState
 from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
@@ -52,7 +52,6 @@ from emulator.lab_record import Clock
 from topologies.advice import question
 from topologies.interface_indices import interface_indices
 from topologies.model import CableEnd, Link, Topology
-from topologies.units import format_rate
 
 #: A netlink socket in the namespace of a node.
 Kernels = Callable[[str], RouteSocket]
@@ -483,19 +482,6 @@ class FabricAsic:
             for far in port.cable.ends
             if far != port.end
         }
-
-
-def check_rate(faults: Faults, cable: Link, where: str, dilation: float) -> None:
-    """Raise UserError if ``faults`` leave less of ``cable`` than the program counts in."""
-    least = SMALLEST_HOST_RATE * dilation / cable.rate_bps
-    if faults.rate < least:
-        share = 1.1 * least
-        mbps = math.ceil(share * cable.rate_bps / 10**6)
-        raise UserError(
-            f"the fault rate leaves {faults.rate:g} of {where}, too little to count in at "
-            f"dilation {dilation:g}: choose a share of at least {share:.2g}, which is "
-            f"{format_rate(mbps * 10**6)}"
-        )
 
 
 def _derived(seed: int, *names: str) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from emulator.asic.fabric_asic import check_rate
+from emulator.asic.fault_rates import check_rate
 from emulator.asic.port_faults import NONE, Faults
 from emulator.control_plane.charged_time import Broken
 from emulator.errors import UserError

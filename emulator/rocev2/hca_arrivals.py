@@ -23,7 +23,7 @@ from emulator.rocev2.wire.rocev2_codes import (
     pkeys_match,
 )
 from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator
-from uet.carrier_codec import Encapsulation
+from uet.encapsulation_choice import Encapsulation
 from uet.wire.codes import ECN_CE
 
 _ACKREQ = 0x80

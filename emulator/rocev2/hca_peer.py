@@ -6,7 +6,8 @@ from ipaddress import ip_address
 
 from emulator.rocev2.wire.rocev2_codes import flow_label, source_port
 from emulator.rocev2.wire.rocev2_frames import Frames
-from uet.carrier_codec import Encapsulation, PeerEnvelope
+from uet.carrier_codec import PeerEnvelope
+from uet.encapsulation_choice import Encapsulation
 
 
 class HcaPeer:

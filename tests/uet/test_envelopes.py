@@ -23,14 +23,8 @@ from scapy.packet import Packet
 from scapy.utils import checksum
 
 from tests.harness.wire.golden import ALL, TRIMMED_DSCP, Vector
-from uet.carrier_codec import (
-    Decapsulator,
-    Encapsulation,
-    EncapsulationError,
-    Opened,
-    PeerEnvelope,
-    ipv4_checksum,
-)
+from uet.carrier_codec import Decapsulator, Opened, PeerEnvelope, ipv4_checksum
+from uet.encapsulation_choice import Encapsulation, EncapsulationError
 from uet.transport import Frame
 from uet.wire import headers
 from uet.wire.codes import ICV_SIZE, NextHeader, Opcode, PacketType

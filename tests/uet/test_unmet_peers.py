@@ -6,10 +6,10 @@ from ipaddress import ip_address
 import pytest
 
 from tests.harness.uet.network import MACS, endpoint
-from uet.carrier_codec import EncapsulationError
 from uet.config import FepConfig
 from uet.congestion.spraying.paths import draw_evs
 from uet.congestion.spraying.reps import Reps
+from uet.encapsulation_choice import EncapsulationError
 from uet.fep import FabricEndpoint
 from uet.transport import SendRequest
 

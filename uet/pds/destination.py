@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from uet.pds.psn import HALF, MASK
+from uet.pds.reception import Reception
 from uet.pds.semantics import ACCEPTED, LATER, NO_ROOM, Answer, Response
 from uet.pds.window import SACK_BITS, PsnArrival, ReceiveWindow
 from uet.wire import headers
-from uet.wire.codes import NackCode, NextHeader, ResponseOpcode, ReturnCode
+from uet.wire.codes import NackCode, NextHeader, RequestFlag, ResponseOpcode, ReturnCode
 
 #: (PSN, next header, UET packet, offset of the SES header) -> what SES answers.
 Deliver = Callable[[int, int, memoryview, int], Answer]
@@ -32,6 +33,10 @@ _STANDARD, _DATA = int(NextHeader.REQUEST_STD), int(NextHeader.RESPONSE_DATA)
 _WITH_ID = frozenset({_STANDARD, _DATA})
 #: On an ordered PDC a packet is lost when one that was sent so many later is here.
 _OVERTAKEN = 5
+# Plain numbers: arithmetic on enum members is slow, and this is the data path.
+_SYN, _RETX, _AR = int(RequestFlag.SYN), int(RequestFlag.RETX), int(RequestFlag.AR)
+#: Flags of requests that are acknowledged at once.
+_ANSWERED = _SYN | _RETX | _AR
 _TINY = 12  # octets that every SES header has at least
 
 
@@ -67,27 +72,21 @@ class Arrived:
         "wants_ack",
     )
 
-    def __init__(
-        self,
-        packet: memoryview,
-        at: int,
-        ses_at: int,
-        next_header: int,
-        wants_ack: int,
-        resent: int,
-        syn: int,
-        entropy: int,
-        marked: bool,
-    ) -> None:
-        self.packet = packet
-        self.at = at
-        self.ses_at = ses_at
-        self.next_header = next_header
-        self.wants_ack = wants_ack
-        self.resent = resent
-        self.syn = syn
-        self.entropy = entropy
-        self.marked = marked
+    def __init__(self, reception: Reception) -> None:
+        word = reception.word
+        self.packet = reception.packet
+        self.at = reception.at
+        self.ses_at = reception.ses_at
+        self.next_header = reception.next_header
+        self.wants_ack = word & _AR
+        self.resent = word & _RETX
+        self.syn = word & _SYN
+        self.entropy = reception.entropy
+        self.marked = reception.marked
+
+    def keep(self, octets: int | None = None) -> None:
+        """Copy the packet, which is another one's memory, or its first ``octets``."""
+        self.packet = memoryview(bytes(self.packet[:octets]))
 
 
 class RequestDestination:
@@ -147,46 +146,36 @@ class RequestDestination:
 
     # -- requests ----------------------------------------------------------------------------
 
-    def on_request(
-        self,
-        psn: int,
-        clear_psn: int,
-        next_header: int,
-        wants_ack: int,
-        resent: int,
-        syn: int,
-        entropy: int,
-        marked: bool,
-        packet: memoryview,
-        at: int,
-        ses_at: int,
-    ) -> None:
-        """Take a request whose PDS header begins at ``at`` and answer it, now or later."""
+    def on_request(self, reception: Reception) -> None:
+        """Take a request and answer it, now or later."""
+        psn, word = reception.psn, reception.word
+        resent = word & _RETX
         window = self.window
         ahead = (psn - window.base) & MASK
         if ahead >= window.size or window.received >> ahead & 1:
             if window.classify(psn) is PsnArrival.OUTSIDE:
-                code = NackCode.INVALID_SYN if syn else NackCode.PSN_OOR_WINDOW
-                self._out.nack(code, psn, resent, entropy, marked)
+                code = NackCode.INVALID_SYN if word & _SYN else NackCode.PSN_OOR_WINDOW
+                self._out.nack(code, psn, resent, reception.entropy, reception.marked)
                 return
-            self._again(psn, clear_psn, next_header, resent, entropy, marked, packet, ses_at)
+            self._again(reception)
             return
         if not resent and ((psn - window.highest) & MASK) >= HALF:
             self._counters["rx_reordered"] += 1
-        if clear_psn != window.max_clear:
-            self._apply_clear(clear_psn)
+        if reception.clear_psn != window.max_clear:
+            self._apply_clear(reception.clear_psn)
         if self._ordered and (self._early or psn != window.first_missing):
-            self._in_order(
-                psn,
-                Arrived(packet, at, ses_at, next_header, wants_ack, resent, syn, entropy, marked),
-            )
+            self._in_order(psn, Arrived(reception))
             return
+        packet, ses_at, next_header = reception.packet, reception.ses_at, reception.next_header
         answer = self._deliver(psn, next_header, packet, ses_at)
         if answer is NO_ROOM:
-            self._out.nack(NackCode.NO_SES_MSG_AVAIL, psn, resent, entropy, marked)
+            self._out.nack(
+                NackCode.NO_SES_MSG_AVAIL, psn, resent, reception.entropy, reception.marked
+            )
             return
+        wants_ack = word & _AR
         end = len(packet)
-        self.received_octets += end - at + self._overhead
+        self.received_octets += end - reception.at + self._overhead
         if ((psn - self._sack_base) & MASK) >= HALF:
             self._sack_base = psn
         if wants_ack and ((psn - self._newest_ar) & MASK) < HALF:
@@ -196,17 +185,17 @@ class RequestDestination:
         if answer is ACCEPTED:
             window.accept(psn)
             if (
-                wants_ack
-                or syn
-                or resent
+                word & _ANSWERED
                 or self._owed >= self._trigger
                 or self._newest_ar == window.highest
-                or (marked and self._ack_on_ecn)
+                or (reception.marked and self._ack_on_ecn)
             ):
                 response = self._default(next_header, packet, ses_at, _DEFAULT_OK)
-                self._out.ack(psn, response, _RESPONSE_NEXT, resent, entropy, marked)
+                self._out.ack(
+                    psn, response, _RESPONSE_NEXT, resent, reception.entropy, reception.marked
+                )
             return
-        arrived = Arrived(packet, at, ses_at, next_header, wants_ack, resent, syn, entropy, marked)
+        arrived = Arrived(reception)
         if isinstance(answer, Response) and not answer.guaranteed:
             window.accept(psn)
         else:
@@ -216,17 +205,8 @@ class RequestDestination:
     def _answer(self, psn: int, answer: Answer, arrived: Arrived) -> None:
         """Send SES's answer to a request that the window has already."""
         if answer is LATER:
-            self.busy[psn] = Arrived(
-                memoryview(bytes(arrived.packet[: arrived.ses_at + _SES_SIZE])),
-                arrived.at,
-                arrived.ses_at,
-                arrived.next_header,
-                arrived.wants_ack,
-                arrived.resent,
-                arrived.syn,
-                arrived.entropy,
-                arrived.marked,
-            )
+            arrived.keep(arrived.ses_at + _SES_SIZE)
+            self.busy[psn] = arrived
             return
         if isinstance(answer, Response):
             octets, next_header = answer.octets, answer.next_header
@@ -261,7 +241,7 @@ class RequestDestination:
                     expected,
                 )
                 return
-            arrived.packet = memoryview(bytes(arrived.packet))
+            arrived.keep()
             self._early[psn] = arrived
             window.hold(psn)
             if self._infers:
@@ -327,22 +307,14 @@ class RequestDestination:
             judged = (judged + 1) & MASK
         self._judged = judged
 
-    def _again(
-        self,
-        psn: int,
-        clear_psn: int,
-        next_header: int,
-        resent: int,
-        entropy: int,
-        marked: bool,
-        packet: memoryview,
-        ses_at: int,
-    ) -> None:
-        """A duplicate is answered with the same as the first time (UES 3.5.20.2)."""
+    def _again(self, reception: Reception) -> None:
+        """Answer a duplicate as the first time (UES 3.5.20.2)."""
+        psn, resent = reception.psn, reception.word & _RETX
+        entropy, marked = reception.entropy, reception.marked
         self._counters["rx_duplicates"] += 1
         if self._drop_network_duplicates and not resent:
             return
-        self._apply_clear(clear_psn)
+        self._apply_clear(reception.clear_psn)
         if psn in self._early:
             return  # its turn has not come
         if psn in self.busy:
@@ -350,7 +322,9 @@ class RequestDestination:
             return
         stored = self.stored.get(psn)
         if stored is None:
-            octets = self._default(next_header, packet, ses_at, self._to_duplicates)
+            octets = self._default(
+                reception.next_header, reception.packet, reception.ses_at, self._to_duplicates
+            )
             self._out.ack(psn, octets, _RESPONSE_NEXT, resent, entropy, marked)
         else:
             self._out.ack(psn, stored.octets, stored.next_header, resent, entropy, marked)

@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from uet.congestion.spraying.entropy_values import SinglePath
-from uet.pds.pdc.life import PdcLife, PdcState, PdcSurroundings
+from uet.pds.pdc.life import PdcLife, PdcSurroundings
 from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.psn import MASK, START_END, START_FIRST, after, distance
 from uet.peer import Peer
 from uet.tss.secure_domain import SealError

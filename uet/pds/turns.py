@@ -15,7 +15,8 @@ import heapq
 from collections import deque
 
 from uet.congestion.context import CongestionContext
-from uet.pds.pdc.life import PdcLife, PdcState
+from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError

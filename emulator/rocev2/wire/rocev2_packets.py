@@ -12,7 +12,8 @@ from zlib import crc32
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.icrc import RESIDUE, seed
 from emulator.rocev2.wire.rocev2_codes import ICRC_SIZE, UDP_PORT
-from uet.carrier_codec import Decapsulator, Encapsulation
+from uet.carrier_codec import Decapsulator
+from uet.encapsulation_choice import Encapsulation
 
 _SEED_OCTETS = 8  # of the BTH: what stands before AckReq and PSN
 _ETHERTYPE_AT = 12

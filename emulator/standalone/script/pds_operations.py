@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emulator.standalone.watched import WatchedEndpoint
-from uet.pds.pdc.life import PdcState
 from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc.pdc_state import PdcState
 from uet.transport import Request
 
 

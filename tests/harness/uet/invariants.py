@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.life import PdcState
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.psn import MASK
 from uet.pds.recovery.repair import RING
 from uet.wire.codes import BYTE_COUNT_UNIT

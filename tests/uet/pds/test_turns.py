@@ -13,7 +13,7 @@ from tests.harness.uet.network import MACS, endpoint
 from tests.harness.uet.script import ELSEWHERE, HERE, THERE, Script, ack, refusal
 from uet.compatibility import REFERENCE_PROVIDER
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.life import PdcState
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.turns import QUANTUM_PACKETS
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import NackCode, PacketType

@@ -7,7 +7,6 @@ In order: the states, what each end keeps, what may be sent, how it closes.  Wha
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from functools import partial
 from typing import Protocol
@@ -20,6 +19,7 @@ from uet.pds.nacks import TARGET_IS_GONE
 from uet.pds.negotiation import feature_request
 from uet.pds.pdc.clear import ClearDuty
 from uet.pds.pdc.condemned import Condemned
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.source import FINISHED, HELD, RequestSource
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
@@ -27,20 +27,6 @@ from uet.pds.semantics import Answer, Outbound, Semantics
 from uet.peer import Peer
 from uet.transport import Frame
 from uet.wire.codes import MPR_UNIT, ControlType, NackCode
-
-
-class PdcState(enum.Enum):
-    """UES 3.5.8; an initiator passes them in order, a target begins in ESTABLISHED.
-
-    In QUIESCE no new message is taken and the last requests are waited for (UES: QUIESCE and
-    ACK_WAIT).
-    """
-
-    CREATING = enum.auto()
-    ESTABLISHED = enum.auto()
-    QUIESCE = enum.auto()
-    CLOSING = enum.auto()
-    CLOSED = enum.auto()
 
 
 class PdcSurroundings(Protocol):

@@ -10,8 +10,10 @@ from uet.congestion.signals import NO_SAMPLE, out_of_order, rtt_sample
 from uet.pds.control_packets import MAX_PSN_OFFSET
 from uet.pds.nacks import NO_ROOM_FOR_A_PDC, REISSUED, TARGET_IS_GONE, Reaction, reaction
 from uet.pds.negotiation import FEATURES_OCTETS, agreed_features
-from uet.pds.pdc.life import PdcLife, PdcState
+from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.psn import HALF, MASK
+from uet.pds.reception import Reception
 from uet.pds.window import PsnArrival
 from uet.wire import headers
 from uet.wire.codes import (
@@ -34,6 +36,7 @@ _TYPE_SHIFT = _ACK.shift("type")
 
 # Plain numbers: arithmetic on enum members is slow, and this is the data path.
 _REQ_RETX = int(RequestFlag.RETX)
+_CONTROL_FLAGS = 0x7F
 _ACK_P, _ACK_EPSN = int(AckFlag.P), 0x40
 _ACK_M, _ACK_RETX = int(AckFlag.M), int(AckFlag.RETX)
 _NACK_M, _NACK_RETX = NackFlag.M << 16, NackFlag.RETX << 16  # above code and vendor code
@@ -264,20 +267,19 @@ class Pdc(PdcLife):
 
     # -- what a request does ------------------------------------------------------------------
 
-    def contradicts(
-        self, psn: int, info_and_offset: int, word: int, entropy: int, marked: bool
-    ) -> bool:
+    def contradicts(self, reception: Reception) -> bool:
         """Target: whether a SYN packet says that its PDC begins elsewhere; it is not taken then.
 
         Its PSN names another packet here.  On a secured PDC it is left over from the time before
         NEW_START_PSN, and nobody's fault; else it is refused.
         """
-        if (psn - (info_and_offset & MAX_PSN_OFFSET)) & MASK == self.start_psn:
+        psn = reception.psn
+        if (psn - (reception.dpdcid & MAX_PSN_OFFSET)) & MASK == self.start_psn:
             return False
         if self.sdi is not None and self.destination.window.classify(psn) is not PsnArrival.OUTSIDE:
             self._counts["rx_drop_syn_of_other_start"] += 1
         else:
-            self.nack(NackCode.INVALID_SYN, psn, word & _REQ_RETX, entropy, marked)
+            self._refuse(NackCode.INVALID_SYN, reception)
         return True
 
     def learns_peer(self, spdcid: int, psn: int, next_header: int) -> bool:
@@ -298,36 +300,35 @@ class Pdc(PdcLife):
         self._enter(PdcState.ESTABLISHED)
         return True
 
-    def takes_return_data(
-        self, next_header: int, psn: int, word: int, entropy: int, marked: bool
-    ) -> bool:
+    def takes_return_data(self, reception: Reception) -> bool:
         """Initiator: whether a request is data that was asked for, while it is wanted.
 
         The return direction carries nothing else (UES 3.5.6); what it may not is refused.
         """
-        if next_header not in _RETURN_DATA:
-            self.nack(NackCode.PDC_HDR_MISMATCH, psn, word & _REQ_RETX, entropy, marked)
+        if reception.next_header not in _RETURN_DATA:
+            self._refuse(NackCode.PDC_HDR_MISMATCH, reception)
         elif self.state is PdcState.CLOSING:
-            self.nack(NackCode.CLOSING, psn, word & _REQ_RETX, entropy, marked)
+            self._refuse(NackCode.CLOSING, reception)
         else:
             return True
         return False
 
+    def _refuse(self, code: NackCode, reception: Reception) -> None:
+        self.nack(
+            code,
+            reception.psn,
+            reception.word & _REQ_RETX,
+            reception.entropy,
+            reception.marked,
+        )
+
     # -- what control packets do --------------------------------------------------------------
 
-    def on_control(
-        self,
-        kind: int,
-        flags: int,
-        psn: int,
-        payload: int,
-        opaque: int,
-        more: memoryview,
-        entropy: int,
-        marked: bool,
-        now: int,
-    ) -> None:
-        """A control packet for this PDC, ids already checked (UES 3.5.16)."""
+    def on_control(self, reception: Reception, kind: int, payload: int, opaque: int) -> None:
+        """Take a control packet for this PDC, ids already checked (UES 3.5.16)."""
+        flags, psn, now = reception.word & _CONTROL_FLAGS, reception.psn, reception.now
+        entropy, marked = reception.entropy, reception.marked
+        more = reception.packet[reception.ses_at :]
         destination = self.destination
         resent = flags & ControlFlag.RETX
         if kind == ControlType.CLEAR_CMD:

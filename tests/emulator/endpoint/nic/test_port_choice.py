@@ -9,10 +9,11 @@ import pytest
 from emulator.endpoint.nic.multi_port_nic import hash_of
 from emulator.rocev2.connections import full_mesh
 from emulator.rocev2.wire.rocev2_codes import flow_label, source_port
-from uet.carrier_codec import Encapsulation, PeerEnvelope
+from uet.carrier_codec import PeerEnvelope
 from uet.congestion.spraying.entropy_values import EV_FIRST, EV_LAST
 from uet.congestion.spraying.port_entropy import Ports, choices, remaining
 from uet.congestion.spraying.port_entropy import hash_of as hash_of_ev
+from uet.encapsulation_choice import Encapsulation
 
 FOUR = ("10.0.0.1", "10.0.0.2")
 SIX = ("fd00::1", "fd00::2")

@@ -24,7 +24,7 @@ from tests.harness.uet.invariants import check, check_idle
 from tests.harness.uet.network import Network, destination, endpoint, joined
 from tests.harness.uet.script import HERE, KEY, START, THERE, Script, control, rod, write
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.life import PdcState
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.semantics import LATER, NO_ROOM, Answer
 from uet.transport import NoOperationRequest, ReadRequest, WriteRequest
 from uet.wire.codes import ControlType, NackCode

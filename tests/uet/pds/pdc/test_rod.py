@@ -29,7 +29,7 @@ from tests.harness.uet.script import (
     write,
 )
 from tests.harness.uet.stub import StubSemantics, guaranteed, watch
-from uet.pds.pdc.life import PdcState
+from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.semantics import LATER, NO_ROOM
 from uet.transport import WriteRequest
 from uet.wire.codes import ControlType, NackCode
