@@ -246,14 +246,17 @@ class Lab:
 
     @property
     def name(self) -> str:
+        """Return the name of the lab."""
         return self.record.lab
 
     @property
     def dilation(self) -> float:
+        """Return the host seconds per second of fabric time."""
         return self.record.dilation
 
     @property
     def seed(self) -> int:
+        """Return the seed of all random choices of the lab."""
         return self.record.seed
 
     @property

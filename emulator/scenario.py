@@ -150,6 +150,7 @@ class Outcome:
 
     @property
     def mean_ns(self) -> float:
+        """Return the mean time of an iteration (ns)."""
         return sum(self.times_ns) / len(self.times_ns)
 
 
@@ -217,6 +218,7 @@ class Scenario:
         return self._call("Parameters", **values)
 
     def topology(self, parameters: Any) -> str | Topology:
+        """Return the fabric that the scenario runs on: a specification or a topology."""
         fabric: str | Topology = self._call("topology", parameters)
         if not isinstance(fabric, str | Topology):
             raise self._misfit("topology", fabric, "a specification such as rail_clos")
@@ -232,6 +234,7 @@ class Scenario:
         return chosen
 
     def schedules(self, parameters: Any, topology: Topology, seed: int) -> list[Trial]:
+        """Return the trials of the scenario, at least one."""
         trials = self._call("schedules", parameters, topology, seed)
         if not isinstance(trials, Sequence) or not all(isinstance(one, Trial) for one in trials):
             raise self._misfit("schedules", trials, "a list of Trial")
@@ -251,6 +254,7 @@ class Scenario:
     def measures(
         self, parameters: Any, topology: Topology, trial: Trial, outcome: Outcome
     ) -> Mapping[str, object]:
+        """Return the scenario's own values of a trial, by result key."""
         row: Mapping[str, object] = self._call("measures", parameters, topology, trial, outcome)
         if not isinstance(row, Mapping):
             raise self._misfit("measures", row, "a dict of values by result key")

@@ -66,6 +66,8 @@ WARMUPS = replace(COUNT, minimum=0)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
+    """The parameters of ``allreduce``."""
+
     min_size: int = parameter(32 * 2**10, SIZE, help="smallest size of the sweep")
     max_size: int = parameter(8 * 2**20, SIZE, help="largest size of the sweep")
     factor: int = parameter(16, COUNT, help="each size is the previous one times this")
@@ -113,6 +115,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     ranks = len(topology.gpus)
     if ranks < 2:
         raise UserError(
@@ -131,6 +134,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     ranks = len(topology.gpus)
     algbw = trial.size_bytes / outcome.mean_ns  # octets per ns are GB/s
     return {

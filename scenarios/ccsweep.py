@@ -80,6 +80,8 @@ CREDITED, LAST_HOP = ("rccc", "both"), ",last_hop_ecn=off"
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``ccsweep``."""
+
     message: int = parameter(16 * 2**10, SIZE, help="octets of each write")
     in_flight: int = parameter(8, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
@@ -110,6 +112,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     patterns = _traffic(parameters, topology, seed)
     return [
         pattern.trial(
@@ -144,6 +147,7 @@ def _traffic(
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     if parameters.pattern == "permutation":
         return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
     capacity = nic_payload_gbps(topology, RECEIVER, outcome.wire) if outcome.wire else None

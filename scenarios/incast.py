@@ -85,6 +85,8 @@ PLACEMENTS = ("rail", "spines", "any")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``incast``."""
+
     message: int = parameter(16 * 2**10, SIZE, help="octets of each write")
     in_flight: int = parameter(8, COUNT, help="writes of a flow that may be under way")
     senders: tuple[int, ...] = parameter((2, 4, 8, 16), COUNT, many=True, help="N, a row for each")
@@ -111,6 +113,7 @@ def incast_topology(senders: Sequence[int], placement: str) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     return [_trial(parameters, topology, senders, seed) for senders in parameters.senders]
 
 
@@ -167,6 +170,7 @@ def incast_senders(topology: Topology, receiver: int, count: int, placement: str
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     capacity = nic_payload_gbps(topology, RECEIVER, outcome.wire) if outcome.wire else None
     hot = switch_port(topology, RECEIVER)
     return traffic.measured(topology, outcome, capacity_gbps=capacity, bottleneck=hot)

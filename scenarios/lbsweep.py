@@ -57,6 +57,8 @@ BALANCES = tuple(METHODS)
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``lbsweep``."""
+
     size: int = parameter(2 * 2**20, SIZE, help="octets of each flow")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     sprays: tuple[str, ...] = parameter(
@@ -79,6 +81,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     pattern = permutation(parameters, topology, parameters.size, seed)
     return [
         pattern.trial(
@@ -96,6 +99,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
 
 

@@ -70,6 +70,8 @@ SPRAYS = ("reps", "oblivious", "round_robin", "bitmap", "default")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``linkfail``."""
+
     size: int = parameter(4 * 2**20, SIZE, help="octets of each flow")
     in_flight: int = parameter(64, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(0, WARMUPS, help="iterations before, without any fault")
@@ -100,6 +102,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     ports = list(map(str, uplinks(topology, switch_of(topology, 0))))
     if len(ports) < 3:
         raise UserError(
@@ -133,6 +136,7 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
 
 

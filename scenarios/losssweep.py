@@ -60,6 +60,8 @@ MILLION = 10**6
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``losssweep``."""
+
     size: int = parameter(4 * 2**20, SIZE, help="octets of each flow")
     in_flight: int = parameter(64, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(0, WARMUPS, help="iterations before, without any loss")
@@ -79,6 +81,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     ranks = ring(topology)
     flows = tuple(
         Flow(source=rank, destination=ranks[(place + 1) % len(ranks)], length=parameters.size)
@@ -115,6 +118,7 @@ def ring(topology: Topology) -> list[int]:
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
 
 

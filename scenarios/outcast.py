@@ -72,6 +72,8 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``outcast``."""
+
     size: int = parameter(2**20, SIZE, help="octets of the smallest flow")
     senders: tuple[int, ...] = parameter((1, 4, 8), COUNT, many=True, help="N, a row for each")
     receivers: int = parameter(4, COUNT, help="M, GPUs that the one sender sends to")
@@ -84,6 +86,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     return [_trial(parameters, topology, senders, seed) for senders in parameters.senders]
 
 
@@ -130,6 +133,7 @@ def _trial(parameters: Parameters, topology: Topology, senders: int, seed: int) 
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     own, incast = cast(parameters, topology, int(str(trial.facts["senders"])))
     wire = outcome.wire
     shares = fair_shares(topology, [*own, *incast], wire)

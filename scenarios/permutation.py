@@ -59,6 +59,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``permutation``."""
+
     sizes: tuple[int, ...] = parameter(
         (256 * 2**10, 4 * 2**20), SIZE, many=True, help="octets of each flow, a row for each"
     )
@@ -70,6 +72,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     return [
         permutation(parameters, topology, size, seed).trial(
             "permutation", parameters, size_bytes=size
@@ -90,6 +93,7 @@ def permutation(parameters: TrafficParameters, topology: Topology, size: int, se
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     return traffic.measured(topology, outcome, capacity_gbps=all_nics_gbps(topology, outcome))
 
 

@@ -104,6 +104,8 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``pfcstorm``."""
+
     size: int = parameter(2**20, SIZE, help="octets of each flow")
     in_flight: int = parameter(32, COUNT, help="writes of a flow that may be under way")
     warmups: int = parameter(0, WARMUPS, help="iterations before, without any storm")
@@ -131,6 +133,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     kinds = cast(topology)
     pairs = [pair for pairs in kinds.values() for pair in pairs]
     flows = tuple(
@@ -188,6 +191,7 @@ def _bad(topology: Topology) -> list[str]:
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     kinds = cast(topology)
     bad = _bad(topology)
     pausing = {

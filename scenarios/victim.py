@@ -71,6 +71,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(TrafficParameters):
+    """The parameters of ``victim``."""
+
     size: int = parameter(2**20, SIZE, help="octets of each flow of the incast")
     senders: tuple[int, ...] = parameter((8,), COUNT, many=True, help="N, a row for each")
 
@@ -82,6 +84,7 @@ def topology(parameters: Parameters) -> str:
 
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each row of the table."""
     return [_trial(parameters, topology, senders, seed) for senders in (0, *parameters.senders)]
 
 
@@ -145,6 +148,7 @@ def _trial(parameters: Parameters, topology: Topology, senders: int, seed: int) 
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
     victim, shares = _shares(topology, int(str(trial.facts["senders"])), outcome.wire)
     row = traffic.measured(topology, outcome)
     if outcome.wire is None:

@@ -291,6 +291,7 @@ def next_hops(topology: Wiring, gpu: str, port: str | None = None) -> dict[str, 
 
 
 def gpu_node(topology: Wiring, name: str) -> Node:
+    """Return the GPU ``name``; TopologyError if it is none."""
     node = topology.node(name)
     if node.role is not Role.GPU:
         raise TopologyError(f"{name} is a {node.role} node, not a GPU")

@@ -122,6 +122,7 @@ class Node:
 
     @property
     def is_switch(self) -> bool:
+        """Return whether the node is a switch of the fabric."""
         return self.role in SWITCH_ROLES
 
     @property
@@ -157,6 +158,7 @@ class Node:
         return self.ports
 
     def port(self, name: str) -> Port:
+        """Return the port ``name``; TopologyError if there is none."""
         for port in self.ports:
             if port.name == name:
                 return port
@@ -194,6 +196,7 @@ class Link:
 
     @property
     def ends(self) -> tuple[CableEnd, CableEnd]:
+        """Return both ends of the cable."""
         return self.a, self.b
 
 

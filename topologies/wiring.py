@@ -54,9 +54,11 @@ class Wiring(ABC):
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
+        """Return all nodes by their names."""
         return MappingProxyType({node.name: node for node in self.nodes})
 
     def node(self, name: str) -> Node:
+        """Return the node ``name``; TopologyError if there is none."""
         try:
             return self.by_name[name]
         except KeyError:
@@ -72,6 +74,7 @@ class Wiring(ABC):
 
     @property
     def switches(self) -> tuple[Node, ...]:
+        """Return all switches, in the order of the nodes."""
         return tuple(node for node in self.nodes if node.is_switch)
 
     @cached_property
@@ -84,6 +87,7 @@ class Wiring(ABC):
         return self.switch_latency_ns if self.by_name[node].is_switch else 0
 
     def server_of(self, gpu: str) -> Server:
+        """Return the server that ``gpu`` stands in; TopologyError if it is no GPU."""
         for server in self.servers:
             if gpu in server.gpus:
                 return server
@@ -104,6 +108,7 @@ class Wiring(ABC):
         return iter(self._neighbours[node])
 
     def link_at(self, end: CableEnd) -> Link:
+        """Return the cable that is plugged into ``end``; TopologyError if none is."""
         for link, ours, _ in self._neighbours[end.node]:
             if ours == end:
                 return link

@@ -205,4 +205,6 @@ class Transport(Protocol):
         """Begin an orderly close; done when :attr:`closed`."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Return whether the transport has closed and sends nothing more."""
+        ...

@@ -54,6 +54,7 @@ class Program:
 
     @property
     def ranks(self) -> int:
+        """Return the number of ranks."""
         return len(self.servers)
 
     def allocate(self, rank: int, buffer: str, length: int) -> Region:
@@ -112,6 +113,7 @@ class Program:
         self._counts[rank] += len(table)
 
     def schedules(self) -> tuple[Schedule, ...]:
+        """Return the schedule of each rank."""
         made = []
         for rank, buffers in enumerate(self._buffers):
             operations: Sequence[Operation] = tuple(self._operations[rank])

@@ -59,6 +59,7 @@ class Flow:
 
     @property
     def is_victim(self) -> bool:
+        """Return whether messages follow each other at a fixed interval."""
         return self.every_ns > 0
 
 
@@ -147,9 +148,11 @@ class Traffic:
         ]
 
     def inputs(self, rank: int) -> Contents:
+        """Return what ``rank`` sends, by the region that holds it."""
         return {_to(flow): self._payload(flow) for flow in self.flows if flow.source == rank}
 
     def expected(self, rank: int) -> Contents:
+        """Return what ``rank`` must have received, by region."""
         return {_from(flow): self._payload(flow) for flow in self.flows if flow.destination == rank}
 
     def trial(

@@ -40,6 +40,7 @@ class Design:
 
     @classmethod
     def summary(cls) -> str:
+        """Return the first line of the design's docstring."""
         return (inspect.getdoc(cls) or "").partition("\n")[0]
 
     def topology(self) -> Topology:
@@ -81,6 +82,7 @@ class CabledDesign(Design):
 
     @property
     def scale_up_network(self) -> ScaleUp:
+        """Return the scale-up network of the design's servers."""
         return ScaleUp(
             rate_bps=self.scale_up_rate,
             latency_ns=self.scale_up_latency,

@@ -53,6 +53,7 @@ class MemoryKeys:
         )
 
     def give_back(self, key: int) -> None:
+        """Give back a key that nobody uses any more."""
         self._taken.discard(key & ~IDEMPOTENT_SAFE)
 
 

@@ -28,7 +28,7 @@ class TraceError(ValueError):
 
 
 def milliseconds(ns: int) -> float:
-    """qlog's unit of time; exact enough to come back for 2^51 ns, the first 26 days of a fabric."""
+    """Qlog's unit of time; exact enough to come back for 2^51 ns, the first 26 days of a fabric."""
     return ns / _NS_PER_MS
 
 

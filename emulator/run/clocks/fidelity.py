@@ -1,4 +1,4 @@
-"""Was the run limited by the fabric, as it should be, or by the computer underneath?
+"""Fidelity: whether the fabric limited the run, as it should, or the computer underneath did.
 
 These things spoil an emulation without any error: processes that wake up too late, or take long to
 answer, processors that are busy all the time, packets that are lost or overtake each other where no

@@ -1,4 +1,4 @@
-"""The target side of SES: is a request allowed, and what becomes of it (UES 3.4.1)?
+"""The target side of SES: whether a request is allowed, and its execution (UES 3.4.1).
 
 A packet of a message that is known goes to its place at once.  So does a write to the endpoint's
 first resource, whose first header word and addressing equal the expected ones: that is one
