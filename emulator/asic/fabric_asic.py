@@ -39,6 +39,7 @@ from emulator.asic.switch_fitting import FittedSwitch
 from emulator.asic.switch_port import SwitchPort, switch_ports
 from emulator.asic.switch_profile import arrival_settings, port_settings
 from emulator.asic.virtual_state import VirtualState
+from emulator.dilation import Dilation
 from emulator.errors import UserError
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.shaping import (
@@ -414,7 +415,7 @@ class FabricAsic:
 
     def _plain(self, cable: Link, share: float = 1.0) -> Egress:
         return Egress(
-            rate_bps=cable.rate_bps * share / self.dilation,
+            rate_bps=Dilation(self.dilation).host_bps(cable.rate_bps * share),
             mtu=cable.mtu,
             buffer_bytes=cable.buffer_bytes,
         )

@@ -6,6 +6,7 @@ import math
 
 from emulator.asic.port_faults import Faults
 from emulator.asic.switch_profile import SMALLEST_HOST_RATE
+from emulator.dilation import Dilation
 from emulator.errors import UserError
 from topologies.model import Link
 from topologies.units import format_rate
@@ -13,7 +14,7 @@ from topologies.units import format_rate
 
 def check_rate(faults: Faults, cable: Link, where: str, dilation: float) -> None:
     """Raise UserError if ``faults`` leave less of ``cable`` than the program counts in."""
-    least = SMALLEST_HOST_RATE * dilation / cable.rate_bps
+    least = Dilation(dilation).fabric_bps(SMALLEST_HOST_RATE) / cable.rate_bps
     if faults.rate < least:
         share = 1.1 * least
         mbps = math.ceil(share * cable.rate_bps / 10**6)

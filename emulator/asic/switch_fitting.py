@@ -35,6 +35,7 @@ from emulator.asic.switch_profile import (
     Profile,
     named,
 )
+from emulator.dilation import Dilation
 from emulator.errors import Misfit, UserError
 from emulator.kernel.shaping import CONTROL_BUFFER_BYTES, Egress
 from emulator.lab_record import Clock
@@ -154,7 +155,7 @@ def fit(
             f"{error} (switch {choice.name}; one BDP of this fabric is {format_size(bdp)})",
             *(error.parameters if isinstance(error, Misfit) else ()),
         ) from None
-    if choice.flowlet_gap_ns * dilation > LONGEST_GAP_NS:
+    if Dilation(dilation).host_ns(choice.flowlet_gap_ns) > LONGEST_GAP_NS:
         raise Misfit(
             f"flowlet_gap is {choice.flowlet_gap_ns * 1e-9:g} s of fabric time, a day or more at "
             f"dilation {dilation:g}: no flow pauses that long; balance=flow never changes its hop",

@@ -28,6 +28,7 @@ from emulator.asic.bpf.layout import (
     TrafficClass,
 )
 from emulator.asic.port_faults import NONE, Faults
+from emulator.dilation import Dilation
 from emulator.errors import Misfit, UserError
 from emulator.kernel.shaping import (
     CONTROL_CLASS,
@@ -378,7 +379,7 @@ def port_settings(
     ``timed`` is False where the clock is virtual: nobody goes by the rate then, which may be any.
     """
     rate_bps *= faults.rate
-    host_rate = rate_bps / dilation
+    host_rate = Dilation(dilation).host_bps(rate_bps)
     if timed and not SMALLEST_HOST_RATE <= host_rate <= LARGEST_HOST_RATE:
         raise UserError(
             f"a link of {rate_bps:g} bit/s at dilation {dilation:g} runs at {host_rate:g} bit/s "
@@ -405,7 +406,7 @@ def port_settings(
         peer,
         round(profile.data_share * 2**SHARE_SHIFT),
         balancing.seed & SEED_MASK,
-        round(balancing.flowlet_gap_ns * dilation),
+        round(Dilation(dilation).host_ns(balancing.flowlet_gap_ns)),
     )
     return b"".join((head, *classes, faults.packed(), tail))
 

@@ -68,6 +68,7 @@ from emulator.asic.fabric_asic import FabricAsic
 from emulator.asic.switch_counters import LOST_FIELD
 from emulator.asic.virtual_state import DEPTH as FIRST_DEPTH
 from emulator.asic.virtual_state import PEAK, PORT_WORDS, VirtualState
+from emulator.dilation import Dilation
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 from emulator.kernel.bpf_syscall import LOCKED
@@ -155,7 +156,7 @@ class Telemetry:
         self._unwritten = [",".join(COLUMNS) + "\n"]
         self._writing = threading.Lock()
         dilation = 1 if clock is None else clock.dilation
-        self._pause_ns = max(round(self.interval_ns * dilation), SHORTEST_PAUSE_NS)
+        self._pause_ns = max(round(Dilation(dilation).host_ns(self.interval_ns)), SHORTEST_PAUSE_NS)
         self._names = list(asic.ports)
         self._series = Series(asic)
         self._stop = threading.Event()

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from emulator.dilation import Dilation
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -49,7 +51,7 @@ class Clock:
 
     def host_seconds(self, fabric_duration_ns: int) -> float:
         """Return how long a span of fabric time lasts on this machine, in seconds."""
-        return fabric_duration_ns * self.dilation * 1e-9
+        return Dilation(self.dilation).host_ns(fabric_duration_ns) * 1e-9
 
     def fabric_duration(self, host_duration_ns: int) -> int:
         """Return the fabric time (ns) that passes in ``host_duration_ns``, this machine's time."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from emulator.asic.fabric_asic import FabricAsic
 from emulator.control_plane import control_plane_choice as control_plane
+from emulator.dilation import Dilation
 from emulator.fabric import vlans
 from emulator.fabric.cable_delay import CableDelay
 from emulator.fabric.inner.wires import Wires
@@ -74,10 +75,12 @@ class FabricPlan:
         if self.wires is not None:
             return None
         plain = Egress(
-            rate_bps=cable.rate_bps / self.dilation,
+            rate_bps=Dilation(self.dilation).host_bps(cable.rate_bps),
             mtu=cable.mtu,
             buffer_bytes=cable.buffer_bytes,
-            delay_ns=round(cable.delay_ns * self.dilation) if self.cable_delay == "netem" else 0,
+            delay_ns=round(Dilation(self.dilation).host_ns(cable.delay_ns))
+            if self.cable_delay == "netem"
+            else 0,
         )
         if self.asic is None:
             return plain

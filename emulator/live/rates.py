@@ -11,6 +11,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from emulator.dilation import Dilation
 from emulator.measures.metrics import max_mean
 from topologies.analysis.capacity import HEIGHT
 from topologies.model import Node, Role, Topology
@@ -229,7 +230,8 @@ def _activity(
     counted_anew = anew and after.marked is not None  # by an ASIC
     since = 0 if counted_anew else before.sent_bytes
     host_ns = after.at_ns - before.at_ns
-    rate_bps = max(0, after.sent_bytes - since) * 8e9 * dilation / host_ns if host_ns > 0 else 0.0
+    sent_bits = 8e9 * max(0, after.sent_bytes - since)
+    rate_bps = Dilation(dilation).fabric_bps(sent_bits / host_ns) if host_ns > 0 else 0.0
 
     def grown(start: int | None, end: int | None) -> int | None:
         return None if end is None else end - (0 if counted_anew else start or 0)

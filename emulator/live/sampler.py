@@ -16,6 +16,7 @@ from emulator.asic.bpf.layout import Queue, TrafficClass
 from emulator.asic.fabric_asic import FabricAsic
 from emulator.asic.telemetry import VALUES, Series
 from emulator.asic.virtual_state import NOW, SWITCH_WORDS
+from emulator.dilation import Dilation
 from emulator.errors import UserError
 from emulator.kernel.port_counters import PortCounters, QueueCounters
 from emulator.lab import Lab
@@ -100,8 +101,8 @@ class LabSampler:
         created = datetime.fromisoformat(after.record.created).timestamp()
         return LabSample(
             record=after.record,
-            interval_us=(after.at_ns - before.at_ns) / 1000 / dilation,
-            up_us=(time.time() - created) * (1e6 / dilation)
+            interval_us=Dilation(dilation).fabric_ns(after.at_ns - before.at_ns) / 1000,
+            up_us=Dilation(dilation).fabric_ns((time.time() - created) * 1e6)
             if self._clock is None
             else after.at_ns / 1000,
             activities=tuple(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from emulator.dilation import Dilation
 from emulator.kernel.shaping import CATCH_UP_NS
 
 CLOCK_NS = 1
@@ -22,7 +23,7 @@ def rounding_ns(ideal_ns: float, dilation: float | None) -> float:
 
     ``dilation`` None: the clock is virtual, and no timer late.
     """
-    catch_up_ns = 0.0 if dilation is None else CATCH_UP_NS / dilation
+    catch_up_ns = 0.0 if dilation is None else Dilation(dilation).fabric_ns(CATCH_UP_NS)
     return CLOCK_NS + ROUNDING * ideal_ns + catch_up_ns
 
 

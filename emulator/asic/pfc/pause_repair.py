@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from emulator.asic.pfc.pause_state import PauseRules
+from emulator.dilation import Dilation
 
 #: How long (s of the machine) a buffer has to stand still at least.
 STILL_S = 3.0
@@ -31,7 +32,7 @@ def still_s(switches: Iterable[Iterable[PauseRules]], dilation: float) -> float:
         ports = list(switch)
         octets = sum(rules.ceiling_bytes for rules in ports)
         longest = max(longest, octets * 8 / min(rules.rate_bps for rules in ports))
-    return max(STILL_S, TIME_LIMIT * longest * dilation)
+    return max(STILL_S, Dilation(dilation).host_ns(TIME_LIMIT * longest))
 
 
 class Remnants:

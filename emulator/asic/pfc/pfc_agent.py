@@ -49,6 +49,7 @@ from emulator.asic.pfc.pause_ring import EventKind, PauseEvent, PauseRing
 from emulator.asic.pfc.pause_state import PauseRules
 from emulator.asic.pfc.pauses import forget
 from emulator.asic.switch_choice import parse
+from emulator.dilation import Dilation
 from emulator.endpoint.clock import Clock
 from emulator.errors import UserError
 from emulator.kernel import namespaces
@@ -94,7 +95,7 @@ class PauseAgent:
             if fitted.pause(cable) is None:
                 continue
             plain = Egress(
-                rate_bps=cable.rate_bps / self._clock.dilation,
+                rate_bps=Dilation(self._clock.dilation).host_bps(cable.rate_bps),
                 mtu=cable.mtu,
                 buffer_bytes=cable.buffer_bytes,
                 gated=True,

@@ -397,8 +397,8 @@ class PlacementModel(RuleBasedStateMachine):
         assert self.memory == self.expected
         assert self.message.placed == len(self.placed)
         pieces = [n for n in sorted(self.placed) if n - 1 not in self.placed]
-        assert self.message._starts == pieces
-        assert self.message._ends == [
+        assert self.message.ranges.starts == pieces
+        assert self.message.ranges.ends == [
             next(e for e in range(s, self.LENGTH + 1) if e not in self.placed) for s in pieces
         ]
 

@@ -399,6 +399,6 @@ def test_gaps_in_a_message_are_bounded() -> None:
     memory = memoryview(bytearray(200_000))
     message = InboundMessage(memory, word=0, to=0, key=1, offset=0, length=200_000)
     placed = sum(message.place(2 * k, memoryview(b"x")) for k in range(100_000))
-    assert placed == len(message._starts) == MOST_GAPS + 1
+    assert placed == len(message.ranges.starts) == MOST_GAPS + 1
     assert message.place(1, memoryview(b"y"))  # filling them still works
-    assert len(message._starts) == MOST_GAPS
+    assert len(message.ranges.starts) == MOST_GAPS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from uet.pds.semantics import Context
@@ -11,42 +10,12 @@ from uet.ses.initiator.outbound import OutboundMessage
 from uet.ses.initiator.reading import OutstandingReads
 from uet.ses.initiator.requests import MessagePlan
 from uet.ses.initiator.waits import Waits
+from uet.ses.octet_ranges import OctetRanges
 
 #: Called with ``None``, or the error's name, when an operation of the endpoint itself ends.
 Ended = Callable[[str | None], None]
 #: Messages that are told apart among those that read a rendezvous send; one is enough.
 _MOST_READS = 16
-
-
-class Coverage:
-    """The octets that have been handled; pieces may overlap and come in any order."""
-
-    __slots__ = ("_ends", "_starts")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []  # sorted, disjoint, not touching
-        self._ends: list[int] = []
-
-    def add(self, start: int, end: int) -> None:
-        """The octets from ``start`` up to ``end``."""
-        if end <= start:
-            return
-        starts, ends = self._starts, self._ends
-        first, last = bisect_left(ends, start), bisect_right(starts, end)
-        if first < last:
-            start, end = min(start, starts[first]), max(end, ends[last - 1])
-        starts[first:last] = [start]
-        ends[first:last] = [end]
-
-    def include(self, other: Coverage) -> None:
-        """Include the octets of ``other``."""
-        for start, end in zip(other._starts, other._ends, strict=True):
-            self.add(start, end)
-
-    def covers(self, start: int, end: int) -> bool:
-        """Return whether all of ``start`` to ``end`` is there."""
-        at = bisect_right(self._starts, start) - 1
-        return end <= start or (at >= 0 and self._ends[at] >= end)
 
 
 class PeerReads:
@@ -59,8 +28,8 @@ class PeerReads:
     __slots__ = ("_older", "_read", "_refused")
 
     def __init__(self) -> None:
-        self._read: dict[object, Coverage] = {}
-        self._older = Coverage()  # of more messages than are told apart
+        self._read: dict[object, OctetRanges] = {}
+        self._older = OctetRanges()  # of more messages than are told apart
         self._refused: dict[object, None] = {}
 
     def add(self, by: object, start: int, end: int) -> None:
@@ -71,7 +40,7 @@ class PeerReads:
         if coverage is None:
             if len(self._read) >= _MOST_READS:
                 self._older.include(self._read.pop(next(iter(self._read))))
-            coverage = self._read[by] = Coverage()
+            coverage = self._read[by] = OctetRanges()
         coverage.add(start, end)
 
     def refuse(self, by: object) -> None:
@@ -83,7 +52,7 @@ class PeerReads:
 
     def covers(self, start: int, end: int) -> bool:
         """Return whether all of ``start`` to ``end`` has been read."""
-        union = Coverage()
+        union = OctetRanges()
         for coverage in (self._older, *self._read.values()):
             union.include(coverage)
         return union.covers(start, end)

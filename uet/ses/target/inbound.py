@@ -9,12 +9,12 @@ arrive before the one with SOM wait for that: only it takes a receive.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
 
 from uet.config import FepConfig
 from uet.ses.arrival import RequestArrival
+from uet.ses.octet_ranges import OctetRanges
 from uet.timekeeper import Timekeeper
 from uet.wire.codes import MPR_UNIT, ReturnCode
 
@@ -34,15 +34,10 @@ class InboundMessage:
 
     ``awaited`` octets come with its packets and go to the start of ``memory``, which has room
     for them.  ``length`` is the whole message's: more than that for a rendezvous.
-
-    ``_starts`` and ``_ends`` are the sorted, disjoint pieces that have been placed; with packets
-    nearly in order that is one piece.
     """
 
     __slots__ = (
-        "_ends",
         "_memory",
-        "_starts",
         "awaited",
         "group",
         "header_data",
@@ -50,6 +45,7 @@ class InboundMessage:
         "length",
         "offset",
         "placed",
+        "ranges",
         "signature",
         "touched",
     )
@@ -83,8 +79,8 @@ class InboundMessage:
         #: of a synchronised write (:mod:`uet.ses.target.sync`)
         self.group: tuple[int, int, int] | None = None
         self._memory = memory
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+        #: what has been placed
+        self.ranges = OctetRanges()
 
     def place(self, offset: int, octets: memoryview) -> bool:
         """Put a packet's payload in its place.
@@ -92,29 +88,8 @@ class InboundMessage:
         False if any of it was there already, or if it leaves more gaps than a window has PSNs.
         """
         end = offset + len(octets)
-        starts, ends = self._starts, self._ends
-        if ends and ends[-1] == offset > starts[-1]:  # behind all others: so it is with most
-            ends[-1] = end
-            self._memory[offset:end] = octets
-            self.placed += end - offset
-            return True
-        at = bisect_left(starts, offset)
-        joins_left = at > 0 and ends[at - 1] == offset
-        if (at > 0 and ends[at - 1] > offset) or (at < len(starts) and starts[at] < end):
+        if not self.ranges.place(offset, end, MOST_GAPS):
             return False
-        joins_right = at < len(starts) and starts[at] == end
-        if joins_left and joins_right:
-            ends[at - 1] = ends.pop(at)
-            starts.pop(at)
-        elif joins_left:
-            ends[at - 1] = end
-        elif joins_right:
-            starts[at] = offset
-        elif len(starts) > MOST_GAPS:
-            return False
-        else:
-            starts.insert(at, offset)
-            ends.insert(at, end)
         self._memory[offset:end] = octets
         self.placed += end - offset
         return True

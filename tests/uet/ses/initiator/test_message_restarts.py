@@ -21,8 +21,8 @@ from tests.uet.ses.initiator.test_outbound import send
 from uet.compatibility import Compatibility
 from uet.pds.semantics import ACCEPTED, Answer, Response
 from uet.ses.address import Address
-from uet.ses.initiator.operation import Coverage
 from uet.ses.initiator.outbound import OutboundMessage
+from uet.ses.octet_ranges import OctetRanges
 from uet.wire import headers
 from uet.wire.codes import Opcode, ResponseList, ReturnCode
 
@@ -432,7 +432,7 @@ def test_fetch_reads_for_the_target_side() -> None:
 def test_coverage() -> None:
     rng = random.Random(6)
     for _ in range(200):
-        coverage = Coverage()
+        coverage = OctetRanges()
         model: set[int] = set()
         for _ in range(rng.randrange(12)):
             start = rng.randrange(30)
