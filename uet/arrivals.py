@@ -241,12 +241,12 @@ class FepArrivals:
             self._counts["rx_drop_truncated"] += 1
             return
         reception.word, reception.psn, reception.next_header = word, psn, next_header
-        reception.spdcid, reception.dpdcid = spdcid, dpdcid
         reception.clear_psn = (psn + clear_offset) & MASK
         self._counts["rx_data_packets"] += 1
         kind, sdi = reception.kind, reception.sdi
         ordered = kind in _ORDERED
         if word & _SYN:
+            reception.spdcid, reception.dpdcid = spdcid, dpdcid
             pdc = self._find_or_accept(reception, ordered)
             if pdc is None:
                 return
@@ -258,6 +258,7 @@ class FepArrivals:
                 code = NackCode.INV_DPDCID
                 if closed is not None and closed.id == dpdcid and closed.is_beyond(psn):
                     code = NackCode.CLOSING
+                reception.spdcid = spdcid
                 self._refuse(reception, code)
                 return
             if spdcid != pdc.writer.peer_id and (
@@ -267,6 +268,7 @@ class FepArrivals:
                     # Data has overtaken the ACK that names the target; it will come again.
                     self._counts["rx_drop_data_before_establishment"] += 1
                     return
+                reception.spdcid = spdcid
                 self._refuse(reception, NackCode.PDC_HDR_MISMATCH)
                 return
         if pdc.sdi != sdi:
