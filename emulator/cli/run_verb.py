@@ -25,12 +25,12 @@ from emulator.lab_record import Clock as ClockKind
 from emulator.results import Result, RunFolder
 from emulator.run.interrupts import Interrupted
 from emulator.run.measurement import Start
-from emulator.run.plan.pxn import DEFAULT as pxn_default
-from emulator.run.plan.pxn import MODES as pxn_modes
 from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.plan.variants import COMPARE, COMPARED, variants
+from emulator.run.pxn import DEFAULT as pxn_default
+from emulator.run.pxn import MODES as pxn_modes
 from emulator.run.report import comparison, differences, spread
 from emulator.run.report import result_table as table
-from emulator.run.report.comparison import COMPARE, COMPARED, variants
 from emulator.run.runner import RunPlan, RunRequest, execute, prepare
 from emulator.transports import describe_options, is_secured
 

@@ -13,7 +13,6 @@ from emulator.faults.condition import Condition
 from emulator.faults.fault_injector import FaultInjector
 from emulator.faults.grammar import Moment
 from emulator.lab import Lab
-from emulator.run.clocks.clocks import Pool, TimeBase
 from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import FaultPlayer, Tell, link_changes
@@ -23,6 +22,7 @@ from emulator.run.observation import PortObserver
 from emulator.run.plan.run_plan import PlannedStage, RunPlan
 from emulator.run.plan.time_limits import time_limit_s, virtual_time_limit_s
 from emulator.run.plan.trial_load import TrialLoad
+from emulator.run.time_base import Pool, TimeBase
 from emulator.scenario import Outcome, Trial
 from topologies.analysis.round_trip import base_rtt_ns
 

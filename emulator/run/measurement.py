@@ -17,12 +17,12 @@ from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Recorder
-from emulator.run.clocks.clocks import Pool
-from emulator.run.clocks.fidelity import Machine, Slip
-from emulator.run.clocks.losses import NIC_LOSSES
 from emulator.run.faults.fault_timeline import FaultPlayer
+from emulator.run.fidelity import Machine, Slip
+from emulator.run.losses import NIC_LOSSES
 from emulator.run.observation import PortObserver
-from emulator.run.plan.pxn import Pxn
+from emulator.run.pxn import Pxn
+from emulator.run.time_base import Pool
 from emulator.scenario import Contents, Outcome, Trial
 
 #: All ones: in every floating-point type this is not a number, which equals nothing.

@@ -11,7 +11,7 @@ from emulator.endpoint.agent_spec import AgentSpec
 from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.endpoint.nic.multi_port_nic import PortSpec
 from emulator.endpoint.operations.nvlink import ScaleUpLink
-from emulator.run.clocks.clocks import RunClock
+from emulator.run.time_base import RunClock
 from emulator.transports import TransportChoice
 from topologies.addressing import gateway_mac, gpu_address
 from topologies.analysis.round_trip import base_rtt_ns

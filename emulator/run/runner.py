@@ -32,7 +32,6 @@ from emulator.lab import Lab
 from emulator.measures.bound import violation
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
-from emulator.run.clocks.clocks import Pool
 from emulator.run.clocks.host_time import HostTime
 from emulator.run.clocks.virtual_time import VirtualTime
 from emulator.run.environment import describe_machine
@@ -48,6 +47,7 @@ from emulator.run.report.spread import SeedRows
 from emulator.run.report.timeline import timeline
 from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
+from emulator.run.time_base import Pool
 from emulator.scenario import Trial
 from emulator.transports.one_time_keys import KEY_FILE
 from topologies.exports import mermaid as export

@@ -24,16 +24,16 @@ from emulator.lab_record import Clock as ClockKind
 from emulator.measures.port_record import failures
 from emulator.measures.queue_depths import sampling_troubles
 from emulator.results import Result, RunFolder
+from emulator.run import fidelity
 from emulator.run.attempt import Attempt
-from emulator.run.clocks import fidelity
 from emulator.run.clocks.calibration import CalibrationWork, calibrate
-from emulator.run.clocks.clocks import Repeat
-from emulator.run.clocks.fidelity import Evidence
-from emulator.run.clocks.losses import cable_rtt_ns, nic_losses, port_losses
 from emulator.run.clocks.row_evidence import row_evidence
+from emulator.run.fidelity import Evidence
+from emulator.run.losses import cable_rtt_ns, nic_losses, port_losses
 from emulator.run.measurement import HostLoad
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import RunPlan
+from emulator.run.time_base import Repeat
 from emulator.scenario import Outcome
 
 

@@ -9,7 +9,7 @@ from emulator.asic.bpf.layout import Balancing, DropReason
 from emulator.asic.switch_choice import SwitchChoice
 from emulator.measures.port_record import PortRecord
 from emulator.run.attempt import Attempt
-from emulator.run.clocks.fidelity import Evidence
+from emulator.run.fidelity import Evidence
 from emulator.scenario import Outcome
 
 #: Balancings by which every flow keeps its path.

@@ -28,10 +28,10 @@ from emulator.lab import Lab
 from emulator.lab_record import Clock as ClockKind
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
-from emulator.run.clocks.clocks import Repeat
 from emulator.run.measurement import HostLoad
 from emulator.run.observer import Observer
 from emulator.run.plan.run_plan import RunPlan
+from emulator.run.time_base import Repeat
 from emulator.scenario import Outcome
 from topologies.model import CableEnd
 

@@ -46,7 +46,7 @@ from emulator.run.faults import restoration
 from emulator.run.faults.expectation import FaultExpectation, some_pairs
 from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.restoration import Curve, Goodput, Verdict
-from emulator.run.plan.pxn import Pxn
+from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome
 from topologies.model import Topology
 from topologies.parts.scale_up import ScaleUpDomains

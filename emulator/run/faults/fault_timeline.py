@@ -17,7 +17,7 @@ from emulator.errors import UserError
 from emulator.faults.condition import SOUND, Condition
 from emulator.faults.grammar import Moment
 from emulator.measures.cuts import Change, share_left
-from emulator.run.clocks.clocks import RunClock
+from emulator.run.time_base import RunClock
 from emulator.scenario import FaultAt
 from topologies.model import CableEnd, Topology, TopologyError
 

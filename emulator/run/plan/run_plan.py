@@ -25,9 +25,9 @@ from emulator.faults.grammar import Moment, timeline
 from emulator.homing import Homing
 from emulator.lab_record import Clock as ClockKind
 from emulator.logs import plain_logger
+from emulator.run import pxn
 from emulator.run.measurement import Start
-from emulator.run.plan import preflight, pxn
-from emulator.run.plan.pxn import Pxn
+from emulator.run.plan import preflight
 from emulator.run.plan.stages import (
     DEFAULT_TRANSPORT,
     Stage,
@@ -36,7 +36,8 @@ from emulator.run.plan.stages import (
     with_customary,
 )
 from emulator.run.plan.trial_load import TrialLoad
-from emulator.run.report.comparison import variants
+from emulator.run.plan.variants import variants
+from emulator.run.pxn import Pxn
 from emulator.scenario import Scenario, Trial
 from emulator.transports import TransportChoice, default_switch, fit
 from topologies.model import Topology
@@ -85,7 +86,7 @@ class RunRequest:
     faults: Sequence[str] = ()
     #: what iterations that count begin with
     start: Start = field(default_factory=Start)
-    #: whose writes another GPU of the server sends (:mod:`emulator.run.plan.pxn`)
+    #: whose writes another GPU of the server sends (:mod:`emulator.run.pxn`)
     pxn: str = pxn.DEFAULT
 
 

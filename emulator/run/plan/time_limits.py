@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from emulator.run.clocks.clocks import RunClock
 from emulator.run.faults.expectation import FaultExpectation
+from emulator.run.time_base import RunClock
 
 #: What an iteration may take beyond what its ideal time, dilated, would be.
 TIMEOUT_S = 60.0

@@ -16,7 +16,7 @@ from emulator.measures.cuts import Change
 from emulator.measures.ideal import WireCost, ideal_ns
 from emulator.measures.message_graph import MessageGraph
 from emulator.run.faults.fault_timeline import link_changes
-from emulator.run.plan.pxn import Pxn, changed
+from emulator.run.pxn import Pxn, changed
 from emulator.scenario import Trial
 from topologies.model import Topology
 
@@ -27,7 +27,7 @@ class TrialLoad:
 
     ``packets`` are data packets sent over the fabric by all ranks, ``operations`` those of all
     schedules, ``memory_octets`` what each GPU's buffers take, ``relayed`` the writes that another
-    GPU of the server sends on (:mod:`emulator.run.plan.pxn`), ``chain`` the messages of the longest
+    GPU of the server sends on (:mod:`emulator.run.pxn`), ``chain`` the messages of the longest
     chain of dependent ones.
     """
 

@@ -17,8 +17,8 @@ from emulator.measures.ideal import WireCost
 from emulator.measures.message_times import Iteration, Recorder
 from emulator.measures.port_record import PortRecord, balance, changes, failures, total
 from emulator.measures.queue_depths import QueueReader, QueueSeries
-from emulator.run.clocks.losses import port_losses
 from emulator.run.faults.disturbance import lost_packets
+from emulator.run.losses import port_losses
 from emulator.run.measurement import differences, summed
 from emulator.run.report.traffic import carried_gbps, measured, steady_part
 from emulator.scenario import Outcome

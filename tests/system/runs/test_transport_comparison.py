@@ -19,10 +19,11 @@ from emulator import scenario as scenarios
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.switch_choice import parse
 from emulator.errors import UserError
+from emulator.run.plan.variants import COMPARED
 from emulator.run.plan.stages import stages
 from emulator.run.report import comparison
 from emulator.run.report import result_table as table
-from emulator.run.report.comparison import variants
+from emulator.run.plan.variants import variants
 from emulator.transports import default_switch, fit
 from tests.emulator.run.plan.test_stages import PLAIN
 from tests.harness.runs.whole_run import held
@@ -194,7 +195,7 @@ def test_the_table_fits_into_120_columns(name: str, seeds: int) -> None:
     fabric = scenario.topology(parameters)
     assert isinstance(fabric, str)
     (trial, *_) = scenario.schedules(parameters, load(fabric), 1)
-    columns = comparison.columns(scenario.module.COLUMNS, comparison.COMPARED, trial.facts, seeds)
+    columns = comparison.columns(scenario.module.COLUMNS, COMPARED, trial.facts, seeds)
     assert width(columns) <= 120
     keys = {column.key for column in columns}
     assert {"time_us", "wrong", "efficiency", "message_p99_us", "retransmitted_bytes"} <= keys

@@ -10,7 +10,7 @@ from math import ceil
 
 import pytest
 
-from emulator.run.clocks.losses import cable_rtt_ns
+from emulator.run.losses import cable_rtt_ns
 from tests.harness.topologies.walks import walks
 from topologies.analysis.deadlock import waiting_circle
 from topologies.analysis.round_trip import ACK_BYTES, base_rtt_ns

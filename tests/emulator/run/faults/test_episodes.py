@@ -17,7 +17,7 @@ from emulator.run.faults import disturbance
 from emulator.run.faults.expectation import FaultExpectation
 from emulator.run.faults.fault_timeline import Applied
 from emulator.run.faults.restoration import WINDOW_RTTS, Goodput
-from emulator.run.plan.pxn import Pxn
+from emulator.run.pxn import Pxn
 from emulator.scenario import Outcome
 from scenarios.workloads.flows import Flow, Traffic
 from topologies.catalogue import load

@@ -10,8 +10,8 @@ import pytest
 from emulator.endpoint.operations.schedule import Copy, Receive, Region, Schedule, Write
 from emulator.errors import UserError
 from emulator.measures.ideal import WireCost, ideal_ns
-from emulator.run.plan.pxn import BUFFER, Pxn
 from emulator.run.plan.trial_load import TrialLoad
+from emulator.run.pxn import BUFFER, Pxn
 from scenarios import allreduce
 from scenarios.workloads.flows import Flow, Traffic, TrafficParameters
 from scenarios.workloads.permutations import across_rails

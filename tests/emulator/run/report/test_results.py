@@ -10,7 +10,7 @@ import pytest
 
 from emulator.errors import UserError
 from emulator.results import ROW_KEYS, SCHEMA, Result, RunFolder
-from emulator.run.clocks import fidelity
+from emulator.run import fidelity
 from emulator.run.report import result_table as table
 
 CALM = fidelity.Slip(wakeups=1000, p99_ns=20, max_ns=300)
