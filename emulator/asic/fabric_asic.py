@@ -29,9 +29,9 @@ from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PORT_HEAD, PORT_KEY, TrafficClass
 from emulator.asic.bpf.switch_program import SwitchProgram
 from emulator.asic.fault_rates import check_rate
+from emulator.asic.pauses import Pauses
 from emulator.asic.pfc.headroom import reaction_ns
 from emulator.asic.pfc.pause_state import PauseRules
-from emulator.asic.pfc.pauses import Pauses
 from emulator.asic.port_faults import NONE, Faults
 from emulator.asic.switch_choice import SwitchChoice, parse
 from emulator.asic.switch_counters import AsicCounters

@@ -31,6 +31,7 @@ from emulator.errors import UserError
 from emulator.kernel import kernel_objects as kernel_object
 from emulator.kernel import namespaces
 from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.icmp_guard import guard_interface
 from emulator.kernel.kernel_objects import IFINFOMSG, IFLA_IFNAME, IFLA_LINKINFO
 from emulator.kernel.netlink import U32, RouteSocket, attribute, nested, text
 from emulator.kernel.release import release_requests
@@ -43,7 +44,6 @@ from emulator.kernel.shaping import (
     Egress,
     egress_requests,
 )
-from emulator.kernel.silence import silence
 
 PORT, PORT_INDEX = "port", 101
 TUNNEL_INDEX = 111
@@ -175,7 +175,7 @@ def tbf(bench: Bench) -> None:
 def clsact(bench: Bench) -> None:
     """An endpoint's own filter on the ingress of its port."""
     try:
-        mechanism = silence(PORT, TransportFrames())
+        mechanism = guard_interface(PORT, TransportFrames())
     except UserError as error:
         raise Refused(str(error)) from error
     if mechanism != "clsact":

@@ -56,7 +56,7 @@ from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_pa
 from emulator.endpoint.operations.nvlink import RETRY_HOST_NS, NvLink, mailbox_path
 from emulator.endpoint.operations.schedule_program import ScheduleProgram
 from emulator.errors import UserError
-from emulator.kernel.silence import silence
+from emulator.kernel.icmp_guard import guard_interface
 from uet.transport import Transport
 
 _RECEIVE_BATCH = 32
@@ -86,7 +86,7 @@ class Agent:
             own = mailbox_path(start_message.lab, spec.node)
             self._nvlink = NvLink(spec.rank, own, mailboxes, spec.scale_up)
         for port in spec.ports:
-            self._silence = silence(port.interface, spec.frames)
+            self._silence = guard_interface(port.interface, spec.frames)
         self._nic = open_nic(spec, start_message.clock)
         self._past: dict[str, int] = {}  # counters of the transports before this one
         self._past_of_feps: dict[str, dict[str, int]] = {}

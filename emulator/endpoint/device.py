@@ -35,7 +35,8 @@ class Device:
 
     It serves one domain, which must be made in the same namespace.  Frames of the transport are
     kept from the kernel's own stack while the domain is open (see
-    :mod:`emulator.endpoint.nic.quiet`). Raises :class:`UserError` if there is no such interface.
+    :mod:`emulator.kernel.scoped_icmp_guard`).  Raises :class:`UserError` if there is no such
+    interface.
     """
 
     def __init__(self, interface: str, *, clock: Clock | None = None) -> None:

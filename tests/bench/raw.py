@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.silence import silence
+from emulator.kernel.icmp_guard import guard_interface
 from emulator.lab import Lab
 from tests import CHECKOUT
 from topologies.addressing import gpu_address, next_hops
@@ -101,7 +101,9 @@ def send(header: bytes) -> None:
 
 def receive(seconds: float) -> dict[str, float]:
     """Count packets for ``seconds`` from the first one on."""
-    silence("eth0", TransportFrames())  # as an agent does, so that the kernel has no more to do
+    guard_interface(
+        "eth0", TransportFrames()
+    )  # as an agent does, so that the kernel has no more to do
     buffer = memoryview(bytearray(HEADER + PAYLOAD + 64))
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
         raw.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 8 << 20)

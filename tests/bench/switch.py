@@ -30,7 +30,7 @@ from emulator.asic.bpf.layout import PORT_KEY, QUEUE_STATE, STATE_HEAD, Queue
 from emulator.asic.switch_choice import parse
 from emulator.kernel.bpf_syscall import LOCKED
 from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.silence import silence
+from emulator.kernel.icmp_guard import guard_interface
 from emulator.lab import Lab
 from tests.bench import raw
 from topologies import catalogue
@@ -66,7 +66,7 @@ def measure(spec: str = SPEC, *, rounds: int = ROUNDS) -> dict[str, float]:
 def _measured(lab: Lab, rounds: int) -> dict[str, float]:
     assert lab.asic is not None
     for target in (ACROSS, BESIDE):
-        lab.inside(target, lambda: silence("eth0", TransportFrames()))
+        lab.inside(target, lambda: guard_interface("eth0", TransportFrames()))
     out = lab.inside(SOURCE, _socket)
     across, beside = (_frame(lab, target) for target in (ACROSS, BESIDE))
     added: dict[str, list[float]] = {method: [] for method in METHODS}

@@ -3,7 +3,7 @@
 A frame that is lost between its admission and the other end of the cable (an interface is taken
 down, its queue is emptied by hand) is never given back: the port that it came in by would ask for
 pauses for ever.  What has not moved for a while although nothing holds it back is such a remnant.
-Faults that pull a cable leave none (:meth:`emulator.asic.pfc.pauses.Pauses.free`).
+Faults that pull a cable leave none (:meth:`emulator.asic.pauses.Pauses.free`).
 
 That while is longer than a switch whose buffers are full needs to empty them by one port: as long
 a frame may wait behind those of other ports, and the buffer that it counts in stands still.

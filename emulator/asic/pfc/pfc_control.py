@@ -1,4 +1,4 @@
-"""Start, ask and end the agent for the pauses of a lab (:mod:`emulator.asic.pfc.pfc_agent`).
+"""Start, ask and end the agent for the pauses of a lab (:mod:`emulator.asic.pfc_agent`).
 
 It listens on ``/run/uetemu/<lab>/pfc``, a datagram socket, and answers a request when it is done:
 
@@ -54,7 +54,7 @@ def start(lab: str, *, persistent: bool) -> IO[bytes] | None:
     root = str(Path(__file__).parents[3])
     with log_of(lab).open("ab") as log:  # not our own: whoever reads that would wait for the agent
         process = subprocess.Popen(
-            [sys.executable, "-m", __package__ + ".pfc_agent", lab],
+            [sys.executable, "-m", "emulator.asic.pfc_agent", lab],
             stdin=subprocess.DEVNULL if persistent else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -1,7 +1,7 @@
 """A port that one userspace endpoint has opened: its raw socket, kept from the kernel's own stack.
 
 The kernel's answers are suppressed while the port is open, and not a moment longer (see
-:mod:`emulator.endpoint.nic.quiet`): the interface is the user's.
+:mod:`emulator.kernel.scoped_icmp_guard`): the interface is the user's.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic.interface import NetworkInterface
 from emulator.endpoint.nic.packet_nic import Nic
-from emulator.endpoint.nic.quiet import quiet
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.scoped_icmp_guard import guarded_interface
 from uet.transport import Frame
 from uet.wire.headers import ETHERNET
 
@@ -46,7 +46,9 @@ class RawPort:
         self._down = False
         with contextlib.ExitStack() as opened:
             try:
-                self.silence = opened.enter_context(quiet(interface.index, interface.name, frames))
+                self.silence = opened.enter_context(
+                    guarded_interface(interface.index, interface.name, frames)
+                )
                 self.nic = Nic(
                     interface.name,
                     clock,

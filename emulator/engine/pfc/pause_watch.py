@@ -149,7 +149,7 @@ class PauseWatch:
         assert rules is not None
         return rules.xon_bytes
 
-    # For readers (emulator.asic.pfc.pauses)
+    # For readers (emulator.asic.pauses)
 
     def publish(self) -> None:
         """Let everybody read what was counted up to now."""

@@ -27,7 +27,7 @@ from emulator.engine.gpu_endpoint import GpuEndpoint, WorkerSurroundings
 from emulator.engine.network import Network
 from emulator.engine.port_capture import Block, PortTaps
 from emulator.engine.port_settings import Settings
-from emulator.kernel.silence import silence
+from emulator.kernel.icmp_guard import guard_interface
 from emulator.lab import Lab
 from topologies.model import CableEnd
 
@@ -128,7 +128,7 @@ class WorkerPart:
 
         def keep_quiet() -> None:
             for port in spec.ports:
-                silence(port.interface, spec.frames)
+                guard_interface(port.interface, spec.frames)
 
         ports = self.network.open_gpu(spec)
         self._lab.inside(spec.node, keep_quiet)

@@ -15,8 +15,8 @@ from emulator.asic.bpf import port_program as ports
 from emulator.asic.bpf import switch_program as asic_program
 from emulator.asic.bpf.layout import PAUSE_RULES, PORT_KEY, Balancing, DropReason, Queue
 from emulator.asic.bpf.switch_program import Size, SwitchProgram
+from emulator.asic.pauses import set_dropping
 from emulator.asic.pfc.pause_counters import read as read_pauses
-from emulator.asic.pfc.pauses import set_dropping
 from emulator.asic.port_faults import Faults
 from emulator.asic.switch_profile import port_settings
 from emulator.asic.virtual_state import (

@@ -13,7 +13,7 @@ from emulator.endpoint.clock import Clock
 from emulator.endpoint.nic.delay_line import PathDelay
 from emulator.endpoint.nic.packet_nic import Nic
 from emulator.kernel.frame_filter import TransportFrames
-from emulator.kernel.silence import silence
+from emulator.kernel.icmp_guard import guard_interface
 from emulator.lab import Lab
 from tests.harness.lab.endpoint_lab import UET_PORT, needs_root, root, small_lab, within
 
@@ -257,7 +257,7 @@ def test_kernel_stays_silent_and_ping_works(
             def refuse(*_: object, **__: object) -> None:
                 raise OSError(2, "no such classifier")
 
-            monkeypatch.setattr("emulator.kernel.silence._request", refuse)
+            monkeypatch.setattr("emulator.kernel.icmp_guard._request", refuse)
         a = open_nic(lab, "h0g0", stack)
         answers = lab.inside("h0g0", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
         stack.callback(answers.close)
@@ -284,11 +284,11 @@ def test_kernel_stays_silent_and_ping_works(
         a_mac = bytes.fromhex(lab.topology.node("h0g0").ports[0].mac.replace(":", ""))
         # An endpoint of another transport was here before; its frames are not those of this one.
         other = TransportFrames(udp_ports=(4791,), ip_protocols=())
-        assert lab.inside("h1g0", lambda: silence("eth0", other)) == mechanism
+        assert lab.inside("h1g0", lambda: guard_interface("eth0", other)) == mechanism
         assert icmp_errors() == 2
         b = open_nic(lab, "h1g0", stack)
-        assert lab.inside("h1g0", lambda: silence("eth0", TransportFrames())) == mechanism
-        assert lab.inside("h1g0", lambda: silence("eth0", TransportFrames())) == mechanism
+        assert lab.inside("h1g0", lambda: guard_interface("eth0", TransportFrames())) == mechanism
+        assert lab.inside("h1g0", lambda: guard_interface("eth0", TransportFrames())) == mechanism
         assert icmp_errors() == 0
         assert [frame[-4:] for frame in collect(b, 2, lab)] == [b"uet!", b"uet!"]
         assert lab.exec("h0g0", ["ping", "-c1", "-W2", "10.0.1.3"]).returncode == 0

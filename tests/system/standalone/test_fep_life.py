@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.endpoint.nic import quiet
-from emulator.kernel import namespaces
+from emulator.kernel import namespaces, scoped_icmp_guard
 from emulator.kernel.frame_filter import TransportFrames
 from emulator.kernel.netlink import KernelRefusal
 from tests.harness.lab.fep_wire import (
@@ -236,10 +235,12 @@ def test_nftables_stand_in_for_a_missing_classifier(
         return ip("netns", "exec", wire.target, "nft", "list", "ruleset")
 
     def inside() -> tuple[str, str]:
-        with quiet.quiet(socket.if_nametoindex("e0"), "e0", TransportFrames()) as mechanism:
+        with scoped_icmp_guard.guarded_interface(
+            socket.if_nametoindex("e0"), "e0", TransportFrames()
+        ) as mechanism:
             return mechanism, rules()
 
-    monkeypatch.setattr(quiet, "_make_qdisc", refuse)
+    monkeypatch.setattr(scoped_icmp_guard, "_make_qdisc", refuse)
     mechanism, meanwhile = namespaces.visitor().inside(namespaces.DIRECTORY / wire.target, inside)
     assert mechanism == "nftables"
     assert 'iifname "e0" meta l4proto 253 drop' in meanwhile

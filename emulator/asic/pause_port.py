@@ -6,10 +6,10 @@ import errno
 import socket
 
 from emulator.asic.bpf.switch_program import SwitchProgram
+from emulator.asic.pauses import set_dropping
 from emulator.asic.pfc import pause_counters
 from emulator.asic.pfc.pause_frame import frame
 from emulator.asic.pfc.pause_state import Gate, Pauser, PauseRules
-from emulator.asic.pfc.pauses import set_dropping
 from emulator.kernel.netlink import RouteSocket
 from emulator.kernel.shaping import KICK_CLASS, PAST_THE_QUEUES, Egress, gate_request
 

@@ -1,4 +1,4 @@
-"""The process that sends and obeys the pauses of a lab: ``python -m emulator.asic.pfc.pfc_agent
+"""The process that sends and obeys the pauses of a lab: ``python -m emulator.asic.pfc_agent
 LAB``.
 
 ::
@@ -41,13 +41,13 @@ from emulator import lab_record
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.bpf.layout import PAUSE_STATE, PORT_KEY
 from emulator.asic.bpf.switch_program import SwitchProgram, pins_of
+from emulator.asic.pause_port import PausePort
+from emulator.asic.pauses import forget
 from emulator.asic.pfc import pfc_control
 from emulator.asic.pfc.pause_frame import quanta
-from emulator.asic.pfc.pause_port import PausePort
 from emulator.asic.pfc.pause_repair import Remnants, still_s
 from emulator.asic.pfc.pause_ring import EventKind, PauseEvent, PauseRing
 from emulator.asic.pfc.pause_state import PauseRules
-from emulator.asic.pfc.pauses import forget
 from emulator.asic.switch_choice import parse
 from emulator.dilation import Dilation
 from emulator.endpoint.clock import Clock

@@ -39,7 +39,7 @@ _TC_ACT_UNSPEC, _TC_ACT_SHOT = 0xFFFF_FFFF, 2
 _PRIORITY = 0xC000
 
 
-def silence(interface: str, frames: TransportFrames) -> str:
+def guard_interface(interface: str, frames: TransportFrames) -> str:
     """Drop ``frames`` on ingress of ``interface`` in the current network namespace.
 
     Returns the mechanism: ``"clsact"`` or ``"nftables"``.  Raises :class:`UserError` when the

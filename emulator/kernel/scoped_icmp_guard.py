@@ -1,7 +1,7 @@
 """Keep the kernel from answering transport frames, and leave nothing behind.
 
 The kernel may have the endpoint's address itself, and would answer its packets with ICMP errors.
-As on the ports of a lab, which need not be cleared up (:mod:`emulator.kernel.silence`), a
+As on the ports of a lab, which need not be cleared up (:mod:`emulator.kernel.icmp_guard`), a
 classifier on ingress drops the frames behind the endpoint's raw socket.  Here the interface is the
 user's, so the classifier must go when the endpoint does, however it ends: a small process of its
 own waits for that and takes it away, even after SIGKILL.
@@ -21,8 +21,8 @@ from contextlib import contextmanager
 
 from emulator.errors import UserError
 from emulator.kernel.frame_filter import TransportFrames
+from emulator.kernel.icmp_guard import drop_with_nftables, dropping
 from emulator.kernel.netlink import KernelRefusal, RouteSocket, attribute
-from emulator.kernel.silence import drop_with_nftables, dropping
 
 # linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h
 _NEW_QDISC, _DEL_QDISC, _NEW_FILTER, _DEL_FILTER, _GET_FILTER = 36, 37, 44, 45, 46
@@ -31,7 +31,7 @@ _TCMSG = struct.Struct("=BxxxiIII")
 _CLSACT, _CLSACT_HANDLE = 0xFFFF_FFF1, 0xFFFF_0000
 _INGRESS, _EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3
 _TCA_KIND = 1
-#: After whatever else classifies here, and beside a lab's own silence.
+#: After whatever else classifies here, and beside the guard of a lab.
 _PRIORITY = 0xC001
 _INFO = _PRIORITY << 16 | socket.htons(0x0003)  # ETH_P_ALL
 #: Handles of classifiers: the guard, and whether such a one has made the qdisc or found it.
@@ -41,7 +41,7 @@ _NO_CLASSIFIER = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextmanager
-def quiet(index: int, name: str, frames: TransportFrames) -> Iterator[str]:
+def guarded_interface(index: int, name: str, frames: TransportFrames) -> Iterator[str]:
     """Drop ``frames`` on ingress of an interface while the block, or this process, lives.
 
     Gives the mechanism: ``"clsact"`` or ``"nftables"``.  Raises :class:`UserError` if the kernel
