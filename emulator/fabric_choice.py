@@ -57,8 +57,10 @@ class FabricChoice:
 
     @contextmanager
     def answering(self, error: type[UserError] = Misfit) -> Iterator[None]:
-        """Around what is done with what the profile asks for: an ``error`` is told as a TextError,
-        with the file and the line that is to blame.  Of a spec it passes as it is."""
+        """Turn an error of the block into a TextError with the file and line of the profile.
+
+        An error of a specification passes as it is.
+        """
         try:
             yield
         except error as refusal:

@@ -19,7 +19,7 @@ from topologies.profile.fabric_keys import STATIC
 
 @dataclass(frozen=True, kw_only=True)
 class Homing:
-    """The homing ``asked`` for and the one ``taken``; a ``reason`` tells why it is not as drawn."""
+    """The homing ``asked`` for and the one ``taken``, with a ``reason`` if they differ."""
 
     asked: str
     taken: str

@@ -1,4 +1,4 @@
-"""Ethernet segments (RFC 7432): GPUs with a bond to two switches that tell each other of it.
+"""Ethernet segments (RFC 7432): GPUs with a bond to two switches that advertise it to each other.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The switch ASICs of one lab: the program on every switch port, told what to do there.
+"""The switch ASICs of one lab: the program on every switch port, and its settings there.
 
 The program is loaded before the fabric is built (:meth:`FabricAsic.load`) and put on each port as
 the port comes up.  Its maps are pinned, so another process opens the same thing later

@@ -243,7 +243,7 @@ class PauseAgent:
 
 
 def main(lab: str) -> int:
-    """Serve; says ``ready`` on standard output when pauses work, or one sentence that they do not.
+    """Serve; print ``ready`` when pauses work, or one sentence if they do not.
 
     Standard input, if it is a pipe, is watched: who started us is gone when it closes.
     """

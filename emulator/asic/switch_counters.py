@@ -67,7 +67,7 @@ class ClassCounters:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """One queue: octets now and at most, and how deep arriving packets found it.
+    """One queue: octets now and at most, and the depth at arrivals of packets.
 
     ``histogram[i]`` counts depths of ``i * bin_bytes`` up to the next bin; the last has the rest.
     """

@@ -174,7 +174,7 @@ class Sniffer:
         self._log.close()
 
     def counts(self) -> list[PortCount]:
-        """Frames per port; empty if the sniffer could not tell before it died."""
+        """Return the frames per port; empty if the sniffer died before it could report."""
         raise NotImplementedError
 
 

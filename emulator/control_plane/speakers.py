@@ -42,7 +42,7 @@ class BgpSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speaker:
-    """One switch.  ``networks`` it owns and tells of, ``summaries`` it tells of in their place.
+    """One switch with the ``networks`` it owns, and the ``summaries`` it advertises in their place.
 
     ``fabric_ports`` lead to other switches, of whatever tier.  ``cluster`` is that of a route
     reflector: all have the same, for they have the same clients, and tell each other nothing twice.

@@ -64,7 +64,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(Exception):
-    """The kernel cannot do it, or this process may not; the message says which and why."""
+    """The kernel or this process cannot do it; the message names the object and the reason."""
 
 
 class Bench:

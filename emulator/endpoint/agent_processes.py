@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 
 class AgentError(UserError):
-    """A rank failed.  ``rank`` and ``node`` say which (-1 and "" for the fork server itself).
+    """A rank failed: ``rank`` and ``node`` (-1 and "" for the fork server itself).
 
     ``results`` holds what the ranks had done by then, ``counters`` what they counted (both only
     of ranks that still answered), ``traceback`` the agent's own for a failure inside it.  ``died``:
@@ -149,7 +149,7 @@ class AgentProcesses:
         otherwise: str,
         progress: Progress | None = None,
     ) -> dict[int, Message]:
-        """One message of ``kind`` from every agent; the first silent one ``otherwise`` is told."""
+        """Return one message of ``kind`` from every agent; ``otherwise`` explains a silent one."""
         answers: dict[int, Message] = {}
         give_up = time.monotonic() + seconds
         while len(answers) < len(self.controls):
@@ -236,7 +236,7 @@ class AgentProcesses:
         return int(rank)
 
     def _bury(self, rank: int) -> NoReturn:
-        """Rank's connection is closed or its process gone: say how it ended."""
+        """Report how a rank ended whose connection is closed or whose process is gone."""
         give_up = time.monotonic() + _OBITUARY_SECONDS
         while rank not in self._deaths and (left := give_up - time.monotonic()) > 0:
             if not wait([self._births], left):

@@ -18,8 +18,10 @@ from topologies.model import Link, Topology, TopologyError
 
 @dataclass(frozen=True)
 class Condition:
-    """``down`` are the elements that are down, in the order in which they went; ``faults`` what
-    silently strikes a cable, both ways."""
+    """The elements that are ``down``, in the order of their failures, and the silent ``faults``.
+
+    Faults are those of cables, both ways.
+    """
 
     down: tuple[Element, ...] = ()
     faults: Mapping[Link, Faults] = field(default_factory=dict)

@@ -148,7 +148,7 @@ class FaultInjector:
 
     @property
     def lost_in_flight(self) -> int | None:
-        """Frames lost on cables that were pulled; None where nobody can tell: the kernel's."""
+        """Return the frames lost on cables that were pulled; None where only the kernel knows."""
         return None if self._cabling is None else self._cabling.lost_in_flight
 
     def _note(self, condition: Condition) -> None:

@@ -320,8 +320,10 @@ def route(
     subject: str,
     replace: bool = False,
 ) -> None:
-    """``destination`` over ``hops``, all of equal weight: of each the interface's index, the next
-    address, and whether that is to be believed although no address of the interface tells so.
+    """Queue a route to ``destination`` over ``hops``, all of equal weight.
+
+    Of each hop: the interface's index, the next address, and whether that holds although no address
+    of the interface covers it.
 
     ``replace``: instead of the route that may be there.
     """

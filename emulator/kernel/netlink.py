@@ -36,7 +36,7 @@ Describe = Callable[[], str]
 
 
 class KernelRefusal(OSError):
-    """The kernel refused a request; the message says which object and, if it said so, why."""
+    """The kernel refused a request; the message names the object and any reason of the kernel."""
 
 
 def attribute(kind: int, payload: bytes) -> bytes:

@@ -96,7 +96,7 @@ class Datagrams:
     def receive(
         self, opcode: int, peer: HcaPeer, frame: memoryview, extensions_at: int, at: int, end: int
     ) -> None:
-        """A packet for the datagram queue pair; its PSN says nothing."""
+        """Receive a packet for the datagram queue pair; its PSN has no meaning."""
         if opcode not in (_ORDINARY, _WITH_IMMEDIATE):
             self._counts["rx_drop_other_service"] += 1
             return

@@ -172,7 +172,7 @@ class HostChannelAdapter:
         return done
 
     def close(self) -> None:
-        """Finish what was posted; RoCEv2 has no way to say goodbye."""
+        """Finish what was posted; RoCEv2 has no packet that ends a connection."""
         self._closing = True
 
     @property
@@ -236,7 +236,7 @@ class HostChannelAdapter:
         return out
 
     def _schedule(self, qp: QueuePair, now: int) -> None:
-        """See to it that its timers run.  One that is put off is found out when it is due."""
+        """Schedule the timers of a queue pair; a later deadline shows when the old one is due."""
         due = qp.next_deadline(now)
         if due is not None and (not qp.scheduled or due < qp.scheduled[-1]):
             qp.scheduled.append(due)

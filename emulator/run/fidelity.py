@@ -90,7 +90,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """An input: what it is of the evidence, and what to say where it is above its limit.
+    """A kind of evidence, with the sentence for a value above its limit.
 
     ``limit`` is in base round trips where ``unit`` is ns.  ``reason`` is given value and limit as
     the user shall read them.

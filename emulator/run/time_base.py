@@ -34,7 +34,7 @@ class TimeBase(Protocol):
 
     @property
     def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:
-        """Has something done at a time (ns); None: whoever wants that waits for it."""
+        """Schedule work at a time (ns); None: the caller waits for the time itself."""
 
     def faulted(self, before: Broken, after: Broken, repeat: Repeat) -> None:
         """Have routes follow that other cables carry nothing now than ``before``."""

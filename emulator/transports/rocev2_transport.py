@@ -214,7 +214,7 @@ def _check(requested: str, config: Mapping[str, object]) -> None:
 
 
 def _mtu(requested: str, options: Options, topology: Topology) -> int:
-    """The path MTU: what the user wants, or the largest that fits."""
+    """Return the path MTU: the user's, or the largest that fits."""
     smallest = min(link.mtu for link in topology.links)
     room = smallest + below.ETHERNET.size - _AROUND - _EXTENSIONS
     fitting = [mtu for mtu in PATH_MTUS if mtu <= room]

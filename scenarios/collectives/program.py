@@ -25,7 +25,7 @@ from topologies.parts.scale_up import ScaleUpDomains
 
 
 class Program:
-    """Collects operations; ``servers[rank]`` tells which server a rank stands in.
+    """Collects the operations of ranks; ``servers[rank]`` names the server of a rank.
 
     ``joins`` tells which ranks a scale-up network joins, by default those of one server.
     """

@@ -14,8 +14,10 @@ BRIDGE = "gpus"
 
 
 class Servers:
-    """Servers of ``gpus_per_host`` GPUs, numbered as they are plugged in.  Raises TopologyError,
-    which says to take ``fewer``, where there would be too many."""
+    """Servers of ``gpus_per_host`` GPUs, numbered as they are plugged in.
+
+    Raises TopologyError, which advises to take ``fewer``, where there would be too many.
+    """
 
     def __init__(
         self, shape: CabledDesign, fabric: Assembly, *, total: int, gpus_per_host: int, fewer: str

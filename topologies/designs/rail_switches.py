@@ -58,7 +58,7 @@ class MultiRailPerSwitch(Clos):
     subnets="divided",
 )
 class DualRailPerSwitch(Clos):
-    """Two rails on a switch, which divide its /24; spines are told that one (figure 13-11).
+    """Two rails on a switch, which divide its /24; spines learn that one (figure 13-11).
 
     ::
 

@@ -14,7 +14,7 @@ STEPS = len(COLOURS) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Heat:
-    """``values`` is what leaves each port, by ``node:port``; a port without one is not told of.
+    """``values`` are those of what leaves each port, by ``node:port``; some ports have none.
 
     ``most`` is the end of the scale, by default a round number above the largest value.
     ``unit`` is written behind a number.
@@ -57,7 +57,7 @@ class Heat:
 
 
 def number(value: float) -> str:
-    """Three digits and at most two decimals; what that would make nothing is said to be less."""
+    """Return three digits and at most two decimals; what would become 0 is shown as less."""
     if 0 < value < 0.01:
         return "<0.01"
     if value >= 1e6:

@@ -172,7 +172,7 @@ class Assembly:
         summary: IPv4Network | None = None,
         like: tuple[str, str] | None = None,
     ) -> None:
-        """A subnet inside ``switch``; others are told of it as part of ``summary``.
+        """Add a subnet inside ``switch``, which advertises it as part of ``summary``.
 
         With a ``vni`` it is a part of the subnet that other switches have, too, and has the MAC
         that all parts have.  Else it has one of its own.  Or it has that of ``like``, the bridge

@@ -103,8 +103,11 @@ BFD_MULTIPLIER = ParameterKind("count", "", 2, 255, parse_count, str)
 
 @dataclass(frozen=True)
 class Key:
-    """One key.  ``parameter`` says whether it is one of :class:`~topologies.designs.clos.Clos`, and
-    ``automatic`` whether it can be left to that (``auto``)."""
+    """A key of a profile.
+
+    ``parameter`` says whether it is one of :class:`~topologies.designs.clos.Clos`, and
+    ``automatic`` whether it can be left to that (``auto``).
+    """
 
     name: str
     kind: ParameterKind | WordKind | TextPattern | Queues

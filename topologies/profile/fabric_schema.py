@@ -1,4 +1,4 @@
-"""The JSON Schema of a fabric profile, for editors: keys, values and help, as the keys say."""
+"""The JSON Schema of a fabric profile, for editors: keys, values and help."""
 
 from __future__ import annotations
 

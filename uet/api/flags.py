@@ -6,7 +6,7 @@ import enum
 
 
 class ApiError(ValueError):
-    """A call that cannot be carried out as made; the sentence says how to mend it."""
+    """A call cannot be executed as made; the sentence explains how to mend it."""
 
 
 class Flag(enum.IntFlag):

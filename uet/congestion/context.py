@@ -263,7 +263,7 @@ class PdcFlow:
         self._waiting = octets
 
     def on_send(self, octets: int) -> None:
-        """Packets of so many octets, new or retransmitted, go out; several may be told at once."""
+        """Count packets of ``octets``, new or retransmitted, that go out, one or several."""
         self.inflight += octets
         self.unsettled += octets
         context = self.context
@@ -299,7 +299,7 @@ class PdcFlow:
             context.credit.on_answer()
 
     def on_report(self, counter: int | None, settled: int) -> None:
-        """The answer to a PROBE: it says as much as an ACK, but nothing about a path of data."""
+        """Take the answer to a PROBE: as an ACK, without anything about a path of data."""
         octets = self._arrived(counter, settled)
         if self.context.window is not None:
             self.context.window.on_report(octets)

@@ -132,7 +132,7 @@ class CreditSource:
         return self._requested_at + (self._base_rtt << min(self._requests, _MOST_DOUBLINGS))
 
     def requested(self, now: int, *, alone: bool = False) -> None:
-        """Data leave that ask for credit; ``alone``: a CREDIT_REQ that says the same."""
+        """Count a request for credit with data, or ``alone`` in a CREDIT_REQ."""
         self._requested_at = now
         self._requests = self._requests + 1 if alone else 0
         if alone and self.waits_since is None:
@@ -210,7 +210,7 @@ class CreditPacer(Generic[K]):
             self._repeats[key] = source
 
     def on_arrival(self, key: K, octets: int) -> None:
-        """So many octets of data have arrived; several packets' may be told at once."""
+        """Count octets of data that have arrived, of one packet or several."""
         source = self._source(key)
         source.unused = max(source.unused - octets, 0)
         self._queue(source)
@@ -275,7 +275,7 @@ class CreditPacer(Generic[K]):
         return source
 
     def _queue(self, source: _Grantee[K]) -> None:
-        """Into the list where it belongs; one that idles moves up when it wants something."""
+        """Put a source into its list; an idle one moves up when it requests credit."""
         key = source.key
         if key in self._active:
             return

@@ -24,7 +24,7 @@ _NS_PER_MS = 1_000_000
 
 
 class TraceError(ValueError):
-    """A text is not a trace; the sentence says where it ceases to be one."""
+    """A text is not a trace; the sentence names the place where it ceases to be one."""
 
 
 def milliseconds(ns: int) -> float:

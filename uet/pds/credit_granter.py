@@ -1,4 +1,4 @@
-"""Receiver side of RCCC: who wants credit, and the CREDIT packets that grant it (UES 3.6.14).
+"""Receiver side of RCCC: the sources that request credit, and their CREDIT packets (UES 3.6.14).
 
 One desk serves all PDCs of an endpoint, since they share its port.  Whether sources use RCCC is
 theirs to say: those that do not never ask.

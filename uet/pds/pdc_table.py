@@ -106,7 +106,7 @@ class PdcTable:
         return pdc
 
     def find_target(self, peer_key: bytes, peer_id: int) -> Pdc | None:
-        """The PDC that a SYN packet belongs to: found by its source, never by dpdcid."""
+        """Return the PDC of a SYN packet, by its source and never by dpdcid."""
         return self._targets.get((peer_key, peer_id))
 
     def accept(

@@ -263,7 +263,7 @@ class PacketWriter:
         )
 
     def _congestion_flags(self, penalty: int) -> int:
-        """rcv_cwnd_pend; once there was one, restore_cwnd says that there is none any more."""
+        """Return rcv_cwnd_pend; once it was above 0, restore_cwnd reports its end."""
         if penalty:
             self._penalised = True
             return penalty << _PENALTY_SHIFT

@@ -34,7 +34,7 @@ _SWITCHES = ("reject_old_epochs", "accept_clear", "address_in_ipv6_kdf")
 
 
 class SecureDomainError(ValueError):
-    """A secure domain cannot be what it was asked to be; the sentence says why."""
+    """A secure domain cannot be configured so; the sentence gives the reason."""
 
 
 class SealError(Exception):

@@ -133,7 +133,7 @@ class RudiFlag(IntFlag):
 
 
 class AckRequest(IntEnum):
-    """Two-bit ``req`` of an ACK: what the target wants from the initiator (UES Table 3-35)."""
+    """Two-bit ``req`` of an ACK: the target's request to the initiator (UES Table 3-35)."""
 
     NONE = 0
     CLEAR = 1

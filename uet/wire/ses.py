@@ -72,7 +72,7 @@ def _short_length() -> list[BitField]:
 
 
 class _Request(UETLayer):
-    """A request: the opcode, and for atomics the operation, tells the extension header."""
+    """A request: the opcode, and for atomics the operation, selects the extension header."""
 
     def following(self, payload: bytes) -> type[Packet]:
         if self.opcode in RENDEZVOUS_OPCODES:
@@ -203,7 +203,7 @@ class UET_SES_CSWAP(UETLayer):
 
 
 class UET_SES_SYNC(UETLayer):
-    """Extension of synchronised operations: a group, and how many are in it if this one tells.
+    """Extension of synchronised operations: a group, and its size if this member has it.
 
     The UEC reference provider's; it stands in front of an atomic operation's own extension.
     """

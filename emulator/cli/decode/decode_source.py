@@ -198,7 +198,7 @@ def _as_ethernet(octets: bytes, wire_length: int, linktype: int, name: str) -> t
 
 @contextmanager
 def _quiet_scapy() -> Iterator[None]:
-    """Keep scapy's warnings off stderr: what they say is said here, in one sentence."""
+    """Keep scapy's warnings off stderr; their content is in this program's own sentence."""
     log = logging.getLogger("scapy.runtime")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -53,7 +53,7 @@ _FIELDS = {
 
 
 def _field(name: str, *flags: str, **more: Any) -> Callable[[F], F]:
-    """An option for a field of FepConfig: its help says the default."""
+    """Return an option for a field of FepConfig, with the default in its help."""
     default = REAL_TIME.get(_FIELDS[name], FepConfig.__dataclass_fields__[_FIELDS[name]].default)
     if name == "rto":
         default = f"{int(str(default)) // 10**6}ms"

@@ -1,4 +1,4 @@
-"""``uetemu inject``: strike and heal cables of a running lab."""
+"""``uetemu inject``: apply and heal faults of a running lab's cables."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def up() -> dict[str, LabRecord]:
 
 
 def choose_lab(name: str | None, how: str) -> LabRecord:
-    """The lab ``name``, or the only one that is running; ``how`` says how to name one.
+    """Return the lab ``name``, or the only one that runs; ``how`` explains how to name one.
 
     Raises UserError, which lists them, if there is none of that name, or several.
     """

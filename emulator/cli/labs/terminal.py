@@ -1,4 +1,4 @@
-"""Waiting at a terminal: for a key, a signal, or the time, and leaving it as it was found."""
+"""Waiting at a terminal: for a key, a signal, or the time; the terminal is restored."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class TopWatch:
         return self._sampler.between(before, self._sampler.sample())
 
     def live(self, console: Console) -> None:
-        """Draw until a key or a signal ends it, or the lab goes; that is said in a sentence."""
+        """Draw until a key or a signal ends it, or the lab goes; return a sentence on the end."""
         try:
             before = self._sampler.sample()
             with _screen(console) as draw:

@@ -47,7 +47,7 @@ class TopColumn:
 
 
 def view(picture: LabSample, sort: Sort, room: Room, keys: str = "") -> list[Text]:
-    """All of it, line by line; ``keys`` is said at the end."""
+    """Return the whole view, line by line, with ``keys`` at the end."""
     lines = [*_header(picture, room), Text(), *_summary(picture, room), Text()]
     ordered = busiest(picture.activities, sort)
     most = len(ordered) if room.rows is None else room.rows

@@ -44,7 +44,7 @@ class SendInvalidate(SendRequest):
 
 
 class WorkError(ValueError):
-    """A request could never be carried out; the sentence says why."""
+    """A request could never be executed; the sentence gives the reason."""
 
 
 class WorkRequest:

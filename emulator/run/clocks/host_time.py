@@ -140,7 +140,7 @@ class HostTime:
         return lab.counters
 
     def switches_changed(self, seed: int) -> None:
-        """Nothing: the kernel's queues were told with the switches."""
+        """Do nothing: the kernel's queues were configured with the switches."""
 
     @property
     def schedule(self) -> Callable[[int, Callable[[], None]], None] | None:

@@ -137,7 +137,7 @@ class FaultPlayer:
         self._thread.start()
 
     def end(self) -> None:
-        """The iteration is over: heal whatever was struck.  Raises what went wrong meanwhile."""
+        """Heal all faults at the end of the iteration.  Raises what went wrong meanwhile."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._over.set()

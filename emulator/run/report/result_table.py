@@ -115,7 +115,7 @@ def line(columns: Sequence[TableColumn], row: Mapping[str, object]) -> str:
 
 
 def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
-    """The comment lines below the rows; they say loudly what disqualifies the numbers."""
+    """Return the comment lines below the rows, which state what disqualifies the numbers."""
     rows = result["rows"]
     assert isinstance(rows, Sequence)
     wrong = sum(row["wrong"] for row in rows if isinstance(row.get("wrong"), int))

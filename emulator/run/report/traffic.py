@@ -63,8 +63,10 @@ def measured(
     capacity_gbps: float | None = None,
     bottleneck: str | None = None,
 ) -> dict[str, object]:
-    """The values described above; ``capacity_gbps`` is the payload that goodput is held against,
-    ``bottleneck`` the port whose queue is told in the steady state.
+    """Return the values described above.
+
+    ``capacity_gbps`` is the payload that goodput is compared with, ``bottleneck`` the port whose
+    queue is reported in the steady state.
     """
     goodput = carried_gbps(topology, outcome, receivers(outcome))
     if goodput is None:

@@ -1,4 +1,4 @@
-"""The errors that operations may end with: their names, and what is told besides some of them."""
+"""The errors that operations may end with: their names, and hints for some of them."""
 
 from __future__ import annotations
 

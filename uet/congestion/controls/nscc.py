@@ -271,7 +271,7 @@ class Nscc:
     # -- what a NACK and a loss do -------------------------------------------------------------
 
     def on_nack(self, size: int, code: int, now: int, rtt: int = NO_SAMPLE) -> None:
-        """The destination did not take a packet: a trimmed one says congestion, others nothing."""
+        """Take a NACK: a trimmed packet is a sign of congestion, others are not."""
         self.inflight -= size
         if 0 < rtt < self.base_rtt:
             self._lower_base_rtt(rtt)

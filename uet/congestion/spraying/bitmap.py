@@ -76,7 +76,7 @@ class PenaltySpraying:
         self._blamed_at[ev] = now
 
     def timed_out(self) -> None:
-        """Nothing: the feedback says which EVs it was."""
+        """Do nothing: the feedback names the EVs."""
 
     def _turn(self) -> int:
         position = self._next

@@ -114,7 +114,7 @@ class Reps:
             self._forget(ev)
 
     def timed_out(self) -> None:
-        """Packets were lost, nobody knows on which paths: what the EVs' feedback said stands."""
+        """Keep what the feedback of EVs reported: packets were lost on unknown paths."""
 
     def _random(self) -> int:
         """Every EV of the set once, then all again in another order."""

@@ -47,7 +47,7 @@ class ClearDuty:
         self._asked = self._source.clear_sent
 
     def force(self, now: int) -> None:
-        """A CLEAR_REQ: the target wants to hear it now, and again if need be."""
+        """Send a CLEAR now, as the target's CLEAR_REQ asks, and again if need be."""
         self._forced = True
         self.due = now
 

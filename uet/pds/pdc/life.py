@@ -70,7 +70,7 @@ class PdcSurroundings(Protocol):
         ...
 
     def expect_psn(self, pdc: PdcLife, psn: int) -> None:
-        """Initiator of a secured PDC: the target says where the next one must begin."""
+        """Store where the next secured PDC must begin, from its target."""
         ...
 
 

@@ -268,7 +268,7 @@ class Pdc(PdcLife):
     # -- what a request does ------------------------------------------------------------------
 
     def contradicts(self, reception: Reception) -> bool:
-        """Target: whether a SYN packet says that its PDC begins elsewhere; it is not taken then.
+        """Return whether a SYN packet names another beginning than that of this target's PDC.
 
         Its PSN names another packet here.  On a secured PDC it is left over from the time before
         NEW_START_PSN, and nobody's fault; else it is refused.
@@ -301,7 +301,7 @@ class Pdc(PdcLife):
         return True
 
     def takes_return_data(self, reception: Reception) -> bool:
-        """Initiator: whether a request is data that was asked for, while it is wanted.
+        """Return whether a request is return data of this initiator, while it is due.
 
         The return direction carries nothing else (UES 3.5.6); what it may not is refused.
         """

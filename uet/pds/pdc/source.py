@@ -497,7 +497,7 @@ class RequestSource(LossRecovery):
             self._follow(now)
 
     def on_range(self, mpr: int, cack: int) -> None:
-        """Maximum PSN range, from the newest ACK that carries one; 0 says nothing (UES 3.5.11)."""
+        """Take the maximum PSN range of the newest ACK with one; 0 means none (UES 3.5.11)."""
         newer = (cack - self._mpr_cack) & MASK
         if mpr and (newer == 0 or newer < HALF):
             self._mpr_cack = cack

@@ -424,7 +424,7 @@ class Initiator:
         self._begin(read_plan(peer, delivery, address, key, offset, memory, self._config), ended)
 
     def decline(self, peer: str, address: Address, key: int, offset: int, length: int) -> None:
-        """The rest of a rendezvous send will not be read: a READ with IE says so.
+        """Decline the rest of a rendezvous send by a READ with IE.
 
         UES 1.0 has no message for it that the reference could confirm; a peer that does not know
         the meaning answers INITIATOR_ERR and waits on.

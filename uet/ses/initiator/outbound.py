@@ -122,7 +122,7 @@ class OutboundMessage:
     # -- ending it before its time -------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Send no more of it: one MSG_ERROR tells the target, unless all has been sent."""
+        """Send no more of the message; one MSG_ERROR reports that, unless all has been sent."""
         self._end_early(_MSG_ERROR)
 
     def defer(self) -> None:

@@ -61,7 +61,7 @@ class PeerHandles:
         return len(self._by_token) + len(self._by_key)
 
     def give_token(self, operation: PostedOperation) -> None:
-        """A restart token, unique while outstanding; 0 would say that there is none."""
+        """Return a restart token, unique while outstanding; 0 would mean none."""
         while self._next_token in self._by_token:
             self._next_token = self._next_token % _HIGHEST_TOKEN + 1
         operation.token = self._next_token

@@ -74,7 +74,7 @@ class ConnectionlessTarget:
         return default_response(request, request.length if self._says_length else 0)
 
     def datagram(self, peer: str, request: RequestArrival | None) -> None:
-        """A UUD packet: into a posted receive, or nowhere, and nobody is told (UES 3.5.3)."""
+        """Put a UUD packet into a posted receive, or drop it without an answer (UES 3.5.3)."""
         if request is None:
             self._counters["rx_malformed_requests"] += 1
             return

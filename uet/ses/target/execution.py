@@ -229,7 +229,7 @@ class Execution:
         return True
 
     def _confirm(self, request: RequestArrival, answer: Answer) -> Answer:
-        """Delivery complete: success is said in so many words (UES 3.4.1)."""
+        """Confirm delivery complete: the response reports success explicitly (UES 3.4.1)."""
         if answer == ACCEPTED and request.delivery_complete:
             return response(request, _OK, modified=request.length)
         return answer

@@ -176,7 +176,7 @@ class InboundTable:
         self._sweep: int | None = None
 
     def add(self, key: MessageKey, message: InboundMessage, now: int) -> None:
-        """Track a message; :meth:`make_room` has said that it may be."""
+        """Track a message for which :meth:`make_room` has made room."""
         message.touched = now
         self.messages[key] = message
         if self._sweep is None:

@@ -140,7 +140,7 @@ class Sends:
                 self.finish(message)
 
     def _drop_kept(self, message: InboundSend, code: int) -> None:
-        """A kept message gets no receive: whoever still waits for it is told so.
+        """Drop a kept message that gets no receive, and report that to its waiting sender.
 
         Its sender has been told OK for what has arrived.  What has not is refused, and the rest of
         a rendezvous send is declined.

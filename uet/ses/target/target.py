@@ -229,7 +229,7 @@ class Target:
         return ACCEPTED
 
     def _visible(self, length: int, packet: memoryview, at: int, psn: int) -> Answer:
-        """Delivery complete: the answer to the packet that completes the message says so."""
+        """Return the response that confirms delivery complete, in answer to the last packet."""
         request = parse(_STD, packet, at, psn, sync=self._sync)
         assert request is not None
         return response(request, _OK, modified=length)
