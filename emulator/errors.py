@@ -6,8 +6,11 @@ class UserError(Exception):
 
 
 class Misfit(UserError):
-    """Parameters, of a switch, a control plane or a topology, that do not go together, or with the
-    fabric: ``parameters`` are those to blame, the likeliest first."""
+    """Parameters do not go together, or not with the fabric.
+
+    They are those of a switch, a control plane or a topology; ``parameters`` are those to blame,
+    the likeliest first.
+    """
 
     def __init__(self, stated: str, *parameters: str) -> None:
         super().__init__(stated)

@@ -100,8 +100,9 @@ class Lab:
         worker_of: Mapping[str, int] | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Build ``topology`` in the kernel; returns when every port is ready to send, and every
-        switch has its routes, whatever control plane the topology's profile asks for.
+        """Build ``topology`` in the kernel; return when its ports and routes are ready.
+
+        Every switch has its routes then, whatever control plane the topology's profile asks for.
 
         ``dilation`` is host seconds per second of fabric time.  ``spec`` is how the user wrote
         the topology, for the record.  ``cable_delay`` is for endpoints unless it says otherwise

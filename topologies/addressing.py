@@ -88,8 +88,10 @@ def anycast_mac(*, rail: int) -> str:
 
 
 def segment_mac(*, switch: int) -> str:
-    """MAC of the system that two switches pose as to GPUs with a port in each; ``switch`` is the
-    place of the first among all."""
+    """Return the MAC that two switches share as one system to GPUs with a port in each.
+
+    ``switch`` is the place of the first among all.
+    """
     return _mac(_MAC_SEGMENT, switch, 0)
 
 
@@ -249,8 +251,9 @@ def hash_seed(switch: str) -> int:
 
 
 def gpu_address(gpu: Node, port: str | None = None) -> IPv4Interface:
-    """The address at which a GPU is reached: its fabric address (with the prefix of a host), or
-    that of its only port.
+    """Return the address of a GPU: its fabric address, or that of its only port.
+
+    The fabric address has the prefix of a host.
 
     Where each port has a fabric endpoint it is that of ``port``, by default the first.
     """

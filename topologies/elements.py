@@ -202,8 +202,10 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleUp:
-    """The NVLink/NVSwitch network of a server, or of ``hosts`` servers: per-GPU rate each way, and
-    latency.  Its ``shape`` is one of :mod:`topologies.parts.scale_up`.
+    """The NVLink/NVSwitch network of a server, or of ``hosts`` servers.
+
+    It has a rate for each GPU and way, and a latency.  Its ``shape`` is one of
+    :mod:`topologies.parts.scale_up`.
 
     The default is 450 GB/s each way: 18 NVLink 4 links, whose 900 GB/s counts both directions.
     """

@@ -22,8 +22,11 @@ from topologies.wiring import Wiring, once_per_topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The bond ``gpu``.  ``ports`` are the switches' ends of its cables, ``number`` counts from 1
-    in rank order; switches of one ``system_mac`` look like one system to it."""
+    """The bond ``gpu`` and the two switches at its ports.
+
+    ``ports`` are the switches' ends of its cables, ``number`` counts from 1 in rank order; switches
+    of one ``system_mac`` look like one system to it.
+    """
 
     gpu: CableEnd
     number: int

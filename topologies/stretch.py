@@ -88,8 +88,10 @@ class Stretch:
         return tuple(owner for owner, far in hops.items() if far == min(hops.values()))
 
     def ways(self, source: str, destination: str) -> tuple[Path, ...]:
-        """The ways from one GPU to another, one over each switch that is as near as any to the one
-        it leaves by; none if the fabric does not join them."""
+        """Return the paths between two GPUs over each switch that is nearest to the last one.
+
+        There are none if the fabric does not join them.
+        """
         reached = self._paths(source)
         if destination not in reached:
             return ()
@@ -132,8 +134,11 @@ class Stretch:
         }
 
     def tunnel(self, source: str, destination: str, way: Path) -> Path:
-        """The cables of ``way`` that packets from one GPU to another pass in a tunnel: those behind
-        the first switch that has the destination's subnet, but for the last, to the GPU."""
+        """Return the cables of ``way`` that packets from one GPU to another pass in a tunnel.
+
+        They are those behind the first switch that has the destination's subnet, but for the last,
+        to the GPU.
+        """
         if source not in self.homes or destination not in self.homes:
             return ()
         _, vni = self.homes[destination]

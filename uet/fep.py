@@ -224,8 +224,7 @@ class FabricEndpoint:
         self.target.withdraw_receive(context)
 
     def abandon(self, error: str, peer: str | None = None) -> None:
-        """End all that was asked for here, or of ``peer``, with ``error``, at once: the way is
-        dead."""
+        """End all requests here, or those of ``peer``, with ``error`` at once: the path is dead."""
         for pdc in list(self.table.by_id.values()):
             if pdc.initiator and peer in (None, pdc.address):
                 pdc.fail(error, self.time.now, notify=False)

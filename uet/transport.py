@@ -195,8 +195,11 @@ class Transport(Protocol):
         """Return when :meth:`transmit` is due even without arrivals (ns), or ``None``."""
 
     def completions(self) -> list[Completion]:
-        """Completions since the last call.  Both :meth:`receive` and :meth:`transmit` bring some:
-        retries that are over end a request without any frame."""
+        """Return the completions since the last call.
+
+        Both :meth:`receive` and :meth:`transmit` bring some: retries that are over end a request
+        without any frame.
+        """
 
     def counters(self) -> Mapping[str, int]:
         """Counters by name, for the run's record."""

@@ -314,8 +314,9 @@ class FabricAsic:
         counting.lose(self.program, self.port(port).index, octets)
 
     def reroute(self, dead: Collection[CableEnd] | None = None) -> None:
-        """Balance over routes without the hops that leave through the ports ``dead``, by default
-        those that are; turns begin anew.
+        """Balance over routes without hops through the ports ``dead``; turns begin anew.
+
+        By default these are the ports that are dead.
 
         Hops of a route of which all are dead stay: the kernel has no such route then.
         """

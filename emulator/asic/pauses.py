@@ -151,7 +151,8 @@ class Pauses:
 
         The buffers are those of the ports by which the frames came in.  Returns octets on the wire.
 
-        With a virtual clock nothing is freed here, as the engine does it."""
+        With a virtual clock nothing is freed here, as the engine does it.
+        """
         return forget(self._program, egress=self.indices[port])
 
     def drop(self, port: str, on: bool) -> None:

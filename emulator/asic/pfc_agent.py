@@ -1,5 +1,4 @@
-"""The process that sends and obeys the pauses of a lab: ``python -m emulator.asic.pfc_agent
-LAB``.
+"""The agent that sends and obeys a lab's pauses: ``python -m emulator.asic.pfc_agent LAB``.
 
 ::
 

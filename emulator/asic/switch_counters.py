@@ -201,8 +201,10 @@ def lose(program: SwitchProgram, index: int, octets: int) -> None:
 
 
 def empty(program: SwitchProgram, index: int) -> None:
-    """Empty the model's queues of a port that nothing is sent to; all counts stay, and what was in
-    the data queue counts as lost."""
+    """Empty the model's queues of a port that receives nothing.
+
+    All counts stay, and what was in the data queue counts as lost.
+    """
     check_index(program, index)
     key = PORT_KEY.pack(index)
     state = bytearray(program.ports.get(key, flags=LOCKED))

@@ -25,8 +25,10 @@ from topologies.profile.yaml_lines import TextError
 @click.option("--schema", "requested", is_flag=True, help="print the JSON Schema of profiles.")
 @click.option("--quiet", "-q", is_flag=True, help="say nothing of what is right.")
 def command(what: tuple[str, ...], requested: bool, quiet: bool) -> None:
-    """Check fabric profiles (FILE.yaml) and specs (NAME:param=value,...): every problem is a line
-    FILE:LINE: MESSAGE on standard output.  The exit status is 0 if there is none, else 1.
+    """Check fabric profiles (FILE.yaml) and specs (NAME:param=value,...).
+
+    Every problem is a line FILE:LINE: MESSAGE on standard output.  The exit status is 0 if there
+    is none, else 1.
 
     \b
     uetemu validate my_fabric.yaml pod:hosts=8

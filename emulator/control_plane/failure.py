@@ -135,7 +135,7 @@ def _neighbour(routing: Routing, end: CableEnd) -> str:
 
 
 def _detection(log: str, given_up: re.Pattern[str], began: float) -> Detection | None:
-    """Return the first line of ``log`` that ``given_up`` matches; BGP's reason is one line before."""
+    """Return the first line of ``log`` that ``given_up`` matches; BGP gives its reason before."""
     notified = ""
     for line in log.splitlines():
         if (notification := NOTIFICATION.search(line)) is not None:

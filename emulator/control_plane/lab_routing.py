@@ -187,8 +187,9 @@ class Routing:
     def await_convergence(
         self, progress: Progress | None = None, *, time_limit_s: float = TIME_LIMIT_S
     ) -> None:
-        """Return when all switches have their routes and know the members of stretched rails, and
-        BFD hears all their neighbours.
+        """Return when all switches have their routes and members, and BFD hears all neighbours.
+
+        Members are those of stretched rails.
 
         Raises UserError if nothing comes nearer to that for ``time_limit_s``, or a daemon dies.
         """

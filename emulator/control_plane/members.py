@@ -44,8 +44,10 @@ EVERYBODY = "00:00:00:00:00:00"  # in the table of a tunnel port: where broadcas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberEntry:
-    """One line of a table of the kernel: on ``interface``, ``mac`` is a member of the bridge; or
-    it is at ``address``, of a neighbour or of the far end of a tunnel."""
+    """A line of a kernel table: on ``interface``, ``mac`` is a member of the bridge.
+
+    With ``address`` it is that of a neighbour or of the far end of a tunnel.
+    """
 
     interface: int
     mac: str
@@ -79,8 +81,10 @@ class Members:
                 self._allowed[switch.name] = frozenset(self._shared(switch.name))
 
     def differences(self, switch: str, kernel: RouteSocket) -> Iterator[str]:
-        """A sentence for each thing that ``switch`` does not know, or takes to be behind a tunnel
-        where it is not; ``kernel`` is its own."""
+        """Yield a sentence for each member that ``switch`` lacks or has behind a wrong tunnel.
+
+        ``kernel`` is the switch's own.
+        """
         requested = self.requested.get(switch)
         if requested:
             known = set(read_entries(kernel, shared=bool(segments_of(self._topology))))

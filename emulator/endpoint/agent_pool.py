@@ -232,8 +232,9 @@ class AgentPool:
         return self.settled()
 
     def settled(self) -> dict[int, Mapping[str, Mapping[str, int]]]:
-        """The counters, once nothing is under way any more: read until no NIC has sent or received
-        anything meanwhile, for at most :data:`CLOSE_SECONDS`.
+        """Return the counters once no NIC has sent or received anything between two readings.
+
+        It waits for :data:`CLOSE_SECONDS` at most.
         """
         give_up = time.monotonic() + CLOSE_SECONDS
         last = self.counters()

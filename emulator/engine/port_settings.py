@@ -26,8 +26,10 @@ class PortSettings:
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """Changes of the line from ``end`` by a fault: its rate, whether frames overtake, and what
-    becomes of PAUSE frames there (None: the port has none)."""
+    """Changes of the line from ``end`` by a fault: its rate, its order, its PAUSE frames.
+
+    None for PAUSE frames: the port has none.
+    """
 
     end: CableEnd
     rate_bps: int
@@ -37,8 +39,7 @@ class LineChange:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Orders of the switches to all ports: how they queue, and what they do about pauses (None:
-    nothing)."""
+    """Orders of the switches to all ports: how they queue, and their pauses (None: none)."""
 
     ports: Mapping[CableEnd, PortSettings]
     pauses: Mapping[CableEnd, PauseSettings] | None

@@ -16,8 +16,9 @@ Send = Callable[[int, int, int, CopyNotice], None]
 
 
 class ScaleUpCopies:
-    """The scale-up ports of ``rank``, with the face of
-    :class:`emulator.endpoint.operations.nvlink.NvLink`.
+    """The scale-up ports of ``rank``, in virtual time.
+
+    They have the methods of :class:`emulator.endpoint.operations.nvlink.NvLink`.
 
     ``send(peer, when_ps, order, notice)`` brings a notice to the peer's :meth:`arrive`; ``hear``
     gets the notices that come here.
@@ -44,8 +45,11 @@ class ScaleUpCopies:
         self.copies_out = self.copies_in = self.octets_out = self.octets_in = 0
 
     def occupy(self, now: int, octets: int, peer: int) -> tuple[int, int]:
-        """Take the egress to ``peer`` for ``octets``: when it is free again, and when the peer has
-        the data if nobody else copies there (ns)."""
+        """Take the egress to ``peer`` for ``octets``.
+
+        Returns when it is free again, and when the peer has the data if nobody else copies there
+        (ns).
+        """
         port = None if self._link.shared else peer
         start = max(now * PS, self._egress_free.get(port, 0))
         end = self._egress_free[port] = start + self._link.octets_ps(octets)

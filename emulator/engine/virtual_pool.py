@@ -97,8 +97,10 @@ class VirtualPool:
         self._used = False
 
     def begin_row(self) -> None:
-        """Let nothing that comes depend on earlier executions: the fabric is empty, and every GPU
-        has a transport as the first one of a run."""
+        """Make the next row independent of earlier executions.
+
+        The fabric is empty, and every GPU has a transport as the first one of a run.
+        """
         self._drain()
         if self._used:
             self._past_lives += self._life + 1

@@ -50,8 +50,10 @@ def check(topology: Topology) -> None:
 
 
 def configure(kernel: RouteSocket, plan: FabricPlan, node: Node, *, bridge: int = 0) -> None:
-    """Queue the bonds of ``node``, whose ports follow; access bonds as ports of the ``bridge`` of
-    that index, in the VLANs of their ports."""
+    """Queue the bonds of ``node``, whose ports follow.
+
+    Access bonds are ports of the ``bridge`` of that index, in the VLANs of their ports.
+    """
     for bond, members in node.bonds.items():
         end = CableEnd(node.name, bond)
         index = plan.indices[end]

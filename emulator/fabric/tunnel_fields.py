@@ -64,8 +64,11 @@ def _place(offset: int) -> int:
 
 
 def _load_headers(done: int) -> tuple[bytes, ...]:
-    """Put the headers on the stack, the frame in register 6 kept; ``done``: where to jump from the
-    end of these instructions if it has none of IPv4 without options."""
+    """Put the headers on the stack and keep the frame in register 6.
+
+    ``done``: where to jump from the end of these instructions if it has none of IPv4 without
+    options.
+    """
     return (
         instruction(COPY, to=1, source=6),
         instruction(MOVE, to=2, value=FIRST),

@@ -22,8 +22,11 @@ KINDS = ("link", "switch", "nic")
 
 @dataclass(frozen=True)
 class Element:
-    """``links`` are the cables that it stands for.  ``name`` is one spelling of several: two
-    elements are the same if they are of a kind and have the same cables."""
+    """An element of the fabric, with the cables ``links`` that it stands for.
+
+    ``name`` is one spelling of several: two elements are the same if they are of a kind and have
+    the same cables.
+    """
 
     kind: str
     name: str = field(compare=False)

@@ -74,8 +74,11 @@ class Reach:
         return self._left[condition]
 
     def causes(self, one: str, other: str, condition: Condition) -> list[frozenset[Link]]:
-        """The cables that keep two GPUs apart in ``condition``: those of each element that is down,
-        and each black hole, but for what the rest makes do without, the latest first."""
+        """Return the cables that keep two GPUs apart in ``condition``, the latest first.
+
+        They are those of each element that is down, and each black hole, but for what the rest
+        makes do without.
+        """
         found = []
         for element in reversed(condition.down):
             without = condition.raised(element)

@@ -156,8 +156,11 @@ class _Joined:
 
 
 class _Tiers:
-    """BGP in which the spines of a pod share an AS, and super-spines too: a switch refuses what has
-    passed its own AS already (RFC 4271 9.1.2), so that no path goes down and up again."""
+    """BGP in which the spines of a pod share an AS, and super-spines too.
+
+    A switch refuses what has passed its own AS already (RFC 4271 9.1.2), so that no path goes down
+    and up again.
+    """
 
     def __init__(
         self, topology: Topology, impassable: Collection[Link], plane: ControlPlane

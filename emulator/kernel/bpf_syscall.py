@@ -31,8 +31,10 @@ def bpf(command: int, attributes: bytes, subject: str) -> int:
 
 
 def run(program: int, frame: bytes, subject: str) -> int:
-    """Have the kernel run a loaded classifier (its file descriptor) on ``frame``, which goes
-    nowhere; what the program returns.  Raises OSError with ``subject`` as its file name."""
+    """Run a loaded classifier (its file descriptor) on ``frame`` and return its result.
+
+    The frame goes nowhere.  Raises OSError with ``subject`` as its file name.
+    """
     octets = ctypes.create_string_buffer(frame, len(frame))
     request = RUN.pack(program, 0, len(frame), 0, ctypes.addressof(octets), 0)
     union = ctypes.create_string_buffer(request, ATTRIBUTE_BYTES)

@@ -41,8 +41,10 @@ def map_ring(
 
 
 def _set_ring(raw: socket.socket, request: bytes) -> None:
-    """The kernel waits for all its processors here (synchronize_net): other threads may go on,
-    which Python's own ``setsockopt`` does not let them.
+    """Set up the ring without holding Python's lock.
+
+    The kernel waits for all its processors here (synchronize_net): other threads may go on, which
+    Python's own ``setsockopt`` does not let them.
     """
     code = _libc.setsockopt(raw.fileno(), SOL_PACKET, _PACKET_RX_RING, request, len(request))
     if code != 0:

@@ -43,8 +43,10 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All ports at one time (``at_ns``: CLOCK_MONOTONIC of the host, or the time of a virtual
-    clock), by ``node:port``."""
+    """All ports at one time, by ``node:port``.
+
+    ``at_ns`` is CLOCK_MONOTONIC of the host, or the time of a virtual clock.
+    """
 
     at_ns: int
     record: LabRecord

@@ -227,8 +227,9 @@ class _Bound:
         return cut_bound_ns(self.topology, crossings, self.changes)
 
     def _pairs(self, which: npt.NDArray[np.bool_]) -> tuple[Numbers, Numbers, Numbers]:
-        """The pairs of source and destination of messages, each as one number; the first message
-        of each, and of each message the place of its pair.
+        """Return pairs of source and destination, each as one number.
+
+        With them go the first message of each pair, and the place of each message's pair.
         """
         key = self.source[which] * len(self.gpus) + self.destination[which]
         return np.unique(key, return_index=True, return_inverse=True)

@@ -30,9 +30,12 @@ _COUNT = 2
 
 @dataclass(frozen=True)
 class QueueSeries:
-    """The data queue of one port.  ``t_ns`` is the time of the run's clock, growing; ``octets``
-    holds from there until the next sample.  ``admitted`` is what had been let into it since
-    counting began, octets on the wire, and ``lost`` what of that a fault took."""
+    """The data queue of one port over time.
+
+    ``t_ns`` is the time of the run's clock, growing; ``octets`` holds from there until the next
+    sample.  ``admitted`` is what had been let into it since counting began, octets on the wire, and
+    ``lost`` what of that a fault took.
+    """
 
     t_ns: npt.NDArray[np.float64]
     octets: npt.NDArray[np.float64]
@@ -56,8 +59,10 @@ class QueueSeries:
         return float((left[1] - left[0]) / (end_ns - begin_ns))
 
     def mean(self, begin_ns: float, end_ns: float) -> float | None:
-        """The mean depth from ``begin_ns`` to ``end_ns``, weighted by time; None before the first
-        sample or for no time at all."""
+        """Return the mean depth from ``begin_ns`` to ``end_ns``, weighted by time.
+
+        None before the first sample or for no time at all.
+        """
         if not len(self.t_ns) or end_ns <= begin_ns or begin_ns < self.t_ns[0]:
             return None
         first = int(np.searchsorted(self.t_ns, begin_ns, side="right")) - 1

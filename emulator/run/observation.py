@@ -21,8 +21,9 @@ Pauses = Mapping[str, PauseCounters]
 
 
 class PortObserver:
-    """The ports of ``lab``; one without ASIC has the kernel's counters alone, and no
-    ``telemetry``.
+    """The ports of ``lab`` and their counters.
+
+    Without an ASIC there are the kernel's counters alone, and no ``telemetry``.
 
     ``kernel`` reads the counters of interfaces and of the queues below the ASIC.
     """

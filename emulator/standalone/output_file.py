@@ -9,8 +9,7 @@ from emulator.errors import UserError
 
 
 class OutputFile:
-    """``path``, opened for writing; ``new``: it must not be there yet,
-    unless it is a pipe or a device.
+    """A file opened for writing; a ``new`` one must not exist, unless it is a pipe or a device.
 
     ``buffer`` is how many octets may wait in memory.  Every method may raise :class:`UserError`.
     """

@@ -41,8 +41,7 @@ def _cables(topology: Topology) -> list[Link]:
 
 
 def _room(topology: Topology) -> tuple[int, int, int, bool]:
-    """The slowest cable's rate, the least buffer, what headroom leaves of it, and whether a frame
-    finds room there."""
+    """Return the slowest rate, the least buffer, its room without headroom, and if a frame fits."""
     cables = _cables(topology) or topology.links
     mtu = max(link.mtu for link in topology.links)
     pipeline_ns = topology.switch_latency_ns

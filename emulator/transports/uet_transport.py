@@ -136,8 +136,9 @@ def fabric_interface(
     lives_before: int = 0,
     **common: object,
 ) -> FabricInterface:
-    """The endpoints of one NIC, one a plane, as :func:`uet_endpoint` makes them from ``feps``
-    and what they have in ``common``.
+    """Return the endpoints of one NIC, one a plane, as one fabric interface.
+
+    :func:`uet_endpoint` makes them from ``feps`` and what they have in ``common``.
 
     ``names`` are theirs; see :class:`~uet.planes.fabric_interface.InterfaceConfig` for the others.
     Each writes an event log of its own, its name appended to that of the file.

@@ -96,8 +96,9 @@ class Walk:
                 self._places[rank].append((channel, position))
 
     def ready(self, before: Ready | None) -> Ready:
-        """Write the walk, in which slices of each position's first block are sent once what
-        ``before`` names is over; returns the same of its last block.
+        """Write the walk, and return what completes the slices of each position's last block.
+
+        Slices of the first block are sent once what ``before`` names is over.
         """
         received = {rank: self._received(rank) for rank in self._places}
         into = {
@@ -265,9 +266,7 @@ _FILLED = (
 
 
 def _in_turn(parts: Sequence[_Pieces]) -> tuple[Integers, Integers, Integers]:
-    """The octets of all pieces, the order in which the program has them, and where each of
-    ``parts`` ends.
-    """
+    """Return the octets of all pieces, their order in the program, and the ends of ``parts``."""
     step = np.concatenate([one.step for one in parts])
     channel = np.concatenate([np.full(len(one.step), one.channel) for one in parts])
     later = np.concatenate([np.full(len(one.step), not one.first_of_step) for one in parts])

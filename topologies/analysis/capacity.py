@@ -28,8 +28,10 @@ Residual = dict[object, dict[object, int]]
 
 
 def rates(topology: Topology, node: Node) -> tuple[Counter[int], Counter[int], Counter[int]]:
-    """Links of ``node`` counted by rate (bit/s): those leading down, across (to the same tier, as
-    in a torus) and up."""
+    """Return the links of ``node`` by rate (bit/s): those down, across and up.
+
+    Links across lead to the same tier, as in a torus.
+    """
     down: Counter[int] = Counter()
     across: Counter[int] = Counter()
     up: Counter[int] = Counter()

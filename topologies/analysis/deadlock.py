@@ -70,8 +70,10 @@ def _dependencies(forwarding: Forwarding) -> tuple[dict[int, SwitchChannel], Wai
 def _by_switch(
     forwarding: Forwarding, owner: str, sources: Sequence[str], waits: dict[int, int]
 ) -> None:
-    """Add to ``waits`` what packets of the hosts of ``sources`` to ``owner`` wait for, where every
-    switch has one table."""
+    """Add to ``waits`` the waits of packets to ``owner``, where every switch has one table.
+
+    The packets come from the hosts of ``sources``.
+    """
     hops = forwarding.tables(owner)[Table.MAIN]
     leaving = dict.fromkeys(sources, 0)  # the bits of the steps that a switch has
     front = list(sources)

@@ -243,8 +243,10 @@ def _bottom(topology: Topology, name: str) -> Iterator[str]:
 
 
 def _first_links(topology: Topology) -> dict[str, Link]:
-    """The first link between each two roles, lowest first; apart those that join two pods, as only
-    the groups of a dragonfly are joined."""
+    """Return the first link between each two roles, lowest first.
+
+    Those that join two pods are apart, as only the groups of a dragonfly are joined.
+    """
     found: dict[tuple[tuple[Role, ...], bool], Link] = {}
     for link in topology.links:
         ends = [topology.node(end.node) for end in link.ends]

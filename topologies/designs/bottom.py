@@ -41,8 +41,10 @@ class Servers:
     def plug_rank(
         self, rank: int, switch: str, servers: int, subnet: IPv4Network, *, pod: int | None
     ) -> None:
-        """The GPUs of local ``rank`` of a group of ``servers`` servers, which share ``subnet``, at
-        the bottom switch; rank 0 of each group comes first and makes its servers."""
+        """Plug in the GPUs of local ``rank`` of ``servers`` servers at the bottom switch.
+
+        They share ``subnet``.  Rank 0 of each group comes first and makes its servers.
+        """
         self.fabric.bridge(switch, BRIDGE, rail=0, subnet=subnet)
         if rank == 0:
             self._group = [self._server(pod) for _ in range(servers)]

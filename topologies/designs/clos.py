@@ -187,8 +187,10 @@ class Clos(CabledDesign):
         return 1 if self.planes == "own" else self.nic_ports
 
     def interface(self, host: int, rail: int) -> int | None:
-        """The number, from 0, of the switch port of a segment's ``host`` on the ``rail``-th rail of
-        its switch; None where ports follow each other in the order of their cables."""
+        """Return the number of a host's port at the switch of its ``rail``, counted from 0.
+
+        None where ports follow each other in the order of their cables.
+        """
         if self.port_order != INTERLEAVED:
             return None
         row, block = divmod(rail, self._panel // self._block)

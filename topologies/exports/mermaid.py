@@ -127,8 +127,10 @@ def inventory(topology: Topology) -> str:
 
 
 def bundles(topology: Topology) -> Iterator[tuple[Node, Node, list[Link]]]:
-    """Links between the same two nodes taken together, as (lower node, upper node, links); standby
-    links apart from others."""
+    """Yield links between the same two nodes together: (lower node, upper node, links).
+
+    Standby links are apart from others.
+    """
     found: dict[tuple[str, str, bool], list[Link]] = {}
     for link in topology.links:
         a, b = topology.node(link.a.node), topology.node(link.b.node)

@@ -405,8 +405,10 @@ class _Drawing:
 
 
 def _side_by_side(boxes: Mapping[str, Box], lines: Sequence[PictureLine]) -> list[Box]:
-    """``boxes``, each with the one that it has a standby link to next to it: a line between them
-    would run through whatever stood in between."""
+    """Return ``boxes`` with each next to the one that it has a standby link to.
+
+    A line between them would run through whatever stood in between.
+    """
     twins = {line.lower: line.upper for line in lines if line.standby}
     order = [key for first in boxes for key in (first, twins.get(first, first))]
     return [boxes[key] for key in dict.fromkeys(order)]

@@ -54,8 +54,9 @@ class _Draft:
 
 
 class Assembly:
-    """A fabric in the making, all of whose links have the same MTU and buffers; with ``tunnels``
-    those between switches have room for what a tunnel adds.
+    """A fabric in the making, all of whose links have the same MTU and buffers.
+
+    With ``tunnels`` those between switches have room for what a tunnel adds.
 
     Raises TopologyError where a buffer cannot hold a frame.
     """

@@ -172,8 +172,10 @@ class _Reader:
         return self.lines.get(key, 1)
 
     def line_about(self, stated: str) -> int:
-        """The line of the first key that a message of the topology names, which knows nothing of
-        switches' keys."""
+        """Return the line of the first key that a message of the topology names.
+
+        The message knows nothing of switches' keys.
+        """
         named = (
             word
             for word in re.findall(r"[a-z_]+", stated)

@@ -23,8 +23,10 @@ TITLES = {
 
 
 def schema() -> dict[str, object]:
-    """Accepts every profile whose single values are right; contradictions between them are not
-    the schema's to find."""
+    """Return a schema that accepts every profile whose single values are right.
+
+    Contradictions between values are not found by it.
+    """
     return {"$schema": DIALECT, "title": "uetemu fabric profile"} | _section(())
 
 

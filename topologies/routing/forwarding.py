@@ -165,8 +165,10 @@ class Forwarding:
     # ------------------------------------------------------------------ lengths
 
     def paths(self, source: str, *, longest: bool = False) -> Mapping[str, tuple[Link, ...]]:
-        """A shortest way (fewest hops, then least delay) from ``source`` to every node that it
-        reaches, or a longest one."""
+        """Return a shortest path from ``source`` to every node in reach, or a longest one.
+
+        The shortest has the fewest hops, then the least delay.
+        """
         start, first = self._attachment(self.topology.node(source))
         begin = self._begin(start, source != start)
         found: dict[str, tuple[Link, ...]] = {}
@@ -213,8 +215,10 @@ class Forwarding:
         return tuple(links)
 
     def means(self, source: str, destination: str) -> tuple[float, float] | None:
-        """Mean delay (ns) and mean time of an octet at all ports (ns) between two GPUs, each of
-        several next hops being as likely."""
+        """Return the mean delay and the mean time of an octet at all ports (ns) between two GPUs.
+
+        Each of several next hops is as likely.
+        """
         start, first = self._attachment(self.topology.node(source))
         owner, last = self._attachment(self.topology.node(destination))
         begin = self._begin(start, source != start)

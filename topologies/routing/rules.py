@@ -66,8 +66,10 @@ def dimension_order(graph: Graph, owner: str) -> Hops:
 def _turn(
     graph: Graph, name: str, turn: int, goal: int
 ) -> tuple[tuple[int, int], tuple[Step, ...]]:
-    """The steps from ``name`` along dimension ``turn`` that lead nearer to the place ``goal``, and
-    the rank of ``name`` among those that go there: the last dimension is that of the nearest."""
+    """Return the steps along dimension ``turn`` nearer to ``goal``, and the rank of ``name``.
+
+    The rank is that among those that go there: the last dimension is that of the nearest.
+    """
     here, size = graph.switches[name].position, graph.sizes[turn]
     far = _around(here[turn], goal, size)
     steps = tuple(

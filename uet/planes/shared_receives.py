@@ -43,8 +43,7 @@ class _Watch:
 
 
 class SharedReceives:
-    """The receives of ``feps``.  ``address_at`` gives a peer's address for the endpoint of a
-    number."""
+    """The receives of ``feps``; ``address_at`` gives a peer's address at an endpoint."""
 
     def __init__(
         self, feps: Sequence[FabricEndpoint], address_at: Callable[[str, int], str]

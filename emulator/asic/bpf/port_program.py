@@ -87,8 +87,9 @@ def detach(kernel: RouteSocket, index: int, *, subject: str) -> None:
 
 
 def configure(program: SwitchProgram, index: int, settings: bytes) -> None:
-    """Let port ``index`` work by ``settings``
-    (:func:`~emulator.asic.switch_profile.port_settings`).
+    """Configure port ``index`` by ``settings``.
+
+    See :func:`~emulator.asic.switch_profile.port_settings`.
 
     Takes effect with the next packet; what is in the queues stays.
     """

@@ -30,8 +30,11 @@ class EventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PauseEvent:
-    """``time`` is CLOCK_MONOTONIC in ns; the last two are of a frame: its destination, and what
-    stands behind its EtherType."""
+    """An event of a port.
+
+    ``time`` is CLOCK_MONOTONIC in ns; the last two are of a frame: its destination, and what stands
+    behind its EtherType.
+    """
 
     time: int
     port: int

@@ -226,8 +226,11 @@ def _rails(topology: Topology) -> Table:
 
 
 def reported_ports(names: Sequence[str]) -> str:
-    """``down0 .. down3`` of neighbours.  Of ports with others between: each of a few, such as
-    ``down0, down3, down6``, or of more ``down0, down8 .. down64``."""
+    """Return a short form of neighbouring ports, such as ``down0 .. down3``.
+
+    Ports with others between are listed: a few each, such as ``down0, down3, down6``, more as
+    ``down0, down8 .. down64``.
+    """
     last = [int(found.group()) for name in names[:2] if (found := re.search(r"\d+$", name))]
     if len(names) < 2 or len(last) < 2 or last[1] == last[0] + 1:
         return span(names)

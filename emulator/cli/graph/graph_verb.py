@@ -76,9 +76,12 @@ DEFAULT_COLOUR = "utilisation"
 def command(
     what: str, form: str | None, output: str, full: bool, colour: str | None, row: int | None
 ) -> None:
-    """Draw a topology (NAME or NAME:param=value,...), a fabric profile (FILE.yaml), the fabric of a
-    running lab, or what the links of a run (its folder) saw; or export it: a containerlab lab, an
-    htsim .topo file, tables of addresses."""
+    """Draw or export a topology, a fabric profile, the fabric of a lab, or the links of a run.
+
+    What to draw is a topology (NAME or NAME:param=value,...), a fabric profile (FILE.yaml), a
+    running lab by its name, or the folder of a run.  Exports are a containerlab lab, an htsim
+    .topo file, or tables of addresses.
+    """
     form = form or _form_of(output)
     if full and form not in DRAWN:
         raise UserError(f"--full is for drawings; leave it out, or take {' or '.join(DRAWN)}")

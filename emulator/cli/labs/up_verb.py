@@ -76,8 +76,10 @@ def command(
     seed: int,
     form: str,
 ) -> None:
-    """Build TOPOLOGY (NAME, NAME:param=value,... or a fabric profile FILE.yaml) and leave it
-    running as a lab."""
+    """Build TOPOLOGY and leave it running as a lab.
+
+    TOPOLOGY is NAME, NAME:param=value,... or a fabric profile FILE.yaml.
+    """
     require_root("build a lab")
     chosen = choose(topology)
     model, homed = homing.resolved(chosen.topology, plane)

@@ -43,8 +43,7 @@ _ENTROPY4_AT, _ENTROPY6_AT = 34, 54
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortSpec:
-    """One port: its interface, its MAC and that of the gateway behind it, and the delays of paths
-    that end there, by source address."""
+    """One port: its interface, its MAC, its gateway's MAC, and the delays of paths by source."""
 
     interface: str
     mac: str

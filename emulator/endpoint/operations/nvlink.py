@@ -141,8 +141,10 @@ class NvLink:
         return rank in self._peers
 
     def occupy(self, now: int, octets: int, peer: int) -> tuple[int, int]:
-        """Take the egress to ``peer`` for ``octets``: when it is free again, and when the peer has
-        the data if nobody else copies there."""
+        """Take the egress to ``peer`` for ``octets``.
+
+        Returns when it is free again, and when the peer has the data if nobody else copies there.
+        """
         port = None if self._link.shared else peer
         start = max(now * _PS, self._egress_free.get(port, 0))
         end = self._egress_free[port] = start + self._link.octets_ps(octets)

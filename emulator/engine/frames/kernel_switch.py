@@ -173,8 +173,10 @@ def awaited(settle: Callable[[], None], take: Callable[[], object], budget_s: fl
 
 
 def queue_of(frame: bytes, queues: bytes) -> int:
-    """The queue of ``frame``, no IPv4 packet, where ``queues`` has one for each octet of DSCP and
-    ECN; what is no IP packet waits with data."""
+    """Return the queue of ``frame``, which is no IPv4 packet.
+
+    ``queues`` has one for each octet of DSCP and ECN; what is no IP packet waits with data.
+    """
     if frame[12] == 0x86 and frame[13] == 0xDD:
         return queues[(frame[14] & 0xF) << 4 | frame[15] >> 4]
     return LOW

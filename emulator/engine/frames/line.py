@@ -113,8 +113,10 @@ def octets_on_wire(frame: bytes) -> int:
 
 
 class Line:
-    """The line from port ``end``.  ``far`` takes each frame at its arrival, or, at a switch with
-    a pipeline, one latency after it; MAC control never waits for that (IEEE 802.3 clause 31).
+    """The line from port ``end``, whose frames ``far`` takes at their arrival.
+
+    At a switch with a pipeline that is one latency later; MAC control never waits for it (IEEE
+    802.3 clause 31).
 
     ``idle`` is called when nothing waits any more, ``leaves(queue, octets, origin)`` when a frame
     is out of its queue.  ``crc`` is the CRC32C of the row's frames so far, with length and time.
@@ -251,8 +253,10 @@ class Line:
         self._times.clear()
 
     def enqueue(self, frame: bytes, queue: int, origin: int = 0, *, ahead: bool = False) -> None:
-        """Take ``frame`` for ``queue``; ``ahead``: before what waits there, but for those that
-        were put ahead earlier."""
+        """Enqueue ``frame`` in ``queue``; with ``ahead`` before what waits there.
+
+        It stays behind frames that were put ahead earlier.
+        """
         octets = len(frame) + FRAMING_OCTETS
         if octets < SHORTEST_OCTETS:
             octets = SHORTEST_OCTETS

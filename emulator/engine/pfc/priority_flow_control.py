@@ -21,8 +21,10 @@ _DRAWN_OCTETS = 8
 
 @dataclass(frozen=True, slots=True)
 class PauseSettings:
-    """Rules of a port about pauses, and what faults do to the PAUSE frames that leave it and to
-    those that arrive there: take all of them, or each with a chance."""
+    """Rules of a port about pauses, and faults of the PAUSE frames that leave and arrive there.
+
+    Faults drop all of them, or each with a chance.
+    """
 
     rules: PauseRules | None
     storming: bool

@@ -53,8 +53,10 @@ class News:
 
 @dataclass(slots=True)
 class WindowReport:
-    """A worker after a window: its time and that of its next event (ps), what goes to others by
-    their number, what ranks have come to, and what was captured."""
+    """A worker after a window: its time, and the time of its next event (ps).
+
+    It also has what goes to others by their number, what ranks have come to, and what was captured.
+    """
 
     now: int
     following: int

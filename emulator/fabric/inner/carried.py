@@ -126,8 +126,10 @@ def _go_on(code: Assembler, octets: int) -> None:
 
 
 def _require(code: Assembler, octets: int) -> None:
-    """Leave by ``other`` unless the frame has so many octets from X on: the kernel would end the
-    program on a load beyond the frame and take 0 for its answer."""
+    """Leave by ``other`` unless the frame has so many octets from X on.
+
+    The kernel would end the program on a load beyond the frame and take 0 for its answer.
+    """
     code.add(STORE_X, OFFSET)
     _go_on(code, octets)
     code.add(LOAD_LENGTH)

@@ -254,8 +254,10 @@ def _lacking(reach: Reach, needed: Iterable[Pair], condition: Condition) -> froz
 def _without(
     topology: Topology, schedules: Sequence[Schedule], lost: frozenset[Pair]
 ) -> list[Schedule]:
-    """``schedules`` in which nobody sends, or waits for, what goes from one to the other of the
-    pairs ``lost``."""
+    """Return ``schedules`` without the messages between the pairs ``lost``.
+
+    Nobody sends them, or waits for them.
+    """
     names = [gpu.name for gpu in topology.gpus]
 
     def left(rank: int, operation: Operation) -> Operation:

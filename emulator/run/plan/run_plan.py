@@ -236,8 +236,11 @@ def prepare(request: RunRequest) -> RunPlan:
 
 
 def usual_switch(transport: str, topology: Topology, chosen: FabricChoice) -> str:
-    """The switch of ``transport`` where the user names none: that of the fabric's profile, or else
-    the customary one; and both where the profile has only parameters."""
+    """Return the switch of ``transport`` where the user names none.
+
+    It is that of the fabric's profile, or else the customary one, and both where the profile has
+    only parameters.
+    """
     asked = chosen.switch
     if asked is not None and not topology.switch_latency_ns:
         topology = topology.with_switch_latency(asked_latency_ns(asked))

@@ -64,8 +64,10 @@ def merged(option: str, asked: str | None, own: str, default: str) -> str:
 
 
 def _switch(asked: str | None, of_transport: str | None, own: str, default: str) -> str:
-    """The switch of a trial; the thresholds that its transport is set up with count where the user
-    names no switch and the trial no other profile.
+    """Return the switch of a trial.
+
+    The thresholds that its transport is set up with count where the user names no switch and the
+    trial no other profile.
 
     What the user says of the switch of one transport counts for it in place of ``asked``, and
     leaves what it does not speak of as is customary.
@@ -78,8 +80,9 @@ def _switch(asked: str | None, of_transport: str | None, own: str, default: str)
 
 
 def with_customary(switch: str, customary: str) -> str:
-    """``switch`` with those parameters of ``customary`` that it leaves open, if it is of that
-    name.
+    """Return ``switch`` with the parameters of ``customary`` that it leaves open.
+
+    Both must have the same name.
 
     Without priority flow control none of its parameters is left open.
     """

@@ -22,8 +22,9 @@ _MERSENNE_VERSION = 3  # random.Random.getstate
 
 
 class EvSets:
-    """``count`` sets of ``size`` EVs each: those that so many calls of
-    :func:`~uet.congestion.spraying.paths.draw_evs` draw from ``rng``, which goes on behind them.
+    """``count`` sets of ``size`` EVs each, drawn at once from ``rng``.
+
+    They are those that so many calls of :func:`~uet.congestion.spraying.paths.draw_evs` would draw.
     """
 
     __slots__ = ("_evs",)
