@@ -42,7 +42,7 @@ rail even in rail order; ``cross_rail_hops`` counts such hops.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -52,61 +52,30 @@ from emulator.errors import UserError
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives import ring
 from scenarios.collectives.program import Program
+from scenarios.collectives.size_sweep import DTYPE, ELEMENT_BYTES, SizeSweep, nccl_columns
 from topologies.model import Topology
-from topologies.parts.design_parameters import COUNT, SIZE
+from topologies.parts.design_parameters import SIZE
 
-DTYPE = "float32"
-ELEMENT_BYTES = 4
 #: Beyond this, a run would take hours.
 MAX_OPERATIONS = 20_000_000
 #: Inputs are made so many elements at a time: those of a large size need no room twice.
 ELEMENTS_AT_ONCE = 2**20
-WARMUPS = replace(COUNT, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters:
+class Parameters(SizeSweep):
     """The parameters of ``allreduce``."""
 
-    min_size: int = parameter(32 * 2**10, SIZE, help="smallest size of the sweep")
-    max_size: int = parameter(8 * 2**20, SIZE, help="largest size of the sweep")
-    factor: int = parameter(16, COUNT, help="each size is the previous one times this")
-    sizes: tuple[int, ...] = parameter((), SIZE, many=True, help="sizes instead of the sweep")
-    warmups: int = parameter(1, WARMUPS, help="iterations before those that count")
-    iterations: int = parameter(2, COUNT, help="iterations that count, for each size")
     slice_bytes: int = parameter(64 * 2**10, SIZE, help="pieces in which a block moves on")
     order: str = parameter("rail", choices=("rail", "shuffled"), help="how rings visit the GPUs")
 
     def __post_init__(self) -> None:
-        if not self.sizes and self.min_size > self.max_size:
-            raise UserError(
-                f"min_size is {self.min_size} and max_size {self.max_size}; "
-                "give a max_size of at least min_size"
-            )
-        if not self.sizes and self.factor == 1 and self.min_size != self.max_size:
-            raise UserError("factor=1 would never reach max_size; give a factor of at least 2")
         if self.slice_bytes % ELEMENT_BYTES:
             raise UserError(
                 f"slice_bytes is {self.slice_bytes}, not a whole number of {ELEMENT_BYTES}-octet "
                 f"elements; give a multiple of {ELEMENT_BYTES}"
             )
-        for size in self.sweep:
-            if size % ELEMENT_BYTES:
-                above = size - size % ELEMENT_BYTES + ELEMENT_BYTES
-                raise UserError(
-                    f"a size of {size} B is not divisible into {ELEMENT_BYTES}-octet {DTYPE} "
-                    f"elements; take {above} B"
-                )
-
-    @property
-    def sweep(self) -> tuple[int, ...]:
-        """The sizes to run, in octets."""
-        if self.sizes:
-            return self.sizes
-        sizes = [self.min_size]
-        while self.factor > 1 and sizes[-1] * self.factor <= self.max_size:
-            sizes.append(sizes[-1] * self.factor)
-        return tuple(sizes)
+        super().__post_init__()
 
 
 def topology(parameters: Parameters) -> str:
@@ -136,15 +105,7 @@ def measures(
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
     ranks = len(topology.gpus)
-    algbw = trial.size_bytes / outcome.mean_ns  # octets per ns are GB/s
-    return {
-        "count": trial.size_bytes // ELEMENT_BYTES,
-        "type": "float",
-        "redop": "sum",
-        "root": -1,
-        "algbw_gbps": algbw,
-        "busbw_gbps": algbw * 2 * (ranks - 1) / ranks,
-    }
+    return nccl_columns(trial, outcome, redop="sum", bus_factor=2 * (ranks - 1) / ranks)
 
 
 def _check_slices(parameters: Parameters, rings: Sequence[ring.Ring], size: int) -> None:

@@ -169,12 +169,12 @@ def all_gather(
     *,
     result: str,
     slice_bytes: int,
-    ready: Ready,
+    ready: Ready | None,
 ) -> Ready:
     """Give every rank every block: position p starts with block p in its ``result``.
 
     ``ready`` (for example what :func:`reduce_scatter` returned) names the operations after which
-    the slices of that block may be sent.
+    the slices of that block may be sent; None: they are there from the start.
     """
     buffers = Buffers(source=result, result=result)
     return Walk(program, channels, slice_bytes, buffers, first=0).ready(ready)
