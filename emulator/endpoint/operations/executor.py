@@ -371,8 +371,9 @@ class Executor:
         at, octets, dtype = program.far[index], program.octets[index], program.dtype(index)
         source = self._memory.octets[at : at + octets].view(dtype)
         into = self._region(index).view(dtype)
+        function = program.function(index)
         for part in slices(len(source), source.itemsize):
-            np.add(into[part], source[part], out=into[part])
+            function(into[part], source[part])
             yield (part.stop - part.start) * source.itemsize
         self._complete(index)
 

@@ -14,7 +14,8 @@ COMPUTE                                                          duration (ns)
 BARRIER                                                          name of the barrier
 ==========  ====================  =============================  ======================
 
-Buffers, dtypes and barriers are numbers of ``names``.
+Buffers, dtypes and barriers are numbers of ``names``.  The ``tag`` of a REDUCE is the number of its
+function (:data:`emulator.endpoint.operations.elementwise.FUNCTION_NUMBERS`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from emulator.endpoint.operations.elementwise import FUNCTION_NAMES, FUNCTION_NUMBERS
 from emulator.endpoint.operations.schedule import (
     Barrier,
     Compute,
@@ -169,7 +171,9 @@ class OperationTable(Sequence[Operation]):
             return Receive(peer=peer, tag=tag, into=near, after=after)
         far = Region(names[far_buffer], far_at, far_octets)
         if kind == REDUCE:
-            return Reduce(source=far, into=near, dtype=names[number], after=after)
+            function = FUNCTION_NAMES[tag]
+            dtype = names[number]
+            return Reduce(source=far, into=near, dtype=dtype, function=function, after=after)
         made = Write if kind == WRITE else Copy
         return made(peer=peer, tag=tag, local=near, remote=far, after=after)
 
@@ -209,9 +213,11 @@ def _row(operation: Operation, names: Names) -> tuple[int, ...]:
             return COPY, peer, tag, *_region(local, names), *_region(remote, names), 0
         case Receive(peer=peer, tag=tag, into=into):
             return RECEIVE, peer, tag, *_region(into, names), 0, 0, 0, 0
-        case Reduce(source=source, into=into, dtype=dtype):
+        case Reduce(source=source, into=into, dtype=dtype, function=function):
+            if function not in FUNCTION_NUMBERS:
+                raise ValueError(f"a Reduce has no function {function!r}")
             regions = (*_region(into, names), *_region(source, names))
-            return REDUCE, 0, 0, *regions, names.number(dtype)
+            return REDUCE, 0, FUNCTION_NUMBERS[function], *regions, names.number(dtype)
         case Compute(duration_ns=duration):
             return COMPUTE, 0, 0, 0, 0, 0, 0, 0, 0, duration
         case Barrier(name=name):

@@ -58,11 +58,16 @@ class Receive(Operation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce(Operation):
-    """``into += source`` element by element (``dtype`` is a numpy type name)."""
+    """Add ``source`` to ``into`` element by element (``dtype`` is a numpy type name).
+
+    ``function`` names another one of
+    :data:`emulator.endpoint.operations.elementwise.ELEMENT_FUNCTIONS`.
+    """
 
     source: Region
     into: Region
     dtype: str = "float32"
+    function: str = "sum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

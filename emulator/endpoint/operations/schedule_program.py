@@ -8,6 +8,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from emulator.endpoint.operations.elementwise import (
+    ELEMENT_FUNCTIONS,
+    ElementFunction,
+    element_type,
+)
 from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.operation_table import (
     COMPUTE,
@@ -32,6 +37,7 @@ from emulator.endpoint.operations.schedule import (
 #: A tag travels in this many bits of a write's header data.
 TAG_BITS = 24
 
+_FUNCTIONS = tuple(ELEMENT_FUNCTIONS.values())
 _NO_RECEIVES = 0, memoryview(b"")
 
 Mask = npt.NDArray[np.bool_]
@@ -62,6 +68,7 @@ class ScheduleProgram:
         self.layouts = dict(layouts)
         self._fabric, self._scale_up = frozenset(fabric), frozenset(scale_up)
         self._tags: set[tuple[str, int, int]] = set()
+        self._types: dict[int, np.dtype[np.generic]] = {}
         self.operations = table = self._table(schedule)
         columns = table.columns
         self._wrong = np.zeros(len(table), bool)
@@ -85,9 +92,13 @@ class ScheduleProgram:
         self.at, self.far = _readable(at), _readable(far)
         self.number = _readable(columns["number"])
 
-    def dtype(self, index: int) -> npt.DTypeLike:
-        """The type of what the sum ``index`` adds."""
-        return self.operations.names[self.number[index]]
+    def dtype(self, index: int) -> np.dtype[np.generic]:
+        """Return the element type of the Reduce ``index``."""
+        return self._types[self.number[index]]
+
+    def function(self, index: int) -> ElementFunction:
+        """Return what the Reduce ``index`` does to its elements."""
+        return _FUNCTIONS[self.tag[index]]
 
     def receive_of(self, peer: int, tag: int) -> int | None:
         """The operation that waits for what ``peer`` sends with ``tag``."""
@@ -180,7 +191,12 @@ class ScheduleProgram:
         if len(sums):
             sizes = np.ones(len(names), np.int64)
             for number in np.unique(columns["number"][sums]).tolist():
-                sizes[number] = np.dtype(names[number]).itemsize
+                try:
+                    self._types[number] = element_type(names[number])
+                except ValueError:
+                    self._wrong[sums[columns["number"][sums] == number]] = True
+                    continue
+                sizes[number] = self._types[number].itemsize
             size = sizes[columns["number"][sums]]
             for column in ("near_at", "near_octets", "far_at", "far_octets"):
                 self._wrong[sums[columns[column][sums] % size != 0]] = True
@@ -244,7 +260,10 @@ class ScheduleProgram:
         self._check_tag("to", operation.peer, operation.tag)
 
     def _check_reduce(self, operation: Reduce) -> None:
-        size = np.dtype(operation.dtype).itemsize
+        size = element_type(operation.dtype).itemsize
+        if operation.function not in ELEMENT_FUNCTIONS:
+            known = ", ".join(ELEMENT_FUNCTIONS)
+            raise ValueError(f"it has a function {operation.function!r}; known are {known}")
         for region in (operation.source, operation.into):
             self.layout.locate(region)
             if region.length % size or region.offset % size:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.endpoint.operations.elementwise import ELEMENT_FUNCTIONS, element_type
 from emulator.endpoint.operations.schedule import (
     Compute,
     Copy,
@@ -92,8 +93,11 @@ class Executor:
                 self.sent.append((rank, operation.peer, operation.local.length))
                 continue
             if isinstance(operation, Reduce):
-                into = self.view(rank, operation.into).view(operation.dtype)
-                into += self.view(rank, operation.source).view(operation.dtype)
+                dtype = element_type(operation.dtype)
+                ELEMENT_FUNCTIONS[operation.function](
+                    self.view(rank, operation.into).view(dtype),
+                    self.view(rank, operation.source).view(dtype),
+                )
             elif isinstance(operation, Receive):
                 assert arrived.pop((operation.peer, rank, operation.tag)) == operation.into
             elif not isinstance(operation, Compute):  # which only takes time

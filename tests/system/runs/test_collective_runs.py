@@ -13,9 +13,7 @@ pytestmark = pytest.mark.root
 
 @pytest.mark.parametrize("transport", ["uet", "rocev2"])
 @pytest.mark.parametrize("scenario", ["allgather", "reducescatter", "alltoall"])
-def test_every_element_arrives(
-    start: Callable[..., Run], scenario: str, transport: str
-) -> None:
+def test_every_element_arrives(start: Callable[..., Run], scenario: str, transport: str) -> None:
     run = start(
         *SMALL, "--sizes", "4KiB,64KiB", "--transport", transport, "--capture", "none",
         scenario=scenario,
