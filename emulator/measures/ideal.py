@@ -37,7 +37,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulator.endpoint.operations.operation_table import COMPUTE, WRITE
+from emulator.endpoint.operations.operation_table import APPLY, COMPUTE, WRITE
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.endpoint.operations.schedule_program import describe
 from emulator.measures.cuts import Change, Crossing, cut_bound_ns
@@ -195,7 +195,7 @@ class _Bound:
     def _own(self) -> Floats:
         """Return how long each operation takes by itself."""
         number = self.graph.column("number")
-        return np.where(self.graph.kind == COMPUTE, number, 0).astype(np.float64)
+        return np.where(np.isin(self.graph.kind, (COMPUTE, APPLY)), number, 0).astype(np.float64)
 
     def _fabric(self, begins: Floats, rests: Floats) -> float:
         # All messages of a pair are one to a cut: only sums and least values count.

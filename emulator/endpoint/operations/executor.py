@@ -11,15 +11,17 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from emulator.endpoint.operations.checksum import SLICE_OCTETS, crc32c, slices
+from emulator.endpoint.operations.data_arrival import DataArrival
+from emulator.endpoint.operations.gpu_functions import GpuFunctionError
 from emulator.endpoint.operations.gpu_memory import GpuMemory
 from emulator.endpoint.operations.nvlink import CopyNotice, NvLink
 from emulator.endpoint.operations.operation_table import (
+    APPLY,
     BARRIER,
     COMPUTE,
     COPY,
@@ -44,18 +46,6 @@ WIDE, NARROW = 64, 32
 _TAG_MASK = (1 << TAG_BITS) - 1
 _EXECUTION_MASK = 0xFF
 _STARTING_COST = 4096  # of one operation, in octets of work, when sharing the loop with the NIC
-
-
-class _Arrival(NamedTuple):
-    """A peer's data is in our memory; it may count from ``at`` on.
-
-    ``crc`` is the sender's, or None if the data have been verified by it already.
-    """
-
-    crc: int | None
-    offset: int
-    length: int
-    at: int
 
 
 class Executor:
@@ -92,11 +82,14 @@ class Executor:
             REDUCE: self._begin_reduce,
             COMPUTE: self._begin_compute,
             BARRIER: self._begin_barrier,
+            APPLY: self._begin_apply,
         }
         self._narrow = header_bits == NARROW
-        self._unread: list[tuple[int, int, _Arrival]] = []  # immediates that came before the start
+        self._unread: list[
+            tuple[int, int, DataArrival]
+        ] = []  # immediates that came before the start
         self._number = self._execution = 0  # and the number's low bits, as they travel
-        self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
+        self._arrivals: dict[tuple[int, int, int], DataArrival] = {}
         self._barriers_reached: list[str] = []
         self.running = False
         self.stale_arrivals = 0
@@ -320,7 +313,7 @@ class Executor:
             self._arrived(index, arrival)
         return 0
 
-    def _arrived(self, index: int, arrival: _Arrival) -> None:
+    def _arrived(self, index: int, arrival: DataArrival) -> None:
         if arrival.at > self._now:  # scale-up data is there early; it counts from its time on
             key = (self._execution, self._program.peer[index], self._program.tag[index])
             self._arrivals[key] = arrival
@@ -328,7 +321,7 @@ class Executor:
         else:
             self._work.append(self._verify(index, arrival))
 
-    def _verify(self, index: int, arrival: _Arrival) -> Generator[int, None, None]:
+    def _verify(self, index: int, arrival: DataArrival) -> Generator[int, None, None]:
         at, length = self._program.at[index], self._program.octets[index]
         if (arrival.offset, arrival.length) != (at, length):
             self.fail(
@@ -381,6 +374,14 @@ class Executor:
         heapq.heappush(self._timers, (self._now + self._program.number[index], index))
         return 0
 
+    def _begin_apply(self, index: int) -> int:
+        try:
+            octets = self._program.calls[index].run(self._memory.octets)
+        except GpuFunctionError as failure:
+            self.fail("function", f"{self._described(index)}: {failure}")
+            return 0
+        return octets + self._begin_compute(index)
+
     def _begin_barrier(self, index: int) -> int:
         name = self._program.operations.names[self._program.number[index]]
         if name in self._at_barrier:
@@ -391,7 +392,7 @@ class Executor:
         return 0
 
     def _expire(self, index: int) -> None:
-        """The time of a Compute, of a Copy's egress or of a scale-up arrival has come."""
+        """The time of a Compute or Apply, of a Copy's egress or of a scale-up arrival has come."""
         if self._program.kind[index] == RECEIVE:
             self._begin_receive(index)
         else:
@@ -428,7 +429,7 @@ class Executor:
             self.stale_arrivals += 1
             return
         if self._narrow:
-            arrival = _Arrival(None, completion.offset, completion.length, now)
+            arrival = DataArrival(None, completion.offset, completion.length, now)
             unread = (peer, completion.header_data, arrival)
             if self.running:
                 self._work.append(self._identify(*unread))
@@ -436,13 +437,13 @@ class Executor:
                 self._unread.append(unread)
             return
         label = completion.header_data >> 32
-        arrival = _Arrival(
+        arrival = DataArrival(
             completion.header_data & 0xFFFF_FFFF, completion.offset, completion.length, now
         )
         self._accept(label >> TAG_BITS, peer, label & _TAG_MASK, arrival)
 
     def _identify(
-        self, peer: int, header_data: int, arrival: _Arrival
+        self, peer: int, header_data: int, arrival: DataArrival
     ) -> Generator[int, None, None]:
         """Find out by the checksum of what arrived which write it was."""
         data = self._memory.octets[arrival.offset : arrival.offset + arrival.length]
@@ -466,10 +467,10 @@ class Executor:
     def notice(self, notices: Sequence[CopyNotice]) -> None:
         """Take scale-up notices of the server's other GPUs."""
         for one in notices:
-            arrival = _Arrival(one.crc, one.offset, one.length, one.deliver_at)
+            arrival = DataArrival(one.crc, one.offset, one.length, one.deliver_at)
             self._accept(one.execution, one.sender, one.tag, arrival)
 
-    def _accept(self, execution: int, peer: int, tag: int, arrival: _Arrival) -> None:
+    def _accept(self, execution: int, peer: int, tag: int, arrival: DataArrival) -> None:
         if self._is_stale(execution) or (execution == self._execution and not self.running):
             self.stale_arrivals += 1
             return

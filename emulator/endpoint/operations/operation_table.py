@@ -12,15 +12,18 @@ RECEIVE     into
 REDUCE      into                  source                         name of the dtype
 COMPUTE                                                          duration (ns)
 BARRIER                                                          name of the barrier
+APPLY                                                            duration (ns)
 ==========  ====================  =============================  ======================
 
 Buffers, dtypes and barriers are numbers of ``names``.  The ``tag`` of a REDUCE is the number of its
-function (:data:`emulator.endpoint.operations.elementwise.FUNCTION_NUMBERS`).
+function (:data:`emulator.endpoint.operations.elementwise.FUNCTION_NUMBERS`).  That of an APPLY is
+the index of its call in ``calls``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
@@ -28,6 +31,7 @@ import numpy.typing as npt
 
 from emulator.endpoint.operations.elementwise import FUNCTION_NAMES, FUNCTION_NUMBERS
 from emulator.endpoint.operations.schedule import (
+    Apply,
     Barrier,
     Compute,
     Copy,
@@ -38,7 +42,7 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 
-WRITE, COPY, RECEIVE, REDUCE, COMPUTE, BARRIER = range(6)
+WRITE, COPY, RECEIVE, REDUCE, COMPUTE, BARRIER, APPLY = range(7)
 #: The columns, and what an operation has where its kind says nothing.
 COLUMNS = (
     "kind",
@@ -72,13 +76,23 @@ class Names:
         return tuple(self._numbers)
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The fields of an Apply that are too many for columns."""
+
+    function: str
+    inputs: tuple[Region, ...]
+    outputs: tuple[Region, ...]
+    arguments: tuple[int | float | str, ...]
+
+
 class OperationTable(Sequence[Operation]):
     """Operations in ``columns`` (:data:`COLUMNS`), all as long as ``kind``.
 
     Operation ``i`` waits for ``after[begin[i]:begin[i + 1]]``.
     """
 
-    __slots__ = ("after", "begin", "columns", "names")
+    __slots__ = ("after", "begin", "calls", "columns", "names")
 
     def __init__(
         self,
@@ -86,12 +100,14 @@ class OperationTable(Sequence[Operation]):
         begin: npt.ArrayLike,
         after: npt.ArrayLike,
         names: Sequence[str],
+        calls: Sequence[Call] = (),
     ) -> None:
         self.columns: dict[str, Column] = {name: _fitting(columns[name]) for name in COLUMNS}
         self.columns["kind"] = np.asarray(columns["kind"], np.uint8)
         self.begin = _fitting(begin)
         self.after = _fitting(after)
         self.names = tuple(names)
+        self.calls = tuple(calls)
 
     @classmethod
     def of(cls, operations: Iterable[Operation], names: Names | None = None) -> OperationTable:
@@ -102,13 +118,14 @@ class OperationTable(Sequence[Operation]):
         rows: list[tuple[int, ...]] = []
         begin: list[int] = [0]
         after: list[int] = []
+        calls: list[Call] = []
         for operation in operations:
-            rows.append(_row(operation, names))
+            rows.append(_row(operation, names, calls))
             after += operation.after
             begin.append(len(after))
         table = np.array(rows, np.int64).reshape(-1, len(COLUMNS))
         columns = dict(zip(COLUMNS, table.T, strict=True))
-        return cls(columns, begin, after, names.all())
+        return cls(columns, begin, after, names.all(), calls)
 
     @classmethod
     def joined(cls, tables: Sequence[OperationTable], names: Names) -> OperationTable:
@@ -122,7 +139,12 @@ class OperationTable(Sequence[Operation]):
         begins = [table.begin[:-1] + shift for table, shift in zip(tables, shifts, strict=False)]
         begin = np.concatenate([*begins, shifts[-1:]])
         after = np.concatenate([table.after for table in tables])
-        return cls(columns, begin, after, names.all())
+        calls = [call for table in tables for call in table.calls]
+        if calls:
+            earlier = np.cumsum([0, *(len(table.calls) for table in tables[:-1])])
+            shift = np.repeat(earlier, [len(table) for table in tables])
+            columns["tag"] = columns["tag"] + np.where(columns["kind"] == APPLY, shift, 0)
+        return cls(columns, begin, after, names.all(), calls)
 
     # -- a sequence ----------------------------------------------------------------------------
 
@@ -157,7 +179,13 @@ class OperationTable(Sequence[Operation]):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return OperationTable, (self.columns, self.begin, self.after, self.names)
+        return OperationTable, (
+            self.columns,
+            self.begin,
+            self.after,
+            self.names,
+            self.calls,
+        )
 
     def _operation(self, row: Sequence[int], after: tuple[int, ...]) -> Operation:
         kind, peer, tag, buffer, at, octets, far_buffer, far_at, far_octets, number = row
@@ -166,6 +194,16 @@ class OperationTable(Sequence[Operation]):
             return Compute(duration_ns=number, after=after)
         if kind == BARRIER:
             return Barrier(name=names[number], after=after)
+        if kind == APPLY:
+            call = self.calls[tag]
+            return Apply(
+                function=call.function,
+                inputs=call.inputs,
+                outputs=call.outputs,
+                arguments=call.arguments,
+                duration_ns=number,
+                after=after,
+            )
         near = Region(names[buffer], at, octets)
         if kind == RECEIVE:
             return Receive(peer=peer, tag=tag, into=near, after=after)
@@ -205,7 +243,7 @@ def _fitting(values: npt.ArrayLike) -> Column:
     return array
 
 
-def _row(operation: Operation, names: Names) -> tuple[int, ...]:
+def _row(operation: Operation, names: Names, calls: list[Call]) -> tuple[int, ...]:
     match operation:
         case Write(peer=peer, tag=tag, local=local, remote=remote):
             return WRITE, peer, tag, *_region(local, names), *_region(remote, names), 0
@@ -222,6 +260,9 @@ def _row(operation: Operation, names: Names) -> tuple[int, ...]:
             return COMPUTE, 0, 0, 0, 0, 0, 0, 0, 0, duration
         case Barrier(name=name):
             return BARRIER, 0, 0, 0, 0, 0, 0, 0, 0, names.number(name)
+        case Apply(function=named, inputs=inputs, outputs=outputs, arguments=arguments):
+            calls.append(Call(named, inputs, outputs, arguments))
+            return APPLY, 0, len(calls) - 1, 0, 0, 0, 0, 0, 0, operation.duration_ns
         case _:
             raise ValueError(f"{type(operation).__name__}: this kind of operation is unknown")
 

@@ -78,6 +78,22 @@ class Compute(Operation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Apply(Operation):
+    """Apply the registered ``function`` to regions of the GPU's memory.
+
+    ``function`` is its name (:mod:`emulator.endpoint.operations.gpu_functions`).  It reads
+    ``inputs`` when the operation starts, and the operation ends ``duration_ns`` of fabric time
+    later.  ``outputs`` may be regions of ``inputs``.
+    """
+
+    function: str
+    inputs: tuple[Region, ...]
+    outputs: tuple[Region, ...]
+    arguments: tuple[int | float | str, ...] = ()
+    duration_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier(Operation):
     """Wait until every rank has reached its barrier ``name`` (out of band, not on the fabric)."""
 

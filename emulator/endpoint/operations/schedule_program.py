@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,8 +13,10 @@ from emulator.endpoint.operations.elementwise import (
     ElementFunction,
     element_type,
 )
+from emulator.endpoint.operations.gpu_functions import LocatedCall, find_gpu_function
 from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.operation_table import (
+    APPLY,
     COMPUTE,
     COPY,
     RECEIVE,
@@ -23,6 +25,7 @@ from emulator.endpoint.operations.operation_table import (
     OperationTable,
 )
 from emulator.endpoint.operations.schedule import (
+    Apply,
     Barrier,
     Compute,
     Copy,
@@ -74,6 +77,8 @@ class ScheduleProgram:
         self._wrong = np.zeros(len(table), bool)
         at, far = self._places(columns["near_octets"])
         self._check_kinds()
+        #: What each Apply calls, by its index.
+        self.calls = self._calls()
         follow = self._follow()
         wrong = np.flatnonzero(self._wrong)
         if len(wrong):
@@ -186,7 +191,7 @@ class ScheduleProgram:
             key = columns["peer"][chosen].astype(np.int64) << TAG_BITS | tag
             order = np.argsort(key, kind="stable")
             self._wrong[chosen[order[1:][key[order[1:]] == key[order[:-1]]]]] = True
-        self._wrong |= (kind == COMPUTE) & (columns["number"] < 0)
+        self._wrong |= np.isin(kind, (COMPUTE, APPLY)) & (columns["number"] < 0)
         sums = np.flatnonzero(kind == REDUCE)
         if len(sums):
             sizes = np.ones(len(names), np.int64)
@@ -200,6 +205,24 @@ class ScheduleProgram:
             size = sizes[columns["number"][sums]]
             for column in ("near_at", "near_octets", "far_at", "far_octets"):
                 self._wrong[sums[columns[column][sums] % size != 0]] = True
+
+    def _calls(self) -> dict[int, LocatedCall]:
+        calls: dict[int, LocatedCall] = {}
+        for index in self.operations.where(APPLY).tolist():
+            call = self.operations.calls[self.operations.columns["tag"][index]]
+            try:
+                calls[index] = LocatedCall(
+                    find_gpu_function(call.function),
+                    self._located(call.inputs),
+                    self._located(call.outputs),
+                    call.arguments,
+                )
+            except ValueError:
+                self._wrong[index] = True
+        return calls
+
+    def _located(self, regions: Sequence[Region]) -> tuple[tuple[int, int], ...]:
+        return tuple((self.layout.locate(one), one.length) for one in regions)
 
     def _follow(self) -> np.ndarray:
         """Pairs of an operation and one that waits for it, in their order."""
@@ -245,6 +268,11 @@ class ScheduleProgram:
                     raise ValueError("its duration is negative")
             case Barrier():
                 pass
+            case Apply():
+                find_gpu_function(operation.function)
+                self._located((*operation.inputs, *operation.outputs))
+                if operation.duration_ns < 0:
+                    raise ValueError("its duration is negative")
             case _:
                 raise ValueError("this kind of operation is unknown")
 
@@ -293,6 +321,8 @@ def describe(index: int, operation: Operation) -> str:
             what = f"Copy to rank {peer} with tag {tag}"
         case Receive(peer=peer, tag=tag):
             what = f"Receive from rank {peer} with tag {tag}"
+        case Apply(function=function):
+            what = f"Apply {function}"
         case Barrier(name=name):
             what = f"Barrier {name!r}"
         case _:

@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
+    Apply,
     Barrier,
     Compute,
     Copy,
@@ -26,7 +27,14 @@ from emulator.endpoint.operations.schedule import (
 #: Operations beyond which GPUs are left out: what a viewer still opens.
 SHOWN = 250_000
 
-_LANES = {Write: "send", Copy: "copy", Reduce: "reduce", Compute: "compute", Barrier: "barrier"}
+_LANES = {
+    Write: "send",
+    Copy: "copy",
+    Reduce: "reduce",
+    Compute: "compute",
+    Apply: "compute",
+    Barrier: "barrier",
+}
 
 
 def timeline(
@@ -127,6 +135,8 @@ def _title(operation: Operation, names: Sequence[str]) -> str:
     match operation:
         case Write(peer=peer) | Copy(peer=peer):
             return f"to {names[peer]}"
+        case Apply(function=function):
+            return function.partition(":")[2]
         case Barrier(name=name):
             return f"barrier {name}"
         case _:
@@ -135,6 +145,11 @@ def _title(operation: Operation, names: Sequence[str]) -> str:
 
 def _details(operation: Operation) -> dict[str, object]:
     match operation:
+        case Apply(inputs=inputs, outputs=outputs):
+            return {
+                "in": [f"{region.buffer}+{region.offset}" for region in inputs],
+                "out": [f"{region.buffer}+{region.offset}" for region in outputs],
+            }
         case Write(tag=tag, local=region) | Copy(tag=tag, local=region):
             return {"bytes": region.length, "tag": tag, "from": f"{region.buffer}+{region.offset}"}
         case Receive(tag=tag, into=region):

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.endpoint.operations.elementwise import ELEMENT_FUNCTIONS, element_type
+from emulator.endpoint.operations.gpu_functions import find_gpu_function
 from emulator.endpoint.operations.schedule import (
+    Apply,
     Compute,
     Copy,
     Operation,
@@ -97,6 +99,12 @@ class Executor:
                 ELEMENT_FUNCTIONS[operation.function](
                     self.view(rank, operation.into).view(dtype),
                     self.view(rank, operation.source).view(dtype),
+                )
+            elif isinstance(operation, Apply):
+                find_gpu_function(operation.function)(
+                    [self.view(rank, one) for one in operation.inputs],
+                    [self.view(rank, one) for one in operation.outputs],
+                    *operation.arguments,
                 )
             elif isinstance(operation, Receive):
                 assert arrived.pop((operation.peer, rank, operation.tag)) == operation.into
@@ -197,6 +205,12 @@ def hazards(schedules: Sequence[Schedule]) -> list[str]:
             elif isinstance(operation, Reduce):
                 use(schedule.rank, operation.source, False, key, key)
                 use(schedule.rank, operation.into, True, key, key)
+            elif isinstance(operation, Apply):
+                for one in operation.inputs:
+                    if one not in operation.outputs:
+                        use(schedule.rank, one, False, key, key)
+                for one in operation.outputs:
+                    use(schedule.rank, one, True, key, key)
     found: list[str] = []
     for (rank, buffer), touches in uses.items():
         touches.sort(key=lambda touch: touch[:2])

@@ -15,6 +15,7 @@ from emulator.endpoint.operations.gpu_memory import GpuMemory, Layout, memory_pa
 from emulator.endpoint.operations.nvlink import NvLink, ScaleUpLink
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
+    Apply,
     Barrier,
     Compute,
     Copy,
@@ -219,6 +220,16 @@ def receive(tag: int = 0, **changes: object) -> Receive:
     return Receive(**({"peer": 0, "tag": tag, "into": region("b")} | changes))  # type: ignore[arg-type]
 
 
+def apply(**changes: object) -> Apply:
+    fields = {
+        "function": "tests.harness.runs.gpu_arithmetic:increased",
+        "inputs": (region("a", 8),),
+        "outputs": (region("b", 8),),
+        "arguments": (3,),
+    } | changes
+    return Apply(**fields)  # type: ignore[arg-type]
+
+
 def test_write_reaches_the_receive_of_its_tag(ranks: TwoRanks) -> None:
     ranks.load([write(7)], [receive(7)])
     data = fill(ranks)
@@ -275,6 +286,39 @@ def test_reduce_is_numpy_addition(ranks: TwoRanks, dtype: str) -> None:
     expected = a + b
     ranks.run()
     assert np.array_equal(b, expected)
+
+
+def test_an_apply_reads_what_is_in_memory_when_it_starts(ranks: TwoRanks) -> None:
+    """Its outputs are there at once; what waits for it starts when its time is over."""
+    increase = apply(outputs=(region("b", 8, 8),), duration_ns=400, after=(0,))
+    here = region("a", 8)
+    ranks.load(
+        [write(local=here, remote=here)],
+        [receive(into=here), increase, Compute(duration_ns=1, after=(1,))],
+    )
+    ranks.memories[0].array("a", np.int64)[0] = 39
+    ranks.memories[1].array("a", np.int64)[0] = 1000
+    _, second = ranks.run()
+    assert second.error is None
+    assert ranks.memories[1].array("b", np.int64)[1] == 42
+    assert list(second.operation_start) == [0, LATENCY, LATENCY + 400]
+    assert list(second.operation_end) == [LATENCY, LATENCY + 400, LATENCY + 401]
+
+
+def test_an_apply_that_raises_ends_the_execution(ranks: TwoRanks) -> None:
+    ranks.load([apply(inputs=(region("a", 7),))], [])  # no whole int64
+    first, _ = ranks.run()
+    assert first.error == "function"
+    assert "operation 0 (Apply tests.harness.runs.gpu_arithmetic:increased): ValueError" in (
+        first.detail
+    )
+
+
+def test_an_apply_cannot_write_its_inputs(ranks: TwoRanks) -> None:
+    ranks.load([apply(function="tests.harness.runs.gpu_arithmetic:overwriting")], [])
+    first, _ = ranks.run()
+    assert first.error == "function"
+    assert "read-only" in first.detail
 
 
 def test_long_work_is_done_in_slices(ranks: TwoRanks) -> None:
@@ -412,6 +456,11 @@ def test_arrivals_of_a_past_execution_are_ignored(ranks: TwoRanks) -> None:
         (Copy(peer=9, tag=0, local=region("a"), remote=region("a")), "same scale-up network"),
         (Compute(duration_ns=1, after=(0,)), "not an earlier one"),
         (Compute(duration_ns=-1), "negative"),
+        (apply(duration_ns=-1), "negative"),
+        (apply(inputs=(region("c", 8),)), "there is no buffer 'c'"),
+        (apply(outputs=(region("a", 9, (1 << 20) - 8),)), "lie outside buffer 'a'"),
+        (apply(function="no.such.module:f"), "cannot be imported"),
+        (apply(function="numpy:add"), "no function of GPUs"),
         (Reduce(source=region("a", 6), into=region("b", 6)), "whole float32"),
     ],
 )

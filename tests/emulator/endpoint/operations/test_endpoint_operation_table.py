@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from emulator.endpoint.operations.gpu_memory import Layout
 from emulator.endpoint.operations.operation_table import COPY, WRITE, Names, OperationTable
 from emulator.endpoint.operations.schedule import (
+    Apply,
     Barrier,
     Compute,
     Copy,
@@ -36,6 +37,15 @@ operations = st.one_of(
     st.builds(Receive, after=after, peer=ranks, tag=tags, into=regions),
     st.builds(Reduce, after=after, source=regions, into=regions, dtype=st.sampled_from("fd")),
     st.builds(Compute, after=after, duration_ns=number),
+    st.builds(
+        Apply,
+        after=after,
+        function=st.sampled_from(["m:f", "m:g"]),
+        inputs=st.lists(regions, max_size=3).map(tuple),
+        outputs=st.lists(regions, max_size=2).map(tuple),
+        arguments=st.lists(st.integers(0, 9), max_size=2).map(tuple),
+        duration_ns=number,
+    ),
     st.builds(Barrier, after=after, name=st.sampled_from(["x", "y"])),
 )
 
