@@ -9,6 +9,8 @@
 ``fabric.json``       the topology as built
 ``environment.json``  machine, kernel, versions, seed, dilation and how it was chosen
 ``timeline.json``     one iteration of the largest size in Chrome's trace format
+``nccl-tests.json``   of collectives: their rows in nccl-tests' form
+                      (:mod:`emulator.nccl_tests.json_report`)
 ``capture.pcapng``    packets of the chosen ports (with a virtual clock:
                       :mod:`emulator.engine.port_capture`)
 ``telemetry.csv``     queues and counts over time of every switch port that has the ASIC

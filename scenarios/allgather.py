@@ -65,7 +65,8 @@ def measures(
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
     ranks = len(topology.gpus)
-    return nccl_columns(trial, outcome, redop="none", bus_factor=(ranks - 1) / ranks)
+    factor = (ranks - 1) / ranks
+    return nccl_columns(trial, outcome, redop="none", bus_factor=factor, parts=ranks)
 
 
 def _trial(
@@ -112,6 +113,7 @@ def _trial(
         warmups=parameters.warmups,
         iterations=parameters.iterations,
         facts={
+            "in_place": True,
             "channels": len(rings),
             "cross_rail_hops": ring.cross_rail_hops(rings, topology),
         },

@@ -67,7 +67,8 @@ def measures(
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
     ranks = len(topology.gpus)
-    return nccl_columns(trial, outcome, redop="none", bus_factor=(ranks - 1) / ranks)
+    factor = (ranks - 1) / ranks
+    return nccl_columns(trial, outcome, redop="none", bus_factor=factor, parts=ranks)
 
 
 def _trial(parameters: Parameters, topology: Topology, part: int, seed: int) -> Trial:

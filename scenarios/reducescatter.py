@@ -65,7 +65,8 @@ def measures(
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
     ranks = len(topology.gpus)
-    return nccl_columns(trial, outcome, redop="sum", bus_factor=(ranks - 1) / ranks)
+    factor = (ranks - 1) / ranks
+    return nccl_columns(trial, outcome, redop="sum", bus_factor=factor, parts=ranks)
 
 
 def _trial(

@@ -15,6 +15,7 @@ what to do and, where the transport changes, its agents are started anew.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ from emulator.errors import UserError
 from emulator.faults.fault_injector import FaultInjector, check_rates
 from emulator.lab import Lab
 from emulator.measures.bound import violation
+from emulator.nccl_tests.json_report import REPORT_FILE, NcclReport
 from emulator.results import Result, RunFolder
 from emulator.run.attempt import Attempt
 from emulator.run.clocks.host_time import HostTime
@@ -127,6 +129,10 @@ class _Run:
         self.striker: FaultInjector | None = None
         self.attempt: Attempt | None = None
         self._seeds = SeedRows(plan.request.seeds)
+        warmups = {trial.warmups for trial in plan.trials}
+        self._nccl = NcclReport(
+            plan.topology, sys.argv, warmups.pop() if len(warmups) == 1 else None
+        )
         self._endpoints: dict[str, dict[str, int]] = {}
         self._done = 0.0
         self._started = time.time_ns()
@@ -304,6 +310,8 @@ class _Run:
             own = measured_row(plan, stage, trial, measured.outcome)
             row = self.result.add_row({**own, **relayed, **reported})
             self.folder.event("row", **row)
+            name = f"{stage.stage.label}, seed {stage.seed}" if len(plan.stages) > 1 else ""
+            self._nccl.add(row, measured.outcome.times_ns, name)
             self.folder.event(
                 row_ports.EVENT, **row_ports.ports_of(len(self.result.rows), measured.outcome)
             )
@@ -410,6 +418,8 @@ class _Run:
     def conclude(self) -> None:
         """Write what there is.  The last thing of every run, whatever came before."""
         self.folder.write("result.json", self.result.as_dict())
+        if (report := self._nccl.content(self.result.errors)) is not None:
+            self.folder.write(REPORT_FILE, report)
         self.folder.event("end", errors=self.result.errors)
         self.folder.close()
 

@@ -68,15 +68,16 @@ class SizeSweep:
 
 
 def nccl_columns(
-    trial: Trial, outcome: Outcome, *, redop: str, bus_factor: float
+    trial: Trial, outcome: Outcome, *, redop: str, bus_factor: float, parts: int = 1
 ) -> Mapping[str, object]:
     """Return the values of a row as the NCCL tests define them.
 
-    algbw is the size over the time, and busbw is ``bus_factor`` times that, in GB/s.
+    algbw is the size over the time, and busbw is ``bus_factor`` times that, in GB/s.  ``count``
+    is that of the call: where each rank owns one of ``parts`` parts, the elements of one.
     """
     algbw = trial.size_bytes / outcome.mean_ns  # octets per ns are GB/s
     return {
-        "count": trial.size_bytes // ELEMENT_BYTES,
+        "count": trial.size_bytes // parts // ELEMENT_BYTES,
         "type": "float",
         "redop": redop,
         "root": -1,

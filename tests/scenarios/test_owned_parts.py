@@ -108,5 +108,5 @@ def test_busbw_follows_the_nccl_tests(name: str) -> None:
     outcome = Outcome(times_ns=(9_000_000, 11_000_000), ideal_ns=1, wrong=0, counters={})
     row = chosen.measures(parameters, topology, trial, outcome)
     assert (row["algbw_gbps"], row["busbw_gbps"]) == (100.0, 87.5)
-    assert (row["count"], row["root"]) == (250_000_000, -1)
+    assert (row["count"], row["root"]) == (31_250_000, -1)
     assert row["redop"] == ("sum" if name == "reducescatter" else "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -27,3 +28,20 @@ def test_every_element_arrives(start: Callable[..., Run], scenario: str, transpo
         assert row["wrong"] == 0
         assert row["time_us"] >= row["ideal_us"] > 0
         assert row["busbw_gbps"] == pytest.approx(row["algbw_gbps"] * 3 / 4)
+
+
+def test_a_parser_of_nccl_tests_finds_the_rows(start: Callable[..., Run]) -> None:
+    run = start(
+        *SMALL, "--sizes", "4KiB,64KiB", "--capture", "none", "--transport", "uet,rocev2",
+        scenario="allgather",
+    )  # fmt: skip
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    report = json.loads((run.folder / "nccl-tests.json").read_text())
+    rows = run.result["rows"]
+    assert [(one["size"], one["in_place"]["time"]) for one in report["results"]] == [
+        (row["size_bytes"], row["time_us"]) for row in rows
+    ]
+    assert [one["count"] for one in report["results"]] == [256, 4096, 256, 4096]
+    names = [one["experiment_name"] for one in report["results"]]
+    assert names == [f"{row['transport']}, seed 1" for row in rows]

@@ -1,0 +1,1 @@
+"""The files of nccl-tests: its JSON written, and logs of clusters read."""

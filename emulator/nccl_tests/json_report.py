@@ -1,0 +1,168 @@
+"""The rows of a run in the JSON that nccl-tests writes with ``-J``, form 3.
+
+The source of the form is ``src/util.cu`` of nccl-tests 2.19.  A key of that form that an emulated
+fabric has no value for is not written: ``env``, ``nccl_version``, and in ``config`` ``nthreads``,
+``ngpus``, ``graph``, ``blocking_collectives`` and ``parallel_init``, in ``devices`` ``pid`` and
+``device_hex``.  As there, truths are the texts ``true`` and ``false``, ``root`` is a text six
+characters wide, bandwidths are GB/s, and times are microseconds (here of fabric time).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+
+from topologies.model import Topology
+
+#: The number of nccl-tests' form of the file.
+FORM = 3
+#: The file in the run folder.
+REPORT_FILE = "nccl-tests.json"
+
+_TIME = "%Y-%m-%d %H:%M:%S"
+_COLUMNS = ("count", "type", "redop", "root", "algbw_gbps", "busbw_gbps")
+
+
+class NcclReport:
+    """The file while a run goes on: a result for each row of a collective.
+
+    ``arguments`` are those of the command, and ``warmups`` the iterations before those that count.
+    """
+
+    def __init__(self, topology: Topology, arguments: Sequence[str], warmups: int | None) -> None:
+        self._topology, self._arguments, self._warmups = topology, list(arguments), warmups
+        self._began = datetime.now()
+        self._results: list[dict[str, object]] = []
+
+    def add(self, row: Mapping[str, object], times_ns: Sequence[int], name: str = "") -> None:
+        """Add a row of ``result.json`` and the times of its iterations.
+
+        A row without the columns of nccl-tests is left out.  ``name`` says what it ran with.
+        """
+        if any(row.get(column) is None for column in _COLUMNS):
+            return
+        placed = "in_place" if row.get("in_place") else "out_of_place"
+        result: dict[str, object] = {
+            "size": row["size_bytes"],
+            "count": row["count"],
+            "type": row["type"],
+            "redop": row["redop"],
+            "root": f"{row['root']:6}",
+        }
+        if placed == "in_place":
+            result["out_of_place"] = None
+        result[placed] = {
+            "time": row["time_us"],
+            "alg_bw": row["algbw_gbps"],
+            "bus_bw": row["busbw_gbps"],
+            "nwrong": None if row["wrong"] is None else float(str(row["wrong"])),
+        }
+        result[f"{placed}_per_iter"] = spread_of([one / 1000 for one in times_ns])
+        result["actual_iterations"] = len(times_ns)
+        result["experiment_name"] = name
+        self._results.append(result)
+
+    def content(self, errors: Sequence[str]) -> dict[str, object] | None:
+        """Return the whole file, or None if no row is in the form of nccl-tests."""
+        if not self._results:
+            return None
+        measured = [_measured(result) for result in self._results]
+        failed = sum(bool(one["nwrong"]) for one in measured)
+        rates = [float(str(one["bus_bw"])) for one in measured]
+        return {
+            "version": FORM,
+            "start_time": self._began.strftime(_TIME),
+            "args": self._arguments,
+            "config": self._config(),
+            "results": self._results,
+            "out_of_bounds": {"count": failed, "okay": _text(not failed)},
+            "average_bus_bandwidth": {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"},
+            "errors": list(errors),
+            "end_time": datetime.now().strftime(_TIME),
+        }
+
+    def _config(self) -> dict[str, object]:
+        sizes = list(dict.fromkeys(int(str(result["size"])) for result in self._results))
+        counts = [int(str(result["actual_iterations"])) for result in self._results]
+        return {
+            "minimum_bytes": min(sizes),
+            "maximum_bytes": max(sizes),
+            **_step(sizes),
+            **({} if self._warmups is None else {"warmup_iters": self._warmups}),
+            "iterations": max(counts),
+            "aggregated_iterations": 1,
+            "validation": 1,
+            "per_iter_timing": _text(True),
+            "per_iter_skip": 0,
+            "devices": self._devices(),
+        }
+
+    def _devices(self) -> list[dict[str, object]]:
+        places = {
+            gpu: (server.name, number)
+            for server in self._topology.servers
+            for number, gpu in enumerate(server.gpus)
+        }
+        devices: list[dict[str, object]] = []
+        for rank, gpu in enumerate(self._topology.gpus):
+            host, number = places[gpu.name]
+            devices.append(
+                {
+                    "rank": rank,
+                    "group": 0,
+                    "hostname": host,
+                    "device": number,
+                    "device_info": gpu.name,
+                }
+            )
+        return devices
+
+
+def spread_of(times_us: Sequence[float]) -> dict[str, object]:
+    """Return nccl-tests' statistics of the iterations of one size.
+
+    A percentile is the value at its rank, rounded up, and the deviation that of all iterations.
+    """
+    ordered = sorted(times_us)
+    number = len(ordered)
+    mean = sum(ordered) / number
+    deviation = math.sqrt(sum((one - mean) ** 2 for one in ordered) / number)
+
+    def percentile(share: int) -> float:
+        return ordered[min(number - 1, (number * share + 99) // 100 - 1)]
+
+    return {
+        "skipped_iterations": 0,
+        "min_us": ordered[0],
+        "max_us": ordered[-1],
+        "avg_us": mean,
+        "p50_us": ordered[number // 2],
+        "p95_us": percentile(95),
+        "p99_us": percentile(99),
+        "stdev_us": deviation,
+        "cv_pct": 100 * deviation / mean if mean else 0.0,
+        "times_us": list(times_us),
+    }
+
+
+def _step(sizes: Sequence[int]) -> dict[str, object]:
+    """Return how the sizes follow each other, if one factor or one difference says it."""
+    factors = {after / before for before, after in pairwise(sizes)}
+    steps = {after - before for before, after in pairwise(sizes)}
+    if len(factors) == 1 and (factor := factors.pop()) > 1 and factor.is_integer():
+        return {"step_factor": int(factor)}
+    if len(steps) == 1 and (step := steps.pop()) > 0:
+        return {"step_bytes": step}
+    return {}
+
+
+def _measured(result: Mapping[str, object]) -> Mapping[str, object]:
+    found = result.get("out_of_place") or result["in_place"]
+    assert isinstance(found, Mapping)
+    return found
+
+
+def _text(truth: bool) -> str:
+    return "true" if truth else "false"
