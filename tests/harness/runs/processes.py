@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import CHECKOUT
 from emulator import lab_record
 from emulator.kernel import namespaces
+from tests import CHECKOUT
 from tests.harness.runs.whole_run import held
 
 SMALL = ("--topology", "rail_clos:hosts=2,gpus_per_host=2,spines=1")

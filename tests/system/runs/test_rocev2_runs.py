@@ -13,7 +13,7 @@ import pytest
 from scapy.utils import RawPcapNgReader
 
 from emulator.asic.code_points import LAB
-from emulator.rocev2.wire.rocev2_packets import PacketFlow, PacketDecapsulator, encapsulation
+from emulator.rocev2.wire.rocev2_packets import PacketDecapsulator, PacketFlow, encapsulation
 from tests.harness.runs.processes import SMALL, Run, uetemu
 
 TSHARK = shutil.which("tshark")

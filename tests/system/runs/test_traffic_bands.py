@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests import CHECKOUT
 from emulator.kernel import namespaces
+from tests import CHECKOUT
 from tests.harness.runs.bands import (
     CREDITED_INCAST,
     DEEP_INCAST,

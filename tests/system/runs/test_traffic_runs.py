@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import CHECKOUT
 from emulator.kernel import namespaces
 from emulator.results import ROW_KEYS
+from tests import CHECKOUT
 from tests.harness.runs.whole_run import held
 
 pytestmark = [

@@ -14,17 +14,16 @@ from typing import Any
 
 import pytest
 
-from tests import CHECKOUT
 from emulator import scenario as scenarios
 from emulator.asic import switch_fitting as fitting
 from emulator.asic.switch_choice import parse
 from emulator.errors import UserError
-from emulator.run.plan.variants import COMPARED
 from emulator.run.plan.stages import stages
+from emulator.run.plan.variants import COMPARED, variants
 from emulator.run.report import comparison
 from emulator.run.report import result_table as table
-from emulator.run.plan.variants import variants
 from emulator.transports import default_switch, fit
+from tests import CHECKOUT
 from tests.emulator.run.plan.test_stages import PLAIN
 from tests.harness.runs.whole_run import held
 from topologies.catalogue import load
