@@ -12,16 +12,16 @@ from enum import Enum
 
 from emulator.rocev2.congestion.pacing import Notifier, Pacer
 from emulator.rocev2.connection.connection_end import Host
-from emulator.rocev2.connection.requester import FLUSHED, Requester
+from emulator.rocev2.connection.requester import Requester
 from emulator.rocev2.connection.responder import Responder
 from emulator.rocev2.connection.unreliable import UnreliableRequester, UnreliableResponder
-from emulator.rocev2.connection.work import WorkError, WorkRequest, Workshop
+from emulator.rocev2.connection.work import FLUSHED, WorkError, WorkRequest, Workshop
 from emulator.rocev2.hca_config import Connection
 from emulator.rocev2.hca_peer import HcaPeer
 from emulator.rocev2.wire.rocev2_codes import Service, pkeys_match
 from emulator.rocev2.wire.rocev2_frames import Frames
 from uet.peer import traffic_class
-from uet.transport import Completion, Frame, Request
+from uet.transport import Frame, Request
 
 
 class QpState(Enum):
@@ -164,15 +164,7 @@ class QueuePair:
     def post(self, work: WorkRequest) -> None:
         """Queue work that :meth:`prepare` made."""
         if not self.sends or self.requester is None:
-            self.host.complete(
-                Completion(
-                    kind=work.kind,
-                    peer=work.request.peer,
-                    length=0,
-                    context=work.request.context,
-                    error=FLUSHED,
-                )
-            )
+            self.host.complete(work.completion(FLUSHED))
             return
         self.requester.post(work)
         self.host.activate(self)

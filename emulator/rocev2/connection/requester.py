@@ -1,13 +1,12 @@
-"""The asking side of a reliable connection: what its peer's answers and its timers do (IBA 9.7).
+"""The requester of a reliable connection handles its peer's answers and its timers (IBA 9.7).
 
-What is sent, and when, is the :class:`~emulator.rocev2.connection.send_queue.SendQueue`'s.
+The :class:`~emulator.rocev2.connection.send_queue.SendQueue` that it has holds and sends the work.
 """
 
 from __future__ import annotations
 
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.send_queue import SendQueue
-from emulator.rocev2.connection.work import WorkRequest
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.psn24 import unwrap
 from emulator.rocev2.wire.rocev2_codes import (
@@ -18,11 +17,10 @@ from emulator.rocev2.wire.rocev2_codes import (
     BthOperation,
     Syndrome,
 )
-from uet.transport import Completion
 
-#: Completion errors, as verbs call them.
+#: Completion errors, as verbs name them.
 RETRY_EXCEEDED, RNR_RETRY_EXCEEDED = "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR"
-FLUSHED, BAD_RESPONSE = "WR_FLUSH_ERR", "BAD_RESP_ERR"
+BAD_RESPONSE = "BAD_RESP_ERR"
 _FATAL = {
     Syndrome.NAK_INVALID_REQUEST: "REM_INV_REQ_ERR",
     Syndrome.NAK_REMOTE_ACCESS_ERROR: "REM_ACCESS_ERR",
@@ -32,35 +30,46 @@ _MICROSECOND = 1_000
 _MSN_BITS = 24
 
 
-class Requester(SendQueue):
-    """Sends the requests of one queue pair and makes sure that they are carried out."""
+class Requester:
+    """A requester sends the work of one queue pair and makes sure that it is carried out."""
 
     def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
-        super().__init__(qp, first_psn)
         config = qp.host.config
+        self._qp = qp
+        self._queue = queue = SendQueue(qp, first_psn)
+        # Callers reach the queue without a frame of the interpreter between: every turn sends.
+        self.post, self.transmit = queue.post, queue.transmit
+        self._counts = qp.host.counts
+        self._mtu = config.mtu
         self._selective = config.recovery == "selective_repeat"
         self._tolerant = config.reorder_tolerance > 0
         self._recover = first_psn  # what had been sent at the last timeout ends here
         self._went_back_at = -1  # where a gap in responses was seen last
-        self._retries = config.retry_cnt
-        self._rnr_retries = config.rnr_retry
+        self._retry_cnt = self._retries = config.retry_cnt
+        self._rnr_retry = self._rnr_retries = config.rnr_retry
         self._rnr_until: int | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Return whether everything posted has been carried out."""
+        return self._queue.idle
 
     # -- acknowledgement -----------------------------------------------------------------------
 
     def on_ack(self, psn24: int, frame: memoryview, at: int, now: int) -> None:
-        """An ACK or NAK; its AETH is at ``at``."""
+        """Handle an ACK or NAK whose AETH is at ``at``."""
+        queue = self._queue
         (word,) = headers.AETH.unpack_from(frame, at)
         syndrome = word >> _MSN_BITS
-        psn = unwrap(psn24, self.una)
+        psn = unwrap(psn24, queue.una)
         kind = syndrome & SYNDROME_KIND
         # The newest acknowledged one may come again: the responder answers duplicates with it.
-        if not self.una - 1 <= psn < self.high:
+        if not queue.una - 1 <= psn < queue.high:
             self._counts["rx_drop_ack_outside_window"] += 1
         elif kind == Syndrome.ACK:
             self._counts["rx_acks"] += 1
             self._acknowledge(psn + 1, now)
-        elif psn < self.una:
+        elif psn < queue.una:
             self._counts["rx_drop_ack_outside_window"] += 1
         elif kind == Syndrome.RNR_NAK:
             self._not_ready(psn, syndrome & SYNDROME_VALUE, now)
@@ -74,105 +83,64 @@ class Requester(SendQueue):
             self._counts["rx_drop_reserved_syndrome"] += 1
 
     def _missing(self, psn: int, now: int) -> None:
-        """NAK of a sequence error: the responder has everything before ``psn``, and not that one.
+        """Handle a sequence error's NAK: the responder has everything before ``psn``, not that one.
 
-        With selective repeat it says the same of one PSN, and nothing of those before it.
+        With selective repeat the NAK is about one PSN, and acknowledges nothing before it.
         """
         self._counts["rx_naks_sequence"] += 1
         if self._selective:
-            self._repeat_one(psn, now)
+            self._queue.retransmit(psn, now)
             return
         self._acknowledge(psn, now)
-        if psn >= self.una:
-            self._go_back(psn)
-            self._restart_timer(now)
-
-    def _repeat_one(self, psn: int, now: int) -> None:
-        """One packet is lost: send it again when there is room."""
-        work = self._find(psn)
-        if work is not None and work.fetch:
-            # The responder misses every PSN of a READ, which are one packet.
-            psn = work.next
-            work = None if psn in self._repeated else work
-        if work is not None:
-            self._lost[psn] = None
-            self._restart_timer(now)
+        if psn >= self._queue.una:
+            self._queue.go_back(psn)
+            self._queue.restart_timer(now)
 
     def _not_ready(self, psn: int, code: int, now: int) -> None:
-        """RNR NAK: all again from ``psn``, but not before the time that it names."""
+        """Handle an RNR NAK: send all again from ``psn``, but not before the time it names."""
         self._counts["rx_naks_rnr"] += 1
         if self._rnr_until is not None:
             return  # of packets that left before the first one
         self._acknowledge(psn, now)
-        if psn < self.una:
+        queue = self._queue
+        if psn < queue.una:
             return
         if self._rnr_retries == 0:
             self._fail(RNR_RETRY_EXCEEDED)
             return
         if self._rnr_retries != RNR_RETRY_FOREVER:
             self._rnr_retries -= 1
-        self._go_back(psn)
-        self._held = True
+        queue.go_back(psn)
+        queue.held = True
+        queue.deadline = None
         self._rnr_until = now + RNR_MICROSECONDS[code] * _MICROSECOND
-        self._deadline = None
 
     def _acknowledge(self, upto: int, now: int) -> None:
-        """Everything before ``upto`` has been carried out, except what must bring something."""
-        missing = False
-        while queue := self._sent or self._todo:
-            work = queue[0]
-            if work.fetch and work.next < work.end:
-                if upto > work.next:  # its responses were lost: an answer to what is behind it
-                    upto = work.next  # came first (IBA 9.7.5.1.2)
-                    missing = True
-                break
-            if work.end > upto:
-                break
-            queue.popleft()
-            self._complete(work, None)
-        if upto > self.una:
-            self._progress(upto, now)
+        """Complete what is before ``upto``; progress restores the numbers of retries."""
+        queue = self._queue
+        una = queue.una
+        missing = queue.acknowledge(upto, now)
+        if queue.una > una:
+            self._retries = self._retry_cnt
+            self._rnr_retries = self._rnr_retry
+            if queue.una < self._recover:
+                # After a timeout nothing is late any more: where the acknowledgement stops, a
+                # packet is lost that the responder would still wait for (as RFC 6582 has it of
+                # TCP).
+                queue.retransmit(queue.una, now)
         if missing:
             self._gap_in_responses(now)
-
-    def _progress(self, upto: int, now: int) -> None:
-        config = self._qp.host.config
-        for psn in range(self.una, upto) if self._lost or self._repeated else ():
-            self._lost.pop(psn, None)
-            self._repeated.pop(psn, None)
-        self.una = upto
-        if self.next < upto:
-            self.next = upto
-        self._retries = config.retry_cnt
-        self._rnr_retries = config.rnr_retry
-        self._restart_timer(now)
-        if upto < self._recover:
-            # After a timeout nothing is late any more: where the acknowledgement stops, a packet
-            # is lost that the responder would still wait for (as RFC 6582 has it of TCP).
-            self._repeat_one(upto, now)
-
-    def _complete(self, work: WorkRequest, error: str | None) -> None:
-        request = work.request
-        length = len(getattr(request, "payload", b"")) or work.length
-        self._qp.host.complete(
-            Completion(
-                kind=work.kind,
-                peer=request.peer,
-                length=length if error is None else 0,
-                context=request.context,
-                error=error,
-            )
-        )
 
     # -- responses -----------------------------------------------------------------------------
 
     def on_response(
         self, operation: int, psn24: int, frame: memoryview, at: int, end: int, now: int
     ) -> None:
-        """Data of a READ, or the answer to an atomic (whose headers end at ``at``)."""
-        psn = unwrap(psn24, self.una)
-        work = self._fetches[0] if self._fetches else None
-        if work is None or not self.una <= psn < self.high or psn < work.next:
+        """Handle data of a READ, or the answer to an atomic, whose headers end at ``at``."""
+        queue = self._queue
+        psn = unwrap(psn24, queue.una)
+        work = queue.fetches[0] if queue.fetches else None
+        if work is None or not queue.una <= psn < queue.high or psn < work.next:
             self._counts["rx_drop_unexpected_response"] += 1
             return
         if psn > work.next:
@@ -197,32 +165,34 @@ class Requester(SendQueue):
             work.payload[done : done + expected] = octets  # type: ignore[index]
         work.next = psn + 1
         if work.next == work.end:
-            self._fetches.popleft()
+            queue.fetches.popleft()
         self._acknowledge(work.next, now)
 
     def _gap_in_responses(self, now: int) -> None:
         """Ask again for the responses that are missing, once for each gap."""
-        if self._went_back_at == self.una:
+        queue = self._queue
+        if self._went_back_at == queue.una:
             return
-        self._went_back_at = self.una
+        self._went_back_at = queue.una
         self._counts["implied_naks"] += 1
-        self._go_back(self.una)
-        self._restart_timer(now)
+        queue.go_back(queue.una)
+        queue.restart_timer(now)
 
     # -- timers --------------------------------------------------------------------------------
 
     def next_deadline(self) -> int | None:
-        """The retry timer, or the end of an RNR NAK's delay."""
-        return self._deadline if self._rnr_until is None else self._rnr_until
+        """Return when the retry timer expires, or an RNR NAK's delay ends (ns)."""
+        return self._queue.deadline if self._rnr_until is None else self._rnr_until
 
     def on_timer(self, now: int) -> None:
         """Run the timer that is due."""
+        queue = self._queue
         if self._rnr_until is not None:
             if now >= self._rnr_until:
                 self._rnr_until = None
-                self._held = False
+                queue.held = False
             return
-        if self._deadline is None or now < self._deadline:
+        if queue.deadline is None or now < queue.deadline:
             return
         self._counts["rto_expirations"] += 1
         if self._retries == 0:
@@ -231,36 +201,20 @@ class Requester(SendQueue):
         self._retries -= 1
         self._went_back_at = -1
         if self._selective:
-            # The oldest one, what was asked for and repeated in vain, and the newest, which shows
-            # the responder what else is missing.
-            for psn in (self.una, *self._repeated, self.next - 1):
-                self._lost[psn] = None
+            queue.retransmit_unanswered()
             if self._tolerant:
-                self._recover = self.next
+                self._recover = queue.next
         else:
-            self._go_back(self.una)
-        self._restart_timer(now)
+            queue.go_back(queue.una)
+        queue.restart_timer(now)
 
     def _fail(self, error: str, psn: int | None = None) -> None:
-        """The request of ``psn``, else the oldest, ends with ``error``; so does the queue pair.
-
-        Those before it that lack an answer, READs whose data got lost, end as flushed.
-        """
-        self._qp.host.counts["qp_errors"] += 1
-        while queue := self._sent or self._todo:
-            work = queue.popleft()
-            if psn is None or psn < work.end:
-                self._complete(work, error)
-                break
-            self._complete(work, FLUSHED)
+        """End the work of ``psn``, else the oldest, with ``error``, and the queue pair with it."""
+        self._counts["qp_errors"] += 1
+        self._queue.fail(error, psn)
         self._qp.fail()
 
     def flush(self) -> None:
-        """Everything that is still to be done ends as flushed."""
-        for queue in (self._sent, self._todo):
-            while queue:
-                self._complete(queue.popleft(), FLUSHED)
-        self._fetches.clear()
-        self._lost.clear()
-        self._repeated.clear()
-        self._deadline = self._rnr_until = None
+        """End everything that is still to be done as flushed, and stop the timers."""
+        self._queue.flush()
+        self._rnr_until = None

@@ -13,6 +13,7 @@ from emulator.rocev2.connection.answers import Answers, ReadJob, ResponderAnswer
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.inbound_message import Inbound
 from emulator.rocev2.connection.selective_repeat import Early
+from emulator.rocev2.connection.work import FLUSHED
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.psn24 import unwrap
 from emulator.rocev2.wire.rocev2_codes import (
@@ -303,7 +304,7 @@ class Responder:
         READs are if they stand before a request that was refused: that has its NAK behind their
         data, or it would take the blame for them.
         """
-        self._inbound.abandon("WR_FLUSH_ERR")
+        self._inbound.abandon(FLUSHED)
         if not self._refused:
             self._answers.forget_reads()
 

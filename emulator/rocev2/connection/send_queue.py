@@ -1,9 +1,10 @@
-"""The requests of one reliable connection, in PSN order: to be sent, or sent (IBA 9.7.2, 9.7.3).
+"""The send queue of a reliable connection holds its work in PSN order (IBA 9.7.2, 9.7.3).
 
 Work has its PSNs from the moment it is posted.  ``una`` is the oldest PSN that is not
 acknowledged, ``next`` the one to send now, ``high`` one behind the newest ever sent; going back
 means no more than lowering ``next``.  Work that has been sent completely waits in one queue for
-its acknowledgement, all other in a second one.
+its acknowledgement, all other in a second one.  The queue sends work and completes it; its
+:class:`~emulator.rocev2.connection.requester.Requester` decides what an answer or a timer means.
 
 PSNs here are integers that do not wrap; 24 bits of them are on the wire.
 """
@@ -13,20 +14,25 @@ from __future__ import annotations
 from collections import deque
 
 from emulator.rocev2.connection.connection_end import ConnectionEnd
-from emulator.rocev2.connection.work import WorkRequest, packet_extension, read_extension
+from emulator.rocev2.connection.work import FLUSHED, WorkRequest, packet_extension, read_extension
 from emulator.rocev2.wire.rocev2_codes import MAX_OUTSTANDING, PSN_MASK, timeout_ns
 from emulator.rocev2.wire.rocev2_frames import ACK_REQUEST
 from uet.transport import Frame
 
 
 class SendQueue:
-    """Sends work as far as window, rate and outstanding READs allow."""
+    """A send queue sends its work as far as window, rate and outstanding READs allow.
+
+    ``deadline`` is when the retry timer expires (ns), None while it is stopped.  While the queue is
+    ``held`` nothing leaves.  ``fetches`` are the READs and atomics whose responses are awaited.
+    """
 
     def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
         config = qp.host.config
         self._qp = qp
         self._frames = qp.frames
         self._counts = qp.host.counts
+        self._complete = qp.host.complete
         self._mtu = config.mtu
         self._class = qp.data_class
         self._window = config.window
@@ -36,13 +42,13 @@ class SendQueue:
         self.una = self.next = self.high = self._end = first_psn
         self._todo: deque[WorkRequest] = deque()
         self._sent: deque[WorkRequest] = deque()
-        self._fetches: deque[WorkRequest] = deque()  # requests whose responses are awaited
+        self.fetches: deque[WorkRequest] = deque()
         self._ask_at = first_psn + config.ack_interval  # from this PSN on AckReq is due
         self._asked = first_psn - 1  # the newest PSN whose answer was asked for
-        self._lost: dict[int, None] = {}  # to send again by themselves, in this order
+        self._lost: dict[int, None] = {}  # to retransmit by themselves, in this order
         self._repeated: dict[int, None] = {}  # PSNs that were
-        self._held = False  # nothing may leave for the time being
-        self._deadline: int | None = None  # of the retry timer
+        self.held = False
+        self.deadline: int | None = None
 
     def post(self, work: WorkRequest) -> None:
         """Queue work behind all other."""
@@ -52,15 +58,15 @@ class SendQueue:
 
     @property
     def idle(self) -> bool:
-        """Everything posted has been carried out."""
+        """Return whether everything posted has been carried out."""
         return not self._todo and not self._sent
 
     def transmit(self, out: list[Frame], now: int, limit: int) -> None:
         """Send what may leave now, until ``out`` has ``limit`` frames."""
-        if self._held:
+        if self.held:
             return
         if self._lost:
-            self._repeat(out, now, limit)
+            self._retransmit(out, now, limit)
         todo, pacer = self._todo, self._qp.pacer
         horizon = self.una + self._window
         while todo and len(out) < limit and self.next < horizon:
@@ -71,11 +77,11 @@ class SendQueue:
             if not work.fetch:
                 stop = min(work.end, horizon, start + limit - len(out))
                 end = self._send_data(work, start, stop, horizon, out, now)
-            elif len(self._fetches) < self._max_fetches and (
+            elif len(self.fetches) < self._max_fetches and (
                 work.end - self.una <= MAX_OUTSTANDING or start == self.una
             ):
                 self._send_fetch(work, out, now)
-                self._fetches.append(work)
+                self.fetches.append(work)
                 end = work.end
             else:
                 return
@@ -95,7 +101,7 @@ class SendQueue:
     def _send_data(
         self, work: WorkRequest, psn: int, stop: int, horizon: int, out: list[Frame], now: int
     ) -> int:
-        """Packets of a SEND or WRITE from ``psn`` up to ``stop``; returns where it stopped."""
+        """Send packets of a SEND or WRITE from ``psn`` up to ``stop``; return the next PSN."""
         mtu, pacer, make = self._mtu, self._qp.pacer, self._frames.frame
         traffic_class = self._class
         last = work.end - 1
@@ -128,7 +134,7 @@ class SendQueue:
         return psn
 
     def _send_fetch(self, work: WorkRequest, out: list[Frame], now: int) -> None:
-        """The request of a READ, for what has not come yet, or of an atomic."""
+        """Send the request of an atomic, or of a READ for what has not come yet."""
         extension = read_extension(work, self._mtu) if work.kind == "read" else work.extensions[0]
         frame = self._frames.frame(self._class, work.words[0], work.next & PSN_MASK, extension)
         out.append(frame)
@@ -137,24 +143,71 @@ class SendQueue:
             self._qp.pacer.sent(len(frame[0]) + len(frame[1]), now)
 
     def _ask(self, psn: int, now: int) -> None:
-        """A packet leaves that the peer must answer."""
+        """Note that packet ``psn``, which the peer must answer, leaves."""
         self._ask_at = psn + self._ack_interval
         if psn > self._asked:
             self._asked = psn
-        if self._deadline is None and self._timeout:
-            self._deadline = now + self._timeout
+        if self.deadline is None and self._timeout:
+            self.deadline = now + self._timeout
 
-    def _restart_timer(self, now: int) -> None:
-        """The retry timer runs for what has left and must be answered.
+    def acknowledge(self, upto: int, now: int) -> bool:
+        """Complete everything before ``upto``, except READs and atomics that lack a response.
 
-        What shall be sent again and has not left yet, because the rate does not allow it, waits
-        for nobody.
+        Return whether a response is missing: an answer to what is behind it came first
+        (IBA 9.7.5.1.2).
+        """
+        missing = False
+        while works := self._sent or self._todo:
+            work = works[0]
+            if work.fetch and work.next < work.end:
+                if upto > work.next:
+                    upto = work.next
+                    missing = True
+                break
+            if work.end > upto:
+                break
+            works.popleft()
+            self._complete(work.completion(None))
+        if upto > self.una:
+            for psn in range(self.una, upto) if self._lost or self._repeated else ():
+                self._lost.pop(psn, None)
+                self._repeated.pop(psn, None)
+            self.una = upto
+            if self.next < upto:
+                self.next = upto
+            self.restart_timer(now)
+        return missing
+
+    def retransmit(self, psn: int, now: int) -> None:
+        """Retransmit the single packet ``psn``, which is lost, when there is room."""
+        work = self._find(psn)
+        if work is not None and work.fetch:
+            # The responder misses every PSN of a READ, which are one packet.
+            psn = work.next
+            work = None if psn in self._repeated else work
+        if work is not None:
+            self._lost[psn] = None
+            self.restart_timer(now)
+
+    def retransmit_unanswered(self) -> None:
+        """Retransmit the oldest packet, all that were retransmitted in vain, and the newest.
+
+        The newest one shows the responder what else is missing.
+        """
+        for psn in (self.una, *self._repeated, self.next - 1):
+            self._lost[psn] = None
+
+    def restart_timer(self, now: int) -> None:
+        """Restart the retry timer if something that has left must be answered, else stop it.
+
+        What is to be retransmitted and has not left yet, because the rate does not allow it, awaits
+        no answer.
         """
         waits = self.una <= self._asked and self.una < self.high and not self._lost
-        self._deadline = now + self._timeout if waits and self._timeout else None
+        self.deadline = now + self._timeout if waits and self._timeout else None
 
-    def _repeat(self, out: list[Frame], now: int, limit: int) -> None:
-        """Send single packets again."""
+    def _retransmit(self, out: list[Frame], now: int, limit: int) -> None:
+        """Retransmit single packets."""
         pacer = self._qp.pacer
         while self._lost and len(out) < limit and (pacer is None or now >= pacer.next):
             psn = next(iter(self._lost))
@@ -171,29 +224,51 @@ class SendQueue:
                 self._send_data(work, psn, psn + 1, psn + 1, out, now)
                 self._ask_at = self.next
             self._count_again(out[already:])
-        self._restart_timer(now)
+        self.restart_timer(now)
 
     def _count_again(self, frames: list[Frame]) -> None:
         self._counts["tx_retransmitted_packets"] += len(frames)
         self._counts["tx_retransmitted_octets"] += sum(len(a) + len(b) for a, b in frames)
 
     def _find(self, psn: int) -> WorkRequest | None:
-        """The work that a PSN belongs to, if it has been sent."""
+        """Return the work that packet ``psn`` belongs to, None if it has not been sent."""
         for work in self._sent:
             if psn < work.end:
                 return work
         return self._todo[0] if self._todo and psn < self.next else None
 
-    def _go_back(self, psn: int) -> None:
-        """Continue with ``psn``, which is not acknowledged."""
+    def go_back(self, psn: int) -> None:
+        """Continue sending with ``psn``, which is not acknowledged (go-back-N)."""
         if psn >= self.next:
             return
         while self._sent and self._sent[-1].end > psn:
             self._todo.appendleft(self._sent.pop())
-        while self._fetches and self._fetches[-1].end > psn:
-            self._fetches.pop()
+        while self.fetches and self.fetches[-1].end > psn:
+            self.fetches.pop()
         self.next = self._ask_at = psn
         self._lost.clear()
         if self._todo and self._todo[0].fetch:
             self.next = self._todo[0].next
         self._asked = min(self._asked, self.next - 1)
+
+    def fail(self, error: str, psn: int | None) -> None:
+        """End the work of ``psn``, else the oldest, with ``error``.
+
+        Those before it that lack an answer, READs whose data got lost, end as flushed.
+        """
+        while works := self._sent or self._todo:
+            work = works.popleft()
+            if psn is None or psn < work.end:
+                self._complete(work.completion(error))
+                break
+            self._complete(work.completion(FLUSHED))
+
+    def flush(self) -> None:
+        """End all work that is still to be done as flushed, and stop the retry timer."""
+        for works in (self._sent, self._todo):
+            while works:
+                self._complete(works.popleft().completion(FLUSHED))
+        self.fetches.clear()
+        self._lost.clear()
+        self._repeated.clear()
+        self.deadline = None

@@ -6,17 +6,16 @@ from collections import deque
 
 from emulator.rocev2.connection.connection_end import ConnectionEnd
 from emulator.rocev2.connection.inbound_message import Inbound
-from emulator.rocev2.connection.work import WorkRequest
+from emulator.rocev2.connection.work import FLUSHED, WorkRequest
 from emulator.rocev2.wire.rocev2_codes import PSN_MASK, SHAPES
-from uet.transport import Completion, Frame
+from uet.transport import Frame
 
-_FLUSHED = "WR_FLUSH_ERR"
 #: There is no SEND with Invalidate on an unreliable connection.
 _SHAPES = {operation: shape for operation, shape in SHAPES.items() if not shape.invalidate}
 
 
 class UnreliableRequester:
-    """Sends messages; each is done when its last packet has left."""
+    """An unreliable requester sends messages; each completes when its last packet has left."""
 
     def __init__(self, qp: ConnectionEnd, first_psn: int) -> None:
         self._qp = qp
@@ -32,7 +31,7 @@ class UnreliableRequester:
 
     @property
     def idle(self) -> bool:
-        """Everything posted has been sent."""
+        """Return whether everything posted has been sent."""
         return not self._todo
 
     def transmit(self, out: list[Frame], now: int, limit: int) -> None:
@@ -59,25 +58,12 @@ class UnreliableRequester:
             self._next = psn + 1
             if psn == last:
                 self._todo.popleft()
-                self._complete(work, None)
-
-    def _complete(self, work: WorkRequest, error: str | None) -> None:
-        request = work.request
-        octets = getattr(request, "payload", b"")
-        self._qp.host.complete(
-            Completion(
-                kind=work.kind,
-                peer=request.peer,
-                length=len(octets) if error is None else 0,
-                context=request.context,
-                error=error,
-            )
-        )
+                qp.host.complete(work.completion(None))
 
     def flush(self) -> None:
-        """Everything that is still to be sent ends as flushed."""
+        """End everything that is still to be sent as flushed."""
         while self._todo:
-            self._complete(self._todo.popleft(), _FLUSHED)
+            self._qp.host.complete(self._todo.popleft().completion(FLUSHED))
 
     def next_deadline(self) -> int | None:
         """Return None, as this end waits for nothing."""
@@ -88,7 +74,7 @@ class UnreliableRequester:
 
 
 class UnreliableResponder:
-    """Takes messages that arrive whole; all others are forgotten."""
+    """An unreliable responder receives messages that arrive whole, and drops all others."""
 
     def __init__(self, qp: ConnectionEnd, expected_psn: int) -> None:
         self._qp = qp
@@ -107,7 +93,7 @@ class UnreliableResponder:
         at: int,
         end: int,
     ) -> None:
-        """A packet.  After a gap the next message is taken from its beginning, whatever its PSN."""
+        """Receive a packet.  After a gap the next message begins anew, whatever its PSN."""
         self._counts["rx_data_packets"] += 1
         shape = _SHAPES.get(operation)
         if psn24 != self._expected and self._inbound.open:
@@ -126,15 +112,15 @@ class UnreliableResponder:
             self._inbound.abandon()
 
     def transmit_answers(self, out: list[Frame]) -> None:
-        """There are none."""
+        """Do nothing, as an unreliable connection has no answers."""
 
     def transmit_reads(self, out: list[Frame], now: int, limit: int) -> None:
-        """There are none."""
+        """Do nothing, as an unreliable connection has no READs."""
 
     def withdraw(self, key: int) -> None:
-        """The region has been taken away."""
+        """Discard what a WRITE into region ``key`` still brings: the region is deregistered."""
         self._inbound.withdraw(key)
 
     def stop(self) -> None:
-        """Take nothing more."""
-        self._inbound.abandon(_FLUSHED)
+        """End the message that is arriving as flushed."""
+        self._inbound.abandon(FLUSHED)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from emulator.rocev2.hca_memory import ADDRESS_BITS
 from emulator.rocev2.wire import rocev2_headers as headers
 from emulator.rocev2.wire.rocev2_codes import MAX_MESSAGE, BthOperation, Service
-from uet.transport import AtomicRequest, ReadRequest, Request, SendRequest, WriteRequest
+from uet.transport import AtomicRequest, Completion, ReadRequest, Request, SendRequest, WriteRequest
 from uet.wire.codec import Header
 
 _O = BthOperation
@@ -21,6 +21,9 @@ _SOLICITED = headers.BTH.mask("solicited")
 _MIGREQ = headers.BTH.mask("migreq")
 _UINT64 = 8
 _IMMEDIATE_BITS = 32
+
+#: The completion error, as verbs name it, of work that ends without being carried out.
+FLUSHED = "WR_FLUSH_ERR"
 
 #: Operations of the only, first, middle and last packet; with immediate, with invalidate.
 _WRITE = (_O.WRITE_ONLY, _O.WRITE_FIRST, _O.WRITE_MIDDLE, _O.WRITE_LAST)
@@ -84,8 +87,19 @@ class WorkRequest:
         self.first = self.next = self.end = 0
 
     def packets(self, mtu: int) -> int:
-        """PSNs that it takes."""
+        """Return the number of PSNs that the work takes."""
         return max(1, -(-self.length // mtu))
+
+    def completion(self, error: str | None) -> Completion:
+        """Return the completion of the work, which moves no octet if there is an ``error``."""
+        request = self.request
+        return Completion(
+            kind=self.kind,
+            peer=request.peer,
+            length=self.length if error is None else 0,
+            context=request.context,
+            error=error,
+        )
 
 
 class Workshop:
