@@ -24,6 +24,10 @@ class Verb(NamedTuple):
 
 VERBS = {
     "run": Verb("emulator.cli.run_verb", "run a scenario and leave a run folder"),
+    "predict": Verb(
+        "emulator.cli.predict.predict_verb",
+        "run what nccl-tests measured on a cluster, and put both beside each other",
+    ),
     "doctor": Verb(
         "emulator.cli.doctor_verb",
         "what this machine and kernel offer, and what stands in for the rest",

@@ -148,7 +148,7 @@ def spread_of(times_us: Sequence[float]) -> dict[str, object]:
 
 
 def _step(sizes: Sequence[int]) -> dict[str, object]:
-    """Return how the sizes follow each other, if one factor or one difference says it."""
+    """Return the factor or the difference between sizes, if it is one and the same."""
     factors = {after / before for before, after in pairwise(sizes)}
     steps = {after - before for before, after in pairwise(sizes)}
     if len(factors) == 1 and (factor := factors.pop()) > 1 and factor.is_integer():

@@ -1,0 +1,197 @@
+"""``uetemu predict``: the test of a cluster's log, run on an emulated fabric."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from emulator.cli.predict import prediction
+from emulator.cli.predict.cluster_test import (
+    Limit,
+    check_work,
+    collective_of,
+    parameters_of,
+    run_once,
+    scenario_of,
+    sizes_of,
+)
+from emulator.cli.run_verb import Bar, parameter_texts, progress_bar
+from emulator.errors import UserError
+from emulator.fabric_choice import choose
+from emulator.nccl_tests import log_file
+from emulator.nccl_tests.cluster_log import COLLECTIVES
+from emulator.results import Result
+from emulator.run.interrupts import Interrupted
+from emulator.run.plan.stages import DEFAULT_TRANSPORT
+from emulator.run.report import result_table as table
+from emulator.run.runner import RunPlan, RunRequest, execute, prepare
+from topologies.units import UnitError, parse_size
+
+
+@click.command("predict")
+@click.option(
+    "--nccl-tests",
+    "log_path",
+    required=True,
+    metavar="LOG",
+    type=click.Path(path_type=Path),
+    help="what a test such as all_reduce_perf printed, or its JSON (-J)",
+)
+@click.option(
+    "--topology",
+    required=True,
+    metavar="SPEC|FILE",
+    help="the cluster's fabric, with as many GPUs as the log has ranks, such as "
+    "rail_clos:hosts=2,gpus_per_host=8, or a fabric profile",
+)
+@click.option(
+    "--transport",
+    metavar="SPEC",
+    help=f"what the endpoints speak, such as rocev2:nccl [default: {DEFAULT_TRANSPORT}]",
+)
+@click.option(
+    "--switch", metavar="SPEC", help="what the switches do [default: as `uetemu run` chooses]"
+)
+@click.option(
+    "--collective",
+    type=click.Choice(list(COLLECTIVES)),
+    help="of a log that does not name its test, as older versions do not",
+)
+@click.option("--largest", metavar="SIZE", help="leave out the log's sizes above this")
+@click.option(
+    "--cut-to",
+    "cut_to",
+    metavar="SIZE",
+    help="run larger sizes with this one, and compare their bus bandwidths",
+)
+@click.option("--param", "pairs", multiple=True, metavar="NAME=VALUE", help="of the scenario")
+@click.option("--iterations", metavar="N", help="same as --param iterations=...")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="decides everything that is random",
+)
+@click.option("--output", type=click.Path(path_type=Path), help="run folder [default: runs/...]")
+@click.option("--name", metavar="LAB", help="name of the lab while it stands")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="json: what prediction.json holds",
+)
+def command(
+    log_path: Path,
+    topology: str,
+    transport: str | None,
+    switch: str | None,
+    collective: str | None,
+    largest: str | None,
+    cut_to: str | None,
+    pairs: Sequence[str],
+    iterations: str | None,
+    seed: int,
+    output: Path | None,
+    name: str | None,
+    form: str,
+) -> None:
+    """Run the test of a cluster's log on an emulated fabric, and compare.
+
+    \b
+    all_reduce_perf -b 64K -e 16M -f 4 | tee cluster.log      # on the cluster
+    uetemu predict --nccl-tests cluster.log --topology rail_clos:hosts=2,gpus_per_host=8
+    """
+    log = log_file.read(log_path)
+    fabric = choose(topology).topology
+    ranks = len(fabric.gpus)
+    which = collective_of(log, collective, fabric)
+    scenario = scenario_of(log, which)
+    limit = _limit(largest, cut_to)
+    sizes = sizes_of(log, limit)
+    given = parameter_texts(pairs, {"iterations": iterations})
+    parameters = scenario.parameters(parameters_of(scenario, sizes, given))
+    if limit.octets is None:
+        check_work(log, sizes, ranks, parameters.warmups + parameters.iterations)
+    plan = prepare(
+        RunRequest(
+            scenario=scenario,
+            parameters=parameters,
+            topology=topology,
+            transport=transport,
+            switch=switch,
+            seed=seed,
+            capture="none",
+            output=output,
+            lab=name,
+        )
+    )
+    if plan.compares:
+        raise UserError("predict takes one --transport; call it once for each")
+    with progress_bar() as bar:
+        try:
+            result, folder = execute(plan, _Progress(bar))
+        except Interrupted as stop:
+            bar.end()
+            click.echo(f"uetemu: {stop}; the fabric has been removed", err=True)
+            sys.exit(stop.exit_status)
+    if result.errors:
+        raise UserError(result.errors[0])
+    measured = dict(zip(run_once(sizes), result.rows, strict=True))
+    rows = [prediction.row_of(size, measured[size.run]) for size in sizes]
+    content = prediction.content(log, which, result.as_dict(), rows)
+    folder.write("prediction.json", content)
+    if form == "json":
+        click.echo(json.dumps(content, indent=1, allow_nan=False))
+    else:
+        columns = prediction.columns_for(rows)
+        click.echo(f"# uetemu predict: {scenario.title}")
+        _echo(prediction.cluster_lines(log, which, fabric, rows))
+        _echo((*table.wrapped("Topology", plan.spec), *table.wrapped("Transport", plan.transport)))
+        _echo((*table.wrapped("Switch", str(result.switch)), "#", *table.heading(columns)))
+        _echo(table.line(columns, row) for row in rows)
+        _echo(prediction.closing_lines(log, sizes, rows))
+        _echo(table.trailer(result.as_dict() | {"rows": result.rows}, folder.path))
+    if not result.succeeded:
+        raise UserError(f"elements are wrong, see {folder.path}/result.json; please report it")
+
+
+class _Progress:
+    """Shows how far the run is, and prints no rows."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+
+    def began(self, plan: RunPlan, result: Result) -> None:
+        """Do nothing: the heading follows when the run has ended."""
+
+    def progress(self, what: str, share: float | None) -> None:
+        """Show the share that is done."""
+        self._bar.show(what, share)
+
+    def row(self, row: Mapping[str, object]) -> None:
+        """Do nothing: rows are printed beside the log's at the end."""
+
+
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _limit(largest: str | None, cut_to: str | None) -> Limit:
+    if largest is not None and cut_to is not None:
+        raise UserError("--largest leaves sizes out and --cut-to cuts them; keep one of them")
+    text = largest if cut_to is None else cut_to
+    if text is None:
+        return Limit()
+    try:
+        octets = parse_size(text)
+    except UnitError as error:
+        raise UserError(f"--{'largest' if cut_to is None else 'cut-to'}: {error}") from None
+    return Limit(octets=octets, cut=cut_to is not None)
