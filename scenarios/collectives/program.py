@@ -92,6 +92,10 @@ class Program:
         operation = Reduce(source=source, into=into, dtype=dtype, after=tuple(after))
         return self._append(rank, operation)
 
+    def append(self, rank: int, operation: Operation) -> int:
+        """Append ``operation`` at ``rank``; returns its index."""
+        return self._append(rank, operation)
+
     def take_tags(self, source: int, destination: int, count: int) -> int:
         """Use ``count`` tags for what goes from one to the other; returns the first."""
         tag = self._tags.get((source, destination), 0)

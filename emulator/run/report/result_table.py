@@ -124,6 +124,9 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     if rates:
         yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):.4f}"
     for row in rows:
+        for line in row.get("steps") or ():
+            yield f"# {line}".rstrip()
+    for row in rows:
         for line in disturbance.footer(row, _transport(result, row)):
             yield f"# Faults               : {line}"
     if isinstance(left := result.get("unfinished"), Mapping):

@@ -1,0 +1,174 @@
+"""Tensors in the memories of GPUs, and the operations between them, written as one program.
+
+Each GPU applies its functions one after the other, in the order in which they are written down, as
+a CUDA stream does.  Transfers and sums of arrivals start when what they need is there.  A tensor
+gets a region of its own whenever it is made, so that no transfer has to wait until a region is
+free; only weights are overwritten, by functions of their own GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from emulator.endpoint.operations.gpu_functions import name_of
+from emulator.endpoint.operations.schedule import Apply, Reduce, Region
+from scenarios.collectives.program import Program
+from scenarios.collectives.ring import split
+
+ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A region of float32 at ``rank``; its octets are there when the operations ``ready`` ended."""
+
+    rank: int
+    region: Region
+    shape: tuple[int, ...]
+    ready: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    def part(self, first: int, *shape: int) -> Tensor:
+        """Return ``shape`` elements from element ``first`` on."""
+        octets = math.prod(shape) * ELEMENT_BYTES
+        at = self.region.offset + first * ELEMENT_BYTES
+        return replace(self, region=Region(self.region.buffer, at, octets), shape=shape)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A transfer of the program, and what it is for."""
+
+    what: str
+    source: int
+    destination: int
+    octets: int
+    nvlink: bool
+
+
+class TensorProgram:
+    """Operations over tensors of all GPUs, in ``program``."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        #: All transfers in the order in which they were written down.
+        self.exchanges: list[Exchange] = []
+        self._stream: dict[int, int] = {}
+
+    def new(self, rank: int, buffer: str, *shape: int) -> Tensor:
+        """Return a tensor of ``shape`` in a new region of ``buffer``, which nobody has filled."""
+        octets = math.prod(shape) * ELEMENT_BYTES
+        return Tensor(rank, self.program.allocate(rank, buffer, octets), shape)
+
+    def apply(
+        self,
+        function: Callable[..., object],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *arguments: int | float | str,
+        duration_ns: int = 0,
+    ) -> list[Tensor]:
+        """Let the GPU of ``outputs`` fill them by ``function``; return them with their time."""
+        rank = outputs[0].rank
+        after = {index for tensor in (*inputs, *outputs) for index in tensor.ready}
+        if rank in self._stream:
+            after.add(self._stream[rank])
+        operation = Apply(
+            function=name_of(function),
+            inputs=tuple(tensor.region for tensor in inputs),
+            outputs=tuple(tensor.region for tensor in outputs),
+            arguments=arguments,
+            duration_ns=duration_ns,
+            after=tuple(sorted(after)),
+        )
+        index = self._stream[rank] = self.program.append(rank, operation)
+        return [replace(tensor, ready=(index,)) for tensor in outputs]
+
+    def move(self, source: Tensor, destination: Tensor, what: str) -> Tensor:
+        """Send ``source`` into the region of ``destination``; return that with its time."""
+        here, there = source.rank, destination.rank
+        _, receive = self.program.transfer(
+            here, there, source.region, destination.region, after=source.ready
+        )
+        nvlink = self.program.joins(here, there)
+        self.exchanges.append(Exchange(what, here, there, source.region.length, nvlink))
+        return replace(destination, ready=(*destination.ready, receive))
+
+    def reduce(self, source: Tensor, into: Tensor, function: str = "sum") -> Tensor:
+        """Add ``source`` to ``into``; return that with its time.
+
+        ``function`` names another element-wise function.
+        """
+        operation = Reduce(
+            source=source.region,
+            into=into.region,
+            function=function,
+            after=tuple(sorted({*source.ready, *into.ready})),
+        )
+        return replace(into, ready=(self.program.append(into.rank, operation),))
+
+    def gather(self, whole: Sequence[Tensor], parts: Sequence[Tensor], what: str) -> list[Tensor]:
+        """AllGather: send each of ``parts`` to every other rank.
+
+        ``parts[i]`` lies in ``whole[i]``, and the parts of a whole lie in it in their order.
+        Returns the wholes with their time.
+        """
+        ready = [list(part.ready) for part in parts]
+        first = 0
+        for source, part in enumerate(parts):
+            for target in _others(len(parts), source):
+                place = replace(whole[target].part(first, *part.shape), ready=())
+                ready[target] += self.move(part, place, what).ready
+            first += part.count
+        return [replace(one, ready=tuple(when)) for one, when in zip(whole, ready, strict=True)]
+
+    def all_reduce(self, tensors: Sequence[Tensor], buffer: str, what: str) -> list[Tensor]:
+        """Ring AllReduce of ``tensors`` of different ranks; the sums are tensors in ``buffer``.
+
+        Block b of n is the sum of ranks b, b + 1, ... n - 1, 0, ... in this order
+        (:func:`ring_sum`).
+        """
+        ranks = len(tensors)
+        if ranks == 1:
+            return list(tensors)
+        blocks = [
+            (block.offset // ELEMENT_BYTES, block.length // ELEMENT_BYTES)
+            for block in split(tensors[0].count, ranks, ELEMENT_BYTES)
+        ]
+        held = [[tensor.part(*block) for block in blocks] for tensor in tensors]
+        for turn in range(ranks - 1):
+            for place in range(ranks):
+                number, after = (place - turn) % ranks, (place + 1) % ranks
+                block = held[place][number]
+                if block.count:
+                    staging = self.new(tensors[after].rank, f"{buffer} arriving", block.count)
+                    arrived = self.move(block, staging, what)
+                    held[after][number] = self.reduce(arrived, held[after][number])
+        sums = [self.new(tensor.rank, buffer, *tensor.shape) for tensor in tensors]
+        done = [[one.part(*block) for block in blocks] for one in sums]
+        for place in range(ranks):
+            number = (place + 1) % ranks
+            if done[place][number].count:
+                done[place][number] = self.reduce(
+                    held[place][number], done[place][number], "replace"
+                )
+        for turn in range(ranks - 1):
+            for place in range(ranks):
+                number, after = (place + 1 - turn) % ranks, (place + 1) % ranks
+                if done[place][number].count:
+                    done[after][number] = self.move(done[place][number], done[after][number], what)
+        return [
+            replace(one, ready=tuple(index for block in parts for index in block.ready))
+            for one, parts in zip(sums, done, strict=True)
+        ]
+
+
+def _others(count: int, one: int) -> list[int]:
+    """Return the places from that after ``one`` on, round to that before it."""
+    return [(one + distance) % count for distance in range(1, count)]

@@ -1,0 +1,236 @@
+"""Training plans as trials of a run: their parameters, their table, and what is compared.
+
+The weights of every GPU at the end, and the loss of every micro-batch of every epoch, are compared
+to the bit with those of :mod:`scenarios.workloads.network.one_gpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from functools import cached_property
+
+import numpy as np
+
+from emulator.endpoint.operations.schedule import Schedule
+from emulator.errors import UserError
+from emulator.run.report.result_table import TableColumn
+from emulator.scenario import Contents, Trial, parameter
+from scenarios.collectives.program import Program
+from scenarios.collectives.size_sweep import WARMUPS
+from scenarios.workloads.network.one_gpu import Trained, train
+from scenarios.workloads.network.parallel_training import ParallelTraining
+from scenarios.workloads.network.tensors import Exchange
+from scenarios.workloads.network.training_plan import TrainingPlan, flattened
+from topologies.model import Topology, TopologyError
+from topologies.parts.design_parameters import COUNT, TIME, ParameterKind
+
+#: ``ranks[replica][stage][part]``
+Grid = Sequence[Sequence[Sequence[int]]]
+_MILLION = 10**6
+
+
+def _parse_decimal(text: str) -> int:
+    try:
+        return int(Decimal(text) * _MILLION)
+    except (InvalidOperation, ValueError, OverflowError):
+        raise TopologyError(f"{text!r} is not a number; write for example 0.05") from None
+
+
+#: A number such as 0.05, in millionths.
+DECIMAL = ParameterKind(
+    "number", "millionths", 1, 10 * _MILLION, _parse_decimal, lambda value: f"{value / _MILLION:g}"
+)
+
+COLUMNS = (
+    TableColumn("training", "training", "", 18),
+    TableColumn("gpus", "GPUs", "", 5),
+    TableColumn("epochs", "epochs", "", 6),
+    TableColumn("loss_first", "loss", "(first)", 9, 5),
+    TableColumn("loss_last", "loss", "(last)", 9, 5),
+    TableColumn("time_us", "time", "(us)", 9),
+    TableColumn("ideal_us", "ideal", "(us)", 9),
+    TableColumn("efficiency", "of ideal", "(%)", 8, 1, percent=True),
+    TableColumn("fabric_bytes", "fabric", "(B)", 9),
+    TableColumn("nvlink_bytes", "NVLink", "(B)", 9),
+    TableColumn("fabric_messages", "messages", "(fabric)", 8),
+    TableColumn("retransmitted_packets", "resent", "", 6),
+    TableColumn("wrong", "#wrong", "", 6),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingParameters:
+    """The parameters of every training."""
+
+    epochs: int = parameter(8, COUNT, help="times that all samples are learned from")
+    samples: int = parameter(4, COUNT, help="samples of a micro-batch")
+    rate: int = parameter(50_000, DECIMAL, help="learning rate")
+    layer_time: int = parameter(
+        1000, TIME, help="time of a layer forward for a micro-batch; backward takes twice that"
+    )
+    show: str = parameter(
+        "no", choices=("no", "steps"), help="print the numbers of the first epoch"
+    )
+    warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
+    iterations: int = parameter(1, COUNT, help="trainings that count, from the same first weights")
+
+    @property
+    def learning_rate(self) -> float:
+        """Return the learning rate as a fraction."""
+        return self.rate / _MILLION
+
+
+def check_learning(losses: Sequence[float], rate: float) -> None:
+    """Raise UserError unless the loss has fallen from the first epoch to the last."""
+    if len(losses) > 1 and not losses[-1] < losses[0]:
+        raise UserError(
+            f"with a learning rate of {rate:g} the loss goes from {losses[0]:g} to {losses[-1]:g} "
+            f"in {len(losses)} epochs; take a smaller rate, such as {rate / 4:g}"
+        )
+
+
+def grid(
+    topology: Topology, plan: TrainingPlan, place: Callable[[int, int, int], int] | None = None
+) -> Grid:
+    """Return the rank of each place of the plan's grid; UserError if there are too few GPUs.
+
+    ``place(replica, stage, part)`` numbers the places, by default with parts next to each other,
+    then stages.
+    """
+    there = len(topology.gpus)
+    if there < plan.gpus:
+        raise UserError(
+            f"the training needs {plan.gpus} GPUs and topology {topology.name} has {there}; "
+            "add hosts or GPUs"
+        )
+    place = place or (
+        lambda replica, stage, part: (replica * plan.stages + stage) * plan.parts + part
+    )
+    return [
+        [
+            [place(replica, stage, part) for part in range(plan.parts)]
+            for stage in range(plan.stages)
+        ]
+        for replica in range(plan.replicas)
+    ]
+
+
+@dataclass(frozen=True)
+class PlacedTraining:
+    """A plan on the GPUs of a fabric, under a name for the table."""
+
+    name: str
+    plan: TrainingPlan
+    topology: Topology
+    ranks: Grid
+
+    def trial(
+        self, parameters: TrainingParameters, facts: Mapping[str, object] | None = None
+    ) -> Trial:
+        """Return the trial; ``facts`` go into its row."""
+        plan = self.plan
+        reference = train(plan)
+        losses = [reference.epoch_loss(epoch) for epoch in range(plan.epochs)]
+        check_learning(losses, plan.rate)
+        exchanges = self.exchanges
+        steps = [*reference.steps, *self._talk(exchanges)] if parameters.show == "steps" else []
+        return Trial(
+            collective=self.name,
+            size_bytes=sum(one.octets for one in exchanges),
+            compile=lambda: self.schedules,
+            inputs=self._inputs,
+            expected=self._expected,
+            memory_bytes=max(sum(one.buffers.values()) for one in self.schedules),
+            warmups=parameters.warmups,
+            iterations=parameters.iterations,
+            fresh=True,
+            facts={
+                "training": self.name,
+                "gpus": plan.gpus,
+                "epochs": plan.epochs,
+                "loss_first": losses[0],
+                "loss_last": losses[-1],
+                **exchange_facts(exchanges),
+                **({"steps": steps} if steps else {}),
+                **(facts or {}),
+            },
+        )
+
+    @property
+    def exchanges(self) -> Sequence[Exchange]:
+        """Return all transfers of the training."""
+        return self._compiled[0]
+
+    @property
+    def schedules(self) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs."""
+        return self._compiled[1]
+
+    @cached_property
+    def _compiled(self) -> tuple[Sequence[Exchange], Sequence[Schedule]]:
+        program = Program.on(self.topology)
+        return ParallelTraining(self.plan, program, self.ranks).exchanges, program.schedules()
+
+    def _place(self, rank: int) -> tuple[int, int, int] | None:
+        for replica, stages in enumerate(self.ranks):
+            for stage, parts in enumerate(stages):
+                if rank in parts:
+                    return replica, stage, list(parts).index(rank)
+        return None
+
+    def _weights(self, matrices: Sequence[np.ndarray], stage: int, part: int) -> np.ndarray:
+        """Return what one GPU has of the weight ``matrices``."""
+        return flattened(
+            [
+                matrices[one.layer][one.first : one.first + one.count]
+                for one in self.plan.slices(stage, part)
+            ]
+        )
+
+    def _inputs(self, rank: int) -> Contents:
+        place = self._place(rank)
+        if place is None:
+            return {}
+        plan, (replica, stage, part) = self.plan, place
+        found = {"weights": self._weights(plan.first_weights(), stage, part)}
+        micros = range(plan.micro_batches)
+        if stage == 0:
+            found["inputs"] = flattened([plan.inputs(replica, micro) for micro in micros])
+        if stage == plan.stages - 1:
+            found["targets"] = flattened([plan.targets(replica, micro) for micro in micros])
+        return found
+
+    def _expected(self, rank: int) -> Contents:
+        place = self._place(rank)
+        if place is None:
+            return {}
+        replica, stage, part = place
+        trained: Trained = train(self.plan)
+        found = {"weights": self._weights(trained.weights, stage, part)}
+        if stage == self.plan.stages - 1:
+            found["losses"] = np.array([one[replica] for one in trained.losses]).ravel()
+        return found
+
+    def _talk(self, exchanges: Sequence[Exchange]) -> list[str]:
+        """Return who sends to whom in the first epoch, in the order of the program."""
+        gpus = self.topology.gpus
+        epoch = exchanges[: len(exchanges) // self.plan.epochs]
+        return [
+            "",
+            *(
+                f"{gpus[one.source].name} -> {gpus[one.destination].name}"
+                f" {'NVLink' if one.nvlink else 'fabric'} {one.octets} B: {one.what}"
+                for one in epoch
+            ),
+        ]
+
+
+def exchange_facts(exchanges: Sequence[Exchange]) -> dict[str, object]:
+    """Return the octets and messages of ``exchanges`` by network."""
+    return {
+        "fabric_bytes": sum(one.octets for one in exchanges if not one.nvlink),
+        "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
+        "fabric_messages": sum(not one.nvlink for one in exchanges),
+    }

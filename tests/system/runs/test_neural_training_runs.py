@@ -1,0 +1,55 @@
+"""Trainings over real fabrics, over either transport and by either clock: right to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness.runs.processes import Run
+
+pytestmark = pytest.mark.root
+
+EPOCHS = ("--param", "epochs=3", "--capture", "none")
+TRAININGS = {
+    "fnn": (),
+    "model_parallel": (),
+    "tensor_parallel": (),
+    "data_parallel": (),
+    "pipeline_parallel": ("--param", "layer_time=10us", "--param", "micro_batches=3"),
+    "three_d": (),
+}
+
+
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+@pytest.mark.parametrize("scenario", TRAININGS)
+def test_weights_and_losses_are_those_of_one_gpu(
+    start: Callable[..., Run], scenario: str, transport: str
+) -> None:
+    arguments = (*EPOCHS, *TRAININGS[scenario], "--transport", transport)
+    run = start(*arguments, scenario=scenario)
+    status, output, errors = run.finish()
+    assert status == 0, errors
+    assert "# Out of bounds values : 0 OK" in output
+    assert run.result["fidelity"]["verdict"] == "exact"
+    for row in run.result["rows"]:
+        assert row["wrong"] == 0
+        assert row["loss_last"] < row["loss_first"]
+        assert row["time_us"] >= row["ideal_us"] > 0
+        if "bubble" in row:
+            assert row["bubble"] > row["bubble_formula"] > 0
+
+
+def test_the_numbers_of_an_epoch_stand_below_the_table(start: Callable[..., Run]) -> None:
+    run = start(*EPOCHS, "--param", "show=steps", scenario="model_parallel")
+    status, output, errors = run.finish()
+    assert status == 0, errors
+    assert "# mini-batch 1, micro-batch 1: layer 1: outputs (3x4)\n" in output
+    assert "# h0g0 -> h1g0 fabric 48 B: outputs to the next stage\n" in output
+
+
+def test_the_hosts_clock_executes_functions_too(start: Callable[..., Run]) -> None:
+    run = start("--clock", "host", *EPOCHS, scenario="fnn")
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    assert [row["wrong"] for row in run.result["rows"]] == [0]
