@@ -127,21 +127,21 @@ def parameters_of(
     fields = {item.name: item for item in dataclasses.fields(scenario.module.Parameters)}
 
     def choice(names: Sequence[str], words: Sequence[str]) -> dict[str, str] | None:
-        """Return the parameter that takes one of ``words``, if the scenario has it."""
+        """Return the parameter that takes one of ``words``; None if the scenario has none."""
         for name in names:
             offered = fields[name].metadata["choices"] if name in fields else ()
             for word in words:
                 if word in offered:
-                    return {name: word}
+                    return {} if fields[name].default == word else {name: word}
         return None
 
-    dtype = choice(("dtype", "type"), (first.type, _DTYPES.get(first.type, first.type)))
+    dtype = choice(("datatype", "dtype"), (first.type, _DTYPES.get(first.type, first.type)))
     if dtype is None and first.type != "float":
         raise UserError(
             f"{first.where}: scenario {scenario.name} has no elements of type {first.type}; run "
             "the test with -d float"
         )
-    redop = choice(("redop", "op"), (first.redop,))
+    redop = choice(("op", "redop"), (first.redop,))
     if redop is None and first.redop not in ("sum", "none"):
         raise UserError(
             f"{first.where}: scenario {scenario.name} has no operation {first.redop}; run the "

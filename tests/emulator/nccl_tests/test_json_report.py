@@ -119,6 +119,14 @@ def test_a_step_is_there_if_it_says_all_sizes(sizes: tuple[int, ...], step: dict
     assert "warmup_iters" not in config
 
 
+def test_rows_that_nobody_checked_say_so() -> None:
+    content = written(ROW, {**ROW, "wrong": None})
+    assert content["config"]["validation"] == 0
+    assert content["results"][1]["out_of_place"]["nwrong"] is None
+    assert content["out_of_bounds"] == {"count": 0, "okay": "true"}
+    assert written(ROW)["config"]["validation"] == 1
+
+
 def test_rows_of_other_patterns_make_no_file() -> None:
     fabric = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
     report = NcclReport(fabric, [], 1)
