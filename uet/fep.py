@@ -377,7 +377,7 @@ class FabricEndpoint:
             if self._retry_at is None:
                 self._retry_at = self.time.now
             return None
-        if message.packets <= self._short and not ordered and pdc.source.longer_unsent:
+        if message.packets <= self._short and not ordered and pdc.source.messages.long_unsent:
             pdc = self.table.second(pdc, self.time.now) or pdc
         self._quiesced = False
         pdc.post(message)

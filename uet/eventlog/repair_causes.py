@@ -38,7 +38,7 @@ class Repairs:
                 causes.setdefault((window.base + distance) & MASK, name)
         elif name == "renumbered":
             causes.clear()
-            shift = data["start_psn"] - source.start_psn
+            shift = data["start_psn"] - pdc.start_psn
             for distance in range(window.outstanding):
                 causes[(window.base + shift + distance) & MASK] = name
 

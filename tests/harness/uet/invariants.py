@@ -5,7 +5,7 @@ from __future__ import annotations
 from uet.fep import FabricEndpoint
 from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.psn import MASK
-from uet.pds.recovery.repair import RING
+from uet.pds.recovery.open_requests import RING
 from uet.wire.codes import BYTE_COUNT_UNIT
 
 _MOST_CLOSED = 4_096
@@ -30,7 +30,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
         assert source.window.delivered.bit_length() <= source.window.outstanding
         assert len(source.retransmit.members) <= RING
         assert len(source.timer._again) <= 64 * RING
-        assert min(source._size, default=0) >= 0
+        assert min(source.requests.size, default=0) >= 0
         assert destination.window.received.bit_length() <= destination.window.size
         assert destination.window.guaranteed & ~destination.window.received == 0
         assert len(destination.stored) + len(destination.busy) == (
@@ -38,7 +38,7 @@ def check(fep: FabricEndpoint, now: int) -> None:
         )
         assert destination.received_octets >= 0
         flow = source.flow
-        assert flow.unsettled == sum(source._size)
+        assert flow.unsettled == sum(source.requests.size)
         # what the peer says it has received lies between what it has answered, and all of it
         assert -BYTE_COUNT_UNIT < flow.inflight <= flow.unsettled
         flying[pdc.peer.key] += flow.inflight
@@ -134,14 +134,16 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
             psn = (window.base + ahead) & MASK
             if not window.is_open(psn) or psn in source.retransmit or window.is_delivered(psn):
                 continue
-            if psn in source._behind:
+            if psn in source.recovery.behind:
                 assert psn != window.base
-                assert not source._size[psn & (RING - 1)]
+                assert not source.requests.size[psn & (RING - 1)]
             else:
-                assert source._size[psn & (RING - 1)] or psn in source._controls, psn
+                assert source.requests.size[psn & (RING - 1)] or psn in source.requests.controls, (
+                    psn
+                )
         if source.retransmit.head(now) == window.base and not source.credited:
             # Its time has come: only what else of it is in flight, or the peer's range, keeps it.
-            assert source.flow.unsettled > 0 or source._beyond_range(window.base)
+            assert source.flow.unsettled > 0 or source.requests.is_beyond_range(window.base)
 
 
 def check_idle(fep: FabricEndpoint) -> None:
@@ -152,4 +154,4 @@ def check_idle(fep: FabricEndpoint) -> None:
     assert not len(fep.initiator._ids)
     assert fep.next_deadline() is None
     for pdc in fep.table.by_id.values():
-        assert not any(pdc.source._size)
+        assert not any(pdc.source.requests.size)

@@ -35,7 +35,7 @@ from uet.config import ConfigurationError, FepConfig
 from uet.congestion.congestion_profile import SPRAYING
 from uet.congestion.controls import CONTROLS
 from uet.congestion.controls.nscc import Nscc
-from uet.pds.recovery.repair import RING
+from uet.pds.recovery.open_requests import RING
 from uet.transport import ReceiveRequest, SendRequest
 from uet.wire.codes import ControlType, NackCode, PacketType
 from uet.wire.frame import decode_frame

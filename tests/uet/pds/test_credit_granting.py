@@ -92,8 +92,8 @@ def test_what_is_answered_waits_no_more() -> None:
     """A refused packet that had arrived after all: its context asks for no credit for it."""
     script, packets = flight()
     congestion = script.pdc.peer.congestion
-    script.pdc.source.take_back()
-    message = script.pdc.source._current
+    script.pdc.source.messages.take_back()
+    message = script.pdc.source.messages.current
     assert message is not None
     message.packets = message.sent  # nothing follows
     script.give(acknowledge(packets[0], cack=packets[0].psn))

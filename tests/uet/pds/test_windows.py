@@ -170,13 +170,13 @@ def test_mpr_of_an_older_ack_is_ignored() -> None:
     script.post(bytes(4000 * MTU))
     packets = script.take()
     script.give(ack(packets[100], mpr=4))
-    assert script.pdc.source.peer_range == 512
+    assert script.pdc.source.requests.peer_range == 512
     script.give(ack(packets[50], mpr=8))
-    assert script.pdc.source.peer_range == 512
+    assert script.pdc.source.requests.peer_range == 512
     script.give(ack(packets[101], mpr=0))  # says nothing
-    assert script.pdc.source.peer_range == 512
+    assert script.pdc.source.requests.peer_range == 512
     script.give(ack(packets[102], mpr=255))  # more than this implementation remembers
-    assert script.pdc.source.peer_range == 1024
+    assert script.pdc.source.requests.peer_range == 1024
 
 
 @pytest.mark.conformance("C-042")

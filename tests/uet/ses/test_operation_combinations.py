@@ -169,7 +169,9 @@ def test_a_used_up_range_that_no_request_can_report() -> None:
     exchange.prove(close=False)
     (pdc,) = side.fep.table.by_id.values()
     assert pdc.source.window.outstanding == 0
-    assert (pdc.source.window.next - pdc.source.max_cack) == 129, "the range must be used up"
+    assert (pdc.source.window.next - pdc.source.requests.max_cack) == 129, (
+        "the range must be used up"
+    )
     exchange.post(side, NoOperationRequest)
     exchange.prove()
 

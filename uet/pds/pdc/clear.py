@@ -31,7 +31,7 @@ class ClearDuty:
         self.due: int | None = None
         self._source = source
         self._time = clear_time
-        self._asked = source.clear_sent  # the newest PSN the target has asked about
+        self._asked = source.requests.clear_sent  # the newest PSN the target has asked about
         self._forced = False
         self._half_way = False  # in a stall, between CLEAR and ACK_REQ
         self._stalls = 0  # attempts to end a stall, since there was progress
@@ -44,7 +44,7 @@ class ClearDuty:
 
     def renumbered(self) -> None:
         """The PDC begins at another PSN; nothing has been asked about that."""
-        self._asked = self._source.clear_sent
+        self._asked = self._source.requests.clear_sent
 
     def force(self, now: int) -> None:
         """Send a CLEAR now, as the target's CLEAR_REQ asks, and again if need be."""
@@ -54,13 +54,13 @@ class ClearDuty:
     @property
     def _is_asked(self) -> bool:
         """Return whether the target asks for more than the last CLEAR sent."""
-        return 0 < ((self._asked - self._source.clear_sent) & MASK) < HALF
+        return 0 < ((self._asked - self._source.requests.clear_sent) & MASK) < HALF
 
     def consider(self, now: int) -> None:
         """Start the timer once everything up to what the target asked about is settled."""
         source = self._source
         settled = (source.window.base - 1) & MASK
-        if settled == source.max_cack:
+        if settled == source.requests.max_cack:
             self._stalls = 0
             return  # the target has freed all of it
         if self.due is None and (
@@ -95,12 +95,12 @@ class ClearDuty:
         self._half_way = False
         if self._stalls > self._max_stalls != UNLIMITED_RTO:
             return False
-        out.append(self._source.ask_again(settled))
+        out.append(self._source.controls.ask_again(settled))
         self.due = now + self._source.timer.interval(self._stalls)
         self._stalls += 1
         return True
 
     def _send(self, out: list[Frame], settled: int) -> None:
         self._forced = False
-        self._source.clear_sent = settled
-        out.append(self._source.clear(settled))
+        self._source.requests.clear_sent = settled
+        out.append(self._source.controls.clear(settled))

@@ -35,7 +35,7 @@ class Condemned:
     def refuse(self, psn: int, code: NackCode) -> None:
         """A request has drawn a fatal NACK: it was not carried out if there was no other copy."""
         self._answered.add(psn)
-        if code not in PROVES_NOTHING and self._source.was_sent_once(psn):
+        if code not in PROVES_NOTHING and self._source.requests.was_sent_once(psn):
             self._never.add(psn)
 
     @property
@@ -56,7 +56,7 @@ class Condemned:
         while psn != window.next:
             behind = behind or (self._ordered and psn in self._never)
             if window.is_open(psn) and (behind or psn in self._never):
-                sent[id(source.message_of(psn))] += 1
+                sent[id(source.requests.message_of(psn))] += 1
             psn = (psn + 1) & MASK
         return frozenset(
             name

@@ -16,11 +16,11 @@ from uet.congestion.spraying.paths import PathSelection
 from uet.congestion.spraying.port_entropy import Ports
 from uet.pds.destination import RequestDestination
 from uet.pds.nacks import TARGET_IS_GONE
-from uet.pds.negotiation import feature_request
 from uet.pds.pdc.clear import ClearDuty
 from uet.pds.pdc.condemned import Condemned
 from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.source import FINISHED, HELD, RequestSource
+from uet.pds.pdc.source_settings import SourceSettings
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
 from uet.pds.semantics import Answer, Outbound, Semantics
@@ -92,7 +92,6 @@ class PdcLife:
         entropy: PathSelection,
     ) -> None:
         config = around.config
-        compatibility = config.compatibility
         self.id = local_id
         self.peer = peer
         self.initiator = initiator
@@ -142,27 +141,12 @@ class PdcLife:
             counts=around.counts,
         )
         self.source = RequestSource(
-            writer=self.writer,
-            messages=self,
-            start_psn=start_psn,
-            ordered=ordered,
-            flow=peer.congestion.flow(entropy),
-            full_size=around.full_size,
             # What a peer has said on another PDC holds for this one until it says so here.
-            default_range=min(config.mpr, peer.mpr or config.mpr) * MPR_UNIT,
-            rto_init_time=config.rto_init_time,
-            constant_rto=compatibility.constant_rto,
-            max_rto_retx_cnt=config.max_rto_retx_cnt,
-            nack_retx_time=config.nack_retx_time,
-            max_nack_retx_cnt=config.max_nack_retx_cnt,
-            ack_gen_trigger=config.ack_gen_trigger,
-            ack_per_packet=config.ack_per_packet,
-            infer_loss=config.infer_loss,
-            tail_loss_time=0 if ordered else config.tail_loss_time,
-            max_tail_loss_retx=config.max_tail_loss_retx,
-            keep_syn=compatibility.keep_syn_on_retransmission,
-            negotiation=feature_request(compatibility),
-            short_message_packets=config.short_message_packets,
+            SourceSettings.of(config, ordered=ordered, full_size=around.full_size, mpr=peer.mpr),
+            writer=self.writer,
+            ends=self,
+            start_psn=start_psn,
+            flow=peer.congestion.flow(entropy),
             counters=around.counts,
         )
         self._clear = ClearDuty(
@@ -200,7 +184,7 @@ class PdcLife:
 
     @property
     def start_psn(self) -> int:
-        return self.source.start_psn
+        return self.source.requests.start_psn
 
     @property
     def backlog(self) -> int:
@@ -249,9 +233,9 @@ class PdcLife:
                 return
             self.conclude(now)
         if self.due is not None and self.due <= now:
-            source.on_timer(now)
-            if source.gave_up:
-                self.fail(source.gave_up, now)
+            source.recovery.on_timer(now)
+            if source.recovery.gave_up:
+                self.fail(source.recovery.gave_up, now)
             else:
                 self._clear.consider(now)
             if self._close_due is not None and self._close_due <= now:
@@ -267,7 +251,7 @@ class PdcLife:
                 congestion.expire_credit(now)
             elif source.asks_at() == 0:
                 source.transmit(out, now, min(limit, len(out) + 1))
-        tail = source.tail_deadline()
+        tail = source.tail.deadline()
         if tail is not None and tail <= now and peer_id and len(out) < limit:
             # Where switches trim, a queue of data is short, and a packet of it may be cut.
             behind = not self._config.network_trims
@@ -319,8 +303,8 @@ class PdcLife:
         source = self.source
         if not self.writer.peer_id or len(out) >= limit:
             return
-        if source.adaptive and source.unheard():
-            source.asked()
+        if source.adaptive and source.tail.window_is_stuck() and source.has_unsent:
+            source.tail.asked()
             out.append(self.probe(now))
         if source.credited and len(out) < limit:
             requested = self.peer.congestion.credit_request(now)
@@ -334,8 +318,8 @@ class PdcLife:
         if self.condemned is not None:
             return self.condemned.due
         source = self.source
-        deadline = source.next_deadline()
-        due = source.tail_deadline() if self.writer.peer_id else None
+        deadline = source.recovery.next_deadline()
+        due = source.tail.deadline() if self.writer.peer_id else None
         if due is not None and (deadline is None or due < deadline):
             deadline = due
         due = self._clear.due
@@ -409,7 +393,7 @@ class PdcLife:
             ControlType.PROBE,
             psn=0,
             ar=True,
-            payload=(self.source.max_cack + 1) & MASK,
+            payload=(self.source.requests.max_cack + 1) & MASK,
             opaque=self._probes & 0xFFFF,
             syn=False,
             with_data=with_data,
@@ -454,7 +438,7 @@ class PdcLife:
         if self._config.limit_psn_range or self.sdi is not None:
             self._counts["pdcs_worn_out"] += 1
             self.quiesce()
-            for message in self.source.take_back():
+            for message in self.source.messages.take_back():
                 self.message_unsent(message)
 
     @property
@@ -488,8 +472,8 @@ class PdcLife:
             )
             if self.state in (PdcState.CREATING, PdcState.ESTABLISHED):
                 self._enter(PdcState.QUIESCE)
-            self.source.give_up_window()
-            for message in self.source.take_back():
+            self.source.requests.discard_all()
+            for message in self.source.messages.take_back():
                 self.message_unsent(message)
         self.condemned.refuse(psn, code)
         if self.condemned.is_decided:

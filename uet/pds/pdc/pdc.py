@@ -67,6 +67,7 @@ class Pdc(PdcLife):
         word, ack_offset, cack, spdcid, _ = _ACK.unpack_from(packet, at)
         kind = word >> _TYPE_SHIFT
         source, writer = self.source, self.writer
+        acks, recovery = source.acks, source.recovery
         ack_psn = (cack + ack_offset) & MASK
         if not writer.peer_id:
             # An ACK left over from an older PDC of this id must not decide who the peer is.
@@ -79,7 +80,7 @@ class Pdc(PdcLife):
         if word & _ACK_P:
             self._on_probe_ack(packet, at, kind, ack_offset & 0xFFFF, cack, now)
             return
-        if source.acknowledges_the_future(cack) or source.acknowledges_the_future(ack_psn):
+        if acks.acknowledges_the_future(cack) or acks.acknowledges_the_future(ack_psn):
             self._counts["rx_drop_ack_of_unsent"] += 1
             return
         end = at + _ACK.size
@@ -116,14 +117,14 @@ class Pdc(PdcLife):
             mpr = cc & _MPR
             if not mpr:
                 mpr = self._config.compatibility.override_mpr_zero_value or 0
-            source.on_range(mpr, cack)
+            acks.on_range(mpr, cack)
             if mpr:
                 self.peer.mpr = mpr
-        rtt = source.sample(ack_psn, cack, word & _ACK_RETX, service, now)
-        source.on_ack(ack_psn, cack, next_header, response, now)
+        rtt = acks.sample(ack_psn, cack, word & _ACK_RETX, service, now)
+        acks.on_ack(ack_psn, cack, next_header, response, now)
         if bitmap:
-            source.on_sack((cack + sack_offset) & MASK, bitmap)
-        source.acknowledged(
+            acks.on_sack((cack + sack_offset) & MASK, bitmap)
+        acks.acknowledged(
             counter,
             entropy,
             bool(word & _ACK_M),
@@ -136,8 +137,8 @@ class Pdc(PdcLife):
             self.peer.congestion.probes = False
             self._around.control.append(self.probe(now))
         if bitmap:
-            source.infer_loss(now, early)
-            source.infer_overdue((cack + sack_offset) & MASK, bitmap, now)
+            recovery.infer_loss(now, early)
+            recovery.infer_overdue((cack + sack_offset) & MASK, bitmap, now)
         if word & _ACK_REQ:
             if word & _ACK_REQ == _ACK_REQ_CLEAR:
                 self._clear_asked(ack_psn)
@@ -145,7 +146,8 @@ class Pdc(PdcLife):
                 self.quiesce()
         self._clear.consider(now)
         if self.state is PdcState.CLOSING and (
-            source.idle or (ack_psn == source.close_psn and not source.window.is_open(ack_psn))
+            source.idle
+            or (ack_psn == source.controls.close_psn and not source.window.is_open(ack_psn))
         ):
             if word & _ACK_EPSN and len(packet) >= end + 4 and self.sdi is not None:
                 self._around.expect_psn(self, int.from_bytes(packet[end : end + 4], "big"))
@@ -158,8 +160,8 @@ class Pdc(PdcLife):
             return
         source = self.source
         settled = (source.window.base - 1) & MASK
-        source.clear_sent = settled
-        self._around.control.append(source.clear(settled))
+        source.requests.clear_sent = settled
+        self._around.control.append(source.controls.clear(settled))
 
     def _on_probe_ack(
         self, packet: memoryview, at: int, kind: int, opaque: int, cack: int, now: int
@@ -168,7 +170,7 @@ class Pdc(PdcLife):
         if not self._probes or opaque != self._probes & 0xFFFF:
             self._counts["rx_drop_unexpected_probe_ack"] += 1
             return
-        if self.source.acknowledges_the_future(cack):
+        if self.source.acks.acknowledges_the_future(cack):
             self._counts["rx_drop_ack_of_unsent"] += 1
             return
         self._counts["rx_probe_acks"] += 1
@@ -182,12 +184,12 @@ class Pdc(PdcLife):
         if rtt != NO_SAMPLE and self.peer.congestion.window is not None:
             self.peer.congestion.window.on_probe(rtt)
         source = self.source
-        source.timed(rtt, now)
+        source.recovery.timed(rtt, now)
         base = (cack + sack_offset) & MASK
-        source.on_sack(base, bitmap)
-        source.reported(counter, now)
-        source.infer_loss(now)
-        source.infer_overdue(base, bitmap, now)
+        source.acks.on_sack(base, bitmap)
+        source.acks.reported(counter, now)
+        source.recovery.infer_loss(now)
+        source.recovery.infer_overdue(base, bitmap, now)
 
     # -- what a NACK does ---------------------------------------------------------------------
 
@@ -225,10 +227,10 @@ class Pdc(PdcLife):
             self._renumber(payload, now)
             return
         if what is Reaction.GO_BACK and self.ordered:
-            source.out_of_order(psn, payload, resent, now)
+            source.recovery.out_of_order(psn, payload, resent, now)
             return
         if what is Reaction.RESEND_AFTER_ACK:
-            if not 0 < ((psn - source.max_cack) & MASK) < HALF:
+            if not 0 < ((psn - source.requests.max_cack) & MASK) < HALF:
                 return
         elif code is NackCode.PKT_NOT_RCVD:
             source.window.withdraw(psn)
@@ -236,17 +238,17 @@ class Pdc(PdcLife):
             self._leave_it_to_the_first()
         at_once = what is Reaction.RESEND_AT_ONCE
         trimmed = code in (NackCode.TRIMMED, NackCode.TRIMMED_LASTHOP)
-        source.refused(psn, int(code), entropy, marked, resent, now)
-        source.on_nack(psn, now, wait=not at_once, counted=not trimmed)
-        if source.gave_up:
-            self.fail(source.gave_up, now)
+        source.recovery.refused(psn, int(code), entropy, marked, resent, now)
+        source.recovery.on_nack(psn, now, wait=not at_once, counted=not trimmed)
+        if source.recovery.gave_up:
+            self.fail(source.recovery.gave_up, now)
         else:
             self._clear.consider(now)
 
     def _leave_it_to_the_first(self) -> None:
         """The target has no room for a second PDC: what was not sent yet goes on the first."""
         self.refused = True
-        for message in self.source.take_back():
+        for message in self.source.messages.take_back():
             self.message_unsent(message)
 
     def _renumber(self, start_psn: int, now: int) -> None:

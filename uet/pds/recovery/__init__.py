@@ -1,1 +1,1 @@
-"""Loss and refusal at a PDC's source: timers, inference, NACKs, retransmission (UES 3.5.15)."""
+"""Loss and refusal at a PDC's source: records, timers, inference, retransmission (UES 3.5.15)."""

@@ -31,6 +31,12 @@ class LossInference:
         # PSN -> first one sent after its last retransmission, in the order of sending
         self._again: OrderedDict[int, int] = OrderedDict()
 
+    def restart(self, start_psn: int) -> None:
+        """Begin anew at ``start_psn``, with nothing sent and nothing arrived."""
+        self._newest = (start_psn - 1) & MASK
+        self._judged = start_psn
+        self._again.clear()
+
     def arrived(self, psn: int) -> None:
         """The destination has ``psn``."""
         if 0 < ((psn - self._newest) & MASK) < HALF:

@@ -171,6 +171,14 @@ class RetransmissionQueue:
         #: the PSNs in it
         self.members: set[int] = set()
 
+    def restart(self, start_psn: int) -> None:
+        """Empty the queue; PSNs count from ``start_psn`` on."""
+        self._start = start_psn
+        self._ready.clear()
+        self._delayed.clear()
+        self._due.clear()
+        self.members.clear()
+
     def add(self, psn: int, due: int, now: int) -> None:
         """Queue ``psn`` for ``due``; ignored while it is queued already."""
         if psn in self.members:

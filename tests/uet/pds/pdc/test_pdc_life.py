@@ -185,7 +185,7 @@ def test_what_a_range_of_zero_means(switch: int | None, expected: int) -> None:
         window_bytes=1 << 30, compatibility=Compatibility(override_mpr_zero_value=switch)
     )
     script.establish_initiator(mpr=0)
-    assert script.pdc.source.peer_range == expected
+    assert script.pdc.source.requests.peer_range == expected
 
 
 @pytest.mark.conformance("C-042")
@@ -196,11 +196,11 @@ def test_ranges_of_older_acknowledgements() -> None:
     packets = script.take()
     source = script.pdc.source
     script.give(ack(packets[2], cack=packets[1].psn, mpr=4))
-    assert source.peer_range == 512
+    assert source.requests.peer_range == 512
     script.give(ack(packets[0], mpr=1))
-    assert source.peer_range == 512
+    assert source.requests.peer_range == 512
     script.give(ack(packets[3], mpr=2))
-    assert source.peer_range == 256
+    assert source.requests.peer_range == 256
 
 
 # -- messages of a PDC that failed ----------------------------------------------------------------

@@ -390,7 +390,7 @@ def test_what_is_in_flight_is_accounted_for() -> None:
     own = packets[0].spdcid
 
     def expected() -> int:
-        return sum(script.pdc.source._size)
+        return sum(script.pdc.source.requests.size)
 
     assert (
         congestion.inflight

@@ -1,0 +1,164 @@
+"""The packets of one direction of a PDC that are sent and not answered (UES 3.5.12, 3.5.15).
+
+Sending, acknowledgement and loss recovery share these records.  Window, timer, queue, rings and
+``controls`` stay the same objects for the life of the PDC, so that each may bind them once.
+"""
+
+from __future__ import annotations
+
+from uet.congestion.context import PdcFlow
+from uet.congestion.spraying.paths import TIMEOUT
+from uet.pds.psn import HALF, MASK
+from uet.pds.recovery.rto import RetransmissionQueue, RetransmissionTimer
+from uet.pds.semantics import Outbound
+from uet.pds.window import SendWindow
+from uet.wire.codes import ControlType
+
+#: Requests in flight that this implementation can remember: records live in rings of this size.
+RING = 1_024
+#: A PSN's slot in the rings is its lowest bits.
+SLOT = RING - 1
+
+
+class OpenRequests:
+    """Records every open PSN of a send window, and the latest of the peer's ACKs.
+
+    ``peer_range`` is how many PSNs beyond its CACK the peer tracks, at most ``RING`` (UES 3.5.11);
+    ``timer`` and ``retransmit`` belong to the same window as ``window``.
+    """
+
+    __slots__ = (
+        "asked",
+        "clear_sent",
+        "controls",
+        "copies",
+        "ev",
+        "flow",
+        "index",
+        "largest",
+        "max_cack",
+        "message",
+        "nacks",
+        "ordered",
+        "peer_range",
+        "retransmit",
+        "size",
+        "start_psn",
+        "timer",
+        "window",
+    )
+
+    def __init__(
+        self,
+        start_psn: int,
+        flow: PdcFlow,
+        *,
+        ordered: bool,
+        peer_range: int,
+        rto: int,
+        constant_rto: bool,
+    ) -> None:
+        self.start_psn = start_psn
+        self.window = SendWindow(start_psn)
+        self.flow = flow
+        #: the destination takes requests in the order of their PSNs only
+        self.ordered = ordered
+        self.max_cack = (start_psn - 1) & MASK
+        self.peer_range = peer_range
+        #: the newest CLEAR_PSN that has left
+        self.clear_sent = (start_psn - 1) & MASK
+        #: PSN of the newest packet that asked for an ACK
+        self.asked: int | None = None
+        #: nominal size of the largest request so far
+        self.largest = 1
+        self.timer = RetransmissionTimer(self.window, RING, rto, constant=constant_rto)
+        self.retransmit = RetransmissionQueue(self.window, start_psn, in_order=ordered)
+        #: control packets that took a PSN
+        self.controls: dict[int, ControlType] = {}
+        # By slot.  The rings are made when the first packet leaves: most targets never send any.
+        #: which packet of which message
+        self.message: list[Outbound | None] = []
+        self.index: list[int] = []
+        #: nominal size in flight; 0 once the network no longer holds it
+        self.size: list[int] = []
+        #: EV of the last transmission
+        self.ev: list[int] = []
+        #: transmissions
+        self.copies: list[int] = []
+        #: refusals that count
+        self.nacks: list[int] = []
+
+    def make_rings(self) -> None:
+        """Make the rings, before the first packet leaves."""
+        if not self.message:
+            self.message.extend([None] * RING)
+            for ring in (self.index, self.size, self.nacks, self.ev, self.copies):
+                ring.extend([0] * RING)
+            self.timer.open()
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Return whether a packet that asked for an ACK has not been covered by CACK."""
+        return self.asked is not None and 0 < ((self.asked - self.max_cack) & MASK) < HALF
+
+    def is_beyond_range(self, psn: int) -> bool:
+        """Return whether the peer does not track ``psn`` yet."""
+        return ((psn - self.max_cack) & MASK) > self.peer_range
+
+    def discard(self, psn: int) -> None:
+        """Take ``psn`` out of flight; that is no sign of trouble on its path."""
+        slot = psn & SLOT
+        if self.size[slot]:
+            self.flow.on_discard(self.size[slot])
+            self.size[slot] = 0
+
+    def lose(self, psn: int, now: int, how: int = TIMEOUT) -> None:
+        """Take ``psn`` out of flight as lost, and report that to congestion control."""
+        slot = psn & SLOT
+        if self.size[slot]:
+            self.flow.on_loss(self.size[slot], self.ev[slot], now, how)
+            self.size[slot] = 0
+
+    def discard_all(self) -> None:
+        """Take every open PSN out of flight, so that it takes no room from other PDCs."""
+        psn = self.window.base
+        while psn != self.window.next:
+            self.discard(psn)
+            psn = (psn + 1) & MASK
+
+    def message_of(self, psn: int) -> Outbound | None:
+        """Return the message of an open request; ``None`` for a control packet."""
+        return self.message[psn & SLOT]
+
+    def was_sent_once(self, psn: int) -> bool:
+        """Return whether an open request has left once, and no report of its arrival has come."""
+        return self.copies[psn & SLOT] == 1 and not self.window.is_delivered(psn)
+
+    def renumber(self, start_psn: int) -> None:
+        """Move all records to PSNs from ``start_psn`` on; nothing waits to be sent again."""
+        shift = (start_psn - self.start_psn) & MASK
+        window = self.window
+        turn = shift & SLOT
+        if turn:
+            self.message[:] = self.message[-turn:] + self.message[:-turn]
+            for ring in (self.index, self.size, self.ev, self.copies, self.nacks):
+                ring[:] = ring[-turn:] + ring[:-turn]
+        self.start_psn = start_psn
+        window.base = (window.base + shift) & MASK
+        window.next = (window.next + shift) & MASK
+        self.max_cack = (self.max_cack + shift) & MASK
+        self.clear_sent = (self.clear_sent + shift) & MASK
+        controls = {(psn + shift) & MASK: kind for psn, kind in self.controls.items()}
+        self.controls.clear()
+        self.controls.update(controls)
+        self.timer.restart()
+        self.retransmit.restart(start_psn)
+
+    def forget(self) -> None:
+        """Forget every open packet: the window is empty, and no size counts as in flight."""
+        if self.message:
+            self.message[:] = [None] * RING
+            self.size[:] = [0] * RING
+        self.controls.clear()
+        self.window.base = self.window.next
+        self.window.done = self.window.delivered = 0
