@@ -38,7 +38,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -51,7 +51,6 @@ from emulator.measures.port_record import PortRecord
 from emulator.measures.queue_depths import QueueSeries
 from topologies.advice import meant
 from topologies.model import Topology, TopologyError
-from topologies.parts.design_parameters import ParameterKind
 
 #: Buffer contents by buffer name.
 Contents = Mapping[str, np.ndarray]
@@ -154,15 +153,25 @@ class Outcome:
         return sum(self.times_ns) / len(self.times_ns)
 
 
+class ReadableKind(Protocol):
+    """A kind of parameter: ``read`` makes its value of the text of the parameter ``field``.
+
+    It raises TopologyError or UserError for a text that is none.
+    """
+
+    def read(self, field: str, value: str, /) -> object:
+        """Return the value that ``value`` states."""
+
+
 def parameter(
     default: object,
-    kind: ParameterKind | None = None,
+    kind: ReadableKind | None = None,
     *,
     help: str,
     choices: Sequence[str] = (),
     many: bool = False,
 ) -> Any:
-    """A field of ``Parameters``: an integer of ``kind``, or one of the words in ``choices``.
+    """A field of ``Parameters``: a value of ``kind``, or one of the words in ``choices``.
 
     With ``many`` the field is a tuple, written with commas between its values.
     """
@@ -202,6 +211,10 @@ class Scenario:
     def title(self) -> str:
         """The first line of the docstring."""
         return (self.module.__doc__ or self.name).strip().splitlines()[0].rstrip(".")
+
+    def takes(self, parameter_name: str) -> bool:
+        """Return whether the scenario has a parameter of that name."""
+        return parameter_name in {item.name for item in dataclasses.fields(self.module.Parameters)}
 
     def parameters(self, given: Mapping[str, str]) -> Any:
         """``Parameters`` with the values of ``given``, each read in the unit of its kind."""
@@ -407,7 +420,7 @@ def _trouble(origin: str, what: str, error: BaseException) -> str:
 
 
 def _read(item: dataclasses.Field[Any], text: str) -> object:
-    kind: ParameterKind | None = item.metadata["kind"]
+    kind: ReadableKind | None = item.metadata["kind"]
     choices: tuple[str, ...] = item.metadata["choices"]
 
     def one(word: str) -> object:

@@ -44,6 +44,7 @@ TIME_LIMIT_S = 2.0
     + f"{control_plane.describe()}\n\n\b\n{grammar.describe()}",
 )
 @click.argument("scenario")
+@click.argument("files", nargs=-1)
 @click.option(
     "--topology",
     metavar="SPEC|FILE",
@@ -178,6 +179,7 @@ TIME_LIMIT_S = 2.0
 @click.option("--iterations", metavar="N", help="same as --param iterations=...")
 def command(
     scenario: str,
+    files: Sequence[str],
     topology: str | None,
     transport: str | None,
     switch: str | None,
@@ -203,9 +205,14 @@ def command(
     sizes: str | None,
     iterations: str | None,
 ) -> None:
-    """Run SCENARIO (a name, or the path of a .py file) and leave a run folder."""
+    """Run SCENARIO (a name, or the path of a .py file) and leave a run folder.
+
+    FILES are what the scenario reads, such as a trace.
+    """
     loaded = scenarios.load(scenario)
     given = parameter_texts(pairs, {"sizes": sizes, "iterations": iterations})
+    if files:
+        given["files"] = files_text(loaded, files, given)
     if snaplen is None:
         secured = any(is_secured(one.transport or DEFAULT_TRANSPORT) for one in variants(transport))
         snaplen = "full" if secured else "headers"
@@ -281,6 +288,24 @@ def parameter_texts(pairs: Sequence[str], options: Mapping[str, str | None]) -> 
             raise UserError(f"--{name} and --param {name} say the same thing; keep one of them")
         given[name] = text
     return given
+
+
+def files_text(loaded: scenarios.Scenario, files: Sequence[str], given: Mapping[str, str]) -> str:
+    """Return ``files`` as the text of the parameter ``files``.
+
+    UserError if the scenario has none, or if the user gave it as well.
+    """
+    if not loaded.takes("files"):
+        raise UserError(
+            f"scenario {loaded.name} reads no files, and {files[0]!r} is given; leave it out, or "
+            "write parameters as --param NAME=VALUE"
+        )
+    if "files" in given:
+        raise UserError("files are given, and --param files as well; keep one of them")
+    for file in files:
+        if "," in file:
+            raise UserError(f"{file!r} has a comma in its name; rename the file")
+    return ",".join(files)
 
 
 def _counted(number: int, thing: str) -> str:

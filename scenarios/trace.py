@@ -1,0 +1,150 @@
+"""Trace: what a job of another tool does, replayed over this fabric.
+
+::
+
+    uetemu run trace step.goal                          uetemu run trace job.0.et job.1.et ...
+
+    rank 0   [ compute ][ all-reduce of group a       ][ send to 3 ]
+    rank 1   [ compute  ][                             ][ compute   ]
+    rank 2   [ compute     ][                       ][ compute ]
+    rank 3   [ compute ]                    [ receive from 0    ]
+
+Traffic: that of the file.  Rank r of the trace is GPU r, in the order of the fabric; GPUs beyond
+the last rank are idle.  An operation starts when what it depends on is over.  Messages are writes
+of real data.  Collectives become rings, rounds and pairs as the scenarios of the collectives have
+them (``scenarios.traces.collective_replay``).  Every element that arrives is compared.
+
+Computations take ``compute_scale`` times as long as the file says, and those of one stream take
+turns.  What a file leaves open is refused with its place (the manual of the formats is
+``scenarios/traces/README.md``).
+
+Measured: the time from a common start until the last rank is done; the ideal, a lower bound from
+the dependencies, durations, link rates and delays (``emulator.measures.ideal``), and how close the
+run came to it; the computing of the busiest rank, and the share of the time that is not computing
+of that rank (``exposed``).  ``result.json`` has each collective with its start, end and bandwidth.
+
+What should be seen: with ``compute_scale=0`` only communication is left, and the time is that of
+the fabric.  With 1 the time is at least the longest chain of computations and messages.
+
+``write=PATH,...`` writes what ran: messages as GOAL text or as an htsim matrix, operations as
+Chakra files, collectives as NCCL Inspector records, by the suffix of the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from emulator.run.report.result_table import FABRIC_COLUMNS, TableColumn
+from emulator.scenario import Outcome, Trial, parameter
+from scenarios.traces.format_registry import ReadOptions
+from scenarios.traces.replay import Replay, ReplayChoice
+from scenarios.traces.trace_loading import load_traces
+from scenarios.traces.trace_model import Trace
+from scenarios.traces.trace_parameters import FACTOR, PATH, WORD
+from scenarios.traces.trace_report import collective_rows, write_files
+from scenarios.workloads.flows import WARMUPS
+from topologies.model import Topology
+from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
+
+COLUMNS = (
+    TableColumn("trace", "trace", "", 20),
+    TableColumn("ranks", "ranks", "", 6),
+    TableColumn("operations", "operations", "", 10),
+    TableColumn("collectives", "coll.", "", 6),
+    TableColumn("messages", "messages", "", 8),
+    TableColumn("size_bytes", "size", "(B)", 11),
+    TableColumn("compute_us", "compute", "(us)"),
+    TableColumn("time_us", "time", "(us)"),
+    *FABRIC_COLUMNS[:2],
+    TableColumn("exposed", "exposed", "(%)", 8, 1, percent=True),
+    *FABRIC_COLUMNS[2:],
+    TableColumn("wrong", "#wrong", "", 7),
+)
+#: From so many ranks on, a server of the default fabric has four GPUs.
+SEVERAL = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The parameters of ``trace``."""
+
+    files: tuple[str, ...] = parameter((), PATH, many=True, help="the files of the trace")
+    format: str = parameter("", WORD, help="their format, if their names do not say it")
+    groups: str = parameter("", PATH, help="JSON file with the ranks of each group")
+    ranks: int = parameter(0, NUMBER, help="number of ranks, if the file does not say it")
+    compute_scale: float = parameter(1.0, FACTOR, help="factor of all computations")
+    slice_bytes: int = parameter(64 * 2**10, SIZE, help="pieces in which a collective moves on")
+    write: tuple[str, ...] = parameter((), PATH, many=True, help="files to write of what ran")
+    warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
+    iterations: int = parameter(1, COUNT, help="iterations that count, for each trace")
+
+    def traces(self) -> list[Trace]:
+        """Return the traces that ``files`` are."""
+        options = ReadOptions(ranks=self.ranks, groups=self.groups)
+        return load_traces(self.files, self.format, options)
+
+
+def topology(parameters: Parameters) -> str:
+    """The fabric has a GPU for each rank: one in each host below 8 ranks, else four."""
+    ranks = max(trace.ranks for trace in parameters.traces())
+    if ranks < SEVERAL:
+        return f"rail_clos:hosts={max(2, ranks)},gpus_per_host=1"
+    return f"rail_clos:hosts={-(-ranks // 4)},gpus_per_host=4"
+
+
+def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
+    """Return the trials, one for each trace."""
+    choice = ReplayChoice(
+        compute_scale=parameters.compute_scale, slice_bytes=parameters.slice_bytes, seed=seed
+    )
+    replays = [Replay(trace, topology, choice) for trace in parameters.traces()]
+    return [_trial(parameters, replay) for replay in replays]
+
+
+def measures(
+    parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
+) -> Mapping[str, object]:
+    """Return the values of a row beyond time and ideal."""
+    assert isinstance(trial, TraceTrial)
+    replay = trial.replay
+    runs = replay.runs(outcome.iterations[-1]) if outcome.iterations else []
+    written = write_files(parameters.write, replay, runs, outcome)
+    busy = float(replay.compute_ns())
+    return {
+        "exposed": 1 - busy / outcome.mean_ns,
+        "collective_times": collective_rows(runs),
+        "written": written,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceTrial(Trial):
+    """A row of the table, with the replay that it is made of."""
+
+    replay: Replay
+
+
+def _trial(parameters: Parameters, replay: Replay) -> Trial:
+    return TraceTrial(
+        replay=replay,
+        collective="trace",
+        size_bytes=replay.message_octets,
+        compile=replay.compile,
+        inputs=replay.inputs,
+        expected=replay.expected,
+        memory_bytes=replay.memory_octets,
+        warmups=parameters.warmups,
+        iterations=parameters.iterations,
+        facts={
+            "trace": replay.trace.name,
+            "ranks": replay.trace.ranks,
+            "operations": len(replay.trace),
+            "collectives": len(replay.collectives),
+            "messages": replay.messages,
+            "empty_messages": replay.empty_messages,
+            "compute_scale": replay.choice.compute_scale,
+            "compute_us": replay.compute_ns() / 1000,
+        },
+        fresh=True,
+    )

@@ -1,0 +1,284 @@
+"""Collectives of a trace as messages: rings on their rails, and pairs.
+
+Nothing of a member leaves before its own operations allow it, and its part enters a sum only then.
+Sums arrive in places of their own, so no region is written twice.
+
+All-reduce is reduce-scatter and all-gather on rings, one for each member of a server (drawing in
+``scenarios.collectives.ring``).  Broadcast and reduce go along a ring's ranks from or to the root,
+in slices.  All-to-all goes in rounds: in round k the member at position p sends to p+k.  Gather
+and scatter are messages to and from the root.  A barrier is an all-reduce of one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from emulator.endpoint.operations.schedule import Region
+from scenarios.collectives import ring
+from scenarios.collectives.blocks import Block, Ring, RingChannel
+from scenarios.collectives.program import Program
+from scenarios.traces.trace_model import Collective
+
+#: Rounds of an all-to-all that are under way at a time, as NCCL has eight.
+ROUNDS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Held:
+    """A region of a member, and the operations after which its contents are there."""
+
+    region: Region
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedCollective:
+    """One collective, written into ``program``.
+
+    ``ranks`` are the members by position, ``rings`` the same as rings.  Buffers are ``input`` and
+    ``output``, ``entry`` has by rank what must be over before it begins.  ``ends`` collects by rank
+    what must be over before it is done.
+    """
+
+    program: Program
+    kind: Collective
+    ranks: tuple[int, ...]
+    rings: Sequence[Ring]
+    octets: int
+    element: int
+    dtype: str
+    root: int | None
+    source: str
+    result: str
+    staging: str
+    slice_bytes: int
+    entry: Mapping[int, tuple[int, ...]]
+    ends: dict[int, list[int]]
+
+    def write(self) -> None:
+        """Write all operations of all members."""
+        if len(self.ranks) > 1 and self.octets:
+            _WRITERS[self.kind](self)
+
+    @property
+    def part(self) -> int:
+        """Return the octets of each member's part."""
+        return self.octets // len(self.ranks)
+
+    def result_begin(self, rank: int) -> int:
+        """Return which octet of the whole is the first one of the result of ``rank``."""
+        if self.kind is Collective.REDUCE_SCATTER:
+            return self.ranks.index(rank) * self.part
+        return 0
+
+    def move(self, source: int, held: Held, destination: int, into: Region) -> Held:
+        """Send what ``source`` holds to ``destination``; return what that holds then."""
+        after = dict.fromkeys((*held.after, *self.entry[source]))
+        send, receive = self.program.transfer(source, destination, held.region, into, after=after)
+        self.ends[source].append(send)
+        self.ends[destination].append(receive)
+        return Held(into, (receive,))
+
+    def add(self, rank: int, own: Region, held: Held) -> Held:
+        """Add ``own`` of ``rank`` to what has arrived there."""
+        index = self.program.reduce(
+            rank,
+            own,
+            held.region,
+            dtype=self.dtype,
+            after=(*held.after, *self.entry[rank]),
+        )
+        self.ends[rank].append(index)
+        return Held(held.region, (index,))
+
+    def slices(self, block: Block) -> list[Block]:
+        """Return ``block`` in slices."""
+        end = block.offset + block.length
+        return [
+            Block(at, min(self.slice_bytes, end - at))
+            for at in range(block.offset, end, self.slice_bytes)
+        ]
+
+    def channels(self) -> list[RingChannel]:
+        """Return the rings with their shares of the whole, and a block for each member."""
+        return ring.channels(self.rings, self.octets // self.element, self.element)
+
+    def part_channels(self) -> list[RingChannel]:
+        """Return the rings with their shares of every member's part."""
+        position = {rank: at for at, rank in enumerate(self.ranks)}
+        shares = ring.split(self.part // self.element, len(self.rings), self.element)
+        return [
+            RingChannel(
+                one,
+                tuple(
+                    Block(position[rank] * self.part + share.offset, share.length) for rank in one
+                ),
+            )
+            for one, share in zip(self.rings, shares, strict=True)
+        ]
+
+
+#: By channel, position and slice: what a member holds of the block of its position.
+HeldBlocks = list[list[list[Held]]]
+
+
+def _reduce_scatter(one: ReplayedCollective, channels: Sequence[RingChannel]) -> HeldBlocks:
+    held: HeldBlocks = []
+    for channel in channels:
+        held.append(
+            [
+                [
+                    Held(Region(one.source, piece.offset, piece.length), one.entry[rank])
+                    for piece in one.slices(channel.blocks[at - 1])
+                ]
+                for at, rank in enumerate(channel.ring)
+            ]
+        )
+    for step in range(len(one.ranks) - 1):
+        last = step == len(one.ranks) - 2
+        for number, channel in enumerate(channels):
+            size = len(channel.ring)
+            arrived: list[list[Held]] = [[] for _ in channel.ring]
+            for at, rank in enumerate(channel.ring):
+                to = (at + 1) % size
+                peer = channel.ring[to]
+                block = channel.blocks[(at - step - 1) % size]
+                for piece, mine in zip(one.slices(block), held[number][at], strict=True):
+                    if last:
+                        begin = piece.offset - one.result_begin(peer)
+                        into = Region(one.result, begin, piece.length)
+                    else:
+                        into = one.program.allocate(peer, one.staging, piece.length)
+                    got = one.move(rank, mine, peer, into)
+                    own = Region(one.source, piece.offset, piece.length)
+                    arrived[to].append(one.add(peer, own, got))
+            held[number] = arrived
+    return held
+
+
+def _all_gather(one: ReplayedCollective, channels: Sequence[RingChannel], held: HeldBlocks) -> None:
+    for step in range(len(one.ranks) - 1):
+        for number, channel in enumerate(channels):
+            size = len(channel.ring)
+            arrived: list[list[Held]] = [[] for _ in channel.ring]
+            for at, rank in enumerate(channel.ring):
+                to = (at + 1) % size
+                block = channel.blocks[(at - step) % size]
+                for piece, mine in zip(one.slices(block), held[number][at], strict=True):
+                    into = Region(one.result, piece.offset, piece.length)
+                    arrived[to].append(one.move(rank, mine, channel.ring[to], into))
+            held[number] = arrived
+
+
+def _write_all_reduce(one: ReplayedCollective) -> None:
+    channels = one.channels()
+    _all_gather(one, channels, _reduce_scatter(one, channels))
+
+
+def _write_reduce_scatter(one: ReplayedCollective) -> None:
+    _reduce_scatter(one, one.part_channels())
+
+
+def _write_all_gather(one: ReplayedCollective) -> None:
+    channels = one.part_channels()
+    held = [
+        [
+            [
+                Held(Region(one.result, piece.offset, piece.length), one.entry[rank])
+                for piece in one.slices(channel.blocks[at])
+            ]
+            for at, rank in enumerate(channel.ring)
+        ]
+        for channel in channels
+    ]
+    _all_gather(one, channels, held)
+
+
+def _write_all_to_all(one: ReplayedCollective) -> None:
+    ranks, part = one.ranks, one.part
+    rounds: list[dict[int, tuple[int, ...]]] = []
+    for number in range(1, len(ranks)):
+        before = rounds[number - 1 - ROUNDS_AT_ONCE] if number > ROUNDS_AT_ONCE else {}
+        over: dict[int, list[int]] = {rank: [] for rank in ranks}
+        for at, rank in enumerate(ranks):
+            to = (at + number) % len(ranks)
+            send, receive = one.program.transfer(
+                rank,
+                ranks[to],
+                Region(one.source, to * part, part),
+                Region(one.result, at * part, part),
+                after=(*one.entry[rank], *before.get(rank, ())),
+            )
+            over[rank].append(send)
+            over[ranks[to]].append(receive)
+        rounds.append({rank: tuple(done) for rank, done in over.items()})
+        for rank, done in over.items():
+            one.ends[rank] += done
+
+
+def _from_root(one: ReplayedCollective, channel: Ring) -> Ring:
+    assert one.root is not None
+    at = channel.index(one.root)
+    return (*channel[at:], *channel[:at])
+
+
+def _write_broadcast(one: ReplayedCollective) -> None:
+    shares = ring.split(one.octets // one.element, len(one.rings), one.element)
+    for channel, share in zip(one.rings, shares, strict=True):
+        walk = _from_root(one, channel)
+        for piece in one.slices(share):
+            region = Region(one.result, piece.offset, piece.length)
+            held = Held(region, one.entry[walk[0]])
+            for rank, following in pairwise(walk):
+                held = one.move(rank, held, following, region)
+
+
+def _write_reduce(one: ReplayedCollective) -> None:
+    shares = ring.split(one.octets // one.element, len(one.rings), one.element)
+    for channel, share in zip(one.rings, shares, strict=True):
+        first, *behind = _from_root(one, channel)
+        walk = (*behind, first)  # the root is the last
+        for piece in one.slices(share):
+            own = Region(one.source, piece.offset, piece.length)
+            held = Held(own, one.entry[walk[0]])
+            for rank, following in pairwise(walk):
+                if following == one.root:
+                    into = Region(one.result, piece.offset, piece.length)
+                else:
+                    into = one.program.allocate(following, one.staging, piece.length)
+                held = one.add(following, own, one.move(rank, held, following, into))
+
+
+def _write_gather(one: ReplayedCollective) -> None:
+    assert one.root is not None
+    for at, rank in enumerate(one.ranks):
+        if rank != one.root:
+            for piece in one.slices(Block(0, one.part)):
+                held = Held(Region(one.source, piece.offset, piece.length), one.entry[rank])
+                into = Region(one.result, at * one.part + piece.offset, piece.length)
+                one.move(rank, held, one.root, into)
+
+
+def _write_scatter(one: ReplayedCollective) -> None:
+    assert one.root is not None
+    for at, rank in enumerate(one.ranks):
+        if rank != one.root:
+            for piece in one.slices(Block(0, one.part)):
+                source = Region(one.source, at * one.part + piece.offset, piece.length)
+                into = Region(one.result, piece.offset, piece.length)
+                one.move(one.root, Held(source, one.entry[one.root]), rank, into)
+
+
+_WRITERS: Mapping[Collective, Callable[[ReplayedCollective], None]] = {
+    Collective.ALL_REDUCE: _write_all_reduce,
+    Collective.ALL_GATHER: _write_all_gather,
+    Collective.REDUCE_SCATTER: _write_reduce_scatter,
+    Collective.ALL_TO_ALL: _write_all_to_all,
+    Collective.BROADCAST: _write_broadcast,
+    Collective.REDUCE: _write_reduce,
+    Collective.GATHER: _write_gather,
+    Collective.SCATTER: _write_scatter,
+    Collective.BARRIER: _write_all_reduce,
+}

@@ -1,0 +1,95 @@
+"""The registry of trace formats, and the choice of one for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scenarios.traces.trace_file import TraceFile
+from scenarios.traces.trace_model import Trace, TraceRefusal
+from scenarios.traces.trace_run import TraceRun
+from topologies.advice import meant
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """Facts that a user states about a file; ``ranks`` 0: the file states them."""
+
+    ranks: int = 0
+    groups: str = ""
+
+
+#: A reader makes one trace of the files of all ranks, or of the one file that has them all.
+Reader = Callable[[Sequence[TraceFile], ReadOptions], Trace]
+#: A writer makes the contents of files, by what is put before the suffix of the given name.
+Writer = Callable[[TraceRun], Mapping[str, bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceFormat:
+    """A format by ``name``; ``suffixes`` of files choose it, and among several ``recognises``.
+
+    ``recognises`` is given the first octets of a file.  ``per_rank``: each rank has a file.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    recognises: Callable[[bytes], bool]
+    read: Reader | None = None
+    write: Writer | None = None
+    per_rank: bool = False
+
+
+#: The formats by name, in the order of their modules; each registers itself.
+FORMATS: dict[str, TraceFormat] = {}
+
+
+def register(trace_format: TraceFormat) -> TraceFormat:
+    """Enter ``trace_format`` into the registry; ValueError if its name is taken."""
+    if trace_format.name in FORMATS:
+        raise ValueError(f"there are two formats with the name {trace_format.name!r}")
+    FORMATS[trace_format.name] = trace_format
+    return trace_format
+
+
+def named(name: str) -> TraceFormat:
+    """Return the format called ``name``; TraceRefusal if there is none."""
+    if name not in FORMATS:
+        raise TraceRefusal(
+            f"there is no trace format {name!r}{meant(name, FORMATS)}; known are "
+            f"{', '.join(FORMATS)}"
+        )
+    return FORMATS[name]
+
+
+def format_of(file: TraceFile) -> TraceFormat:
+    """Return the format of ``file``, by its suffix and what it begins with."""
+    readers = [one for one in FORMATS.values() if one.read is not None]
+    named_so = [one for one in readers if file.has_suffix(one.suffixes)]
+    chosen = [one for one in named_so if one.recognises(file.head)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if not named_so:
+        suffixes = sorted({suffix for one in readers for suffix in one.suffixes})
+        raise TraceRefusal(
+            f"{file.name} has no suffix of a trace; known are {', '.join(suffixes)}: rename it, or "
+            "say what it is with --param format=NAME"
+        )
+    names = ", ".join(one.name for one in chosen or named_so)
+    problem = "could be any of" if chosen else "does not begin as a file of"
+    raise TraceRefusal(f"{file.name} {problem} {names}; say what it is with --param format=NAME")
+
+
+def format_to_write(path: Path, name: str = "") -> TraceFormat:
+    """Return the format in which ``path`` is written; ``name`` decides where it is given."""
+    writers = [one for one in FORMATS.values() if one.write is not None]
+    if name:
+        chosen = [named(name)] if named(name) in writers else []
+    else:
+        chosen = [one for one in writers if path.name.endswith(one.suffixes)]
+    if not chosen:
+        known = ", ".join(f"{one.name} ({', '.join(one.suffixes)})" for one in writers)
+        raise TraceRefusal(f"{path} cannot be written: name a file of one of {known}")
+    return chosen[0]

@@ -1,0 +1,319 @@
+"""GOAL, as text: sends, receives and computations of each rank, with what they require.
+
+::
+
+    num_ranks 2
+    rank 0 {
+      work: calc 2000 cpu 0
+      out: send 65536b to 1 tag 7
+      out requires work
+    }
+    rank 1 {
+      recv 65536b from 0 tag 7
+    }
+
+Sizes are in octets and computations in ns.  ``requires`` waits for the end of an operation,
+``irequires`` for its start.  Computations of one ``cpu`` take turns.  (Hoefler, Siebert, Lumsdaine:
+Group Operation Assembly Language, ICPP 2009; LogGOPSim, LSAP 2010.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.trace_file import TraceFile
+from scenarios.traces.trace_model import (
+    MOST_OPERATIONS,
+    MOST_RANKS,
+    Trace,
+    TraceCompute,
+    TraceOperation,
+    TraceReceive,
+    TraceSend,
+)
+from scenarios.traces.trace_run import TraceRun
+
+_TOKEN = re.compile(r"\n|//[^\n]*|/\*|[{}]|[^\s{}/]+|/")
+_OPTIONS = ("tag", "cpu", "nic")
+_LONGEST_NUMBER = 20
+
+
+@dataclass
+class _Operation:
+    line: int
+    kind: str
+    value: int
+    peer: int
+    options: dict[str, int]
+    ends: list[str] = field(default_factory=list)
+    starts: list[str] = field(default_factory=list)
+
+
+class _Reader:
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+        self._tokens = _tokens(file)
+        self._line, self._token = 1, ""
+        self._count = 0
+        self._take()
+
+    def read(self) -> Trace:
+        self._keyword("num_ranks")
+        ranks = self._number("a number of ranks")
+        if not 1 <= ranks <= MOST_RANKS:
+            raise self._wrong(f"num_ranks is {ranks}; give a number from 1 to {MOST_RANKS}")
+        lists: dict[int, Sequence[TraceOperation]] = {}
+        while self._token:
+            self._keyword("rank")
+            rank = self._number("the number of a rank")
+            if rank >= ranks:
+                raise self._wrong(f"there is no rank {rank}: num_ranks is {ranks}")
+            if rank in lists:
+                raise self._wrong(f"rank {rank} has a block already; join the two")
+            lists[rank] = self._block()
+        missing = [rank for rank in range(ranks) if rank not in lists]
+        if missing:
+            raise self._wrong(
+                f"rank {missing[0]} has no block, though num_ranks is {ranks}; add "
+                f"'rank {missing[0]} {{ }}' if it does nothing"
+            )
+        return Trace(self._file.stem, tuple(lists[rank] for rank in range(ranks)))
+
+    def _block(self) -> Sequence[TraceOperation]:
+        self._keyword("{")
+        operations: list[_Operation] = []
+        labels: dict[str, int] = {}
+        edges: list[tuple[str, str, bool, int]] = []
+        while self._token != "}":
+            line, word = self._line, self._take()
+            if not word:
+                raise self._file.wrong(line, "the block of a rank does not end; add '}'")
+            if self._token in ("requires", "irequires"):
+                started = self._take() == "irequires"
+                edges.append((word, self._take(), started, line))
+                continue
+            if word.endswith(":"):
+                if word[:-1] in labels:
+                    raise self._file.wrong(line, f"label {word[:-1]!r} is given twice; rename one")
+                labels[word[:-1]] = len(operations)
+                word = self._take()
+            operations.append(self._operation(word, line))
+            self._count += 1
+            if self._count > MOST_OPERATIONS:
+                raise self._file.wrong(
+                    line, f"more than {MOST_OPERATIONS} operations; cut out what matters"
+                )
+        self._take()
+        return _resolved(self._file, operations, labels, edges)
+
+    def _operation(self, word: str, line: int) -> _Operation:
+        peer = 0
+        if word == "calc":
+            value = self._number("a duration in ns, such as 2000")
+        elif word in ("send", "recv"):
+            value = self._size()
+            self._keyword("to" if word == "send" else "from")
+            peer = self._peer()
+        else:
+            raise self._file.wrong(
+                line, f"{_shown(word)} is none of send, recv, calc, and no label; correct it"
+            )
+        options: dict[str, int] = {}
+        while self._token in _OPTIONS:
+            name = self._take()
+            if name in options:
+                raise self._wrong(f"{name} is given twice; keep one of them")
+            options[name] = self._tag() if name == "tag" else self._number(f"a number for {name}")
+        return _Operation(line, word, value, peer, options)
+
+    def _size(self) -> int:
+        text = self._token
+        if text.endswith("b"):
+            self._token = text[:-1]
+            return self._number("a size in octets, such as 4096b")
+        raise self._wrong(f"the size {_shown(text)} has no unit; write octets as 4096b")
+
+    def _peer(self) -> int:
+        if self._token in ("-1", "4294967295"):
+            raise self._wrong(
+                "a receive from any rank: which message it gets would depend on the fabric; name "
+                "the rank"
+            )
+        return self._number("the number of a rank")
+
+    def _tag(self) -> int:
+        if self._token in ("-1", "4294967295"):
+            raise self._wrong(
+                "any tag: which message it gets would depend on the fabric; give the tag"
+            )
+        return self._number("a number for tag")
+
+    def _number(self, wanted: str) -> int:
+        text = self._token
+        if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
+            raise self._wrong(f"{_shown(text)} is not {wanted}; correct it")
+        self._take()
+        return int(text)
+
+    def _keyword(self, word: str) -> None:
+        if self._token != word:
+            raise self._wrong(f"{_shown(self._token)} stands where {word!r} belongs; correct it")
+        self._take()
+
+    def _take(self) -> str:
+        """Return the token that is next, and go on to the one behind it."""
+        taken = self._token
+        self._line, self._token = next(self._tokens, (self._line, ""))
+        return taken
+
+    def _wrong(self, stated: str) -> Exception:
+        return self._file.wrong(self._line, stated)
+
+
+def _shown(text: str) -> str:
+    if not text:
+        return "the end of the file"
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def _tokens(file: TraceFile) -> Iterator[tuple[int, str]]:
+    """Yield every token of ``file`` with its line; comments are left out."""
+    text, line, at = file.text, 1, 0
+    while (found := _TOKEN.search(text, at)) is not None:
+        token, at = found.group(), found.end()
+        if token == "\n":
+            line += 1
+        elif token == "/*":
+            end = text.find("*/", at)
+            if end < 0:
+                raise file.wrong(line, "a comment begins with /* and does not end; add */")
+            line += text.count("\n", at, end)
+            at = end + 2
+        elif not token.startswith("//"):
+            yield line, token
+
+
+def _resolved(
+    file: TraceFile,
+    operations: Sequence[_Operation],
+    labels: Mapping[str, int],
+    edges: Sequence[tuple[str, str, bool, int]],
+) -> Sequence[TraceOperation]:
+    after: list[set[int]] = [set() for _ in operations]
+    starts: list[tuple[int, int]] = []
+    for later, earlier, started, line in edges:
+        for label in (later, earlier):
+            if label not in labels:
+                raise file.wrong(line, f"there is no label {_shown(label)} in this rank; add it")
+        if started:
+            starts.append((labels[later], labels[earlier]))
+        else:
+            after[labels[later]].add(labels[earlier])
+    _start_together(file, operations, after, starts)
+    names = {at: label for label, at in labels.items()}
+    return [
+        _operation(one, names.get(at, ""), tuple(sorted(after[at])))
+        for at, one in enumerate(operations)
+    ]
+
+
+def _start_together(
+    file: TraceFile,
+    operations: Sequence[_Operation],
+    after: list[set[int]],
+    starts: Sequence[tuple[int, int]],
+) -> None:
+    """Let each later operation of ``starts`` wait for what the earlier one waits for.
+
+    An operation starts when all that it waits for is over: who starts after its start waits for
+    the same.
+    """
+    follows: dict[int, list[int]] = {}
+    waits = dict.fromkeys((one for pair in starts for one in pair), 0)
+    for later, earlier in starts:
+        follows.setdefault(earlier, []).append(later)
+        waits[later] += 1
+    ready = [one for one, count in waits.items() if not count]
+    copied = 0
+    while ready:
+        earlier = ready.pop()
+        for later in follows.get(earlier, ()):
+            after[later] |= after[earlier]
+            copied += len(after[earlier])
+            if copied > MOST_OPERATIONS:
+                raise file.wrong(
+                    operations[later].line,
+                    f"irequires leads to more than {MOST_OPERATIONS} dependencies; write requires",
+                )
+            waits[later] -= 1
+            if not waits[later]:
+                ready.append(later)
+    circle = next((one for one, count in waits.items() if count), None)
+    if circle is not None:
+        raise file.wrong(
+            operations[circle].line, "operations start after each other in a circle; break it"
+        )
+
+
+def _operation(one: _Operation, name: str, after: tuple[int, ...]) -> TraceOperation:
+    where = f"line {one.line}"
+    if one.kind == "calc":
+        stream = one.options.get("cpu", 0)
+        return TraceCompute(
+            where=where, name=name, after=after, duration_ns=one.value, stream=stream
+        )
+    kind = TraceSend if one.kind == "send" else TraceReceive
+    return kind(
+        where=where,
+        name=name,
+        after=after,
+        peer=one.peer,
+        octets=one.value,
+        tag=one.options.get("tag", 0),
+    )
+
+
+def _read(files: Sequence[TraceFile], options: ReadOptions) -> Trace:
+    return _Reader(files[0]).read()
+
+
+def _write(run: TraceRun) -> Mapping[str, bytes]:
+    return {"": "\n".join(_lines(run.messages)).encode() + b"\n"}
+
+
+def _lines(trace: Trace) -> Iterator[str]:
+    yield f"num_ranks {trace.ranks}"
+    for rank, operations in enumerate(trace.operations):
+        yield ""
+        yield f"rank {rank} {{"
+        for at, one in enumerate(operations):
+            yield f"l{at + 1}: {_written(one)}"
+            for earlier in one.after:
+                yield f"l{at + 1} requires l{earlier + 1}"
+        yield "}"
+
+
+def _written(one: TraceOperation) -> str:
+    match one:
+        case TraceSend(peer=peer, octets=octets, tag=tag):
+            return f"send {octets}b to {peer} tag {tag}"
+        case TraceReceive(peer=peer, octets=octets, tag=tag):
+            return f"recv {octets}b from {peer} tag {tag}"
+        case TraceCompute(duration_ns=duration, stream=stream):
+            return f"calc {duration} cpu {stream or 0}"
+    raise TypeError(f"{type(one).__name__} is no message")
+
+
+GOAL = register(
+    TraceFormat(
+        name="goal",
+        title="GOAL text of LogGOPSim and ATLAHS",
+        suffixes=(".goal",),
+        recognises=lambda head: b"num_ranks" in head,
+        read=_read,
+        write=_write,
+    )
+)

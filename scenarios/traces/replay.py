@@ -1,0 +1,388 @@
+"""A trace as schedules of a fabric's GPUs: rank r is GPU r, and every message carries real data.
+
+Messages between two ranks have a region of their own at each end.  Each collective has buffers of
+its own.  What has to be in them in the end follows from the run's seed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from emulator.endpoint.operations.schedule import Schedule
+from emulator.errors import UserError
+from emulator.measures.message_graph import MessageGraph
+from emulator.measures.message_times import Iteration
+from emulator.scenario import Contents
+from scenarios.collectives import ring
+from scenarios.collectives.program import Program
+from scenarios.traces.collective_payload import CollectivePayload
+from scenarios.traces.collective_replay import ReplayedCollective
+from scenarios.traces.trace_model import (
+    Collective,
+    Trace,
+    TraceCollective,
+    TraceCompute,
+    TraceSend,
+)
+from scenarios.traces.trace_order import Place, in_order
+from scenarios.traces.trace_run import CollectiveRun
+from topologies.model import Topology
+
+#: Beyond this, a replay would take hours.
+MOST_SCHEDULED = 2_000_000
+#: The elements of a barrier, and of a message that carries nothing.
+BARRIER_OCTETS, EMPTY_OCTETS = 4, 1
+_SENT, _RECEIVED = "sent", "received"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayChoice:
+    """The choices of a replay; computations take ``compute_scale`` times as long."""
+
+    compute_scale: float
+    slice_bytes: int
+    seed: int
+
+
+@dataclass
+class _Span:
+    """A collective, and for each member the operations ``[first, behind)`` that it became."""
+
+    leader: Place
+    number: int
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Replay:
+    """The replay of ``trace`` over ``topology``."""
+
+    def __init__(self, trace: Trace, topology: Topology, choice: ReplayChoice) -> None:
+        gpus = len(topology.gpus)
+        if trace.ranks > gpus:
+            raise UserError(
+                f"{trace.name} has {trace.ranks} ranks and topology {topology.name} has {gpus} "
+                f"GPUs; take a fabric with {trace.ranks} or more, or leave --topology out"
+            )
+        self.trace, self.topology, self.choice = trace, topology, choice
+        self._order = in_order(trace)
+        self._check_count()
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @cached_property
+    def collectives(self) -> list[Place]:
+        """The collectives in the order of their start, each by its first member."""
+        return [at for at in self._order.starts if at in self._order.members]
+
+    @cached_property
+    def messages(self) -> int:
+        """The number of sends."""
+        return len(self._order.receive_of)
+
+    @property
+    def empty_messages(self) -> int:
+        """Return the number of messages without any octet, which carry one here."""
+        return sum(not self._send(at).octets for at in self._order.receive_of)
+
+    def compute_ns(self) -> int:
+        """Return the time for which the busiest stream of all ranks computes."""
+        busy: dict[tuple[int, int], int] = {}
+        for rank, operations in enumerate(self.trace.operations):
+            for one in operations:
+                if isinstance(one, TraceCompute) and one.stream is not None:
+                    key = rank, one.stream
+                    busy[key] = busy.get(key, 0) + self._scaled(one)
+        return max(busy.values(), default=0)
+
+    @property
+    def message_octets(self) -> int:
+        """Return the octets of all messages and collectives, as the trace states them."""
+        sent = sum(self._send(at).octets for at in self._order.receive_of)
+        return sent + sum(self._collective(at).octets for at in self.collectives)
+
+    @cached_property
+    def memory_octets(self) -> int:
+        """About what the buffers of the busiest GPU take."""
+        held = [0] * self.trace.ranks
+        for send, receive in self._order.receive_of.items():
+            octets = max(EMPTY_OCTETS, self._send(send).octets)
+            held[send[0]] += octets
+            held[receive[0]] += octets
+        for at in self.collectives:
+            for rank in self.trace.groups[self._collective(at).group]:
+                held[rank] += 3 * self._collective(at).octets
+        return max(held)
+
+    # -- schedules and data ----------------------------------------------------------------------
+
+    def compile(self) -> Sequence[Schedule]:
+        """Return the schedule of each GPU, also of those that the trace has no rank for."""
+        return self._compiled[0]
+
+    def inputs(self, rank: int) -> Contents:
+        """Return what the buffers of ``rank`` hold at the start."""
+        if rank >= self.trace.ranks:
+            return {}
+        found: dict[str, np.ndarray] = {}
+        if self._sent_by[rank]:
+            found[_SENT] = np.concatenate(
+                [self._payload(rank, number) for number in range(len(self._sent_by[rank]))]
+            )
+        for number, payload in self._payloads(rank):
+            for name, content in payload.inputs(rank).items():
+                found[f"{name}{number}"] = content
+        return found
+
+    def expected(self, rank: int) -> Contents:
+        """Return what the buffers of ``rank`` must hold in the end."""
+        if rank >= self.trace.ranks:
+            return {}
+        found: dict[str, np.ndarray] = {}
+        if self._received_by[rank]:
+            parts = [self._payload(source, number) for source, number in self._received_by[rank]]
+            found[_RECEIVED] = np.concatenate(parts)
+        for number, payload in self._payloads(rank):
+            for name, content in payload.expected(rank).items():
+                found[f"{name}{number}"] = content
+        return found
+
+    def runs(self, iteration: Iteration) -> list[CollectiveRun]:
+        """Return when each collective was under way in ``iteration``."""
+        schedules, spans = self._compiled
+        graph = MessageGraph(schedules)
+        if len(graph.send) != len(iteration):
+            return []
+        begins: list[dict[int, int]] = [{} for _ in spans]
+        ends: list[dict[int, int]] = [{} for _ in spans]
+        starts = {
+            rank: sorted((span.spans[rank][0], place) for place, span in enumerate(spans)
+                         if rank in span.spans)
+            for rank in range(self.trace.ranks)
+        }  # fmt: skip
+        both = (
+            (graph.rank(graph.send), graph.index(graph.send)),
+            (graph.rank(graph.receive), graph.index(graph.receive)),
+        )
+        times = iteration.start_ns.tolist(), iteration.end_ns.tolist()
+        for (ranks, indices), sends in zip(both, (True, False), strict=True):
+            for message, (rank, index) in enumerate(
+                zip(ranks.tolist(), indices.tolist(), strict=True)
+            ):
+                place = bisect_right(starts[rank], (index, len(spans))) - 1
+                if place < 0:
+                    continue
+                number = starts[rank][place][1]
+                if index >= spans[number].spans[rank][1]:
+                    continue
+                begin, end = begins[number], ends[number]
+                if sends:
+                    begin[rank] = min(begin.get(rank, times[0][message]), times[0][message])
+                end[rank] = max(end.get(rank, 0), times[1][message])
+                begin.setdefault(rank, times[0][message])
+        return [
+            CollectiveRun(
+                collective=self._collective(span.leader),
+                ranks=self.trace.groups[self._collective(span.leader).group],
+                number=span.number,
+                begins_ns=begin,
+                ends_ns=end,
+            )
+            for span, begin, end in zip(spans, begins, ends, strict=True)
+            if begin
+        ]
+
+    # -- how it is made --------------------------------------------------------------------------
+
+    @cached_property
+    def _compiled(self) -> tuple[Sequence[Schedule], list[_Span]]:
+        program = Program.on(self.topology)
+        done: list[dict[int, tuple[int, ...]]] = [{} for _ in self.trace.operations]
+        spans: list[_Span] = []
+        counts: dict[str, int] = {}
+        for at in self._order.starts:
+            rank, index = at
+            operation = self.trace.operations[rank][index]
+            if isinstance(operation, TraceCollective):
+                number = counts[operation.group] = counts.get(operation.group, -1) + 1
+                span = _Span(at, number)
+                self._write_collective(program, done, span, len(spans))
+                spans.append(span)
+                continue
+            needs = self._needs(program, done, at)
+            if isinstance(operation, TraceCompute):
+                turn = self._order.turn_after.get(at)
+                before = () if turn is None else done[rank][turn[1]]
+                length = self._scaled(operation)
+                done[rank][index] = (_compute(program, rank, length, (*needs, *before)),)
+            elif isinstance(operation, TraceSend):
+                self._write_message(program, done, at, needs)
+            else:
+                done[rank][index] = (*needs, *done[rank][index])
+        return program.schedules(), spans
+
+    def _needs(
+        self, program: Program, done: list[dict[int, tuple[int, ...]]], at: Place
+    ) -> tuple[int, ...]:
+        """Return what completes all that the operation waits for, as one operation at most."""
+        rank, index = at
+        after = self.trace.operations[rank][index].after
+        needs = sorted({one for earlier in after for one in done[rank][earlier]})
+        return tuple(needs) if len(needs) < 2 else (_compute(program, rank, 0, needs),)
+
+    def _write_message(
+        self,
+        program: Program,
+        done: list[dict[int, tuple[int, ...]]],
+        at: Place,
+        needs: tuple[int, ...],
+    ) -> None:
+        receive = self._order.receive_of[at]
+        octets = max(EMPTY_OCTETS, self._send(at).octets)
+        send, received = program.transfer(
+            at[0],
+            receive[0],
+            program.allocate(at[0], _SENT, octets),
+            program.allocate(receive[0], _RECEIVED, octets),
+            after=needs,
+        )
+        done[at[0]][at[1]] = (send,)
+        done[receive[0]][receive[1]] = (received,)
+
+    def _write_collective(
+        self, program: Program, done: list[dict[int, tuple[int, ...]]], span: _Span, number: int
+    ) -> None:
+        members = self._order.members[span.leader]
+        payload = self._payload_of(span.leader, number)
+        entry = {}
+        first = {}
+        for at in members:
+            first[at[0]] = program.operations(at[0])
+            entry[at[0]] = self._needs(program, done, at)
+            for name, octets in payload.buffers(at[0]).items():
+                program.allocate(at[0], f"{name}{number}", octets)
+        ends: dict[int, list[int]] = {rank: [] for rank, _ in members}
+        ranks = tuple(rank for rank, _ in members)
+        ReplayedCollective(
+            program=program,
+            kind=payload.kind,
+            ranks=ranks,
+            rings=self._rings(ranks),
+            octets=payload.octets,
+            element=payload.dtype.itemsize,
+            dtype=payload.dtype.name,
+            root=payload.root,
+            source=f"input{number}",
+            result=f"output{number}",
+            staging=f"staging{number}",
+            slice_bytes=self.choice.slice_bytes,
+            entry=entry,
+            ends=ends,
+        ).write()
+        for rank, index in members:
+            over = [*entry[rank], *ends[rank]]
+            done[rank][index] = (
+                (_compute(program, rank, 0, over),) if len(over) > 1 else tuple(over)
+            )
+            span.spans[rank] = first[rank], program.operations(rank)
+
+    def _rings(self, ranks: tuple[int, ...]) -> list[ring.Ring]:
+        """Return rings of ``ranks``, on their rails if all servers have equally many of them."""
+        servers: dict[str, list[int]] = {}
+        for rank in ranks:
+            servers.setdefault(str(self.topology.gpus[rank].server), []).append(rank)
+        hosts = list(servers.values())
+        if len({len(host) for host in hosts}) > 1:
+            return [tuple(rank for host in hosts for rank in host)]
+        return ring.rail_rings(hosts, neighbours=ring.joined_in_rings(self.topology))
+
+    def _send(self, at: Place) -> TraceSend:
+        operation = self.trace.operations[at[0]][at[1]]
+        assert isinstance(operation, TraceSend)
+        return operation
+
+    def _collective(self, at: Place) -> TraceCollective:
+        operation = self.trace.operations[at[0]][at[1]]
+        assert isinstance(operation, TraceCollective)
+        return operation
+
+    def _scaled(self, operation: TraceCompute) -> int:
+        if operation.stream is None:
+            return operation.duration_ns
+        return round(operation.duration_ns * self.choice.compute_scale)
+
+    def _payload_of(self, at: Place, number: int) -> CollectivePayload:
+        one = self._collective(at)
+        ranks = self.trace.groups[one.group]
+        octets = BARRIER_OCTETS if one.kind is Collective.BARRIER else one.octets
+        return CollectivePayload(one.kind, ranks, octets, one.root, (self.choice.seed, 1, number))
+
+    def _payloads(self, rank: int) -> list[tuple[int, CollectivePayload]]:
+        return [one for one in self._all_payloads if rank in one[1].ranks]
+
+    @cached_property
+    def _all_payloads(self) -> list[tuple[int, CollectivePayload]]:
+        return [
+            (number, self._payload_of(at, number)) for number, at in enumerate(self.collectives)
+        ]
+
+    @cached_property
+    def _sent_by(self) -> list[list[int]]:
+        """The octets of what each rank sends, in the order of its buffer."""
+        return self._messages_of_ranks[0]
+
+    @cached_property
+    def _received_by(self) -> list[list[tuple[int, int]]]:
+        """The sender of each message that a rank receives, and its number there."""
+        return self._messages_of_ranks[1]
+
+    @cached_property
+    def _messages_of_ranks(self) -> tuple[list[list[int]], list[list[tuple[int, int]]]]:
+        sent: list[list[int]] = [[] for _ in self.trace.operations]
+        received: list[list[tuple[int, int]]] = [[] for _ in self.trace.operations]
+        for at in self._order.starts:
+            receive = self._order.receive_of.get(at)
+            if receive is not None:
+                received[receive[0]].append((at[0], len(sent[at[0]])))
+                sent[at[0]].append(max(EMPTY_OCTETS, self._send(at).octets))
+        return sent, received
+
+    def _payload(self, source: int, number: int) -> np.ndarray:
+        rng = np.random.default_rng((self.choice.seed, 0, source, number))
+        return np.frombuffer(rng.bytes(self._sent_by[source][number]), np.uint8)
+
+    def _check_count(self) -> None:
+        """Raise UserError if the schedules would have too many operations."""
+        count = 2 * len(self.trace)
+        for at in self.collectives:
+            one = self._collective(at)
+            ranks = self.trace.groups[one.group]
+            rings = len(self._rings(ranks))
+            count += _operations(one, len(ranks), rings, self.choice.slice_bytes)
+            if count > MOST_SCHEDULED:
+                raise self.trace.wrong(
+                    one,
+                    at[0],
+                    f"up to here the replay has more than {MOST_SCHEDULED} operations; take a "
+                    "larger slice_bytes, or cut the trace",
+                )
+
+
+def _compute(program: Program, rank: int, duration_ns: int, after: Sequence[int]) -> int:
+    return program.append(rank, Compute(duration_ns=duration_ns, after=tuple(after)))
+
+
+def _operations(one: TraceCollective, members: int, rings: int, slice_bytes: int) -> int:
+    """Return about how many operations ``one`` becomes at all its members together."""
+    if one.kind is Collective.ALL_TO_ALL:
+        return 2 * members * members
+    if one.kind in (Collective.GATHER, Collective.SCATTER):
+        return 2 * members * -(-one.octets // (members * slice_bytes))
+    if one.kind in (Collective.BROADCAST, Collective.REDUCE):
+        return 3 * members * rings * -(-one.octets // (rings * slice_bytes))
+    pieces = -(-one.octets // (members * rings * slice_bytes))
+    return 5 * members * members * rings * pieces

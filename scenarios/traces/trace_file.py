@@ -1,0 +1,95 @@
+"""Files of traces: their contents, read with a limit, and errors that name a line of them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from scenarios.traces.trace_model import TraceRefusal
+
+#: Octets of a file, unpacked: what is larger is refused before it fills the memory.
+LARGEST_FILE = 256 * 2**20
+#: First octets, by which a format recognises its files.
+HEAD = 4096
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """The file at ``path``, which may be packed by gzip."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Return the name that errors give to it."""
+        return self.path.name
+
+    @property
+    def stem(self) -> str:
+        """Return the name without ``.gz``."""
+        return self.path.name.removesuffix(".gz")
+
+    def has_suffix(self, suffixes: tuple[str, ...]) -> bool:
+        """Return whether the name ends like that, before ``.gz`` if it is packed."""
+        return self.stem.lower().endswith(suffixes)
+
+    @cached_property
+    def head(self) -> bytes:
+        """The first octets."""
+        return self._read(HEAD)
+
+    @cached_property
+    def content(self) -> bytes:
+        """All octets; TraceRefusal if they are too many."""
+        content = self._read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise TraceRefusal(
+                f"{self.name} has more than {LARGEST_FILE >> 20} MiB"
+                f"{' when it is unpacked' if self._packed else ''}; cut out the iterations that "
+                "matter"
+            )
+        return content
+
+    @cached_property
+    def text(self) -> str:
+        """The content as text; TraceRefusal if it is none."""
+        try:
+            return self.content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = 1 + self.content.count(b"\n", 0, error.start)
+            raise self.wrong(
+                line, "not UTF-8 text; is it a binary file of another format?"
+            ) from None
+
+    def wrong(self, line: int, stated: str) -> TraceRefusal:
+        """Return the error that ``line`` of the file is ``stated`` to have."""
+        return TraceRefusal(f"{self.name}, line {line}: {stated}")
+
+    @cached_property
+    def _packed(self) -> bool:
+        return self._open(2).startswith(_GZIP)
+
+    def _open(self, octets: int) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                return file.read(octets)
+        except OSError as error:
+            raise TraceRefusal(
+                f"{self.path} cannot be read ({error.strerror}); give the path of a trace"
+            ) from None
+
+    def _read(self, octets: int) -> bytes:
+        if not self._packed:
+            return self._open(octets)
+        try:
+            with gzip.open(io.BytesIO(self._open(LARGEST_FILE)), "rb") as file:
+                return file.read(octets)
+        except (OSError, EOFError, zlib.error):
+            raise TraceRefusal(
+                f"{self.path} begins as a gzip file and cannot be unpacked; fetch it again"
+            ) from None

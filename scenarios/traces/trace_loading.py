@@ -1,0 +1,62 @@
+"""Files named by a user, as traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from scenarios.traces.format_registry import FORMATS, ReadOptions, format_of, named
+from scenarios.traces.formats import FORMATS as _ALL
+from scenarios.traces.trace_file import TraceFile
+from scenarios.traces.trace_model import Trace, TraceRefusal
+
+assert _ALL is FORMATS  # the formats have registered themselves
+
+
+def load_traces(paths: Sequence[str], form: str, options: ReadOptions) -> list[Trace]:
+    """Return the trace of each file, or one of all that are one rank's each.
+
+    ``form`` names their format, if it is not for their names to say.
+    """
+    if not paths:
+        raise TraceRefusal(
+            "no trace is given; write for example uetemu run trace step.goal, or trace.*.et"
+        )
+    stamps = tuple(_stamp(Path(path)) for path in paths)
+    return _load(tuple(paths), stamps, form, options)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise TraceRefusal(
+            f"{path} cannot be read ({error.strerror}); give the path of a trace"
+        ) from None
+    if not path.is_file():
+        raise TraceRefusal(f"{path} is no file; name the files in it")
+    return found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=4)
+def _load(
+    paths: tuple[str, ...], stamps: tuple[tuple[int, int], ...], form: str, options: ReadOptions
+) -> list[Trace]:
+    files = [TraceFile(Path(path)) for path in paths]
+    chosen = [named(form) if form else format_of(file) for file in files]
+    for file, one in zip(files, chosen, strict=True):
+        if one.read is None:
+            raise TraceRefusal(f"{file.name}: {one.name} is written only; give another file")
+    traces: list[Trace] = []
+    rest = []
+    for file, one in zip(files, chosen, strict=True):
+        assert one.read is not None
+        if one.per_rank:
+            rest.append((file, one))
+        else:
+            traces.append(one.read([file], options))
+    for one in dict.fromkeys(one for _, one in rest):
+        assert one.read is not None
+        traces.append(one.read([file for file, other in rest if other is one], options))
+    return traces

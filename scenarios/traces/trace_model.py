@@ -1,0 +1,217 @@
+"""Traces in a common form: what every rank does, and what it waits for.
+
+Each rank has a list of operations.  ``after`` of an operation are places in the list of its own
+rank, in any order: it starts when those are over.  Ranks wait for each other by messages and by
+collectives only.
+
+- A send and a receive of the same two ranks and the same tag belong together in the order in which
+  each list has them.
+- A collective of a group is the n-th of that group at each of its members.  No member finishes one
+  before all have entered it.
+
+Sizes are in octets.  Of a collective they are those of the NCCL tests: the buffer of a rank for
+all-reduce, broadcast and reduce, the gathered whole for all-gather and gather, the whole input for
+reduce-scatter and scatter, and the send buffer of a rank for all-to-all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from emulator.errors import UserError
+
+#: Operations of all ranks together: what is more would take hours to replay.
+MOST_OPERATIONS = 1_000_000
+#: Ranks that a trace has at most.
+MOST_RANKS = 16_384
+#: The largest size (octets), and the longest duration (ns: a day).
+LARGEST_SIZE = 2**40
+LONGEST_NS = 86_400 * 10**9
+
+
+class Collective(Enum):
+    """The collectives of a trace; values are their names in plain lists."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    BARRIER = "barrier"
+
+    @property
+    def rooted(self) -> bool:
+        """Return whether one rank has a part of its own."""
+        return self in _ROOTED
+
+    @property
+    def divided(self) -> bool:
+        """Return whether each rank has one part of the size."""
+        return self in _DIVIDED
+
+
+_ROOTED = {Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER}
+_DIVIDED = {
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_TO_ALL,
+    Collective.GATHER,
+    Collective.SCATTER,
+}
+
+
+class TraceRefusal(UserError):
+    """A trace that cannot be used: the file, the place in it, what is wrong, and a way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOperation:
+    """An operation of one rank; ``where`` is its place in the file, such as ``line 7``."""
+
+    where: str
+    after: tuple[int, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceCompute(TraceOperation):
+    """The GPU computes for ``duration_ns``.
+
+    Computations of one ``stream`` of a rank take turns.  Without a stream it is a delay, which
+    occupies nothing and is never scaled.
+    """
+
+    duration_ns: int
+    stream: int | None = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSend(TraceOperation):
+    """``octets`` to rank ``peer``; it is over when the peer has acknowledged them."""
+
+    peer: int
+    octets: int
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceReceive(TraceOperation):
+    """``octets`` from rank ``peer``; it is over when they are in memory."""
+
+    peer: int
+    octets: int
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceCollective(TraceOperation):
+    """A collective of the ``group`` with that name; ``root`` is a rank of the trace."""
+
+    kind: Collective
+    octets: int
+    group: str
+    root: int | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The operations of each rank, and the ranks of each group by its name."""
+
+    name: str
+    operations: tuple[Sequence[TraceOperation], ...]
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks."""
+        return len(self.operations)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.operations))
+
+    def wrong(self, operation: TraceOperation, rank: int, stated: str) -> TraceRefusal:
+        """Return the error that ``operation`` of ``rank`` is ``stated`` to have."""
+        return TraceRefusal(f"{self.name}: {place(operation, rank)}: {stated}")
+
+
+def place(operation: TraceOperation, rank: int) -> str:
+    """Return where ``operation`` stands: its place in the file, and its rank."""
+    return f"{operation.where} (rank {rank})"
+
+
+def check(trace: Trace) -> None:
+    """Raise TraceRefusal unless every operation of ``trace`` makes sense by itself.
+
+    Whether they fit together is for :func:`scenarios.traces.trace_order.in_order` to say.
+    """
+    if not trace.ranks:
+        raise TraceRefusal(f"{trace.name}: no rank has any operation; give a trace that has some")
+    if not len(trace):
+        raise TraceRefusal(f"{trace.name}: no rank does anything; give a trace that has operations")
+    for name, group in trace.groups.items():
+        lost = [rank for rank in group if not 0 <= rank < trace.ranks]
+        if lost:
+            raise TraceRefusal(
+                f"{trace.name}: group {name!r} has rank {lost[0]} and the trace has ranks 0 to "
+                f"{trace.ranks - 1}; add the file of that rank, or take it out of the group"
+            )
+        if len(set(group)) != len(group) or not group:
+            raise TraceRefusal(
+                f"{trace.name}: group {name!r} is empty or names a rank twice; name each one once"
+            )
+    for rank, operations in enumerate(trace.operations):
+        for operation in operations:
+            stated = _fault(trace, operation, rank, len(operations))
+            if stated:
+                raise trace.wrong(operation, rank, stated)
+
+
+def _fault(trace: Trace, operation: TraceOperation, rank: int, count: int) -> str:
+    if any(not 0 <= one < count for one in operation.after):
+        return "it waits for an operation that its rank does not have; take that out"
+    match operation:
+        case TraceCompute(duration_ns=duration):
+            if not 0 <= duration <= LONGEST_NS:
+                return f"it computes for {duration} ns; a duration is from 0 to {LONGEST_NS} ns"
+        case TraceSend(peer=peer, octets=octets) | TraceReceive(peer=peer, octets=octets):
+            if not 0 <= peer < trace.ranks:
+                return f"there is no rank {peer}: the trace has ranks 0 to {trace.ranks - 1}"
+            if peer == rank:
+                return "its peer is the rank itself; make it a computation, or leave it out"
+            return _size_fault(octets)
+        case TraceCollective():
+            return _collective_fault(trace, operation, rank)
+    return ""
+
+
+def _size_fault(octets: int) -> str:
+    if not 0 <= octets <= LARGEST_SIZE:
+        return f"its size is {octets} B; a size is from 0 to {LARGEST_SIZE} B"
+    return ""
+
+
+def _collective_fault(trace: Trace, operation: TraceCollective, rank: int) -> str:
+    group = trace.groups.get(operation.group)
+    if group is None:
+        return (
+            f"nothing says which ranks the group {operation.group!r} has; give the file with the "
+            "groups beside the trace"
+        )
+    if rank not in group:
+        return f"rank {rank} is not in the group {operation.group!r} of this collective"
+    if operation.kind.rooted and operation.root not in group:
+        return (
+            f"its root is {operation.root}, which is no rank of group {operation.group!r}; name "
+            f"one of them, such as {group[0]}"
+        )
+    if operation.kind.divided and operation.octets % len(group):
+        return (
+            f"{operation.octets} B cannot be divided by the {len(group)} ranks of group "
+            f"{operation.group!r}; give a multiple of {len(group)} B"
+        )
+    return _size_fault(operation.octets)

@@ -1,0 +1,127 @@
+"""Reports of a replay: times of its collectives, and files in formats of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from emulator.endpoint.operations.schedule import (
+    Compute,
+    Copy,
+    Operation,
+    Receive,
+    Reduce,
+    Schedule,
+    Write,
+)
+from emulator.scenario import Outcome
+from scenarios.traces.format_registry import format_to_write
+from scenarios.traces.replay import Replay
+from scenarios.traces.trace_model import (
+    Collective,
+    Trace,
+    TraceCompute,
+    TraceOperation,
+    TraceReceive,
+    TraceRefusal,
+    TraceSend,
+)
+from scenarios.traces.trace_run import CollectiveRun, TraceRun
+
+#: Collectives whose times are told one by one.
+MOST_SHOWN = 10_000
+#: The stream of what takes no time, and of a GPU's computations.
+JOINS, COMPUTING = 1, 0
+
+
+def bus_factor(kind: Collective, members: int) -> float:
+    """Return what the NCCL tests multiply algbw by to get busbw."""
+    if kind is Collective.ALL_REDUCE:
+        return 2 * (members - 1) / members
+    if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL):
+        return (members - 1) / members
+    return 1.0
+
+
+def collective_rows(runs: Sequence[CollectiveRun]) -> list[dict[str, object]]:
+    """Return the time and the bandwidth of each collective."""
+    rows: list[dict[str, object]] = []
+    for run in runs[:MOST_SHOWN]:
+        one = run.collective
+        length = run.end_ns - run.start_ns
+        algbw = one.octets / length if length else 0.0
+        rows.append(
+            {
+                "where": one.where,
+                "name": one.name,
+                "collective": one.kind.value,
+                "group": one.group,
+                "members": len(run.ranks),
+                "size_bytes": one.octets,
+                "start_us": run.start_ns / 1000,
+                "end_us": run.end_ns / 1000,
+                "algbw_gbps": algbw,
+                "busbw_gbps": algbw * bus_factor(one.kind, len(run.ranks)),
+            }
+        )
+    return rows
+
+
+def write_files(
+    paths: Sequence[str], replay: Replay, runs: Sequence[CollectiveRun], outcome: Outcome
+) -> list[str]:
+    """Write what ran into ``paths``, each in the format of its suffix; return the files."""
+    if not paths:
+        return []
+    run = TraceRun(
+        trace=replay.trace,
+        messages=as_messages(replay.trace.name, replay.compile()[: replay.trace.ranks]),
+        collectives=runs,
+        servers=[str(gpu.server) for gpu in replay.topology.gpus],
+        origin_us=outcome.iterations[-1].origin_ns // 1000 if outcome.iterations else 0,
+    )
+    written = []
+    for path in map(Path, paths):
+        form = format_to_write(path)
+        assert form.write is not None
+        suffix = next(one for one in form.suffixes if path.name.endswith(one))
+        stem = path.name.removesuffix(suffix)
+        for part, content in form.write(run).items():
+            file = path.with_name(f"{stem}{part}{suffix}")
+            try:
+                file.write_bytes(content)
+            except OSError as error:
+                raise TraceRefusal(
+                    f"{file} cannot be written ({error.strerror}); name another place"
+                ) from None
+            written.append(str(file))
+    return written
+
+
+def as_messages(name: str, schedules: Sequence[Schedule]) -> Trace:
+    """Return ``schedules`` as a trace of messages and computations.
+
+    A sum in memory takes no time of the fabric, and is a computation of 0 ns.
+    """
+    return Trace(
+        name,
+        tuple(
+            [_operation(index, one) for index, one in enumerate(schedule.operations)]
+            for schedule in schedules
+        ),
+    )
+
+
+def _operation(index: int, one: Operation) -> TraceOperation:
+    where, after = f"operation {index}", one.after
+    match one:
+        case Write(peer=peer, tag=tag, local=region) | Copy(peer=peer, tag=tag, local=region):
+            return TraceSend(where=where, after=after, peer=peer, tag=tag, octets=region.length)
+        case Receive(peer=peer, tag=tag, into=region):
+            return TraceReceive(where=where, after=after, peer=peer, tag=tag, octets=region.length)
+        case Compute(duration_ns=duration):
+            stream = COMPUTING if duration else JOINS
+            return TraceCompute(where=where, after=after, duration_ns=duration, stream=stream)
+        case Reduce():
+            return TraceCompute(where=where, after=after, duration_ns=0, stream=JOINS)
+    raise TypeError(f"{type(one).__name__} has no place in a trace")

@@ -1,0 +1,175 @@
+"""Replays of traces, proven in memory: every element, in any legal order."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.endpoint.operations.schedule import Compute
+from emulator.errors import UserError
+from scenarios.traces.replay import Replay, ReplayChoice
+from scenarios.traces.trace_model import (
+    Collective,
+    Trace,
+    TraceCollective,
+    TraceCompute,
+    TraceOperation,
+    TraceReceive,
+    TraceSend,
+)
+from tests.harness.runs.schedule_executor import Executor
+from topologies.catalogue import load
+
+FABRIC = load("rail_clos:hosts=4,gpus_per_host=2")
+CHOICE = ReplayChoice(compute_scale=1.0, slice_bytes=64, seed=3)
+
+
+def prove(replay: Replay, order: int = 5) -> Executor:
+    schedules = replay.compile()
+    executor = Executor(schedules, random.Random(order))
+    for rank in range(len(schedules)):
+        for buffer, content in replay.inputs(rank).items():
+            executor.memory[rank][buffer][:] = content.view(np.uint8)
+    executor.run()
+    for rank in range(len(schedules)):
+        for buffer, content in replay.expected(rank).items():
+            there = executor.memory[rank][buffer].view(content.dtype)
+            np.testing.assert_array_equal(there, content)
+    return executor
+
+
+def collective(
+    kind: Collective, octets: int, group: tuple[int, ...], ranks: int, after: int = 0
+) -> Trace:
+    """A trace of one collective, before which every member computes."""
+    lists: list[list[TraceOperation]] = [[] for _ in range(ranks)]
+    root = group[-1] if kind.rooted else None
+    for rank in group:
+        lists[rank] = [
+            TraceCompute(where="line 1", duration_ns=after * rank),
+            TraceCollective(
+                where="line 2", after=(0,), kind=kind, octets=octets, group="g", root=root
+            ),
+        ]
+    return Trace("t", tuple(lists), {"g": group})
+
+
+@pytest.mark.parametrize("kind", Collective)
+@pytest.mark.parametrize("group", [(0, 1), (0, 1, 2, 3, 4, 5, 6, 7), (1, 2, 5), (6, 2, 0, 4)])
+def test_every_collective_is_right(kind: Collective, group: tuple[int, ...]) -> None:
+    for part in (1, 4, 36, 200):
+        trace = collective(kind, part * len(group), group, 8, after=100)
+        replay = Replay(trace, FABRIC, CHOICE)
+        prove(replay)
+        if kind is not Collective.BARRIER:
+            assert any(replay.expected(rank) for rank in group)
+
+
+@pytest.mark.parametrize("kind", Collective)
+def test_nothing_leaves_a_member_before_it_may(kind: Collective) -> None:
+    trace = collective(kind, 800, tuple(range(8)), 8, after=1)
+    for schedule in Replay(trace, FABRIC, CHOICE).compile():
+        before: list[set[int]] = []
+        for index, operation in enumerate(schedule.operations):
+            reached = {index}.union(*(before[one] for one in operation.after))
+            before.append(reached)
+            sends_or_sums = hasattr(operation, "local") or hasattr(operation, "source")
+            assert not sends_or_sums or 0 in reached
+        assert isinstance(schedule.operations[0], Compute)
+
+
+def test_a_collective_of_one_rank_or_of_nothing_moves_nothing() -> None:
+    for trace in (
+        collective(Collective.ALL_REDUCE, 64, (3,), 4),
+        collective(Collective.ALL_REDUCE, 0, (0, 1), 4),
+    ):
+        executor = prove(Replay(trace, FABRIC, CHOICE))
+        assert not executor.sent
+
+
+def test_messages_with_one_tag_keep_their_order() -> None:
+    sizes = (5, 70, 1)
+    sends = [TraceSend(where=f"line {n}", peer=1, octets=n, tag=2) for n in sizes]
+    receives = [TraceReceive(where=f"line {n}", peer=0, octets=n, tag=2) for n in sizes]
+    replay = Replay(Trace("t", (sends, receives)), FABRIC, CHOICE)
+    prove(replay)
+    assert [len(replay.expected(1)["received"])] == [sum(sizes)]
+    assert replay.messages == 3
+
+
+def test_a_message_without_octets_carries_one_and_is_counted() -> None:
+    trace = Trace(
+        "t",
+        (
+            [TraceSend(where="line 1", peer=1, octets=0)],
+            [TraceReceive(where="line 2", peer=0, octets=0)],
+        ),
+    )
+    replay = Replay(trace, FABRIC, CHOICE)
+    prove(replay)
+    assert replay.empty_messages == 1
+
+
+def test_computations_of_a_stream_take_turns_and_are_scaled() -> None:
+    computing = [
+        TraceCompute(where="line 1", duration_ns=100, stream=0),
+        TraceCompute(where="line 2", duration_ns=200, stream=0),
+        TraceCompute(where="line 3", duration_ns=400, stream=1),
+        TraceCompute(where="line 4", duration_ns=800, stream=None),
+    ]
+    choice = ReplayChoice(compute_scale=0.5, slice_bytes=64, seed=3)
+    replay = Replay(Trace("t", (computing, [])), FABRIC, choice)
+    operations = list(replay.compile()[0].operations)
+    assert [one.duration_ns for one in operations] == [50, 100, 200, 800]
+    assert [one.after for one in operations] == [(), (0,), (), ()]
+    assert replay.compute_ns() == 200
+
+
+def test_more_ranks_than_gpus_are_refused() -> None:
+    trace = collective(Collective.ALL_REDUCE, 64, tuple(range(9)), 9)
+    with pytest.raises(UserError, match=r"has 9 ranks and topology .* has 8 GPUs"):
+        Replay(trace, FABRIC, CHOICE)
+
+
+def test_a_replay_beyond_all_measure_is_refused_before_it_is_made() -> None:
+    trace = collective(Collective.ALL_REDUCE, 2**40, tuple(range(8)), 8)
+    with pytest.raises(UserError, match=r"line 2 .* larger slice_bytes"):
+        Replay(trace, FABRIC, CHOICE)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Trace:
+    """A job in which every rank goes through one list, as far as it takes part."""
+    ranks = draw(st.integers(2, 8))
+    lists: list[list[TraceOperation]] = [[] for _ in range(ranks)]
+    groups: dict[str, tuple[int, ...]] = {}
+    for number in range(draw(st.integers(1, 6))):
+        group = tuple(draw(st.permutations(range(ranks)))[: draw(st.integers(1, ranks))])
+        kind = draw(st.sampled_from(Collective))
+        name = f"g{number}"
+        groups[name] = group
+        octets = draw(st.integers(0, 40)) * len(group)
+        common = {"kind": kind, "octets": octets, "group": name}
+        root = draw(st.sampled_from(group)) if kind.rooted else None
+        for rank in group:
+            after = (
+                tuple(draw(st.sets(st.integers(0, len(lists[rank]) - 1)))) if lists[rank] else ()
+            )
+            lists[rank].append(
+                TraceCollective(where=f"line {number}", after=after, root=root, **common)
+            )
+        source, destination = draw(st.permutations(range(ranks)))[:2]
+        size, tag = draw(st.integers(0, 99)), draw(st.integers(0, 2))
+        lists[source].append(TraceSend(where="line 1", peer=destination, octets=size, tag=tag))
+        lists[destination].append(TraceReceive(where="line 1", peer=source, octets=size, tag=tag))
+    return Trace("t", tuple(lists), groups)
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs(), st.integers(0, 1000))
+def test_any_job_ends_with_every_element_right(trace: Trace, order: int) -> None:
+    prove(Replay(trace, FABRIC, CHOICE), order)

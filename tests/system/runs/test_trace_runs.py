@@ -1,0 +1,66 @@
+"""Traces replayed over real fabrics, over either transport: right, exact, not below the ideal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.runs.processes import Run
+
+pytestmark = pytest.mark.root
+
+LIST = """\
+operation,size,ranks,root,duration,name,after
+ranks,,4
+compute,,,,3us
+all_reduce,64KiB
+all_gather,8KiB,0-1
+reduce,1001,,2
+send,4KiB,0 3
+all_to_all,4KiB,,,,,-
+"""
+GOAL = """\
+num_ranks 2
+rank 0 { w: calc 2000 s: send 20000b to 1 tag 3 s requires w }
+rank 1 { recv 20000b from 0 tag 3 }
+"""
+
+
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+def test_lists_and_goal_are_replayed(
+    start: Callable[..., Run], tmp_path: Path, transport: str
+) -> None:
+    first, second = tmp_path / "list.csv", tmp_path / "two.goal"
+    first.write_text(LIST)
+    second.write_text(GOAL)
+    run = start(
+        str(first), str(second), "--transport", transport, "--capture", "none", scenario="trace"
+    )
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    assert run.result["fidelity"]["verdict"] == "exact"
+    rows = run.result["rows"]
+    assert [row["trace"] for row in rows] == ["list.csv", "two.goal"]
+    assert [row["compute_us"] for row in rows] == [3.0, 2.0]
+    for row in rows:
+        assert row["wrong"] == 0
+        assert row["time_us"] >= row["ideal_us"] > row["compute_us"]
+    kinds = [one["collective"] for one in rows[0]["collective_times"]]
+    assert sorted(kinds) == ["all_gather", "all_reduce", "all_to_all", "reduce"]
+    for one in rows[0]["collective_times"]:
+        assert 0 <= one["start_us"] < one["end_us"] <= rows[0]["time_us"]
+
+
+def test_what_ran_runs_again_as_messages(start: Callable[..., Run], tmp_path: Path) -> None:
+    first, written = tmp_path / "list.csv", tmp_path / "out.goal"
+    first.write_text(LIST)
+    run = start(str(first), "--capture", "none", "--param", f"write={written}", scenario="trace")
+    assert run.finish()[0] == 0
+    again = start(str(written), "--capture", "none", scenario="trace")
+    assert again.finish()[0] == 0
+    (row,), (other,) = run.result["rows"], again.result["rows"]
+    assert other["wrong"] == 0
+    assert other["data_packets"] == row["data_packets"]
+    assert other["ideal_us"] == pytest.approx(row["ideal_us"])
