@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Schedule
+from emulator.endpoint.operations.schedule import Compute, Schedule
 from emulator.errors import UserError
 from emulator.measures.message_graph import MessageGraph
 from emulator.measures.message_times import Iteration
