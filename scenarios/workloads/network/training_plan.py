@@ -108,7 +108,7 @@ class TrainingPlan:
     def inputs(self, replica: int, micro: int) -> Matrix:
         """Return the samples of a micro-batch, one in each column."""
         rng = np.random.default_rng((self.seed, _INPUTS, replica, micro))
-        return _grains(rng, self.widths[0], self.samples)
+        return grains(rng, self.widths[0], self.samples)
 
     def targets(self, replica: int, micro: int) -> Matrix:
         """Return the outputs that the network learns: those of one with other weights."""
@@ -123,7 +123,7 @@ class TrainingPlan:
             rng = np.random.default_rng((self.seed, which, layer))
             wide = self.widths[layer]
             root = np.float32(max(1, math.isqrt(wide)))  # keeps sums of a wide layer small
-            found.append(_grains(rng, self.widths[layer + 1], wide) / root)
+            found.append(grains(rng, self.widths[layer + 1], wide) / root)
         return found
 
 
@@ -132,5 +132,6 @@ def flattened(matrices: Sequence[Matrix]) -> Matrix:
     return np.concatenate([matrix.ravel() for matrix in matrices])
 
 
-def _grains(rng: np.random.Generator, *shape: int) -> Matrix:
+def grains(rng: np.random.Generator, *shape: int) -> Matrix:
+    """Return random numbers of -1 to 1 that float32 holds exactly."""
     return rng.integers(-_GRAIN, _GRAIN + 1, shape).astype(np.float32) / np.float32(_GRAIN)

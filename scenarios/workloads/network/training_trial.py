@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -61,15 +62,12 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingParameters:
+class LearningParameters:
     """The parameters of every training."""
 
     epochs: int = parameter(8, COUNT, help="times that all samples are learned from")
     samples: int = parameter(4, COUNT, help="samples of a micro-batch")
     rate: int = parameter(50_000, DECIMAL, help="learning rate")
-    layer_time: int = parameter(
-        1000, TIME, help="time of a layer forward for a micro-batch; backward takes twice that"
-    )
     show: str = parameter(
         "no", choices=("no", "steps"), help="print the numbers of the first epoch"
     )
@@ -80,6 +78,15 @@ class TrainingParameters:
     def learning_rate(self) -> float:
         """Return the learning rate as a fraction."""
         return self.rate / _MILLION
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingParameters(LearningParameters):
+    """The parameters of a dense network's training."""
+
+    layer_time: int = parameter(
+        1000, TIME, help="time of a layer forward for a micro-batch; backward takes twice that"
+    )
 
 
 def check_learning(losses: Sequence[float], rate: float) -> None:
@@ -118,6 +125,110 @@ def grid(
 
 
 @dataclass(frozen=True)
+class Learned:
+    """The result of one GPU: weights, losses of each epoch, and the numbers of the first."""
+
+    weights: np.ndarray
+    losses: Sequence[np.ndarray]
+    steps: Sequence[str] = ()
+
+
+class Training(Protocol):
+    """A training that is compiled for a fabric, and known from one GPU."""
+
+    @property
+    def topology(self) -> Topology:
+        """Return the fabric."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Return how often all samples are learned from."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """Return the learning rate."""
+        ...
+
+    @property
+    def learned(self) -> Learned:
+        """Return the same training on one GPU."""
+        ...
+
+    @property
+    def exchanges(self) -> Sequence[Exchange]:
+        """Return all transfers."""
+        ...
+
+    @property
+    def schedules(self) -> Sequence[Schedule]:
+        """Return the schedules of all GPUs."""
+        ...
+
+    def inputs(self, rank: int) -> Contents:
+        """Return what the buffers of ``rank`` hold at the start."""
+        ...
+
+    def expected(self, rank: int) -> Contents:
+        """Return what the buffers of ``rank`` hold at the end."""
+        ...
+
+
+def learning_trial(
+    name: str,
+    training: Training,
+    parameters: LearningParameters,
+    facts: Mapping[str, object] | None = None,
+) -> Trial:
+    """Return the trial of ``training``; ``facts`` go into its row.
+
+    Raises UserError if its loss does not fall.
+    """
+    learned, exchanges, schedules = training.learned, training.exchanges, training.schedules
+    losses = [float(np.sum(one, dtype=np.float64)) for one in learned.losses]
+    check_learning(losses, training.rate)
+    steps = [*learned.steps, *_talk(training)] if parameters.show == "steps" else []
+    return Trial(
+        collective=name,
+        size_bytes=sum(one.octets for one in exchanges),
+        compile=lambda: schedules,
+        inputs=training.inputs,
+        expected=training.expected,
+        memory_bytes=max(sum(one.buffers.values()) for one in schedules),
+        warmups=parameters.warmups,
+        iterations=parameters.iterations,
+        fresh=True,
+        facts={
+            "training": name,
+            "gpus": sum(len(one.operations) > 0 for one in schedules),
+            "epochs": training.epochs,
+            "loss_first": losses[0],
+            "loss_last": losses[-1],
+            "fabric_bytes": sum(one.octets for one in exchanges if not one.nvlink),
+            "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
+            "fabric_messages": sum(not one.nvlink for one in exchanges),
+            **({"steps": steps} if steps else {}),
+            **(facts or {}),
+        },
+    )
+
+
+def _talk(training: Training) -> list[str]:
+    """Return who sends to whom in the first epoch, in the order of the program."""
+    gpus, exchanges = training.topology.gpus, training.exchanges
+    epoch = exchanges[: len(exchanges) // training.epochs]
+    return [
+        "",
+        *(
+            f"{gpus[one.source].name} -> {gpus[one.destination].name}"
+            f" {'NVLink' if one.nvlink else 'fabric'} {one.octets} B: {one.what}"
+            for one in epoch
+        ),
+    ]
+
+
+@dataclass(frozen=True)
 class PlacedTraining:
     """A plan on the GPUs of a fabric, under a name for the table."""
 
@@ -130,33 +241,24 @@ class PlacedTraining:
         self, parameters: TrainingParameters, facts: Mapping[str, object] | None = None
     ) -> Trial:
         """Return the trial; ``facts`` go into its row."""
-        plan = self.plan
-        reference = train(plan)
-        losses = [reference.epoch_loss(epoch) for epoch in range(plan.epochs)]
-        check_learning(losses, plan.rate)
-        exchanges = self.exchanges
-        steps = [*reference.steps, *self._talk(exchanges)] if parameters.show == "steps" else []
-        return Trial(
-            collective=self.name,
-            size_bytes=sum(one.octets for one in exchanges),
-            compile=lambda: self.schedules,
-            inputs=self._inputs,
-            expected=self._expected,
-            memory_bytes=max(sum(one.buffers.values()) for one in self.schedules),
-            warmups=parameters.warmups,
-            iterations=parameters.iterations,
-            fresh=True,
-            facts={
-                "training": self.name,
-                "gpus": plan.gpus,
-                "epochs": plan.epochs,
-                "loss_first": losses[0],
-                "loss_last": losses[-1],
-                **exchange_facts(exchanges),
-                **({"steps": steps} if steps else {}),
-                **(facts or {}),
-            },
-        )
+        return learning_trial(self.name, self, parameters, facts)
+
+    @property
+    def epochs(self) -> int:
+        """Return how often all samples are learned from."""
+        return self.plan.epochs
+
+    @property
+    def rate(self) -> float:
+        """Return the learning rate."""
+        return self.plan.rate
+
+    @cached_property
+    def learned(self) -> Learned:
+        """Return the same training on one GPU."""
+        trained = train(self.plan)
+        losses = [np.array(one).ravel() for one in trained.losses]
+        return Learned(flattened(trained.weights), losses, trained.steps)
 
     @property
     def exchanges(self) -> Sequence[Exchange]:
@@ -189,7 +291,8 @@ class PlacedTraining:
             ]
         )
 
-    def _inputs(self, rank: int) -> Contents:
+    def inputs(self, rank: int) -> Contents:
+        """Return what the buffers of ``rank`` hold at the start."""
         place = self._place(rank)
         if place is None:
             return {}
@@ -202,7 +305,8 @@ class PlacedTraining:
             found["targets"] = flattened([plan.targets(replica, micro) for micro in micros])
         return found
 
-    def _expected(self, rank: int) -> Contents:
+    def expected(self, rank: int) -> Contents:
+        """Return what the buffers of ``rank`` hold at the end."""
         place = self._place(rank)
         if place is None:
             return {}
@@ -212,25 +316,3 @@ class PlacedTraining:
         if stage == self.plan.stages - 1:
             found["losses"] = np.array([one[replica] for one in trained.losses]).ravel()
         return found
-
-    def _talk(self, exchanges: Sequence[Exchange]) -> list[str]:
-        """Return who sends to whom in the first epoch, in the order of the program."""
-        gpus = self.topology.gpus
-        epoch = exchanges[: len(exchanges) // self.plan.epochs]
-        return [
-            "",
-            *(
-                f"{gpus[one.source].name} -> {gpus[one.destination].name}"
-                f" {'NVLink' if one.nvlink else 'fabric'} {one.octets} B: {one.what}"
-                for one in epoch
-            ),
-        ]
-
-
-def exchange_facts(exchanges: Sequence[Exchange]) -> dict[str, object]:
-    """Return the octets and messages of ``exchanges`` by network."""
-    return {
-        "fabric_bytes": sum(one.octets for one in exchanges if not one.nvlink),
-        "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
-        "fabric_messages": sum(not one.nvlink for one in exchanges),
-    }

@@ -29,7 +29,10 @@ def traffic(name: str, **given: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("rate", ["0.02", "0.05"])
-@pytest.mark.parametrize("name", ["fnn", "model_parallel", "tensor_parallel", "data_parallel"])
+@pytest.mark.parametrize(
+    "name",
+    ["fnn", "model_parallel", "tensor_parallel", "data_parallel", "convolutional", "recurrent"],
+)
 def test_the_loss_falls(name: str, rate: str) -> None:
     facts = traffic(name, rate=rate)
     assert 0 < facts["loss_last"] < facts["loss_first"]
@@ -70,6 +73,18 @@ def test_traffic_of_3d_parallelism_stays_in_its_group_but_for_gradients() -> Non
     assert facts["fabric_bytes"] == facts["gradient_bytes"]
     crossing = Exchange("outputs to the next stage", 3, 4, 64, nvlink=False)
     assert links([crossing])["crossing_bytes"] == 64
+
+
+def test_gradients_of_convolutions_and_recurrences_do_not_grow_with_the_samples() -> None:
+    kernels = 4 * 9 + 4 * 4 * 9
+    facts = traffic("convolutional", side="7", outputs="3", epochs="1")
+    assert _sent(facts) == 2 * 3 * (kernels + 3 * 4 * 3 * 3) * 4
+    short, long = (traffic("recurrent", length=length, epochs="2") for length in ("2", "7"))
+    assert _sent(short) == _sent(long) == 2 * 2 * 3 * (6 * 4 + 6 * 6 + 2 * 6) * 4
+
+
+def _sent(facts: dict) -> int:
+    return facts["fabric_bytes"] + facts["nvlink_bytes"]
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4, 6])
@@ -113,11 +128,12 @@ def test_the_numbers_of_the_first_epoch_are_shown_on_request() -> None:
         ("fnn", {"widths": "4,8,8,8,8,8"}, r"needs 5 GPUs and topology .* has 4"),
         ("pipeline_parallel", {"stages": "3"}, "4 layers do not make 3 equal stages"),
         ("three_d", {"widths": "4,2"}, "1 layers cannot be divided over 2 stages"),
+        ("convolutional", {"side": "4"}, "side is 4; it must lie in 5"),
         ("tensor_parallel", {"parts": "3"}, "2 neurons cannot be divided over 3 GPUs"),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, given: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises((UserError, TopologyError), match=message):
         trials(name, **given)
 
 

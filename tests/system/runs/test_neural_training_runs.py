@@ -18,6 +18,8 @@ TRAININGS = {
     "data_parallel": (),
     "pipeline_parallel": ("--param", "layer_time=10us", "--param", "micro_batches=3"),
     "three_d": (),
+    "convolutional": (),
+    "recurrent": (),
 }
 
 
