@@ -5,10 +5,9 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 
 from topologies.model import TopologyError
-from topologies.parts.assembly import Assembly
+from topologies.parts.assembly import MAX_GPUS, Assembly
 from topologies.parts.design import CabledDesign
 
-MAX_GPUS = 65_536
 #: Inside a bottom switch, the bridge of its GPUs.
 BRIDGE = "gpus"
 

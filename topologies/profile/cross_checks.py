@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from topologies.designs.clos import STRETCHED
+from topologies.clos.rail_subnets import STRETCHED
 from topologies.model import EVPN
 from topologies.profile.fabric_keys import (
     CLASSES,

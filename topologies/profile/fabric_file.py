@@ -32,7 +32,8 @@ from typing import Any
 from ruamel.yaml.comments import CommentedMap, TaggedScalar
 
 from topologies.advice import question
-from topologies.designs.clos import AUTO_HOMING, PATHS, Clos
+from topologies.clos.nic_homing import AUTO_HOMING, PATHS
+from topologies.designs.clos import Clos
 from topologies.model import FabricProfile, Topology, TopologyError
 from topologies.parts.design_parameters import AUTO
 from topologies.profile.cross_checks import cross_checks

@@ -23,7 +23,7 @@ from topologies.analysis.capacity import (
     switch_ports,
 )
 from topologies.analysis.failure_domain import failure_domains
-from topologies.designs.clos import AUTO_HOMING
+from topologies.clos.nic_homing import AUTO_HOMING
 from topologies.exports import address_table
 from topologies.exports.heat import number
 from topologies.exports.mermaid import bundle_rate, bundles
