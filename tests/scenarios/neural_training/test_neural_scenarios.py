@@ -31,7 +31,10 @@ def traffic(name: str, **given: str) -> dict[str, object]:
 @pytest.mark.parametrize("rate", ["0.02", "0.05"])
 @pytest.mark.parametrize(
     "name",
-    ["fnn", "model_parallel", "tensor_parallel", "data_parallel", "convolutional", "recurrent"],
+    [
+        *("fnn", "model_parallel", "tensor_parallel", "data_parallel"),
+        *("convolutional", "recurrent", "attention"),
+    ],
 )
 def test_the_loss_falls(name: str, rate: str) -> None:
     facts = traffic(name, rate=rate)
@@ -83,6 +86,19 @@ def test_gradients_of_convolutions_and_recurrences_do_not_grow_with_the_samples(
     assert _sent(short) == _sent(long) == 2 * 2 * 3 * (6 * 4 + 6 * 6 + 2 * 6) * 4
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_attention_has_an_all_reduce_for_each_block_each_way_but_one(parts: int) -> None:
+    facts = traffic("attention", parts=str(parts), blocks="3", epochs="2", rate="0.002")
+    sequences = 2 * 8 * 6 * 4
+    assert _sent(facts) == 2 * (3 + 2) * 2 * (parts - 1) * sequences
+    assert facts["gpus"] == parts
+
+
+def test_the_first_loss_does_not_depend_on_how_heads_are_divided() -> None:
+    one, two = (traffic("attention", parts=parts)["loss_first"] for parts in ("1", "4"))
+    assert one == pytest.approx(two, rel=1e-5)
+
+
 def _sent(facts: dict) -> int:
     return facts["fabric_bytes"] + facts["nvlink_bytes"]
 
@@ -128,6 +144,8 @@ def test_the_numbers_of_the_first_epoch_are_shown_on_request() -> None:
         ("fnn", {"widths": "4,8,8,8,8,8"}, r"needs 5 GPUs and topology .* has 4"),
         ("pipeline_parallel", {"stages": "3"}, "4 layers do not make 3 equal stages"),
         ("three_d", {"widths": "4,2"}, "1 layers cannot be divided over 2 stages"),
+        ("attention", {"parts": "3"}, "4 heads cannot be divided alike over 3 GPUs; give heads=6"),
+        ("attention", {"hidden": "9"}, "9 cannot be divided over 4 heads; give hidden=12"),
         ("convolutional", {"side": "4"}, "side is 4; it must lie in 5"),
         ("tensor_parallel", {"parts": "3"}, "2 neurons cannot be divided over 3 GPUs"),
     ],

@@ -20,6 +20,7 @@ TRAININGS = {
     "three_d": (),
     "convolutional": (),
     "recurrent": (),
+    "attention": (),
 }
 
 
