@@ -114,4 +114,6 @@ def _by_rank(ranks: Numbers) -> dict[int, npt.NDArray[np.intp]]:
     """Return where each of ``ranks`` stands."""
     order = np.argsort(ranks, kind="stable")
     found, begins = np.unique(ranks[order], return_index=True)
+    if not len(found):  # numpy would split nothing into one part
+        return {}
     return dict(zip(found.tolist(), np.split(order, begins[1:]), strict=True))

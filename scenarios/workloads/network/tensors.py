@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from emulator.endpoint.operations.gpu_functions import name_of
-from emulator.endpoint.operations.schedule import Apply, Reduce, Region
+from emulator.endpoint.operations.schedule import Apply, Compute, Reduce, Region
 from scenarios.collectives.program import Program
 from scenarios.collectives.ring import split
 
@@ -89,6 +89,13 @@ class TensorProgram:
         )
         index = self._stream[rank] = self.program.append(rank, operation)
         return [replace(tensor, ready=(index,)) for tensor in outputs]
+
+    def compute(self, rank: int, duration_ns: int, after: Sequence[int] = ()) -> int:
+        """Let the GPU of ``rank`` compute for a time; returns the operation's index."""
+        waits = {*after, self._stream[rank]} if rank in self._stream else set(after)
+        operation = Compute(duration_ns=duration_ns, after=tuple(sorted(waits)))
+        index = self._stream[rank] = self.program.append(rank, operation)
+        return index
 
     def move(self, source: Tensor, destination: Tensor, what: str) -> Tensor:
         """Send ``source`` into the region of ``destination``; return that with its time."""

@@ -43,6 +43,24 @@ def test_weights_and_losses_are_those_of_one_gpu(
             assert row["bubble"] > row["bubble_formula"] > 0
 
 
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+def test_models_have_the_gpus_and_the_traffic_that_they_need(
+    start: Callable[..., Run], transport: str
+) -> None:
+    run = start(
+        *("--param", "scale=16384", "--transport", transport, "--capture", "none"),
+        scenario="model_fit",
+    )
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    rows = run.result["rows"]
+    assert [(row["gpus"], row["servers"]) for row in rows] == [(1, 1), (2, 1), (11, 2)]
+    assert [row["wrong"] for row in rows] == [0, 0, 0]
+    assert [row["fabric_bytes"] > 0 for row in rows] == [False, False, True]
+    assert rows[0]["exposed"] == 0
+    assert 0 < rows[1]["exposed"] < rows[2]["exposed"] < 1
+
+
 def test_the_numbers_of_an_epoch_stand_below_the_table(start: Callable[..., Run]) -> None:
     run = start(*EPOCHS, "--param", "show=steps", scenario="model_parallel")
     status, output, errors = run.finish()
