@@ -81,7 +81,7 @@ class Parameters:
 
     def traces(self) -> list[Trace]:
         """Return the traces that ``files`` are."""
-        options = ReadOptions(ranks=self.ranks, groups=self.groups)
+        options = ReadOptions(ranks=self.ranks, groups=self.groups, timeless=not self.compute_scale)
         return load_traces(self.files, self.format, options)
 
 

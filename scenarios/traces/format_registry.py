@@ -14,10 +14,15 @@ from topologies.advice import meant
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """Facts that a user states about a file; ``ranks`` 0: the file states them."""
+    """Facts that a user states about a file; ``ranks`` 0: the file states them.
+
+    ``timeless``: computations take no time, so that a file need not state their durations.
+    ``groups`` is the path of the file with the ranks of each group.
+    """
 
     ranks: int = 0
     groups: str = ""
+    timeless: bool = False
 
 
 #: A reader makes one trace of the files of all ranks, or of the one file that has them all.
