@@ -95,7 +95,9 @@ class Trial:
     what takes long to make and is the same for all ranks, a scenario keeps.  ``memory_bytes`` is
     about what each GPU's buffers take, so that a size beyond the machine is refused before
     anything is compiled.
-    ``facts`` go into the row as they are.
+    ``facts`` go into the row as they are.  ``tolerance(rank)`` is how far each element of a buffer
+    may be from what is expected; buffers that it does not name must be equal.  Without ``checked``
+    nothing is compared, and the row says so.
 
     ``collective`` may be the name of any traffic pattern.  ``transport`` and ``switch`` are what
     this row needs of them, such as ``"spray=reps"`` or ``"deep:trim=off"``; the rest is the user's
@@ -112,6 +114,8 @@ class Trial:
     compile: Callable[[], Sequence[Schedule]]
     inputs: Callable[[int], Contents]
     expected: Callable[[int], Contents]
+    tolerance: Callable[[int], Contents] | None = None
+    checked: bool = True
     memory_bytes: int = 0
     warmups: int = 1
     iterations: int = 1
@@ -170,14 +174,17 @@ def parameter(
     help: str,
     choices: Sequence[str] = (),
     many: bool = False,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """A field of ``Parameters``: a value of ``kind``, or one of the words in ``choices``.
 
-    With ``many`` the field is a tuple, written with commas between its values.
+    With ``many`` the field is a tuple, written with commas between its values.  Users may write
+    one of ``aliases`` for its name.
     """
     if (kind is None) == (not choices):
         raise TypeError("a parameter has either a kind or choices")
     metadata = {"kind": kind, "help": help, "choices": tuple(choices), "many": many}
+    metadata["aliases"] = tuple(aliases)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -219,8 +226,12 @@ class Scenario:
     def parameters(self, given: Mapping[str, str]) -> Any:
         """``Parameters`` with the values of ``given``, each read in the unit of its kind."""
         fields = {item.name: item for item in dataclasses.fields(self.module.Parameters)}
+        names = {alias: name for name, item in fields.items() for alias in _aliases(item)}
         values: dict[str, object] = {}
-        for name, text in given.items():
+        for written, text in given.items():
+            name = names.get(written, written)
+            if name in values:
+                raise UserError(f"{written} and {name} are one parameter; keep one of them")
             item = fields.get(name)
             if item is None:
                 raise UserError(
@@ -260,6 +271,7 @@ class Scenario:
                 compile=latest.of(self._guarded("compile", trial.compile)),
                 inputs=self._guarded("inputs", trial.inputs),
                 expected=self._guarded("expected", trial.expected),
+                tolerance=trial.tolerance and self._guarded("tolerance", trial.tolerance),
             )
             for trial in trials
         ]
@@ -417,6 +429,11 @@ def _trouble(origin: str, what: str, error: BaseException) -> str:
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else origin
     text = " ".join(str(error).split()) or "no further text"
     return f"{place}: {what} failed: {type(error).__name__}: {text}"
+
+
+def _aliases(item: dataclasses.Field[Any]) -> tuple[str, ...]:
+    aliases: tuple[str, ...] = item.metadata.get("aliases", ())
+    return aliases
 
 
 def _read(item: dataclasses.Field[Any], text: str) -> object:

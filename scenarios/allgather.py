@@ -27,25 +27,58 @@ n-1 hops, large ones by the NICs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from emulator.endpoint.operations.schedule import Schedule
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from scenarios.collectives import owned_parts, ring
-from scenarios.collectives.program import Program
-from scenarios.collectives.size_sweep import SizeSweep, nccl_columns
+from scenarios.collectives.algorithm_registry import algorithms
+from scenarios.collectives.collective import (
+    INPUT,
+    OUTPUT,
+    Collective,
+    CollectiveData,
+    all_peers,
+    collective_measures,
+    collective_trials,
+)
+from scenarios.collectives.collective_parameters import (
+    ChannelParameters,
+    InPlaceParameters,
+)
 from topologies.model import Topology
-from topologies.parts.design_parameters import SIZE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(SizeSweep):
+class Parameters(InPlaceParameters, ChannelParameters):
     """The parameters of ``allgather``."""
 
-    slice_bytes: int = parameter(64 * 2**10, SIZE, help="pieces in which a part moves on")
+    algorithm: str = parameter(
+        "ring", choices=algorithms("allgather", first="ring"), help="how the data travel"
+    )
+
+
+def _buffers(data: CollectiveData, root: int, position: int) -> dict[str, int]:
+    return {INPUT: data.part, OUTPUT: data.size}
+
+
+def _inputs(data: CollectiveData, root: int, position: int) -> Contents:
+    return {INPUT: data.piece(position, position)}
+
+
+def _expected(data: CollectiveData, root: int, position: int) -> Contents:
+    return {OUTPUT: data.gathered}
+
+
+COLLECTIVE = Collective(
+    name="all_gather",
+    title="AllGather",
+    key="allgather",
+    bus_factor=all_peers,
+    buffers=_buffers,
+    inputs=_inputs,
+    expected=_expected,
+    by_parts=True,
+)
 
 
 def topology(parameters: Parameters) -> str:
@@ -55,66 +88,11 @@ def topology(parameters: Parameters) -> str:
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
-    rings = owned_parts.rings_of(topology, "AllGather")
-    parts = parameters.parts(len(topology.gpus))
-    return [_trial(parameters, topology, rings, part, seed) for part in parts]
+    return collective_trials(COLLECTIVE, parameters, topology, seed)
 
 
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    ranks = len(topology.gpus)
-    factor = (ranks - 1) / ranks
-    return nccl_columns(trial, outcome, redop="none", bus_factor=factor, parts=ranks)
-
-
-def _trial(
-    parameters: Parameters,
-    topology: Topology,
-    rings: Sequence[ring.Ring],
-    part: int,
-    seed: int,
-) -> Trial:
-    ranks = len(topology.gpus)
-    size = part * ranks
-
-    def compile_schedules() -> Sequence[Schedule]:
-        program = Program.on(topology)
-        for rank in range(ranks):
-            program.allocate(rank, "output", size)
-        ring.all_gather(
-            program,
-            owned_parts.channels(rings, part),
-            result="output",
-            slice_bytes=parameters.slice_bytes,
-            ready=None,
-        )
-        return program.schedules()
-
-    def own(rank: int) -> np.ndarray:
-        return owned_parts.numbers(seed, 1, rank, octets=part)
-
-    def inputs(rank: int) -> Contents:
-        values = np.zeros((ranks, len(own(rank))), own(rank).dtype)
-        values[rank] = own(rank)
-        return {"output": values.reshape(-1)}
-
-    def expected(rank: int) -> Contents:
-        return {"output": np.concatenate([own(one) for one in range(ranks)])}
-
-    return Trial(
-        collective="all_gather",
-        size_bytes=size,
-        compile=compile_schedules,
-        inputs=inputs,
-        expected=expected,
-        memory_bytes=size,
-        warmups=parameters.warmups,
-        iterations=parameters.iterations,
-        facts={
-            "in_place": True,
-            "channels": len(rings),
-            "cross_rail_hops": ring.cross_rail_hops(rings, topology),
-        },
-    )
+    return collective_measures(COLLECTIVE, parameters, trial, outcome)

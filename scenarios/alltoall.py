@@ -29,25 +29,59 @@ NVLink.  Rounds keep receivers from an incast: each receives from ``peers`` send
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Region, Schedule
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from scenarios.collectives import owned_parts
-from scenarios.collectives.program import Program
-from scenarios.collectives.size_sweep import SizeSweep, nccl_columns
+from scenarios.collectives.algorithm_registry import algorithms
+from scenarios.collectives.collective import (
+    INPUT,
+    OUTPUT,
+    Collective,
+    CollectiveData,
+    all_peers,
+    collective_measures,
+    collective_trials,
+)
+from scenarios.collectives.collective_parameters import (
+    ExchangeParameters,
+)
 from topologies.model import Topology
-from topologies.parts.design_parameters import COUNT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(SizeSweep):
+class Parameters(ExchangeParameters):
     """The parameters of ``alltoall``."""
 
-    peers: int = parameter(8, COUNT, help="rounds that are under way at a time")
+    algorithm: str = parameter(
+        "shift", choices=algorithms("alltoall", first="shift"), help="how the data travel"
+    )
+
+
+def _buffers(data: CollectiveData, root: int, position: int) -> dict[str, int]:
+    return {INPUT: data.size, OUTPUT: data.size}
+
+
+def _inputs(data: CollectiveData, root: int, position: int) -> Contents:
+    return {INPUT: np.concatenate([data.piece(position, to) for to in range(data.members)])}
+
+
+def _expected(data: CollectiveData, root: int, position: int) -> Contents:
+    return {OUTPUT: np.concatenate([data.piece(one, position) for one in range(data.members)])}
+
+
+COLLECTIVE = Collective(
+    name="alltoall",
+    title="AlltoAll",
+    key="alltoall",
+    bus_factor=all_peers,
+    buffers=_buffers,
+    inputs=_inputs,
+    expected=_expected,
+    by_parts=True,
+)
 
 
 def topology(parameters: Parameters) -> str:
@@ -57,68 +91,11 @@ def topology(parameters: Parameters) -> str:
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
-    owned_parts.check_ranks(topology, "AlltoAll")
-    parts = parameters.parts(len(topology.gpus))
-    return [_trial(parameters, topology, part, seed) for part in parts]
+    return collective_trials(COLLECTIVE, parameters, topology, seed)
 
 
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    ranks = len(topology.gpus)
-    factor = (ranks - 1) / ranks
-    return nccl_columns(trial, outcome, redop="none", bus_factor=factor, parts=ranks)
-
-
-def _trial(parameters: Parameters, topology: Topology, part: int, seed: int) -> Trial:
-    ranks = len(topology.gpus)
-    size = part * ranks
-
-    def compile_schedules() -> Sequence[Schedule]:
-        program = Program.on(topology)
-        for rank in range(ranks):
-            program.allocate(rank, "input", size)
-            program.allocate(rank, "output", size)
-        ended: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
-        for number in range(1, ranks):
-            over = number - 1 - parameters.peers
-            waits = [own[over] if over >= 0 else () for own in ended]
-            sends, receives = [0] * ranks, [0] * ranks
-            for rank in range(ranks):
-                peer = (rank + number) % ranks
-                sends[rank], receives[peer] = program.transfer(
-                    rank,
-                    peer,
-                    Region("input", peer * part, part),
-                    Region("output", rank * part, part),
-                    after=waits[rank],
-                )
-            for rank in range(ranks):
-                ended[rank].append((sends[rank], receives[rank]))
-        return program.schedules()
-
-    def piece(rank: int, to: int) -> np.ndarray:
-        """Return what ``rank`` sends to rank ``to``."""
-        return owned_parts.numbers(seed, 1, rank, to, octets=part)
-
-    def inputs(rank: int) -> Contents:
-        values = np.concatenate([piece(rank, to) for to in range(ranks)])
-        result = np.zeros((ranks, len(values) // ranks), values.dtype)
-        result[rank] = piece(rank, rank)
-        return {"input": values, "output": result.reshape(-1)}
-
-    def expected(rank: int) -> Contents:
-        return {"output": np.concatenate([piece(source, rank) for source in range(ranks)])}
-
-    return Trial(
-        collective="alltoall",
-        size_bytes=size,
-        compile=compile_schedules,
-        inputs=inputs,
-        expected=expected,
-        memory_bytes=2 * size,
-        warmups=parameters.warmups,
-        iterations=parameters.iterations,
-        facts={"peers": parameters.peers},
-    )
+    return collective_measures(COLLECTIVE, parameters, trial, outcome)

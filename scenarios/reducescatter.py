@@ -27,25 +27,71 @@ n-1 hops, large ones by the NICs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.endpoint.operations.schedule import Schedule
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from scenarios.collectives import owned_parts, ring
-from scenarios.collectives.program import Program
-from scenarios.collectives.size_sweep import DTYPE, SizeSweep, nccl_columns
+from scenarios.collectives.algorithm_registry import algorithms
+from scenarios.collectives.blocks import Block
+from scenarios.collectives.collective import (
+    INPUT,
+    OUTPUT,
+    Collective,
+    CollectiveData,
+    all_peers,
+    collective_measures,
+    collective_trials,
+)
+from scenarios.collectives.collective_parameters import (
+    ChannelParameters,
+    InPlaceParameters,
+    ReductionParameters,
+)
 from topologies.model import Topology
-from topologies.parts.design_parameters import SIZE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameters(SizeSweep):
+class Parameters(ReductionParameters, InPlaceParameters, ChannelParameters):
     """The parameters of ``reducescatter``."""
 
-    slice_bytes: int = parameter(64 * 2**10, SIZE, help="pieces in which a part moves on")
+    algorithm: str = parameter(
+        "ring", choices=algorithms("reducescatter", first="ring"), help="how the data travel"
+    )
+
+
+def _buffers(data: CollectiveData, root: int, position: int) -> dict[str, int]:
+    return {INPUT: data.size, OUTPUT: data.size}
+
+
+def _inputs(data: CollectiveData, root: int, position: int) -> Contents:
+    whole = data.operand(position)
+    return {INPUT: whole, OUTPUT: np.zeros_like(whole)}
+
+
+def _expected(data: CollectiveData, root: int, position: int) -> Contents:
+    octets = data.datatype.octets
+    own = _result(data, root, position)
+    begin = own.offset // octets
+    return {OUTPUT: data.total_value[begin : begin + own.length // octets]}
+
+
+def _result(data: CollectiveData, root: int, position: int) -> Block:
+    return Block(position * data.part, data.part)
+
+
+COLLECTIVE = Collective(
+    name="reduce_scatter",
+    title="ReduceScatter",
+    key="reducescatter",
+    bus_factor=all_peers,
+    buffers=_buffers,
+    inputs=_inputs,
+    expected=_expected,
+    result=_result,
+    by_parts=True,
+)
 
 
 def topology(parameters: Parameters) -> str:
@@ -55,71 +101,11 @@ def topology(parameters: Parameters) -> str:
 
 def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Trial]:
     """Return the trials, one for each row of the table."""
-    rings = owned_parts.rings_of(topology, "ReduceScatter")
-    parts = parameters.parts(len(topology.gpus))
-    return [_trial(parameters, topology, rings, part, seed) for part in parts]
+    return collective_trials(COLLECTIVE, parameters, topology, seed)
 
 
 def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    ranks = len(topology.gpus)
-    factor = (ranks - 1) / ranks
-    return nccl_columns(trial, outcome, redop="sum", bus_factor=factor, parts=ranks)
-
-
-def _trial(
-    parameters: Parameters,
-    topology: Topology,
-    rings: Sequence[ring.Ring],
-    part: int,
-    seed: int,
-) -> Trial:
-    ranks = len(topology.gpus)
-    size = part * ranks
-
-    def compile_schedules() -> Sequence[Schedule]:
-        program = Program.on(topology)
-        for rank in range(ranks):
-            program.allocate(rank, "input", size)
-            program.allocate(rank, "output", size)
-        ring.reduce_scatter(
-            program,
-            owned_parts.channels(rings, part),
-            source="input",
-            result="output",
-            staging="staging",
-            slice_bytes=parameters.slice_bytes,
-            dtype=DTYPE,
-        )
-        return program.schedules()
-
-    def piece(rank: int, owner: int) -> np.ndarray:
-        """Return what ``rank`` adds to the part of ``owner``."""
-        return owned_parts.numbers(seed, ranks, rank, owner, octets=part)
-
-    def inputs(rank: int) -> Contents:
-        values = np.concatenate([piece(rank, owner) for owner in range(ranks)])
-        return {"input": values, "output": np.zeros_like(values)}
-
-    def expected(rank: int) -> Contents:
-        total = np.zeros((ranks, part // np.dtype(DTYPE).itemsize), DTYPE)
-        for other in range(ranks):
-            total[rank] += piece(other, rank)
-        return {"output": total.reshape(-1)}
-
-    return Trial(
-        collective="reduce_scatter",
-        size_bytes=size,
-        compile=compile_schedules,
-        inputs=inputs,
-        expected=expected,
-        memory_bytes=3 * size,
-        warmups=parameters.warmups,
-        iterations=parameters.iterations,
-        facts={
-            "channels": len(rings),
-            "cross_rail_hops": ring.cross_rail_hops(rings, topology),
-        },
-    )
+    return collective_measures(COLLECTIVE, parameters, trial, outcome)

@@ -172,11 +172,7 @@ def measure(
         finally:
             faults.end()
         busy, available = processor_seconds(processors)
-        wrong += sum(
-            _wrong(memories[schedule.rank].array(name, content.dtype), content)
-            for schedule in schedules
-            for name, content in _contents(trial.expected, "expected", schedule).items()
-        )
+        wrong += sum(_differing(memories[schedule.rank], trial, schedule) for schedule in schedules)
         if iteration >= 0:
             times.append(duration_ns(results))
             messages.add(results)
@@ -331,6 +327,20 @@ def processor_seconds(since: object) -> tuple[float, float]:
 def _fill(memory: GpuMemory, contents: Contents) -> None:
     for name, content in contents.items():
         memory.array(name, content.dtype)[:] = content
+
+
+def _differing(memory: GpuMemory, trial: Trial, schedule: Schedule) -> int:
+    """Return how many elements of a rank's buffers are not as expected."""
+    allowed = trial.tolerance(schedule.rank) if trial.tolerance else {}
+    wrong = 0
+    for name, content in _contents(trial.expected, "expected", schedule).items():
+        found = memory.array(name, content.dtype)
+        if name in allowed:
+            off = np.abs(found.astype(np.float64) - content.astype(np.float64))
+            wrong += int(np.count_nonzero(~(off <= allowed[name])))  # what is no number is wrong
+        else:
+            wrong += _wrong(found, content)
+    return wrong
 
 
 def _wrong(found: np.ndarray, requested: np.ndarray) -> int:

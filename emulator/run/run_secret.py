@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Collection
+from typing import Any
 
 from emulator.run.environment import version_of
 from emulator.run.plan.run_plan import RunPlan
@@ -19,11 +21,19 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 
-def _default(field: dataclasses.Field[object]) -> object:
-    """Return the default of a request's field.
+def _chosen(options: Any, *, without: Collection[str] = ()) -> dict[str, object]:
+    """Return the fields of ``options`` that are not at their default.
 
-    Options at their default stay out of the secret, or each new one would give every run new keys.
+    All others stay out of the secret, or each new option would give every run new keys.
     """
+    return {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name not in without and getattr(options, field.name) != _default(field)
+    }
+
+
+def _default(field: dataclasses.Field[object]) -> object:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -37,16 +47,11 @@ def run_secret(plan: RunPlan, life: int, *, dilation: float, started: int | None
     comes again, so do all packets, octet by octet.
     """
     request = plan.request
-    asked = {
-        there.name: getattr(request, there.name)
-        for there in dataclasses.fields(request)
-        if there.name not in _WITHOUT_EFFECT and getattr(request, there.name) != _default(there)
-    }
     determined = {
         "version": version_of("uetemu"),
         "scenario": request.scenario.name,
-        "parameters": dataclasses.asdict(request.parameters),
-        "asked": asked,
+        "parameters": _chosen(request.parameters),
+        "asked": _chosen(request, without=_WITHOUT_EFFECT),
         "topology": export.as_data(plan.topology),
         "stages": [
             (stage.transport.name, dict(stage.transport.configs), repr(stage.switch))

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from emulator.endpoint.operations.operation_table import Names, OperationTable
+import numpy as np
+
+from emulator.endpoint.operations.operation_table import (
+    COPY,
+    RECEIVE,
+    REDUCE,
+    WRITE,
+    Names,
+    OperationTable,
+)
 from emulator.endpoint.operations.schedule import (
     Copy,
     Operation,
@@ -86,11 +95,20 @@ class Program:
         return self._append(source, send), self._append(destination, receive)
 
     def reduce(
-        self, rank: int, source: Region, into: Region, *, dtype: str, after: Iterable[int] = ()
+        self,
+        rank: int,
+        source: Region,
+        into: Region,
+        *,
+        dtype: str,
+        function: str = "sum",
+        after: Iterable[int] = (),
     ) -> int:
-        """``into += source`` at ``rank``; returns the operation's index."""
-        operation = Reduce(source=source, into=into, dtype=dtype, after=tuple(after))
-        return self._append(rank, operation)
+        """Add ``source`` to ``into`` at ``rank``; return the operation's index."""
+        return self._append(
+            rank,
+            Reduce(source=source, into=into, dtype=dtype, function=function, after=tuple(after)),
+        )
 
     def append(self, rank: int, operation: Operation) -> int:
         """Append ``operation`` at ``rank``; returns its index."""
@@ -115,6 +133,21 @@ class Program:
         self._flush(rank)
         self._tables[rank].append(table)
         self._counts[rank] += len(table)
+
+    def users(self, rank: int, *buffers: str) -> list[int]:
+        """Return the operations of ``rank`` that read or write one of its ``buffers``."""
+        self._flush(rank)
+        if not self._tables[rank]:
+            return []
+        table = OperationTable.joined(self._tables[rank], self.names)
+        self._tables[rank] = [table]
+        numbers = [self.names.number(buffer) for buffer in buffers]
+        columns = table.columns
+        near = np.isin(columns["kind"], (WRITE, COPY, RECEIVE, REDUCE))
+        touched = near & np.isin(columns["near_buffer"], numbers)
+        touched |= (columns["kind"] == REDUCE) & np.isin(columns["far_buffer"], numbers)
+        indices: list[int] = np.flatnonzero(touched).tolist()
+        return indices
 
     def schedules(self) -> tuple[Schedule, ...]:
         """Return the schedule of each rank."""

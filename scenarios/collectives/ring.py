@@ -34,7 +34,6 @@ repetition of it has to wait until a neighbour has let go of a buffer.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from emulator.errors import UserError
@@ -105,22 +104,6 @@ def rail_rings(servers: Sequence[Sequence[int]], *, neighbours: bool = False) ->
     return rings
 
 
-def shuffled_rings(
-    servers: Sequence[Sequence[int]], seed: int, *, neighbours: bool = False
-) -> list[Ring]:
-    """The rail rings of a job whose ranks were placed on the GPUs at random.
-
-    The library still believes that consecutive ranks share a server; they do not.
-    """
-    ranks = [rank for server in servers for rank in server]
-    placed = list(ranks)
-    random.Random(f"placement {seed}").shuffle(placed)
-    where = dict(zip(ranks, placed, strict=True))
-    return [
-        tuple(where[rank] for rank in ring) for ring in rail_rings(servers, neighbours=neighbours)
-    ]
-
-
 def joined_in_rings(topology: Topology) -> bool:
     """Return whether scale-up links lead from each GPU to its neighbours only."""
     return all(server.scale_up.shape == RING for server in topology.servers)
@@ -153,12 +136,14 @@ def reduce_scatter(
     staging: str,
     slice_bytes: int,
     dtype: str,
+    function: str = "sum",
 ) -> Ready:
     """Sum the buffers ``source`` of all ranks; position p gets block p in its ``result``.
 
-    Partial sums travel through slots that are added to the buffer ``staging``.
+    Partial sums travel through slots that are added to the buffer ``staging``.  ``function`` names
+    what stands for the sum.
     """
-    buffers = Buffers(source=source, result=result, staging=staging, dtype=dtype)
+    buffers = Buffers(source=source, result=result, staging=staging, dtype=dtype, function=function)
     # The block that position p sends first is its predecessor's, straight from the source.
     return Walk(program, channels, slice_bytes, buffers, first=-1).ready(None)
 

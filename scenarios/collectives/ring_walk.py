@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from emulator.endpoint.operations.elementwise import FUNCTION_NUMBERS
 from emulator.endpoint.operations.operation_table import (
     COPY,
     RECEIVE,
@@ -42,6 +43,7 @@ class Buffers:
     result: str
     staging: str | None = None
     dtype: str = ""
+    function: str = "sum"
 
 
 @dataclass
@@ -235,6 +237,7 @@ class Walk:
             _put(columns, at, "near", one.buffer, one.place, one.octets)
             if self._staging is not None:
                 columns["kind"][at + 1] = REDUCE
+                columns["tag"][at + 1] = FUNCTION_NUMBERS[self._buffers.function]
                 columns["number"][at + 1] = self._program.names.number(self._buffers.dtype)
                 _put(columns, at + 1, "near", one.buffer, one.place, one.octets)
                 _put(columns, at + 1, "far", self._source, one.at, one.octets)

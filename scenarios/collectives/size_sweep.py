@@ -1,29 +1,40 @@
-"""Sizes of a collective's rows, and the columns that the NCCL tests have for each."""
+"""Sizes of a collective's rows, from the smallest to the largest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from emulator.errors import UserError
-from emulator.scenario import Outcome, Trial, parameter
+from emulator.scenario import parameter
+from scenarios.collectives.data_types import ALIASES, DATA_TYPES, DataType
 from topologies.parts.design_parameters import COUNT, SIZE
 
-DTYPE = "float32"
-ELEMENT_BYTES = 4
 WARMUPS = replace(COUNT, minimum=0)
+#: Parts of a buffer are whole multiples of so many octets, as in the NCCL tests.
+PART_OCTETS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeSweep:
     """The parameters of a collective that is run with several sizes, one after the other."""
 
-    min_size: int = parameter(32 * 2**10, SIZE, help="smallest size of the sweep")
-    max_size: int = parameter(8 * 2**20, SIZE, help="largest size of the sweep")
-    factor: int = parameter(16, COUNT, help="each size is the previous one times this")
+    min_size: int = parameter(
+        32 * 2**10, SIZE, help="smallest size of the sweep", aliases=("minbytes",)
+    )
+    max_size: int = parameter(
+        8 * 2**20, SIZE, help="largest size of the sweep", aliases=("maxbytes",)
+    )
+    factor: int = parameter(
+        16, COUNT, help="each size is the previous one times this", aliases=("stepfactor",)
+    )
     sizes: tuple[int, ...] = parameter((), SIZE, many=True, help="sizes instead of the sweep")
-    warmups: int = parameter(1, WARMUPS, help="iterations before those that count")
-    iterations: int = parameter(2, COUNT, help="iterations that count, for each size")
+    warmups: int = parameter(
+        1, WARMUPS, help="iterations before those that count", aliases=("warmup_iters",)
+    )
+    iterations: int = parameter(
+        2, COUNT, help="iterations that count, for each size", aliases=("iters",)
+    )
+    datatype: str = parameter("float", choices=(*DATA_TYPES, *ALIASES), help="type of the elements")
 
     def __post_init__(self) -> None:
         if not self.sizes and self.min_size > self.max_size:
@@ -33,17 +44,23 @@ class SizeSweep:
             )
         if not self.sizes and self.factor == 1 and self.min_size != self.max_size:
             raise UserError("factor=1 would never reach max_size; give a factor of at least 2")
+        octets = self.element.octets
         for size in self.sweep:
-            if size % ELEMENT_BYTES:
-                above = size - size % ELEMENT_BYTES + ELEMENT_BYTES
+            if size % octets:
+                above = size - size % octets + octets
                 raise UserError(
-                    f"a size of {size} B is not divisible into {ELEMENT_BYTES}-octet {DTYPE} "
-                    f"elements; take {above} B"
+                    f"a size of {size} B is not divisible into {octets}-octet "
+                    f"{self.element.numpy_name} elements; take {above} B"
                 )
 
     @property
+    def element(self) -> DataType:
+        """Return the type of the elements."""
+        return DATA_TYPES[ALIASES.get(self.datatype, self.datatype)]
+
+    @property
     def sweep(self) -> tuple[int, ...]:
-        """The sizes to run, in octets."""
+        """Return the sizes to run, in octets."""
         if self.sizes:
             return self.sizes
         sizes = [self.min_size]
@@ -54,33 +71,14 @@ class SizeSweep:
     def parts(self, ranks: int) -> tuple[int, ...]:
         """Return the size of each rank's part, for each size of the sweep, in octets.
 
-        A size that is no multiple of an element for each rank is rounded down, as in the NCCL
-        tests.  UserError if nothing is left of it.
+        A part is rounded down to 16 octets, as in the NCCL tests.  Raises UserError if nothing is
+        left of it.
         """
-        unit = ranks * ELEMENT_BYTES
+        unit = ranks * PART_OCTETS
         for size in self.sweep:
             if size < unit:
                 raise UserError(
-                    f"a size of {size} B has no {ELEMENT_BYTES}-octet element for each of {ranks} "
-                    f"ranks; take {unit} B or more"
+                    f"a size of {size} B has no {PART_OCTETS} octets for each of {ranks} ranks; "
+                    f"take {unit} B or more"
                 )
-        return tuple(size // unit * ELEMENT_BYTES for size in self.sweep)
-
-
-def nccl_columns(
-    trial: Trial, outcome: Outcome, *, redop: str, bus_factor: float, parts: int = 1
-) -> Mapping[str, object]:
-    """Return the values of a row as the NCCL tests define them.
-
-    algbw is the size over the time, and busbw is ``bus_factor`` times that, in GB/s.  ``count``
-    is that of the call: where each rank owns one of ``parts`` parts, the elements of one.
-    """
-    algbw = trial.size_bytes / outcome.mean_ns  # octets per ns are GB/s
-    return {
-        "count": trial.size_bytes // parts // ELEMENT_BYTES,
-        "type": "float",
-        "redop": redop,
-        "root": -1,
-        "algbw_gbps": algbw,
-        "busbw_gbps": algbw * bus_factor,
-    }
+        return tuple(size // unit * PART_OCTETS for size in self.sweep)

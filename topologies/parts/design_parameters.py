@@ -62,6 +62,17 @@ class ParameterKind:
 
 
 @dataclass(frozen=True)
+class TextKind:
+    """A kind of parameter that is a text; who takes it reads it."""
+
+    name: str
+
+    def read(self, field: str, value: int | str) -> str:
+        """Return ``value`` as a text."""
+        return str(value)
+
+
+@dataclass(frozen=True)
 class WordKind:
     """A kind of parameter that is one of a few words."""
 
@@ -94,4 +105,5 @@ PREFIX = ParameterKind(
 RATE = ParameterKind("rate", "bit/s", 1_000, 10**15, parse_rate, format_rate)
 TIME = ParameterKind("time", "ns", 0, 10**9, parse_time_ns, format_time)
 SIZE = ParameterKind("size", "octets", 1, 2**40, parse_size, format_size)
+TEXT = TextKind("text")
 MTU = ParameterKind("size", "octets", MIN_MTU, MAX_MTU, parse_size, lambda octets: f"{octets} B")

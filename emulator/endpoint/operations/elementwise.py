@@ -32,12 +32,13 @@ def _divide(into: npt.NDArray[np.generic], source: npt.NDArray[np.generic]) -> o
     """Divide; whole numbers are rounded towards zero, as in C."""
     if not np.issubdtype(into.dtype, np.integer):
         return np.divide(into, source, out=into)
-    into -= np.fmod(into, source)
+    np.subtract(into, np.fmod(into, source), out=into)
     return np.floor_divide(into, source, out=into)
 
 
 def _replace(into: npt.NDArray[np.generic], source: npt.NDArray[np.generic]) -> object:
-    return np.copyto(into, source)
+    into[:] = source
+    return into
 
 
 #: What a Reduce does to its region, by name.  The names of the first four are NCCL's.

@@ -27,7 +27,7 @@ def measured_row(
         "iterations": len(outcome.times_ns),
         "ideal_us": outcome.ideal_ns / 1000,
         "efficiency": outcome.ideal_ns / outcome.mean_ns if outcome.mean_ns else None,
-        "wrong": outcome.wrong,
+        "wrong": outcome.wrong if trial.checked else None,
         "data_packets": outcome.counters.get(transport.data_packets, 0),
         "retransmitted_packets": outcome.counters.get(transport.retransmitted, 0),
         **plan.request.start.as_dict(),

@@ -13,12 +13,19 @@ from hypothesis import strategies as st
 from emulator.endpoint.operations.schedule import Copy, Write
 from emulator.errors import UserError
 from scenarios.collectives import ring
+from scenarios.collectives.communicators import Communicator
 from scenarios.collectives.program import Program
 from tests.harness.runs.schedule_executor import Executor, hazards
+from topologies.catalogue import load
 
 
 def grid(hosts: int, width: int) -> list[list[int]]:
     return [[host * width + local for local in range(width)] for host in range(hosts)]
+
+
+def shuffled_rings(hosts: int, width: int, seed: int) -> list[ring.Ring]:
+    topology = load(f"rail_clos:hosts={hosts},gpus_per_host={width}")
+    return Communicator(tuple(range(hosts * width)), topology, seed).rings
 
 
 def compile_allreduce(
@@ -80,10 +87,9 @@ def test_uneven_servers_are_refused() -> None:
 
 
 def test_shuffled_rings_are_a_seeded_relabelling() -> None:
-    servers = grid(4, 2)
-    assert ring.shuffled_rings(servers, 7) == ring.shuffled_rings(servers, 7)
-    assert ring.shuffled_rings(servers, 7) != ring.shuffled_rings(servers, 8)
-    for order in ring.shuffled_rings(servers, 7):
+    assert shuffled_rings(4, 2, 7) == shuffled_rings(4, 2, 7)
+    assert shuffled_rings(4, 2, 7) != shuffled_rings(4, 2, 8)
+    for order in shuffled_rings(4, 2, 7):
         assert sorted(order) == list(range(8))
 
 
@@ -114,7 +120,7 @@ def test_allreduce_equals_numpy_in_any_legal_order(
     ranks = hosts * width
     if ranks < 2:
         return
-    rings = ring.shuffled_rings(grid(hosts, width), seed) if shuffled else None
+    rings = shuffled_rings(hosts, width, seed) if shuffled else None
     program = compile_allreduce(hosts, width, elements, 4 * slice_elements, rings)
     executor = Executor(program.schedules(), random.Random(seed))
     rng = np.random.default_rng(seed)

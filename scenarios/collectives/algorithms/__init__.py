@@ -1,0 +1,1 @@
+"""Algorithms of collectives, one idea in each file; they register themselves."""

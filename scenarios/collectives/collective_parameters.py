@@ -1,0 +1,172 @@
+"""Parameters that collectives share, in groups that a scenario puts together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from emulator.errors import UserError
+from emulator.scenario import parameter
+from scenarios.collectives.communicators import ALL
+from scenarios.collectives.data_types import REDUCTIONS
+from scenarios.collectives.size_sweep import SizeSweep
+from topologies.parts.design_parameters import COUNT, NUMBER, SIZE, TEXT
+
+FLAG = replace(COUNT, minimum=0, maximum=1)
+SLICE_BYTES = 64 * 2**10
+#: Rounds of an exchange that NCCL has under way at a time.
+PEERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveParameters(SizeSweep):
+    """What every collective takes."""
+
+    algorithm: str = parameter("ring", choices=("ring",), help="how the data travel")
+    ranks: str = parameter(
+        ALL, TEXT, help="GPUs that take part: all, host or rail (side by side), or such as 0-3,8"
+    )
+    check: int = parameter(1, FLAG, help="1: compare every element; 0: compare none")
+
+    @property
+    def reduction(self) -> str:
+        """Return the reduction operation, or none."""
+        return "none"
+
+    @property
+    def exact(self) -> bool:
+        """Return whether results are the same in every order of operations."""
+        return True
+
+    @property
+    def root_position(self) -> int:
+        """Return the position of the root in its communicator."""
+        return 0
+
+    @property
+    def is_in_place(self) -> bool:
+        """Return whether the result replaces the source."""
+        return False
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Return whether the library takes GPUs for neighbours that are none."""
+        return False
+
+    @property
+    def channel_count(self) -> int:
+        """Return how many rings or trees work side by side; 0: as many as GPUs in a host."""
+        return 0
+
+    @property
+    def slice_octets(self) -> int:
+        """Return the octets of the pieces in which data move on."""
+        return SLICE_BYTES
+
+    @property
+    def peers_at_once(self) -> int:
+        """Return how many rounds of an exchange are under way at a time."""
+        return PEERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionParameters(CollectiveParameters):
+    """What collectives take that reduce."""
+
+    op: str = parameter("sum", choices=REDUCTIONS, help="reduction operation")
+    data: str = parameter(
+        "whole", choices=("whole", "random"),
+        help="whole: numbers with the same result in every order; random: real numbers, "
+        "checked within a derived bound",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if self.data == "random" and self.element.precision is None:
+            raise UserError(
+                f"data=random is for floats, and datatype is {self.datatype}; take data=whole, "
+                "whose numbers use the whole range"
+            )
+        super().__post_init__()
+
+    @property
+    def reduction(self) -> str:
+        """Return the reduction operation, or none."""
+        return self.op
+
+    @property
+    def exact(self) -> bool:
+        """Return whether results are the same in every order of operations."""
+        return self.data == "whole"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InPlaceParameters(CollectiveParameters):
+    """What collectives take whose result may replace the source."""
+
+    in_place: int = parameter(0, FLAG, help="1: the result replaces the source")
+
+    @property
+    def is_in_place(self) -> bool:
+        """Return whether the result replaces the source."""
+        return bool(self.in_place)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootedParameters(CollectiveParameters):
+    """What collectives take that have a root."""
+
+    root: int = parameter(0, NUMBER, help="position of the root among the GPUs that take part")
+
+    @property
+    def root_position(self) -> int:
+        """Return the position of the root in its communicator."""
+        return self.root
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelParameters(CollectiveParameters):
+    """What collectives take whose data go round rings or along trees, in slices."""
+
+    slice_bytes: int = parameter(SLICE_BYTES, SIZE, help="pieces in which a block moves on")
+    channels: int = parameter(
+        0, NUMBER, help="rings or trees side by side; 0: one for each GPU of a host"
+    )
+
+    order: str = parameter(
+        "rail", choices=("rail", "shuffled"), help="whether neighbours in a ring share a rail"
+    )
+
+    def __post_init__(self) -> None:
+        octets = self.element.octets
+        if self.slice_bytes % octets:
+            raise UserError(
+                f"slice_bytes is {self.slice_bytes}, not a whole number of {octets}-octet "
+                f"elements; give a multiple of {octets}"
+            )
+        super().__post_init__()
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Return whether the library takes GPUs for neighbours that are none."""
+        return self.order == "shuffled"
+
+    @property
+    def channel_count(self) -> int:
+        """Return how many rings or trees work side by side; 0: as many as GPUs in a host."""
+        return self.channels
+
+    @property
+    def slice_octets(self) -> int:
+        """Return the octets of the pieces in which data move on."""
+        return self.slice_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeParameters(CollectiveParameters):
+    """What exchanges take that go in rounds."""
+
+    peers: int = parameter(PEERS, COUNT, help="rounds that are under way at a time")
+
+    @property
+    def peers_at_once(self) -> int:
+        """Return how many rounds of an exchange are under way at a time."""
+        return self.peers

@@ -1,0 +1,170 @@
+"""Schedules of every algorithm of every collective, proven in memory in any legal order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from emulator import scenario
+from emulator.scenario import Trial
+from scenarios.collectives.algorithm_registry import algorithms
+from tests.harness.runs.schedule_executor import Executor, hazards
+from topologies.catalogue import load
+
+COLLECTIVES = {
+    "allreduce": "ring",
+    "reducescatter": "ring",
+    "allgather": "ring",
+    "broadcast": "ring",
+    "reduce": "ring",
+    "alltoall": "shift",
+    "gather": "direct",
+    "scatter": "direct",
+    "sendrecv": "shift",
+}
+IN_PLACE = ("allreduce", "reducescatter", "allgather", "broadcast", "reduce")
+SLICED = (*IN_PLACE,)
+ALL = [(name, one) for name, first in COLLECTIVES.items() for one in algorithms(name, first=first)]
+FABRICS = (
+    "rail_clos:hosts=2,gpus_per_host=1",
+    "rail_clos:hosts=3,gpus_per_host=1",
+    "rail_clos:hosts=2,gpus_per_host=2",
+    "rail_clos:hosts=5,gpus_per_host=1",
+    "rail_clos:hosts=3,gpus_per_host=2",
+    "rail_clos:hosts=7,gpus_per_host=1",
+    "rail_clos:hosts=2,gpus_per_host=4",
+    "rail_clos:hosts=3,gpus_per_host=3",
+    "rail_clos:hosts=1,gpus_per_host=4",
+    "rail_clos:hosts=4,gpus_per_host=3",
+)
+
+
+def trial(name: str, spec: str, seed: int = 1, **given: str) -> Trial:
+    chosen = scenario.load(name)
+    if name in SLICED:
+        given.setdefault("slice_bytes", "64")
+    (one,) = chosen.schedules(chosen.parameters(given), load(spec), seed)
+    return one
+
+
+def contents(one: Trial, ranks: int) -> Iterator[tuple[int, str, np.ndarray]]:
+    for rank in range(ranks):
+        for buffer, content in one.expected(rank).items():
+            yield rank, buffer, content
+
+
+def execute(one: Trial, seed: int = 5) -> tuple[Executor, int]:
+    """Run the trial in memory; return how many results are not as expected."""
+    schedules = one.compile()
+    executor = Executor(schedules, random.Random(seed))
+    for rank in range(len(schedules)):
+        for buffer, content in one.inputs(rank).items():
+            executor.memory[rank][buffer][:] = content.view(np.uint8)
+    executor.run()
+    wrong = 0
+    for rank, buffer, content in contents(one, len(schedules)):
+        there = executor.memory[rank][buffer].view(content.dtype)
+        allowed: Mapping[str, np.ndarray] = one.tolerance(rank) if one.tolerance else {}
+        if buffer in allowed:
+            off = np.abs(there.astype(float) - content.astype(float))
+            wrong += int(np.count_nonzero(~(off <= allowed[buffer])))
+        else:
+            wrong += int(np.count_nonzero(there != content))
+    return executor, wrong
+
+
+@pytest.mark.parametrize(("name", "algorithm"), ALL)
+@pytest.mark.parametrize("spec", FABRICS)
+def test_inputs_become_expected(name: str, algorithm: str, spec: str) -> None:
+    for size in ("400", "1000"):
+        one = trial(name, spec, sizes=size, algorithm=algorithm)
+        assert list(contents(one, 1))
+        assert execute(one)[1] == 0
+
+
+@pytest.mark.parametrize(("name", "algorithm"), ALL)
+@pytest.mark.parametrize("spec", ["rail_clos:hosts=3,gpus_per_host=1", "rail_clos:hosts=3"])
+def test_nothing_is_touched_by_two_without_an_order(name: str, algorithm: str, spec: str) -> None:
+    spec += ",gpus_per_host=2" if "gpus" not in spec else ""
+    ways = ("0", "1") if name in IN_PLACE else (None,)
+    for in_place in ways:
+        given = {} if in_place is None else {"in_place": in_place}
+        one = trial(name, spec, sizes="480", algorithm=algorithm, **given)
+        assert hazards(one.compile()) == []
+
+
+@pytest.mark.parametrize(("name", "algorithm"), [one for one in ALL if one[0] in IN_PLACE])
+@pytest.mark.parametrize("spec", FABRICS)
+def test_results_replace_sources(name: str, algorithm: str, spec: str) -> None:
+    one = trial(name, spec, sizes="1000", algorithm=algorithm, in_place="1")
+    for schedule in one.compile():
+        assert "input" not in schedule.buffers
+    assert execute(one)[1] == 0
+
+
+@pytest.mark.parametrize(("name", "algorithm"), ALL)
+def test_any_ranks_make_a_communicator(name: str, algorithm: str) -> None:
+    spec = "rail_clos:hosts=3,gpus_per_host=4"
+    for ranks in ("host", "rail", "0-3,8-11", "5,1,9"):
+        one = trial(name, spec, sizes="960", algorithm=algorithm, ranks=ranks)
+        assert execute(one)[1] == 0
+        silent = [s.rank for s in one.compile() if not s.operations]
+        assert len(silent) == {"0-3,8-11": 4, "5,1,9": 9}.get(ranks, 0)
+
+
+UNEVEN = [one for one in ALL if one[1] != "hierarchical"]
+
+
+@pytest.mark.parametrize(("name", "algorithm"), UNEVEN)
+def test_hosts_may_have_unequal_numbers_of_members(name: str, algorithm: str) -> None:
+    one = trial(name, "rail_clos:hosts=3,gpus_per_host=3", sizes="960", algorithm=algorithm,
+                ranks="0-3,8")  # fmt: skip
+    assert execute(one)[1] == 0
+
+
+@pytest.mark.parametrize(("name", "algorithm"), [one for one in ALL if one[0] in SLICED])
+@pytest.mark.parametrize("more", [{"channels": "1"}, {"channels": "5"}, {"order": "shuffled"}])
+def test_channels_and_orders(name: str, algorithm: str, more: dict[str, str]) -> None:
+    one = trial(name, "rail_clos:hosts=3,gpus_per_host=2", sizes="960", algorithm=algorithm, **more)
+    assert execute(one)[1] == 0
+
+
+REDUCING = [one for one in ALL if one[0] in ("allreduce", "reducescatter", "reduce")]
+
+
+@pytest.mark.parametrize("datatype", ["float", "half", "bfloat16", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+def test_types_and_operations(datatype: str, op: str) -> None:
+    for name, algorithm in REDUCING:
+        one = trial(
+            name, "rail_clos:hosts=3,gpus_per_host=1", sizes="960", algorithm=algorithm,
+            datatype=datatype, op=op,
+        )  # fmt: skip
+        assert execute(one)[1] == 0, (name, algorithm)
+        values = next(contents(one, 1))[2]
+        assert len(np.unique(values)) > 1
+
+
+@pytest.mark.parametrize("datatype", ["float", "half", "bfloat16"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+def test_random_reals_are_within_their_bound(datatype: str, op: str) -> None:
+    for name, algorithm in REDUCING:
+        one = trial(
+            name, "rail_clos:hosts=5,gpus_per_host=1", sizes="960", algorithm=algorithm,
+            datatype=datatype, op=op, data="random",
+        )  # fmt: skip
+        assert execute(one)[1] == 0, (name, algorithm)
+
+
+@pytest.mark.parametrize("root", ["0", "1", "5"])
+def test_any_member_is_the_root(root: str) -> None:
+    for name in ("broadcast", "reduce", "gather", "scatter"):
+        for algorithm in algorithms(name, first=COLLECTIVES[name]):
+            one = trial(name, "rail_clos:hosts=3,gpus_per_host=2", sizes="960",
+                        algorithm=algorithm, root=root)  # fmt: skip
+            assert execute(one)[1] == 0, (name, algorithm)
+            if name in ("reduce", "gather"):
+                assert [rank for rank, _, _ in contents(one, 6)] == [int(root)]
