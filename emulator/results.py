@@ -120,7 +120,11 @@ class Result:
     @property
     def succeeded(self) -> bool:
         """Rows exist, none is wrong, nothing failed."""
-        return bool(self.rows) and not self.errors and all(row["wrong"] == 0 for row in self.rows)
+        return (
+            bool(self.rows)
+            and not self.errors
+            and all(row["wrong"] in (0, None) for row in self.rows)
+        )
 
     def as_dict(self) -> dict[str, object]:
         """All of it under its names; what these hold is not copied."""

@@ -228,10 +228,11 @@ class Scenario:
         fields = {item.name: item for item in dataclasses.fields(self.module.Parameters)}
         names = {alias: name for name, item in fields.items() for alias in _aliases(item)}
         values: dict[str, object] = {}
+        stated: dict[str, str] = {}
         for written, text in given.items():
             name = names.get(written, written)
-            if name in values:
-                raise UserError(f"{written} and {name} are one parameter; keep one of them")
+            if stated.setdefault(name, written) != written:
+                raise UserError(f"{stated[name]} and {written} are one parameter; keep one of them")
             item = fields.get(name)
             if item is None:
                 raise UserError(

@@ -104,8 +104,8 @@ def whole_numbers(
             part[:] = rng.integers(low, bound, len(part), kind)
             continue
         chosen = (np.arange(start, start + len(part)) + position) % ranks < datatype.exact_sum
-        signs = rng.integers(-1, 1, len(part)) * 2 + 1 if datatype.signed else 1
-        part[:] = np.where(chosen, signs, 0)
+        drawn = rng.integers(0, 2, len(part))
+        part[:] = np.where(chosen, 2 * drawn - 1 if datatype.signed else drawn, 0)
     return values
 
 

@@ -24,13 +24,14 @@ class Inbound:
     """The message that is arriving: the packets of two never mix on one queue pair."""
 
     __slots__ = (
-        "_at", "_before", "_direct", "_host", "_key", "_left", "_length", "_mtu", "_offset", "_qp",
-        "_receive", "_send", "_target", "_writes", "open",
+        "_at", "_before", "_counts", "_direct", "_host", "_key", "_left", "_length", "_mtu", "_offset",
+        "_qp", "_receive", "_send", "_target", "_writes", "open",
     )  # fmt: skip
 
     def __init__(self, qp: ConnectionEnd) -> None:
         self._qp = qp
         self._host = qp.host
+        self._counts = qp.host.counts
         self._mtu = qp.host.config.mtu
         self._writes = "write" in qp.host.config.remote_access
         #: a message has begun and not ended
@@ -156,6 +157,7 @@ class Inbound:
         if shape.send:
             receive, self._receive = self._receive, None
             assert receive is not None
+            self._counts["rx_message_octets"] += self._at
             self._host.complete(
                 Completion(
                     kind="receive",
@@ -167,6 +169,7 @@ class Inbound:
                 )
             )
             return
+        self._counts["rx_message_octets"] += self._length
         if self._direct:
             key, offset, length = self._before
             if key == self._key and offset + length == self._offset and length:

@@ -118,8 +118,11 @@ def trailer(result: Mapping[str, object], folder: object) -> Iterator[str]:
     """Return the comment lines below the rows, which state what disqualifies the numbers."""
     rows = result["rows"]
     assert isinstance(rows, Sequence)
-    wrong = sum(row["wrong"] for row in rows if isinstance(row.get("wrong"), int))
-    yield f"# Out of bounds values : {wrong} {'OK' if not wrong else 'FAILED'}"
+    compared = [row["wrong"] for row in rows if isinstance(row.get("wrong"), int)]
+    wrong = sum(compared)
+    verdict = "OK" if not wrong else "FAILED"
+    unchecked = rows and not compared
+    yield f"# Out of bounds values : {_ABSENT if unchecked else f'{wrong} {verdict}'}"
     rates = [row["busbw_gbps"] for row in rows if row.get("busbw_gbps") is not None]
     if rates:
         yield f"# Avg bus bandwidth    : {sum(rates) / len(rates):.4f}"

@@ -7,17 +7,29 @@ from collections.abc import Callable
 
 import pytest
 
+from scenarios.collectives.algorithm_registry import algorithms
 from tests.harness.runs.processes import SMALL, Run
 
 pytestmark = pytest.mark.root
 
 
-@pytest.mark.parametrize("transport", ["uet", "rocev2"])
-@pytest.mark.parametrize("scenario", ["allgather", "reducescatter", "alltoall"])
-def test_every_element_arrives(start: Callable[..., Run], scenario: str, transport: str) -> None:
+FIRST = {
+    **dict.fromkeys(("allreduce", "allgather", "reducescatter", "broadcast", "reduce"), "ring"),
+    **{"alltoall": "shift", "gather": "direct", "scatter": "direct", "sendrecv": "shift"},
+}
+RUNS = [
+    *((name, one, "uet") for name, first in FIRST.items() for one in algorithms(name, first=first)),
+    *((name, first, "rocev2") for name, first in FIRST.items()),
+]
+
+
+@pytest.mark.parametrize(("scenario", "algorithm", "transport"), RUNS)
+def test_every_element_arrives(
+    start: Callable[..., Run], scenario: str, algorithm: str, transport: str
+) -> None:
     run = start(
         *SMALL, "--sizes", "4KiB,64KiB", "--transport", transport, "--capture", "none",
-        scenario=scenario,
+        "--param", f"algorithm={algorithm}", scenario=scenario,
     )  # fmt: skip
     status, _, errors = run.finish()
     assert status == 0, errors
@@ -26,8 +38,41 @@ def test_every_element_arrives(start: Callable[..., Run], scenario: str, transpo
     assert [row["size_bytes"] for row in rows] == [4096, 65536]
     for row in rows:
         assert row["wrong"] == 0
+        assert row["algorithm"] == algorithm
         assert row["time_us"] >= row["ideal_us"] > 0
-        assert row["busbw_gbps"] == pytest.approx(row["algbw_gbps"] * 3 / 4)
+        assert row["fabric_bytes"] == row["fabric_bytes_derived"] > 0
+
+
+MORE = (
+    ("allreduce", "datatype=bfloat16", "data=random", "op=avg"),
+    ("allreduce", "ranks=rail", "in_place=1", "channels=3"),
+    ("reducescatter", "datatype=half", "op=prod", "in_place=1"),
+    ("broadcast", "ranks=3,0,2", "root=1", "datatype=uint8"),
+)
+
+
+@pytest.mark.parametrize("given", MORE, ids=lambda given: " ".join(given))
+def test_types_operations_and_communicators(
+    start: Callable[..., Run], given: tuple[str, ...]
+) -> None:
+    scenario, *pairs = given
+    options = [word for pair in pairs for word in ("--param", pair)]
+    run = start(*SMALL, "--sizes", "12KiB", "--capture", "none", *options, scenario=scenario)
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    (row,) = run.result["rows"]
+    assert row["wrong"] == 0
+    assert row["fabric_bytes"] == row["fabric_bytes_derived"] > 0
+
+
+def test_without_a_check_no_row_claims_to_be_right(start: Callable[..., Run]) -> None:
+    run = start(*SMALL, "--sizes", "4KiB", "--capture", "none", "--param", "check=0")
+    status, output, errors = run.finish()
+    assert status == 0, errors
+    assert run.result["rows"][0]["wrong"] is None
+    (line,) = [line for line in output.splitlines() if line and not line.startswith("#")]
+    assert line.split()[8] == "N/A"
+    assert "# Out of bounds values : N/A" in output
 
 
 def test_a_parser_of_nccl_tests_finds_the_rows(start: Callable[..., Run]) -> None:
@@ -39,7 +84,7 @@ def test_a_parser_of_nccl_tests_finds_the_rows(start: Callable[..., Run]) -> Non
     assert status == 0, errors
     report = json.loads((run.folder / "nccl-tests.json").read_text())
     rows = run.result["rows"]
-    assert [(one["size"], one["in_place"]["time"]) for one in report["results"]] == [
+    assert [(one["size"], one["out_of_place"]["time"]) for one in report["results"]] == [
         (row["size_bytes"], row["time_us"]) for row in rows
     ]
     assert [one["count"] for one in report["results"]] == [256, 4096, 256, 4096]
