@@ -24,8 +24,8 @@ class Inbound:
     """The message that is arriving: the packets of two never mix on one queue pair."""
 
     __slots__ = (
-        "_at", "_before", "_counts", "_direct", "_host", "_key", "_left", "_length", "_mtu", "_offset",
-        "_qp", "_receive", "_send", "_target", "_writes", "open",
+        "_at", "_before", "_counts", "_direct", "_host", "_key", "_left", "_length", "_mtu",
+        "_offset", "_qp", "_receive", "_send", "_target", "_writes", "open",
     )  # fmt: skip
 
     def __init__(self, qp: ConnectionEnd) -> None:

@@ -29,7 +29,7 @@ def summary(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
         if key == _FIDELITY:
             merged[key] = _verdict(rows)
         elif key in _SUMMED:
-            merged[key] = sum(numbers)
+            merged[key] = sum(numbers) if numbers else None
         elif all(one == values[0] for one in values):
             merged[key] = values[0]
         else:
