@@ -18,14 +18,18 @@ KEPT = 2_000_000
 #: Samples may be this much further apart than asked for, before the run says so.
 LATE = 3.0
 
-_T, _PORT, _QUEUE, _DATA, _LOST = (
-    COLUMNS.index(name) for name in ("t_us", "port", "queue_bytes", "data_bytes", "lost_bytes")
+_T, _PORT = COLUMNS.index("t_us"), COLUMNS.index("port")
+_VALUES = tuple(
+    COLUMNS.index(name)
+    for name in ("queue_bytes", "data_bytes", "lost_bytes", "marked", "trimmed", "dropped")
 )
 
 
-#: Time (ns), octets in the queue, octets of data admitted, those of them that a fault took.
-Sample = tuple[float, float, float, float]
+#: Time (ns), octets in the queue, octets of data admitted, those of them that a fault took, and
+#: packets marked, trimmed and dropped.
+Sample = tuple[float, ...]
 _COUNT = 2
+_EMPTY = (0.0,) * len(_VALUES)
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,17 @@ class QueueSeries:
 
     ``t_ns`` is the time of the run's clock, growing; ``octets`` holds from there until the next
     sample.  ``admitted`` is what had been let into it since counting began, octets on the wire, and
-    ``lost`` what of that a fault took.
+    ``lost`` what of that a fault took.  ``marked``, ``trimmed`` and ``dropped`` are packets, by the
+    switch, since counting began.
     """
 
     t_ns: npt.NDArray[np.float64]
     octets: npt.NDArray[np.float64]
     admitted: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     lost: npt.NDArray[np.float64] | None = None
+    marked: npt.NDArray[np.float64] | None = None
+    trimmed: npt.NDArray[np.float64] | None = None
+    dropped: npt.NDArray[np.float64] | None = None
 
     @property
     def arrived(self) -> npt.NDArray[np.float64]:
@@ -93,15 +101,15 @@ class QueueReader:
             if fields[_T] == COLUMNS[_T]:
                 continue
             port = fields[_PORT]
-            queue, data, lost = (float(fields[place]) for place in (_QUEUE, _DATA, _LOST))
-            sample = float(round(float(fields[_T]) * 1000)), queue, data, lost
+            values = [float(fields[place]) for place in _VALUES]
+            sample = float(round(float(fields[_T]) * 1000)), *values
             last = self._last.get(port)
             self._last[port] = sample
             kept += 1
             if kept > KEPT:
                 continue
             if last is not None and sample[_COUNT] < last[_COUNT]:  # counting began again
-                found[port] = [(last[0], 0.0, 0.0, 0.0)]
+                found[port] = [(last[0], *_EMPTY)]
             found.setdefault(port, []).append(sample)
         latest = max((samples[-1][0] for samples in found.values()), default=0.0)
         for samples in found.values():
@@ -112,7 +120,7 @@ class QueueReader:
     def restart(self) -> None:
         """The switches have just begun to count anew, with empty queues."""
         self.read()
-        self._last = {port: (sample[0], 0.0, 0.0, 0.0) for port, sample in self._last.items()}
+        self._last = {port: (sample[0], *_EMPTY) for port, sample in self._last.items()}
 
     def _lines(self, path: Path) -> list[str]:
         with path.open(encoding="ascii") as stream:

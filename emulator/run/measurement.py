@@ -101,11 +101,15 @@ class HostLoad:
 
 @dataclass(frozen=True)
 class Measured:
-    """``outcome`` of a trial, and the last iteration in detail."""
+    """``outcome`` of a trial, and the last iteration in detail.
+
+    ``faults`` are the times (ns after its start) and texts of its faults.
+    """
 
     outcome: Outcome
     schedules: Sequence[Schedule]
     results: Sequence[RankResult]
+    faults: Sequence[tuple[int, str]] = ()
 
 
 def measure(
@@ -199,7 +203,7 @@ def measure(
         queues=ports.queues(),
         wire=wire,
     )
-    return Measured(outcome, schedules, results)
+    return Measured(outcome, schedules, results, faults.latest)
 
 
 def _begin(memory: GpuMemory, trial: Trial, schedule: Schedule) -> list[str]:

@@ -46,7 +46,7 @@ from emulator.run.plan.trial_load import TrialLoad
 from emulator.run.report import row_ports
 from emulator.run.report.measured_row import measured_row
 from emulator.run.report.spread import SeedRows
-from emulator.run.report.timeline import timeline
+from emulator.run.report.timeline import Surroundings, timeline
 from emulator.run.run_agents import agent_specs
 from emulator.run.run_secret import run_secret
 from emulator.run.time_base import Pool
@@ -328,7 +328,12 @@ class _Run:
             self._report(stage, place, row)
             if trial is largest:
                 names = [gpu.name for gpu in plan.topology.gpus]
-                trace = timeline(names, measured.schedules, measured.results)
+                around = Surroundings(
+                    collective=trial.collective,
+                    queues=measured.outcome.queues,
+                    faults=measured.faults,
+                )
+                trace = timeline(names, measured.schedules, measured.results, around)
                 self.folder.write("timeline.json", trace)
 
     def _report(self, stage: PlannedStage, place: int, row: Mapping[str, object]) -> None:

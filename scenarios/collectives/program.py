@@ -8,7 +8,8 @@ GPUs that it joins, the fabric between others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from emulator.endpoint.operations.schedule import (
     Reduce,
     Region,
     Schedule,
+    Span,
     Write,
 )
 from topologies.model import Topology
@@ -49,6 +51,7 @@ class Program:
         self._tables: list[list[OperationTable]] = [[] for _ in self.servers]
         self._operations: list[list[Operation]] = [[] for _ in self.servers]  # behind the tables
         self._counts = [0] * len(self.servers)
+        self._spans: list[list[Span]] = [[] for _ in self.servers]
         self._buffers: list[dict[str, int]] = [{} for _ in self.servers]
         self._tags: dict[tuple[int, int], int] = {}
 
@@ -124,6 +127,19 @@ class Program:
         """Return whether a scale-up network joins the two."""
         return self._joins(rank, other)
 
+    @contextmanager
+    def named(self, name: str) -> Iterator[None]:
+        """Give ``name`` to the operations that the block appends, at every rank.
+
+        The timeline shows it, such as "layer 3, micro-batch 1, all_gather".  Blocks may stand in
+        others; the innermost names an operation.
+        """
+        before = list(self._counts)
+        yield
+        for rank, (first, end) in enumerate(zip(before, self._counts, strict=True)):
+            if end > first:
+                self._spans[rank].append(Span(name, first, end))
+
     def operations(self, rank: int) -> int:
         """Return how many operations ``rank`` has so far, which is the index of the next one."""
         return self._counts[rank]
@@ -158,7 +174,10 @@ class Program:
                 self._flush(rank)
                 operations = OperationTable.joined(self._tables[rank], self.names)
                 self._tables[rank] = [operations]
-            made.append(Schedule(rank=rank, buffers=dict(buffers), operations=operations))
+            spans = tuple(self._spans[rank])
+            made.append(
+                Schedule(rank=rank, buffers=dict(buffers), operations=operations, spans=spans)
+            )
         return tuple(made)
 
     def _flush(self, rank: int) -> None:

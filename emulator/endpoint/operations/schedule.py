@@ -100,13 +100,27 @@ class Barrier(Operation):
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The operations from index ``first`` to before ``end``, which ``name`` stands for.
+
+    A name says for people what they do, such as the layer, the micro-batch and the collective.
+    """
+
+    name: str
+    first: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """All operations of one rank.  ``buffers`` maps buffer names to sizes in octets.
 
+    ``spans`` name operations in the timeline, and have no effect on what is executed.
     Many operations are a :class:`~emulator.endpoint.operations.operation_table.OperationTable`.
     """
 
     rank: int
     buffers: Mapping[str, int]
     operations: Sequence[Operation] = field(default=())
+    spans: tuple[Span, ...] = ()

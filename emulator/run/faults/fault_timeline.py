@@ -77,6 +77,7 @@ class _Step:
     at_ns: int
     act: Callable[[], None]
     details: Mapping[str, object]
+    text: str
     moment: Moment | None = None
 
 
@@ -85,7 +86,7 @@ class FaultPlayer:
 
     ``late_ns`` is how late (fabric time) the latest application was, ``missed`` how many came to
     nothing because the iteration had ended.  ``applied`` has for each iteration the moments that
-    came.
+    came, and ``latest`` the times (ns) and texts of all faults of the latest iteration.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class FaultPlayer:
         self.late_ns = 0
         self.missed = 0
         self.applied: list[list[Applied]] = []
+        self.latest: list[tuple[int, str]] = []
         self._left = 0
 
     def begin(self, start_at: int) -> None:
@@ -126,6 +128,7 @@ class FaultPlayer:
             return
         self._over.clear()
         self.applied.append([])
+        self.latest = []
         if self._schedule is not None:
             self._iteration += 1
             self._left = len(self._steps)
@@ -161,7 +164,10 @@ class FaultPlayer:
             for port in ports:
                 self._inject(port, fault.faults)
 
-        return _Step(fault.at_ns, act, {"ports": ports, "faults": _differing(fault.faults)})
+        differing = _differing(fault.faults)
+        words = ", ".join(f"{name}={value}" for name, value in differing.items()) or "healed"
+        text = f"{' '.join(ports)} {words}"
+        return _Step(fault.at_ns, act, {"ports": ports, "faults": differing}, text)
 
     def _cable_step(self, moment: Moment) -> _Step:
         def act() -> None:
@@ -169,13 +175,14 @@ class FaultPlayer:
                 self._apply_fault(moment.condition)
 
         details = {"said": moment.text, "struck": moment.condition.words()}
-        return _Step(moment.at_ns, act, details, moment)
+        return _Step(moment.at_ns, act, details, moment.text, moment)
 
     def _apply_in(self, iteration: int, step: _Step) -> None:
         if iteration != self._iteration:
             return
         self._left -= 1
         step.act()
+        self.latest.append((step.at_ns, step.text))
         if step.moment is not None:
             self.applied[-1].append(Applied(step.moment, step.at_ns))
         self._notify("fault", **step.details, at_us=step.at_ns / 1000, late_us=0.0)
@@ -191,6 +198,7 @@ class FaultPlayer:
                 step.act()
                 late = self._clock.now() - due
                 self.late_ns = max(self.late_ns, late)
+                self.latest.append((step.at_ns + late, step.text))
                 if step.moment is not None:
                     self.applied[-1].append(Applied(step.moment, step.at_ns + late))
                 self._notify("fault", **step.details, at_us=step.at_ns / 1000, late_us=late / 1000)

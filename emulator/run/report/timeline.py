@@ -1,16 +1,27 @@
-"""One iteration as a timeline in Chrome's trace format, which Perfetto opens.
+"""One iteration as a timeline in Chrome's trace format (JSON), which Perfetto opens.
 
-One process per GPU; its operations lie in lanes ``send`` (fabric), ``copy`` (NVLink), ``reduce``
-and ``compute``, in as many parallel lanes as overlap, and receives are marks at the moment the
-data was there.  Times are microseconds of fabric time since the common start.
+Each GPU is a process.  Its tracks are ``compute`` (also sums), ``NIC out`` and ``NIC in`` (the
+fabric), ``NVLink out`` and ``NVLink in``, ``barrier``, and ``steps``: what a scenario gave a name,
+such as a micro-batch of a layer.  What overlaps has tracks beside each other.  Messages that arrive
+stand at the moment the data were there; flows join them to where they were sent.  Switches are
+processes as well, with counters and marks (:mod:`emulator.run.report.switch_tracks`), and so is
+``faults``.  Times are microseconds of fabric time since the common start.
+
+Perfetto's importer has rules that the format has not: slices of a thread nest or are apart, or it
+drops them; a flow begins before it ends; times are not negative; process 0 and thread 0 are the
+idle ones; and names of threads are by thread id alone, so that no two threads here share one.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate, count
 
+import numpy as np
+
+from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.rank_result import RankResult
 from emulator.endpoint.operations.schedule import (
     Apply,
@@ -23,133 +34,212 @@ from emulator.endpoint.operations.schedule import (
     Schedule,
     Write,
 )
+from emulator.measures.queue_depths import QueueSeries
+from emulator.run.report import switch_tracks
+from emulator.run.report.trace_events import Event, Tracks, named, slice_event
 
 #: Operations beyond which GPUs are left out: what a viewer still opens.
 SHOWN = 250_000
 
-_LANES = {
-    Write: "send",
-    Copy: "copy",
-    Reduce: "reduce",
+_TRACKS: Mapping[type[Operation], str] = {
+    Write: "NIC out",
+    Copy: "NVLink out",
+    Reduce: "compute",
     Compute: "compute",
     Apply: "compute",
     Barrier: "barrier",
 }
+_ORDER = ("steps", "compute", "NVLink out", "NVLink in", "NIC out", "NIC in", "barrier")
+
+#: Source, destination and tag of a message.
+_Message = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Everything beside the operations of ranks.
+
+    ``collective`` names operations that the scenario gave no name.  ``queues`` are those of switch
+    ports, by ``node:port``, and ``faults`` texts with their times (ns after the start).
+    """
+
+    collective: str = ""
+    queues: Mapping[str, QueueSeries] = field(default_factory=dict)
+    faults: Sequence[tuple[int, str]] = ()
 
 
 def timeline(
-    names: Sequence[str], schedules: Sequence[Schedule], results: Sequence[RankResult]
+    names: Sequence[str],
+    schedules: Sequence[Schedule],
+    results: Sequence[RankResult],
+    around: Surroundings | None = None,
 ) -> dict[str, object]:
     """The trace of one execution; ``names`` are the GPUs' names by rank.
 
     Of many operations those of the first GPUs are in it, with :data:`SHOWN` at most.
     """
+    around = around or Surroundings()
     facts = {"time": "fabric time since the start of the iteration"}
     sizes = [len(schedules[result.rank].operations) for result in results]
     shown = max(1, sum(total <= SHOWN for total in accumulate(sizes)))
     if shown < len(results):
         facts["gpus"] = f"the first {shown} of {len(results)}: all have {sum(sizes)} operations"
+    begin = min(result.start_ns for result in results)
+    end = max(result.end_ns for result in results)
+    ports = switch_tracks.shown_ports(around.queues, begin, end)
+    if len(ports) < len(around.queues):
+        facts["ports"] = (
+            f"{len(ports)} of {len(around.queues)}: those that carried data, the deepest queues "
+            "first"
+        )
+    trace = _Trace(names, schedules, results[:shown], around.collective, begin)
     return {
         "displayTimeUnit": "ns",
         "otherData": facts,
-        "traceEvents": _events(names, schedules, results, shown),
+        "traceEvents": _events(trace, ports, around.faults, (begin, end)),
     }
 
 
 def _events(
-    names: Sequence[str],
-    schedules: Sequence[Schedule],
-    results: Sequence[RankResult],
-    shown: int,
-) -> Iterator[dict[str, object]]:
-    """The events of the first ``shown`` ranks, made when they are asked for."""
-    origin = min(result.start_ns for result in results)
-    for result in results[:shown]:
-        rank = result.rank
-        yield _named("process_name", names[rank], rank)
-        yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
-        yield from _rank_events(rank, names, schedules[rank], result, origin)
+    trace: _Trace,
+    ports: Mapping[str, QueueSeries],
+    faults: Sequence[tuple[int, str]],
+    span_ns: tuple[int, int],
+) -> Iterator[Event]:
+    """The events of all processes, made when they are asked for."""
+    yield from trace.events()
+    tids = trace.tids
+    processes = count(len(trace.names) + 1)
+    if faults:
+        pid, tid = next(processes), next(tids)
+        yield named("process_name", "faults", pid)
+        yield named("thread_name", "faults", pid, tid)
+        for at_ns, text in sorted(faults):
+            yield slice_event(text, "fault", (pid, tid), (at_ns, at_ns))
+    yield from switch_tracks.events(ports, processes, tids, span_ns)
 
 
-def _rank_events(
-    rank: int, names: Sequence[str], schedule: Schedule, result: RankResult, origin: int
-) -> list[dict[str, object]]:
-    events: list[dict[str, object]] = []
-    free: dict[str, list[tuple[int, int]]] = {}  # per kind: (free from, lane number)
-    lanes: dict[tuple[str, int], int] = {}
-    order = sorted(
-        range(len(schedule.operations)), key=lambda index: int(result.operation_start[index])
-    )
-    operations = list(schedule.operations)
-    for index in order:
-        operation = operations[index]
-        begin, end = int(result.operation_start[index]), int(result.operation_end[index])
-        if begin < 0 or end < 0:
-            continue  # never reached: the iteration was cut short
-        if isinstance(operation, Receive):
-            events.append(
-                {
-                    "ph": "i",
-                    "s": "t",
-                    "name": f"from {names[operation.peer]}",
-                    "cat": "receive",
-                    "pid": rank,
-                    "tid": 0,
-                    "ts": (end - origin) / 1000,
-                    "args": _details(operation),
-                }
+class _Trace:
+    """The events of the GPUs in ``results``."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        schedules: Sequence[Schedule],
+        results: Sequence[RankResult],
+        collective: str,
+        origin: int,
+    ) -> None:
+        self.names, self._schedules, self._results = names, schedules, results
+        self._collective, self._origin = collective, origin
+        #: not those of processes, which would be their main threads
+        self.tids = count(100_000)
+        self._flows = count(1)
+        #: flow of each message that was sent, until it is received
+        self._sent: dict[_Message, int] = {}
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events: all sends before all receives, as a flow has to begin first."""
+        tracks = {
+            result.rank: Tracks(result.rank + 1, self.tids, _ORDER) for result in self._results
+        }
+        for result in self._results:
+            pid = result.rank + 1
+            yield named("process_name", self.names[result.rank], pid)
+            order = {"sort_index": result.rank}
+            yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": order}
+            yield from self._operations(result, tracks[result.rank])
+            yield from self._steps(result, tracks[result.rank])
+        for result in self._results:
+            yield from self._receives(result, tracks[result.rank])
+            yield from tracks[result.rank].names()
+
+    def _operations(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
+        rank, schedule = result.rank, self._schedules[result.rank]
+        labels = self._labels(schedule)
+        operations = list(schedule.operations)
+        for index in np.argsort(result.operation_start, kind="stable").tolist():
+            operation = operations[index]
+            begin, end = int(result.operation_start[index]), int(result.operation_end[index])
+            if begin < 0 or end < 0 or isinstance(operation, Receive):
+                continue  # or never reached: the iteration was cut short
+            track = _TRACKS[type(operation)]
+            span = (begin - self._origin, end - self._origin)
+            event = slice_event(
+                self._title(operation, labels[index]),
+                track.split()[0],
+                tracks.take(track, span),
+                span,
+                _details(operation),
             )
-            continue
-        kind = _LANES[type(operation)]
-        heap = free.setdefault(kind, [])
-        if heap and heap[0][0] <= begin:
-            _, lane = heapq.heappop(heap)
-        else:
-            lane = len(heap)
-        heapq.heappush(heap, (end, lane))
-        tid = lanes.setdefault((kind, lane), len(lanes) + 1)
-        events.append(
-            {
-                "ph": "X",
-                "name": _title(operation, names),
-                "cat": kind,
-                "pid": rank,
-                "tid": tid,
-                "ts": (begin - origin) / 1000,
-                "dur": (end - begin) / 1000,
-                "args": _details(operation),
-            }
+            if isinstance(operation, Write | Copy):
+                flow = self._sent[rank, operation.peer, operation.tag] = next(self._flows)
+                event |= {"bind_id": f"{flow:#x}", "flow_out": True}
+            yield event
+
+    def _receives(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
+        rank, schedule = result.rank, self._schedules[result.rank]
+        labels = self._labels(schedule)
+        for index, operation in enumerate(schedule.operations):
+            end = int(result.operation_end[index])
+            if not isinstance(operation, Receive) or end < 0:
+                continue
+            track = "NIC in" if (operation.peer, rank) in self._fabric else "NVLink in"
+            at = end - self._origin
+            title = f"{labels[index]} from {self.names[operation.peer]}".strip()
+            place = tracks.one(track)
+            event = slice_event(title, track.split()[0], place, (at, at), _details(operation))
+            flow = self._sent.pop((operation.peer, rank, operation.tag), None)
+            if flow is not None:
+                event |= {"bind_id": f"{flow:#x}", "flow_in": True}
+            yield event
+
+    @cached_property
+    def _fabric(self) -> frozenset[tuple[int, int]]:
+        """Return the pairs of ranks of which the first writes to the second over the fabric."""
+        return frozenset(
+            (schedule.rank, peer)
+            for schedule in self._schedules
+            for peer in OperationTable.of(schedule.operations).peers(WRITE)
         )
-    events.append(_named("thread_name", "received", rank, 0))
-    for (kind, lane), tid in lanes.items():
-        events.append(_named("thread_name", f"{kind} {lane}" if lane else kind, rank, tid))
-    return events
 
+    def _steps(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
+        """Yield what has a name as a whole: from its first operation to the end of its last."""
+        found = []
+        for span in self._schedules[result.rank].spans:
+            begins = result.operation_start[span.first : span.end]
+            ends = result.operation_end[span.first : span.end]
+            reached = (begins >= 0) & (ends >= 0)
+            if reached.any():
+                begin, end = int(begins[reached].min()), int(ends[reached].max())
+                found.append(((begin - self._origin, end - self._origin), span.name))
+        for step, name in sorted(found):
+            yield slice_event(name, "step", tracks.take("steps", step), step)
 
-def _named(what: str, name: str, pid: int, tid: int | None = None) -> dict[str, object]:
-    event: dict[str, object] = {"ph": "M", "name": what, "pid": pid, "args": {"name": name}}
-    return event if tid is None else {**event, "tid": tid}
+    def _labels(self, schedule: Schedule) -> Sequence[str]:
+        """Return the name of each operation: that of the shortest span around it."""
+        labels = [self._collective] * len(schedule.operations)
+        for span in sorted(schedule.spans, key=lambda span: span.first - span.end):
+            labels[span.first : span.end] = [span.name] * (span.end - span.first)
+        return labels
 
-
-def _title(operation: Operation, names: Sequence[str]) -> str:
-    match operation:
-        case Write(peer=peer) | Copy(peer=peer):
-            return f"to {names[peer]}"
-        case Apply(function=function):
-            return function.partition(":")[2]
-        case Barrier(name=name):
-            return f"barrier {name}"
-        case _:
-            return type(operation).__name__.lower()
+    def _title(self, operation: Operation, label: str) -> str:
+        match operation:
+            case Write(peer=peer) | Copy(peer=peer):
+                words = f"to {self.names[peer]}"
+            case Barrier(name=name):
+                words = f"barrier {name}"
+            case Apply(function=function):
+                words = function
+            case Reduce(function=function):
+                words = function
+            case _:
+                words = type(operation).__name__.lower()
+        return f"{label} {words}".strip()
 
 
 def _details(operation: Operation) -> dict[str, object]:
     match operation:
-        case Apply(inputs=inputs, outputs=outputs):
-            return {
-                "in": [f"{region.buffer}+{region.offset}" for region in inputs],
-                "out": [f"{region.buffer}+{region.offset}" for region in outputs],
-            }
         case Write(tag=tag, local=region) | Copy(tag=tag, local=region):
             return {"bytes": region.length, "tag": tag, "from": f"{region.buffer}+{region.offset}"}
         case Receive(tag=tag, into=region):
