@@ -27,7 +27,7 @@ x hidden x length x 4 octets.  None of them can be hidden behind computing.  Wit
 computing of each becomes shorter, and the AllReduces become longer by their hops.  A block takes
 1/``parts`` of ``block_time`` forward and twice that backward.
 
-``show=steps`` prints the numbers of the first epoch.
+``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ from dataclasses import dataclass
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.network.attention_training import AttentionTraining
 from scenarios.workloads.network.training_trial import COLUMNS as COLUMNS
-from scenarios.workloads.network.training_trial import DECIMAL, LearningParameters, learning_trial
+from scenarios.workloads.network.training_trial import (
+    DECIMAL,
+    LearningParameters,
+    learning_trial,
+    shown_steps,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, TIME
 
@@ -86,4 +91,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return {}
+    return shown_steps(topology, trial, outcome)

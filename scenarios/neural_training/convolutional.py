@@ -23,7 +23,7 @@ What should be seen: the kernels are few numbers that are used at every place of
 the gradient is small beside the computing.  Krizhevsky (arXiv 1404.5997) takes data parallelism for
 convolutions for that reason.  With ``gradient_time=0`` the time is that of the AllReduces alone.
 
-``show=steps`` prints the numbers of the first epoch.
+``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.network.convolution import ConvolutionalModel
 from scenarios.workloads.network.replica_training import ReplicaTraining
 from scenarios.workloads.network.training_trial import COLUMNS as COLUMNS
-from scenarios.workloads.network.training_trial import LearningParameters
+from scenarios.workloads.network.training_trial import LearningParameters, shown_steps
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, TIME
 
@@ -79,4 +79,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return {}
+    return shown_steps(topology, trial, outcome)

@@ -28,7 +28,7 @@ multiplies that by the learning rate and rounds twice more.  The run fails if ``
 What should be seen: all GPUs compute at the same time, and then the links are full at the same
 time: the bursts of a data-parallel job.  The weights are the same on all GPUs after every epoch.
 
-``show=steps`` prints the numbers of the first epoch.
+``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.network import training_trial
 from scenarios.workloads.network.rounding import first_step_apart
 from scenarios.workloads.network.training_plan import TrainingPlan
-from scenarios.workloads.network.training_trial import PlacedTraining, TrainingParameters, grid
+from scenarios.workloads.network.training_trial import (
+    PlacedTraining,
+    TrainingParameters,
+    grid,
+    shown_steps,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
 
@@ -92,4 +97,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return {}
+    return shown_steps(topology, trial, outcome)

@@ -27,7 +27,7 @@ What should be seen: only one GPU computes at a time.  With one micro-batch an e
 ``layer_time`` (4 layers forward, twice as long backward) and six messages one after the other.
 The two between the hosts, of widths x samples x 4 octets, are small: latency is all that counts.
 
-``show=steps`` prints the numbers of the first epoch.
+``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ from scenarios.workloads.network.training_plan import TrainingPlan
 from scenarios.workloads.network.training_trial import (
     COLUMNS as COLUMNS,
 )
-from scenarios.workloads.network.training_trial import PlacedTraining, TrainingParameters, grid
+from scenarios.workloads.network.training_trial import (
+    PlacedTraining,
+    TrainingParameters,
+    grid,
+    shown_steps,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
 
@@ -78,4 +83,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return {}
+    return shown_steps(topology, trial, outcome)

@@ -21,7 +21,7 @@ What should be seen: four messages for each epoch, two forward and two backward,
 waits most of the time.  The messages fit in one packet each.  Pipeline parallelism
 (``pipeline_parallel``) fills the waiting with other micro-batches.
 
-``show=steps`` prints the numbers of the first epoch.
+``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ from dataclasses import dataclass
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.network.training_plan import TrainingPlan
 from scenarios.workloads.network.training_trial import COLUMNS as COLUMNS
-from scenarios.workloads.network.training_trial import PlacedTraining, TrainingParameters, grid
+from scenarios.workloads.network.training_trial import (
+    PlacedTraining,
+    TrainingParameters,
+    grid,
+    shown_steps,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
 
@@ -70,4 +75,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return {}
+    return shown_steps(topology, trial, outcome)

@@ -47,6 +47,7 @@ from scenarios.workloads.network.training_trial import (
     PlacedTraining,
     TrainingParameters,
     grid,
+    shown_steps,
 )
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, TIME
@@ -141,4 +142,4 @@ def measures(
     micro_batches = trial.facts["micro_batches"]
     assert isinstance(micro_batches, int)
     busy = parameters.epochs * micro_batches * 3 * parameters.layer_time * layers
-    return {"bubble": 1 - busy / outcome.mean_ns}
+    return {"bubble": 1 - busy / outcome.mean_ns, **shown_steps(topology, trial, outcome)}

@@ -26,7 +26,7 @@ parallelism stays on NVLink where it can.  Here the GPUs are in hosts of their o
 ``--topology rail_clos:hosts=1,gpus_per_host=2,spines=1`` they share one.  A layer takes 1/``parts``
 of ``layer_time``.
 
-``show=steps`` prints the numbers of the first epoch.
+``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ from dataclasses import dataclass
 from emulator.scenario import Outcome, Trial, parameter
 from scenarios.workloads.network.training_plan import TrainingPlan
 from scenarios.workloads.network.training_trial import COLUMNS as COLUMNS
-from scenarios.workloads.network.training_trial import PlacedTraining, TrainingParameters, grid
+from scenarios.workloads.network.training_trial import (
+    PlacedTraining,
+    TrainingParameters,
+    grid,
+    shown_steps,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
 
@@ -76,4 +81,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return {}
+    return shown_steps(topology, trial, outcome)

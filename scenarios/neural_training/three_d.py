@@ -31,7 +31,7 @@ stays on NVLink inside a host.  Gradients are synchronised inside the groups (th
 pairs) and across them, which is all that the fabric carries.  A GPU sends as many octets of
 gradients as it has weights, and its partner is on the same rail: the spines stay idle.
 
-``show=steps`` prints the numbers of the first epoch.
+``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
 from __future__ import annotations
@@ -51,7 +51,12 @@ from scenarios.workloads.network.parallel_training import (
 )
 from scenarios.workloads.network.tensors import Exchange
 from scenarios.workloads.network.training_plan import TrainingPlan
-from scenarios.workloads.network.training_trial import PlacedTraining, TrainingParameters, grid
+from scenarios.workloads.network.training_trial import (
+    PlacedTraining,
+    TrainingParameters,
+    grid,
+    shown_steps,
+)
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT
 
@@ -123,4 +128,4 @@ def measures(
     parameters: Parameters, topology: Topology, trial: Trial, outcome: Outcome
 ) -> Mapping[str, object]:
     """Return the values of a row beyond time and ideal."""
-    return {}
+    return shown_steps(topology, trial, outcome)

@@ -6,6 +6,7 @@ to the bit with those of :mod:`scenarios.workloads.network.one_gpu`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -17,11 +18,12 @@ import numpy as np
 from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
-from emulator.scenario import Contents, Trial, parameter
+from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.program import Program
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network.one_gpu import Trained, train
 from scenarios.workloads.network.parallel_training import ParallelTraining
+from scenarios.workloads.network.sequence_diagram import drawn
 from scenarios.workloads.network.tensors import Exchange
 from scenarios.workloads.network.training_plan import TrainingPlan, flattened
 from topologies.model import Topology, TopologyError
@@ -68,9 +70,7 @@ class LearningParameters:
     epochs: int = parameter(8, COUNT, help="times that all samples are learned from")
     samples: int = parameter(4, COUNT, help="samples of a micro-batch")
     rate: int = parameter(50_000, DECIMAL, help="learning rate")
-    show: str = parameter(
-        "no", choices=("no", "steps"), help="print the numbers of the first epoch"
-    )
+    show: str = parameter("no", choices=("no", "steps"), help="print the first epoch")
     warmups: int = parameter(0, WARMUPS, help="iterations before those that count")
     iterations: int = parameter(1, COUNT, help="trainings that count, from the same first weights")
 
@@ -188,7 +188,11 @@ def learning_trial(
     learned, exchanges, schedules = training.learned, training.exchanges, training.schedules
     losses = [float(np.sum(one, dtype=np.float64)) for one in learned.losses]
     check_learning(losses, training.rate)
-    steps = [*learned.steps, *_talk(training)] if parameters.show == "steps" else []
+    first = exchanges[: len(exchanges) // training.epochs]
+    steps = {
+        "steps": list(learned.steps),
+        "first_exchanges": [dataclasses.asdict(one) for one in first],
+    }
     return Trial(
         collective=name,
         size_bytes=sum(one.octets for one in exchanges),
@@ -208,24 +212,20 @@ def learning_trial(
             "fabric_bytes": sum(one.octets for one in exchanges if not one.nvlink),
             "nvlink_bytes": sum(one.octets for one in exchanges if one.nvlink),
             "fabric_messages": sum(not one.nvlink for one in exchanges),
-            **({"steps": steps} if steps else {}),
+            **(steps if parameters.show == "steps" else {}),
             **(facts or {}),
         },
     )
 
 
-def _talk(training: Training) -> list[str]:
-    """Return who sends to whom in the first epoch, in the order of the program."""
-    gpus, exchanges = training.topology.gpus, training.exchanges
-    epoch = exchanges[: len(exchanges) // training.epochs]
-    return [
-        "",
-        *(
-            f"{gpus[one.source].name} -> {gpus[one.destination].name}"
-            f" {'NVLink' if one.nvlink else 'fabric'} {one.octets} B: {one.what}"
-            for one in epoch
-        ),
-    ]
+def shown_steps(topology: Topology, trial: Trial, outcome: Outcome) -> dict[str, object]:
+    """Return the numbers of the first epoch and who sent to whom when, if they are asked for."""
+    steps, first = trial.facts.get("steps"), trial.facts.get("first_exchanges")
+    if not isinstance(steps, list) or not isinstance(first, list) or not outcome.iterations:
+        return {}
+    exchanges = [Exchange(**one) for one in first]
+    names = [gpu.name for gpu in topology.gpus]
+    return {"steps": [*steps, *drawn(names, exchanges, outcome.iterations[0])]}
 
 
 @dataclass(frozen=True)

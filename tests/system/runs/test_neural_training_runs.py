@@ -66,7 +66,13 @@ def test_the_numbers_of_an_epoch_stand_below_the_table(start: Callable[..., Run]
     status, output, errors = run.finish()
     assert status == 0, errors
     assert "# mini-batch 1, micro-batch 1: layer 1: outputs (3x4)\n" in output
-    assert "# h0g0 -> h1g0 fabric 48 B: outputs to the next stage\n" in output
+    assert " h0g0    h1g0    h2g0   (us; = NVLink, - fabric)\n" in output
+    drawn = [line for line in output.splitlines() if " to the " in line]
+    pictures = [line.split(maxsplit=3)[3] for line in drawn]
+    assert [picture.split()[0] for picture in pictures] == ["o------->"] * 2 + ["<-------o"] * 2
+    starts = [float(line.split()[1]) for line in drawn]
+    assert starts == sorted(starts)
+    assert "48 B outputs to the next stage" in pictures[0]
 
 
 def test_the_hosts_clock_executes_functions_too(start: Callable[..., Run]) -> None:
