@@ -1,4 +1,4 @@
-"""The form of every event of a trace, as JSON Schema (draft 2020-12), and its check.
+"""The form of every event of a trace, as JSON Schema (draft 2020-12).
 
 The fields of headers, their widths and the names of their values are those of the compiled
 headers; all other fields are in :data:`EVENTS`, in qlog's manner: names ``uet:noun_verb``, times
@@ -7,12 +7,11 @@ in ms, PSNs and identifiers as numbers, numbers wider than 32 bits as hexadecima
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any, Final
 
 from uet.eventlog.logged_packets import ECN_NAMES, SECTIONS, field_name, is_flag
-from uet.eventlog.sequence import EVENT_SCHEMA, Event
+from uet.eventlog.sequence import EVENT_SCHEMA
 from uet.wire import headers
 from uet.wire.codec import Field, Header
 from uet.wire.naming import prefix, presented, shown_fields
@@ -250,7 +249,7 @@ EVENTS: Final[dict[str, Schema]] = {
 
 
 def json_schema() -> Schema:
-    """The JSON Schema of one event, for other tools."""
+    """Return the JSON Schema of one event, for other tools."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": EVENT_SCHEMA,
@@ -266,54 +265,3 @@ def json_schema() -> Schema:
             for name, data in EVENTS.items()
         ],
     }
-
-
-def violations(event: Event) -> list[str]:
-    """Return what is wrong with an event, one sentence each."""
-    namespace, _, name = str(event.get("name")).partition(":")
-    if namespace != NAMESPACE or name not in EVENTS:
-        return [f"there is no event {event.get('name')!r}"]
-    whole = _object({"time": {"type": "number", "minimum": 0}, "name": {}, "data": EVENTS[name]})
-    return list(_violations(event, whole, name))
-
-
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "object": dict, "array": list, "string": str, "boolean": bool, "integer": int,
-    "number": (int, float), "null": type(None),
-}  # fmt: skip
-
-
-def _is(value: object, kind: str) -> bool:
-    return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
-
-
-def _violations(value: Any, schema: Schema, where: str) -> list[str]:
-    """The part of JSON Schema that this file uses."""
-    if "anyOf" in schema:
-        if all(_violations(value, each, where) for each in schema["anyOf"]):
-            return [f"{where} is {value!r}, which fits none of its schemas"]
-        return []
-    kinds = schema.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds and not any(_is(value, kind) for kind in kinds):
-        return [f"{where} is {value!r}, not of type {' or '.join(kinds)}"]
-    if "enum" in schema and value not in schema["enum"]:
-        return [f"{where} is {value!r}, none of {schema['enum']}"]
-    wrong = []
-    if "minimum" in schema and value < schema["minimum"]:
-        wrong.append(f"{where} is {value}, less than {schema['minimum']}")
-    if "maximum" in schema and value > schema["maximum"]:
-        wrong.append(f"{where} is {value}, more than {schema['maximum']}")
-    if "pattern" in schema and not re.search(schema["pattern"], value):
-        wrong.append(f"{where} is {value!r}, not like {schema['pattern']}")
-    if isinstance(value, list) and "items" in schema:
-        for index, item in enumerate(value):
-            wrong += _violations(item, schema["items"], f"{where}[{index}]")
-    if isinstance(value, dict) and "properties" in schema:
-        wrong += [f"{where} lacks {name}" for name in schema["required"] if name not in value]
-        for name, item in value.items():
-            if name in schema["properties"]:
-                wrong += _violations(item, schema["properties"][name], f"{where}.{name}")
-            else:
-                wrong.append(f"{where}.{name} is not in the schema")
-    return wrong

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.harness.uet.event_schema import violations
 from tests.harness.uet.network import MACS, MACS6, Impairment, Network
 from uet.config import FepConfig
 from uet.eventlog.logging_endpoint import create
-from uet.eventlog.schema import violations
 from uet.eventlog.sequence import Event
 from uet.fep import FabricEndpoint
 from uet.transport import ReadRequest, ReceiveRequest, Request, SendRequest, WriteRequest
@@ -118,7 +118,7 @@ def named(log: list[Event], *names: str) -> list[Event]:
 
 def assert_valid(log: list[Event]) -> None:
     assert log
-    assert [sentence for event in log for sentence in violations(event)] == []
+    assert [error for event in log for error in violations(event)] == []
     times = [event["time"] for event in log]
     assert times == sorted(times)
     assert json.loads(json.dumps(log)) == log

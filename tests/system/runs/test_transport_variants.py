@@ -27,10 +27,10 @@ from emulator.transports.uet_transport import (
     uet_endpoint,
 )
 from tests.harness.runs.processes import SMALL, Run
+from tests.harness.uet.event_schema import violations
 from tests.harness.uet.tss_vectors import parts
 from topologies import catalogue
 from uet.eventlog import sequence
-from uet.eventlog.schema import violations
 from uet.tss.record import SecureRecords
 from uet.wire.frame import DecodedPacket, decode_frame
 

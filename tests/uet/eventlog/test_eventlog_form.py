@@ -8,10 +8,12 @@ import json
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator, ValidationError
 
+from tests.harness.uet.event_schema import violations
 from tests.harness.uet.traced import config, write
 from uet.eventlog.logging_endpoint import create
-from uet.eventlog.schema import EVENTS, json_schema, violations
+from uet.eventlog.schema import EVENTS, json_schema
 from uet.eventlog.sequence import (
     Event,
     JsonSequence,
@@ -118,25 +120,24 @@ SENT = {
 
 
 @pytest.mark.parametrize(
-    ("event", "path", "value", "word"),
+    ("event", "path", "value", "rule"),
     [
-        (RTO, ("name",), "uet:rto", "no event"),
-        (RTO, ("time",), -1, "less"),
+        (RTO, ("time",), -1, "minimum"),
         (RTO, ("time",), "1", "type"),
-        (RTO, ("data", "pdc"), 65_536, "more"),
+        (RTO, ("data", "pdc"), 65_536, "maximum"),
         (RTO, ("data", "pdc"), True, "type"),
         (RTO, ("data", "psn"), 1.5, "type"),
-        (RTO, ("data", "speed"), 1, "not in the schema"),
-        (RTO, ("extra",), 1, "not in the schema"),
-        (SENT, ("data", "raw"), {}, "lacks length"),
-        (SENT, ("data", "header", "type"), "ACKK", "fits none"),
-        (SENT, ("data", "header", "clear_psn_offset"), -32_769, "less"),
-        (SENT, ("data", "header", "sack_bitmap"), "0x0", "not like"),
-        (SENT, ("data", "header", "flags"), ["syn", "fin"], "none of"),
+        (RTO, ("data", "speed"), 1, "additionalProperties"),
+        (RTO, ("extra",), 1, "additionalProperties"),
+        (SENT, ("data", "raw"), {}, "required"),
+        (SENT, ("data", "header", "type"), "ACKK", "anyOf"),
+        (SENT, ("data", "header", "clear_psn_offset"), -32_769, "minimum"),
+        (SENT, ("data", "header", "sack_bitmap"), "0x0", "pattern"),
+        (SENT, ("data", "header", "flags"), ["syn", "fin"], "enum"),
     ],
 )
-def test_the_check_finds_what_is_wrong(
-    event: dict[str, Any], path: tuple[str, ...], value: object, word: str
+def test_the_schema_refuses_what_is_wrong(
+    event: dict[str, Any], path: tuple[str, ...], value: object, rule: str
 ) -> None:
     assert violations(event) == []
     wrong = copy.deepcopy(event)
@@ -144,5 +145,12 @@ def test_the_check_finds_what_is_wrong(
     for key in path[:-1]:
         at = at[key]
     at[path[-1]] = value
-    (sentence,) = violations(wrong)
-    assert word in sentence
+    (error,) = violations(wrong)
+    assert isinstance(error, ValidationError)
+    assert error.validator == rule
+
+
+def test_an_event_has_a_name_of_the_schema() -> None:
+    assert violations(RTO | {"name": "uet:rto"}) == ["uet:rto"]
+    assert not Draft202012Validator(json_schema()).is_valid(RTO | {"name": "uet:rto"})
+    assert Draft202012Validator(json_schema()).is_valid(RTO)
