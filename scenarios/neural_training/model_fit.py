@@ -44,7 +44,6 @@ from emulator.endpoint.operations.schedule import Schedule
 from emulator.errors import UserError
 from emulator.run.report.result_table import TableColumn
 from emulator.scenario import Contents, Outcome, Trial, parameter
-from scenarios.collectives.owned_parts import numbers
 from scenarios.collectives.program import Program
 from scenarios.collectives.size_sweep import WARMUPS
 from scenarios.workloads.network.model_size import MODELS, ModelSize
@@ -133,7 +132,9 @@ def _trial(parameters: Parameters, topology: Topology, model: ModelSize, seed: i
     reductions = 2 * parameters.layers
 
     def part(rank: int, number: int) -> np.ndarray:
-        return numbers(seed, gpus, rank, number, octets=count * ELEMENT_BYTES)
+        rng = np.random.default_rng((seed, rank, number))
+        bound = 2**24 // gpus  # float32 holds every sum exactly, so that its order cannot matter
+        return rng.integers(-bound, bound, count, np.int32).astype(np.float32)
 
     @cache
     def total() -> np.ndarray:
