@@ -199,7 +199,7 @@ class FepArrivals:
                 self._counts["rx_drop_ack_of_unknown_pdc"] += 1
                 return
             self._counts["rx_acks"] += 1
-            pdc.on_ack(packet, at, entropy, now)
+            pdc.feedback.on_ack(packet, at, entropy, now)
             self._endpoint.activate(pdc)
             return
         reception = self._reception
@@ -379,7 +379,7 @@ class FepArrivals:
             self._counts["rx_drop_nack_of_unknown_pdc"] += 1
             return
         self._counts["rx_nacks"] += 1
-        pdc.on_nack(packet, at, entropy, now)
+        pdc.feedback.on_nack(packet, at, entropy, now)
         self._endpoint.activate(pdc)
 
     # -- control packets -----------------------------------------------------------------------
@@ -417,7 +417,7 @@ class FepArrivals:
         elif pdc.sdi != sdi:
             self._counts["rx_drop_other_domain"] += 1
         else:
-            pdc.on_control(reception, kind, payload, opaque)
+            pdc.controls.on_control(reception, kind, payload, opaque)
             self._endpoint.activate(pdc)
 
     # -- packets without a PDC -----------------------------------------------------------------

@@ -23,7 +23,7 @@ from uet.congestion.spraying.port_entropy import Ports
 from uet.encapsulation_choice import Encapsulation
 from uet.pds.connectionless import ConnectionlessPds
 from uet.pds.credit_granter import CreditGranter
-from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.secure import SecureStarts
 from uet.pds.pdc_table import PdcTable
@@ -227,7 +227,7 @@ class FabricEndpoint:
         """End all requests here, or those of ``peer``, with ``error`` at once: the path is dead."""
         for pdc in list(self.table.by_id.values()):
             if pdc.initiator and peer in (None, pdc.address):
-                pdc.fail(error, self.time.now, notify=False)
+                pdc.life.fail(error, self.time.now, notify=False)
         self.initiator.abandon(error, peer)
 
     def completions(self) -> list[Completion]:
@@ -243,7 +243,7 @@ class FabricEndpoint:
         for pdc in self.table.by_id.values():
             if pdc.initiator and pdc.address == peer and pdc.peer_id:
                 try:
-                    self.control.append(pdc.probe(self.time.now))
+                    self.control.append(pdc.probes.probe(self.time.now))
                 except SealError:
                     return False
                 return True
@@ -260,7 +260,7 @@ class FabricEndpoint:
         try:
             self.control.append(pdc.send_tracked(kind, self.time.now))
         except SealError as error:
-            pdc.fail(error.reason.upper(), self.time.now, notify=False)
+            pdc.life.fail(error.reason.upper(), self.time.now, notify=False)
             return False
         self.turns.wake(pdc)
         return True
@@ -402,11 +402,11 @@ class FabricEndpoint:
 
     # -- what PDCs ask of their endpoint -------------------------------------------------------
 
-    def activate(self, pdc: PdcLife) -> None:
+    def activate(self, pdc: Pdc) -> None:
         """Note that ``pdc`` has, or may have, something to send."""
         self.turns.wake(pdc)
 
-    def pdc_changed(self, pdc: PdcLife) -> None:
+    def pdc_changed(self, pdc: Pdc) -> None:
         self.turns.wake(pdc)
         if pdc.state is PdcState.CLOSED:
             if not pdc.initiator:
@@ -416,20 +416,20 @@ class FabricEndpoint:
             self.turns.forget(pdc)
             self.pdc_closed(pdc)
 
-    def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
+    def pdc_event(self, pdc: Pdc, name: str, **data: object) -> None:
         """Nobody watches."""
 
     def pressure(self) -> int:
         return self.target.pressure()
 
-    def credit_requested(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
+    def credit_requested(self, pdc: Pdc, state: int, entropy: int, now: int) -> None:
         self.credits.on_request(pdc, state, entropy, now)
 
     def next_start(self, peer: Peer, sdi: int | None) -> int | None:
         return self.secure.next_start(peer.key, sdi)
 
-    def expected_psn(self, pdc: PdcLife) -> int | None:
+    def expected_psn(self, pdc: Pdc) -> int | None:
         return self.secure.ended(pdc.sdi, pdc.start_psn)
 
-    def expect_psn(self, pdc: PdcLife, psn: int) -> None:
+    def expect_psn(self, pdc: Pdc, psn: int) -> None:
         self.secure.reported(pdc.peer.key, pdc.sdi, psn)

@@ -7,7 +7,7 @@ from typing import Any
 
 from uet.config import FepConfig
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc import Pdc
 
 #: (what happened, what is known of it)
 Listener = Callable[[str, dict[str, object]], None]
@@ -25,11 +25,11 @@ class WatchedEndpoint(FabricEndpoint):
         self.failures: dict[int, str] = {}
         super().__init__(config, **more)
 
-    def pdc_changed(self, pdc: PdcLife) -> None:
+    def pdc_changed(self, pdc: Pdc) -> None:
         self._notify(pdc, pdc.state.name.lower())
         super().pdc_changed(pdc)
 
-    def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
+    def pdc_event(self, pdc: Pdc, name: str, **data: object) -> None:
         if name == "created":
             self.failures.pop(pdc.id, None)  # of an older one
             data |= {"ordered": pdc.ordered, "start_psn": pdc.start_psn}
@@ -40,7 +40,7 @@ class WatchedEndpoint(FabricEndpoint):
         self._notify(pdc, name, **data)
         super().pdc_event(pdc, name, **data)
 
-    def _notify(self, pdc: PdcLife, name: str, **data: object) -> None:
+    def _notify(self, pdc: Pdc, name: str, **data: object) -> None:
         self._listener(
             name,
             {

@@ -29,7 +29,7 @@ from uet.eventlog.repair_causes import Repairs
 from uet.eventlog.schema import NAMESPACE
 from uet.eventlog.sequence import Event, milliseconds
 from uet.fep import FabricEndpoint
-from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc import Pdc
 from uet.pds.semantics import Context, Outbound
 from uet.transport import Completion, Frame, ReceiveRequest, Request
 from uet.tss import record
@@ -44,7 +44,7 @@ _NOT_SHOWN = frozenset({"domains", "neighbours"})
 _WIDE = frozenset({"tag", "ignore", "header_data", "key", "offset"})
 #: JSON's numbers are exact for whoever reads them up to here (RFC 8259 section 6).
 _EXACT = 1 << 53
-#: What PDCs report (:meth:`uet.pds.pdc.life.Surroundings.pdc_event`), by the names of events, with
+#: What PDCs report (:meth:`uet.pds.pdc.pdc.PdcSurroundings.pdc_event`), by names of events, with
 #: those of its data that are called otherwise.
 _REPORTS: dict[str, tuple[str, dict[str, str]]] = {
     "rto": ("rto_expired", {}),
@@ -338,11 +338,11 @@ class TracedEndpoint(FabricEndpoint):
             "pdc": pdc.id,
         }
 
-    def pdc_changed(self, pdc: PdcLife) -> None:
+    def pdc_changed(self, pdc: Pdc) -> None:
         self._state(pdc)
         super().pdc_changed(pdc)
 
-    def _state(self, pdc: PdcLife) -> None:
+    def _state(self, pdc: Pdc) -> None:
         new = pdc.state.name.lower()
         data: Data = {
             "pdc": pdc.id,
@@ -365,7 +365,7 @@ class TracedEndpoint(FabricEndpoint):
             self._repairs.close(pdc.id)
         self._emit("pdc_state_updated", data)
 
-    def pdc_event(self, pdc: PdcLife, name: str, **data: object) -> None:
+    def pdc_event(self, pdc: Pdc, name: str, **data: object) -> None:
         self._repairs.report(pdc, name, data)
         self._touched.add(pdc.address)
         if name == "created":

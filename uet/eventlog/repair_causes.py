@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc import Pdc
 from uet.pds.psn import HALF, MASK
 
 #: Causes remembered per PDC before those that are settled are looked for.
@@ -22,7 +22,7 @@ class Repairs:
         self._causes: dict[int, dict[int, str]] = {}
         self._closed: list[int] = []
 
-    def report(self, pdc: PdcLife, name: str, data: Mapping[str, Any]) -> None:
+    def report(self, pdc: Pdc, name: str, data: Mapping[str, Any]) -> None:
         """A PDC reports; called before it acts on it."""
         causes = self._causes.setdefault(pdc.id, {})
         source = pdc.source

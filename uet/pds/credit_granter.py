@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from uet.congestion.congestion_parameters import RcccParameters
 from uet.congestion.receiver_credit import CreditPacer
-from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc import Pdc
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError
 
@@ -27,9 +27,9 @@ class CreditGranter:
         #: somebody has asked
         self.asked = False
         self._pacer: CreditPacer[Key] = CreditPacer(parameters)
-        self._ways: dict[Key, tuple[PdcLife, int]] = {}  # the newest PDC of each, and its path
+        self._ways: dict[Key, tuple[Pdc, int]] = {}  # the newest PDC of each, and its path
 
-    def on_data(self, pdc: PdcLife, state: int, octets: int, entropy: int) -> None:
+    def on_data(self, pdc: Pdc, state: int, octets: int, entropy: int) -> None:
         """A request with congestion control state (RUD_CC_REQ, ROD_CC_REQ) has arrived.
 
         ``state`` is its ccc_id (8 bits) and credit_target (24), ``octets`` its nominal size.
@@ -38,19 +38,19 @@ class CreditGranter:
         if pacer is not None:
             pacer.on_arrival((pdc.peer.key, state >> 24), octets)
 
-    def on_trimmed(self, pdc: PdcLife, state: int, entropy: int) -> None:
+    def on_trimmed(self, pdc: Pdc, state: int, entropy: int) -> None:
         """Only the headers of a request have arrived: its payload needs credit once more."""
         pacer = self._asked(pdc, state, entropy)
         if pacer is not None:
             pacer.on_trim((pdc.peer.key, state >> 24), self._full)
 
-    def on_request(self, pdc: PdcLife, state: int, entropy: int, now: int) -> None:
+    def on_request(self, pdc: Pdc, state: int, entropy: int, now: int) -> None:
         """A CREDIT_REQ: a source that has data and no credit."""
         pacer = self._asked(pdc, state, entropy)
         if pacer is not None:
             pacer.on_request((pdc.peer.key, state >> 24), state & 0xFF_FFFF, now)
 
-    def _asked(self, pdc: PdcLife, state: int, entropy: int) -> CreditPacer[Key] | None:
+    def _asked(self, pdc: Pdc, state: int, entropy: int) -> CreditPacer[Key] | None:
         """Note what a context asks for; ``None`` for one that has begun anew since."""
         self.asked = True
         key = (pdc.peer.key, state >> 24)
@@ -60,7 +60,7 @@ class CreditGranter:
         self._pacer.on_target(key, state & 0xFF_FFFF)
         return self._pacer
 
-    def _is_new(self, pdc: PdcLife, key: Key) -> bool:
+    def _is_new(self, pdc: Pdc, key: Key) -> bool:
         """Return whether ``key`` is newer than the PDC's last one, which requests nothing more.
 
         A context that begins anew takes the next ccc_id.
@@ -72,7 +72,7 @@ class CreditGranter:
             self._pacer.rest(other)
         return True
 
-    def forget(self, pdc: PdcLife) -> None:
+    def forget(self, pdc: Pdc) -> None:
         """A PDC is gone; what its context was granted stands, should it come on another one."""
         for key in [key for key, (way, _) in self._ways.items() if way is pdc]:
             del self._ways[key]

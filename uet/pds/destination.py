@@ -116,13 +116,6 @@ class RequestDestination:
         acknowledger: Acknowledger,
         counters: dict[str, int],
     ) -> None:
-        self.window = ReceiveWindow(start_psn, psn_range)
-        self.received_octets = 0  # nominal size of new data (UES 3.6.12)
-        #: guaranteed-delivery responses not cleared, by PSN
-        self.stored: dict[int, Response] = {}
-        #: requests that SES has not answered yet, by PSN
-        self.busy: dict[int, Arrived] = {}
-        self._early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
         self._overhead = overhead
         self._ordered = ordered
         self._reorder = reorder
@@ -135,9 +128,21 @@ class RequestDestination:
         self._drop_network_duplicates = drop_network_duplicates
         self._lengths_in_default = lengths_in_default
         self._silent_below_cack = silent_below_cack
-        self._asked: set[int] = set()  # what was not answered the first time
         self._to_duplicates = _DEFAULT_NULL if null_to_duplicates else _DEFAULT_OK
         self._counters = counters
+        self._range = psn_range
+        self.restart(start_psn)
+
+    def restart(self, start_psn: int) -> None:
+        """Begin at ``start_psn``, with nothing received."""
+        self.window = ReceiveWindow(start_psn, self._range)
+        self.received_octets = 0  # nominal size of new data (UES 3.6.12)
+        #: guaranteed-delivery responses not cleared, by PSN
+        self.stored: dict[int, Response] = {}
+        #: requests that SES has not answered yet, by PSN
+        self.busy: dict[int, Arrived] = {}
+        self._early: dict[int, Arrived] = {}  # on an ordered PDC: kept until its turn
+        self._asked: set[int] = set()  # what was not answered the first time
         self._judged = start_psn  # those before it have arrived, or were asked for once more
         self._seen = (0, 0)  # octets received and since when no more
         self._owed = 0

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from uet.congestion.spraying.entropy_values import SinglePath
-from uet.pds.pdc.life import PdcLife, PdcSurroundings
-from uet.pds.pdc.pdc import Pdc
+from uet.pds.pdc.pdc import Pdc, PdcSurroundings
+from uet.pds.pdc.pdc_parts import PdcIdentity
 from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.psn import MASK, START_END, START_FIRST, after, distance
 from uet.peer import Peer
@@ -81,10 +81,10 @@ class PdcTable:
         """
         way = (first.peer.key, first.ordered, first.sdi, True)
         pdc = self._initiators.get(way)
-        if pdc is None or not pdc.takes_messages:
+        if pdc is None or not pdc.life.takes_messages:
             if first.state is not PdcState.ESTABLISHED or self._initiating > self._plenty:
                 return None
-        elif pdc.refused and pdc.state is PdcState.CREATING:
+        elif pdc.life.refused and pdc.state is PdcState.CREATING:
             return None
         return self._initiator(first.peer, now, ordered=first.ordered, sdi=first.sdi, second=True)
 
@@ -93,13 +93,13 @@ class PdcTable:
     ) -> Pdc | None:
         way = (peer.key, ordered, sdi, second)
         pdc = self._initiators.get(way)
-        if pdc is None or not pdc.takes_messages:
+        if pdc is None or not pdc.life.takes_messages:
             pdc = self._create(
                 peer, now, peer_id=0, start_psn=None, initiator=True, ordered=ordered, sdi=sdi
             )
             if pdc is None:
                 return None
-            pdc.second = second
+            pdc.life.second = second
         else:
             del self._initiators[way]
         self._initiators[way] = pdc  # the most recently used stands last
@@ -166,16 +166,16 @@ class PdcTable:
         pdc = Pdc(
             self._around,
             peer,
-            local_id=local_id,
-            peer_id=peer_id,
-            start_psn=start_psn,
-            initiator=initiator,
-            ordered=ordered,
-            sdi=sdi,
-            reserved=reserved,
-            entropy=self._around.ports.steer(SinglePath(self._rng))
-            if ordered
-            else peer.congestion.paths,
+            PdcIdentity(
+                local_id=local_id,
+                peer_id=peer_id,
+                start_psn=start_psn,
+                initiator=initiator,
+                ordered=ordered,
+                sdi=sdi,
+                reserved=reserved,
+            ),
+            self._around.ports.steer(SinglePath(self._rng)) if ordered else peer.congestion.paths,
         )
         self.by_id[local_id] = pdc
         self._initiating += initiator
@@ -201,7 +201,7 @@ class PdcTable:
             if last is None or abs(distance(start, last)) >= _START_DISTANCE:
                 return start
 
-    def remove(self, pdc: PdcLife, now: int) -> None:
+    def remove(self, pdc: Pdc, now: int) -> None:
         """Forget a closed PDC, all but its last PSN (UES 3.5.8)."""
         if self.by_id.pop(pdc.id, None) is None:
             return
@@ -210,14 +210,14 @@ class PdcTable:
             self._last_psn[pdc.id] = (pdc.source.window.next - 1) & MASK
             if pdc.source.syn_resent:
                 self._quarantine[pdc.id] = now + self._around.config.syn_retx_safety_time
-            way = (pdc.peer.key, pdc.ordered, pdc.sdi, pdc.second)
+            way = (pdc.peer.key, pdc.ordered, pdc.sdi, pdc.life.second)
             if self._initiators.get(way) is pdc:
                 del self._initiators[way]
             return
         key = pdc.peer.key, pdc.peer_id
         del self._targets[key]
         self._closed.pop(key, None)
-        self._closed[key] = ClosedTarget(pdc.id, pdc.start_psn, pdc.closed_by)
+        self._closed[key] = ClosedTarget(pdc.id, pdc.start_psn, pdc.life.closed_by)
         if len(self._closed) > _MOST_CLOSED:
             del self._closed[next(iter(self._closed))]
 
@@ -238,26 +238,26 @@ class PdcTable:
             return []
         self._next_look = now + self._around.config.close_req_time
         for pdc in self._initiators.values():
-            if pdc.state is PdcState.ESTABLISHED and not pdc.in_use:
-                pdc.quiesce()
+            if pdc.state is PdcState.ESTABLISHED and not pdc.life.in_use:
+                pdc.life.quiesce()
                 return [pdc]
         quiet = now - self._around.config.close_req_time
         for pdc in self.by_id.values():
             if (
                 not pdc.initiator
-                and not pdc.in_use
+                and not pdc.life.in_use
                 and pdc.destination.quiet_since(now) <= quiet
-                and not pdc.asked_to_close
+                and pdc.life.close_due is None
             ):
                 with suppress(SealError):  # counted; it ends for that when it has its turn
-                    self._around.control.append(pdc.ask_to_close(now))
+                    self._around.control.append(pdc.life.ask_to_close(now))
                 return [pdc]
         return []
 
     def quiesce(self) -> None:
         """Begin to close every PDC that this endpoint has initiated."""
         for pdc in [p for p in self.by_id.values() if p.initiator]:
-            pdc.quiesce()
+            pdc.life.quiesce()
 
     @property
     def open_initiators(self) -> int:

@@ -93,8 +93,11 @@ class Context(Protocol):
 
     #: requests whose data is still to come by the return direction; no CLOSE before it is 0
     locks: int
-    #: name of the error that it ended with, if any
-    failure: str | None
+
+    @property
+    def failure(self) -> str | None:
+        """Name of the error that it ended with, if any."""
+        ...
 
     @property
     def id(self) -> int:

@@ -15,7 +15,7 @@ import heapq
 from collections import deque
 
 from uet.congestion.context import CongestionContext
-from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
@@ -35,26 +35,27 @@ class Turns:
     def __init__(self, quantum: int) -> None:
         self._quantum = quantum
         #: something may have changed for them
-        self.woken: dict[PdcLife, None] = {}
+        self.woken: dict[Pdc, None] = {}
         self._contexts: deque[CongestionContext] = deque()  # in which somebody may send
-        self._served: dict[PdcLife, None] = {}  # whose deadline may have changed
+        self._served: dict[Pdc, None] = {}  # whose deadline may have changed
         #: (deadline or earlier, number, PDC): all but the earliest of a PDC are stale
-        self.timers: list[tuple[int, int, PdcLife]] = []
+        self.timers: list[tuple[int, int, Pdc]] = []
         self._number = 0
         self._sweep_at = _LEAST_SWEPT
 
-    def wake(self, pdc: PdcLife) -> None:
+    def wake(self, pdc: Pdc) -> None:
         """Wake ``pdc``, which has something to do, or whose context has."""
         self.woken[pdc] = None
 
-    def forget(self, pdc: PdcLife) -> None:
+    def forget(self, pdc: Pdc) -> None:
         """Forget a closed PDC; the room of its packets in flight goes to others."""
         self.woken.pop(pdc, None)
         self._served.pop(pdc, None)
-        pdc.due = pdc.wakes_at = None
+        turn = pdc.turn
+        turn.due = turn.wakes_at = None
         context = pdc.peer.congestion
-        if pdc.in_line:
-            pdc.in_line = False
+        if turn.in_line:
+            turn.in_line = False
             context.line.remove(pdc)
         self._offer(context)
 
@@ -73,8 +74,8 @@ class Turns:
         for _ in range(_MOST_ROUNDS):
             while timers and timers[0][0] <= now and len(out) < limit:
                 at, _, pdc = heapq.heappop(timers)
-                if pdc.wakes_at == at:
-                    pdc.wakes_at = None
+                if pdc.turn.wakes_at == at:
+                    pdc.turn.wakes_at = None
                     self.woken[pdc] = None
             if self.woken:
                 self._attend(out, now, limit)
@@ -96,16 +97,17 @@ class Turns:
             pdc = next(iter(woken))
             del woken[pdc]
             try:
-                pdc.attend(out, now, limit)
+                pdc.sender.attend(out, now, limit)
             except SealError as error:
-                pdc.fail(error.reason.upper(), now, notify=False)
-            if pdc.state is PdcState.CLOSED:
+                pdc.life.fail(error.reason.upper(), now, notify=False)
+            if pdc.life.state is PdcState.CLOSED:
                 continue
             self._served[pdc] = None
             context = pdc.peer.congestion
-            if not pdc.in_line and pdc.source.has_unsent:
-                pdc.in_line = True
-                pdc.deficit = 0
+            turn = pdc.turn
+            if not turn.in_line and pdc.source.has_unsent:
+                turn.in_line = True
+                turn.deficit = 0
                 context.line.append(pdc)
             if context.line and not context.offered:  # an answer may have opened its window
                 context.offered = True
@@ -119,28 +121,29 @@ class Turns:
             if not line:
                 self._leave(context)
                 continue
-            pdc: PdcLife = line[0]
+            pdc: Pdc = line[0]
+            turn, sender = pdc.turn, pdc.sender
             alone = len(line) == 1 and len(contexts) == 1
-            if pdc.deficit <= 0:
-                pdc.deficit += self._quantum
+            if turn.deficit <= 0:
+                turn.deficit += self._quantum
             flow = pdc.source.flow
             before = flow.unsettled
-            keeps_deadline = before > 0 and pdc.keeps_deadline(now)
+            keeps_deadline = before > 0 and sender.keeps_deadline(now)
             try:
-                stop = pdc.send(out, now, limit, EVERYTHING if alone else pdc.deficit)
+                stop = sender.send(out, now, limit, EVERYTHING if alone else turn.deficit)
             except SealError as error:
-                pdc.fail(error.reason.upper(), now, notify=False)
-            if pdc.state is PdcState.CLOSED:
+                pdc.life.fail(error.reason.upper(), now, notify=False)
+            if pdc.life.state is PdcState.CLOSED:
                 continue
             if not keeps_deadline or stop == FINISHED:
                 self._served[pdc] = None
-            pdc.deficit -= flow.unsettled - before
+            turn.deficit -= flow.unsettled - before
             if stop == FINISHED:
                 line.popleft()
-                pdc.in_line = False
-            elif pdc.deficit <= 0:
+                turn.in_line = False
+            elif turn.deficit <= 0:
                 if alone:
-                    pdc.deficit = 0
+                    turn.deficit = 0
                 line.rotate(-1)
             elif stop != HELD:
                 return  # the limit: its turn is not over
@@ -168,17 +171,18 @@ class Turns:
         for pdc in self.woken:
             self._keep_deadline(pdc)
         if len(self.timers) > self._sweep_at:
-            self.timers = [timer for timer in self.timers if timer[2].wakes_at == timer[0]]
+            self.timers = [timer for timer in self.timers if timer[2].turn.wakes_at == timer[0]]
             heapq.heapify(self.timers)
             self._sweep_at = max(_LEAST_SWEPT, 2 * len(self.timers))
 
-    def _keep_deadline(self, pdc: PdcLife) -> None:
-        pdc.due = due = pdc.next_deadline() if pdc.has_work else None
-        if due is not None and (pdc.wakes_at is None or due < pdc.wakes_at):
+    def _keep_deadline(self, pdc: Pdc) -> None:
+        sender, turn = pdc.sender, pdc.turn
+        turn.due = due = sender.next_deadline() if sender.has_work() else None
+        if due is not None and (turn.wakes_at is None or due < turn.wakes_at):
             self._push(due, pdc)
 
-    def _push(self, due: int, pdc: PdcLife) -> None:
-        pdc.wakes_at = due
+    def _push(self, due: int, pdc: Pdc) -> None:
+        pdc.turn.wakes_at = due
         self._number += 1
         heapq.heappush(self.timers, (due, self._number, pdc))
 
@@ -190,11 +194,12 @@ class Turns:
         timers = self.timers
         while timers:
             at, _, pdc = timers[0]
-            if pdc.wakes_at == at:
-                if pdc.due == at:
+            turn = pdc.turn
+            if turn.wakes_at == at:
+                if turn.due == at:
                     return at
-                pdc.wakes_at = None
+                turn.wakes_at = None
             heapq.heappop(timers)
-            if pdc.wakes_at is None and pdc.due is not None:
-                self._push(pdc.due, pdc)
+            if turn.wakes_at is None and turn.due is not None:
+                self._push(turn.due, pdc)
         return None

@@ -52,7 +52,7 @@ class ProbeOutcome:
             raise ValueError(f"there is no room for a PDC to {request.peer}")
         for pdc in endpoint.table.by_id.values():
             ours = pdc.initiator and pdc.address == request.peer
-            if ours and pdc.ordered is request.ordered and pdc.takes_messages:
+            if ours and pdc.ordered is request.ordered and pdc.life.takes_messages:
                 self._pdc = pdc
         assert self._pdc is not None, "an open PDC is in the table"
         self._psn = self._pdc.source.window.next - 1 & 0xFFFF_FFFF

@@ -384,7 +384,7 @@ def check_nothing_is_left(side: Side) -> None:
     assert fep.connectionless.idle
     for pdc in fep.table.by_id.values():
         assert not pdc.locks
-        assert not pdc.in_use
+        assert not pdc.life.in_use
         assert not pdc.destination.busy
         assert not pdc.source.open
         assert not pdc.source.queue

@@ -44,14 +44,14 @@ def check(fep: FabricEndpoint, now: int) -> None:
         flying[pdc.peer.key] += flow.inflight
         if pdc.initiator:
             messages += len(source.open) + len(source.queue)
-        if pdc.has_work:
-            deadline = pdc.next_deadline()
+        if pdc.sender.has_work():
+            deadline = pdc.sender.next_deadline()
             if pdc.source.credited and deadline is not None:
                 # where others of its context have asked for credit meanwhile, it looks too early
-                assert pdc.due is not None
-                assert pdc.due <= deadline
+                assert pdc.turn.due is not None
+                assert pdc.turn.due <= deadline
             elif not pdc.source.credited:
-                assert pdc.due == deadline
+                assert pdc.turn.due == deadline
             if deadline is not None:
                 assert deadline > now
                 earliest = fep.turns.next_deadline()
@@ -71,16 +71,18 @@ def check_turns(fep: FabricEndpoint) -> None:
     turns, pdcs = fep.turns, list(fep.table.by_id.values())
     assert not turns.woken
     assert not turns._contexts
-    live = {(at, pdc) for at, _, pdc in turns.timers if pdc.wakes_at == at}
-    assert len(live) == sum(pdc.wakes_at is not None for pdc in pdcs)
+    live = {(at, pdc) for at, _, pdc in turns.timers if pdc.turn.wakes_at == at}
+    assert len(live) == sum(pdc.turn.wakes_at is not None for pdc in pdcs)
     assert len(turns.timers) <= max(256, 3 * len(pdcs))
     for peer in fep.peers.values():
         line = peer.congestion.line
         assert not peer.congestion.offered
-        assert [p for p in pdcs if p.in_line and p.peer is peer] == sorted(line, key=pdcs.index)
+        assert [p for p in pdcs if p.turn.in_line and p.peer is peer] == sorted(
+            line, key=pdcs.index
+        )
         assert not line or peer.congestion.room() <= 0
     for pdc in pdcs:
-        if pdc.source.has_unsent and not pdc.in_line and pdc.condemned is None:
+        if pdc.source.has_unsent and not pdc.turn.in_line and pdc.life.condemned is None:
             assert not pdc.source.may_send, pdc.id
 
 
@@ -111,8 +113,8 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
         if source.idle:
             continue
         window = source.window
-        due = pdc.next_deadline()
-        if pdc.condemned is not None:
+        due = pdc.sender.next_deadline()
+        if pdc.life.condemned is not None:
             assert due is not None
             continue
         flying = [
@@ -121,11 +123,13 @@ def check_alive(fep: FabricEndpoint, now: int) -> None:
             if other.peer is pdc.peer and other.source.flow.unsettled > 0
         ]
         for other in flying:
-            assert other.next_deadline() is not None, other.id
+            assert other.sender.next_deadline() is not None, other.id
         if due is None:
             assert pdc.peer.congestion.room() <= 0, pdc.id
             others = [other for other in pdc.peer.congestion.line if other is not pdc]
-            asks = [other.id for other in others if other.source.credited and other.due is not None]
+            asks = [
+                other.id for other in others if other.source.credited and other.turn.due is not None
+            ]
             assert flying or asks, pdc.id
             assert pdc not in flying
         # Whatever was sent is in flight, waits to be sent again, is known to have arrived, or

@@ -139,7 +139,7 @@ def test_what_both_can_do() -> None:
     assert network.endpoints[HERE].open_pdc(THERE, negotiate=True)
     network.settle()
     pdcs = [next(iter(fep.table.by_id.values())) for fep in network.endpoints.values()]
-    assert [pdc.negotiated for pdc in pdcs] == [SYN_RETX_TRANSFER] * 2
+    assert [pdc.controls.negotiated for pdc in pdcs] == [SYN_RETX_TRANSFER] * 2
     for fep in network.endpoints.values():
         check_idle(fep)
 
@@ -162,7 +162,7 @@ def test_a_negotiation_that_is_not_understood(octets: bytes) -> None:
     packet.payload_word = int.from_bytes(octets[:4].ljust(4, b"\0"), "big")
     (answer,) = script.give(packet / octets[4:])
     assert answer.is_ack
-    assert script.pdc.negotiated is None
+    assert script.pdc.controls.negotiated is None
     assert script.counters["rx_negotiations_not_understood"] == 1
 
 
@@ -483,7 +483,7 @@ def test_each_may_be_lost_or_doubled(kind: ControlType, copies: int, ordered: bo
     assert [c.error for c in network.completions[HERE]] == ["BAD_MKEY"] * 3
     (pdc,) = there.table.by_id.values()
     assert pdc.destination.stored == {}
-    there.control.append(pdc.ask_to_close(network.now))
+    there.control.append(pdc.life.ask_to_close(network.now))
     there.activate(pdc)
     network.settle()
     assert touched == 1

@@ -191,7 +191,7 @@ def test_a_short_message_takes_a_second_pdc_while_a_long_one_waits() -> None:
     script.post(b"short")
     windows_open(script)
     second = next(pdc for pdc in script.pdcs if pdc is not first)
-    assert second.second
+    assert second.life.second
     assert (second.ordered, second.address, second.sdi) == (False, first.address, first.sdi)
     assert second.source.open
     # once it is there it is used again
@@ -290,9 +290,9 @@ def test_a_turn_looks_at_nobody_who_waits(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def count_looks(fep: FabricEndpoint, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How often anything is asked of a PDC of ``fep``."""
+    """How often anything is asked of the sender of a PDC of ``fep``."""
     looks = 0
-    kind = type(next(iter(fep.table.by_id.values())))
+    kind = type(next(iter(fep.table.by_id.values())).sender)
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
         def counted(self: Any, *args: Any) -> Any:

@@ -50,7 +50,7 @@ def test_identifiers_are_never_zero_and_differ() -> None:
         assert pdc is not None
         created.append(pdc.id)
         if number >= 2:
-            pdc._closed()
+            pdc.life.closed()
     assert created == [65_534, 65_535, 1, 2, 3]
 
 

@@ -124,7 +124,7 @@ class Conversation(RuleBasedStateMachine):
         fep = self.feps[end]
         fep.table.quiesce()
         for pdc in list(fep.table.by_id.values()):
-            if pdc.has_work:
+            if pdc.sender.has_work():
                 fep.activate(pdc)
         self.pump()
 
@@ -133,8 +133,8 @@ class Conversation(RuleBasedStateMachine):
         """A target wants its PDCs closed."""
         fep = self.feps[end]
         for pdc in list(fep.table.by_id.values()):
-            if not pdc.initiator and not pdc.in_use and not pdc.asked_to_close:
-                fep.control.append(pdc.ask_to_close(self.now))
+            if not pdc.initiator and not pdc.life.in_use and pdc.life.close_due is None:
+                fep.control.append(pdc.life.ask_to_close(self.now))
                 fep.activate(pdc)
                 # If that gets lost, Close_REQ_Time may end a PDC that is being used.
                 self.lawful = False
@@ -176,7 +176,7 @@ class Conversation(RuleBasedStateMachine):
             return
         for address, fep in self.feps.items():
             check(fep, self.now)
-            if any(pdc.asked_to_close for pdc in fep.table.by_id.values()):
+            if any(pdc.life.close_due is not None for pdc in fep.table.by_id.values()):
                 self.lawful = False  # for want of room; see ask_to_close
             taken = self.taken[address]
             assert len(set(taken)) == len(taken)

@@ -13,14 +13,14 @@ from tests.harness.uet.script import HERE, KEY, MASK, MTU, TARGET, THERE, US, Sc
 from tests.harness.uet.secured import DOMAINS, SDI
 from tests.harness.uet.stub import watch
 from uet.pds.pdc import source as source_module
-from uet.pds.pdc.life import PdcLife
+from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.pdc_state import PdcState
 from uet.pds.pdc.source import PSN_LIMIT, PSN_LIMIT_MARGIN, RequestSource
 from uet.transport import ReadRequest, WriteRequest
 from uet.wire.codes import ControlType
 
 
-def jump(pdc: PdcLife, psn: int) -> None:
+def jump(pdc: Pdc, psn: int) -> None:
     """As if everything before ``psn`` had been sent and acknowledged."""
     source: RequestSource = pdc.source
     window = source.window
