@@ -73,6 +73,7 @@ class Parameters:
     format: str = parameter("", WORD, help="their format, if their names do not say it")
     groups: str = parameter("", PATH, help="JSON file with the ranks of each group")
     ranks: int = parameter(0, NUMBER, help="number of ranks, if the file does not say it")
+    root: int = parameter(-1, NUMBER, help="position of roots, if the file does not say it")
     compute_scale: float = parameter(1.0, FACTOR, help="factor of all computations")
     slice_bytes: int = parameter(64 * 2**10, SIZE, help="pieces in which a collective moves on")
     write: tuple[str, ...] = parameter((), PATH, many=True, help="files to write of what ran")
@@ -81,7 +82,12 @@ class Parameters:
 
     def traces(self) -> list[Trace]:
         """Return the traces that ``files`` are."""
-        options = ReadOptions(ranks=self.ranks, groups=self.groups, timeless=not self.compute_scale)
+        options = ReadOptions(
+            ranks=self.ranks,
+            groups=self.groups,
+            timeless=not self.compute_scale,
+            root=None if self.root < 0 else self.root,
+        )
         return load_traces(self.files, self.format, options)
 
 

@@ -17,12 +17,14 @@ class ReadOptions:
     """Facts that a user states about a file; ``ranks`` 0: the file states them.
 
     ``timeless``: computations take no time, so that a file need not state their durations.
-    ``groups`` is the path of the file with the ranks of each group.
+    ``groups`` is the path of the file with the ranks of each group.  ``root`` is the position of
+    the root in its group.
     """
 
     ranks: int = 0
     groups: str = ""
     timeless: bool = False
+    root: int | None = None
 
 
 #: A reader makes one trace of the files of all ranks, or of the one file that has them all.

@@ -110,12 +110,16 @@ class TraceReceive(TraceOperation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceCollective(TraceOperation):
-    """A collective of the ``group`` with that name; ``root`` is a rank of the trace."""
+    """A collective of the ``group`` with that name; ``root`` is a rank of the trace.
+
+    ``recorded_ns`` is the time that it took where the trace was recorded, 0 if nobody knows.
+    """
 
     kind: Collective
     octets: int
     group: str
     root: int | None = None
+    recorded_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from emulator.endpoint.operations.schedule import (
     Write,
 )
 from emulator.scenario import Outcome
+from scenarios.traces.bus_factor import bus_factor
 from scenarios.traces.format_registry import format_to_write
 from scenarios.traces.replay import Replay
 from scenarios.traces.trace_model import (
-    Collective,
     Trace,
     TraceCompute,
     TraceOperation,
@@ -32,15 +32,6 @@ from scenarios.traces.trace_run import CollectiveRun, TraceRun
 MOST_SHOWN = 10_000
 #: The stream of what takes no time, and of a GPU's computations.
 JOINS, COMPUTING = 1, 0
-
-
-def bus_factor(kind: Collective, members: int) -> float:
-    """Return what the NCCL tests multiply algbw by to get busbw."""
-    if kind is Collective.ALL_REDUCE:
-        return 2 * (members - 1) / members
-    if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL):
-        return (members - 1) / members
-    return 1.0
 
 
 def collective_rows(runs: Sequence[CollectiveRun]) -> list[dict[str, object]]:
@@ -60,6 +51,7 @@ def collective_rows(runs: Sequence[CollectiveRun]) -> list[dict[str, object]]:
                 "size_bytes": one.octets,
                 "start_us": run.start_ns / 1000,
                 "end_us": run.end_ns / 1000,
+                "recorded_us": one.recorded_ns / 1000 if one.recorded_ns else None,
                 "algbw_gbps": algbw,
                 "busbw_gbps": algbw * bus_factor(one.kind, len(run.ranks)),
             }

@@ -64,3 +64,25 @@ def test_what_ran_runs_again_as_messages(start: Callable[..., Run], tmp_path: Pa
     assert other["wrong"] == 0
     assert other["data_packets"] == row["data_packets"]
     assert other["ideal_us"] == pytest.approx(row["ideal_us"])
+
+
+@pytest.mark.parametrize("transport", ["uet", "rocev2"])
+def test_formats_of_other_tools_are_written_and_replayed(
+    start: Callable[..., Run], tmp_path: Path, transport: str
+) -> None:
+    first = tmp_path / "list.csv"
+    first.write_text("operation,size,ranks\nranks,,4\nall_reduce,64KiB\n")
+    files = ",".join(f"{tmp_path}/out{suffix}" for suffix in (".et", ".cm", ".jsonl", ".goal"))
+    run = start(str(first), "--capture", "none", "--param", f"write={files}", scenario="trace")
+    assert run.finish()[0] == 0
+    written = run.result["rows"][0]["written"]
+    assert len(written) == 4 + 1 + 4 + 1
+    again = start(*written, "--capture", "none", "--transport", transport, scenario="trace")
+    status, _, errors = again.finish()
+    assert status == 0, errors
+    rows = again.result["rows"]
+    assert sorted(row["trace"] for row in rows) == ["out", "out", "out.cm", "out.goal"]
+    for row in rows:
+        assert row["wrong"] == 0
+        assert row["data_packets"] == run.result["rows"][0]["data_packets"]
+        assert row["ideal_us"] == pytest.approx(run.result["rows"][0]["ideal_us"], rel=0.05)
