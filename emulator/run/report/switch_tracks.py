@@ -69,7 +69,8 @@ def rates(series: QueueSeries, ticks: _Times) -> Iterator[tuple[float, float]]:
     """Yield times, and the rate (Gbit/s) at which data came through the cable from then on.
 
     ``ticks`` are the times of all ports' samples.  A port without a sample at one of them had not
-    changed, so that what a sample finds left after the tick before it.
+    changed, so that what a sample finds left after the tick before it.  The last rate stands until
+    the end: nothing is known of what comes after the last sample.
     """
     places = np.searchsorted(ticks, series.t_ns)
     # The loss of what waited when a cable was pulled is counted later, and what has arrived never
@@ -82,7 +83,7 @@ def rates(series: QueueSeries, ticks: _Times) -> Iterator[tuple[float, float]]:
             yield float(series.t_ns[number - 1]), 0.0
         last = max(0.0, octets * 8 / (float(series.t_ns[number]) - begin))
         yield begin, last
-    if last:
+    if last and places[-1] + 1 < len(ticks):
         yield float(series.t_ns[-1]), 0.0
 
 
@@ -110,9 +111,9 @@ def _counts(
 
 
 def _within(series: QueueSeries, begin_ns: int, end_ns: int) -> QueueSeries:
-    """Return the samples from ``begin_ns`` to ``end_ns``, with what held at the beginning."""
+    """Return the samples from ``begin_ns`` to ``end_ns``, and those just before and after."""
     first = max(0, int(np.searchsorted(series.t_ns, begin_ns, side="right")) - 1)
-    last = int(np.searchsorted(series.t_ns, end_ns, side="right"))
+    last = int(np.searchsorted(series.t_ns, end_ns, side="right")) + 1
 
     def part(values: _Times | None) -> _Times | None:
         return None if values is None else values[first:last]

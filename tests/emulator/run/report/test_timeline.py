@@ -205,8 +205,8 @@ def test_counters_and_marks_of_switch_ports() -> None:
     assert switch == "rail0"
     assert set(found.counters) == {(pid, "up0 queue octets"), (pid, "up0 data rate Gbit/s")}
     assert found.counters[pid, "up0 queue octets"] == [(0, 0), (400, 300), (800, 0)]
-    # 200 octets in 400 ns, then 800 octets in 400 ns
-    assert found.counters[pid, "up0 data rate Gbit/s"] == [(0, 4), (400, 16), (800, 0)]
+    # 200 octets in 400 ns, then 800 octets in 400 ns; what comes then is not known
+    assert found.counters[pid, "up0 data rate Gbit/s"] == [(0, 4), (400, 16)]
     marks = [(one.begin, one.name, found.track(one)) for one in found.slices if one.pid == pid]
     assert marks == [(400, "1 marked", "rail0 up0 marks"), (800, "2 dropped", "rail0 up0 marks")]
 
@@ -214,9 +214,11 @@ def test_counters_and_marks_of_switch_ports() -> None:
 def test_a_port_without_a_sample_had_not_changed() -> None:
     ticks = np.array([0.0, 100, 200, 300])
     late = QueueSeries(np.array([0.0, 300]), np.zeros(2), np.array([0.0, 50]))
-    assert list(switch_tracks.rates(late, ticks)) == [(200, 4), (300, 0)]
+    assert list(switch_tracks.rates(late, ticks)) == [(200, 4)]
     burst = QueueSeries(np.array([0.0, 100, 300]), np.zeros(3), np.array([0.0, 50, 100]))
-    assert list(switch_tracks.rates(burst, ticks)) == [(0, 4), (100, 0), (200, 4), (300, 0)]
+    assert list(switch_tracks.rates(burst, ticks)) == [(0, 4), (100, 0), (200, 4)]
+    early = QueueSeries(np.array([0.0, 100]), np.zeros(2), np.array([0.0, 50]))
+    assert list(switch_tracks.rates(early, ticks)) == [(0, 4), (100, 0)]
 
 
 def test_data_that_a_pulled_cable_lost_never_left() -> None:
