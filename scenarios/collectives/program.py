@@ -52,6 +52,7 @@ class Program:
         self._operations: list[list[Operation]] = [[] for _ in self.servers]  # behind the tables
         self._counts = [0] * len(self.servers)
         self._spans: list[list[Span]] = [[] for _ in self.servers]
+        self._blocks: list[str] = []
         self._buffers: list[dict[str, int]] = [{} for _ in self.servers]
         self._tags: dict[tuple[int, int], int] = {}
 
@@ -131,11 +132,14 @@ class Program:
     def named(self, name: str) -> Iterator[None]:
         """Give ``name`` to the operations that the block appends, at every rank.
 
-        The timeline shows it, such as "layer 3, micro-batch 1, all_gather".  Blocks may stand in
-        others; the innermost names an operation.
+        The timeline shows it.  A block in another one adds its name to the outer one's, such as
+        "micro-batch 1, layer 3 forward".
         """
         before = list(self._counts)
+        self._blocks.append(name)
         yield
+        name = ", ".join(self._blocks)
+        self._blocks.pop()
         for rank, (first, end) in enumerate(zip(before, self._counts, strict=True)):
             if end > first:
                 self._spans[rank].append(Span(name, first, end))

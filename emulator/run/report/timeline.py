@@ -204,17 +204,26 @@ class _Trace:
         )
 
     def _steps(self, result: RankResult, tracks: Tracks) -> Iterator[Event]:
-        """Yield what has a name as a whole: from its first operation to the end of its last."""
+        """Yield what has a name as a whole: from its first operation to the end of its last.
+
+        A receive waits from the start of the iteration on, and counts from when it ended.
+        """
+        schedule = self._schedules[result.rank]
+        if not schedule.spans:
+            return
+        receives = np.fromiter((isinstance(one, Receive) for one in schedule.operations), bool)
+        all_begins = np.where(receives, result.operation_end, result.operation_start)
         found = []
-        for span in self._schedules[result.rank].spans:
-            begins = result.operation_start[span.first : span.end]
+        for span in schedule.spans:
+            begins = all_begins[span.first : span.end]
             ends = result.operation_end[span.first : span.end]
             reached = (begins >= 0) & (ends >= 0)
             if reached.any():
                 begin, end = int(begins[reached].min()), int(ends[reached].max())
                 found.append(((begin - self._origin, end - self._origin), span.name))
-        for step, name in sorted(found):
-            yield slice_event(name, "step", tracks.take("steps", step), step)
+        for (begin, end), name in sorted(found, key=lambda one: (one[0][0], -one[0][1], one[1])):
+            span_ns = begin, end
+            yield slice_event(name, "step", tracks.nest("steps", span_ns), span_ns)
 
     def _labels(self, schedule: Schedule) -> Sequence[str]:
         """Return the name of each operation: that of the shortest span around it."""
@@ -230,7 +239,7 @@ class _Trace:
             case Barrier(name=name):
                 words = f"barrier {name}"
             case Apply(function=function):
-                words = function
+                words = function.rpartition(":")[2]
             case Reduce(function=function):
                 words = function
             case _:

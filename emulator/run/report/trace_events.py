@@ -54,6 +54,7 @@ class Tracks:
         self._pid, self._tids, self._order = pid, tids, order
         self._free: dict[str, list[tuple[int, int]]] = {}  # per kind: (free from, tid)
         self._threads: dict[str, list[int]] = {}
+        self._open: dict[int, list[int]] = {}  # per tid: ends of slices that are open
 
     def take(self, kind: str, span_ns: tuple[int, int]) -> Place:
         """Return a track of ``kind`` that is free from the first to the second time.
@@ -64,6 +65,23 @@ class Tracks:
         free = self._free.setdefault(kind, [])
         tid = heapq.heappop(free)[1] if free and free[0][0] <= begin else self._made(kind)
         heapq.heappush(free, (end, tid))
+        return self._pid, tid
+
+    def nest(self, kind: str, span_ns: tuple[int, int]) -> Place:
+        """Return the first track of ``kind`` on which a slice lies in those around it.
+
+        Calls come in the order of the first times, and of one time the longest slice first.
+        """
+        begin, end = span_ns
+        for tid in self._threads.setdefault(kind, []):
+            ends = self._open[tid]
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            if not ends or end <= ends[-1]:
+                break
+        else:
+            tid = self._made(kind)
+        self._open[tid].append(end)
         return self._pid, tid
 
     def one(self, kind: str) -> Place:
@@ -86,4 +104,5 @@ class Tracks:
     def _made(self, kind: str) -> int:
         tid = next(self._tids)
         self._threads.setdefault(kind, []).append(tid)
+        self._open[tid] = []
         return tid

@@ -85,7 +85,8 @@ class ParallelTraining:
             for stages in ranks
         ]
         for epoch in range(plan.epochs):
-            self._epoch(epoch)
+            with program.named(f"epoch {epoch}"):
+                self._epoch(epoch)
 
     @property
     def exchanges(self) -> list[Exchange]:
@@ -119,10 +120,11 @@ class ParallelTraining:
             for (replica, stage), order in pending.items():
                 while order and self._possible(replica, stage, *order[-1]):
                     what, micro = order.pop()
-                    if what == FORWARD:
-                        self._forward(replica, stage, micro, epoch)
-                    else:
-                        self._backward(replica, stage, micro)
+                    with self.tensors.program.named(f"micro-batch {micro}"):
+                        if what == FORWARD:
+                            self._forward(replica, stage, micro, epoch)
+                        else:
+                            self._backward(replica, stage, micro)
         for stage in range(plan.stages):
             for part in range(plan.parts):
                 self._step([stages[stage][part] for stages in self._grid])
@@ -153,21 +155,8 @@ class ParallelTraining:
         for gpu, value in zip(gpus, values, strict=True):
             gpu.values[micro] = [value]
         for place, layer in enumerate(plan.stage_layers(stage)):
-            shape = plan.widths[layer + 1], plan.samples
-            wholes = [tensors.new(gpu.weights.rank, "activations", *shape) for gpu in gpus]
-            own = []
-            for part, gpu in enumerate(gpus):
-                piece = plan.neurons(layer, part)
-                rows = wholes[part].part(piece.first * plan.samples, piece.count, plan.samples)
-                own += tensors.apply(
-                    gpu_layers.layer_forward,
-                    [self._weights(gpu, stage, part)[place], gpu.values[micro][-1]],
-                    [rows],
-                    *(piece.count, plan.widths[layer], plan.samples, plan.activation(layer)),
-                    duration_ns=plan.layer_ns // plan.parts,
-                )
-            for gpu, whole in zip(gpus, tensors.gather(wholes, own, JOINED), strict=True):
-                gpu.values[micro].append(whole)
+            with tensors.program.named(f"layer {layer} forward"):
+                self._layer_forward(gpus, stage, place, micro)
         for part, gpu in enumerate(gpus):
             y = gpu.values[micro][-1]
             if stage < plan.stages - 1:
@@ -181,16 +170,37 @@ class ParallelTraining:
             filled = tensors.apply(gpu_layers.loss, [y, gpu.targets[micro]], [one, delta])
             gpu.deltas[micro] = filled[1]
 
+    def _layer_forward(self, gpus: Sequence[_Gpu], stage: int, place: int, micro: int) -> None:
+        """Write down the outputs of one layer on the GPUs that share it."""
+        plan, tensors = self.plan, self.tensors
+        layer = plan.stage_layers(stage)[place]
+        shape = plan.widths[layer + 1], plan.samples
+        wholes = [tensors.new(gpu.weights.rank, "activations", *shape) for gpu in gpus]
+        own = []
+        for part, gpu in enumerate(gpus):
+            piece = plan.neurons(layer, part)
+            rows = wholes[part].part(piece.first * plan.samples, piece.count, plan.samples)
+            own += tensors.apply(
+                gpu_layers.layer_forward,
+                [self._weights(gpu, stage, part)[place], gpu.values[micro][-1]],
+                [rows],
+                *(piece.count, plan.widths[layer], plan.samples, plan.activation(layer)),
+                duration_ns=plan.layer_ns // plan.parts,
+            )
+        for gpu, whole in zip(gpus, tensors.gather(wholes, own, JOINED), strict=True):
+            gpu.values[micro].append(whole)
+
     def _backward(self, replica: int, stage: int, micro: int) -> None:
         plan, tensors, gpus = self.plan, self.tensors, self._grid[replica][stage]
         deltas = [gpu.deltas.pop(micro) for gpu in gpus]
         layers = plan.stage_layers(stage)
         for place, layer in reversed(list(enumerate(layers))):
-            before = [
-                self._layer_backward(gpu, stage, part, place, micro, deltas[part])
-                for part, gpu in enumerate(gpus)
-            ]
-            deltas = self._summed(before) if layer else before
+            with tensors.program.named(f"layer {layer} backward"):
+                before = [
+                    self._layer_backward(gpu, stage, part, place, micro, deltas[part])
+                    for part, gpu in enumerate(gpus)
+                ]
+                deltas = self._summed(before) if layer else before
         for gpu in gpus:
             del gpu.values[micro]
         if stage:
@@ -243,7 +253,8 @@ class ParallelTraining:
 
     def _step(self, gpus: Sequence[_Gpu]) -> None:
         gradients = [gpu.gradient for gpu in gpus if gpu.gradient is not None]
-        sums = self.tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
+        with self.tensors.program.named("gradients all_reduce"):
+            sums = self.tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
         for gpu, total in zip(gpus, sums, strict=True):
             (gpu.weights,) = self.tensors.apply(
                 gpu_layers.step, [gpu.weights, total], [gpu.weights], self.plan.rate

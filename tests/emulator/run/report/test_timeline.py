@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from emulator.endpoint.operations.schedule import (
 from emulator.measures.queue_depths import QueueSeries
 from emulator.results import RunFolder
 from emulator.run.report import switch_tracks, timeline
+from emulator.run.report.trace_events import Tracks
 from scenarios.collectives.program import Program
 from tests.harness.runs.perfetto_rules import Imported, imported
 
@@ -120,6 +122,7 @@ def drawn(around: timeline.Surroundings | None = None) -> Imported:
                 Receive(peer=0, tag=1, into=B),
                 Reduce(source=A, into=B),
             ),
+            spans=(Span("gradients", 1, 3),),
         ),
         Schedule(
             rank=2,
@@ -145,8 +148,9 @@ def test_gpus_have_tracks_for_computing_nvlink_and_nic() -> None:
     found = drawn()
     assert found.troubles == []
     assert sorted(found.track(one) for one in found.slices) == [
-        "h0g0 NIC out", "h0g0 NIC out 2", "h0g0 NVLink out", "h0g0 steps", "h0g0 steps 2",
+        "h0g0 NIC out", "h0g0 NIC out 2", "h0g0 NVLink out", "h0g0 steps", "h0g0 steps",
         "h0g1 NVLink in", "h0g1 compute", "h1g0 NIC in", "h1g0 NIC in", "h1g0 compute",
+        "h1g0 steps",
     ]  # fmt: skip
 
 
@@ -169,10 +173,12 @@ def test_slices_have_the_names_of_the_scenario_or_of_the_collective() -> None:
     assert titles == {
         "micro-batch 0", "micro-batch 0 to h1g0", "micro-batch 0 to h0g1",
         "layer 1 all_gather", "layer 1 all_gather to h1g0",
-        "all_reduce from h0g0", "all_reduce sum", "all_reduce forward",
+        "all_reduce from h0g0", "all_reduce forward",
+        "gradients", "gradients from h0g0", "gradients sum",
     }  # fmt: skip
     steps = {one.name: (one.begin, one.end) for one in found.slices if one.category == "step"}
-    assert steps == {"micro-batch 0": (0, 800), "layer 1 all_gather": (200, 800)}
+    assert steps == {"micro-batch 0": (0, 800), "layer 1 all_gather": (200, 800),
+                     "gradients": (700, 700)}  # fmt: skip
 
 
 def test_a_program_names_what_a_block_appends() -> None:
@@ -183,8 +189,15 @@ def test_a_program_names_what_a_block_appends() -> None:
         with program.named("layer 1"):
             program.transfer(0, 1, A, B)
     first, second = program.schedules()
-    assert first.spans == (Span("layer 1", 2, 3), Span("micro-batch 0", 1, 3))
-    assert second.spans == (Span("layer 1", 0, 1), Span("micro-batch 0", 0, 1))
+    inner = "micro-batch 0, layer 1"
+    assert first.spans == (Span(inner, 2, 3), Span("micro-batch 0", 1, 3))
+    assert second.spans == (Span(inner, 0, 1), Span("micro-batch 0", 0, 1))
+
+
+def test_steps_that_overlap_have_tracks_beside_each_other() -> None:
+    tracks = Tracks(1, count(7), ("steps",))
+    spans = [(0, 10), (0, 4), (4, 10), (4, 6), (5, 12), (6, 10), (10, 11)]
+    assert [tracks.nest("steps", span)[1] for span in spans] == [7, 7, 7, 7, 8, 7, 7]
 
 
 def queue(**changes: list[float]) -> QueueSeries:
