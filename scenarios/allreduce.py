@@ -37,6 +37,9 @@ stay idle, because rings stay on their rails.
 ``hierarchical`` sums inside hosts over NVLink first.  ``tree`` and ``double-tree`` lead over hosts,
 with the GPUs of a host in a chain (``scenarios.collectives.algorithms``).
 
+``algorithm=auto`` takes ring or double-tree for each size, by NCCL's model of time
+(``scenarios.collectives.tuning``); the table names the choice, and ``result.json`` the times.
+
 ``order=shuffled`` places the ranks on the GPUs at random.  Most hops of a ring then cross the
 fabric, many of them change rail and climb to the spines, each NIC serves several hops, and busbw
 falls by the same factor.  With an odd number of hosts the hop that closes each ring has to change
@@ -52,20 +55,25 @@ from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective import (
+    COLUMNS,
     INPUT,
     OUTPUT,
     Collective,
-    CollectiveData,
     all_peers,
     collective_measures,
     collective_trials,
 )
+from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
     ChannelParameters,
     InPlaceParameters,
     ReductionParameters,
 )
+from scenarios.collectives.tuning import AUTO
 from topologies.model import Topology
+from topologies.parts.design_parameters import TEXT
+
+__all__ = ["COLUMNS", "Parameters", "measures", "schedules", "topology"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +81,18 @@ class Parameters(ReductionParameters, InPlaceParameters, ChannelParameters):
     """The parameters of ``allreduce``."""
 
     algorithm: str = parameter(
-        "ring", choices=algorithms("allreduce", first="ring"), help="how the data travel"
+        "ring",
+        choices=(*algorithms("allreduce", first="ring"), AUTO),
+        help="how the data travel; auto: as NCCL's model chooses for each size",
     )
+    tuning: str = parameter(
+        "", TEXT, help="for algorithm=auto: a YAML file of constants instead of NCCL's"
+    )
+
+    @property
+    def tuning_file(self) -> str:
+        """Return the file of constants by which an algorithm is chosen, or nothing."""
+        return self.tuning
 
 
 def _buffers(data: CollectiveData, root: int, position: int) -> dict[str, int]:

@@ -37,18 +37,21 @@ import numpy as np
 from emulator.scenario import Contents, Outcome, Trial, parameter
 from scenarios.collectives.algorithm_registry import algorithms
 from scenarios.collectives.collective import (
+    COLUMNS,
     INPUT,
     OUTPUT,
     Collective,
-    CollectiveData,
     all_peers,
     collective_measures,
     collective_trials,
 )
+from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import (
     ExchangeParameters,
 )
 from topologies.model import Topology
+
+__all__ = ["COLUMNS", "Parameters", "measures", "schedules", "topology"]
 
 
 @dataclass(frozen=True, kw_only=True)

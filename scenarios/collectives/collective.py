@@ -5,98 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from emulator.endpoint.operations.operation_table import WRITE, OperationTable
 from emulator.endpoint.operations.schedule import Region, Schedule
 from emulator.errors import UserError
+from emulator.run.report.result_table import FABRIC_COLUMNS, NCCL_COLUMNS, TableColumn
 from emulator.scenario import Contents, Outcome, Trial
 from scenarios.collectives import ring
 from scenarios.collectives.algorithm_registry import algorithm_of
 from scenarios.collectives.blocks import Block
 from scenarios.collectives.collective_call import DIVISOR, CollectiveCall
+from scenarios.collectives.collective_data import CollectiveData
 from scenarios.collectives.collective_parameters import ChannelParameters, CollectiveParameters
 from scenarios.collectives.communicators import Communicator, communicators
-from scenarios.collectives.data_types import (
-    DataType,
-    Total,
-    Values,
-    factors,
-    random_reals,
-    whole_numbers,
-)
+from scenarios.collectives.data_types import Values
+from scenarios.collectives.exchange_matrix import busiest, imbalance
 from scenarios.collectives.program import Program
+from scenarios.collectives.tuning import (
+    AUTO,
+    NCCL_TUNING,
+    Choice,
+    choose_allreduce,
+    read_tuning,
+)
 from topologies.model import Topology
 
+#: What a table has for each size: columns of the NCCL tests, then our own.
+COLUMNS = (
+    *NCCL_COLUMNS,
+    *FABRIC_COLUMNS,
+    TableColumn("fabric_bytes", "S_fabric", "(MB)", 9, divisor=1e6),
+    TableColumn("algorithm", "algorithm", "", 18),
+)
 INPUT, OUTPUT, SCRATCH = "input", "output", "scratch"
-
-
-@dataclass(frozen=True)
-class CollectiveData:
-    """What the members of one communicator put into a collective of ``size`` octets."""
-
-    seed: int
-    group: int
-    members: int
-    size: int
-    datatype: DataType
-    reduction: str
-    exact: bool
-
-    @property
-    def part(self) -> int:
-        """Return the octets of one member's part."""
-        return self.size // self.members
-
-    def whole(self, position: int, *, ranks: int = 1) -> Values:
-        """Return the buffer of a member; ``ranks`` of them are reduced."""
-        key = (self.seed, *((self.group,) if self.group else ()), position, self.size)
-        return self._values(key, self.size, ranks, position)
-
-    def operand(self, position: int) -> Values:
-        """Return what a member adds to a reduction over all."""
-        return self.whole(position, ranks=self.members)
-
-    def piece(self, sender: int, receiver: int) -> Values:
-        """Return the part that one member has for another one."""
-        key = (self.seed, 1, self.group, sender, receiver, self.part)
-        return self._values(key, self.part, 1, sender)
-
-    def _values(self, key: Sequence[int], octets: int, ranks: int, position: int) -> Values:
-        count = octets // self.datatype.octets
-        if not self.exact:
-            product = self.reduction == "prod"
-            return random_reals(self.datatype, key, count, ranks=ranks, product=product)
-        if self.reduction == "prod":
-            return factors(self.datatype, key, count, ranks=ranks, position=position)
-        return whole_numbers(self.datatype, key, count, ranks=ranks, position=position)
-
-    @cached_property
-    def total(self) -> Total:
-        """Return the reduction of all members' buffers."""
-        total = Total(self.datatype, self.reduction, exact=self.exact)
-        for position in range(self.members):
-            total.add(self.operand(position))
-        return total
-
-    @cached_property
-    def total_value(self) -> Values:
-        """Return the result of the reduction; nobody may change it."""
-        value = self.total.value()
-        value.flags.writeable = False
-        return value
-
-    @cached_property
-    def total_bound(self) -> Values | None:
-        """Return how far elements of the result may be from it, or None for not at all."""
-        return self.total.bound()
-
-    @cached_property
-    def gathered(self) -> Values:
-        """Return the parts of all members, one behind the other."""
-        return np.concatenate([self.piece(position, position) for position in range(self.members)])
-
 
 #: Octets of each buffer of a member; arguments are the data, the root's position and the member's.
 BufferSizes = Callable[[CollectiveData, int, int], Mapping[str, int]]
@@ -196,6 +140,7 @@ class _Run:
                 given.element,
                 given.reduction,
                 given.exact,
+                given.matrix(len(group), self.size, self.seed),
             )
             for number, group in enumerate(self.groups)
         ]
@@ -209,7 +154,7 @@ class _Run:
         given = self.parameters
         return Trial(
             collective=self.collective.name,
-            size_bytes=self.size,
+            size_bytes=self._row_size,
             compile=lambda: self._compiled(topology),
             inputs=self._inputs,
             expected=self._expected,
@@ -219,13 +164,44 @@ class _Run:
             warmups=given.warmups,
             iterations=given.iterations,
             facts={
-                "algorithm": given.algorithm,
+                "algorithm": self.algorithm,
+                **self._choice_facts,
+                **self._exchange_facts,
                 "members": len(self.groups[0]),
                 "communicators": len(self.groups),
                 "in_place": given.is_in_place,
                 **self._channel_facts(topology),
             },
         )
+
+    @property
+    def _row_size(self) -> int:
+        """The size of the row; of unequal parts what the busiest member sends or receives."""
+        matrix = self.data[0].matrix
+        return self.size if matrix is None else busiest(matrix)
+
+    @cached_property
+    def _choice(self) -> Choice | None:
+        """The choice of NCCL's model, if the user leaves it to that."""
+        given = self.parameters
+        if given.algorithm != AUTO:
+            return None
+        tuning = read_tuning(Path(given.tuning_file)) if given.tuning_file else NCCL_TUNING
+        return choose_allreduce(tuning, self.groups[0], self.size)
+
+    @property
+    def algorithm(self) -> str:
+        """Return the name of the algorithm that runs."""
+        return self._choice.algorithm if self._choice else self.parameters.algorithm
+
+    @property
+    def _choice_facts(self) -> dict[str, object]:
+        return {"model_us": dict(self._choice.times_us)} if self._choice else {}
+
+    @property
+    def _exchange_facts(self) -> dict[str, object]:
+        matrix = self.data[0].matrix
+        return {"imbalance": imbalance(matrix)} if matrix is not None else {}
 
     def _channel_facts(self, topology: Topology) -> dict[str, object]:
         given = self.parameters
@@ -235,7 +211,7 @@ class _Run:
             "order": given.order,
             "channels": self._channels(self.groups[0]),
         }
-        if given.algorithm == "ring":
+        if self.algorithm == "ring":
             facts["cross_rail_hops"] = sum(
                 ring.cross_rail_hops(group.rings, topology) for group in self.groups
             )
@@ -255,7 +231,7 @@ class _Run:
 
     def _write(self, program: Program, number: int, group: Communicator) -> None:
         given = self.parameters
-        chosen = algorithm_of(self.collective.key, given.algorithm)
+        chosen = algorithm_of(self.collective.key, self.algorithm)
         result = SCRATCH if self._by_scratch else OUTPUT
         chosen.run(
             CollectiveCall(
@@ -270,6 +246,7 @@ class _Run:
                 root=given.root_position,
                 channels=self._channels(group),
                 peers=given.peers_at_once,
+                matrix=self.data[number].matrix,
             )
         )
         if not self._by_scratch:
@@ -290,7 +267,7 @@ class _Run:
     def _by_scratch(self) -> bool:
         """Whether a result is made beside the source, and takes its place at the end."""
         given = self.parameters
-        chosen = algorithm_of(self.collective.key, given.algorithm)
+        chosen = algorithm_of(self.collective.key, self.algorithm)
         return given.is_in_place and not chosen.in_place
 
     def _buffers(self, number: int, position: int) -> Mapping[str, int]:

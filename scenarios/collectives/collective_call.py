@@ -55,6 +55,8 @@ class CollectiveCall:
     root: int = 0
     channels: int = 1
     peers: int = 8
+    #: octets from each member to each other one; None: a part of the size
+    matrix: Sequence[Sequence[int]] | None = None
 
     @property
     def members(self) -> int:
@@ -71,6 +73,19 @@ class CollectiveCall:
         octets = self.datatype.octets
         block = within or Block(0, self.size)
         return split(block.length // octets, parts, octets, first=block.offset // octets)
+
+    def exchanged(self, sender: int, receiver: int) -> tuple[Block, Block]:
+        """Return what the sender has for the receiver, and its place in the receiver's result."""
+        if self.matrix is None:
+            return (
+                Block(receiver * self.part, self.part),
+                Block(sender * self.part, self.part),
+            )
+        octets = self.matrix[sender][receiver]
+        before = sum(self.matrix[sender][:receiver])
+        return Block(before, octets), Block(
+            sum(row[receiver] for row in self.matrix[:sender]), octets
+        )
 
     def pieces(self, buffer: str, block: Block, after: tuple[int, ...] = ()) -> Pieces:
         """Return ``block`` of ``buffer`` in slices; the block's contents are there ``after``."""

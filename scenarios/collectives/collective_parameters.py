@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
 
 from emulator.errors import UserError
 from emulator.scenario import parameter
 from scenarios.collectives.communicators import ALL
 from scenarios.collectives.data_types import REDUCTIONS
+from scenarios.collectives.exchange_matrix import Matrix
 from scenarios.collectives.size_sweep import SizeSweep
-from topologies.parts.design_parameters import COUNT, NUMBER, SIZE, TEXT
+from topologies.model import TopologyError
+from topologies.parts.design_parameters import COUNT, NUMBER, SIZE, TEXT, ParameterKind
 
+
+def _thousandths(text: str) -> int:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal("NaN")
+    if not value.is_finite() or value != round(value, 3) or abs(value) > 10**6:
+        raise TopologyError(f"{text!r} is not a number of three decimals; write for example 1.2")
+    return int(value * 1000)
+
+
+EXPONENT = ParameterKind("number", "thousandths", 0, 5000, _thousandths, lambda n: f"{n / 1000:g}")
+SHARE = replace(EXPONENT, maximum=1000)
 FLAG = replace(COUNT, minimum=0, maximum=1)
 SLICE_BYTES = 64 * 2**10
 #: Rounds of an exchange that NCCL has under way at a time.
@@ -46,6 +62,15 @@ class CollectiveParameters(SizeSweep):
     def is_in_place(self) -> bool:
         """Return whether the result replaces the source."""
         return False
+
+    @property
+    def tuning_file(self) -> str:
+        """Return the file of constants by which an algorithm is chosen, or nothing."""
+        return ""
+
+    def matrix(self, members: int, size: int, seed: int) -> Matrix | None:
+        """Return who sends how much to whom in an exchange of unequal parts of ``size`` octets."""
+        return None
 
     @property
     def is_shuffled(self) -> bool:

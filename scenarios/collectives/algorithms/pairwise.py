@@ -17,21 +17,25 @@ Round = Sequence[tuple[int, int]]
 
 
 def _in_rounds(call: CollectiveCall, rounds: Sequence[Round]) -> None:
-    """Send each member's part for each other one; a member has ``peers`` rounds under way."""
-    ranks, part = call.communicator.ranks, call.part
+    """Send what each member has for each other one; a member has ``peers`` rounds under way."""
+    ranks = call.communicator.ranks
     for position in range(call.members):
-        block = Block(position * part, part)
-        call.own(position, block, block)
+        kept, place = call.exchanged(position, position)
+        if kept.length:
+            call.own(position, kept, place)
     ended: list[list[tuple[int, ...]]] = [[] for _ in ranks]
     for pairs in rounds:
         waits = [own[-call.peers] if len(own) >= call.peers else () for own in ended]
         done: list[list[int]] = [[] for _ in ranks]
         for sender, receiver in pairs:
+            local, remote = call.exchanged(sender, receiver)
+            if not local.length:
+                continue
             sent, received = call.program.transfer(
                 ranks[sender],
                 ranks[receiver],
-                Region(call.source, receiver * part, part),
-                Region(call.result, sender * part, part),
+                Region(call.source, local.offset, local.length),
+                Region(call.result, remote.offset, remote.length),
                 after=waits[sender],
             )
             done[sender].append(sent)
@@ -45,24 +49,18 @@ def _shifted(members: int, shift: int) -> Round:
     return [(position, (position + shift) % members) for position in range(members)]
 
 
-@algorithm("alltoall", "shift")
-def shift(call: CollectiveCall) -> None:
-    """Send to the member k ahead and receive from the one k behind in round k."""
-    _in_rounds(call, [_shifted(call.members, step) for step in range(1, call.members)])
+def shift_rounds(call: CollectiveCall) -> list[Round]:
+    """Return rounds in which member p sends to p + k and receives from p - k, for all k."""
+    return [_shifted(call.members, step) for step in range(1, call.members)]
 
 
-@algorithm("alltoall", "xor")
-def xor(call: CollectiveCall) -> None:
-    """Exchange with the member whose number differs in the bits of k in round k."""
+def xor_rounds(call: CollectiveCall) -> list[Round]:
+    """Return rounds in which members exchange whose numbers differ in the bits of k."""
     members = call.members
-    rounds = 1 << (members - 1).bit_length()
-    _in_rounds(
-        call,
-        [
-            [(one, one ^ step) for one in range(members) if one ^ step < members]
-            for step in range(1, rounds)
-        ],
-    )
+    return [
+        [(one, one ^ step) for one in range(members) if one ^ step < members]
+        for step in range(1, 1 << (members - 1).bit_length())
+    ]
 
 
 def quadratic_deltas(count: int) -> list[int]:
@@ -75,26 +73,45 @@ def quadratic_deltas(count: int) -> list[int]:
     return [delta for delta in deltas if delta < count]
 
 
-@algorithm("alltoall", "nccl")
-def nccl(call: CollectiveCall) -> None:
-    """Take peers in NCCL's order: by hosts and then by members of a host, in quadratic steps.
+def nccl_rounds(call: CollectiveCall) -> list[Round]:
+    """Return rounds in NCCL's order: by hosts, then by members of a host, in quadratic steps.
 
     Where hosts have unequal numbers of members, all count as one host.
     """
     communicator = call.communicator
     hosts = communicator.hosts if communicator.uniform else [list(range(call.members))]
     width = len(hosts[0])
-    rounds = []
-    for host_delta in quadratic_deltas(len(hosts)):
-        for local_delta in quadratic_deltas(width):
-            pairs = [
-                (member, hosts[(h + host_delta) % len(hosts)][(local + local_delta) % width])
-                for h, host in enumerate(hosts)
-                for local, member in enumerate(host)
-            ]
-            if host_delta or local_delta:
-                rounds.append(pairs)
-    _in_rounds(call, rounds)
+    return [
+        [
+            (member, hosts[(h + host_delta) % len(hosts)][(local + local_delta) % width])
+            for h, host in enumerate(hosts)
+            for local, member in enumerate(host)
+        ]
+        for host_delta in quadratic_deltas(len(hosts))
+        for local_delta in quadratic_deltas(width)
+        if host_delta or local_delta
+    ]
+
+
+@algorithm("alltoall", "shift")
+@algorithm("alltoallv", "shift")
+def shift(call: CollectiveCall) -> None:
+    """Send to the member k ahead and receive from the one k behind in round k."""
+    _in_rounds(call, shift_rounds(call))
+
+
+@algorithm("alltoall", "xor")
+@algorithm("alltoallv", "xor")
+def xor(call: CollectiveCall) -> None:
+    """Exchange with the member whose number differs in the bits of k in round k."""
+    _in_rounds(call, xor_rounds(call))
+
+
+@algorithm("alltoall", "nccl")
+@algorithm("alltoallv", "nccl")
+def nccl(call: CollectiveCall) -> None:
+    """Take peers in NCCL's order."""
+    _in_rounds(call, nccl_rounds(call))
 
 
 @algorithm("sendrecv", "shift")
@@ -154,8 +171,8 @@ def dissemination(call: CollectiveCall) -> None:
     After ceil(log2 n) steps each member knows of all others (Hensgen, Finkel, Manber, 1988).
     """
     ranks = call.communicator.ranks
-    heard: list[tuple[int, ...]] = [() for _ in ranks]
-    distance, step = 1, 0
+    notified: list[tuple[int, ...]] = [() for _ in ranks]
+    distance = 1
     while distance < call.members:
         received: list[tuple[int, ...]] = [() for _ in ranks]
         for sender, receiver in _shifted(call.members, distance):
@@ -165,8 +182,8 @@ def dissemination(call: CollectiveCall) -> None:
                 ranks[receiver],
                 Region(call.source, 0, call.size),
                 there,
-                after=heard[sender],
+                after=notified[sender],
             )
             received[receiver] = (index,)
-        heard = [(*old, *new) for old, new in zip(heard, received, strict=True)]
-        distance, step = 2 * distance, step + 1
+        notified = [(*old, *new) for old, new in zip(notified, received, strict=True)]
+        distance *= 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from emulator import scenario
+from emulator.endpoint.operations.schedule import Copy, Receive, Schedule, Write
 from emulator.scenario import Trial
 from scenarios.collectives.algorithm_registry import algorithms
 from tests.harness.runs.schedule_executor import Executor, hazards
@@ -21,6 +22,8 @@ COLLECTIVES = {
     "broadcast": "ring",
     "reduce": "ring",
     "alltoall": "shift",
+    "alltoallv": "shift",
+    "barrier": "dissemination",
     "gather": "direct",
     "scatter": "direct",
     "sendrecv": "shift",
@@ -81,7 +84,7 @@ def execute(one: Trial, seed: int = 5) -> tuple[Executor, int]:
 def test_inputs_become_expected(name: str, algorithm: str, spec: str) -> None:
     for size in ("400", "1000"):
         one = trial(name, spec, sizes=size, algorithm=algorithm)
-        assert list(contents(one, 1))
+        assert list(contents(one, 9))
         assert execute(one)[1] == 0
 
 
@@ -168,3 +171,49 @@ def test_any_member_is_the_root(root: str) -> None:
             assert execute(one)[1] == 0, (name, algorithm)
             if name in ("reduce", "gather"):
                 assert [rank for rank, _, _ in contents(one, 6)] == [int(root)]
+
+
+@pytest.mark.parametrize("algorithm", algorithms("alltoallv", first="shift"))
+@pytest.mark.parametrize("more", [{"skew": "2.5"}, {"pattern": "distance", "spread": "0.5"}])
+def test_parts_may_be_unequal(algorithm: str, more: dict[str, str]) -> None:
+    one = trial("alltoallv", "rail_clos:hosts=3,gpus_per_host=2", sizes="4000",
+                algorithm=algorithm, **more)  # fmt: skip
+    assert execute(one)[1] == 0
+    assert hazards(one.compile()) == []
+    sent = {op.local.length for s in one.compile() for op in s.operations if isinstance(op, Write)}
+    assert len(sent) > 1
+    balanced = one.facts["imbalance"] == pytest.approx(1)
+    assert balanced is ("pattern" in more)
+
+
+def test_nobody_leaves_a_barrier_before_all_have_come() -> None:
+    for hosts in range(2, 18):
+        one = trial("barrier", f"rail_clos:hosts={hosts},gpus_per_host=1")
+        schedules = one.compile()
+        senders = {
+            (schedule.rank, operation.peer, operation.tag): (schedule.rank, index)
+            for schedule in schedules
+            for index, operation in enumerate(schedule.operations)
+            if isinstance(operation, Write | Copy)
+        }
+        for rank in range(hosts):
+            assert len(_known(schedules, senders, rank)) == hosts
+
+
+Senders = Mapping[tuple[int, int, int], tuple[int, int]]
+
+
+def _known(schedules: Sequence[Schedule], senders: Senders, rank: int) -> set[int]:
+    """Return the members whose coming ``rank`` knows of when all its operations are over."""
+    seen: set[tuple[int, int]] = set()
+    todo = [(rank, index) for index in range(len(schedules[rank].operations))]
+    while todo:
+        key = todo.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        operation = schedules[key[0]].operations[key[1]]
+        todo += [(key[0], earlier) for earlier in operation.after]
+        if isinstance(operation, Receive):
+            todo.append(senders[operation.peer, key[0], operation.tag])
+    return {one for one, _ in seen}

@@ -1,0 +1,88 @@
+"""What the members of a communicator put into a collective, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from scenarios.collectives.data_types import (
+    DataType,
+    Total,
+    Values,
+    factors,
+    random_reals,
+    whole_numbers,
+)
+from scenarios.collectives.exchange_matrix import Matrix
+
+
+@dataclass(frozen=True)
+class CollectiveData:
+    """What the members of one communicator put into a collective of ``size`` octets."""
+
+    seed: int
+    group: int
+    members: int
+    size: int
+    datatype: DataType
+    reduction: str
+    exact: bool
+    #: octets from each member to each other one; None: a part of the size
+    matrix: Matrix | None = None
+
+    @property
+    def part(self) -> int:
+        """Return the octets of one member's part."""
+        return self.size // self.members
+
+    def whole(self, position: int, *, ranks: int = 1) -> Values:
+        """Return the buffer of a member; ``ranks`` of them are reduced."""
+        key = (self.seed, *((self.group,) if self.group else ()), position, self.size)
+        return self._values(key, self.size, ranks, position)
+
+    def operand(self, position: int) -> Values:
+        """Return what a member adds to a reduction over all."""
+        return self.whole(position, ranks=self.members)
+
+    def piece(self, sender: int, receiver: int) -> Values:
+        """Return the part that one member has for another one."""
+        octets = self.part if self.matrix is None else self.matrix[sender][receiver]
+        key = (self.seed, 1, self.group, sender, receiver, octets)
+        return self._values(key, octets, 1, sender)
+
+    def _values(self, key: Sequence[int], octets: int, ranks: int, position: int) -> Values:
+        count = octets // self.datatype.octets
+        if not self.exact:
+            product = self.reduction == "prod"
+            return random_reals(self.datatype, key, count, ranks=ranks, product=product)
+        if self.reduction == "prod":
+            return factors(self.datatype, key, count, ranks=ranks, position=position)
+        return whole_numbers(self.datatype, key, count, ranks=ranks, position=position)
+
+    @cached_property
+    def total(self) -> Total:
+        """Return the reduction of all members' buffers."""
+        total = Total(self.datatype, self.reduction, exact=self.exact)
+        for position in range(self.members):
+            total.add(self.operand(position))
+        return total
+
+    @cached_property
+    def total_value(self) -> Values:
+        """Return the result of the reduction; nobody may change it."""
+        value = self.total.value()
+        value.flags.writeable = False
+        return value
+
+    @cached_property
+    def total_bound(self) -> Values | None:
+        """Return how far elements of the result may be from it, or None for not at all."""
+        return self.total.bound()
+
+    @cached_property
+    def gathered(self) -> Values:
+        """Return the parts of all members, one behind the other."""
+        return np.concatenate([self.piece(position, position) for position in range(self.members)])
