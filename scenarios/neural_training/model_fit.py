@@ -193,20 +193,22 @@ def _compiled(
     parts = [[tensors.new(rank, "parts", count) for _ in range(reductions)] for rank in needed]
     ready: list[tuple[int, ...]] = [() for _ in ranks]
     for number in range(reductions):
-        duration = _times_ns(parameters, model)[number % 2]
-        ready = [(tensors.compute(rank, duration, ready[rank]),) for rank in ranks]
-        held = [
-            # a copy, since sums are made in place and the next iteration needs the part again
-            tensors.reduce(
-                replace(parts[rank][number], ready=ready[rank]),
-                tensors.new(rank, "partial sums", count),
-                "replace",
-            )
-            for rank in needed
-        ]
-        if held:
-            sums = tensors.all_reduce(held, "sums", "outputs of the GPUs' shares of a layer")
-            ready = [one.ready for one in sums]
+        half = "feed-forward" if number % 2 else "attention"
+        with program.named(f"layer {number // 2 + 1}, {half}"):
+            duration = _times_ns(parameters, model)[number % 2]
+            ready = [(tensors.compute(rank, duration, ready[rank]),) for rank in ranks]
+            held = [
+                # a copy, since sums are made in place and the next iteration needs the part again
+                tensors.reduce(
+                    replace(parts[rank][number], ready=ready[rank]),
+                    tensors.new(rank, "partial sums", count),
+                    "replace",
+                )
+                for rank in needed
+            ]
+            if held:
+                sums = tensors.all_reduce(held, "sums", "outputs of the GPUs' shares of a layer")
+                ready = [one.ready for one in sums]
     return tensors.exchanges, program.schedules()
 
 

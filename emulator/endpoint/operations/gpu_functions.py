@@ -61,7 +61,7 @@ def find_gpu_function(name: str) -> GpuFunction:
         except (ImportError, ValueError) as missing:
             raise ValueError(
                 f"its function {name!r} cannot be imported ({missing}); "
-                "define it in a module that every process can import"
+                "define it in a module that every process can import, or use the virtual clock"
             ) from None
     if name not in _FUNCTIONS:
         raise ValueError(f"{name!r} is no function of GPUs; register it with @gpu_function")

@@ -199,8 +199,9 @@ class AttentionTraining:
         losses = [tensors.new(rank, "losses", self.epochs) for rank in ranks]
         for epoch in range(self.epochs):
             values = [first]
-            for block in weights:
-                values.append(self._forward_written(tensors, block, values[-1]))
+            for number, block in enumerate(weights, 1):
+                with program.named(f"epoch {epoch + 1}, block {number} forward"):
+                    values.append(self._forward_written(tensors, block, values[-1]))
             deltas = [
                 tensors.apply(gpu_layers.loss, [y, target], [loss.part(epoch, 1), delta])[1]
                 for y, target, loss, delta in zip(
@@ -212,9 +213,11 @@ class AttentionTraining:
                 )
             ]
             for number in reversed(range(self.blocks)):
-                parts = self._backward_written(tensors, weights[number], values[number], deltas)
-                if number:
-                    deltas = self._total_written(tensors, deltas, parts, DELTAS)
+                block, x = weights[number], values[number]
+                with program.named(f"epoch {epoch + 1}, block {number + 1} backward"):
+                    parts = self._backward_written(tensors, block, x, deltas)
+                    if number:
+                        deltas = self._total_written(tensors, deltas, parts, DELTAS)
         return tensors.exchanges, program.schedules()
 
     def _everywhere(self, tensors: TensorProgram, buffer: str) -> list[Tensor]:

@@ -85,7 +85,7 @@ class ParallelTraining:
             for stages in ranks
         ]
         for epoch in range(plan.epochs):
-            with program.named(f"epoch {epoch}"):
+            with program.named(f"epoch {epoch + 1}"):
                 self._epoch(epoch)
 
     @property
@@ -120,7 +120,7 @@ class ParallelTraining:
             for (replica, stage), order in pending.items():
                 while order and self._possible(replica, stage, *order[-1]):
                     what, micro = order.pop()
-                    with self.tensors.program.named(f"micro-batch {micro}"):
+                    with self.tensors.program.named(f"micro-batch {micro + 1}"):
                         if what == FORWARD:
                             self._forward(replica, stage, micro, epoch)
                         else:
@@ -155,7 +155,7 @@ class ParallelTraining:
         for gpu, value in zip(gpus, values, strict=True):
             gpu.values[micro] = [value]
         for place, layer in enumerate(plan.stage_layers(stage)):
-            with tensors.program.named(f"layer {layer} forward"):
+            with tensors.program.named(f"layer {layer + 1} forward"):
                 self._layer_forward(gpus, stage, place, micro)
         for part, gpu in enumerate(gpus):
             y = gpu.values[micro][-1]
@@ -195,7 +195,7 @@ class ParallelTraining:
         deltas = [gpu.deltas.pop(micro) for gpu in gpus]
         layers = plan.stage_layers(stage)
         for place, layer in reversed(list(enumerate(layers))):
-            with tensors.program.named(f"layer {layer} backward"):
+            with tensors.program.named(f"layer {layer + 1} backward"):
                 before = [
                     self._layer_backward(gpu, stage, part, place, micro, deltas[part])
                     for part, gpu in enumerate(gpus)

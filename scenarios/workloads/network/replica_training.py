@@ -194,13 +194,13 @@ class ReplicaTraining:
                     duration_ns=self.gradient_ns,
                 )
                 gradients.append(gradient)
-            for rank, total in enumerate(
-                tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
-            ):
-                inputs = [weights[rank], total]
-                (weights[rank],) = tensors.apply(
-                    gpu_layers.step, inputs, [weights[rank]], self.rate
-                )
+            with program.named(f"epoch {epoch + 1}, gradients and step"):
+                sums = tensors.all_reduce(gradients, "summed gradients", GRADIENTS)
+                for rank, total in enumerate(sums):
+                    inputs = [weights[rank], total]
+                    (weights[rank],) = tensors.apply(
+                        gpu_layers.step, inputs, [weights[rank]], self.rate
+                    )
         return tensors.exchanges, program.schedules()
 
     def inputs(self, rank: int) -> Contents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,68 @@ def test_the_numbers_of_an_epoch_stand_below_the_table(start: Callable[..., Run]
     starts = [float(line.split()[1]) for line in drawn]
     assert starts == sorted(starts)
     assert "48 B outputs to the next stage" in pictures[0]
+
+
+OWN = '''"""Doubling: GPU 1 doubles what GPU 0 sends."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.endpoint.operations.gpu_functions import gpu_function, name_of
+from emulator.endpoint.operations.schedule import Apply
+from emulator.scenario import Trial, parameter
+from scenarios.collectives.program import Program
+from topologies.parts.design_parameters import SIZE
+
+
+@gpu_function
+def doubled(inputs, outputs):
+    outputs[0].view("float32")[:] = 2 * inputs[0].view("float32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    size: int = parameter(4096, SIZE, help="octets")
+
+
+def topology(parameters):
+    return "rail_clos:hosts=2,gpus_per_host=1,spines=1"
+
+
+def schedules(parameters, topology, seed):
+    program, size = Program.on(topology), parameters.size
+    here, there = program.allocate(0, "a", size), program.allocate(1, "a", size)
+    into = program.allocate(1, "b", size)
+    _, arrived = program.transfer(0, 1, here, there)
+    twice = Apply(function=name_of(doubled), inputs=(there,), outputs=(into,), after=(arrived,))
+    program.append(1, twice)
+    values = np.arange(size // 4, dtype=np.float32)
+    return [
+        Trial(
+            collective="doubling",
+            size_bytes=size,
+            compile=program.schedules,
+            inputs=lambda rank: {"a": values} if rank == 0 else {},
+            expected=lambda rank: {"b": 2 * values} if rank == 1 else {},
+        )
+    ]
+
+
+def measures(parameters, topology, trial, outcome):
+    return {}
+'''
+
+
+def test_a_users_file_may_have_functions_of_its_own(
+    start: Callable[..., Run], tmp_path: Path
+) -> None:
+    file = tmp_path / "doubling.py"
+    file.write_text(OWN)
+    run = start("--capture", "none", scenario=str(file))
+    status, _, errors = run.finish()
+    assert status == 0, errors
+    assert [row["wrong"] for row in run.result["rows"]] == [0]
 
 
 def test_the_hosts_clock_executes_functions_too(start: Callable[..., Run]) -> None:

@@ -68,15 +68,15 @@ def test_a_training_names_epochs_micro_batches_and_layers(start: Callable[..., R
     found = opened(run)
     steps = {one.name for one in found.slices if one.category == "step" and one.pid == 1}
     assert {
-        "epoch 0", "epoch 1", "epoch 1, micro-batch 1", "epoch 1, micro-batch 1, layer 0 forward",
-        "epoch 0, micro-batch 0, layer 0 backward", "epoch 0, gradients all_reduce",
+        "epoch 1", "epoch 2", "epoch 2, micro-batch 2", "epoch 2, micro-batch 2, layer 1 forward",
+        "epoch 1, micro-batch 1, layer 1 backward", "epoch 1, gradients all_reduce",
     } <= steps  # fmt: skip
     first, second = (
         [one for one in found.slices if one.name == name and one.pid == 1]
-        for name in ("epoch 0", "epoch 1")
+        for name in ("epoch 1", "epoch 2")
     )
     # The last gradients of an epoch are acknowledged when the next one has begun.
     assert first[0].begin == 0 < first[0].duration / 2 < second[0].begin
     titles = {one.name for one in found.slices}
-    assert "epoch 0, micro-batch 0, layer 0 forward layer_forward" in titles
-    assert any(one.startswith("epoch 1, gradients all_reduce to h1g0") for one in titles)
+    assert "epoch 1, micro-batch 1, layer 1 forward layer_forward" in titles
+    assert any(one.startswith("epoch 2, gradients all_reduce to h1g0") for one in titles)

@@ -117,6 +117,18 @@ def test_a_bit_flipped_in_a_delivered_activation_changes_the_final_weights(name:
     assert found["losses"] > 0
 
 
+def test_operations_have_the_names_of_their_layers_in_the_timeline() -> None:
+    schedule = placed(PLANS["all at once"]).schedules[0]
+    names = {span.name for span in schedule.spans}
+    assert {
+        "epoch 1, micro-batch 3",
+        "epoch 1, micro-batch 1, layer 2 backward",
+        "epoch 2, gradients all_reduce",
+    } <= names
+    named = {index for span in schedule.spans for index in range(span.first, span.end)}
+    assert named == set(range(len(schedule.operations)))
+
+
 def test_a_training_that_is_divided_learns_what_the_undivided_one_learns() -> None:
     plan = PLANS["all at once"]
     losses = [train(plan).epoch_loss(epoch) for epoch in range(plan.epochs)]
