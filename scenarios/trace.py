@@ -15,7 +15,8 @@ of real data.  Collectives become rings, rounds and pairs as the scenarios of th
 them (``scenarios.traces.collective_replay``).  Every element that arrives is compared.
 
 Computations take ``compute_scale`` times as long as the file says, and those of one stream take
-turns.  What a file leaves open is refused with its place (the manual of the formats is
+turns.  ``size_scale`` makes messages smaller, since a job moves more than a machine holds.  What a
+file leaves open is refused with its place (the manual of the formats is
 ``scenarios/traces/README.md``).
 
 Measured: the time from a common start until the last rank is done; the ideal, a lower bound from
@@ -43,6 +44,7 @@ from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import Trace
 from scenarios.traces.trace_parameters import FACTOR, PATH, WORD
 from scenarios.traces.trace_report import collective_rows, write_files
+from scenarios.traces.trace_scaling import with_sizes
 from scenarios.workloads.flows import WARMUPS
 from topologies.model import Topology
 from topologies.parts.design_parameters import COUNT, NUMBER, SIZE
@@ -54,6 +56,8 @@ COLUMNS = (
     TableColumn("collectives", "coll.", "", 6),
     TableColumn("messages", "messages", "", 8),
     TableColumn("size_bytes", "size", "(B)", 11),
+    TableColumn("size_scale", "size", "scale", 8, 4),
+    TableColumn("compute_scale", "compute", "scale", 8, 4),
     TableColumn("compute_us", "compute", "(us)"),
     TableColumn("time_us", "time", "(us)"),
     *FABRIC_COLUMNS[:2],
@@ -74,6 +78,10 @@ class Parameters:
     groups: str = parameter("", PATH, help="JSON file with the ranks of each group")
     ranks: int = parameter(0, NUMBER, help="number of ranks, if the file does not say it")
     root: int = parameter(-1, NUMBER, help="position of roots, if the file does not say it")
+    gathered: str = parameter(
+        "unstated", choices=("unstated", "whole", "part"), help="what sizes of all-gathers are"
+    )
+    size_scale: float = parameter(1.0, FACTOR, help="factor of the sizes of all messages")
     compute_scale: float = parameter(1.0, FACTOR, help="factor of all computations")
     slice_bytes: int = parameter(64 * 2**10, SIZE, help="pieces in which a collective moves on")
     write: tuple[str, ...] = parameter((), PATH, many=True, help="files to write of what ran")
@@ -87,8 +95,10 @@ class Parameters:
             groups=self.groups,
             timeless=not self.compute_scale,
             root=None if self.root < 0 else self.root,
+            gathered=self.gathered,
         )
-        return load_traces(self.files, self.format, options)
+        traces = load_traces(self.files, self.format, options)
+        return [with_sizes(trace, self.size_scale) for trace in traces]
 
 
 def topology(parameters: Parameters) -> str:
@@ -149,6 +159,7 @@ def _trial(parameters: Parameters, replay: Replay) -> Trial:
             "collectives": len(replay.collectives),
             "messages": replay.messages,
             "empty_messages": replay.empty_messages,
+            "size_scale": parameters.size_scale,
             "compute_scale": replay.choice.compute_scale,
             "compute_us": replay.compute_ns() / 1000,
         },

@@ -18,13 +18,14 @@ class ReadOptions:
 
     ``timeless``: computations take no time, so that a file need not state their durations.
     ``groups`` is the path of the file with the ranks of each group.  ``root`` is the position of
-    the root in its group.
+    the root in its group.  ``gathered`` says what sizes of all-gathers are: ``whole`` or ``part``.
     """
 
     ranks: int = 0
     groups: str = ""
     timeless: bool = False
     root: int | None = None
+    gathered: str = ""
 
 
 #: A reader makes one trace of the files of all ranks, or of the one file that has them all.
