@@ -17,7 +17,7 @@ from collections import deque
 from uet.congestion.context import CongestionContext
 from uet.pds.pdc.pdc import Pdc
 from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.pdc.source import EVERYTHING, FINISHED, HELD
+from uet.pds.source.source import EVERYTHING, FINISHED, HELD
 from uet.transport import Frame
 from uet.tss.secure_domain import SealError
 

@@ -1,1 +1,1 @@
-"""Packet delivery contexts: life, source half, and what arrives for them (UES 3.5.8)."""
+"""Packet delivery contexts: life, turns, and what arrives for them (UES 3.5.8)."""

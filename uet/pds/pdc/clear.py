@@ -6,9 +6,9 @@ guaranteed-delivery response, has asked for a CLEAR, and no request comes along 
 
 from __future__ import annotations
 
-from uet.pds.pdc.source import RequestSource
 from uet.pds.psn import HALF, MASK
 from uet.pds.recovery.rto import UNLIMITED_RTO
+from uet.pds.source.source import RequestSource
 from uet.transport import Frame
 
 

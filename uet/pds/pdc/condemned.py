@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 
 from uet.pds.nacks import PROVES_NOTHING
-from uet.pds.pdc.source import RequestSource
 from uet.pds.psn import MASK
+from uet.pds.source.source import RequestSource
 from uet.wire.codes import NackCode
 
 

@@ -2,7 +2,7 @@
 
 A :class:`Pdc` puts the parts of one end together, and is what the endpoint and SES hold:
 ``writer`` writes its packets (:mod:`uet.pds.pds_packets`), ``source`` and ``destination`` are the
-halves that do the work (:mod:`uet.pds.pdc.source`, :mod:`uet.pds.destination`), ``life`` has its
+halves that do the work (:mod:`uet.pds.source.source`, :mod:`uet.pds.destination`), ``life`` has its
 state and closes it (:mod:`uet.pds.pdc.life`), ``sender`` is called in its turns
 (:mod:`uet.pds.pdc.pdc_sender`), ``feedback`` takes ACKs and NACKs
 (:mod:`uet.pds.pdc.pdc_feedback`), ``controls`` control packets (:mod:`uet.pds.pdc.pdc_controls`),
@@ -28,12 +28,12 @@ from uet.pds.pdc.pdc_parts import PdcIdentity, PdcParts
 from uet.pds.pdc.pdc_probes import PdcProbes
 from uet.pds.pdc.pdc_sender import PdcSender, PdcTurn
 from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.pdc.source import RequestSource
-from uet.pds.pdc.source_settings import SourceSettings
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import MASK
 from uet.pds.reception import Reception
 from uet.pds.semantics import Answer, Outbound, Semantics
+from uet.pds.source.source import RequestSource
+from uet.pds.source.source_settings import SourceSettings
 from uet.pds.window import PsnArrival
 from uet.peer import Peer
 from uet.transport import Frame

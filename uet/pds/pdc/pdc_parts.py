@@ -13,9 +13,9 @@ from typing import Protocol
 from uet.config import FepConfig
 from uet.pds.destination import RequestDestination
 from uet.pds.pdc.clear import ClearDuty
-from uet.pds.pdc.outbound_messages import MessageEnds
-from uet.pds.pdc.source import RequestSource
 from uet.pds.pds_packets import PacketWriter
+from uet.pds.source.outbound_messages import MessageEnds
+from uet.pds.source.source import RequestSource
 from uet.peer import Peer
 from uet.transport import Frame
 

@@ -9,7 +9,7 @@ from uet.pds.pdc.life import PdcLife
 from uet.pds.pdc.pdc_parts import PdcParts
 from uet.pds.pdc.pdc_probes import PdcProbes
 from uet.pds.pdc.pdc_state import PdcState
-from uet.pds.pdc.source import FINISHED, HELD
+from uet.pds.source.source import FINISHED, HELD
 from uet.transport import Frame
 from uet.wire.codes import ControlType
 
@@ -110,7 +110,7 @@ class PdcSender:
         """Append about as many ``octets`` of requests, as far as they may leave now.
 
         The value returned says why no more leave, as that of
-        :meth:`uet.pds.pdc.source.RequestSource.transmit` does.
+        :meth:`uet.pds.source.source.RequestSource.transmit` does.
         """
         life = self._life
         if life.condemned is not None:

@@ -2,7 +2,7 @@
 
 In order: what a NACK does, what much newer packets tell, what is overdue, what the timer does.
 The records are :mod:`uet.pds.recovery.open_requests`; what was found lost leaves again by
-:mod:`uet.pds.pdc.source`.
+:mod:`uet.pds.source.source`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The source half of a PDC: requests leave, again if they were lost.
 
 In order: its parts, new messages, what may be sent, credit, a new first PSN, the end (UES 3.5.12,
-3.5.20, 3.5.21).  Its parts are the messages (:mod:`uet.pds.pdc.outbound_messages`), the records of
-what is sent (:mod:`uet.pds.recovery.open_requests`), the repair of losses
+3.5.20, 3.5.21).  Its parts are the messages (:mod:`uet.pds.source.outbound_messages`), the records
+of what is sent (:mod:`uet.pds.recovery.open_requests`), the repair of losses
 (:mod:`uet.pds.recovery.repair`, :mod:`uet.pds.recovery.tail_loss`), what ACKs do
-(:mod:`uet.pds.pdc.source_acks`), and its control packets (:mod:`uet.pds.pdc.source_controls`).
+(:mod:`uet.pds.source.source_acks`), and its control packets
+(:mod:`uet.pds.source.source_controls`).
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from __future__ import annotations
 from typing import cast
 
 from uet.congestion.context import PdcFlow
-from uet.pds.pdc.outbound_messages import MessageEnds, OutboundMessages
-from uet.pds.pdc.source_acks import SourceAcks
-from uet.pds.pdc.source_controls import SourceControls
-from uet.pds.pdc.source_settings import SourceSettings
 from uet.pds.pds_packets import PacketWriter
 from uet.pds.psn import HALF, MASK
 from uet.pds.recovery.open_requests import RING, SLOT, OpenRequests
 from uet.pds.recovery.repair import LossRecovery
 from uet.pds.recovery.tail_loss import TailLoss
 from uet.pds.semantics import Numbered, Outbound
+from uet.pds.source.outbound_messages import MessageEnds, OutboundMessages
+from uet.pds.source.source_acks import SourceAcks
+from uet.pds.source.source_controls import SourceControls
+from uet.pds.source.source_settings import SourceSettings
 from uet.transport import Frame
 from uet.wire.codes import ControlType, NextHeader
 
