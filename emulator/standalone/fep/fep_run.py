@@ -19,6 +19,7 @@ from emulator.endpoint.nic.interface import NetworkInterface, interface, mac_of,
 from emulator.endpoint.nic.raw_port import RawPort
 from emulator.errors import UserError
 from emulator.standalone.endpoint_namespace import enter_namespace
+from emulator.standalone.fep.event_log import EventLog, WatchedTrace
 from emulator.standalone.fep.key_file import write_keys
 from emulator.standalone.output_file import make_folder
 from emulator.standalone.report import EventReport
@@ -224,9 +225,6 @@ def _endpoint(
         if requested.event_log is None:
             endpoint = WatchedEndpoint(config, listener=listener, **begins)
         else:
-            # Some 70 ms, which endpoints without a log need not pay.
-            from emulator.standalone.fep.event_log import EventLog, WatchedTrace
-
             log = EventLog(
                 requested.event_log, name=config.address, title=what, reference=clock.began
             )
