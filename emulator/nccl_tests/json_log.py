@@ -32,6 +32,12 @@ def read(source: str, text: str) -> ClusterLog:
         raise UserError(f"{source} has no list 'results' with a row in it; give a file of -J")
     if len(results) > MOST_RESULTS:
         raise UserError(f"{source} has {len(results)} results; cut it to {MOST_RESULTS}")
+    experiments = {_object(one).get("experiment_name") or "" for one in results if _named(one)}
+    if len(experiments) > 1:
+        raise UserError(
+            f"{source} has the results of {len(experiments)} experiments, such as "
+            f"{min(experiments)!r} and {max(experiments)!r}; cut it to one"
+        )
     config = _object(content.get("config"))
     hosts, ranks = _ranks(source, config)
     return ClusterLog(
@@ -43,6 +49,10 @@ def read(source: str, text: str) -> ClusterLog:
         iterations=_positive(config.get("iterations")),
         aggregated=_positive(config.get("aggregated_iterations")) or 1,
     )
+
+
+def _named(result: object) -> bool:
+    return isinstance(_object(result).get("experiment_name"), str)
 
 
 def _collective(arguments: object) -> str | None:

@@ -35,6 +35,7 @@ class NcclReport:
         self._topology, self._arguments, self._warmups = topology, list(arguments), warmups
         self._began = datetime.now()
         self._results: list[dict[str, object]] = []
+        self._by_all = True
 
     def add(self, row: Mapping[str, object], times_ns: Sequence[int], name: str = "") -> None:
         """Add a row of ``result.json`` and the times of its iterations.
@@ -43,6 +44,7 @@ class NcclReport:
         """
         if any(row.get(column) is None for column in _COLUMNS):
             return
+        self._by_all &= row.get("members", len(self._topology.gpus)) == len(self._topology.gpus)
         placed = "in_place" if row.get("in_place") else "out_of_place"
         result: dict[str, object] = {
             "size": row["size_bytes"],
@@ -96,7 +98,7 @@ class NcclReport:
             "validation": int(all(_measured(one)["nwrong"] is not None for one in self._results)),
             "per_iter_timing": _text(True),
             "per_iter_skip": 0,
-            "devices": self._devices(),
+            **({"devices": self._devices()} if self._by_all else {}),
         }
 
     def _devices(self) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 from emulator.errors import UserError
@@ -10,6 +11,8 @@ from emulator.nccl_tests.cluster_log import ClusterLog
 
 #: Octets that a log has at most: with NCCL's own messages it has a few million.
 LARGEST_LOG_BYTES = 64 * 2**20
+#: Octets of JSON: every value takes many times as much memory.
+LARGEST_JSON_BYTES = 16 * 2**20
 
 
 def read(path: Path) -> ClusterLog:
@@ -28,5 +31,10 @@ def read(path: Path) -> ClusterLog:
         )
     text = octets.decode("utf-8-sig", "replace")
     if text.lstrip()[:1] == "{":
+        if len(octets) > LARGEST_JSON_BYTES:
+            raise UserError(
+                f"{path} has more than {LARGEST_JSON_BYTES // 2**20} MiB of JSON; cut its results, "
+                "or give what the test printed"
+            )
         return json_log.read(str(path), text)
-    return text_log.read(str(path), text.splitlines())
+    return text_log.read(str(path), StringIO(text))

@@ -174,6 +174,10 @@ def test_json_of_uetemu_names_its_collective() -> None:
         ('{"results": [{"size": ' + "9" * 5000 + "}]}", "a number too long"),
         (json.dumps(document(results=[])), "no list 'results' with a row"),
         (json.dumps(document(results=7)), "no list 'results' with a row"),
+        (
+            json.dumps(document(results=[result(), result(experiment_name="rocev2")])),
+            "2 experiments, such as '' and 'rocev2'",
+        ),
         (json.dumps(document(results=[3])), r"results\[0\] has no text 'type'"),
         (json.dumps(document(results=[result(size=True)])), r"results\[0\].size is 'True'"),
         (json.dumps(document(results=[result(size=-4)])), "a size of -4 is none"),
@@ -223,4 +227,9 @@ def test_a_file_is_read_by_its_content(tmp_path: Path) -> None:
     with path.open("wb") as stream:
         stream.truncate(log_file.LARGEST_LOG_BYTES + 1)
     with pytest.raises(UserError, match="more than 64 MiB"):
+        log_file.read(path)
+    with path.open("wb") as stream:
+        stream.write(b'{"results": [')
+        stream.truncate(log_file.LARGEST_JSON_BYTES + 1)
+    with pytest.raises(UserError, match="more than 16 MiB of JSON"):
         log_file.read(path)

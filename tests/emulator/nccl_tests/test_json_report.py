@@ -127,6 +127,11 @@ def test_rows_that_nobody_checked_say_so() -> None:
     assert written(ROW)["config"]["validation"] == 1
 
 
+def test_groups_of_gpus_are_no_list_of_ranks() -> None:
+    assert "devices" in written({**ROW, "members": 4})["config"]
+    assert "devices" not in written({**ROW, "members": 2})["config"]
+
+
 def test_rows_of_other_patterns_make_no_file() -> None:
     fabric = catalogue.load("rail_clos:hosts=2,gpus_per_host=2,spines=1")
     report = NcclReport(fabric, [], 1)
