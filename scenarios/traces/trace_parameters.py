@@ -7,19 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from emulator.errors import UserError
+from topologies.parts.design_parameters import TextKind
 
 _FACTOR = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?(/[1-9][0-9]{0,8})?")
-
-
-@dataclass(frozen=True)
-class TextKind:
-    """A kind of parameter that is a text, such as a path."""
-
-    name: str
-
-    def read(self, field: str, value: str) -> str:
-        """Return ``value`` as it is."""
-        return value
 
 
 @dataclass(frozen=True)

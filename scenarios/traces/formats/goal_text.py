@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scenarios.traces.format_registry import ReadOptions, TraceFormat, register
+from scenarios.traces.goal_starts import start_together
 from scenarios.traces.trace_file import TraceFile
 from scenarios.traces.trace_model import (
     MOST_OPERATIONS,
@@ -212,50 +213,14 @@ def _resolved(
             starts.append((labels[later], labels[earlier]))
         else:
             after[labels[later]].add(labels[earlier])
-    _start_together(file, operations, after, starts)
+    problem = start_together(after, starts)
+    if problem is not None:
+        raise file.wrong(operations[problem[0]].line, problem[1])
     names = {at: label for label, at in labels.items()}
     return [
         _operation(one, names.get(at, ""), tuple(sorted(after[at])))
         for at, one in enumerate(operations)
     ]
-
-
-def _start_together(
-    file: TraceFile,
-    operations: Sequence[_Operation],
-    after: list[set[int]],
-    starts: Sequence[tuple[int, int]],
-) -> None:
-    """Let each later operation of ``starts`` wait for what the earlier one waits for.
-
-    An operation starts when all that it waits for is over: who starts after its start waits for
-    the same.
-    """
-    follows: dict[int, list[int]] = {}
-    waits = dict.fromkeys((one for pair in starts for one in pair), 0)
-    for later, earlier in starts:
-        follows.setdefault(earlier, []).append(later)
-        waits[later] += 1
-    ready = [one for one, count in waits.items() if not count]
-    copied = 0
-    while ready:
-        earlier = ready.pop()
-        for later in follows.get(earlier, ()):
-            after[later] |= after[earlier]
-            copied += len(after[earlier])
-            if copied > MOST_OPERATIONS:
-                raise file.wrong(
-                    operations[later].line,
-                    f"irequires leads to more than {MOST_OPERATIONS} dependencies; write requires",
-                )
-            waits[later] -= 1
-            if not waits[later]:
-                ready.append(later)
-    circle = next((one for one, count in waits.items() if count), None)
-    if circle is not None:
-        raise file.wrong(
-            operations[circle].line, "operations start after each other in a circle; break it"
-        )
 
 
 def _operation(one: _Operation, name: str, after: tuple[int, ...]) -> TraceOperation:
