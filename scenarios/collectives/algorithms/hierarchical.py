@@ -92,3 +92,76 @@ def allreduce(call: CollectiveCall) -> None:
             for other in host:
                 if other != host[number]:
                     call.send(host[number], other, pieces, part, call.result)
+
+
+def _part(call: CollectiveCall, position: int) -> Block:
+    return Block(position * call.part, call.part)
+
+
+@algorithm("reducescatter", "hierarchical")
+def reducescatter(call: CollectiveCall) -> None:
+    """Sum the parts of a rail's members inside each host, then along the rail.
+
+    Member i of a host first collects what its host adds to the parts of all members i; these then
+    go round the ring of rail i, each to its owner.
+    """
+    hosts = _hosts(call)
+    for number in range(len(hosts[0])):
+        rail = [host[number] for host in hosts]
+        held = [
+            [_inside(call, host, number, _part(call, owner), owner in host) for owner in rail]
+            for host in hosts
+        ]
+        size = len(rail)
+        moving = [held[place][(place - 1) % size] for place in range(size)]
+        for step in range(size - 1):
+            arrived: list[Pieces] = [[] for _ in rail]
+            for place in range(size):
+                there, owner = (place + 1) % size, (place - 1 - step) % size
+                final = step == size - 2
+                into = _part(call, rail[owner]) if final else None
+                buffer = call.result if final else STAGING
+                sent = call.send(rail[place], rail[there], moving[place], into, buffer)
+                arrived[there] = call.combine(rail[there], sent, held[there][owner])
+            moving = arrived
+        for place, pieces in enumerate(moving):
+            call.complete(rail[place], pieces)
+
+
+def _inside(call: CollectiveCall, host: list[int], number: int, part: Block, owned: bool) -> Pieces:
+    """Return what ``host`` adds to ``part``, at its member ``number``."""
+    final = owned and len(call.communicator.hosts) == 1
+    pieces = call.pieces(call.source, part)
+    for step in range(1, len(host)):
+        other = host[(number + step) % len(host)]
+        last = final and step == len(host) - 1
+        into, buffer = (part, call.result) if last else (None, STAGING)
+        arrived = call.send(other, host[number], call.pieces(call.source, part), into, buffer)
+        pieces = call.combine(host[number], arrived, pieces)
+    return pieces
+
+
+@algorithm("allgather", "hierarchical", in_place=True)
+def allgather(call: CollectiveCall) -> None:
+    """Pass parts on along rails, and share each with the own host at once."""
+    hosts = _hosts(call)
+    for number in range(len(hosts[0])):
+        rail = [host[number] for host in hosts]
+        moving = [call.own_part(member) for member in rail]
+        owners = list(rail)
+        for step in range(len(rail)):
+            for place, host in enumerate(hosts):
+                for other in host:
+                    if other != rail[place]:
+                        part = _part(call, owners[place])
+                        call.send(rail[place], other, moving[place], part, call.result)
+            if step == len(rail) - 1:
+                break
+            moving = [
+                call.send(
+                    rail[place - 1], rail[place], moving[place - 1],
+                    _part(call, owners[place - 1]), call.result,
+                )
+                for place in range(len(rail))
+            ]  # fmt: skip
+            owners = [owners[place - 1] for place in range(len(rail))]

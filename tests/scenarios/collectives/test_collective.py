@@ -76,6 +76,8 @@ def test_octets_over_the_fabric_are_those_of_the_formulas(hosts: int, width: int
         ("allreduce", "double-tree"): 2 * (hosts - 1) * size,
         ("reducescatter", "ring"): ring,
         ("allgather", "ring"): ring,
+        ("reducescatter", "hierarchical"): (hosts - 1) * size,
+        ("allgather", "hierarchical"): (hosts - 1) * size,
         ("alltoall", "shift"): size * (n - width),
         ("alltoall", "xor"): size * (n - width),
         ("alltoall", "nccl"): size * (n - width),
