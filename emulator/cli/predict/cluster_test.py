@@ -115,7 +115,8 @@ def parameters_of(
 ) -> dict[str, str]:
     """Return the parameters of the run; UserError, with the row, for what it has no parameter for.
 
-    ``given`` are the user's own.
+    ``given`` are the user's own.  The algorithm is chosen as the cluster's library does, where the
+    scenario can.
     """
     first = sizes[0].rows[0]
     for row in (row for size in sizes for row in size.rows):
@@ -161,7 +162,8 @@ def parameters_of(
             f"{scenario.name} by itself"
         )
     of_log = {"sizes": ",".join(str(size) for size in run_once(sizes))}
-    return {**of_log, **(dtype or {}), **(redop or {}), **root, **given}
+    chosen = choice(("algorithm",), ("auto",)) or {}
+    return {**chosen, **of_log, **(dtype or {}), **(redop or {}), **root, **given}
 
 
 def check_work(log: ClusterLog, sizes: Sequence[TestSize], ranks: int, repeats: int) -> None:

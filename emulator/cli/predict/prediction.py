@@ -28,6 +28,8 @@ _COLUMNS = (
     TableColumn("efficiency", "of ideal", "here (%)", 8, 1, percent=True),
     TableColumn("wrong", "#wrong", "here", 7),
 )
+_MODEL = TableColumn("model_us", "model", "(us)", 9)
+_ALGORITHM = TableColumn("algorithm", "algorithm", "here", 18)
 
 
 def row_of(size: TestSize, measured: Mapping[str, object]) -> dict[str, object]:
@@ -35,12 +37,14 @@ def row_of(size: TestSize, measured: Mapping[str, object]) -> dict[str, object]:
 
     ``ratio`` is the log's time over that of the run.  Of a size that was cut it is the run's bus
     bandwidth over the log's, and the log's share of the ideal is None: the lower bound is that of
-    the size that was run.
+    the size that was run.  ``model_us`` is the least time of the library's own model, if the run
+    chose by it.
     """
     cluster, in_place = size.times(bool(measured.get("in_place")))
     time_us, ideal_us = float(str(measured["time_us"])), float(str(measured["ideal_us"]))
     busbw = float(str(measured["busbw_gbps"]))
     run_bytes = int(str(measured["size_bytes"]))
+    model = measured.get("model_us")
     if run_bytes == size.size:
         ratio: float | None = cluster.time_us / time_us
         efficiency: float | None = ideal_us / cluster.time_us
@@ -67,6 +71,8 @@ def row_of(size: TestSize, measured: Mapping[str, object]) -> dict[str, object]:
         "ratio": ratio,
         "cluster_efficiency": efficiency,
         "efficiency": measured["efficiency"],
+        "algorithm": measured.get("algorithm"),
+        "model_us": min(model.values()) if isinstance(model, Mapping) and model else None,
     }
 
 
@@ -93,9 +99,13 @@ def content(
 
 
 def columns_for(rows: Sequence[Mapping[str, object]]) -> tuple[TableColumn, ...]:
-    """Return the columns of the table; the size that was run has one if it is another."""
+    """Return the columns of the table, those without any value left out.
+
+    The size that was run has one if it is another.
+    """
     cut = any(row["run_bytes"] != row["size_bytes"] for row in rows)
-    return (_SIZE, *((_RUN_SIZE,) if cut else ()), *_COLUMNS)
+    last = (one for one in (_MODEL, _ALGORITHM) if any(row[one.key] is not None for row in rows))
+    return (_SIZE, *((_RUN_SIZE,) if cut else ()), *_COLUMNS, *last)
 
 
 def cluster_lines(

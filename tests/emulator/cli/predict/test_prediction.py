@@ -89,8 +89,13 @@ def test_a_size_that_several_are_cut_to_is_run_once() -> None:
     assert run_once(sizes) == [32768]
     scenario = scenario_of(read(log_2_17()), "all_reduce")
     assert parameters_of(scenario, sizes, {"iterations": "3"}) == {
-        "sizes": "32768", "iterations": "3",
+        "sizes": "32768", "iterations": "3", "algorithm": "auto",
     }  # fmt: skip
+    ring = parameters_of(scenario, sizes, {"algorithm": "ring"})
+    assert ring["algorithm"] == "ring"
+    gather = parameters_of(scenario_of(read(log_2_17()), "gather"), sizes_of(
+        changed("sum", "none"), Limit()), {})  # fmt: skip
+    assert "algorithm" not in gather
 
 
 @pytest.mark.parametrize(
@@ -146,6 +151,18 @@ def test_a_cut_size_is_compared_by_bandwidth() -> None:
     assert row["ratio"] == pytest.approx(2**20 / 20_000 * 1.5 / 89.46)
     assert row["cluster_efficiency"] is None
     assert [one.heading for one in prediction.columns_for([row])][:2] == ["size", "run with"]
+
+
+def test_the_algorithm_and_the_model_have_columns_where_they_are_known() -> None:
+    small, _ = sizes_of(read(log_2_17()), Limit())
+    row = measured(65536, 8.0, 6.0)
+    plain = prediction.row_of(small, row)
+    chosen = prediction.row_of(
+        small, {**row, "algorithm": "ring", "model_us": {"ring/LL": 16.0, "tree/LL": 18.0}}
+    )
+    assert (chosen["algorithm"], chosen["model_us"]) == ("ring", 16.0)
+    assert [one.key for one in prediction.columns_for([plain])][-1] == "wrong"
+    assert [one.key for one in prediction.columns_for([chosen])][-2:] == ["model_us", "algorithm"]
 
 
 def test_the_lines_say_what_is_not_alike() -> None:
