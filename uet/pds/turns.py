@@ -157,7 +157,7 @@ class Turns:
                 contexts.rotate(-1)
 
     def _leave(self, context: CongestionContext) -> None:
-        """Nobody can send in the context whose turn it is."""
+        """Remove the context whose turn it is, as nobody can send in it."""
         self._contexts.remove(context)  # the first
         context.offered = False
 
@@ -187,7 +187,7 @@ class Turns:
         heapq.heappush(self.timers, (due, self._number, pdc))
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline of a PDC (ns)."""
+        """Return the earliest deadline of a PDC (ns)."""
         if self.woken:
             for pdc in self.woken:
                 self._keep_deadline(pdc)

@@ -13,7 +13,7 @@ from uet.transport import Frame
 
 
 class ClearDuty:
-    """The source's side of CLEAR."""
+    """Decides when a source sends a CLEAR control packet."""
 
     __slots__ = (
         "_asked",
@@ -38,12 +38,12 @@ class ClearDuty:
         self._max_stalls = max_stalls
 
     def ask(self, psn: int) -> None:
-        """An ACK with REQ_CLEAR: the target keeps the response to ``psn``."""
+        """Take an ACK with REQ_CLEAR: the target keeps the response to ``psn``."""
         if 0 < ((psn - self._asked) & MASK) < HALF:
             self._asked = psn
 
     def renumbered(self) -> None:
-        """The PDC begins at another PSN; nothing has been asked about that."""
+        """Take the new first PSN of the PDC, about which nothing was asked."""
         self._asked = self._source.requests.clear_sent
 
     def force(self, now: int) -> None:
@@ -69,7 +69,7 @@ class ClearDuty:
             self.due = now + self._time
 
     def transmit(self, out: list[Frame], now: int) -> bool:
-        """Append at most one packet; false if the target does not answer any more."""
+        """Append at most one packet; return whether the target still answers."""
         source = self._source
         self.due = None
         settled = (source.window.base - 1) & MASK
@@ -86,7 +86,7 @@ class ClearDuty:
         return True
 
     def _break_stall(self, out: list[Frame], settled: int, now: int) -> bool:
-        """CLEAR lets the target's CACK move; as nobody acknowledges it, an ACK is asked for."""
+        """Send a CLEAR, which lets the target's CACK move, then ask for an ACK: a CLEAR draws none."""
         if not self._half_way:
             self._send(out, settled)
             self._half_way = True

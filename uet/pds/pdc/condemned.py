@@ -17,7 +17,7 @@ from uet.wire.codes import NackCode
 
 
 class Condemned:
-    """The end of a PDC, from the first fatal NACK until ``due`` (ns) at the latest.
+    """Follows the end of a PDC, from the first fatal NACK until ``due`` (ns) at the latest.
 
     ``ordered``: its target carries requests out in the order of their PSNs.
     """
@@ -33,7 +33,7 @@ class Condemned:
         self._never: set[int] = set()  # those of them that were not carried out
 
     def refuse(self, psn: int, code: NackCode) -> None:
-        """A request has drawn a fatal NACK: it was not carried out if there was no other copy."""
+        """Record a fatal NACK of ``psn``, which was not carried out if there was no other copy."""
         self._answered.add(psn)
         if code not in PROVES_NOTHING and self._source.requests.was_sent_once(psn):
             self._never.add(psn)
@@ -48,7 +48,7 @@ class Condemned:
         return refused >= window.outstanding - window.done.bit_count()
 
     def untouched(self) -> frozenset[int]:
-        """The messages, by ``id()``, of which the target has certainly carried nothing out."""
+        """Return the messages, by ``id()``, of which the target has surely executed nothing."""
         source, window = self._source, self._source.window
         sent: Counter[int] = Counter()
         behind = False  # on an ordered PDC, what follows one that was not carried out

@@ -83,7 +83,7 @@ class PdcFeedback:
     # -- what an ACK does ---------------------------------------------------------------------
 
     def on_ack(self, packet: memoryview, at: int, entropy: int, now: int) -> None:
-        """ACK, ACK_CC or ACK_CCX (UES Tables 3-35 to 3-37)."""
+        """Take an ACK, ACK_CC or ACK_CCX (UES Tables 3-35 to 3-37)."""
         word, ack_offset, cack, spdcid, _ = _ACK.unpack_from(packet, at)
         kind = word >> _TYPE_SHIFT
         source, writer = self._source, self._writer
@@ -172,7 +172,7 @@ class PdcFeedback:
             self._life.closed()
 
     def _clear_asked(self, psn: int) -> None:
-        """The target keeps the response to ``psn`` until it hears that it is known."""
+        """Take REQ_CLEAR: the target keeps the response to ``psn`` until a CLEAR covers it."""
         self._clear.ask(psn)
         if not self._config.compatibility.clear_at_once:
             return
@@ -184,7 +184,7 @@ class PdcFeedback:
     # -- what a NACK does ---------------------------------------------------------------------
 
     def on_nack(self, packet: memoryview, at: int, entropy: int, now: int) -> None:
-        """Each code with its required reaction (UES Tables 3-58 to 3-61)."""
+        """Take a NACK, and react as its code requires (UES Tables 3-58 to 3-61)."""
         word, psn, spdcid, _, payload = headers.NACK.unpack_from(packet, at)
         resent, marked = word & _NACK_RETX, bool(word & _NACK_M)
         if spdcid and self._writer.peer_id and spdcid != self._writer.peer_id:
@@ -240,7 +240,7 @@ class PdcFeedback:
             self._clear.consider(now)
 
     def _renumber(self, start_psn: int, now: int) -> None:
-        """NEW_START_PSN: the target decides where the PDC begins (UES 3.5.8, secured PDCs)."""
+        """Take NEW_START_PSN: the target of a secured PDC decides where it begins (UES 3.5.8)."""
         if (
             self._life.state is not PdcState.CREATING
             or start_psn == self._source.requests.start_psn

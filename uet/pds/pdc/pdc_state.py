@@ -6,7 +6,9 @@ import enum
 
 
 class PdcState(enum.Enum):
-    """UES 3.5.8; an initiator passes them in order, a target begins in ESTABLISHED.
+    """The state of one end of a PDC (UES 3.5.8).
+
+    An initiator passes the states in order, a target begins in ESTABLISHED.
 
     In QUIESCE no new message is taken and the last requests are waited for (UES: QUIESCE and
     ACK_WAIT).

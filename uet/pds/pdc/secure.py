@@ -25,7 +25,7 @@ _MOST_PENDING = 1_024
 
 
 class SecureStarts:
-    """First PSNs of secured PDCs, of those accepted here and of those opened at peers."""
+    """Keeps the first PSNs of secured PDCs, accepted here and opened at peers."""
 
     def __init__(
         self, config: FepConfig, counts: dict[str, int], rng: random.Random, time: Timekeeper
@@ -47,7 +47,7 @@ class SecureStarts:
     # -- the target's side ---------------------------------------------------------------------
 
     def refuse(self, peer_key: bytes, peer_id: int, sdi: int, start: int, now: int) -> int | None:
-        """The first PSN to demand in place of ``start``; ``None`` where it may be."""
+        """Return the first PSN to demand in place of ``start``, or ``None`` to accept it."""
         key = (peer_key, peer_id, sdi)
         self.expire(now)
         pending = self._pending.get(key)
@@ -75,7 +75,7 @@ class SecureStarts:
         return requested
 
     def ended(self, sdi: int | None, start: int) -> int | None:
-        """A secured PDC that began at ``start`` ends: the domain's Expected_PSN from now on."""
+        """Return the domain's Expected_PSN, as a secured PDC that began at ``start`` ends."""
         if sdi is None:
             return None
         after = (start + 1) & MASK

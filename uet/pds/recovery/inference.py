@@ -19,7 +19,7 @@ _ALWAYS = 1 << 62
 
 
 class LossInference:
-    """Watches one send window; every packet's transmission is judged once."""
+    """Watches one send window, and judges every packet's transmission once."""
 
     __slots__ = ("_again", "_judged", "_newest", "_one_path", "_window")
 
@@ -38,17 +38,17 @@ class LossInference:
         self._again.clear()
 
     def arrived(self, psn: int) -> None:
-        """The destination has ``psn``."""
+        """Record that the destination has ``psn``."""
         if 0 < ((psn - self._newest) & MASK) < HALF:
             self._newest = psn
 
     def sent_again(self, psn: int) -> None:
-        """``psn`` was sent once more."""
+        """Record that ``psn`` was sent once more."""
         self._again.pop(psn, None)
         self._again[psn] = self._window.next
 
     def lost(self, newer: int, sent_at: Sequence[int] = (0,), latest: int = _ALWAYS) -> list[int]:
-        """PSNs whose last transmission is lost, as is known by now.
+        """Return the PSNs whose last transmission is lost, as is known by now.
 
         So many ``newer`` ones have arrived, and on several paths it left at ``latest`` or before
         (ns).  ``sent_at`` is a ring of as many slots as a power of two.

@@ -28,8 +28,8 @@ _REMEMBERED = 8
 MOST_COPIES = 4_096
 
 
-class Event(Protocol):
-    """The report of something rare that a trace may show."""
+class RepairEvent(Protocol):
+    """Reports something rare that a trace may show."""
 
     def __call__(self, name: str, **data: object) -> None: ...
 
@@ -107,7 +107,7 @@ class LossRecovery:
         settings: RecoverySettings,
         *,
         writer: PacketWriter,
-        event: Event,
+        event: RepairEvent,
         counters: dict[str, int],
     ) -> None:
         #: why the PDC must end, or ``None``
@@ -172,7 +172,7 @@ class LossRecovery:
             self.follow(now)
 
     def out_of_order(self, psn: int, expected: int, resent: int, now: int) -> None:
-        """ROD_OOO: the destination has refused ``psn``, as it waits for ``expected``.
+        """Take ROD_OOO: the destination has refused ``psn``, as it waits for ``expected``.
 
         One pass answers one loss, however many requests behind it are refused (UES 3.5.21).
         What the pass has ``resent`` in vain is not in flight, and leaves behind the oldest.

@@ -37,7 +37,7 @@ def rto_interval(rto: int, timeouts: int, *, constant: bool = False) -> int:
 
 
 class RetransmissionTimer:
-    """Deadlines of the open packets of one send window; records live in rings of ``size`` slots."""
+    """Keeps the deadlines of one send window's open packets, in rings of ``size`` slots."""
 
     __slots__ = (
         "_again",
@@ -79,14 +79,14 @@ class RetransmissionTimer:
         self.open()
 
     def sent(self, psn: int, now: int) -> None:
-        """A first transmission."""
+        """Record a first transmission."""
         slot = psn & self._mask
         self.sent_at[slot] = now
         self.resent[slot] = False
         self.timeouts[slot] = 0
 
     def sent_again(self, psn: int, now: int) -> None:
-        """A retransmission, or an ACK_REQ in its place."""
+        """Record a retransmission, or an ACK_REQ in its place."""
         slot = psn & self._mask
         self.sent_at[slot] = now
         self.resent[slot] = True
@@ -95,11 +95,11 @@ class RetransmissionTimer:
         heapq.heappush(self._again, (deadline, psn))
 
     def interval(self, timeouts: int) -> int:
-        """The RTO after so many that were in vain (ns)."""
+        """Return the RTO after so many that were in vain (ns)."""
         return rto_interval(self.rto, timeouts, constant=self._constant)
 
     def _first(self) -> tuple[int, int] | None:
-        """(deadline, psn) of the oldest open packet that was sent once."""
+        """Return the oldest open packet that was sent once, as (deadline, PSN)."""
         window = self._window
         base, end, cursor, mask = window.base, window.next, self._cursor, self._mask
         if (cursor - base) & MASK > (end - base) & MASK:
@@ -124,7 +124,7 @@ class RetransmissionTimer:
         return None
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline (ns)."""
+        """Return the earliest deadline (ns)."""
         base = self._window.base
         if not self._again and base != self._window.next and not self.resent[base & self._mask]:
             return self.sent_at[base & self._mask] + self.rto  # the base of a window is open
@@ -135,7 +135,7 @@ class RetransmissionTimer:
         return first[0] if second is None or first[0] <= second[0] else second[0]
 
     def expired(self, now: int) -> list[int]:
-        """PSNs whose timer has run out, each once; the caller sends them again or gives up."""
+        """Return the PSNs whose timer has run out, each once; the caller resends or gives up."""
         psns: list[int] = []
         while (first := self._first()) is not None and first[0] <= now:
             self._expire(first[1], psns)
@@ -153,7 +153,7 @@ class RetransmissionTimer:
 
 
 class RetransmissionQueue:
-    """PSNs to send again, oldest request first, each at most once; some only from a time on.
+    """Keeps the PSNs to send again, each once, oldest request first; some only from a time on.
 
     ``in_order``: none leaves before an older one that is delayed, as its destination would refuse
     it.  PSNs whose response is known by then are passed over.
@@ -192,7 +192,7 @@ class RetransmissionQueue:
         heapq.heappush(self._ready, (psn - self._start) & MASK)
 
     def head(self, now: int) -> int | None:
-        """The oldest PSN that may be sent again now."""
+        """Return the oldest PSN that may be sent again now."""
         while self._delayed and self._delayed[0][0] <= now:
             psn = heapq.heappop(self._delayed)[1]
             heapq.heappush(self._ready, (psn - self._start) & MASK)
