@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -186,7 +186,7 @@ class Replay:
                 begin.setdefault(rank, times[0][message])
         return [
             CollectiveRun(
-                collective=self._collective(span.leader),
+                collective=self._recorded(span.leader),
                 ranks=self.trace.groups[self._collective(span.leader).group],
                 number=span.number,
                 begins_ns=begin,
@@ -309,6 +309,11 @@ class Replay:
         operation = self.trace.operations[at[0]][at[1]]
         assert isinstance(operation, TraceCollective)
         return operation
+
+    def _recorded(self, at: Place) -> TraceCollective:
+        """Return the collective with the longest time that a member has recorded."""
+        members = (self._collective(one) for one in self._order.members[at])
+        return replace(self._collective(at), recorded_ns=max(one.recorded_ns for one in members))
 
     def _scaled(self, operation: TraceCompute) -> int:
         if operation.stream is None:

@@ -66,6 +66,11 @@ class TraceFile:
                 line, "not UTF-8 text; is it a binary file of another format?"
             ) from None
 
+    def release(self) -> None:
+        """Forget the contents, which have been read."""
+        for name in ("content", "text"):
+            self.__dict__.pop(name, None)
+
     def wrong(self, line: int, stated: str) -> TraceRefusal:
         """Return the error that ``line`` of the file is ``stated`` to have."""
         return TraceRefusal(f"{self.name}, line {line}: {stated}")
