@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import io
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from scenarios.traces.trace_model import TraceRefusal
 
@@ -16,6 +18,8 @@ LARGEST_FILE = 256 * 2**20
 #: First octets, by which a format recognises its files.
 HEAD = 4096
 _GZIP = b"\x1f\x8b"
+#: Octets that are unpacked at a time to count them.
+_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
@@ -45,15 +49,15 @@ class TraceFile:
 
     @cached_property
     def content(self) -> bytes:
-        """All octets; TraceRefusal if they are too many."""
-        content = self._read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
+        """All octets; TraceRefusal if they are too many, before they are in memory."""
+        octets = self._octets()
+        if octets > LARGEST_FILE:
             raise TraceRefusal(
                 f"{self.name} has more than {LARGEST_FILE >> 20} MiB"
                 f"{' when it is unpacked' if self._packed else ''}; cut out the iterations that "
                 "matter"
             )
-        return content
+        return self._read(octets)
 
     @cached_property
     def text(self) -> str:
@@ -77,23 +81,41 @@ class TraceFile:
 
     @cached_property
     def _packed(self) -> bool:
-        return self._open(2).startswith(_GZIP)
+        with self._opened() as file:
+            return file.read(2) == _GZIP
 
-    def _open(self, octets: int) -> bytes:
+    def _octets(self) -> int:
+        """Return the number of octets, or one beyond the limit."""
+        if not self._packed:
+            return self.path.stat().st_size
+        octets = 0
+        with self._unpacked() as file:
+            while octets <= LARGEST_FILE and (found := len(file.read(_AT_ONCE))):
+                octets += found
+        return octets
+
+    def _read(self, octets: int) -> bytes:
+        if self._packed:
+            with self._unpacked() as unpacked:
+                return unpacked.read(octets)
+        with self._opened() as file:
+            return file.read(octets)
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
         try:
             with self.path.open("rb") as file:
-                return file.read(octets)
+                yield file
         except OSError as error:
             raise TraceRefusal(
                 f"{self.path} cannot be read ({error.strerror}); give the path of a trace"
             ) from None
 
-    def _read(self, octets: int) -> bytes:
-        if not self._packed:
-            return self._open(octets)
+    @contextmanager
+    def _unpacked(self) -> Iterator[gzip.GzipFile]:
         try:
-            with gzip.open(io.BytesIO(self._open(LARGEST_FILE)), "rb") as file:
-                return file.read(octets)
+            with gzip.open(self.path, "rb") as file:
+                yield file
         except (OSError, EOFError, zlib.error):
             raise TraceRefusal(
                 f"{self.path} begins as a gzip file and cannot be unpacked; fetch it again"

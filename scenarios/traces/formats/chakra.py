@@ -56,7 +56,7 @@ _VERSION = "0.0.4"
 Value = int | float | str | list[int] | None
 
 
-@dataclass
+@dataclass(slots=True)
 class _Node:
     number: int = 0  # what is 0 is not written
     name: str = ""
@@ -74,6 +74,12 @@ class _RankReader:
         self._file, self._rank, self._ranks, self._options = file, rank, ranks, options
         self.groups: dict[str, tuple[int, ...]] = {}
         self._dependencies = 0
+        self._places: dict[int, int] = {}
+
+    def _note(self, node: _Node, place: int) -> None:
+        if node.number in self._places:
+            raise self._wrong_at(node, "another node has the same id; give each its own")
+        self._places[node.number] = place
 
     def nodes(self) -> list[_Node]:
         nodes: list[_Node] = []
@@ -81,6 +87,7 @@ class _RankReader:
             for number, message in enumerate(wire.delimited(memoryview(self._file.content))):
                 if number:
                     nodes.append(self._node(message))
+                    self._note(nodes[-1], number - 1)
                 if number > MOST_OPERATIONS:
                     raise self._wrong(f"more than {MOST_OPERATIONS} nodes; cut the trace")
         except wire.WireError as error:
@@ -92,11 +99,8 @@ class _RankReader:
 
     def operations(self, groups: Mapping[str, tuple[int, ...]]) -> list[TraceOperation]:
         nodes = self.nodes()
-        places: dict[int, int] = {}
-        for place, node in enumerate(nodes):
-            if node.number in places:
-                raise self._wrong_at(node, "another node has the same id; give each its own")
-            places[node.number] = place
+        places = self._places
+        for node in nodes:
             if node.kind == METADATA:
                 self._read_groups(node)
         self.groups.update(groups)

@@ -1,0 +1,69 @@
+"""The trace scenario: its parameters, its default fabric, and files on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emulator import scenario
+from emulator.cli.run_verb import files_text
+from emulator.errors import UserError
+from topologies.catalogue import load
+
+
+def parameters(file: Path, **given: str) -> object:
+    return scenario.load("trace").parameters({"files": str(file), **given})
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    file = tmp_path / "a.csv"
+    file.write_text("operation,size,ranks,root,duration\ncompute,,,,8us\nall_reduce,4KiB\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("ranks", "spec"),
+    [
+        ("1", "rail_clos:hosts=2,gpus_per_host=1"),
+        ("7", "rail_clos:hosts=7,gpus_per_host=1"),
+        ("9", "rail_clos:hosts=3,gpus_per_host=4"),
+    ],
+)
+def test_the_fabric_has_a_gpu_for_each_rank(listed: Path, ranks: str, spec: str) -> None:
+    trace = scenario.load("trace")
+    assert trace.topology(parameters(listed, ranks=ranks)) == spec
+
+
+def test_scales_are_facts_of_the_row(listed: Path) -> None:
+    trace = scenario.load("trace")
+    given = parameters(listed, ranks="4", compute_scale="1/4", size_scale="0.5")
+    (trial,) = trace.schedules(given, load("rail_clos:hosts=4,gpus_per_host=1"), 1)
+    assert trial.facts["compute_us"] == 2.0
+    assert (trial.facts["compute_scale"], trial.facts["size_scale"]) == (0.25, 0.5)
+    assert trial.size_bytes == 2048
+    assert [len(one.operations) > 0 for one in trial.compile()] == [True] * 4
+
+
+@pytest.mark.parametrize("factor", ["-1", "1e9", "x", "1/0", "nan", ""])
+def test_a_factor_is_a_number_or_a_fraction(listed: Path, factor: str) -> None:
+    with pytest.raises(UserError, match=r"compute_scale is .*; write a factor such as 0.5"):
+        parameters(listed, compute_scale=factor)
+
+
+def test_files_are_those_of_a_scenario_that_reads_some() -> None:
+    trace, other = scenario.load("trace"), scenario.load("incast")
+    assert files_text(trace, ["a.0.et", "a.1.et"], {}) == "a.0.et,a.1.et"
+    with pytest.raises(UserError, match=r"scenario incast reads no files, and 'a\.et' is given"):
+        files_text(other, ["a.et"], {})
+    with pytest.raises(UserError, match="and --param files as well; keep one of them"):
+        files_text(trace, ["a.et"], {"files": "b.et"})
+    with pytest.raises(UserError, match="has a comma in its name; rename the file"):
+        files_text(trace, ["a,b.et"], {})
+
+
+def test_without_files_one_sentence_says_what_to_write() -> None:
+    trace = scenario.load("trace")
+    with pytest.raises(UserError, match="no trace is given; write for example uetemu run trace"):
+        trace.topology(trace.parameters({}))

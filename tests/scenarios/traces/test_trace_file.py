@@ -1,0 +1,98 @@
+"""Files of traces: packed or not, and too large for the memory."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from scenarios.traces.format_registry import ReadOptions
+from scenarios.traces.trace_file import LARGEST_FILE, TraceFile
+from scenarios.traces.trace_loading import load_traces
+from scenarios.traces.trace_model import TraceRefusal
+
+TEXT = b"num_ranks 1\nrank 0 { calc 5 }\n"
+#: Memory (octets) that a refusal may take.
+LITTLE = 16 * 2**20
+
+
+def test_a_packed_file_is_read_as_the_plain_one(tmp_path: Path) -> None:
+    (tmp_path / "a.goal").write_bytes(TEXT)
+    (tmp_path / "b.goal.gz").write_bytes(gzip.compress(TEXT))
+    plain, packed = load_traces(
+        [str(tmp_path / "a.goal"), str(tmp_path / "b.goal.gz")], "", ReadOptions()
+    )
+    assert plain.operations == packed.operations
+    assert (plain.name, packed.name) == ("a.goal", "b.goal")
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.goal"
+    path.write_bytes(TEXT)
+    assert len(load_traces([str(path)], "", ReadOptions())[0]) == 1
+    path.write_bytes(TEXT.replace(b"}", b"calc 6 }"))
+    assert len(load_traces([str(path)], "", ReadOptions())[0]) == 2
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_is_too_large_takes_no_memory(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / "bomb.et"
+    if packed:
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            for _ in range(LARGEST_FILE >> 20):
+                file.write(bytes(2**20))
+            file.write(b"1")
+    else:
+        with path.open("wb") as file:
+            file.truncate(LARGEST_FILE + 1)
+    tracemalloc.start()
+    with pytest.raises(TraceRefusal, match=r"bomb\.et has more than 256 MiB"):
+        load_traces([str(path)], "", ReadOptions())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < LITTLE
+
+
+def test_nodes_without_end_are_refused_early(tmp_path: Path) -> None:
+    """An empty message is a node with id 0, and there may be one."""
+    path = tmp_path / "zeros.et"
+    path.write_bytes(bytes(2**22))
+    tracemalloc.start()
+    with pytest.raises(TraceRefusal, match=r"node 0 .*another node has the same id"):
+        load_traces([str(path)], "", ReadOptions())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < LITTLE
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8bnothing", gzip.compress(TEXT)[:-9]])
+def test_a_packed_file_that_is_broken_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.goal.gz"
+    path.write_bytes(content)
+    with pytest.raises(TraceRefusal, match="begins as a gzip file and cannot be unpacked"):
+        assert TraceFile(path).content
+
+
+@pytest.mark.parametrize(
+    ("name", "stated"),
+    [
+        ("", "no trace is given"),
+        ("absent.goal", r"absent\.goal cannot be read \(No such file"),
+        (".", "is no file; name the files in it"),
+        ("a.pdf", r"a\.pdf has no suffix of a trace; known are \.bin"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, stated: str) -> None:
+    (tmp_path / "a.pdf").write_bytes(b"%PDF")
+    with pytest.raises(TraceRefusal, match=stated):
+        load_traces([str(tmp_path / name)] if name else [], "", ReadOptions())
+
+
+def test_the_user_may_name_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(TEXT)
+    assert load_traces([str(path)], "goal", ReadOptions())[0].ranks == 1
+    with pytest.raises(TraceRefusal, match=r"no trace format 'gaol' \(did you mean goal"):
+        load_traces([str(path)], "gaol", ReadOptions())
