@@ -384,7 +384,7 @@ def _switch(plan: RunPlan, result: Result) -> str:
     used = {stage.stage.switch for stage in plan.stages}
     if len(used) == 1:
         return str(result.switch) if None in used else str(*used)
-    where = "each transport's, told at the end" if plan.compares else "by row"
+    where = "each transport's, listed at the end" if plan.compares else "by row"
     return f"{len(used)} settings, {where}"
 
 
