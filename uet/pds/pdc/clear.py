@@ -86,7 +86,7 @@ class ClearDuty:
         return True
 
     def _break_stall(self, out: list[Frame], settled: int, now: int) -> bool:
-        """Send a CLEAR, which lets the target's CACK move, then ask for an ACK: a CLEAR draws none."""
+        """Send a CLEAR, which moves the target's CACK, then an ACK_REQ, as CLEAR draws no ACK."""
         if not self._half_way:
             self._send(out, settled)
             self._half_way = True
