@@ -28,7 +28,8 @@ What should be seen: with ``compute_scale=0`` only communication is left, and th
 the fabric.  With 1 the time is at least the longest chain of computations and messages.
 
 ``write=PATH,...`` writes what ran: messages as GOAL text or as an htsim matrix, operations as
-Chakra files, collectives as NCCL Inspector records, by the suffix of the path.
+Chakra files, collectives as NCCL Inspector records, by the suffix of the path.  Where a run has
+several rows of the trace (transports, seeds), the files are those of the last one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from scenarios.traces.replay import Replay, ReplayChoice
 from scenarios.traces.trace_loading import load_traces
 from scenarios.traces.trace_model import Trace
 from scenarios.traces.trace_parameters import FACTOR, PATH, WORD
-from scenarios.traces.trace_report import collective_rows, write_files
+from scenarios.traces.trace_report import check_written, collective_rows, write_files
 from scenarios.traces.trace_scaling import with_sizes
 from scenarios.workloads.flows import WARMUPS
 from topologies.model import Topology
@@ -114,7 +115,9 @@ def schedules(parameters: Parameters, topology: Topology, seed: int) -> list[Tri
     choice = ReplayChoice(
         compute_scale=parameters.compute_scale, slice_bytes=parameters.slice_bytes, seed=seed
     )
-    replays = [Replay(trace, topology, choice) for trace in parameters.traces()]
+    traces = parameters.traces()
+    check_written(parameters.write, len(traces))
+    replays = [Replay(trace, topology, choice) for trace in traces]
     return [_trial(parameters, replay) for replay in replays]
 
 

@@ -59,6 +59,18 @@ def collective_rows(runs: Sequence[CollectiveRun]) -> list[dict[str, object]]:
     return rows
 
 
+def check_written(paths: Sequence[str], traces: int) -> None:
+    """Raise TraceRefusal unless ``paths`` can be written from a run of so many traces."""
+    if paths and traces > 1:
+        raise TraceRefusal(
+            f"write={','.join(paths)} is for one trace and {traces} are given; run them one by one"
+        )
+    for path in map(Path, paths):
+        format_to_write(path)
+        if not path.parent.is_dir():
+            raise TraceRefusal(f"{path} cannot be written: there is no folder {path.parent}")
+
+
 def write_files(
     paths: Sequence[str], replay: Replay, runs: Sequence[CollectiveRun], outcome: Outcome
 ) -> list[str]:

@@ -67,3 +67,22 @@ def test_without_files_one_sentence_says_what_to_write() -> None:
     trace = scenario.load("trace")
     with pytest.raises(UserError, match="no trace is given; write for example uetemu run trace"):
         trace.topology(trace.parameters({}))
+
+
+@pytest.mark.parametrize(
+    ("files", "write", "stated"),
+    [
+        (2, "out.goal", "write=out.goal is for one trace and 2 are given; run them one by one"),
+        (1, "out.csv", r"out\.csv cannot be written: name a file of one of .*goal \(\.goal\)"),
+        (1, "absent/out.goal", "there is no folder absent"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_run(
+    listed: Path, files: int, write: str, stated: str
+) -> None:
+    trace = scenario.load("trace")
+    given = trace.parameters(
+        {"files": ",".join([str(listed)] * files), "ranks": "4", "write": write}
+    )
+    with pytest.raises(UserError, match=stated):
+        trace.schedules(given, load("rail_clos:hosts=4,gpus_per_host=1"), 1)
