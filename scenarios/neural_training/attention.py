@@ -27,6 +27,9 @@ x hidden x length x 4 octets.  None of them can be hidden behind computing.  Wit
 computing of each becomes shorter, and the AllReduces become longer by their hops.  A block takes
 1/``parts`` of ``block_time`` forward and twice that backward.
 
+Here, over UET: 298 us for eight epochs, of which 240 are computing; 294 us with four GPUs, of which
+120 are computing.
+
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 

@@ -28,6 +28,9 @@ multiplies that by the learning rate and rounds twice more.  The run fails if ``
 What should be seen: all GPUs compute at the same time, and then the links are full at the same
 time: the bursts of a data-parallel job.  The weights are the same on all GPUs after every epoch.
 
+Here, over UET: 125.2 us for eight epochs, of which 48 are computing.  ``apart`` is 15 of the 334
+billionths that rounding allows.
+
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 

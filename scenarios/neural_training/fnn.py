@@ -27,6 +27,9 @@ What should be seen: only one GPU computes at a time.  With one micro-batch an e
 ``layer_time`` (4 layers forward, twice as long backward) and six messages one after the other.
 The two between the hosts, of widths x samples x 4 octets, are small: latency is all that counts.
 
+Here, over UET: 157.2 us for eight epochs, of which 96 are computing; the loss falls from 0.155 to
+0.111.
+
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 

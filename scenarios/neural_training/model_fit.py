@@ -30,6 +30,8 @@ What should be seen: one GPU has nothing to send.  Two stay on NVLink.  With ele
 from server to server twice, and each crossing NIC carries 2(n-1)/n of every AllReduce: it, and
 not NVLink, sets the pace, since NVLink is many times faster.  This is why models are divided over
 servers in other ways than tensor parallelism (``three_d``).
+
+Here, over UET: GPUs do not compute for 0 %, 16.5 % and 81.8 % of the time.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ What should be seen: four messages for each epoch, two forward and two backward,
 waits most of the time.  The messages fit in one packet each.  Pipeline parallelism
 (``pipeline_parallel``) fills the waiting with other micro-batches.
 
+Here, over UET: 110.6 us for eight epochs, of which 72 are computing.
+
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 

@@ -30,6 +30,9 @@ What should be seen: both orders have the same bubble, but 1F1B needs less memor
 micro-batches make it smaller.  It lies above its formula by the messages: 2(p-1) of them are on the
 critical way of each epoch, and 1F1B waits for more of them than GPipe, because forward and backward
 alternate.  With ``layer_time=0`` nothing but messages is left.
+
+Here, over UET: 43.1 % (GPipe) and 43.2 % (1F1B) with four micro-batches, and 42.9 by the formula;
+27.4 % and 27.7 % with eight, and 27.3 by the formula.  1F1B keeps four micro-batches of the eight.
 """
 
 from __future__ import annotations

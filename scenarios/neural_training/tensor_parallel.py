@@ -26,6 +26,8 @@ parallelism stays on NVLink where it can.  Here the GPUs are in hosts of their o
 ``--topology rail_clos:hosts=1,gpus_per_host=2,spines=1`` they share one.  A layer takes 1/``parts``
 of ``layer_time``.
 
+Here, over UET: 53.2 us for eight epochs, of which 24 are computing; with NVLink 40.8 us.
+
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
 
