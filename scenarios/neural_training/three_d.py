@@ -31,8 +31,8 @@ stays on NVLink inside a host.  Gradients are synchronised inside the groups (th
 pairs) and across them, which is all that the fabric carries.  A GPU sends as many octets of
 gradients as it has weights, and its partner is on the same rail: the spines stay idle.
 
-Here, over UET: 95.8 us for eight epochs.  13,312 octets went forward and 16,384 backward, all of them
-over NVLink, and the 3,072 octets of gradients over the fabric.
+Here, over UET: 95.8 us for eight epochs.  13,312 octets went forward and 16,384 backward, all over
+NVLink, and the 3,072 octets of gradients over the fabric.
 
 ``show=steps`` prints the numbers of the first epoch, and draws who sends to whom when.
 """
