@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scenarios.traces.trace_model import (
     Collective,
@@ -15,6 +19,7 @@ from scenarios.traces.trace_model import (
     TraceSend,
 )
 from scenarios.traces.trace_order import in_order
+from tests.harness.traces import outcome
 
 
 def send(peer: int, octets: int = 8, *after: int, line: int = 1) -> TraceSend:
@@ -93,3 +98,45 @@ def test_who_can_begin_first_has_the_stream_first() -> None:
     assert order.turn_after == {(0, 1): (0, 2)}
     assert order.starts.index((0, 2)) < order.starts.index((0, 1))
     assert order.receive_of == {(1, 1): (0, 0)}
+
+
+@st.composite
+def any_jobs(draw: st.DrawFn) -> Trace:
+    """A job whose operations wait for any others of their rank."""
+    ranks = draw(st.integers(1, 4))
+    lists: list[list[TraceOperation]] = [[] for _ in range(ranks)]
+    for _ in range(draw(st.integers(1, 6))):
+        kind = draw(st.sampled_from(("compute", "message", "collective")))
+        one, other = draw(st.integers(0, ranks - 1)), draw(st.integers(0, ranks - 1))
+        if kind == "compute":
+            lists[one].append(TraceCompute(where="line 1", duration_ns=draw(st.integers(0, 9))))
+        elif kind == "message" and one != other:
+            lists[one].append(send(other))
+            lists[other].append(receive(one))
+        else:
+            for each in lists:
+                each.append(reduced(group=draw(st.sampled_from(("a", "b")))))
+    waiting = []
+    for each in lists:
+        places = st.integers(0, len(each) - 1)
+        waiting.append(
+            [replace(one, after=tuple(draw(st.sets(places, max_size=2)))) for one in each]
+        )
+    return trace(*waiting, a=tuple(range(ranks)), b=tuple(range(ranks)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_jobs())
+def test_any_job_has_an_order_or_one_sentence(job: Trace) -> None:
+    refused = outcome(lambda: in_order(job))
+    if refused:
+        assert any(word in refused for word in ("circle", "does not take part", "no receive"))
+        return
+    order = in_order(job)
+    began = {at: number for number, at in enumerate(order.starts)}
+    leader = {one: first for first, members in order.members.items() for one in members}
+    for rank, operations in enumerate(job.operations):
+        for index, operation in enumerate(operations):
+            own = began[leader.get((rank, index), (rank, index))]
+            for earlier in operation.after:
+                assert began[leader.get((rank, earlier), (rank, earlier))] < own
